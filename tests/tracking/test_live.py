@@ -93,7 +93,6 @@ def test_a_run_goes_on_while_its_launcher_holds_it_and_has_died_when_nobody_does
         ([{"kind": "end", "status": "failed"}, {"kind": "resume", "step": 3}], None, ("died", DIED)),
         ([], {"status": "completed"}, ("completed", "")),
         ([], {"status": "interrupted", "reason": "was asked"}, ("interrupted", "was asked")),
-        ([], {"status": 3}, ("damaged", "")),
     ],
 )
 def test_how_a_run_ended(
@@ -103,8 +102,16 @@ def test_how_a_run_ended(
     for record in [START, *records]:
         run.append(record)
     if summary is not None:
-        run.write_summary(summary)
+        run.write_summary({"name": run.name} | summary)
     assert state_of(run) == state
+
+
+def test_a_summary_that_show_takes_for_damaged_is_damaged(tmp_path: Path) -> None:
+    run = RunDirectory.create(tmp_path, "first")
+    for summary in ({"status": "completed"}, {"name": "first", "status": 3}):
+        run.write_summary(summary)
+        state, why = state_of(run)
+        assert state == "damaged" and "summary.json is damaged" in why
 
 
 def drawn(view: View, width: int, encoding: str = "utf-8") -> str:
