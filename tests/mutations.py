@@ -1042,9 +1042,9 @@ MUTATIONS = [
     ),
     # -- Ctrl-C in a script
     Mutation(
-        "wrap/run.py",
-        "self._kept is not None and self._kept != self._gradients()",
-        "False",
+        "wrap/gradients.py",
+        "changed = self._kept != self._seen()",
+        "changed = False",
         "tests/wrap/test_gradients.py -k refuses_changed",
     ),
     Mutation(
@@ -1055,9 +1055,39 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/sync/bsp.py",
-        "        self._finish()\n        return True",
-        "        return True",
+        "        self._finish()\n        return Finished.MEAN",
+        "        return Finished.MEAN",
         "tests/wrap/test_gradients.py -k 'whole_batch or every_mode'",
+    ),
+    Mutation(
+        "wrap/gradients.py",
+        "                each.grad = hidden(each, self._refuse)\n",
+        "                pass\n",
+        "tests/wrap/test_steps.py -k clipping",
+    ),
+    Mutation(
+        "wrap/gradients.py",
+        "                if differs:",
+        "                if False:",
+        "tests/wrap/test_steps.py -k noise_is",
+    ),
+    Mutation(
+        "wrap/gradients.py",
+        "        self._check_skips(every[:, 0].tolist(), step)\n",
+        "",
+        "tests/wrap/test_steps.py -k alone_skips_is",
+    ),
+    Mutation(
+        "wrap/gradients.py",
+        "if self.finished not in (None, Finished.OWN) and not self._passing:",
+        "if False:",
+        "tests/wrap/test_steps.py -k plain_backward",
+    ),
+    Mutation(
+        "wrap/gradients.py",
+        "if isinstance(gradient, Hidden) or bool(gradient.any()):",
+        "if False:",
+        "tests/wrap/test_steps.py -k add_up",
     ),
     Mutation("wrap/run.py", "            self._end(reason)\n", "", "tests/wrap/test_wrap.py -k asked_to_stop"),
     Mutation(
