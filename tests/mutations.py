@@ -1040,6 +1040,7 @@ MUTATIONS = [
         "return bool(sys.flags.interactive)",
         "tests/wrap/test_wrap.py -k interactive",
     ),
+    Mutation("wrap/run.py", "            share_state(model, group)\n", "", "tests/wrap/test_alike.py -k begin_with"),
     # -- Ctrl-C in a script
     Mutation(
         "wrap/gradients.py",
@@ -1269,9 +1270,9 @@ MUTATIONS = [
     ),
     Mutation(
         "wrap/run.py",
-        "                self._check(first)",
-        "                pass",
-        "tests/wrap/test_wrap.py -k different_orders",
+        "                self._compare(drawn)\n            yield",
+        "                pass\n            yield",
+        "tests/wrap/test_alike.py tests/wrap/test_wrap.py -k different_orders",
     ),
     Mutation(
         "cli/init.py",

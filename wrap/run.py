@@ -25,6 +25,7 @@ from ..engine.stop import StopAgreement
 from ..engine.trained import TrainedSet
 from ..strategies import Batch
 from ..tracking.visible import visible_lines
+from .alike import agree, is_compared, share_state
 from .errors import ScriptError
 from .gradients import Gradients
 from .record import Record
@@ -77,6 +78,7 @@ class Run:
             self._group = group
             trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
             self.sync.steps_per_epoch = len(shared)
+            share_state(model, group)
             self._trained = TrainedSet(model, optimizer)
             stepped = [each for param_group in optimizer.param_groups for each in param_group["params"]]
             self.sync.prepare(trained, optimizer, group)
@@ -294,6 +296,10 @@ class Run:
         self._hook.remove()
         self.gradients.close()
 
+    def agrees(self, number: int) -> bool:
+        """Whether all workers have this number."""
+        return agree(number, self._group, self.device)
+
     def check_here(self) -> None:
         """Raises `ScriptError` in a forked child: it would take part in what the workers say to one another."""
         if not self._is_here():
@@ -339,21 +345,17 @@ class _Batches:
 
     def __iter__(self) -> Iterator[Any]:
         self._run.check_here()
-        checked = False
-        for batch, own, first in self._loader.passes():
-            if not checked:
-                self._check(first)
-                checked = True
+        number = drawn = 0
+        for number, (batch, own, drawn) in enumerate(self._loader.passes(), 1):
+            if is_compared(number):
+                self._compare(drawn)
             yield self._run.begin(batch, own)
+        if number > 0 and not is_compared(number):
+            self._compare(drawn)
 
-    def _check(self, first: list[Any]) -> None:
+    def _compare(self, drawn: int) -> None:
         """All workers must have drawn the same order. Raises `ScriptError`."""
-        if not all(isinstance(index, int) for index in first):
-            return
-        mine = torch.tensor(first, dtype=torch.int64, device=self._run.device)
-        with self._run._comm.ledger.aside():
-            every = self._run._group.all_gather(mine)
-        if not bool((every.view(self._run.workers, -1) == mine).all()):
+        if not self._run.agrees(drawn):
             raise ScriptError(
                 "workers draw different orders from the loader's sampler, so that they would train on samples twice; "
                 "give the sampler a generator with the same seed on all of them, or shuffle=True"
