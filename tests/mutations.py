@@ -1041,6 +1041,12 @@ MUTATIONS = [
         "tests/wrap/test_wrap.py -k interactive",
     ),
     Mutation("wrap/run.py", "            share_state(model, group)\n", "", "tests/wrap/test_alike.py -k begin_with"),
+    Mutation(
+        "wrap/stopping.py",
+        "if os.getpid() != self._process:  # a forked child, such as",
+        "if False:  # a forked child, such as",
+        "tests/wrap/test_ends.py -k forked_child_leaves_ctrl_c",
+    ),
     # -- Ctrl-C in a script
     Mutation(
         "wrap/gradients.py",

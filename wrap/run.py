@@ -29,7 +29,7 @@ from .alike import agree, is_compared, share_state
 from .errors import ScriptError
 from .gradients import Gradients
 from .record import Record
-from .refusals import say_nothing_of_ctrl_c, say_where_uncaught
+from .refusals import leave_at_once, say_nothing_of_ctrl_c, say_where_uncaught
 from .setting import experiment_of, sync_of
 from .shares import Loader, Own, on_device
 from .steps import WrappedOptimizer
@@ -327,6 +327,8 @@ class Run:
 
     def _fail(self, error: BaseException) -> None:
         self._leave_out()  # the step is not to go on
+        if self.workers > 1:
+            leave_at_once()
         self._let_go()
         if not self._record.is_over:
             self._record.failed(error)
