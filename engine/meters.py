@@ -99,7 +99,6 @@ class Meter:
     def step(self, samples: int) -> Iterator[None]:
         """One without samples in which nothing is exchanged takes no time, as on the virtual cluster's clock."""
         self._counts = True
-        self._own_left_out += self.trained_steps + self.jumped < self._left_out
         exchanged = self._exchanged() if samples == 0 else None
         blocked, start = self._comm.timeline.blocked, self._now()
         yield
@@ -114,6 +113,7 @@ class Meter:
         if self._begun is None:
             self._begun = start
         self.seconds = self.at(end) if self._counts_pauses else self.seconds + self.last
+        self._own_left_out += self.trained_steps + self.jumped < self._left_out
         self.trained_steps += 1
         self.samples += samples
         self.steps.append((start, end, samples))

@@ -1154,11 +1154,18 @@ MUTATIONS = [
         "return bool(sys.flags.interactive)",
         "tests/wrap/test_wrap.py -k interactive",
     ),
+    Mutation("wrap/run.py", "            share_state(model, group)\n", "", "tests/wrap/test_alike.py -k begin_with"),
+    Mutation(
+        "wrap/stopping.py",
+        "if os.getpid() != self._process:  # a forked child, such as",
+        "if False:  # a forked child, such as",
+        "tests/wrap/test_ends.py -k forked_child_leaves_ctrl_c",
+    ),
     # -- Ctrl-C in a script
     Mutation(
-        "wrap/run.py",
-        "self._kept is not None and self._kept != self._gradients()",
-        "False",
+        "wrap/gradients.py",
+        "changed = self._kept != self._seen()",
+        "changed = False",
         "tests/wrap/test_gradients.py -k refuses_changed",
     ),
     Mutation(
@@ -1169,15 +1176,45 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/sync/bsp.py",
-        "        self._finish()\n        return True",
-        "        return True",
+        "        self._finish()\n        return Finished.MEAN",
+        "        return Finished.MEAN",
         "tests/wrap/test_gradients.py -k 'whole_batch or every_mode'",
+    ),
+    Mutation(
+        "wrap/gradients.py",
+        "                each.grad = hidden(each, self._refuse)\n",
+        "                pass\n",
+        "tests/wrap/test_steps.py -k clipping",
+    ),
+    Mutation(
+        "wrap/gradients.py",
+        "                if differs:",
+        "                if False:",
+        "tests/wrap/test_steps.py -k noise_is",
+    ),
+    Mutation(
+        "wrap/gradients.py",
+        "        self._check_skips(every[:, 0].tolist(), step)\n",
+        "",
+        "tests/wrap/test_steps.py -k alone_skips_is",
+    ),
+    Mutation(
+        "wrap/gradients.py",
+        "if self.finished not in (None, Finished.OWN) and not self._passing:",
+        "if False:",
+        "tests/wrap/test_steps.py -k plain_backward",
+    ),
+    Mutation(
+        "wrap/gradients.py",
+        "if isinstance(gradient, Hidden) or bool(gradient.any()):",
+        "if False:",
+        "tests/wrap/test_steps.py -k add_up",
     ),
     Mutation("wrap/run.py", "            self._end(reason)\n", "", "tests/wrap/test_wrap.py -k asked_to_stop"),
     Mutation(
         "wrap/stopping.py",
-        "        self.let_go()\n        self._request_stop()",
-        "        self._request_stop()",
+        "        self.let_go()\n        if os.getpid()",
+        "        if os.getpid()",
         "tests/wrap/test_wrap.py -k second_raises",
     ),
     # -- keys that are no choices
@@ -1353,9 +1390,9 @@ MUTATIONS = [
     ),
     Mutation(
         "wrap/run.py",
-        "                self._check(first)",
-        "                pass",
-        "tests/wrap/test_wrap.py -k different_orders",
+        "                self._compare(drawn)\n            yield",
+        "                pass\n            yield",
+        "tests/wrap/test_alike.py tests/wrap/test_wrap.py -k different_orders",
     ),
     Mutation(
         "cli/init.py",

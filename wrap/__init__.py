@@ -8,6 +8,7 @@
 ...         run.optimizer.step()
 """
 
-from .run import Run, ScriptError, wrap
+from .errors import ScriptError
+from .run import Run, wrap
 
 __all__ = ["Run", "ScriptError", "wrap"]

@@ -41,9 +41,20 @@ class ElsewhereError(RuntimeError):
 
 
 def _status(error: BaseException) -> Status:
-    if isinstance(error, KeyboardInterrupt | Terminated):
+    if isinstance(error, KeyboardInterrupt | Terminated) or _is_chosen(error):
         return "interrupted"
     return "diverged" if exit_code_of(error) == DIVERGED else "failed"
+
+
+def _is_chosen(error: BaseException) -> bool:
+    """Whether the script ended itself with exit status 0."""
+    return isinstance(error, SystemExit) and error.code in (None, 0)
+
+
+def _reason(error: BaseException) -> str:
+    if _is_chosen(error):
+        return "the script called sys.exit(0) before the end of the run"
+    return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
 class Record:
@@ -137,7 +148,7 @@ class Record:
         """The others find out by themselves."""
         self.is_over = True
         if self._comm.rank == 0:
-            self.directory.add(End(_status(error), f"{type(error).__name__}: {error}".removesuffix(": ")))
+            self.directory.add(End(_status(error), _reason(error)))
             self._close()
 
     def over(self, model: nn.Module, meter: Meter, activations: int, resident: int, stopped: str | None) -> None:

@@ -7,6 +7,7 @@ Nor has one that Ctrl-C ended anything to say: the run has told it, and of launc
 import sys
 from types import TracebackType
 
+from ..compat.leaving import leave
 from ..engine.started import was_started
 from ..tracking.visible import visible_lines
 from .stopping import STATUS, Stopped, is_interactive
@@ -18,6 +19,7 @@ class _Hook:
     def __init__(self) -> None:
         self.refusal: Exception | None = None
         self.status = 0
+        self.abandoned = False  # a run that others took part in ended amid a step
         self.before = sys.__excepthook__
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -25,6 +27,8 @@ class _Hook:
             raise SystemExit(STATUS)
         if error is not self.refusal:
             self.before(kind, error, trace)
+            if self.abandoned and was_started():
+                leave(1)
             return
         print(visible_lines(str(error)), file=sys.stderr, flush=True)
         raise SystemExit(self.status)  # from an excepthook it is the process's exit status
@@ -38,6 +42,11 @@ def say_where_uncaught(refusal: Exception, status: int) -> None:
     if not is_interactive():
         _hook.refusal, _hook.status = refusal, status
         _install()
+
+
+def leave_at_once() -> None:
+    """A launched worker whose exception nobody catches ends at once: some of its messages are still under way."""
+    _hook.abandoned = True
 
 
 def say_nothing_of_ctrl_c() -> None:

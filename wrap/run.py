@@ -5,7 +5,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ..compat.storages import version_of
 from ..engine import ROOT, memory
 from ..engine.errors import DivergedError
 from ..engine.experiment import Experiment
@@ -25,22 +24,23 @@ from ..engine.started import was_started
 from ..engine.stop import StopAgreement
 from ..engine.trained import TrainedSet
 from ..strategies import Batch
-from ..strategies.exchange.finishing import FinishesGradients
 from ..tracking.visible import visible_lines
+from .alike import agree, is_compared, share_state
+from .errors import ScriptError
+from .gradients import Gradients
 from .record import Record
-from .refusals import say_nothing_of_ctrl_c, say_where_uncaught
+from .refusals import leave_at_once, say_nothing_of_ctrl_c, say_where_uncaught
 from .setting import experiment_of, sync_of
 from .shares import Loader, Own, on_device
+from .steps import WrappedOptimizer
 from .stopping import CtrlC, Sigterm, Stopped
 from .workers import Joined, join
 
 Count = Callable[[Any], int]
 
 
-class ScriptError(RuntimeError):
-    """The script's loop does something that the sync mode cannot follow; the message says what to do."""
-
-    exit_code = 2
+class _Unused(Exception):
+    """Ends a step that was not begun."""
 
 
 class Run:
@@ -78,9 +78,12 @@ class Run:
             self._group = group
             trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
             self.sync.steps_per_epoch = len(shared)
+            share_state(model, group)
             self._trained = TrainedSet(model, optimizer)
+            stepped = [each for param_group in optimizer.param_groups for each in param_group["params"]]
             self.sync.prepare(trained, optimizer, group)
             self._trained.accept(optimizer)
+        shard = f"sync.shard={experiment.sync.knobs.get('shard')}"
         self._meter = Meter(self._comm, 10, self.device, counts_pauses=False)
         self._activations = memory.ActivationPeak()
         sizes = shared.samples, len(shared)
@@ -89,16 +92,19 @@ class Run:
         except Exception:  # on all workers alike
             self._leave()
             raise
-        self.optimizer = _Steps(self, optimizer)
+        self.gradients = Gradients(self.sync, stepped, optimizer, group, shard)
+        self.optimizer = WrappedOptimizer(self, optimizer)
+        self._updates = False  # the sync mode may step
+        self._hook = optimizer.register_step_pre_hook(self._check_step)
         self._stop = StopAgreement(self._comm.board, self.rank, 0, "all", 0, time.monotonic)
         self._ctrl_c, self._sigterm = CtrlC(self._comm.board.request_stop, self.is_chief), Sigterm()
         self._process = os.getpid()  # a forked child has a copy of the run, and must not end it
         self._open: ExitStack | None = None  # a step that has begun
         self._loss: float | None = None
-        self._armed = False  # the last backward pass of the step has been
-        self._kept: list[tuple[int, int] | None] | None = None  # gradients that the script may not change
+        self._passes = 0  # calls of `backward` in the step
+        self._armed = False  # the last one of them has been
         self._own: Own = (0, 1)
-        self.steps = 0
+        self.steps = self._skipped = 0
 
     @property
     def is_chief(self) -> bool:
@@ -112,10 +118,15 @@ class Run:
     # -- a step
 
     def begin(self, batch: Any, own: Own) -> Any:
-        """A batch comes: the first since the last step begins one.
+        """A batch comes: the first since the last step opens one, and the first pass on it begins it.
 
+        A step whose passes are over is skipped: the script has not made it. A batch that no pass was on is no step.
         Raises `ScriptError`; on all workers `Stopped`, where one of them was asked to stop.
         """
+        if self._open is not None and self._armed:
+            self._skip()
+        elif self._open is None:
+            self.gradients.clear()
         if self._stop.before(self.steps, self._meter.last):
             reason = f"was asked to stop, after step {self.steps}"
             self._end(reason)
@@ -125,14 +136,14 @@ class Run:
         batch = on_device(batch, self.device)
         if self._count is not None:
             own = self._counted(batch, own)
+        if self._passes == 0:
+            self._leave_out()
         if self._open is None:
             self._armed, self._own = False, own
             self._open = ExitStack()
             if self.steps == 0:
                 self._open.enter_context(memory.activations(self._activations))
             self._open.enter_context(self._meter.step(own[0]))
-            nothing = torch.empty(own[0], 0)
-            self.sync.begin(Batch(nothing, nothing, own[1]))
         elif own[0] * self._own[1] != self._own[0] * own[1]:
             raise ScriptError(
                 f"this worker has {own[0]} of {own[1]} in one batch of a step and {self._own[0]} of {self._own[1]} in "
@@ -159,43 +170,71 @@ class Run:
                 "backward: after the step's last backward pass comes optimizer.step(), and before it a batch of "
                 "run.loader; for gradient accumulation give last=False to all but the last"
             )
-        self._armed = last
+        if self._passes == 0:
+            self._begin()
+        self._passes += 1
         if self._own[0] > 0:  # else the batch had fewer samples than there are workers
             value = loss.item()
             if not torch.isfinite(loss.detach()):
                 raise DivergedError(f"worker {self.rank} diverged at step {self.steps}: the loss is {value}")
             self._loss = value
             self.sync.before_backward([loss], last)
-            loss.backward()
+            self.gradients.backward(loss)
+        self._armed = last
         if last:
             self._trained.check(self.steps)
-            self._kept = None if self._may_change_gradients() else self._gradients()
+            self.gradients.finish()
 
-    def _may_change_gradients(self) -> bool:
-        """Finishes the exchange of gradients where that can be; False where `update` alone does it."""
-        if isinstance(self.sync, FinishesGradients):
-            return self.sync.finish_gradients()
-        return not self.sync.steps_together
-
-    def _gradients(self) -> list[tuple[int, int] | None]:
-        """Returns the identity and the version of each parameter's gradient."""
-        found = [parameter.grad for parameter in self.sync.parameters.values()]
-        return [None if each is None else (id(each), version_of(each)) for each in found]
+    def _begin(self) -> None:
+        """Gradients of passes that the script made by itself, before it called `backward`, count."""
+        nothing = torch.empty(self._own[0], 0)
+        held = self.gradients.begin()
+        self.sync.begin(Batch(nothing, nothing, self._own[1], self.steps))
+        for parameter, gradient in held:
+            parameter.grad = gradient
 
     def step(self) -> None:
         """Makes the step of `optimizer.step()`. Raises `ScriptError`."""
         if self._open is None or not self._armed:
             raise ScriptError("optimizer.step: needs run.backward(loss) before it, on a batch of run.loader")
-        if self._kept is not None and self._kept != self._gradients():
-            raise ScriptError(
-                "optimizer.step: the gradients were changed after run.backward, and this sync mode exchanges them in "
-                "the step; choose clip=norm or clip=value in wrap, or sync=bsp with sync.shard=none"
-            )
-        self.sync.update()
+        self.gradients.settle(self.steps + 1)
+        with self._updating():
+            self.sync.update()
+        self._made()
+
+    def _skip(self) -> None:
+        """The script makes no step with these gradients."""
+        self._skipped += 1
+        self._meter.discount()
+        with self._updating():
+            self.gradients.skip(self.steps + 1)
+        self._made()
+
+    def _made(self) -> None:
+        assert self._open is not None
         self._open.close()
-        self._open = None
+        self._open, self._passes, self._armed = None, 0, False
         self.steps += 1
         self._record.step(self.steps, self._loss, self._own[1], self._meter)
+
+    @contextmanager
+    def _updating(self) -> Iterator[None]:
+        self._updates = True
+        try:
+            yield
+        finally:
+            self._updates = False
+
+    def _check_step(self, *_: Any) -> None:
+        if not self._updates and self._is_here():
+            raise ScriptError("optimizer.step: workers would step apart. Instead, call run.optimizer.step()")
+
+    def _leave_out(self) -> None:
+        """An open step in which no pass was made is none."""
+        if self._open is not None:
+            with suppress(_Unused), self._open:
+                raise _Unused
+            self._open = None
 
     # -- what training made
 
@@ -225,14 +264,23 @@ class Run:
         """The run is over: all workers leave the consensus in the model; the chief writes it, and the summary."""
         if self._record.is_over or not self._is_here():
             return
-        if self._open is not None:
-            raise ScriptError("close: a step has begun and was not finished with optimizer.step()")
+        if self._passes > 0 and not (self._armed and self.gradients.are_dropped()):
+            raise ScriptError(
+                "close: a step has begun and was not finished with optimizer.step(). Call it, or drop the gradients of "
+                "the last run.backward by run.optimizer.zero_grad()"
+            )
+        if self._armed:
+            self._skip()
+        self._leave_out()
+        if 0 < self._skipped == self.steps:
+            raise ScriptError(
+                f"close: none of the {self.steps} steps was made. Call run.optimizer.step() after run.backward(loss)"
+            )
         self._end(None)
 
     def _end(self, stopped: str | None) -> None:
         """`stopped`: why it ends before its end."""
-        self._ctrl_c.let_go()
-        self._sigterm.let_go()
+        self._let_go()
         with self._comm.ledger.aside():
             self.sync.drain()
             agreed = self.sync.consensus()
@@ -240,6 +288,17 @@ class Run:
             _put(self.sync.parameters, agreed)
         self._record.over(self.model, self._meter, self._activations.peak, self._resident, stopped)
         self._leave()
+
+    def _let_go(self) -> None:
+        """The script's process, model and optimizer are its own again."""
+        self._ctrl_c.let_go()
+        self._sigterm.let_go()
+        self._hook.remove()
+        self.gradients.close()
+
+    def agrees(self, number: int) -> bool:
+        """Whether all workers have this number."""
+        return agree(number, self._group, self.device)
 
     def check_here(self) -> None:
         """Raises `ScriptError` in a forked child: it would take part in what the workers say to one another."""
@@ -258,13 +317,19 @@ class Run:
         if not self._is_here():
             return
         if error is None:
-            self.close()
-            return
-        if self._open is not None:  # the step is not to go on
-            self._open.close()
-            self._open = None
-        self._ctrl_c.let_go()
-        self._sigterm.let_go()
+            try:
+                self.close()
+            except ScriptError as refusal:
+                self._fail(refusal)
+                raise
+        else:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        self._leave_out()  # the step is not to go on
+        if self.workers > 1:
+            leave_at_once()
+        self._let_go()
         if not self._record.is_over:
             self._record.failed(error)
             if self.workers == 1:  # others find out by themselves; to say goodbye would be to wait for them
@@ -282,73 +347,21 @@ class _Batches:
 
     def __iter__(self) -> Iterator[Any]:
         self._run.check_here()
-        checked = False
-        for batch, own, first in self._loader.passes():
-            if not checked:
-                self._check(first)
-                checked = True
+        number = drawn = 0
+        for number, (batch, own, drawn) in enumerate(self._loader.passes(), 1):
+            if is_compared(number):
+                self._compare(drawn)
             yield self._run.begin(batch, own)
+        if number > 0 and not is_compared(number):
+            self._compare(drawn)
 
-    def _check(self, first: list[Any]) -> None:
+    def _compare(self, drawn: int) -> None:
         """All workers must have drawn the same order. Raises `ScriptError`."""
-        if not all(isinstance(index, int) for index in first):
-            return
-        mine = torch.tensor(first, dtype=torch.int64, device=self._run.device)
-        with self._run._comm.ledger.aside():
-            every = self._run._group.all_gather(mine)
-        if not bool((every.view(self._run.workers, -1) == mine).all()):
+        if not self._run.agrees(drawn):
             raise ScriptError(
                 "workers draw different orders from the loader's sampler, so that they would train on samples twice; "
                 "give the sampler a generator with the same seed on all of them, or shuffle=True"
             )
-
-
-class _Steps(Optimizer):
-    """The script's optimizer, whose step is the sync mode's.
-
-    An Optimizer for torch's schedules, which ask for one. All that it has is the script's optimizer's.
-    """
-
-    def __init__(self, run: Run, inner: Optimizer) -> None:  # without super's: it would take over the parameters
-        self._run, self._inner = run, inner
-
-    @property
-    def param_groups(self) -> list[dict[str, Any]]:
-        return self._inner.param_groups
-
-    @property
-    def state(self) -> Any:
-        return self._inner.state
-
-    @property
-    def defaults(self) -> dict[str, Any]:
-        return self._inner.defaults
-
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
-        if closure is not None:
-            raise ScriptError(
-                "optimizer.step(closure): a closure makes passes of its own, which workers do not exchange. Call "
-                "run.backward(loss), then run.optimizer.step()"
-            )
-        self._run.step()
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        """A step begins with no gradients anyway: the sync mode sees to it."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return self._inner.state_dict()
-
-    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        self._inner.load_state_dict(state_dict)
-
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
-        self._inner.add_param_group(param_group)
-
-    def __repr__(self) -> str:
-        return repr(self._inner)
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
 
 
 def _put(parameters: dict[str, nn.Parameter], weights: dict[str, Tensor]) -> None:

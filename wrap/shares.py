@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from ..engine.errors import ConfigError
+from .alike import Order
 
 Own = tuple[int, int]  # this worker's samples of a batch, and those of all
 
@@ -25,17 +26,14 @@ class _Shares(Sampler[list[Any]]):
 
     def __init__(self, whole: Iterable[Sequence[Any]], rank: int, size: int) -> None:
         self.whole, self.rank, self.size = whole, rank, size
-        self.taken: deque[Own] = deque()  # in the order of the batches; the loader asks for some ahead
-        self.first: list[Any] = []  # the first batch of this pass
+        self.taken: deque[tuple[Own, int]] = deque()  # in the order of the batches; the loader asks for some ahead
 
     def __iter__(self) -> Iterator[list[Any]]:
         self.taken.clear()
-        for number, batch in enumerate(self.whole):
-            batch = list(batch)
-            if number == 0:
-                self.first = batch
+        order = Order()
+        for batch in map(list, self.whole):
             own = share_of(batch, self.rank, self.size)
-            self.taken.append((len(own), len(batch)))
+            self.taken.append(((len(own), len(batch)), order.add(batch)))
             yield own or batch[:1]
 
     def __len__(self) -> int:
@@ -75,10 +73,10 @@ class Loader:
     def __len__(self) -> int:
         return len(self._loader)
 
-    def passes(self) -> Iterator[tuple[Any, Own, list[Any]]]:
-        """One pass: each batch, whose samples are how many, and the indices of the first batch of the pass."""
+    def passes(self) -> Iterator[tuple[Any, Own, int]]:
+        """One pass: each batch, the numbers of samples, and a digest of the indices so far."""
         for batch in self._loader:
-            yield batch, self._shares.taken.popleft(), self._shares.first
+            yield batch, *self._shares.taken.popleft()
 
 
 def on_device(batch: Any, device: torch.device) -> Any:

@@ -31,11 +31,14 @@ class CtrlC:
         self._before = signal.getsignal(signal.SIGINT)
         is_main = threading.current_thread() is threading.main_thread()
         self._handles = is_main and not is_interactive() and self._before is signal.default_int_handler
+        self._process = os.getpid()
         if self._handles:
             signal.signal(signal.SIGINT, self._stop)
 
     def _stop(self, number: int, frame: FrameType | None) -> None:
         self.let_go()
+        if os.getpid() != self._process:  # a forked child, such as a DataLoader's: the parent goes on to its next step
+            return
         self._request_stop()
         if self._says:
             os.write(2, SAID)  # print() may be what was interrupted
@@ -62,10 +65,14 @@ class Sigterm:
     def __init__(self) -> None:
         is_main = threading.current_thread() is threading.main_thread()
         self._handles = is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
+        self._process = os.getpid()
         if self._handles:
             signal.signal(signal.SIGTERM, self._leave)
 
     def _leave(self, number: int, frame: FrameType | None) -> None:
+        if os.getpid() != self._process:  # a forked child ends as if there was no run
+            self.let_go()
+            signal.raise_signal(number)
         raise Terminated
 
     def let_go(self) -> None:

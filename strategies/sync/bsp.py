@@ -55,6 +55,7 @@ from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added
 from ..exchange.compress import Compressor, Dense, Vector, vector_of
 from ..exchange.elementwise import check_elementwise
+from ..exchange.finishing import Finished
 from ..exchange.joining import Joining
 from ..exchange.privacy import Privacy
 from ..exchange.privacy.dp_sgd import of_samples
@@ -89,7 +90,7 @@ class NaiveBSP(Sync):
         super().begin(batch)
         self._share, self._finished = batch.share, False
 
-    def finish_gradients(self) -> bool:
+    def finish_gradients(self) -> Finished:
         if self.comm.size > 1 and not self._finished:
             for parameter in self.parameters.values():
                 # g = sum_j share_j g_j; a gradient that is not there counts as zero
@@ -99,7 +100,7 @@ class NaiveBSP(Sync):
                 with self.comm.timeline.named("gradient"):
                     self.collective.all_reduce(parameter.grad, self.comm).wait()
         self._finished = True
-        return True
+        return Finished.MEAN
 
     def update(self) -> None:
         self.finish_gradients()
@@ -244,11 +245,11 @@ class BSP(Sync):
         joined = self.joining.join_in_place(self._rows, *of_all, self.comm.size, self._step)
         gradient.copy_(self._channel.finish(key, joined))
 
-    def finish_gradients(self) -> bool:
+    def finish_gradients(self) -> Finished:
         if self.shard != "none":
-            return False
+            return Finished.UNSENT if self._shards is None else Finished.SHARDED
         self._finish()
-        return True
+        return Finished.MEAN
 
     def _finish(self) -> None:
         if self._reducer is not None and not self._finished:

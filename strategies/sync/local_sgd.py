@@ -67,6 +67,7 @@ from ..exchange.clip import Clip
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added, times
 from ..exchange.compress import Compressor, Dense, vector_of
+from ..exchange.finishing import Finished
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.joining import Joining
 from ..exchange.outer import nesterov
@@ -177,8 +178,8 @@ class LocalSGD(Sync):
         if (bsp := self._bsp()) is not None:
             bsp.before_backward(roots, last)
 
-    def finish_gradients(self) -> bool:
-        return True if (bsp := self._bsp()) is None else bsp.finish_gradients()
+    def finish_gradients(self) -> Finished:
+        return Finished.OWN if (bsp := self._bsp()) is None else bsp.finish_gradients()
 
     def skip(self) -> None:
         """Before the switch all leave the step out; after it a replica does, and keeps to the round."""

@@ -43,6 +43,7 @@ from ..exchange.channel import Channel, held
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added, times
 from ..exchange.compress import EFSignSGD, vector_of
+from ..exchange.finishing import Finished
 from ..exchange.flat import check_one_dtype
 from .bsp import BSP
 
@@ -101,8 +102,8 @@ class OneBitAdam(Sync):
         if self._is_adam:
             self._bsp.before_backward(roots, last)
 
-    def finish_gradients(self) -> bool:
-        return self._is_adam and self._bsp.finish_gradients()
+    def finish_gradients(self) -> Finished:
+        return self._bsp.finish_gradients() if self._is_adam else Finished.UNSENT
 
     def update(self) -> None:
         if self._is_adam:

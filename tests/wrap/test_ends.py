@@ -12,7 +12,9 @@ import torch
 from scripts import parts
 
 from paceline.tracking.run_directory import RunDirectory
-from paceline.wrap import ScriptError, wrap
+from paceline.wrap import ScriptError, refusals, wrap
+
+USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
 
 @pytest.fixture
@@ -49,6 +51,51 @@ def test_a_forked_child_that_goes_on_training_is_refused(tmp_path: Path) -> None
                     refused += "forked child" in str(error)
             os._exit(refused)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 2
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_forked_child_leaves_ctrl_c_to_its_parent(number: int, tmp_path: Path) -> None:
+    before = [(each, signal.signal(each, usual)) for each, usual in USUAL.items()]
+    try:
+        with wrap(*parts(), name="mine", root=tmp_path) as run:
+            child = os.fork()
+            if child == 0:  # pragma: no cover, another process
+                signal.raise_signal(number)
+                os._exit(3 + run._comm.board.stop_requested())
+            ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+            assert ended == (3 if number == signal.SIGINT else -signal.SIGTERM)
+    finally:
+        for each, handler in before:
+            signal.signal(each, handler)
+
+
+@pytest.mark.parametrize(
+    ("code", "status"), [(0, "interrupted"), (None, "interrupted"), (3, "failed"), ("no", "failed")]
+)
+def test_the_record_says_how_the_script_ended_itself(code: int | str | None, status: str, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit), wrap(*parts(), name="mine", root=tmp_path):
+        sys.exit(code)
+    last = RunDirectory.open(tmp_path, "mine").records()[-1]
+    assert last["status"] == status and ("sys.exit(0)" in last["reason"]) == (status == "interrupted")
+
+
+@pytest.mark.parametrize("started", [True, False])
+def test_a_launched_worker_that_fails_leaves_at_once(started: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[object] = []
+
+    def leave(status: int) -> None:
+        said.append(status)
+
+    monkeypatch.setattr(refusals, "leave", leave)
+    monkeypatch.setattr(refusals, "was_started", lambda: started)
+    monkeypatch.setattr(refusals, "_hook", refusals._Hook())
+    monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: said.append(error))
+    refusals.say_nothing_of_ctrl_c()
+    first, second = KeyError("mine"), KeyError("again")
+    sys.excepthook(KeyError, first, None)
+    refusals.leave_at_once()
+    sys.excepthook(KeyError, second, None)
+    assert said == [first, second, *([1] if started else [])]
 
 
 @pytest.mark.usefixtures("usual_sigterm")
@@ -102,3 +149,23 @@ with wrap(*parts(), name="mine", epochs=100000) as run:
     records = RunDirectory.open(tmp_path / "runs", "mine").records()
     assert [each["status"] for each in records if each["kind"] == "end"] in (["failed"], ["interrupted"])
     assert records[-1]["kind"] == "end"
+
+
+@pytest.mark.slow  # two processes
+@pytest.mark.parametrize("ends", ["raise ValueError('mine')", "sys.exit(3)"])
+def test_workers_that_all_fail_with_messages_under_way_end_with_their_own_status(ends: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(
+        f"""
+import sys
+from scripts import parts
+from paceline.wrap import wrap
+with wrap(*parts(), "sync.shard=gradients", name="mine") as run:
+    for batch in run.loader:
+        run.backward(run.model(**batch).loss)
+        {ends}
+"""
+    )
+    launch = [sys.executable, "-m", "paceline.cli.main", "launch", "--workers", "2", "mine.py"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    ended = subprocess.run(launch, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == (3 if "exit" in ends else 1) and "terminate called" not in ended.stderr, ended.stderr

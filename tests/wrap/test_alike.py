@@ -1,0 +1,98 @@
+"""Workers begin with the same state and draw the same batches, or are told."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from fabrics import run_virtual
+from scripts import joined, parts
+from torch import nn
+from torch.utils.data import DataLoader, Sampler, TensorDataset
+
+from paceline.comm import Comm
+from paceline.wrap import ScriptError
+from paceline.wrap.alike import plain_of
+
+
+class Unseeded(nn.Module):
+    """Has buffers and a frozen layer that are another's on each worker."""
+
+    def __init__(self, rank: int, width: int = 2) -> None:
+        super().__init__()
+        self.frozen, self.head = nn.Linear(2, width), nn.Linear(width, 2)
+        self.frozen.requires_grad_(False)
+        for name, value in (("proj", torch.eye(2)), ("seen", torch.tensor(3)), ("mask", torch.tensor([True, False]))):
+            self.register_buffer(name, value)
+        for each in [*self.parameters(), *self.buffers()]:
+            each.data.copy_(each.data * rank)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.head(self.frozen(x @ self.proj))
+
+
+class Drawn(Sampler[Any]):
+    def __init__(self, *indices: Any) -> None:
+        self.indices = indices
+
+    def __iter__(self) -> Any:
+        return iter(self.indices)
+
+    def __len__(self) -> int:
+        return len(self.indices)
+
+
+@pytest.fixture
+def root(tmp_path: Any) -> str:
+    return str(tmp_path / "runs")
+
+
+def state(comm: Comm, root: str, *overrides: str, width: int = 2) -> dict[str, torch.Tensor]:
+    model = Unseeded(comm.rank + 1, width + comm.rank * (width - 2))
+    loader = DataLoader(TensorDataset(torch.ones(4, 2)), batch_size=2)
+    joined(comm, root, model, torch.optim.SGD(model.parameters(), lr=0.1), loader, *overrides)
+    return model.state_dict()
+
+
+@pytest.mark.parametrize("overrides", [(), ("sync=gossip",)])
+def test_replicas_begin_with_the_buffers_and_the_frozen_parameters_of_the_first(
+    overrides: tuple[str, ...], root: str
+) -> None:
+    first, *others = run_virtual(3, state, root, *overrides)
+    assert first["seen"] == 3 and first["mask"].tolist() == [True, False]
+    for other in others:
+        assert all(torch.equal(first[name], other[name]) for name in first)
+
+
+def test_models_of_other_shapes_are_refused(root: str) -> None:
+    def wider(comm: Comm, root: str) -> None:
+        state(comm, root, width=3)
+
+    with pytest.raises(ScriptError, match="wrap: workers have different models"):
+        run_virtual(2, wider, root)
+
+
+def drawn(comm: Comm, root: str, kind: str, late: int, size: int = 16) -> int:
+    """Worker 1 draws two indices the other way round, from index `late` on."""
+    order = [*range(size)]
+    if comm.rank == 1:
+        order[late], order[late + 1] = order[late + 1], order[late]
+    made = {"numpy": np.int64, "tensor": torch.tensor, "int": int, "text": str}[kind]
+    model, optimizer, _ = parts()
+    data = {str(i): torch.ones(1) for i in range(size)} if kind == "text" else torch.ones(size, 1)
+    with joined(comm, root, model, optimizer, DataLoader(data, batch_size=2, sampler=Drawn(*map(made, order)))) as run:  # type: ignore[arg-type]
+        return sum(1 for _ in run.loader)
+
+
+@pytest.mark.parametrize("kind", ["int", "numpy", "tensor", "text"])
+@pytest.mark.parametrize("late", [0, 4, 14])
+def test_different_orders_are_found_whatever_indices_are_and_wherever_they_differ(
+    kind: str, late: int, root: str
+) -> None:
+    with pytest.raises(ScriptError, match="different orders"):
+        run_virtual(2, drawn, root, kind, late)
+
+
+def test_an_index_without_a_value_is_not_compared() -> None:
+    assert plain_of(object()) == plain_of(object()) == "object"
+    assert plain_of((1, np.int64(2), "a")) == plain_of((np.int64(1), torch.tensor(2), "a"))

@@ -1,0 +1,79 @@
+"""The state and the batches that all workers must have alike."""
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from operator import index
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ..comm import Comm
+from .errors import ScriptError
+
+
+def share_state(model: nn.Module, comm: Comm) -> None:
+    """Replica 0 broadcasts all parameters and buffers, frozen ones too. Raises `ScriptError`."""
+    if comm.size == 1:
+        return
+    state = list(_state(model))
+    kinds = [f"{name} {list(each.shape)} {each.dtype} {each.requires_grad}" for name, each in state]
+    device = next(model.parameters()).device
+    if not agree(digest(hashlib.blake2b(), kinds), comm, device):
+        raise ScriptError(
+            "wrap: workers have different models: other parameters, buffers, shapes or dtypes. Build the same model on "
+            "all of them"
+        )
+    with torch.no_grad():
+        for _, each in state:
+            if each.numel() > 0:
+                flat = each.detach().contiguous().view(-1).view(torch.uint8)  # bytes: gloo knows not all dtypes
+                comm.broadcast(flat, src=0).wait()
+                each.copy_(flat.view(each.dtype).view(each.shape))
+
+
+def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    yield from model.named_parameters()
+    yield from model.named_buffers()
+
+
+class Order:
+    """A digest of all batches so far. Workers compare it in a pass at batches 1, 2, 4, 8, ... and at its end."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b()
+
+    def add(self, batch: Sequence[Any]) -> int:
+        """Returns the digest after this batch."""
+        return digest(self._hash, [plain_of(each) for each in batch])
+
+
+def is_compared(number: int) -> bool:
+    """Whether workers compare digests at this batch of a pass, from 1."""
+    return number & (number - 1) == 0
+
+
+def agree(mine: int, comm: Comm, device: torch.device) -> bool:
+    """Whether all workers have this number."""
+    with comm.ledger.aside():
+        every = comm.all_gather(torch.tensor([mine], dtype=torch.int64, device=device))
+    return bool((every == mine).all())
+
+
+def digest(state: "hashlib.blake2b", parts: Sequence[str]) -> int:
+    """Adds `parts` to the state, and returns 63 bits of its digest."""
+    state.update("\0".join([*parts, ""]).encode())
+    return int.from_bytes(state.digest()[:8], "big") >> 1
+
+
+def plain_of(drawn: Any) -> str:
+    """Returns an index as text: a number, whatever type it has, or a key. Of other objects it is the type alone."""
+    try:
+        return str(index(drawn))
+    except (TypeError, ValueError, RuntimeError):
+        pass
+    if isinstance(drawn, str | bytes | float):
+        return repr(drawn)
+    if isinstance(drawn, tuple | list):
+        return f"({','.join(map(plain_of, drawn))})"
+    return type(drawn).__name__

@@ -1,0 +1,211 @@
+"""The gradients of a script's step, from `run.backward` to `run.optimizer.step`.
+
+The script may read, change and drop them. Where all replicas step with one gradient, all of them must step with the
+same changed one. So in each step they compare a digest of each changed gradient. Where digests differ (noise that each
+worker draws by itself), all take the gradient of worker 0: K workers then train as one does.
+"""
+
+from collections.abc import Iterable
+from typing import NoReturn
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..comm import Comm
+from ..compat.hidden import Hidden, hidden
+from ..compat.storages import version_of
+from ..strategies import Sync
+from ..strategies.exchange.finishing import Finished, FinishesGradients
+from .errors import ScriptError
+
+DIGITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Gradients:
+    """`finished`: what `.grad` has since the step's last backward pass; None before it."""
+
+    def __init__(
+        self, sync: Sync, stepped: Iterable[nn.Parameter], optimizer: Optimizer, comm: Comm, shard: str
+    ) -> None:
+        """Takes a sync mode that is prepared.
+
+        Args:
+            stepped: The parameters of the script's optimizer, as it was before the sync mode took it over.
+            comm: The replicas.
+            shard: The override that shards gradients, for messages.
+        """
+        self._sync, self._stepped, self._optimizer, self._comm, self._shard = sync, [*stepped], optimizer, comm, shard
+        self.finished: Finished | None = None
+        self._kept: list[tuple[int, int] | None] = []
+        self._held: list[tuple[nn.Parameter, Tensor | None]] = []  # the gradients that stand-ins take the place of
+        self._left: list[tuple[nn.Parameter, Tensor]] = []  # the gradients of a step that was not made
+        self._passing = False
+        self._hooks = [each.register_hook(self._comes) for each in sync.parameters.values()]
+
+    def close(self) -> None:
+        """Leaves no hooks."""
+        for hook in self._hooks:
+            hook.remove()
+
+    # -- a step
+
+    def clear(self) -> None:
+        """A step that was made leaves no gradients."""
+        self._optimizer.zero_grad()
+        self.zero()
+
+    def zero(self, set_to_none: bool = True) -> None:
+        """Does what `zero_grad` of the script's optimizer does."""
+        for each in self._stepped:
+            if each.grad is None:
+                continue
+            if set_to_none or isinstance(each.grad, Hidden):
+                each.grad = None
+            else:
+                each.grad.detach().zero_()
+
+    def begin(self) -> list[tuple[nn.Parameter, Tensor]]:
+        """Returns the gradients of the script's own backward passes: the first `run.backward` of a step adds to them.
+
+        Raises `ScriptError` where the gradients of a step that was not made are still there.
+        """
+        for each, gradient in self._left:
+            if each.grad is not gradient:
+                continue
+            if isinstance(gradient, Hidden) or bool(gradient.any()):
+                raise ScriptError(
+                    "backward: the gradients of the last batch are still there, with no optimizer.step() since. "
+                    "Accumulate gradients by last=False, or drop them by run.optimizer.zero_grad()"
+                )
+            each.grad = None
+        self._left = []
+        self.finished = None
+        return [(each, each.grad) for each in self._all() if each.grad is not None]
+
+    def backward(self, loss: Tensor) -> None:
+        self._passing = True
+        try:
+            loss.backward()
+        finally:
+            self._passing = False
+
+    def finish(self) -> None:
+        """After the last backward pass. Exchanges the gradients, if the sync mode can do that before its update."""
+        if isinstance(self._sync, FinishesGradients):
+            self.finished = self._sync.finish_gradients()
+        else:
+            self.finished = Finished.UNSENT if self._sync.steps_together else Finished.OWN
+        if self.finished is Finished.SHARDED:
+            self._held = [(each, each.grad) for each in self._all()]
+            for each, _ in self._held:
+                each.grad = hidden(each, self._refuse)
+        self._kept = self._seen()
+
+    def settle(self, step: int) -> None:
+        """Before the update: all replicas have the gradients that the script left. Raises `ScriptError`."""
+        changed = self._kept != self._seen()
+        if changed and self.finished in (Finished.UNSENT, Finished.SHARDED):
+            raise ScriptError(
+                "optimizer.step: the gradients were changed after run.backward, and this sync mode exchanges them in "
+                "the step; choose clip=norm or clip=value in wrap, or sync=bsp with sync.shard=none"
+            )
+        self._agree(step, skips=False, changed=changed and self.finished is Finished.MEAN)
+        for each, gradient in self._held:
+            each.grad = gradient
+        self._held, self.finished = [], None
+
+    def are_dropped(self) -> bool:
+        """Whether a step that the script does not make is dropped: it has no gradients, or infinite or NaN ones."""
+        found = [each.grad for each in self._stepped if each.grad is not None]
+        seen = [each for each in found if not isinstance(each, Hidden)]
+        return not found or not all(bool(each.isfinite().all()) for each in seen)
+
+    def skip(self, step: int) -> None:
+        """In place of the update: the step is left out. What the script did not drop stays, until it does."""
+        left = [] if self.are_dropped() else [(each, each.grad) for each in self._stepped if each.grad is not None]
+        self._agree(step, skips=True, changed=False)
+        for each in self._all():
+            if isinstance(each.grad, Hidden):
+                each.grad = None
+        self._held = []
+        self._sync.skip()
+        self.clear()
+        for each, gradient in left:
+            each.grad = gradient
+        self._left, self.finished = left, None
+
+    # -- what the script does meanwhile
+
+    def _comes(self, gradient: Tensor) -> None:
+        if self.finished not in (None, Finished.OWN) and not self._passing:
+            raise ScriptError(
+                "loss.backward() after run.backward and before optimizer.step(): workers have exchanged the step's "
+                "gradients by then. Add it to the loss of run.backward, or call it before run.backward"
+            )
+
+    def _refuse(self) -> NoReturn:
+        raise ScriptError(
+            f"{self._shard}: each worker keeps a part of the gradients, so that a script cannot read or change them "
+            "between run.backward and optimizer.step. Choose clip=norm or clip=value in wrap, or sync.shard=none"
+        )
+
+    def _all(self) -> list[nn.Parameter]:
+        """The model's parameters, and those that the optimizer steps with."""
+        of_optimizer = [each for group in self._optimizer.param_groups for each in group["params"]]
+        found = [*self._sync.parameters.values(), *self._stepped, *of_optimizer]
+        return list({id(each): each for each in found}.values())
+
+    def _seen(self) -> list[tuple[int, int] | None]:
+        """Returns the identity and the version of each gradient."""
+        found = [each.grad for each in self._all()]
+        return [None if each is None else (id(each), version_of(each)) for each in found]
+
+    # -- what replicas agree on
+
+    def _agree(self, step: int, skips: bool, changed: bool) -> None:
+        if self._comm.size == 1 or self.finished is Finished.OWN:
+            return
+        parameters = self._sync.parameters
+        found = [each.grad for each in parameters.values()]
+        has = [int(each is not None) for each in found]
+        digests = [digest_of(each) if changed else 0 for each in found]
+        device = next(iter(parameters.values())).device
+        mine = torch.tensor([int(skips), int(changed), *has, *digests], dtype=torch.int64, device=device)
+        with self._comm.ledger.aside():
+            every = self._comm.all_gather(mine).cpu()
+        self._check_skips(every[:, 0].tolist(), step)
+        if skips or self.finished is not Finished.MEAN:
+            return
+        changes, there, digest = every[:, 1:2], every[:, 2 : 2 + len(has)], every[:, 2 + len(has) :]
+        differ = ((changes != changes[0]) | (there != there[0]) | (digest != digest[0])).any(0).tolist()
+        with self._comm.ledger.aside():
+            for parameter, differs, is_there in zip(parameters.values(), differ, there[0].tolist(), strict=True):
+                if differs:
+                    self._take_the_first(parameter, bool(is_there))
+
+    def _check_skips(self, skips: list[int], step: int) -> None:
+        if len(set(skips)) > 1:
+            raise ScriptError(
+                f"optimizer.step: worker {skips.index(0)} takes step {step} and worker {skips.index(1)} skips it. "
+                "Choose by values that all workers have: the gradients after run.backward in sync=bsp with "
+                "sync.shard=none, but not a worker's own loss"
+            )
+
+    def _take_the_first(self, parameter: nn.Parameter, is_there: bool) -> None:
+        """Takes the gradient that worker 0 has of `parameter`."""
+        if not is_there:
+            parameter.grad = None
+            return
+        gradient = torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+        gradient = gradient.detach().contiguous()
+        self._comm.broadcast(gradient, src=0).wait()
+        parameter.grad = gradient
+
+
+def digest_of(gradient: Tensor | None) -> int:
+    """Returns the sum of the bits as whole numbers: the same for the same gradient."""
+    if gradient is None:
+        return 0
+    dense = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
+    return int(dense.contiguous().view(-1).view(DIGITS[min(dense.element_size(), 8)]).sum(dtype=torch.int64))
