@@ -95,6 +95,8 @@ def test_a_sample_that_cannot_be_read_is_named(workers: int) -> None:
     failing.close()
 
 
+# torch opens files to see if any can be opened, where a message of the dead was cut off, and leaves closing them to Python
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_process_that_ended_is_an_error_and_no_wait() -> None:
     dying = feed(1, Augmented(deadly=BAD))
     with pytest.raises(LoaderError, match="a process that reads ahead has ended"), dying.reading():
