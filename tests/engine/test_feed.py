@@ -95,7 +95,7 @@ def test_a_sample_that_cannot_be_read_is_named(workers: int) -> None:
     failing.close()
 
 
-# torch opens files to see if any can be opened, where a message of the dead was cut off, and leaves closing them to Python
+# where a message of the dead was cut off, torch opens files to see if any can be opened, and does not close them
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_process_that_ended_is_an_error_and_no_wait() -> None:
     dying = feed(1, Augmented(deadly=BAD))
