@@ -54,7 +54,7 @@ class NoFigureError(Exception):
 
 @dataclass(frozen=True)
 class Card:
-    """Where all rows are measured. `short`: tiny models and few steps, to see that everything runs."""
+    """The place where all rows are measured. `short`: tiny models and few steps, to see that everything runs."""
 
     device: str
     short: bool
@@ -104,7 +104,7 @@ def last_line(text: str) -> str:
 
 
 def step_of(summary: dict[str, Any]) -> float:
-    """Seconds. Raises NoFigureError where too little was timed."""
+    """Returns the seconds of a median step. Raises NoFigureError where too little was timed."""
     found = summary["step_time"]["median"]
     if found is None:
         raise NoFigureError("too few steps for a figure")
@@ -112,7 +112,7 @@ def step_of(summary: dict[str, Any]) -> float:
 
 
 def parameters(summary: dict[str, Any]) -> int:
-    """Of a run in bf16, whose model is kept in two bytes a parameter."""
+    """Returns how many the model of a run in bf16 has, which keeps it in two bytes a parameter."""
     return summary["model_bytes"] // 2
 
 
@@ -133,7 +133,7 @@ def marked_tests(card: Card) -> Iterator[Row]:
 
 
 def against_a_bare_loop(card: Card) -> Iterator[Row]:
-    """One rank of data_parallel beside a loop in plain torch, the same model and batches."""
+    """Puts one rank of data_parallel beside a loop in plain torch, the same model and batches."""
     batch, steps = (2 if card.short else 16), 60
     shape = ("model.n_layer=2", "model.width=32", "model.n_head=2") if card.short else ("model=gpt_100m",)
     how = ("model=gpt", *shape, "data=text", *of_text(16 if card.short else 512, batch), "hardware.workers=1")
@@ -144,7 +144,7 @@ def against_a_bare_loop(card: Card) -> Iterator[Row]:
 
 
 def bare_step(card: Card, overrides: list[str], batch: int, steps: int) -> float:
-    """Seconds of a step of a loop in plain torch."""
+    """Returns the seconds of a median step of a loop in plain torch."""
     device, parts = torch.device(card.device), assemble(compose(overrides), ())
     model = parts.make_model().to(device)
     optimizer = parts.make_optimizer(model.parameters())
@@ -163,7 +163,7 @@ def bare_step(card: Card, overrides: list[str], batch: int, steps: int) -> float
 
 
 def memory_by_kind(card: Card) -> Iterator[Row]:
-    """Stated by the plan beside measured, of one run on each engine."""
+    """Puts memory that was measured beside what the plan states, for one run on each engine."""
     for how in (("strategy=data_parallel",), WITHOUT, POOL):
         name = " ".join(how)
         summary = card.train(
@@ -193,7 +193,7 @@ def precisions(card: Card) -> Iterator[Row]:
 
 
 def resumed(card: Card) -> Iterator[Row]:
-    """A run that was taken up again beside one that was not, by the digest of its weights."""
+    """Compares a run that was taken up again with one that was not, by the digest of the weights."""
     how = ("checkpoint.every_steps=4", "strategy=data_parallel", "hardware.workers=1")
     whole = card.train("whole", *how, "steps=8")
     card.train("halved", *how, "steps=4")
@@ -203,7 +203,7 @@ def resumed(card: Card) -> Iterator[Row]:
 
 
 def evaluated(card: Card) -> Iterator[Row]:
-    """What the run says of its weights beside what the CPU says of them."""
+    """Puts the accuracy that the run measured beside that of the same weights on the CPU."""
     on_card = card.train("judged", "strategy=single", "steps=40")
     weights = f"weights={card.folder / 'runs' / 'judged'}"
     on_cpu = card.train("judged-cpu", "strategy=single", weights, "steps=1", "optimizer.lr=0", "hardware.device=cpu")
@@ -211,7 +211,7 @@ def evaluated(card: Card) -> Iterator[Row]:
 
 
 def calibrated(card: Card) -> Iterator[Row]:
-    """The error of predicted steps on this card, after it was measured."""
+    """Yields the error of predicted steps on this card, after it was measured."""
     command = [
         str(Path(sys.executable).with_name("paceline")),
         "calibrate",
@@ -311,7 +311,7 @@ SLICES: dict[int, dict[str, Finds]] = {
 
 
 def rows(finds: dict[str, Finds], card: Card) -> Iterator[Row]:
-    """All of them; one that has no figure says why, and the others go on."""
+    """Yields all of them; one that has no figure says why, and the others go on."""
     for name, find in finds.items():
         try:
             yield from find(card)

@@ -1,4 +1,4 @@
-"""Returns the registries of a torch module: `_parameters` and `_modules`."""
+"""Reads the registries of a torch module: `_parameters` and `_modules`."""
 
 from torch import nn
 

@@ -4,13 +4,19 @@ Where a choice can do more than fill its own section (a `defaults` list, a `# @p
 """
 
 import re
+from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from ..conf.groups import BY_NAME
+from ..tracking.files import UnusableFileError, check_yaml, read_bytes, read_text
+from .errors import ConfigError
 from .experiment import CONF
 
+Files = tuple[tuple[str, int, int], ...]  # of a user's directory: a path in it, the time of its change, its size
 _NAME = re.compile(r"\w+", re.ASCII)
 
 
@@ -61,3 +67,48 @@ def _content(file: Path, changed: int, size: int) -> DictConfig | None:
         return None
     content = OmegaConf.load(file)
     return content if isinstance(content, DictConfig) else None
+
+
+# -- a user's directory
+
+
+def files_in(config_dir: Path, groups: Iterable[str]) -> Files:
+    """Returns the choices in a user's directory."""
+    found = sorted(path for group in groups for path in (config_dir / group).glob("*.yaml") if path.exists())
+    told = ((path.relative_to(config_dir), path.stat()) for path in found)
+    return tuple((str(path), its.st_mtime_ns, its.st_size) for path, its in told)
+
+
+@lru_cache(maxsize=16)
+def check_files(config_dir: Path, files: Files) -> None:
+    """Raises `ConfigError` for a file that nobody can read within bounds, and for one that would never be read: Hydra
+    takes ours of the same name.
+    """
+    for name, _, _ in files:
+        file, ours = config_dir / name, CONF / name
+        check_file(file)
+        if ours.is_file() and ours.read_bytes() != read_bytes(file):
+            raise ConfigError(
+                f"{file}: {ours.parent.relative_to(CONF)}={ours.stem} is a choice of paceline's own, which is taken "
+                "instead. Give the file another name"
+            )
+
+
+def check_file(file: Path) -> None:
+    """Bounds what Hydra reads without bounds. Raises `ConfigError`."""
+    try:
+        check_yaml(read_text(file))
+    except FileNotFoundError:
+        pass  # which Hydra says
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
+    except UnusableFileError as error:
+        raise ConfigError(f"{file} {error}") from None
+
+
+def check_sections(plain: Mapping[str, Any], choices: Mapping[str, str], config_dir: Path) -> None:
+    """Raises `ConfigError` for a user's file that is empty, or holds something else than a class and its knobs."""
+    for group in BY_NAME:
+        content, file = plain.get(group), config_dir / group / f"{choices.get(group)}.yaml"
+        if not (isinstance(content, dict) and "_target_" in content) and file.is_file():
+            raise ConfigError(f"{file}: must be a mapping with `_target_`, which names a class, and its knobs")

@@ -28,12 +28,12 @@ from pydantic import ValidationError
 from ..compat.hydra import apply_overrides, files_checked
 from ..compat.omegaconf import no_resolvers
 from ..conf.groups import BY_NAME
-from ..tracking.files import UnusableFileError, check_values, check_yaml, read_bytes, read_text
+from ..tracking.files import UnusableFileError, check_values
 from ..tracking.redact import HIDDEN
-from .choice_files import fills_its_own_section, section
+from .choice_files import Files, check_file, check_files, check_sections, files_in, fills_its_own_section, section
 from .described import described
 from .errors import ConfigError
-from .experiment import CONF, RENAMED, Choice, Experiment, explain, from_config, no_such_key
+from .experiment import RENAMED, Choice, Experiment, explain, from_config, no_such_key
 from .grammar import as_text
 from .hints import elsewhere
 from .presets import check_left_over, check_one
@@ -78,7 +78,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
         _check_preset(parsed, config_dir)
         plain = _plain(config)
         if config_dir is not None:
-            _check_sections(plain, kept.choices, config_dir)
+            check_sections(plain, kept.choices, config_dir)
             keys, choice = _typed(parsed)
             check_receivers(f"--config-dir {config_dir}", plain.get("tracking"), keys, choice, config_dir)
         _forget_workers_of_one_host(plain, parsed)
@@ -92,7 +92,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """What the files of a combination of choices say, before any other override."""
+    """A combination of choices, as their files have it, before any other override."""
 
     config: DictConfig
     choices: dict[str, str]  # by group
@@ -102,9 +102,9 @@ def _kept(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
     """Returns a new object, as Hydra composes them. Choices that fill a section of their own alone take the usual
     ones' place.
     """
+    files = () if config_dir is None else files_in(config_dir, _FOLDERS)
     if config_dir is not None:
-        _check_files(_files(config_dir))
-        _check_names(config_dir)
+        check_files(config_dir, files)
     parsed = [_read_override(text) for text in choosing]
     sections = [_section(override, config_dir) for override in parsed]
     own = {
@@ -115,7 +115,7 @@ def _kept(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
     rest = tuple(text for text in choosing if text not in own)
     if not all(_leaves_others(o, config_dir) for text, o in zip(choosing, parsed, strict=True) if text in rest):
         own, rest = {}, choosing
-    usual = _of_files(rest, config_dir)
+    usual = _of_choices(rest, None if config_dir is None else config_dir.absolute(), files)
     config, choices = copy.deepcopy(usual.config), dict(usual.choices)
     with open_dict(config):
         for override, found in own.values():
@@ -138,19 +138,12 @@ def _leaves_others(override: Override, config_dir: Path | None) -> bool:
     )
 
 
-def _of_files(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
-    if config_dir is None:
-        return _of_choices(choosing, None, ())
-    return _of_choices(choosing, config_dir.absolute(), _files(config_dir))
-
-
 @lru_cache(maxsize=256)  # reading 16 files takes ten times as long as all the rest
-def _of_choices(choosing: tuple[str, ...], config_dir: Path | None, files: tuple[tuple[str, int, int], ...]) -> _Chosen:
-    """`files`: what the user's directory holds; files that have changed are read again."""
-    _check_files(files)
+def _of_choices(choosing: tuple[str, ...], config_dir: Path | None, files: Files) -> _Chosen:
+    """Reads them by Hydra. `files`: the user's; those that have changed are read again."""
     search = [f"hydra.searchpath=[file://{config_dir}]"] if config_dir else []
     GlobalHydra.instance().clear()
-    with initialize_config_module("paceline.conf", version_base="1.3"), files_checked(_check_file):
+    with initialize_config_module("paceline.conf", version_base="1.3"), files_checked(check_file):
         config = hydra_compose("config", overrides=[*choosing, *search], return_hydra_config=True)
     chosen = config.hydra.runtime.choices.items()
     choices = {str(group): str(choice) if choice is not None else _described(config, group) for group, choice in chosen}
@@ -187,42 +180,6 @@ def _described(config: DictConfig, group: str) -> str:
     return target.rpartition(".")[2] if isinstance(target, str) else "None"
 
 
-def _files(config_dir: Path) -> tuple[tuple[str, int, int], ...]:
-    """The choices in a user's directory: each file's path, time of change and size."""
-    found = sorted(path for group in _FOLDERS for path in (config_dir / group).glob("*.yaml"))
-    return tuple((str(path), path.stat().st_mtime_ns, path.stat().st_size) for path in found if path.exists())
-
-
-@lru_cache(maxsize=16)
-def _check_files(files: tuple[tuple[str, int, int], ...]) -> None:
-    for file, _, _ in files:
-        _check_file(Path(file))
-
-
-def _check_names(config_dir: Path) -> None:
-    """Raises `ConfigError` for a file that would never be read: Hydra takes ours of the same name."""
-    for group in _FOLDERS:
-        for file in (config_dir / group).glob("*.yaml"):
-            ours = CONF / group / file.name
-            if ours.is_file() and ours.read_bytes() != read_bytes(file):
-                raise ConfigError(
-                    f"{file}: {group}={file.stem} is a choice of paceline's own, which is taken instead. Give the "
-                    "file another name"
-                )
-
-
-def _check_file(file: Path) -> None:
-    """Hydra reads it without bounds. Raises `ConfigError`."""
-    try:
-        check_yaml(read_text(file))
-    except FileNotFoundError:
-        pass  # which Hydra says
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
-    except UnusableFileError as error:
-        raise ConfigError(f"{file} {error}") from None
-
-
 def _chooses(override: Override, config_dir: Path | None) -> bool:
     """Whether it chooses from a group: hydra composes it, and all others change what was composed."""
     group = override.key_or_group or ""
@@ -251,14 +208,6 @@ def _plain(config: DictConfig) -> dict[str, Any]:
         hint = elsewhere(unknown[0]) or _nearest(unknown[0], list(Experiment.model_fields))
         raise ConfigError(f"{unknown[0]}: there is no such key; {hint}")
     return {str(key): value for key, value in plain.items()}
-
-
-def _check_sections(plain: dict[str, Any], choices: dict[str, str], config_dir: Path) -> None:
-    """Raises `ConfigError` for a user's file that is empty, or holds something else than a class and its knobs."""
-    for group in BY_NAME:
-        content, file = plain.get(group), config_dir / group / f"{choices.get(group)}.yaml"
-        if not (isinstance(content, dict) and "_target_" in content) and file.is_file():
-            raise ConfigError(f"{file}: must be a mapping with `_target_`, which names a class, and its knobs")
 
 
 def _forget_workers_of_one_host(plain: dict[str, Any], overrides: list[Override]) -> None:

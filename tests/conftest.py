@@ -48,7 +48,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 
 def pytest_collection_finish() -> None:
-    """What was collected stays to the end: garbage is looked for among what came later alone."""
+    """Has the garbage collector pass over all that collection made, which stays to the end."""
     gc.collect()
     gc.freeze()
 

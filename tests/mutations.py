@@ -110,7 +110,7 @@ MUTATIONS = [
         "tests/engine/test_config_file.py -k 'sets or staleness'",
     ),
     Mutation(
-        "engine/compose.py",
+        "engine/choice_files.py",
         "if ours.is_file() and ours.read_bytes() != read_bytes(file):",
         "if False:",
         "tests/engine/test_kept_choices.py -k as_it_looks",
@@ -120,6 +120,18 @@ MUTATIONS = [
         "if _left.get() < 0:",
         "if False:",
         "tests/compat/test_omegaconf.py -k bounded_inside",
+    ),
+    Mutation(
+        "engine/launch.py",
+        "is_one = layout.world_size > 1 and",
+        "is_one = False and",
+        "tests/engine/test_engine_faults.py -k refusal_of_one -m fault",
+    ),
+    Mutation(
+        "wrap/gradients.py",
+        "torch.arange(1, ROW + 1, device=sums.device)",
+        "1",
+        "tests/wrap/test_steps.py -k noise_is",
     ),
     Mutation(
         "cli/diff.py",
@@ -1798,7 +1810,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/compose.py",
-        'with initialize_config_module("paceline.conf", version_base="1.3"), files_checked(_check_file):',
+        'with initialize_config_module("paceline.conf", version_base="1.3"), files_checked(check_file):',
         'with initialize_config_module("paceline.conf", version_base="1.3"):',
         "tests/engine/test_kept_choices.py -k brings_in",
     ),

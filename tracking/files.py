@@ -74,7 +74,9 @@ Loader.yaml_implicit_resolvers = {
     first: [(tag, _NUMBERS.get(tag, rule)) for tag, rule in rules]
     for first, rules in _FASTEST.yaml_implicit_resolvers.items()
 }
-_OTHER_NUMBER = re.compile(r"[-+]?(?:0[0-9_]*[0-9][0-9_]*|[0-9][0-9_]*(?::[0-5]?[0-9])+(?:\.[0-9_]*)?)")
+_OTHER_NUMBER = re.compile(  # octal, and in sixties
+    r"[-+]?(?:0[0-7_]+|[1-9][0-9_]*(?::[0-5]?[0-9])+|[0-9][0-9_]*(?::[0-5]?[0-9])+\.[0-9_]*)"
+)
 _MAY_BE_OTHER = re.compile(r"(?<![\w.])[-+]?(?:0[0-9_]|[0-9_]+:[0-9])")
 
 

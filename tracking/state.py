@@ -21,12 +21,10 @@ def state_of(directory: RunDirectory) -> tuple[str, str]:
 
 def _ended(directory: RunDirectory) -> tuple[str, str] | None:
     try:
-        summary = directory.read_summary()
-        if summary is not None:
-            summaries.read(directory, [])  # which raises for a summary whose values are not of their kinds
+        summary = summaries.read(directory, [])
     except CorruptRunError as error:
         return "damaged", str(error)
-    return None if summary is None else _told(summary)
+    return None if summary.get("status") == "unfinished" else _told(summary)
 
 
 def _by_records(records: list[Record]) -> tuple[str, str] | None:

@@ -49,12 +49,12 @@ class Order:
 
 
 def is_compared(number: int) -> bool:
-    """Whether workers compare digests at this batch of a pass, from 1."""
+    """Returns True for the batches of a pass, counted from 1, at which workers compare digests."""
     return number & (number - 1) == 0
 
 
 def agree(mine: int, comm: Comm, device: torch.device) -> bool:
-    """Whether all workers have this number."""
+    """Returns True if all workers have this number."""
     with comm.ledger.aside():
         every = comm.all_gather(torch.tensor([mine], dtype=torch.int64, device=device))
     return bool((every == mine).all())

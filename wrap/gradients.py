@@ -19,6 +19,7 @@ from ..strategies import Sync
 from ..strategies.exchange.finishing import Finished, FinishesGradients
 from .errors import ScriptError
 
+ROW = 1021
 DIGITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -91,7 +92,7 @@ class Gradients:
             self._passing = False
 
     def finish(self) -> None:
-        """After the last backward pass. Exchanges the gradients, if the sync mode can do that before its update."""
+        """Exchanges the gradients after the last backward pass, if the sync mode can do that before its update."""
         if isinstance(self._sync, FinishesGradients):
             self.finished = self._sync.finish_gradients()
         else:
@@ -103,7 +104,7 @@ class Gradients:
         self._kept = self._seen()
 
     def settle(self, step: int) -> None:
-        """Before the update: all replicas have the gradients that the script left. Raises `ScriptError`."""
+        """Gives all replicas the gradients that the script left, before the update. Raises `ScriptError`."""
         changed = self._kept != self._seen()
         if changed and self.finished in (Finished.UNSENT, Finished.SHARDED):
             raise ScriptError(
@@ -116,13 +117,13 @@ class Gradients:
         self._held, self.finished = [], None
 
     def are_dropped(self) -> bool:
-        """Whether a step that the script does not make is dropped: it has no gradients, or infinite or NaN ones."""
+        """Returns True if the step that the script does not make has no gradients, or infinite or NaN ones."""
         found = [each.grad for each in self._stepped if each.grad is not None]
         seen = [each for each in found if not isinstance(each, Hidden)]
         return not found or not all(bool(each.isfinite().all()) for each in seen)
 
     def skip(self, step: int) -> None:
-        """In place of the update: the step is left out. What the script did not drop stays, until it does."""
+        """Leaves the step out, in place of the update. Gradients that the script did not drop stay, until it does."""
         left = [] if self.are_dropped() else [(each, each.grad) for each in self._stepped if each.grad is not None]
         self._agree(step, skips=True, changed=False)
         for each in self._all():
@@ -204,8 +205,14 @@ class Gradients:
 
 
 def digest_of(gradient: Tensor | None) -> int:
-    """Returns the sum of the bits as whole numbers: the same for the same gradient."""
+    """Returns a sum of the bits as whole numbers, each weighted by its place in a row of `ROW`: the same for the same
+    gradient, and another one for the same entries in another order.
+    """
     if gradient is None:
         return 0
     dense = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
-    return int(dense.contiguous().view(-1).view(DIGITS[min(dense.element_size(), 8)]).sum(dtype=torch.int64))
+    bits = dense.contiguous().view(-1).view(DIGITS[min(dense.element_size(), 8)])
+    whole = len(bits) - len(bits) % ROW
+    sums = bits[:whole].view(-1, ROW).sum(dim=0, dtype=torch.int64)
+    sums[: len(bits) - whole] += bits[whole:]
+    return int((sums * torch.arange(1, ROW + 1, device=sums.device)).sum())

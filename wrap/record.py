@@ -47,7 +47,7 @@ def _status(error: BaseException) -> Status:
 
 
 def _is_chosen(error: BaseException) -> bool:
-    """Whether the script ended itself with exit status 0."""
+    """Returns True if the script ended itself with exit status 0."""
     return isinstance(error, SystemExit) and error.code in (None, 0)
 
 

@@ -297,7 +297,7 @@ class Run:
         self.gradients.close()
 
     def agrees(self, number: int) -> bool:
-        """Whether all workers have this number."""
+        """Returns True if all workers have this number."""
         return agree(number, self._group, self.device)
 
     def check_here(self) -> None:

@@ -1,5 +1,6 @@
 """A user's own strategy, of which one worker does harm."""
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 
 from paceline.comm import Comm, Work
 from paceline.comm.process import ProcessComm
+from paceline.engine.errors import ConfigError
 from paceline.strategies import Batch
 from paceline.strategies.base import BeforeBackward, Loss
 from paceline.strategies.data_parallel import DataParallel
@@ -47,6 +49,8 @@ class Sabotage(DataParallel):
             "print",
             "raise",
             "raise_on_a_full_disk",
+            "refuse",
+            "leave_a_lock",
             "babble",
             "lie",
             "missum",
@@ -62,8 +66,11 @@ class Sabotage(DataParallel):
         """`at`: -1 is before the first, while workers start. `pause`: seconds.
 
         `babble`: raise with a megabyte of words. `lie`: raise what looks like success. `missum`: from now on sum, and
-        send, the first three entries of each tensor. `vanish`: leave without a word and with status 0.
+        send, the first three entries of each tensor. `refuse`: raise an error of the configuration when it is made.
+        `leave_a_lock`: make a semaphore, as libraries do. `vanish`: leave without a word and with status 0.
         """
+        if act == "refuse" and multiprocessing.current_process().name == f"paceline-worker-{rank}":
+            raise ConfigError("data.root=/data: is not on this host")
         self.act, self.rank, self.at, self.pause = act, rank, at, pause
         self._step = 0
 
@@ -92,6 +99,8 @@ class Sabotage(DataParallel):
                 os.dup2(full, 1)
                 os.dup2(full, 2)
                 raise SabotageError("the coffee machine is on fire")
+            case "leave_a_lock":
+                self.lock = multiprocessing.get_context("forkserver").Lock()
             case "babble":
                 raise SabotageError(f"the first word {MANY * 'word '}the last word")
             case "lie":

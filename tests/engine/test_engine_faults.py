@@ -189,6 +189,22 @@ def test_a_worker_that_hangs_alive_is_named_with_what_it_does(train: Train) -> N
     assert "alive but elsewhere: worker 1 (last computing)" in str(caught.value)
 
 
+def test_a_refusal_of_one_worker_alone_says_whose_it_is(train: Train) -> None:
+    with pytest.raises(WorkerFailedError) as caught:
+        train("strategy=sabotage", "strategy.act=refuse")
+    assert caught.value.exit_code == 2
+    said = str(caught.value)
+    assert said.startswith("data.root=/data: is not on this host, ") and said.endswith(" (worker 1)")
+
+
+@pytest.mark.slow
+def test_semaphores_of_a_workers_libraries_are_not_told_of_behind_the_last_line(start: Start) -> None:
+    launcher = start("strategy=sabotage", "strategy.act=leave_a_lock", "strategy.at=-1")
+    assert launcher.wait() == 0
+    until(lambda: not launcher.alive(), GONE, f"all gone, but there is {launcher.alive()}")
+    assert "leaked" not in launcher.said()
+
+
 @pytest.mark.parametrize("rank", [0, 1])
 def test_a_workers_own_exception_is_the_cause_and_its_peers_errors_stay_in_their_logs(
     train: Train, root: Path, rank: int

@@ -160,7 +160,7 @@ every_combination = each(ACCEPTED)
 every_sync = pytest.mark.parametrize("sync", CHOICES["sync"])
 
 
-pytestmark = pytest.mark.budget(12)  # every choice passes it, in the fast part too
+pytestmark = pytest.mark.budget(20)  # every choice passes it, in the fast part too
 
 
 @pytest.fixture(autouse=True)

@@ -309,6 +309,13 @@ def noisy(run: Any, i: int, batch: Any) -> None:
     run.optimizer.step()
 
 
+def shuffled(run: Any, i: int, batch: Any) -> None:
+    run.backward(loss_of(run, batch))
+    for each in run.model.parameters():
+        each.grad.copy_(each.grad.flatten().roll(run.rank).view_as(each))
+    run.optimizer.step()
+
+
 def changed_by_one(run: Any, i: int, batch: Any) -> None:
     run.backward(loss_of(run, batch))
     if run.rank == 1:
@@ -328,6 +335,8 @@ def changed_by_the_first(run: Any, i: int, batch: Any) -> None:
 @pytest.mark.parametrize("overrides", [("sync=bsp",), ("sync=bsp_naive",)])
 def test_noise_is_that_of_the_first_worker(overrides: tuple[str, ...], root: str) -> None:
     results = run_virtual(3, wrapped, root, noisy, *overrides)
+    assert all(identical(result, results[0]) for result in results)
+    results = run_virtual(3, wrapped, root + "1", shuffled, *overrides)
     assert all(identical(result, results[0]) for result in results)
     for result in run_virtual(2, wrapped, root + "2", changed_by_one, *overrides):
         assert distance(result, plain(leaves_none_out)) < EXACT
