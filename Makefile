@@ -48,6 +48,7 @@ SEEDS_collectives_hosts := 1
 SEEDS_pipeline_schedules := 1
 SEEDS_crossover := 1
 SEEDS_hybrids := 1  # likewise; all layouts take as many steps
+SAMPLED = $(if $(SAMPLE),--sample $(SAMPLE) --seed $(SEED))
 NONE_IS_FINE := || test $$? -eq 5  # pytest's status when ARGS leaves no test to run
 PIP_HASHED := $(BIN)/python -m pip install --quiet --require-hashes --no-deps
 # torch's CPU build is on an index of its own. These are the wheels of it that the tests ran with.
@@ -95,13 +96,13 @@ costs: $(READY)  ## Measure what each test of the fast part costs (see tests/bud
 	rm .costs
 
 test-slow: $(READY)  ## Run the slow tests; SAMPLE=0.1 SEED=7 for a tenth of them
-	$(PYTEST) -m "slow and not browser" -n 2 $(if $(SAMPLE),--sample $(SAMPLE) --seed $(SEED)) $(ARGS) $(NONE_IS_FINE)
+	$(PYTEST) -m "slow and not browser" -n 2 $(SAMPLED) $(ARGS) $(NONE_IS_FINE)
 
 test-fault: $(READY)  ## Run the tests that kill, freeze and starve, but for the slow ones
-	$(PYTEST) -m "fault and not slow and not browser" -n 3 $(ARGS) $(NONE_IS_FINE)
+	$(PYTEST) -m "fault and not slow and not browser" -n 3 $(SAMPLED) $(ARGS) $(NONE_IS_FINE)
 
 test-browser: $(READY)  ## Run the tests that open a report in a browser
-	$(PYTEST) -m "browser" $(ARGS) $(NONE_IS_FINE)
+	$(PYTEST) -m "browser" $(SAMPLED) $(ARGS) $(NONE_IS_FINE)
 
 test-all: $(READY)  ## Run all four parts, whichever fails
 	$(MAKE) --keep-going --jobs=1 test test-slow test-fault test-browser
