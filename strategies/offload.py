@@ -216,8 +216,11 @@ def step(
         mean = loss(outputs, targets)
     del outputs
     before_backward([mean], True)
-    offloaded.turn()
-    mean.backward()
+    try:
+        offloaded.turn()
+        mean.backward()
+    finally:
+        offloaded.restore()
     offloaded.finish()
     return mean.detach()
 

@@ -98,6 +98,18 @@ MUTATIONS = [
         "tests/tracking/test_files.py -k there_twice",
     ),
     Mutation(
+        "strategies/memory/offloaded_step.py",
+        "self._fetched_in_place.enter_context(with_tensors(layer, given))",
+        "with_tensors(layer, given)",
+        "tests/strategies/test_offload.py -k computed_again_reads",
+    ),
+    Mutation(
+        "strategies/offload.py",
+        "    finally:\n        offloaded.restore()",
+        "    finally:\n        pass",
+        "tests/strategies/test_offload.py -k failure_in_backward",
+    ),
+    Mutation(
         "tracking/files.py",
         "if plain and _OTHER_NUMBER.fullmatch(event.value):",
         "if False:",

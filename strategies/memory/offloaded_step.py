@@ -6,12 +6,15 @@ The step is 2 n phases: layer i is phase i going forward and 2 n - 1 - i coming 
     y = layer(x; weights)                          saved tensors are kept as records, not by autograd
     y = leave(y)                                   forward: identity    backward: the phase begins, all is fetched
 
+What activation checkpointing computes again in backward reads a layer's weights from the layer: for the length of its
+phase the layer has those that were fetched.
+
 The last layer, with the loss, goes straight from forward to backward and is never let go of.
 """
 
 from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,6 +22,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from ...compat.modules import with_tensors
 from ...compat.storages import storage_key, version_of
 from ..base import payload
 from ..errors import LayoutError
@@ -106,6 +110,7 @@ class OffloadedStep:
         self._backward: list[int] = []  # layers that it reaches, in the order of forward
         self._tokens: list[Tensor] = []
         self.outgoing: dict[int, list[tuple[Copy, Tensor] | None]] = {}  # gradients on their way, by layer
+        self._fetched_in_place = ExitStack()  # of the layer whose backward pass is under way
 
     # -- forward
 
@@ -133,8 +138,7 @@ class OffloadedStep:
                 f"strategy=offload hands one tensor from layer to layer, and layer {i} ({type(layer).__name__}) puts "
                 f"out a {type(y).__name__}; strategy=data_parallel takes any module"
             )
-        for name, buffer in layer.named_buffers():  # running statistics; not every write is seen in their version
-            buffer.data.copy_(given[name].detach())
+        _keep_buffers(layer, given)
         if y.requires_grad:
             self._backward.append(i)
         else:
@@ -205,14 +209,25 @@ class OffloadedStep:
         flow, self._flow = self._flow, None
         self._drop_unused(flow)
         if self._backward:
-            self._begin(self._phase_back(len(self._layers) - 1))
+            self.come_back(len(self._layers) - 1)
 
     def come_back(self, i: int) -> None:
         """The gradient of layer i's output is there."""
+        self.restore()
         self._begin(self._phase_back(i))
+        layer, fetched = self._layers[i], self._weights[i]
+        trains = {name: parameter.requires_grad for name, parameter in layer.named_parameters()}
+        given = {name: tensor.detach().requires_grad_(trains.get(name, False)) for name, tensor in fetched.items()}
+        self._fetched_in_place.callback(_keep_buffers, layer, given)
+        self._fetched_in_place.enter_context(with_tensors(layer, given))
+
+    def restore(self) -> None:
+        """Give the layer whose backward pass was under way the host's weights again."""
+        self._fetched_in_place.close()
 
     def gradients(self, i: int, x: Tensor | None, weights: Sequence[Tensor | None]) -> None:
         """All gradients of layer i are there: of its input, and of its trained weights. Its phase is over."""
+        self.restore()
         for gradient in weights:
             if gradient is not None and gradient.layout is not torch.strided:
                 raise LayoutError(
@@ -384,6 +399,12 @@ class OffloadedStep:
 def tensors(layer: nn.Module) -> dict[str, Tensor]:
     """What a layer computes with, by name: parameters and buffers."""
     return {name: t.detach() for name, t in (*layer.named_parameters(), *layer.named_buffers())}
+
+
+def _keep_buffers(layer: nn.Module, given: dict[str, Tensor]) -> None:
+    """Copy what a pass made of them to the host: running statistics; not every write is seen in their version."""
+    for name, buffer in layer.named_buffers():
+        buffer.data.copy_(given[name].detach())
 
 
 def trained(layer: nn.Module) -> list[nn.Parameter]:

@@ -28,6 +28,7 @@ from oracles import (
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from paceline import engine
 from paceline.engine.build import assemble
@@ -285,7 +286,7 @@ def test_the_next_layer_is_fetched_before_this_one_is_computed(log):
     # phases 0 1 2 forward, 3 4 5 backward; 3 is the layer of 2, still there
     assert log.events == [
         *("fetch 0", "fetch 1", "ran 0", "fetch 1", "fetch 2", "ran 1", "fetch 2", "ran 2"),
-        *("fetch 3", "fetch 4", "backward 1", "fetch 4", "fetch 5", "backward 0", "fetch 5"),
+        *("backward 2", "fetch 3", "fetch 4", "backward 1", "fetch 4", "fetch 5", "backward 0", "fetch 5"),
     ]
 
 
@@ -295,7 +296,7 @@ def test_nothing_is_fetched_ahead_on_demand(log):
     fit(Offload(prefetch=0), three_layers(), batch)
     assert log.events == [
         *("fetch 0", "ran 0", "fetch 1", "ran 1", "fetch 2", "ran 2"),
-        *("fetch 3", "backward 1", "fetch 4", "backward 0", "fetch 5"),
+        *("backward 2", "fetch 3", "backward 1", "fetch 4", "backward 0", "fetch 5"),
     ]
 
 
@@ -369,8 +370,28 @@ ODD = {
     "views": lambda: nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Flatten(), nn.Linear(6, CLASSES), nn.Identity()),
     "two dtypes": lambda: nn.Sequential(nn.Linear(6, 6), ToDouble(), nn.Linear(6, CLASSES).double()),
     "saves on another device": lambda: nn.Sequential(nn.Linear(6, 6), SavesElsewhere(), nn.Linear(6, CLASSES)),
+    "recomputed": lambda: nn.Sequential(nn.Linear(6, 6), Recomputed(), nn.Linear(6, CLASSES)),
+    "recomputed at the end": lambda: nn.Sequential(nn.Linear(6, 6), Recomputed()),
     "no inputs' graph": lambda: nn.Sequential(nn.Dropout(0.5), nn.Tanh(), nn.Linear(6, CLASSES)),
 }
+
+
+class Recomputed(nn.Module):
+    """Computes everything again in backward. `read`: where the weights were, in each pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear, self.norm = nn.Linear(6, 6), nn.BatchNorm1d(6)
+        self.read: list[int] = []
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = checkpoint(self._compute, x, use_reentrant=False)
+        assert isinstance(y, Tensor)
+        return y
+
+    def _compute(self, x: Tensor) -> Tensor:
+        self.read.append(self.linear.weight.data_ptr())
+        return torch.tanh(self.norm(self.linear(x)))
 
 
 class SavesElsewhere(nn.Module):
@@ -407,6 +428,35 @@ def test_odd_models_train_as_without_a_pool_bit_for_bit(kind, prefetch):
 
     batches = [(x.float(), y) for x, y in (samples(step, n) for step, n in enumerate([8, 8, 5]))]
     assert same(fit(Offload(prefetch=prefetch), make(), batches), fit(DataParallel(), make(), batches))
+
+
+@pytest.mark.parametrize("place", [0, 1])
+def test_what_is_computed_again_reads_the_weights_that_were_fetched(place):
+    model = [nn.Sequential(Recomputed(), nn.Linear(6, CLASSES)), nn.Sequential(nn.Linear(6, 6), Recomputed())][place]
+    layer = model[place]
+    at_home = layer.linear.weight
+    strategy = Offload()
+    strategy.prepare(model, F.cross_entropy, None, ignore)
+    inputs, targets = samples(0, 4)
+    strategy.forward_backward(Batch(inputs.float(), targets, 4))
+    assert len(layer.read) == 2 and at_home.data_ptr() not in layer.read
+    assert layer.linear.weight is at_home
+
+
+def test_a_failure_in_backward_leaves_the_layers_their_own_weights():
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, CLASSES))
+    own = [parameter.data_ptr() for parameter in model.parameters()]
+
+    def fails(outputs: Tensor, targets: Tensor) -> Tensor:
+        outputs.register_hook(lambda gradient: torch.linalg.inv(torch.zeros(2, 2)))
+        return outputs.sum()
+
+    strategy = Offload()
+    strategy.prepare(model, fails, None, ignore)
+    inputs, targets = samples(0, 4)
+    with pytest.raises(RuntimeError):
+        strategy.forward_backward(Batch(inputs.float(), targets, 4))
+    assert [parameter.data_ptr() for parameter in model.parameters()] == own
 
 
 def test_a_parameter_that_is_never_used_has_no_gradient():
