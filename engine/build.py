@@ -14,6 +14,7 @@ from torch.optim import Optimizer
 from ..strategies import LayoutError, Strategy, Sync
 from ..strategies.adapt import Adapt
 from ..strategies.averages import Average
+from ..strategies.domains.replicas import check_process_group
 from ..strategies.exchange.aggregate import Aggregator
 from ..strategies.exchange.compress import Compressor
 from ..strategies.precision import Float32, Precision
@@ -197,6 +198,9 @@ def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int 
         strategy, sync = pair_of(of_groups, settled)
     with given.naming(experiment):
         modules = _laid_out(experiment, strategy.split, model, plain_model)
+    if layout.replicas > 1 and not strategy.needs_processes:
+        for part in modules:
+            check_process_group(part)
     precisions.check(experiment, strategy, sync)
     precision = Float32() if strategy.rounds_weights else strategy.precision
     with given.naming(experiment):

@@ -5,10 +5,10 @@ parameters that require gradients then. A parameter that comes later would be tr
 all. So the run ends, and says why. A parameter of the set may be frozen, and may require gradients again.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import is_
 
-from torch import nn
+from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..compat.modules import registered
@@ -18,9 +18,15 @@ from .errors import ChangedModelError
 class TrainedSet:
     """A model's parameters as they are now. `check` costs 0.1 us for each parameter and module."""
 
-    def __init__(self, module: nn.Module, optimizer: Optimizer | None = None) -> None:
-        """`optimizer`: the one that user code holds, if it holds one."""
-        self._module, self._optimizer = module, optimizer
+    def __init__(self, module: nn.Module, optimizer: Optimizer | None = None, vectors: "Vectors | None" = None) -> None:
+        """Takes the model before, or after, the sync mode is prepared.
+
+        Args:
+            optimizer: The optimizer that user code holds, if it holds one.
+            vectors: The memory in which the sync mode keeps the parameters.
+        """
+        self._module, self._optimizer, self._vectors = module, optimizer, vectors
+        self._given = _stepped(optimizer) if optimizer is not None else set()
         self._known = {name: each for name, each in module.named_parameters()}
         self._dtypes = [(name, each, each.dtype) for name, each in self._known.items()]
         self._frozen = [(name, each) for name, each in self._known.items() if not each.requires_grad]
@@ -31,7 +37,8 @@ class TrainedSet:
 
     def accept(self, optimizer: Optimizer) -> None:
         """Knows what the optimizer steps with now: a sync mode may put shards in the place of parameters."""
-        self._trained |= {id(each) for group in optimizer.param_groups for each in group["params"]}
+        stepped = _stepped(optimizer)
+        self._trained = self._trained if stepped == self._given else stepped
 
     def _look(self) -> None:
         dicts = [registered(each) for each in self._module.modules()]
@@ -56,6 +63,8 @@ class TrainedSet:
                     f"model: parameter {name} is {each.dtype} since step {step}, and was {dtype} when the run began. "
                     "Choose the dtype when the model is built, or precision=bf16"
                 )
+        if self._vectors is not None:
+            self._vectors.restore()
         if self._optimizer is not None:
             self._check_groups(self._optimizer, step)
 
@@ -76,8 +85,36 @@ class TrainedSet:
                 if each.requires_grad and id(each) not in self._trained:
                     raise ChangedModelError(
                         f"optimizer: has a parameter of shape {list(each.shape)} since step {step} that no replica "
-                        "knows of. Have the model hold it, and require its gradient, before the run begins"
+                        "knows of. Have the model hold it, require its gradient, and give it to the optimizer before "
+                        "the run begins"
                     )
+
+
+class Vectors:
+    """The memory in which a sync mode keeps parameters: it exchanges vectors, and parameters are views of them.
+
+    User code may put other memory under a parameter (`p.data = ...`, `model.to`). The vector then gets the new values,
+    and the parameter is a view of it again. Otherwise the sync mode would exchange old values.
+    """
+
+    def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
+        """Takes the parameters before the sync mode is prepared."""
+        self._before = [(each, each.data_ptr()) for each in parameters]
+        self._views: list[tuple[nn.Parameter, Tensor]] = []
+
+    def accept(self) -> None:
+        """Knows the memory that the sync mode has moved parameters to."""
+        self._views = [(each, each.data) for each, place in self._before if each.data_ptr() != place]
+
+    def restore(self) -> None:
+        for each, view in self._views:
+            if each.data_ptr() != view.data_ptr():
+                view.copy_(each.data)
+                each.data = view
+
+
+def _stepped(optimizer: Optimizer) -> set[int]:
+    return {id(each) for group in optimizer.param_groups for each in group["params"]}
 
 
 def _differ(kept: Sequence[tuple[Mapping[str, object], tuple[object, ...]]]) -> bool:

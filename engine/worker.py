@@ -30,6 +30,7 @@ from .experiment import Experiment
 from .layout import Layout, Role, share_of_cores
 from .parts import Parts
 from .rates import rate_of
+from .trained import Vectors
 
 
 def prepare_process(experiment: Experiment, parts: Parts, rank: int) -> torch.device:
@@ -64,6 +65,7 @@ class Worker:
     average: Averaging | None  # of weights over steps, where it keeps one
     meanwhile: While | None  # what is done to the model as it trains
     phase: int  # which of the run's: see phases.py
+    vectors: Vectors  # in which the sync mode keeps the parameters
 
     @property
     def experiment(self) -> Experiment:
@@ -246,7 +248,7 @@ def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Ma
         scale.among = among if among is not None and among.size > 1 else None
         if kept.scale is not None:
             scale.load_state_dict(kept.scale)
-    state, meanwhile = _begin(kept.assignment, parts, role, module, of_part, of_replica, scale, saved)
+    state, meanwhile, vectors = _begin(kept.assignment, parts, role, module, of_part, of_replica, scale, saved)
     average = None
     if trains and keeps(parts.average, parts.sync, role.replica):
         average = Averaging(parts.average, parts.sync, module, parts.sync.steps_per_epoch)
@@ -270,6 +272,7 @@ def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Ma
         average,
         meanwhile,
         phase,
+        vectors,
     )
 
 
@@ -290,9 +293,9 @@ def _begin(
     of_replica: Comm | None,
     scale: LossScale | None,
     saved: Manifest | None,
-) -> tuple[State | None, While | None]:
-    """Hand the part to the sync mode, with all that a checkpoint kept of it; returns that, and what is done
-    meanwhile.
+) -> tuple[State | None, While | None, Vectors]:
+    """Hand the part to the sync mode, with all that a checkpoint kept of it; returns that, what is done meanwhile, and
+    where the sync mode keeps the parameters.
     """
     sync, state = parts.sync, None
     if saved is not None:
@@ -309,7 +312,9 @@ def _begin(
     if sync.clip is not None and sync.clip.measures:
         sync.counted = counted
     sync.rate = rate_of(assignment.experiment, parts, sync.steps_per_epoch, len(parts.load()[0]))
+    vectors = Vectors(trained.values() if parts.strategy.own_sync() is None else ())
     sync.prepare(trained, optimizer, of_part)
+    vectors.accept()
     if scale is not None:
         scale.watch(sync.parameters.values(), sync.hooked)
         if state is not None:
@@ -321,7 +326,7 @@ def _begin(
         sync.load_state_dict(state["sync"])
         if meanwhile is not None:
             meanwhile.load_state_dict(state["adapt"])
-    return state, meanwhile
+    return state, meanwhile, vectors
 
 
 def _meanwhile(experiment: Experiment, parts: Parts, module: nn.Module, counted: Counted | None) -> While | None:

@@ -389,6 +389,24 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/trained.py",
+        "                view.copy_(each.data)\n",
+        "",
+        "tests/wrap/test_steps.py -k other_memory",
+    ),
+    Mutation(
+        "wrap/gradients.py",
+        "        self._check_settings(every[:, 2].tolist(), step)\n",
+        "",
+        "tests/wrap/test_steps.py -k 'apart and other_rate'",
+    ),
+    Mutation(
+        "wrap/gradients.py",
+        "        if is_compared(step):\n            self.compare_weights(step - 1)\n",
+        "",
+        "tests/wrap/test_steps.py -k 'apart and other_weights'",
+    ),
+    Mutation(
+        "engine/trained.py",
         "            if each.requires_grad:\n                raise",
         "            if False:\n                raise",
         "tests/engine/test_own_models.py tests/wrap/test_wrap.py -k 'thawed and ends'",

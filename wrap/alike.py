@@ -29,7 +29,8 @@ def share_state(model: nn.Module, comm: Comm) -> None:
             if each.numel() > 0:
                 flat = each.detach().contiguous().view(-1).view(torch.uint8)  # bytes: gloo knows not all dtypes
                 comm.broadcast(flat, src=0).wait()
-                each.copy_(flat.view(each.dtype).view(each.shape))
+                if flat.data_ptr() != each.data_ptr():  # else the broadcast has written to `each`
+                    each.copy_(flat.view(each.dtype).view(each.shape))
 
 
 def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:

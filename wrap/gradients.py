@@ -5,8 +5,9 @@ same changed one. So in each step they compare a digest of each changed gradient
 worker draws by itself), all take the gradient of worker 0: K workers then train as one does.
 """
 
+import hashlib
 from collections.abc import Iterable
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +18,7 @@ from ..compat.hidden import Hidden, hidden
 from ..compat.storages import version_of
 from ..strategies import Sync
 from ..strategies.exchange.finishing import Finished, FinishesGradients
+from .alike import digest, is_compared
 from .errors import ScriptError
 
 ROW = 1021
@@ -172,14 +174,18 @@ class Gradients:
         has = [int(each is not None) for each in found]
         digests = [digest_of(each) if changed else 0 for each in found]
         device = next(iter(parameters.values())).device
-        mine = torch.tensor([int(skips), int(changed), *has, *digests], dtype=torch.int64, device=device)
+        settings = digest(hashlib.blake2b(), [*map(_settings, self._optimizer.param_groups)])
+        mine = torch.tensor([int(skips), int(changed), settings, *has, *digests], dtype=torch.int64, device=device)
         with self._comm.ledger.aside():
             every = self._comm.all_gather(mine).cpu()
         self._check_skips(every[:, 0].tolist(), step)
+        self._check_settings(every[:, 2].tolist(), step)
+        if is_compared(step):
+            self.compare_weights(step - 1)
         if skips or self.finished is not Finished.MEAN:
             return
-        changes, there, digest = every[:, 1:2], every[:, 2 : 2 + len(has)], every[:, 2 + len(has) :]
-        differ = ((changes != changes[0]) | (there != there[0]) | (digest != digest[0])).any(0).tolist()
+        changes, there, of_each = every[:, 1:2], every[:, 3 : 3 + len(has)], every[:, 3 + len(has) :]
+        differ = ((changes != changes[0]) | (there != there[0]) | (of_each != of_each[0])).any(0).tolist()
         with self._comm.ledger.aside():
             for parameter, differs, is_there in zip(parameters.values(), differ, there[0].tolist(), strict=True):
                 if differs:
@@ -193,6 +199,29 @@ class Gradients:
                 "sync.shard=none, but not a worker's own loss"
             )
 
+    def _check_settings(self, settings: list[int], step: int) -> None:
+        if other := _first_other(settings):
+            raise ScriptError(
+                f"optimizer.step: worker {other} steps with other settings of the optimizer (such as lr) than worker 0 "
+                f"at step {step}. Set them by values that all workers have, and not by a worker's own loss"
+            )
+
+    def compare_weights(self, steps: int) -> None:
+        """Compares the replicas' weights after so many steps. Raises `ScriptError`."""
+        if self._comm.size == 1 or not self._sync.weights_agree:
+            return
+        parameters = self._sync.parameters
+        mine = [digest_of(each.detach()) for each in parameters.values()]
+        device = next(iter(parameters.values())).device
+        with self._comm.ledger.aside():
+            every = self._comm.all_gather(torch.tensor(mine, dtype=torch.int64, device=device)).cpu()
+        for name, digests in zip(parameters, every.T.tolist(), strict=True):
+            if other := _first_other(digests):
+                raise ScriptError(
+                    f"wrap: parameter {name} of worker {other} differs from that of worker 0 after {steps} steps. The "
+                    "script must change weights and optimizer state alike on all workers, or choose sync=local_sgd"
+                )
+
     def _take_the_first(self, parameter: nn.Parameter, is_there: bool) -> None:
         """Takes the gradient that worker 0 has of `parameter`."""
         if not is_there:
@@ -202,6 +231,17 @@ class Gradients:
         gradient = gradient.detach().contiguous()
         self._comm.broadcast(gradient, src=0).wait()
         parameter.grad = gradient
+
+
+def _first_other(numbers: list[int]) -> int:
+    """Returns the first place whose number is not that of place 0; 0 if there is none."""
+    return next((i for i, each in enumerate(numbers) if each != numbers[0]), 0)
+
+
+def _settings(group: dict[str, Any]) -> str:
+    """Returns a parameter group's settings as text."""
+    found = {key: value.tolist() if isinstance(value, Tensor) else value for key, value in group.items()}
+    return repr(sorted((key, value) for key, value in found.items() if isinstance(value, bool | int | float | tuple)))
 
 
 def digest_of(gradient: Tensor | None) -> int:

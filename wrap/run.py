@@ -22,7 +22,7 @@ from ..engine.failures import exit_code_of
 from ..engine.meters import Meter
 from ..engine.started import was_started
 from ..engine.stop import StopAgreement
-from ..engine.trained import TrainedSet
+from ..engine.trained import TrainedSet, Vectors
 from ..strategies import Batch
 from ..tracking.visible import visible_lines
 from .alike import agree, is_compared, share_state
@@ -30,7 +30,7 @@ from .errors import ScriptError
 from .gradients import Gradients
 from .record import Record
 from .refusals import leave_at_once, say_nothing_of_ctrl_c, say_where_uncaught
-from .setting import experiment_of, sync_of
+from .setting import check_model, experiment_of, sync_of
 from .shares import Loader, Own, on_device
 from .steps import WrappedOptimizer
 from .stopping import CtrlC, Sigterm, Stopped
@@ -67,6 +67,7 @@ class Run:
         self.sync = sync_of(experiment, optimizer)
         self._resident = memory.process_now()
         joined = meet(experiment)
+        check_model(model, joined.layout.workers)
         self._comm, layout, self.device, self._leave = joined.comm, joined.layout, joined.device, joined.leave
         self.rank, self.workers = self._comm.rank, layout.workers
         self.model, self._inner, self._count = model.to(self.device), optimizer, count
@@ -79,10 +80,12 @@ class Run:
             trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
             self.sync.steps_per_epoch = len(shared)
             share_state(model, group)
-            self._trained = TrainedSet(model, optimizer)
+            self._vectors = Vectors(trained.values())
+            self._trained = TrainedSet(model, optimizer, self._vectors)
             stepped = [each for param_group in optimizer.param_groups for each in param_group["params"]]
             self.sync.prepare(trained, optimizer, group)
             self._trained.accept(optimizer)
+            self._vectors.accept()
         shard = f"sync.shard={experiment.sync.knobs.get('shard')}"
         self._meter = Meter(self._comm, 10, self.device, counts_pauses=False)
         self._activations = memory.ActivationPeak()
@@ -197,6 +200,7 @@ class Run:
         """Makes the step of `optimizer.step()`. Raises `ScriptError`."""
         if self._open is None or not self._armed:
             raise ScriptError("optimizer.step: needs run.backward(loss) before it, on a batch of run.loader")
+        self._vectors.restore()
         self.gradients.settle(self.steps + 1)
         with self._updating():
             self.sync.update()
@@ -241,6 +245,7 @@ class Run:
     @contextmanager
     def consensus(self) -> Iterator[None]:
         """Inside, the model has the weights that all replicas agree on: for an evaluation. All workers enter it."""
+        self._vectors.restore()
         own = {name: parameter.detach().clone() for name, parameter in self.sync.parameters.items()}
         with self._comm.ledger.aside():
             agreed = self.sync.consensus()
@@ -276,6 +281,7 @@ class Run:
             raise ScriptError(
                 f"close: none of the {self.steps} steps was made. Call run.optimizer.step() after run.backward(loss)"
             )
+        self._vectors.restore()
         self._end(None)
 
     def _end(self, stopped: str | None) -> None:
@@ -354,6 +360,7 @@ class _Batches:
             yield self._run.begin(batch, own)
         if number > 0 and not is_compared(number):
             self._compare(drawn)
+        self._run.gradients.compare_weights(self._run.steps)
 
     def _compare(self, drawn: int) -> None:
         """All workers must have drawn the same order. Raises `ScriptError`."""

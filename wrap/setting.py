@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from torch import nn
+from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
@@ -15,6 +16,7 @@ from ..engine.experiment import Choice, Experiment
 from ..engine.pairs import check_pair
 from ..engine.targets import build
 from ..strategies import Strategy, Sync
+from ..strategies.domains.replicas import check_process_group
 from ..strategies.exchange.aggregate import Aggregator
 
 STRATEGY = "data_parallel"  # a script's own forward pass is on the whole model
@@ -49,6 +51,21 @@ def experiment_of(
     return experiment.model_copy(update={**choices, "name": name, "batch_size": loader.batch_size or 1})
 
 
+def check_model(model: nn.Module, workers: int) -> None:
+    """Refuses parameters and layers that workers cannot train alike. Raises `ConfigError` or `LayoutError`."""
+    for name, each in [*model.named_parameters(), *model.named_buffers()]:
+        if is_lazy(each):
+            raise ConfigError(f"model: {name} has no shape yet. Pass one batch through the model before wrap.")
+    for name, each in model.named_parameters():
+        if each.is_complex():
+            raise ConfigError(
+                f"model: parameter {name} is {each.dtype}, and replicas sum gradients of real numbers. Keep real and "
+                "imaginary parts as one more dimension (torch.view_as_complex)."
+            )
+    if workers > 1:
+        check_process_group(model)
+
+
 def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
     """The sync mode, with what it is given. Raises `ConfigError` for one that a script cannot have."""
     of_groups = given.make(experiment, ())
@@ -56,7 +73,9 @@ def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
         strategy = build("strategy", experiment.strategy, Strategy, (), of_groups)
         sync = build("sync", experiment.sync, Sync, (), of_groups)
         if strategy.across_replicas:
-            raise ConfigError(f"{strategy.across_replicas}: swaps layers of the model; use torch's SyncBatchNorm here")
+            raise ConfigError(
+                f"{strategy.across_replicas}: swaps layers of the model; choose paceline train, or leave it out"
+            )
         if sync.servers or not sync.synchronous:
             why = "has servers" if sync.servers else "lets replicas take steps at paces of their own"
             raise ConfigError(

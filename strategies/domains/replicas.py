@@ -77,6 +77,16 @@ class Across:
             self.counts = True
 
 
+def check_process_group(model: nn.Module) -> None:
+    """Refuses torch's SyncBatchNorm, which exchanges nothing without torch's process group. Raises `LayoutError`."""
+    for name, layer in model.named_modules():
+        if isinstance(layer, nn.SyncBatchNorm):
+            raise LayoutError(
+                f"model: {name or 'it'} is torch's SyncBatchNorm, and would see one replica's batch alone. Choose "
+                f"nn.BatchNorm1d, 2d or 3d; paceline train joins their batches by {ALL}"
+            )
+
+
 def across_of(part: nn.Module) -> Across | None:
     its = (vars(layer).get("across") for layer in part.modules())
     return next((across for across in its if isinstance(across, Across)), None)

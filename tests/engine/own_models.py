@@ -118,3 +118,27 @@ class Unused(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.first(x)
+
+
+class Shrinking(nn.Module):
+    """[n, 8] -> [n, 2]; changes its weights as it trains: in place, or by other memory under the same parameter."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.head = kind, nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            for each in self.parameters():
+                if self.kind == "in_place":
+                    each.data.mul_(0.9)
+                else:
+                    each.data = each.data * 0.9
+        return self.head(x)
+
+
+class Synchronised(nn.Sequential):
+    """[n, 8] -> [n, 2]"""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Linear(8, 3), nn.SyncBatchNorm(3), nn.Linear(3, 2))

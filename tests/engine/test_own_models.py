@@ -109,6 +109,27 @@ def test_what_is_frozen_and_thawed_in_mid_run_trains_as_on_one_worker(train, sha
     assert all(torch.allclose(one[name], two[name], rtol=0, atol=1e-6) for name in one)
 
 
+@pytest.mark.dist
+@pytest.mark.parametrize("sync", ["asp", pytest.param("local_sgd", marks=pytest.mark.slow)])
+def test_other_memory_under_a_parameter_is_a_change_of_its_values(train, tmp_path: Path, sync: str) -> None:
+    made = []
+    for kind in ("in_place", "replaced"):
+        run = train("Shrinking", f"sync={sync}", kind=kind).path.rename(tmp_path / kind)
+        made.append(load_file(run / "model.safetensors"))
+    assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
+
+
+@pytest.mark.parametrize("told", [(), ("strategy.batch_norm=all",)])
+def test_torchs_synchronised_batch_norm_is_refused_where_it_would_not_be_synchronised(plan, told: tuple[str]) -> None:
+    chosen = [*QUICK, "model={_target_:own_models.Synchronised}", "data={_target_:own_models.Rows}", "batch_size=16"]
+    with pytest.raises(LayoutError, match=r"SyncBatchNorm|no batch norm"):
+        plan([*chosen, *told, "hardware.workers=2"])
+
+
+def test_torchs_synchronised_batch_norm_of_one_worker_is_batch_norm(plan) -> None:
+    plan([*QUICK, "model={_target_:own_models.Synchronised}", "data={_target_:own_models.Rows}", "hardware.workers=1"])
+
+
 LOOKING = [*(("Looking", kind) for kind in FORWARDS), *(("Built", kind) for kind in CONSTRUCTORS)]
 TRAINED = {("Looking", "item"), ("Looking", "routed"), ("Built", "linspace")}
 

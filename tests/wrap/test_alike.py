@@ -11,6 +11,8 @@ from torch import nn
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from paceline.comm import Comm
+from paceline.engine.errors import ChangedModelError, ConfigError
+from paceline.strategies import LayoutError
 from paceline.wrap import ScriptError
 from paceline.wrap.alike import plain_of
 
@@ -70,6 +72,54 @@ def test_models_of_other_shapes_are_refused(root: str) -> None:
 
     with pytest.raises(ScriptError, match="wrap: workers have different models"):
         run_virtual(2, wider, root)
+
+
+class Begun(nn.Sequential):
+    """A depthwise convolution, whose weight is contiguous in two ways."""
+
+    def __init__(self, *layers: nn.Module) -> None:
+        super().__init__(nn.Conv2d(4, 4, 3, groups=4).to(memory_format=torch.channels_last), *layers)
+
+
+def begun(comm: Comm, root: str, *layers: nn.Module) -> torch.Tensor:
+    model = Begun(*layers)
+    model[0].weight.data.mul_(comm.rank + 1)
+    loader = DataLoader(TensorDataset(torch.ones(4, 2)), batch_size=2)
+    joined(comm, root, model, torch.optim.SGD(model[0].parameters(), lr=0.1), loader)
+    return model[0].weight
+
+
+def test_a_weight_that_is_contiguous_in_two_ways_is_shared(root: str) -> None:
+    first, second = run_virtual(2, begun, root)
+    assert torch.equal(first, second) and first.any()
+
+
+REFUSED = {
+    "1 is torch's SyncBatchNorm": nn.SyncBatchNorm(4),
+    "1.weight has no shape yet. Pass one batch through the model before wrap": nn.LazyLinear(2),
+    "parameter 1.weight is torch.complex64": nn.Linear(2, 2, dtype=torch.complex64),
+}
+
+
+@pytest.mark.parametrize("said", REFUSED)
+def test_a_layer_that_workers_cannot_train_alike_is_refused(said: str, root: str) -> None:
+    with pytest.raises((ConfigError, LayoutError), match=said):
+        run_virtual(2, begun, root, REFUSED[said])
+
+
+def test_a_group_of_parameters_that_come_later_is_refused_where_state_is_sharded(root: str) -> None:
+    def adds(comm: Comm, root: str) -> None:
+        model, _, loader = parts()
+        optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
+        with joined(comm, root, model, optimizer, loader, "sync.shard=optimizer") as run:
+            run.optimizer.add_param_group({"params": [model.embedding.weight]})
+            for batch in run.loader:
+                comm.elapse(0.01)
+                run.backward(model(**batch).loss)
+                run.optimizer.step()
+
+    with pytest.raises(ChangedModelError, match=r"\[11, 8\] since step 0 .* give it to the optimizer before"):
+        run_virtual(2, adds, root)
 
 
 def drawn(comm: Comm, root: str, kind: str, late: int, size: int = 16) -> int:

@@ -383,3 +383,60 @@ def test_a_closed_run_leaves_no_hooks(root: str) -> None:
         run.optimizer.step()
     model(**next(iter(loader))).loss.backward()
     optimizer.step()
+
+
+# -- replicas that are to be alike
+
+
+def other_rate(run: Any, i: int, batch: Any) -> None:
+    run.optimizer.param_groups[0]["lr"] = 0.01 * (1 + run.rank)
+    run.backward(loss_of(run, batch))
+    run.optimizer.step()
+
+
+def other_weights(run: Any, i: int, batch: Any) -> None:
+    run.backward(loss_of(run, batch))
+    run.optimizer.step()
+    run.model.head.bias.data.add_(float(i == 2 and run.rank))
+
+
+def other_state(run: Any, i: int, batch: Any) -> None:
+    run.backward(loss_of(run, batch))
+    run.optimizer.step()
+    run.optimizer.state[run.model.head.bias]["exp_avg"].add_(float(i == 0 and run.rank))
+
+
+APART = {
+    other_rate: "worker 1 steps with other settings of the optimizer .* at step 1",
+    other_weights: "parameter head.bias of worker 1 differs from that of worker 0 after 3 steps",
+    other_state: "parameter head.bias of worker 1 differs from that of worker 0 after",
+}
+
+
+@pytest.mark.parametrize("body", APART)
+def test_a_script_that_sends_replicas_apart_is_refused(body: Body, root: str) -> None:
+    with pytest.raises(ScriptError, match=APART[body]):
+        run_virtual(2, wrapped, root, body)
+    run_virtual(2, wrapped, root + "-2", body, "sync=gossip")
+
+
+def in_place(run: Any, i: int, batch: Any) -> None:
+    run.backward(loss_of(run, batch))
+    run.optimizer.step()
+    for each in run.model.parameters():
+        each.data.mul_(0.9)
+
+
+def replaced(run: Any, i: int, batch: Any) -> None:
+    run.backward(loss_of(run, batch))
+    run.optimizer.step()
+    for each in run.model.parameters():
+        each.data = each.data * 0.9
+
+
+@pytest.mark.parametrize("told", [("sync.shard=optimizer",), ("sync=local_sgd", "sync.period=2")])
+def test_other_memory_under_a_parameter_is_a_change_of_its_values(told: tuple[str, ...], root: str) -> None:
+    [one, *_], [other, *_] = (
+        run_virtual(2, wrapped, root + body.__name__, body, *told) for body in (in_place, replaced)
+    )
+    assert identical(one, other)
