@@ -81,7 +81,11 @@ def left_over(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"RANK": "x"}, {"RANK": "3"}, {"RANK": "-1"}, {"WORLD_SIZE": ""}, {"MASTER_PORT": "http"}]
+    "wrong",
+    [
+        *({"RANK": "x"}, {"RANK": "3"}, {"RANK": "-1"}, {"WORLD_SIZE": ""}, {"MASTER_PORT": "http"}),
+        *({"MASTER_PORT": "99999"}, {"LOCAL_WORLD_SIZE": "two"}, {"LOCAL_WORLD_SIZE": "0"}, {"LOCAL_RANK": "x"}),
+    ],
 )
 def test_variables_that_no_launcher_sets_are_named(wrong: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     left_over(monkeypatch, **wrong)
