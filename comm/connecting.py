@@ -13,7 +13,7 @@ import torch
 import torch.distributed as dist
 
 from .board import StoreBoard
-from .errors import SharedDeviceError
+from .errors import RendezvousError, SharedDeviceError
 from .groups import Groups
 from .handshake import Endpoint
 from .ledger import Ledger
@@ -44,7 +44,32 @@ def connect_env(timeout: float, device: torch.device) -> ProcessComm:
     if told.on_loopback:
         _use_loopback()
     server, store = meet(told, timeout)
-    return _join(StoreClient(store, told.rank, timeout, served_by=0), server, told.rank, told.size, timeout, device)
+    client = StoreClient(store, told.rank, timeout, served_by=0)
+    try:
+        check_place(client, told.rank, told.size)
+    except RendezvousError:
+        client.close()
+        raise
+    return _join(client, server, told.rank, told.size, timeout, device)
+
+
+def check_place(store: StoreClient, rank: int, size: int) -> None:
+    """Refuses a second process of one rank, and another WORLD_SIZE than worker 0's. Raises `RendezvousError`."""
+    if store.add(f"joined/{rank}", 1) > 1:
+        raise RendezvousError(
+            f"RANK={rank}: another process is worker {rank} of this run already. Give each process a rank of its own"
+        )
+    if rank == 0:
+        store.set("size", str(size))
+    try:
+        first = int(store.get("size"))
+    except dist.DistStoreError:
+        raise RendezvousError(f"worker {rank} reached the rendezvous, and worker 0 has not joined it") from None
+    if first != size:
+        raise RendezvousError(
+            f"WORLD_SIZE={size}: worker {rank} was started with this number, and worker 0 with {first}. Start all "
+            "processes with the same number"
+        )
 
 
 def _use_loopback() -> None:

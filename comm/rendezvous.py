@@ -60,7 +60,7 @@ class Environment:
         here = os.environ
         size, address, port = int(here["WORLD_SIZE"]), here["MASTER_ADDR"], int(here["MASTER_PORT"])
         names = [here.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT")]
-        local = int(here.get("LOCAL_WORLD_SIZE", 1))
+        local = int(here.get("LOCAL_WORLD_SIZE") or 1)
         return Environment(
             int(here["RANK"]),
             size,

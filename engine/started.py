@@ -5,6 +5,8 @@ import os
 from .errors import ConfigError
 
 _ENV = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+_LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")  # other launchers than torchrun need not set them
+LAST_PORT = 65535
 UNSET = "If no launcher started this process, unset RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
 
 
@@ -21,7 +23,9 @@ def place() -> tuple[int, int]:
     """This process's rank, and the number of processes. Raises `ConfigError` for variables that no launcher sets."""
     rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
     numbers = rank.isdecimal() and size.isdecimal() and os.environ["MASTER_PORT"].isdecimal()
-    if not numbers or not int(rank) < int(size):
-        told = ", ".join(f"{name}={os.environ[name]}" for name in _ENV)
+    local, each = os.environ.get("LOCAL_RANK") or "0", os.environ.get("LOCAL_WORLD_SIZE") or ""
+    fits = local.isdecimal() and (not each or (each.isdecimal() and int(local) < int(each)))
+    if not numbers or not fits or not int(rank) < int(size) or int(os.environ["MASTER_PORT"]) > LAST_PORT:
+        told = ", ".join(f"{name}={os.environ[name]}" for name in (*_ENV, *_LOCAL) if name in os.environ)
         raise ConfigError(f"{told}: no launcher sets these in the environment. {UNSET}")
     return int(rank), int(size)

@@ -48,6 +48,25 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- what other processes say of themselves
+    Mutation(
+        "engine/launchers/torchrun.py",
+        "if first.get(key) != own.get(key)",
+        "if False",
+        "tests/engine/test_launchers.py -k different_configurations",
+    ),
+    Mutation(
+        "strategies/exchange/deliveries.py",
+        "        if told < 0:",
+        "        if False:",
+        "tests/strategies/test_false_words.py -k under_the_mean",
+    ),
+    Mutation(
+        "strategies/exchange/stepping.py",
+        "if share > 1 + ROUNDING",
+        "if False",
+        "tests/strategies/test_false_words.py -k 'more_than_all and mean' -m 'not slow'",
+    ),
     # -- data of one's own
     Mutation(
         "tasks/data/parts.py",

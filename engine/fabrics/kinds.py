@@ -152,7 +152,7 @@ class Started(Fabric):
         return f"LOCAL_WORLD_SIZE is not set, so all {workers} workers count as this host's and need a GPU each"
 
     def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...] | None:
-        each = int(os.environ.get("LOCAL_WORLD_SIZE", 0))  # others than torchrun need not say it
+        each = int(os.environ.get("LOCAL_WORLD_SIZE") or 0)  # others than torchrun need not say it
         if not each or world_size % each:
             return None
         return tuple(rank // each for rank in range(world_size))

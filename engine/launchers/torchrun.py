@@ -14,11 +14,13 @@ from pathlib import Path
 
 import torch
 
+from ...comm.board import Board
 from ...comm.connecting import connect_env
 from ...comm.errors import HangError
 from ...comm.process import ProcessComm
 from ...comm.rendezvous import job_of_torchrun
 from ...tracking.run_directory import RunDirectory
+from ...tracking.values import flat
 from ..assignment import Assignment
 from ..build import assemble
 from ..crew import WORKER_FAILED, Ended
@@ -59,6 +61,11 @@ class Torchrun(Launcher):
                 raise
             raise HangError(f"{error}. {UNSET}", error.missing, error.frozen) from None
         _check_devices(comm.devices[: layout.workers])
+        try:
+            check_alike(experiment, comm.board, layout.world_size)
+        except ConfigError:
+            comm.close()  # worker 0 has the store, in which the others read this
+            raise
         self._joined = comm, parts, device
         if not self.fabric.tells(layout):
             path, step = json.loads(comm.board.read("run", layout.chief))
@@ -88,6 +95,24 @@ def _check_devices(devices: Sequence[str]) -> None:
             f"hardware.device=auto: worker {cpu} computes on a CPU and worker {cuda} on a GPU, since their hosts "
             "differ. Choose hardware.device=cpu, or hosts with a GPU for each worker"
         )
+
+
+def check_alike(experiment: Experiment, board: Board, size: int) -> None:
+    """Refuses processes with different configurations: each composes its own. `hardware` and `tracking` may differ.
+
+    All processes call this, and all raise the same. Raises `ConfigError` or `HangError`.
+    """
+    chosen = flat(experiment.model_dump(exclude={"hardware", "tracking", "name"}), ".")
+    own = {key.replace(".knobs.", ".").removesuffix(".name"): str(value) for key, value in chosen.items()}
+    if board.rank == 0:
+        board.post("configuration", json.dumps(own))
+    first = json.loads(board.read("configuration", 0))
+    key = min((key for key in first | own if first.get(key) != own.get(key)), default=None)
+    found = "" if key is None else f"{key}={own.get(key)}: worker {board.rank} has this, and worker 0 {first.get(key)}"
+    board.post(f"configured/{board.rank}", found)
+    for rank in range(size):
+        if said := board.read(f"configured/{rank}", rank):
+            raise ConfigError(f"{said}. Start all processes with the same configuration")
 
 
 class _ThisWorker:

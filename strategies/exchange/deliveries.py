@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...comm import Comm
+from ...comm import Comm, MessageError
 from ..base import Measures, State, payload
 from ..errors import NotFiniteError
 from .channel import Channel, held
@@ -160,6 +160,10 @@ class Delivery(NamedTuple):
     length: float
 
 
+def _refuse(client: int, samples: int, number: int) -> None:
+    raise MessageError(f"client {client} says that it trained on {samples} samples in round {number}")
+
+
 class OpenDeliveries(Deliveries):
     """The server sees what each client brings: w_k or the message of its change, and what its rule delivers."""
 
@@ -195,7 +199,10 @@ class OpenDeliveries(Deliveries):
     # -- on the server
 
     def take(self, client: int, told: int, number: int) -> None:
-        place = sorted(self._rounds.sampled(number)).index(client)
+        of = sorted(self._rounds.sampled(number))
+        if client not in of:
+            raise MessageError(f"client {client} delivered in round {number}, in which it does not take part")
+        place = of.index(client)
         weights, *change = (rows[place] for rows in self._rows)
         length = torch.ones(1, dtype=torch.float64)
         read = self._joining.read
@@ -208,7 +215,11 @@ class OpenDeliveries(Deliveries):
             read(client, change[0], partial(self._channel.recv, "change", change[0], client))
         if not length.isfinite():
             weights.fill_(torch.nan)
-        self._delivered[client] = Delivery(told, weights, change[0] if change else None, float(length))
+        if told < 0:
+            read(client, weights, partial(_refuse, client, told, number))
+        self._delivered[client] = Delivery(
+            told if told >= 0 else 1, weights, change[0] if change else None, float(length)
+        )
 
     def close(self, number: int) -> bool:
         counts = {k: self._rounds.weight(k, each.samples, number) for k, each in self._delivered.items()}

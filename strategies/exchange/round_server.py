@@ -23,7 +23,7 @@ from torch import Tensor
 from ...comm import Comm
 from .deliveries import Deliveries
 from .participation import Rounds
-from .serving import Serving
+from .serving import Serving, message_of
 from .survivors import isend_to, wait_for
 
 NEVER = -1
@@ -85,7 +85,7 @@ class RoundServer:
                 self._serving.going.discard(client)
                 self._missing.discard(client)
             case _:
-                self._waiting[client] = Message(message), asked
+                self._waiting[client] = message_of(Message, message, client), asked
 
     def _advance(self) -> None:
         """Close the rounds that miss nobody and answer those who waited for it, until there is no more to do."""

@@ -13,13 +13,17 @@ Worker 0 and servers cannot be done without: worker 0 judges and saves, servers 
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from enum import IntEnum
+from typing import TypeVar
 
 import torch
 from torch import Tensor
 
-from ...comm import Comm, PeerLostError, Work
+from ...comm import Comm, MessageError, PeerLostError, Work
 from ..base import State
 from ..state import to_messages
+
+M = TypeVar("M", bound=IntEnum)
 
 
 class Serving:
@@ -78,6 +82,14 @@ class Serving:
         except PeerLostError:  # the next `hear` finds it
             if not self.survives:
                 raise
+
+
+def message_of(kind: type[M], number: float, sender: int) -> M:
+    """Returns the message with this number. Raises `MessageError` with the sender if there is none."""
+    try:
+        return kind(number)
+    except ValueError:
+        raise MessageError(f"worker {sender} sent a message of kind {number:g}, which does not exist") from None
 
 
 def recv_dated(like: Tensor, server: int, comm: Comm) -> tuple[Tensor, float]:

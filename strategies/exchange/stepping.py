@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...comm import Comm
+from ...comm import Comm, MessageError
 from ..base import Measures, State
 from ..errors import LayoutError
 from ..schedules import Rate, scaled
@@ -27,6 +27,10 @@ from .joining import Joining, Rows
 from .serving import Serving
 
 ROUNDING = 1e-6  # of a batch of all replicas: the shares in it sum to 1 but for rounding
+
+
+def _refuse(worker: int, share: float) -> None:
+    raise MessageError(f"worker {worker} says that its batch is {share:g} of the step's samples, more than all")
 
 
 class Stepping:
@@ -114,6 +118,9 @@ class Stepping:
         """Receive one of the clock's gradients."""
         assert self._received is not None and self._clock is not None
         self.receive(self._received, worker)
+        if share > 1 + ROUNDING and self._joining is not None:
+            self._joining.read(worker, self._received, partial(_refuse, worker, share))
+            share = 1 / self.serving.workers
         self._clock.add(worker, share, self._received)
         self.count(worker, share / (1 if self._joining is None else self._joining.aggregate.copies))
 

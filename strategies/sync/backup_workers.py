@@ -54,7 +54,7 @@ from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.pushing import stated
 from ..exchange.rank_order import RankOrderedSum
 from ..exchange.server_shards import held_by_servers
-from ..exchange.serving import Serving
+from ..exchange.serving import Serving, message_of
 from ..exchange.start_alike import start_alike
 from ..schedules import scaled
 from ..state import recv_state
@@ -180,7 +180,7 @@ class BackupWorkers(Sync):
     def _listen(self) -> None:
         worker = self.comm.recv_any(self._header)
         message, version, share = self._header.tolist()
-        match Message(int(message)):
+        match message_of(Message, message, worker):
             case Message.PUSH:
                 self._receive_gradient(worker, share, is_late=version < self._version)
             case Message.SKIP if version == self._version:

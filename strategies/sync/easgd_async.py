@@ -32,7 +32,7 @@ from ..base import Cost, Measures, Memory, State, Sync, World, payload
 from ..exchange.buckets import views_of
 from ..exchange.clip import Clip
 from ..exchange.flat import check_one_dtype
-from ..exchange.serving import Serving
+from ..exchange.serving import Serving, message_of
 from ..exchange.springs import Replica, check_springs
 from ..exchange.start_alike import start_alike
 
@@ -126,7 +126,7 @@ class AsyncEASGD(Sync):
 
     def _listen(self) -> None:
         replica = self.comm.recv_any(self._request)
-        match Request(int(self._request)):
+        match message_of(Request, int(self._request), replica):
             case Request.EXCHANGE:
                 self._exchange(replica)
             case Request.DONE:

@@ -58,7 +58,7 @@ from ..exchange.clip import Clip
 from ..exchange.compress import Compressor, Dense, vector_of
 from ..exchange.flat import check_one_dtype, flatten
 from ..exchange.server import Plain, ServerRule
-from ..exchange.serving import Serving, recv_dated
+from ..exchange.serving import Serving, message_of, recv_dated
 from ..exchange.survivors import isend_to, wait_for
 from ..state import recv_state
 
@@ -198,7 +198,7 @@ class FedBuff(Sync):
     def _listen(self) -> None:
         client = self.comm.recv_any(self._header)
         message, samples = self._header.tolist()
-        match message:
+        match message_of(Message, message, client):
             case Message.JOIN:
                 self._fetched[client] = self._version
                 with self.comm.timeline.named("fetch"):

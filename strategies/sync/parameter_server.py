@@ -42,7 +42,7 @@ from annotated_types import Ge
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...comm import Comm
+from ...comm import Comm, MessageError
 from ..base import Batch, Cost, Measures, Memory, State, Sync, World, payload
 from ..errors import LayoutError
 from ..exchange.aggregate import Aggregator
@@ -165,6 +165,8 @@ class ParameterServer(Sync):
             case Request.DONE:
                 self._server.serving.going.discard(worker)
             case share:
+                if worker in self._waiting:
+                    raise MessageError(f"worker {worker} sent a second message of the same step")
                 if share > 0:
                     self._server.gather(worker, share)
                 self._waiting.append(worker)

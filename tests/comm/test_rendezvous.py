@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch.distributed as dist
 
+from paceline.comm.connecting import check_place
 from paceline.comm.errors import HangError, RendezvousError, TokenError
 from paceline.comm.handshake import Endpoint
 from paceline.comm.rendezvous import TOKEN, Environment, _job, job_of_torchrun, meet
@@ -264,3 +265,15 @@ def test_one_node_listens_on_loopback_only_and_several_where_they_are_called(mon
     assert (told.rank, told.size, told.nodes, told.host, told.on_loopback) == (1, 4, 2, "a", False)
     monkeypatch.setenv("LOCAL_WORLD_SIZE", "4")
     assert Environment.read().nodes == 1
+
+
+def test_a_second_process_of_one_rank_and_one_of_another_world_size_are_refused() -> None:
+    server, store = meet(replace(ALONE, port=free_port()), SECONDS)
+    assert server is not None
+    with closing(server), closing(StoreClient(store, 0, SECONDS)) as client:
+        check_place(client, 0, 3)
+        check_place(client, 1, 3)
+        with pytest.raises(RendezvousError, match=r"^RANK=1: another process is worker 1 of this run already\. Give"):
+            check_place(client, 1, 3)
+        with pytest.raises(RendezvousError, match=r"^WORLD_SIZE=2: worker 2 was .* and worker 0 with 3\. Start"):
+            check_place(client, 2, 2)

@@ -1,11 +1,14 @@
 """Who starts the workers is asked in one place, and what differs between launchers is in their own files."""
 
 import ast
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import cast
 
 import pytest
 import yaml
 
+from paceline.comm.board import Board
 from paceline.comm.errors import HangError
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
@@ -13,7 +16,7 @@ from paceline.engine.fabrics import fabric_of
 from paceline.engine.fabrics.kinds import Started, ThisHost, VirtualCluster
 from paceline.engine.launchers import launcher_on
 from paceline.engine.launchers.local import Local
-from paceline.engine.launchers.torchrun import Torchrun
+from paceline.engine.launchers.torchrun import Torchrun, check_alike
 from paceline.engine.launchers.virtual import Virtual
 from paceline.engine.session import prepare
 from paceline.engine.started import is_first
@@ -78,7 +81,11 @@ def left_over(monkeypatch: pytest.MonkeyPatch, **variables: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"RANK": "x"}, {"RANK": "3"}, {"RANK": "-1"}, {"WORLD_SIZE": ""}, {"MASTER_PORT": "http"}]
+    "wrong",
+    [
+        *({"RANK": "x"}, {"RANK": "3"}, {"RANK": "-1"}, {"WORLD_SIZE": ""}, {"MASTER_PORT": "http"}),
+        *({"MASTER_PORT": "99999"}, {"LOCAL_WORLD_SIZE": "two"}, {"LOCAL_WORLD_SIZE": "0"}, {"LOCAL_RANK": "x"}),
+    ],
 )
 def test_variables_that_no_launcher_sets_are_named(wrong: dict[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
     left_over(monkeypatch, **wrong)
@@ -106,3 +113,41 @@ def test_workers_that_do_not_come_are_told_of_with_what_made_us_wait(monkeypatch
     layout = prepare(["tracking=none", "model.hidden=[4]"]).plan().layout
     with pytest.raises(HangError, match=r"for all workers to start: worker 1 .*unset RANK, WORLD_SIZE"):
         launcher.open(experiment, (), layout, lambda: pytest.fail("nobody has met"))
+
+
+class Words:
+    """A run's board as one of two processes sees it."""
+
+    def __init__(self, rank: int, words: dict[str, "Future[str]"]) -> None:
+        self.rank, self._words = rank, words
+
+    def post(self, key: str, value: str) -> None:
+        self._words[key].set_result(value)
+
+    def read(self, key: str, writer: int) -> str:
+        return self._words[key].result(10)
+
+
+@pytest.mark.parametrize(
+    ("other", "says"),
+    [
+        (("seed=1",), "seed=1: worker 1 has this, and worker 0 0. Start all processes with the same configuration"),
+        (("optimizer.lr=0.5",), "optimizer.lr=0.5: worker 1 has this, and worker 0 0.02. Start all"),
+        (("optimizer=adam",), "optimizer=adam: worker 1 has this, and worker 0 sgd. Start all"),
+        (("hardware.threads=1", "hardware.timeout=3"), ""),
+    ],
+)
+def test_processes_with_different_configurations_are_refused_by_all(other: tuple[str, ...], says: str) -> None:
+    words = {key: Future[str]() for key in ("configuration", "configured/0", "configured/1")}
+    experiments = [compose(["tracking=none"]), compose(["tracking=none", *other])]
+
+    def said_by(rank: int) -> str:
+        try:
+            check_alike(experiments[rank], cast(Board, Words(rank, words)), 2)
+        except ConfigError as error:
+            return str(error)
+        return ""
+
+    with ThreadPoolExecutor(2) as threads:
+        first, second = threads.map(said_by, (0, 1))
+    assert first == second and first[: len(says)] == says and bool(first) == bool(says)
