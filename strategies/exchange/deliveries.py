@@ -240,7 +240,8 @@ class OpenDeliveries(Deliveries):
 
     def _stretch(self, counts: dict[int, int]) -> None:
         """w_k <- w + f_k (w_k - w)"""
-        factors = self._client.factors(counts, {k: each.length for k, each in self._delivered.items()})
+        lengths = {k: each.length for k, each in self._delivered.items()}
+        factors = self._client.factors(counts, lengths, self._joining.aggregate.robust)
         for k, factor in factors.items():
             if factor != 1:
                 self._delivered[k].weights.sub_(self._weights).mul_(factor).add_(self._weights)

@@ -1,6 +1,7 @@
 """Rules of federated clients, and who takes part, against their papers' algorithms, simulated in plain torch."""
 
 import re
+import statistics
 from collections import Counter
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -93,6 +94,7 @@ class Simulation:
         p = [weight / total for weight in weights]
         if isinstance(f.client, FedNova):
             tau = sum(share * length for share, length in zip(p, lengths, strict=True))
+            tau = statistics.median(lengths) if f.aggregate is not None else tau
             ways = [tau * way / length for way, length in zip(ways, lengths, strict=True)]
         joined = sum(share * way for share, way in zip(p, ways, strict=True))
         if f.aggregate is not None:
@@ -348,9 +350,15 @@ def test_mimes_momentum_is_of_the_clients_that_delivered_and_a_client_leaves_it_
 
 
 def test_fednova_makes_each_way_as_long_as_if_all_had_taken_as_many_steps():
-    factors = FedNova().factors({0: 1, 1: 3, 2: 0}, {0: 2.0, 1: 4.0, 2: 0.0})
+    factors = FedNova().factors({0: 1, 1: 3, 2: 0}, {0: 2.0, 1: 4.0, 2: 0.0}, robust=False)
     assert factors == {0: pytest.approx(3.5 / 2), 1: pytest.approx(3.5 / 4), 2: 1.0}
-    assert FedNova().factors({0: 5, 1: 3}, {0: 0.1 * 3, 1: 0.1 * 3}) == {0: 1.0, 1: 1.0}
+    assert FedNova().factors({0: 5, 1: 3}, {0: 0.1 * 3, 1: 0.1 * 3}, robust=False) == {0: 1.0, 1: 1.0}
+
+
+@pytest.mark.parametrize("lie", [1e300, 5e-324])
+def test_the_length_that_one_client_states_moves_no_other_clients_change_under_a_robust_rule(lie):
+    found = FedNova().factors({0: 1, 1: 1, 2: 1, 3: 1}, {0: lie, 1: 3.0, 2: 3.0, 3: 3.0}, robust=True)
+    assert (found[1], found[2], found[3]) == (1.0, 1.0, 1.0)
 
 
 # -- who takes part

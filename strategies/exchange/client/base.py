@@ -82,8 +82,14 @@ class ClientRule(ABC):
         """[n], of one that `controls`: what is sent with w; on a client, what was fetched."""
         raise AssertionError(f"{type(self).__name__} sends no vector")
 
-    def factors(self, weights: Mapping[int, float], lengths: Mapping[int, float]) -> Mapping[int, float]:
-        """How many times each client's change counts. By client: its weight in the mean, its length."""
+    def factors(self, weights: Mapping[int, float], lengths: Mapping[int, float], robust: bool) -> Mapping[int, float]:
+        """Returns how many times each client's change counts.
+
+        Args:
+            weights: By client, its weight in the mean.
+            lengths: By client, the length that it states.
+            robust: Whether some of the lengths may be lies.
+        """
         return dict.fromkeys(weights, 1.0)
 
     def take(self, changes: Mapping[int, Tensor], weights: Mapping[int, float]) -> None:

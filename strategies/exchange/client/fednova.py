@@ -13,7 +13,8 @@ which is [tau_k - rho (1 - rho^tau_k) / (1 - rho)] / (1 - rho). Under FedAvg cli
 in the mean, and by the steps that they take. Where all take as many steps it is FedAvg, bit for bit.
 
 The server makes w_k <- w + (tau / |a_k|_1) (w_k - w) of each delivery and then does as always, so that `aggregate`,
-`server` and `compress` go with it.
+`server` and `compress` go with it. Under a robust rule tau is the median of the |a_k|_1 that clients state: one liar
+can move their mean, and with it the rows of all honest clients, as far as it likes.
 
 Deviations from the paper: v goes on from round to round where the optimizer's state does (sync.momentum=kept), and
 begins at 0 where that begins anew, as the paper has it. Each step counts by its rate, where that follows a schedule;
@@ -25,6 +26,7 @@ Use it where clients take different numbers of steps: their data sets differ in 
 """
 
 from collections.abc import Mapping
+from statistics import median
 
 from torch.optim import SGD, Optimizer
 
@@ -61,11 +63,14 @@ class FedNova(ClientRule):
     def length(self) -> float:
         return self._length
 
-    def factors(self, weights: Mapping[int, float], lengths: Mapping[int, float]) -> Mapping[int, float]:
+    def factors(self, weights: Mapping[int, float], lengths: Mapping[int, float], robust: bool) -> Mapping[int, float]:
         """tau / |a_k|_1, exactly 1 where all lengths are one and the same."""
         counted = [k for k in weights if weights[k] > 0 and lengths[k] > 0]
         if not counted:
             return dict.fromkeys(weights, 1.0)
+        if robust:
+            middle = median(lengths[k] for k in counted)
+            return {k: middle / lengths[k] if k in counted else 1.0 for k in weights}
         unit = lengths[counted[0]]
         tau = sum(weights[k] * (lengths[k] / unit) for k in counted) / sum(weights[k] for k in counted)
         return {k: tau / (lengths[k] / unit) if k in counted else 1.0 for k in weights}
