@@ -27,6 +27,7 @@ from . import (
     averaging,
     calling,
     clients,
+    compiling,
     experts,
     given,
     iterating,
@@ -198,6 +199,7 @@ def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int 
     with given.naming(experiment):
         modules = _laid_out(experiment, strategy.split, model, plain_model)
     precisions.check(experiment, strategy, sync)
+    compiling.check(experiment, strategy, fabric)
     precision = Float32() if strategy.rounds_weights else strategy.precision
     with given.naming(experiment):
         precision.check(modules)
