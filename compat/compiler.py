@@ -33,6 +33,15 @@ def unsupported() -> str:
     return ""
 
 
+def usual_folder() -> str:
+    """Returns the folder in which torch keeps compiled code by default. An import of torch._dynamo may name it in
+    TORCHINDUCTOR_CACHE_DIR.
+    """
+    from torch._inductor.runtime.cache_dir_utils import default_cache_dir
+
+    return default_cache_dir()
+
+
 def compile_in_place(module: nn.Module, backend: str | Callable[..., Any], threads: int) -> None:
     """Compiles the calls of `module`, with `threads` compilers at once. The first call of each kind takes the time."""
     import torch._dynamo.config

@@ -16,7 +16,7 @@ import torch
 
 from ..batches import Samples, of_each
 from ..comm.private import NotPrivateError, private, user_cache
-from ..compat.compiler import CompileClock, compile_in_place, unsupported
+from ..compat.compiler import CompileClock, compile_in_place, unsupported, usual_folder
 from ..strategies import Strategy
 from .errors import ConfigError, MachineError
 from .experiment import Experiment
@@ -87,7 +87,7 @@ def use_private_folders() -> None:
 
     Raises `MachineError`.
     """
-    if FOLDERS[0] not in os.environ:
+    if os.environ.get(FOLDERS[0], usual_folder()) == usual_folder():
         try:
             os.environ[FOLDERS[0]] = str(user_cache("inductor"))
         except RuntimeError as error:

@@ -48,6 +48,25 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- compiled passes
+    Mutation(
+        "engine/meters.py",
+        "        start += self._compiled() - compiled",
+        "        start += 0.0",
+        "tests/engine/test_compiling.py -k takes_no_time",
+    ),
+    Mutation(
+        "engine/compiling.py",
+        "str(private(Path(folder).absolute()))",
+        "str(Path(folder).absolute())",
+        "tests/engine/test_compiling.py -k nobody_else",
+    ),
+    Mutation(
+        "engine/compiling.py",
+        "        buffer.copy_(before)",
+        "        pass",
+        "tests/engine/test_compiling.py -k each_size",
+    ),
     # -- data of one's own
     Mutation(
         "tasks/data/parts.py",

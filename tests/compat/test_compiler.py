@@ -1,10 +1,12 @@
 """What torch's compiler is used by: whole modules, a clock of compilations, and code of ours that it leaves alone."""
 
+import os
+
 import pytest
 import torch
 from torch import nn
 
-from paceline.compat.compiler import CompileClock, compile_in_place, unsupported
+from paceline.compat.compiler import CompileClock, compile_in_place, unsupported, usual_folder
 from paceline.engine import memory
 
 pytestmark = pytest.mark.slow  # it takes seconds to trace anything for the first time
@@ -32,6 +34,14 @@ def test_a_sequential_is_one_graph_whose_names_stay_and_whose_compilations_are_t
     second = clock.seconds
     model(torch.ones(6, 4))
     assert len(graphs) == 2 and clock.seconds == second > first, "from the second size on, code is for any"
+
+
+def test_torch_names_its_usual_folder_where_none_is_named(monkeypatch) -> None:
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", "")  # to have it back afterwards
+    monkeypatch.delenv("TORCHINDUCTOR_CACHE_DIR")
+    assert cache_dir() == usual_folder() == os.environ["TORCHINDUCTOR_CACHE_DIR"]
 
 
 def test_keeping_account_of_a_compiled_pass_compiles_nothing_more() -> None:

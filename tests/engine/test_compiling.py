@@ -31,6 +31,7 @@ REAL = (*HERE, "hardware.device=cpu")
         ("hardware=virtual", "compile=true: hardware=virtual models the time of passes"),
         ("strategy=offload", "compile=true: strategy=offload: "),
         ("strategy=pipeline strategy.schedule=zb_h1", "compile=true: strategy=pipeline: its schedule"),
+        ("strategy=domain model=cnn", "compile=true: strategy=domain: "),
         ("privacy=dp_sgd privacy.clip=1 privacy.noise=1", "compile=true: privacy=dp_sgd computes"),
     ],
 )
@@ -133,6 +134,8 @@ def test_code_is_loaded_from_folders_that_nobody_else_can_write(monkeypatch, tmp
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(compiling, "usual_folder", lambda: str(tmp_path / "usual"))
+    monkeypatch.setenv(compiling.FOLDERS[0], str(tmp_path / "usual"))  # torch put it there
     compiling.use_private_folders()
     own = Path(compiling.os.environ[compiling.FOLDERS[0]])
     assert own == tmp_path / "paceline" / "inductor" and own.stat().st_mode & 0o777 == 0o700
