@@ -165,6 +165,7 @@ def weights_of(path: Path) -> dict[str, torch.Tensor]:
 
 
 @slow
+@pytest.mark.timeout(900)  # a C++ compiler takes up to a minute for each kernel, where others use the cores
 @pytest.mark.parametrize(
     "asked", ["strategy=single", "sync=bsp hardware.workers=2", "strategy=pipeline hardware.workers=2"]
 )
