@@ -79,6 +79,8 @@ def closed_form(question: Question) -> Ground:
         raise NotPredicted("sync and compress are typed, and closed forms know sync=bsp with compress=none")
     if question.experiment.accumulate > 1:
         raise NotPredicted("accumulate is typed, and closed forms choose micro-batches themselves")
+    if question.experiment.compile:
+        raise NotPredicted("compile=true is typed, and closed forms know passes that are not compiled")
     usual = instead(list(question.overrides), {"strategy": "data_parallel", "sync": "bsp"})
     plan = prepare([*usual, "batch_size=1"], question.config_dir, question.allowed).plan()
     return ground(question, plan)

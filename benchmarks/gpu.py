@@ -192,6 +192,17 @@ def precisions(card: Card) -> Iterator[Row]:
         )
 
 
+def compiled(card: Card) -> Iterator[Row]:
+    """Steps of the same model with torch.compile off and on."""
+    model = ("model.hidden=[16]",) if card.short else (*card.gpt("400m"), "precision=bf16", "optimizer=adam")
+    how = ("strategy=single", *model, f"steps={card.steps}")
+    plain = step_of(card.train("eager", *how))
+    summary = card.train("compiled", *how, "compile=true")
+    ours = step_of(summary)
+    beside = f"eager {1e3 * plain:.1f} ms, {plain / ours:.2f} times as fast; compiled in {summary['compile_s']:.0f} s"
+    yield Row("compile=true, gpt_400m, bf16", f"{1e3 * ours:.1f} ms", beside)
+
+
 def resumed(card: Card) -> Iterator[Row]:
     """Compares a run that was taken up again with one that was not, by the digest of the weights."""
     how = ("checkpoint.every_steps=4", "strategy=data_parallel", "hardware.workers=1")
@@ -303,6 +314,7 @@ SLICES: dict[int, dict[str, Finds]] = {
         "evaluation": evaluated,
         "bare loop": against_a_bare_loop,
         "precision": precisions,
+        "compile": compiled,
         "memory": memory_by_kind,
         "calibration": calibrated,
     },

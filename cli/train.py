@@ -134,6 +134,8 @@ def _print_result(result: "Result", trace: Path | None, format: str) -> None:
     finally:
         if result.doubts:
             note(f"\nrobust accuracy may be too high, as gradients may be masked: {'; '.join(result.doubts)}")
+        if (seconds := result.compile_s) is not None:
+            note(f"\ncompiled in {seconds:.1f} s, which no throughput or step time counts")
         if unmeasured := _unmeasured(result.summary):
             note(f"\n{unmeasured}")
         note(f"\neverything of this run: {shortest(Path(result.path))}")

@@ -11,6 +11,13 @@ class NotPrivateError(OSError):
     """Another user could put a file of his own there."""
 
 
+def user_cache(name: str) -> Path:
+    """Returns the folder `name` of what this user's runs keep. Raises `RuntimeError` where there is no home."""
+    given = Path(os.environ.get("XDG_CACHE_HOME") or "")
+    home = given if given.is_absolute() else Path("~/.cache").expanduser()  # as the XDG specification wants it
+    return home / "paceline" / name
+
+
 def private(folder: Path) -> Path:
     """Returns `folder` without links in its path; what is missing of it is made, for this user alone.
 

@@ -28,6 +28,7 @@ from . import (
     averaging,
     calling,
     clients,
+    compiling,
     experts,
     given,
     iterating,
@@ -202,6 +203,7 @@ def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int 
         for part in modules:
             check_process_group(part)
     precisions.check(experiment, strategy, sync)
+    compiling.check(experiment, strategy, fabric)
     precision = Float32() if strategy.rounds_weights else strategy.precision
     with given.naming(experiment):
         precision.check(modules)

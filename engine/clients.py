@@ -26,6 +26,9 @@ class PartitionOfClients(Partition):
         found = self._shares.at(step, replica, self._dealt.steps_per_epoch)
         return 0 if found is None else self._dealt.size(found[1], found[0])
 
+    def sizes(self) -> set[int]:
+        return self._dealt.sizes()
+
     def total(self, step: int) -> int:
         return sum(self.size(step, replica) for replica in range(self.replicas))
 

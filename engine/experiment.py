@@ -257,6 +257,7 @@ class Experiment(_Choices):
     steps: Positive | None
     batch_size: Annotated[int, Ge(1), Le(2**31 - 1)]
     accumulate: Annotated[int, Ge(1), Le(2**31 - 1)] = 1
+    compile: bool = False
     target_accuracy: Annotated[float, Ge(0), Le(1)]
     stop_at_target: bool = False
     measure: Measure

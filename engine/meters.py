@@ -21,6 +21,7 @@ from ..comm.timeline import Operation, Pass, StepSplit, last_launches, split
 from ..strategies.base import Measures
 from ..strategies.exchange.collectives.base import added
 from ..tracking.records import Measured, Staleness, StepTime, Wire, WorkerTime
+from .compiling import Compiler
 from .layout import Layout, Role
 
 KEPT_STEPS = 10_000  # the most recent ones that a worker reports one by one; fewer where the timeline keeps less
@@ -48,6 +49,7 @@ class Report:
     known_from: float = float("-inf")  # before that, operations are no longer kept
     passes: list[Pass] = field(default_factory=list[Pass])  # none where no trace was asked for
     jumped: int = 0  # steps of the run that this worker took no part in
+    compiled: float | None = None  # s that it compiled for; None: it did not
     taken: int | None = None  # steps that were not left out; None: gradients are not scaled, and none can be
 
     @property
@@ -73,11 +75,18 @@ class Meter:
     """Times the steps of one worker."""
 
     def __init__(
-        self, comm: Comm, left_out: int, device: torch.device, counts_pauses: bool, elapsed: float = 0.0
+        self,
+        comm: Comm,
+        left_out: int,
+        device: torch.device,
+        counts_pauses: bool,
+        elapsed: float = 0.0,
+        compiler: Compiler | None = None,
     ) -> None:
         """`left_out`: first steps of the run to leave out of throughput and step times. `elapsed`: training seconds
-        before.
+        before. `compiler`: what it compiles in a step takes no time of the step.
         """
+        self._compiler = compiler
         self._counts_pauses = counts_pauses
         self._comm, self._left_out, self._device = comm, left_out, device
         self._kept = min(KEPT_STEPS, comm.timeline.kept)
@@ -100,9 +109,11 @@ class Meter:
         """One without samples in which nothing is exchanged takes no time, as on the virtual cluster's clock."""
         self._counts = True
         exchanged = self._exchanged() if samples == 0 else None
+        compiled = self._compiled()
         blocked, start = self._comm.timeline.blocked, self._now()
         yield
         end = self._now()
+        start += self._compiled() - compiled
         if samples == 0 and self._exchanged() == exchanged:
             start = end
         samples = samples if self._counts else 0
@@ -142,6 +153,9 @@ class Meter:
         begun = moment if self._begun is None else self._begun
         return self._before + max(moment - begun, 0.0)
 
+    def _compiled(self) -> float:
+        return 0.0 if self._compiler is None else self._compiler.seconds
+
     def _exchanged(self) -> tuple[int, float]:
         """Grows with each message of this worker's, and with each time that it waits for one."""
         return self._comm.ledger.messages.total(), self._comm.timeline.blocked
@@ -173,6 +187,7 @@ class Meter:
             known_from=timeline.operations[0].start if some_are_gone else float("-inf"),
             passes=[each for each in timeline.passes or () if each.end > since],
             jumped=self.jumped,
+            compiled=None if self._compiler is None else self._compiler.seconds,
         )
 
 
@@ -196,6 +211,7 @@ def summarise(reports: list[Report], layout: Layout) -> Measured:
         left=sum(report.sync.get("left", 0) for report in reports),
         given_up=sum(report.sync.get("given_up", 0) for report in reports),
         cut_share=_cut_share(reports),
+        compile_s=max((each.compiled for each in workers if each.compiled is not None), default=None),
     )
 
 

@@ -26,6 +26,7 @@ from . import (
     averaging,
     calling,
     clients,
+    compiling,
     given,
     iterating,
     kept,
@@ -122,6 +123,7 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
         [
             *notes_on(experiment, parts.sync, layout, steps, spec.train_size if steps_per_epoch else None, device),
             *accumulating.notes_on(experiment, parts.model),
+            *compiling.notes_on(experiment),
             *iterating.notes_on(experiment, parts.model, layout.replicas, spec.train_size),
             *(given.named(text, experiment) for text in surprises),
             *parts.adapt.notes(training),

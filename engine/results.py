@@ -102,6 +102,11 @@ class Result:
         return self.summary.get("skipped_steps")
 
     @property
+    def compile_s(self) -> float | None:
+        """Seconds in which the slowest worker compiled, which no other time counts; None: nothing is compiled."""
+        return self.summary.get("compile_s")
+
+    @property
     def steps(self) -> int:
         return int(self.summary["steps"])
 

@@ -373,6 +373,9 @@ def _check_machine(prepared: Prepared, plan: "Plan") -> None:
     """A run needs the machine that its hardware describes. Raises `ConfigError` or `MachineError`."""
     import torch
 
+    from .compiling import check_machine
+
+    check_machine(prepared.experiment, plan.device)
     machine = prepared.experiment.hardware.machine
     if machine is None or plan.device.type != "cuda":
         return

@@ -46,6 +46,8 @@ def predict_step(
 ) -> PredictedStep:
     """Raises `NotPredicted`."""
     hardware = experiment.hardware
+    if experiment.compile:
+        raise NotPredicted("compile=true: what compiled passes take is neither in cost/ nor calibrated")
     if hardware.calibration is not None:
         from .calibrated import predict_calibrated
 

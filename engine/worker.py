@@ -25,6 +25,7 @@ from .assignment import Assignment
 from .averaging import Averaging, keeps
 from .calling import Calling
 from .checkpoint import Manifest
+from .compiling import Compiler
 from .compute import ModelledCompute, RealCompute
 from .experiment import Experiment
 from .layout import Layout, Role, share_of_cores
@@ -64,6 +65,7 @@ class Worker:
     scale: LossScale | None  # of its replica's loss
     average: Averaging | None  # of weights over steps, where it keeps one
     meanwhile: While | None  # what is done to the model as it trains
+    compiler: Compiler | None  # of its passes; None: they are not compiled
     phase: int  # which of the run's: see phases.py
     vectors: Vectors  # in which the sync mode keeps the parameters
 
@@ -168,7 +170,10 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
     calling = Calling(parts.callbacks, comm.board, chief, together, experiment.strategy.name)
     if manifest is not None and manifest.callbacks is not None:
         calling.load(manifest.callbacks)
-    return _laid_out(_Kept(assignment, comm, device, manifest, resident, calling), parts, phase, model, manifest)
+    trains = parts.layout.role(comm.rank).kind == "worker"
+    compiler = Compiler() if experiment.compile and trains else None
+    kept = _Kept(assignment, comm, device, manifest, resident, calling, compiler)
+    return _laid_out(kept, parts, phase, model, manifest)
 
 
 def set_up_again(worker: Worker) -> Worker:
@@ -188,7 +193,16 @@ def set_up_again(worker: Worker) -> Worker:
         worker.comm.broadcast(sent, parts.layout.chief).wait()
         tensor.copy_(sent)
     scale = None if worker.scale is None else worker.scale.state_dict()
-    kept = _Kept(worker.assignment, worker.comm, worker.device, worker.manifest, worker.resident, worker.calling, scale)
+    kept = _Kept(
+        worker.assignment,
+        worker.comm,
+        worker.device,
+        worker.manifest,
+        worker.resident,
+        worker.calling,
+        worker.compiler,
+        scale,
+    )
     return _laid_out(kept, parts, worker.phase + 1, model, None)
 
 
@@ -202,6 +216,7 @@ class _Kept:
     manifest: Manifest | None
     resident: int
     calling: Calling
+    compiler: Compiler | None
     scale: State | None = None  # that of its loss, from the phase before
 
 
@@ -243,6 +258,8 @@ def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Ma
     else:
         module = parts.strategy.split(model)[role.part].to(device)
     module.train()
+    if kept.compiler is not None and of_replica is not None:
+        kept.compiler.compile(parts.strategy, parts, device)
     if scale is not None and of_replica is not None:
         among = workers if parts.sync.steps_together else of_replica
         scale.among = among if among is not None and among.size > 1 else None
@@ -271,6 +288,7 @@ def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Ma
         scale,
         average,
         meanwhile,
+        kept.compiler,
         phase,
         vectors,
     )

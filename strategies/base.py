@@ -160,6 +160,7 @@ class Strategy(ABC):
     rounds_weights: bool = False  # it has a way of its own to compute in another precision, whose weights are rounded
     one_precision: str = ""  # why it computes in float32 alone, and what to choose for others; "" where it need not
     one_scale: str = ""  # why its gradients cannot be scaled (precision=fp16), likewise
+    uncompiled: str = ""  # why its passes cannot be compiled (compile=true), likewise
     moves_model: bool = False  # moves the model to the device itself; the engine must not
     owns_update: str = "owns its update"  # said where `own_sync` leaves no choice
     trial: Trial = Trial()
@@ -235,6 +236,10 @@ class Strategy(ABC):
         An empty batch leaves every gradient None and returns None. One that is empty by chance (`Batch.expected`) has
         the noise of `privacy` as its gradient, and returns None.
         """
+
+    def passes(self, inputs: Samples) -> Iterator[Tensor]:
+        """Yields the output of each forward pass through `module` of such a batch as `forward_backward` takes."""
+        yield call(self.module, inputs)
 
     def part_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """This part's state with `parameters` (by name) in place of its own; each tensor under one name."""

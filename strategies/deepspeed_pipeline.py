@@ -72,6 +72,7 @@ class DeepSpeedPipeline(Strategy):
         "DeepSpeed's pipeline engine is set up for float32 here; choose strategy=pipeline strategy.schedule=1f1b, or "
         "precision=fp32"
     )
+    uncompiled = "DeepSpeed's pipeline engine calls layers one by one. Choose compile=false or strategy=pipeline"
     trial = Trial(rounding=1e-6, slow=True)  # it trains in float32 whatever the weights are
 
     def __init__(

@@ -56,6 +56,10 @@ from .exchange.collectives.base import added
 class DomainParallel(Strategy):
     """A replica is `degree` workers, each with a slab of every image."""
 
+    uncompiled = (
+        "its layers exchange rows in passes of their own, whose shapes differ. Choose compile=false or "
+        "strategy=data_parallel"
+    )
     one_input = "cuts the one image of each sample into slabs of rows"
     bitwise = False  # sums over pixels come in another order
     shares = True

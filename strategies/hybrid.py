@@ -99,6 +99,7 @@ class Hybrid(Strategy):
         self.loss_part = self.mesh.rank({"stage": self._pipeline.loss_part, "tensor": 0})
         self.shares, self.bitwise = tensor > 1, tensor == 1 and self._pipeline.bitwise
         self.fills, self.owns_update = self._pipeline.fills, self._pipeline.owns_update
+        self.uncompiled = self._pipeline.uncompiled
 
     @classmethod
     def read_files(cls, knobs: dict[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
@@ -180,6 +181,9 @@ class Hybrid(Strategy):
     def forward_backward(self, batch: Batch) -> Tensor | None:
         loss = self._pipeline.forward_backward(batch)
         return loss if self._comm.rank == self.loss_part else None
+
+    def passes(self, inputs: Samples) -> Iterator[Tensor]:
+        return self._pipeline.passes(inputs)
 
     def drain(self) -> None:
         self._pipeline.drain()

@@ -114,6 +114,11 @@ class Pipeline(Strategy):
         self.holders = placement(self.schedule)  # the worker of each stage
         if recompute:
             self.schedule = [joined(row, range(len(self.holders))) for row in self.schedule]
+        if any(action.kind == "I" for row in self.schedule for action in row):
+            self.uncompiled = (
+                "its schedule takes a backward pass in two pieces, and that of compiled code is one. Choose "
+                "compile=false or strategy.schedule=1f1b"
+            )
         self.loss_part = self.holders[-1]
         self._restricted: dict[int, Sequence[Action]] = {}
         self._recomputing: set[int] = set()
@@ -253,6 +258,15 @@ class Pipeline(Strategy):
         Step(self._held, inputs, batch.targets.split(sizes), total).run(self._actions(len(sizes), inputs[0]))
         self._ties.sum()
         return total if self._comm.rank == self.loss_part else None
+
+    def passes(self, inputs: Samples) -> Iterator[Tensor]:
+        for size in dict.fromkeys(self.micro_sizes(len(inputs))):
+            micro_batch = lone(inputs)[:size]
+            for stage in self.stages_of(self._comm.rank):
+                entered = micro_batch if stage == 0 else self._like(stage - 1, micro_batch).zero_()
+                if stage > 0:
+                    entered.requires_grad_(entered.is_floating_point())
+                yield self._held.forward(stage, entered)
 
     def _stream_on(self, stream: Stream, batch: Batch) -> Tensor | None:
         sizes = self.micro_sizes(batch.size) if batch.size else []

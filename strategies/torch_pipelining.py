@@ -62,6 +62,7 @@ class TorchPipelining(Strategy):
     own_micro_batches = "micro_batches"
     needs_processes = True
     max_replicas = 1
+    uncompiled = "torch's stages call their part in steps alone. Choose compile=false or strategy=pipeline"
     trial = Trial(slow=True)
 
     def __init__(

@@ -69,6 +69,9 @@ class Zero(Strategy):
     moves_model = True
     own_micro_batches = "micro_batches"
     rounds_weights = True
+    uncompiled = (
+        "DeepSpeed's engine calls the model through hooks of its own. Choose compile=false or strategy=torch_ddp"
+    )
 
     def __init__(
         self,

@@ -52,6 +52,10 @@ class Partition(ABC):
         """The samples that are this owner's, in every epoch, int64 [n_k]; of a partition that deals such."""
         raise AssertionError(f"{type(self).__name__} deals each epoch anew")
 
+    def sizes(self) -> set[int]:
+        """The numbers of samples that a replica takes in a step of the run."""
+        return {self.size(step, replica) for step in range(self.steps_per_epoch) for replica in range(self.replicas)}
+
     @cached_property
     def shares(self) -> tuple[float, ...]:
         """n_k / n: of an epoch's samples, how many each replica takes."""
@@ -151,6 +155,10 @@ class ShuffledPartition(FromAll):
         each, extra = divmod(self.total(step), self.replicas)
         return each + (replica < extra)
 
+    def sizes(self) -> set[int]:
+        last = self.steps_per_epoch - 1  # the only uneven one
+        return {self.size(step, replica) for step in (0, last) for replica in (0, self.replicas - 1)}
+
     def total(self, step: int) -> int:
         whole = self.replicas * self.batch_size
         return min(whole, self.samples - step % self.steps_per_epoch * whole)
@@ -205,6 +213,9 @@ class RepeatedPartition(Partition):
 
     def size(self, step: int, replica: int) -> int:
         return self.each.size(step, replica // self.copies)
+
+    def sizes(self) -> set[int]:
+        return self.each.sizes()
 
     def total(self, step: int) -> int:
         return self.each.total(step)
@@ -332,6 +343,9 @@ class OwnedPartition(Partition):
 
     def owned(self, owner: int) -> Tensor:
         return torch.from_numpy(self._owned[owner])
+
+    def sizes(self) -> set[int]:
+        return {size for each in self._sizes for size in (min(each, self.batch_size), each % self.batch_size)}
 
     def _of_epoch(self, replica: int) -> int:
         return self._sizes[replica]

@@ -67,6 +67,25 @@ MUTATIONS = [
         "if False",
         "tests/strategies/test_false_words.py -k 'more_than_all and mean' -m 'not slow'",
     ),
+    # -- compiled passes
+    Mutation(
+        "engine/meters.py",
+        "        start += self._compiled() - compiled",
+        "        start += 0.0",
+        "tests/engine/test_compiling.py -k takes_no_time",
+    ),
+    Mutation(
+        "engine/compiling.py",
+        "str(private(Path(folder).absolute()))",
+        "str(Path(folder).absolute())",
+        "tests/engine/test_compiling.py -k nobody_else",
+    ),
+    Mutation(
+        "engine/compiling.py",
+        "        buffer.copy_(before)",
+        "        pass",
+        "tests/engine/test_compiling.py -k each_size",
+    ),
     # -- data of one's own
     Mutation(
         "tasks/data/parts.py",

@@ -140,6 +140,7 @@ COLUMNS = (
     Column("left_rounds", "left rounds", _fixed(0), short="left", usual=0),
     Column("given_up_rounds", "given-up rounds", _fixed(0), short="given up", usual=0),
     Column("cut_share", "cut entries", lambda value: f"{value:.2%}", short="cut", usual=0),
+    Column("compile_s", "compile s", _seconds, short="compile"),
     Column("skipped_steps", "skipped", _fixed(0), short="skipped", usual=0),
     Column("consensus_distance", "consensus", _significant, short="consensus"),
     Column("noise_scale", "critical batch", _fixed(0), short="critical_batch"),

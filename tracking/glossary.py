@@ -77,6 +77,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "entries other than 0 of what clients brought that secure=bonawitz cut to secure.largest, or rounded to 0 by "
         f"secure.bits{_SINCE}",
     ),
+    "compile_s": ("s", "in which the slowest worker compiled (compile=true); no step time or throughput counts it"),
     "skipped_steps": ("", "steps of precision=fp16 that changed no weight, as a gradient overflowed; worker 0's"),
     "consensus_distance": ("", "distance of the replicas' weights from their mean, at the last evaluation"),
     "noise_scale": (

@@ -160,9 +160,11 @@ class Measured:
     left: int = 0  # rounds that clients left before they could deliver
     given_up: int = 0  # rounds of secure=bonawitz that too few clients came to the end of
     cut_share: float | None = None  # of entries that clients masked, those cut or rounded to 0; None: none were masked
+    compile_s: float | None = None  # s that the slowest worker compiled for; None: nothing is compiled
 
     def plain(self) -> dict[str, Any]:
-        return {**asdict(self), "per_worker": [each.plain() for each in self.per_worker]}
+        told = {**asdict(self), "per_worker": [each.plain() for each in self.per_worker]}
+        return told if self.compile_s is not None else _without(told, "compile_s")
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ FIELDS: dict[str, Field] = {
     "given_up_rounds": Field("given_up"),
     "cut_share": Field("cut_share"),
     "skipped_steps": Field("skipped_steps"),
+    "compile_s": Field("compile_s"),
     "consensus_distance": Field("consensus_distance"),
     "noise_scale": Field("noise_scale", "metrics"),
     "client_mean": Field("client_mean", "metrics"),

@@ -17,7 +17,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from ..private import NotPrivateError, others_may_write, private
+from ..private import NotPrivateError, others_may_write, private, user_cache
 
 COMPILERS = ("cc", "gcc", "clang")
 FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-pthread")
@@ -32,7 +32,7 @@ def load(name: str) -> ctypes.CDLL | None:
     told = "\n".join([source.read_text(), *FLAGS, platform.machine(), _processor()])
     kept_as = f"{name}-{hashlib.blake2b(told.encode(), digest_size=8).hexdigest()}.so"
     try:
-        library = private(_place()) / kept_as
+        library = private(user_cache("native")) / kept_as
         if library.exists():
             with suppress(OSError):
                 return _loaded(library)
@@ -42,12 +42,6 @@ def load(name: str) -> ctypes.CDLL | None:
         return _loaded(library)
     except (OSError, RuntimeError):  # others can write there, there is no room or no home, or nothing may be run there
         return None
-
-
-def _place() -> Path:
-    given = Path(os.environ.get("XDG_CACHE_HOME") or "")
-    home = given if given.is_absolute() else Path("~/.cache").expanduser()  # as the XDG specification wants it
-    return home / "paceline" / "native"
 
 
 def _loaded(library: Path) -> ctypes.CDLL:

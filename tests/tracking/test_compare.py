@@ -131,6 +131,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "staleness_max": None,
         "dropped_gradients": 0,
         "lost_workers": 0,
+        "compile_s": None,
         "skipped_steps": None,
         "consensus_distance": None,
         "noise_scale": None,

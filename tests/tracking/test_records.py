@@ -34,6 +34,7 @@ MEASURED = Measured(
     too_short=False,
     given_up=2,
     cut_share=0.25,
+    compile_s=12.5,
 )
 SUMMARY = Summary(
     name="one",

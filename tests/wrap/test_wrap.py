@@ -7,11 +7,13 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
+from typing import cast
 
 import pytest
 import torch
 from fabrics import run_virtual
 from scripts import Sentences, Stream, distance, identical, joined, loop, parts, serially, train, unmasked, weights_of
+from torch import nn
 from torch.utils.data import DataLoader
 
 from paceline.comm import Comm
@@ -34,6 +36,21 @@ def root(tmp_path: Path) -> str:
 
 def test_alone_it_is_the_loop_itself_bit_for_bit(root: str) -> None:
     assert identical(train(None, root)["weights"], serially())
+
+
+@pytest.mark.slow  # tracing takes seconds
+@pytest.mark.parametrize("in_place", [True, False])
+def test_a_model_that_the_script_compiled_trains_as_it_does_without(root: str, in_place: bool) -> None:
+    torch._dynamo.reset()
+    model, optimizer, loader = parts()
+    if in_place:
+        model.compile(backend="aot_eager")
+    compiled = model if in_place else torch.compile(model, backend="aot_eager")
+    run = wrap(cast("nn.Module", compiled), optimizer, loader, name="mine", root=root, epochs=2)
+    with run:
+        loop(run, epochs=2)
+    ours, theirs = weights_of(model), serially()
+    assert distance(ours, theirs) < EXACT
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])  # of three, one has no sample of the last batch of two
