@@ -21,6 +21,7 @@ from .calling import Verdict, sees_norms
 from .data_sums import check_data, sums_of
 from .dates import Dates
 from .evaluations import Evaluations
+from .failures import lack_of_gpu
 from .feed import Batches, Feed
 from .gauges import gauges_of
 from .gradient_norms import GradientNorms
@@ -45,6 +46,13 @@ def work(
     started: Callable[[], None] = lambda: None,
 ) -> None:
     """Take part in the run until its end. `started` is called once this worker will train, or serve, next."""
+    try:
+        _work(assignment, parts, comm, device, started)
+    except torch.OutOfMemoryError as error:
+        raise lack_of_gpu(error, assignment.predicted.memory) from error
+
+
+def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device, started: Callable[[], None]) -> None:
     if assignment.trace is not None:
         comm.timeline.keep_passes()
     with comm.ledger.aside():
