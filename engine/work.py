@@ -192,7 +192,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         start=start,
         steps=steps,
         until=until,
-        meter=Meter(comm, left_out, worker.device, pauses, manifest.seconds if manifest else 0.0),
+        meter=Meter(comm, left_out, pauses, manifest.seconds if manifest else 0.0),
         stop=None if worker.sync.server_stops else _stop_agreement(worker, start),
         compute=worker.compute,
         after_step=partial(_after_step, worker, evaluations, saving),
