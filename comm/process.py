@@ -593,12 +593,13 @@ class ProcessComm(Comm):
         return time.perf_counter() - self._worker.origin
 
     def mark(self) -> Mark:
-        return self.now() if self._worker.event is None else recorded(self._worker.event())
+        event = self._worker.event
+        return self.now() if event is None else recorded(event())
 
     def times(self, *marks: Mark) -> tuple[float, ...]:
         last = marks[-1]
-        if isinstance(last, float | int):
-            return super().times(*marks)
+        if self._worker.event is None or isinstance(last, float | int):
+            return cast("tuple[float, ...]", marks)
         self._poll(last.query, "with its GPU busy", for_group=False)
         end = self.now()
         return tuple(mark if isinstance(mark, float | int) else end - seconds_between(mark, last) for mark in marks)

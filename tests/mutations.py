@@ -50,10 +50,16 @@ class Mutation:
 MUTATIONS = [
     # -- nccl
     Mutation(
+        "engine/streams.py",
+        "        yield of.step\n",
+        "        yield lambda: None\n",
+        "tests/engine/test_streams.py -m slow",
+    ),
+    Mutation(
         "comm/process.py",
         "            self._poll(work.is_completed, what)\n            self.blocked",
         "            self.blocked",
-        "tests/comm/test_nccl.py -k 'measured_by_events'",
+        "tests/comm/test_nccl.py -k dead_peer",
     ),
     Mutation(
         "comm/process.py",

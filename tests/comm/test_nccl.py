@@ -20,6 +20,7 @@ from paceline.engine.meters import Meter
 from paceline.strategies.torch_ddp import TorchDDP
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(60)]
+LONG = 1000.0  # seconds: what waits for this timeout fails the test
 
 
 def reduced(comm, nccl):
@@ -98,7 +99,7 @@ def fail(comm, call, how):
 
 @pytest.mark.parametrize("call", ["ours", "torch's", pytest.param("DDP's", marks=pytest.mark.slow)])
 def test_a_dead_peer_is_named_at_once_and_nccl_is_aborted(workers, call):
-    told, _ = workers(2, fail, call, "dead", timeout=30.0, lost=[1])
+    told, _ = workers(2, fail, call, "dead", timeout=LONG, patience=30.0, lost=[1])
     assert told["said"].endswith("worker 1 has died") and told["said"].startswith("worker 0 lost a peer in ")
     assert (told["code"], told["aborted"]) == (4, 1)
 
