@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -55,7 +56,8 @@ class Groups:
         """Ends what nccl has under way. Nobody may use its groups after this; another call does nothing."""
         made, self.of_nccl[:] = list(self.of_nccl), []
         if made:
-            _within(ABORTS, lambda: [backend.abort() for backend in made])
+            with suppress(Exception):  # what made us abort says more
+                _within(ABORTS, lambda: [backend.abort() for backend in made])
 
 
 def _within(seconds: float, do: Callable[[], object]) -> bool:

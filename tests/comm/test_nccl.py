@@ -194,6 +194,16 @@ def test_what_nccl_raises_as_it_connects_is_raised(monkeypatch):
         groups(30.0)._connect(None)
 
 
+def test_an_abort_that_fails_hides_no_error():
+    made = groups(30.0)
+    failing = Mock()
+    failing.abort.side_effect = RuntimeError("a CUDA error")
+    made.of_nccl.append(failing)
+    made.abort()
+    made.abort()
+    assert failing.abort.call_count == 1
+
+
 class Made:
     """Stands in for torch's group of nccl, which builds for CPUs lack."""
 
