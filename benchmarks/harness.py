@@ -66,7 +66,7 @@ def _harness(model: nn.Module, data: Split, batch_size: int, steps: int, comm: P
     sync = strategy.own_sync()
     strategy.prepare(model, cross_entropy, comm, sync.before_backward)
     sync.prepare(dict(model.named_parameters()), torch.optim.SGD(model.parameters(), lr=0.01), comm)
-    meter = Meter(comm, 0, torch.device("cpu"), False)
+    meter = Meter(comm, 0, False)
 
     def record(_: Job, before: int, done: int, loss: float | None) -> None:
         run.append({"kind": "step", "step": done, "loss": loss, "step_time": meter.last, "time": meter.seconds})

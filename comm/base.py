@@ -7,13 +7,14 @@ returns `Work`. Every wait has a timeout and raises `HangError`, which names who
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor
 
 from .board import Board
 from .ledger import Ledger
+from .marks import Mark
 from .timeline import Timeline
 
 ReduceOp = Literal["sum", "max", "min"]
@@ -157,6 +158,14 @@ class Comm(ABC):
     @abstractmethod
     def now(self) -> float:
         """Seconds on this fabric's clock, the same for all its workers."""
+
+    def mark(self) -> Mark:
+        """This moment on the worker's device."""
+        return self.now()
+
+    def times(self, *marks: Mark) -> tuple[float, ...]:
+        """When they were, on this fabric's clock, in their order. Waits until the device has come to the last."""
+        return cast("tuple[float, ...]", marks)
 
     def touch(self, nbytes: float) -> None:
         """This worker goes through so many bytes of its memory, which takes time where time is modelled."""

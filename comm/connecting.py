@@ -17,6 +17,7 @@ from .errors import RendezvousError, SharedDeviceError
 from .groups import Groups
 from .handshake import Endpoint
 from .ledger import Ledger
+from .marks import events_of
 from .process import ProcessComm, Worker
 from .rendezvous import Environment, meet
 from .sockets import Address, Sockets
@@ -100,7 +101,8 @@ def _join(
     board.visit = sockets.visit
     # On one host the monotonic clock is everyone's; across hosts, clocks start together at this barrier.
     origin = 0.0 if len(set(hosts)) == 1 else time.perf_counter()
-    worker = Worker(board, Ledger(), Timeline(), sockets, groups, hosts, devices, origin, server)
+    event = events_of(device)
+    worker = Worker(board, Ledger(), Timeline(), sockets, groups, hosts, devices, origin, server, event)
     for other, word in enumerate(said):
         if word["host"] == hosts[rank] and other != rank:
             worker.watch(other, word["process"])

@@ -1,5 +1,8 @@
 """torch's process groups, of gloo on CPUs and nccl on GPUs."""
 
+import threading
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import timedelta
 
@@ -11,6 +14,8 @@ from ..compat.process_groups import Backend
 from .errors import PeerLostError, RendezvousError
 from .gloo import Gloo
 
+ABORTS = 5.0  # seconds that nccl's groups may take to be aborted
+
 
 @dataclass(frozen=True)
 class Groups:
@@ -20,6 +25,7 @@ class Groups:
     timeout: float
     device: torch.device
     gloo: Gloo = field(default_factory=Gloo)
+    of_nccl: list[Backend] = field(default_factory=list)  # that were made
 
     def make(self, name: str, rank: int, size: int, on_gpus: bool) -> dist.ProcessGroup:
         return self.over(dist.PrefixStore(name, self.store), rank, size, name, on_gpus)
@@ -33,8 +39,40 @@ class Groups:
             elif on_gpus:
                 patience = timedelta(seconds=self.timeout)
                 backends["cuda"] = process_groups.nccl(dist.PrefixStore("cuda", store), rank, size, patience)
+                self._connect(backends["cuda"])
         except RendezvousError:
             raise
         except RuntimeError as error:
             raise PeerLostError(f"{name}: could not connect to the other workers: {error}") from error
-        return process_groups.group_of(store, rank, size, name, backends)
+        return process_groups.group_of(store, rank, size, name, backends, self.device)
+
+    def _connect(self, made: Backend) -> None:
+        """All members do so now: at its first collective one of them might wait in nccl for the others without end."""
+        self.of_nccl.append(made)
+        if not _within(self.timeout, lambda: process_groups.connect(made, self.device)):
+            raise RuntimeError(f"nccl did not connect them in {self.timeout:g} s")
+
+    def abort(self) -> None:
+        """Ends what nccl has under way. Nobody may use its groups after this; another call does nothing."""
+        made, self.of_nccl[:] = list(self.of_nccl), []
+        if made:
+            with suppress(Exception):  # what made us abort says more
+                _within(ABORTS, lambda: [backend.abort() for backend in made])
+
+
+def _within(seconds: float, do: Callable[[], object]) -> bool:
+    """Whether `do`, in a thread, was done in so many seconds; if not, it goes on. Raises what it raised."""
+    raised: list[Exception] = []
+
+    def run() -> None:
+        try:
+            do()
+        except Exception as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, name="nccl", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if raised:
+        raise raised[0]
+    return not thread.is_alive()

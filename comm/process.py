@@ -1,8 +1,10 @@
 """The process fabric: one OS process a worker. Collectives are torch.distributed's (gloo on CPUs, nccl on GPUs), but
 for sums of workers of one host, which go through memory that they share (shared_sum.py).
 
-Messages between two workers, and all-gathers, go over our own sockets, which survive the death of a peer; those of CUDA
-tensors, nccl.
+Messages between two workers, and all-gathers of CPU tensors, go over our own sockets, which survive the death of a
+peer. A CUDA tensor goes there by way of the host: two messages of nccl that cross wait for each other.
+
+A worker on a GPU waits for nccl here, and not in a stream: only so is a dead, frozen or late peer named.
 
 The workers meet in a store of our own (connecting.py). The launcher serves it on loopback, so that it outlives
 any worker; under torchrun worker 0 does (rendezvous.py).
@@ -30,18 +32,20 @@ from .calls import Call, Calls
 from .errors import FabricError, HangError, MessageError, PeerLostError
 from .groups import Groups
 from .ledger import Ledger
+from .marks import Event, Mark, recorded, seconds_between
 from .mutex import ROOM, SharedMutex
 from .shared_memory import SharedMemory, open_shared
 from .shared_sum import DTYPES, SLICE, NativeSum, SharedSum, TorchSum, UnlikeError, piece_of
 from .sockets import PeerGoneError, Receive, Send, Sockets, UnexpectedError
 from .store import StoreServer
-from .timeline import Timeline
-from .works import Copied, Done, InMemory, Mutex, Pending, SumOfRows, Transfer
+from .timeline import Operation, Timeline
+from .works import Copied, Done, InMemory, Mutex, Pending, SumOfRows, Transfer, is_over
 
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 T = TypeVar("T")
 NEVER = float("-inf")  # a receiver's launch: see timeline.last_launches
 BYTES = b"uint8"  # a message of any length
+POLL = 2e-5  # seconds between two looks at a GPU
 
 
 @dataclass(frozen=True)
@@ -57,6 +61,7 @@ class Worker:
     devices: list[str]  # their types, "cpu" or "cuda", of every worker of the run
     origin: float  # of the clock
     server: StoreServer | None  # of the run's store, where this worker serves it
+    event: Callable[[], Event] | None = None  # makes one of this worker's GPU
     closing: list[Callable[[], None]] = field(default_factory=list)
     calls: list[Calls] = field(default_factory=list)  # of its groups
     processes: dict[int, int] = field(default_factory=dict)  # descriptors of those on this host that are watched
@@ -105,6 +110,16 @@ def _broadcast_options(src: int) -> dist.BroadcastOptions:
     return options
 
 
+def _comes(is_over: Callable[[], bool], seconds: float) -> bool:
+    """Whether it is, after so many seconds at most."""
+    until = time.monotonic() + seconds
+    while not is_over():
+        if time.monotonic() > until:
+            return False
+        time.sleep(POLL)
+    return True
+
+
 def _tensor_in(memory: mmap.mmap, like: Tensor) -> Tensor:
     """A tensor of that shape and type whose entries are the bytes of `memory`, from its start."""
     return torch.frombuffer(memory, dtype=torch.uint8)[: nbytes(like)].view(like.dtype).view(like.shape)
@@ -133,6 +148,7 @@ class ProcessComm(Comm):
         self._others = tuple(rank for rank in ranks if rank != worker.board.rank)
         self._splits = self._barriers = self._shares = 0
         self.future_failed = False  # one of all_reduce_future: torch's error says nothing of peers
+        self._of_futures: list[tuple[dist.Work, Operation, Mark, bool]] = []
         self._calls = None if group is None else Calls(worker.board, ranks, name)
         if self._calls is not None:
             worker.calls.append(self._calls)
@@ -152,7 +168,6 @@ class ProcessComm(Comm):
         return self._collective(
             ("all_reduce", op, tensor.numel(), tensor.dtype),
             lambda group: group.allreduce([tensor], _reduce_options(op)),
-            tensor.is_cuda,
         )
 
     def sum_in_memory(self, tensor: Tensor) -> Work:
@@ -213,7 +228,6 @@ class ProcessComm(Comm):
         return self._collective(
             ("broadcast", f"from {src}", tensor.numel(), tensor.dtype),
             lambda group: group.broadcast([tensor], _broadcast_options(src)),
-            tensor.is_cuda,
         )
 
     def iall_gather(self, tensor: Tensor) -> Work:
@@ -228,7 +242,6 @@ class ProcessComm(Comm):
             return self._collective(
                 ("all_gather", "", mine.numel(), mine.dtype),
                 lambda group: all_gather_into(group, tensor.view(-1), mine.view(-1)),
-                tensor.is_cuda,
             )
         # everyone to everyone, the same bytes, over our own sockets: 3.1 ms where gloo takes 7.5 (2 x 5.8 MB)
         at, what, tag = self.now(), f"in all_gather of {self.name}", _tag(f"{self.name}#all_gather")
@@ -262,7 +275,6 @@ class ProcessComm(Comm):
         return self._collective(
             (primitive, "", tensor.numel(), tensor.dtype),
             lambda group: group.alltoall_base(received, tensor, [], []),
-            tensor.is_cuda,
         )
 
     def barrier(self) -> None:
@@ -277,17 +289,17 @@ class ProcessComm(Comm):
             self.board.doing("computing")
         self.timeline.add(operation, start, self.now())
 
-    def _collective(self, call: Call, launch: Callable[[dist.ProcessGroup], dist.Work], on_gpus: bool) -> Work:
+    def _collective(self, call: Call, launch: Callable[[dist.ProcessGroup], dist.Work]) -> Work:
         """Raises `MessageError` where others call something else."""
         if self.group is None or self._calls is None:
             return Done()
         group, primitive = self.group, call[0]
         what = f"in {primitive} of {self.name}"
         self._calls.check(call, what)
-        at = self.now()
+        launched = self.mark()
         work = self.blocked(what, lambda: launch(group))
-        operation = self.timeline.launched(f"{self.name}#", primitive, at)
-        return Pending(self, work, what, operation, looks=not (on_gpus and self.on_gpus))
+        operation = self.timeline.launched(f"{self.name}#", primitive, self.roughly(launched))
+        return Pending(self, work, what, operation, launched)
 
     def all_reduce_future(self, tensor: Tensor, blocks: bool) -> "torch.futures.Future[list[Tensor]]":
         """All-reduce for torch's own implementations, which wait by themselves and out of our sight.
@@ -296,9 +308,13 @@ class ProcessComm(Comm):
         """
         self.ledger.count("all_reduce", wire.all_reduce_bytes(nbytes(tensor), self.size))
         assert self.group is not None
-        at = self.now()
+        launched = self.mark()
+        at = self.roughly(launched)
         operation = self.timeline.launched(f"{self.name}#", "all_reduce", at)
-        future = self.group.allreduce([tensor], _reduce_options("sum")).get_future()
+        work = self.group.allreduce([tensor], _reduce_options("sum"))
+        if self._worker.event is not None:
+            self._of_futures.append((work, operation, launched, blocks))
+            return work.get_future()
 
         def done(finished: "torch.futures.Future[list[Tensor]]") -> list[Tensor]:
             self.timeline.add(operation, at, self.now() if blocks else at)
@@ -308,7 +324,15 @@ class ProcessComm(Comm):
                 self.future_failed = True
                 raise
 
-        return future.then(done)
+        return work.get_future().then(done)
+
+    def wait_for_futures(self) -> None:
+        """For those of `all_reduce_future` that only a GPU's stream waits for; to be called after backward."""
+        for work, operation, launched, blocks in self._of_futures:
+            self.wait_for_work(work, f"in all_reduce of {self.name}", None)
+            launch, end = self.times(launched, self.mark())
+            self.timeline.add(operation, launch, end if blocks else launch, launch)
+        self._of_futures.clear()
 
     # -- point to point
 
@@ -336,12 +360,8 @@ class ProcessComm(Comm):
     def isend(self, tensor: Tensor, dst: int) -> Work:
         _check_contiguous(tensor)
         at, what, channel = self.now(), f"in send to worker {self.ranks[dst]}", self._channel(self.rank, dst)
-        if tensor.is_cuda and not self.on_gpus:
-            tensor = tensor.cpu()
         if tensor.is_cuda:
-            self.ledger.count("send", nbytes(tensor))
-            work = self.blocked(what, lambda: self._nccl().send([tensor], dst, 0))
-            return Pending(self, work, what, self.timeline.launched(channel, "send", at))
+            tensor = tensor.cpu()
         sending = self._started(self._tag, self._peer(dst), tensor, what)
         self.ledger.count("send", nbytes(tensor))
         return Transfer(self, [sending], what, self.timeline.launched(channel, "send", at))
@@ -349,12 +369,9 @@ class ProcessComm(Comm):
     def irecv(self, tensor: Tensor, src: int) -> Work:
         _check_contiguous(tensor)
         what, channel = f"in recv from worker {self.ranks[src]}", self._channel(src, self.rank)
-        if tensor.is_cuda and not self.on_gpus:
+        if tensor.is_cuda:
             arrived = torch.empty_like(tensor, device="cpu")
             return Copied(self.irecv(arrived, src), arrived, tensor)
-        if tensor.is_cuda:
-            work = self.blocked(what, lambda: self._nccl().recv([tensor], src, 0))
-            return Pending(self, work, what, self.timeline.launched(channel, "recv", NEVER))
         receive = self._wish(tensor, (self._peer(src),))
         self._worker.sockets.post(receive)
         return Transfer(self, [receive], what, self.timeline.launched(channel, "recv", NEVER))
@@ -394,10 +411,6 @@ class ProcessComm(Comm):
         """A worker of this group, numbered in the whole run."""
         assert rank != self.rank, f"worker {rank} of {self.name} talks to itself"
         return self.ranks[rank]
-
-    def _nccl(self) -> dist.ProcessGroup:
-        assert self.group is not None, f"{self.name} has one worker: nobody to talk to"
-        return self.group
 
     def _started(self, tag: int, peer: int, tensor: Tensor, what: str) -> Send:
         try:
@@ -448,7 +461,7 @@ class ProcessComm(Comm):
     def _ended_peers(self) -> list[int]:
         """Their ranks in the group."""
         poll = select.poll()
-        of = {self._worker.processes[self.ranks[rank]]: rank for rank in range(self.size) if rank != self.rank}
+        of = {self._worker.processes[its]: rank for rank, its in enumerate(self.ranks) if its in self._worker.processes}
         for descriptor in of:
             poll.register(descriptor, select.POLLIN)
         return sorted(of[descriptor] for descriptor, _ in poll.poll(0))
@@ -579,8 +592,70 @@ class ProcessComm(Comm):
     def now(self) -> float:
         return time.perf_counter() - self._worker.origin
 
+    def mark(self) -> Mark:
+        event = self._worker.event
+        return self.now() if event is None else recorded(event())
+
+    def times(self, *marks: Mark) -> tuple[float, ...]:
+        last = marks[-1]
+        if self._worker.event is None or isinstance(last, float | int):
+            return cast("tuple[float, ...]", marks)
+        self._poll(last.query, "with its GPU busy", for_group=False)
+        end = self.now()
+        return tuple(mark if isinstance(mark, float | int) else end - seconds_between(mark, last) for mark in marks)
+
+    def roughly(self, mark: Mark) -> float:
+        """When it was, or is at the earliest; does not wait."""
+        return mark if isinstance(mark, float | int) else self.now()
+
     def elapse(self, seconds: float) -> None:
         time.sleep(seconds)
+
+    def wait_for_work(self, work: dist.Work, what: str, since: Mark | None, looks: bool = False) -> None:
+        """Wait for one of torch's. `since`: computing before it was this worker's own; None: that has ended.
+
+        `looks`: on CPUs, now and then if others call something else; on GPUs always.
+        Raises `HangError`, `PeerLostError` or `MessageError`.
+        """
+        if self._worker.event is not None:
+            if since is not None:
+                self.times(since)
+            self._poll(work.is_completed, what)
+            self.blocked(what, work.wait)  # of nccl's the current stream alone, from here on
+        elif looks:
+            while not self.blocked(what, lambda: is_over(work)):
+                self.check_alike(what)
+        else:
+            self.blocked(what, work.wait)
+
+    def _poll(self, is_over: Callable[[], bool], what: str, for_group: bool = True) -> None:
+        """Wait for something on this worker's GPU; where it does not come, name who is missing and abort nccl.
+
+        `for_group`: it takes all of the group. nccl tells of no death on this host, and ends no wait by itself.
+        """
+        if is_over():
+            return
+        self.board.doing(what)
+        try:
+            deadline = time.monotonic() + self._worker.groups.timeout
+            while not _comes(is_over, SLICE):
+                late = self.size > 1 and time.monotonic() > deadline
+                if for_group:
+                    self.check_alike(what)
+                # the dead may have done their part
+                if (for_group or late) and (dead := self._dead_peers()) and not _comes(is_over, 5 * SLICE):
+                    raise self._lost(what, f"worker {', '.join(map(str, dead))} has died")
+                if late:
+                    raise self._hang(what)
+        except RuntimeError:
+            self._worker.groups.abort()
+            raise
+        finally:
+            self.board.doing("computing")
+
+    def _dead_peers(self) -> list[int]:
+        """Numbered in the whole run."""
+        return sorted(self.ranks[rank] for rank in {*self._ended_peers(), *self.lost()})
 
     def blocked(self, what: str, call: Callable[[], T]) -> T:
         """Make a call that may block; turn torch's errors into ours, naming who is missing."""

@@ -62,9 +62,13 @@ class Timeline:
             number = self._numbers[channel]
         return Operation(channel, number, at, at, at, primitive, self._purpose)
 
-    def add(self, operation: Operation, start: float, end: float) -> None:
-        """This worker was blocked on `operation` from `start` until `end`."""
-        self.operations.append(operation._replace(start=start, end=end))
+    def add(self, operation: Operation, start: float, end: float, launch: float | None = None) -> None:
+        """This worker was blocked on `operation` from `start` until `end`.
+
+        `launch`: when its device came to the operation; None: when it was launched.
+        """
+        launch = operation.launch if launch is None else launch
+        self.operations.append(operation._replace(launch=launch, start=start, end=end))
         self.blocked += end - start
 
 

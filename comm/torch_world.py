@@ -1,7 +1,8 @@
 """torch's default process group, for libraries that will have no other (DeepSpeed, FSDP2, torch's pipelines).
 
 It is a backend of our own over the fabric's (gloo on CPUs, nccl on GPUs), so that what such a library sends is in the
-ledger, when it is blocked is in the timeline, and a timeout or a death is named as everywhere else.
+ledger, when it is blocked is in the timeline, and a timeout or a death is named as everywhere else. Whoever waits for
+nccl here waits in this process, and not in a stream alone.
 
 gloo's reduce_scatter is an all-reduce inside (seen in /proc/self/io), and is counted as what it sends.
 """
@@ -21,6 +22,7 @@ from torch import Tensor
 from ..compat.process_groups import AllgatherOptions, is_registered
 from . import ledger as wire
 from .base import nbytes
+from .marks import Mark
 from .process import NEVER, ProcessComm
 from .timeline import Operation
 
@@ -147,15 +149,22 @@ class _CountedGroup(dist.ProcessGroup):
     def barrier(self, opts: Any = None) -> dist.Work:
         return self._launch("barrier", Fraction(0), lambda: self._inner.barrier(dist.BarrierOptions()))
 
-    # point to point: each way between two workers has a channel of its own
+    # point to point: each way between two workers has a channel of its own. A GPU's tensors go by way of the hosts:
+    # two messages of nccl that cross wait for each other, unless both workers queue them as one group of operations
 
     def send(self, tensors: list[Tensor], dstRank: int, tag: int) -> dist.Work:
-        way = f"{self.rank()}>{dstRank}"
-        return self._launch("send", Fraction(_payload(tensors)), lambda: self._inner.send(tensors, dstRank, tag), way)
+        way, sent = f"{self.rank()}>{dstRank}", [tensor.cpu() for tensor in tensors]
+        return self._launch("send", Fraction(_payload(tensors)), lambda: self._inner.send(sent, dstRank, tag), way)
 
     def recv(self, tensors: list[Tensor], srcRank: int, tag: int) -> dist.Work:
-        way = f"{srcRank}>{self.rank()}"
-        return self._launch("recv", Fraction(0), lambda: self._inner.recv(tensors, srcRank, tag), way)
+        way, on_host = f"{srcRank}>{self.rank()}", [_on_host(tensor) for tensor in tensors]
+
+        def arrive() -> None:
+            for tensor, arrived in zip(tensors, on_host, strict=True):
+                if tensor is not arrived:
+                    tensor.copy_(arrived)
+
+        return self._launch("recv", Fraction(0), lambda: self._inner.recv(on_host, srcRank, tag), way, arrive)
 
     def _start_coalescing(self, device: torch.device) -> None: ...
 
@@ -163,30 +172,49 @@ class _CountedGroup(dist.ProcessGroup):
         return _All([])
 
     def _launch(
-        self, primitive: str, size: Fraction, launch: Callable[[], dist.Work | None], way: str = ""
+        self,
+        primitive: str,
+        size: Fraction,
+        launch: Callable[[], dist.Work | None],
+        way: str = "",
+        then: Callable[[], None] = lambda: None,
     ) -> dist.Work:
-        """`way`: "source>destination" of a message, in this group's ranks."""
+        """`way`: "source>destination" of a message, in this group's ranks. `then`: to be done once it is over."""
         comm, what = self._comm, f"in torch's {primitive} {way and f'{way} '}of {self._comm.name}"
         if size:
             comm.ledger.count(primitive, size)
-        at = NEVER if primitive == "recv" else comm.now()
-        work = comm.blocked(what, launch) or _InStream()
-        return _Counted(comm, work, what, comm.timeline.launched(f"{self._channel}{way}", primitive, at))
+        launched = comm.mark()
+        at = NEVER if primitive == "recv" else comm.roughly(launched)
+        work = comm.blocked(what, launch) or _InStream(comm.mark(), launched)
+        operation = comm.timeline.launched(f"{self._channel}{way}", primitive, at)
+        return _Counted(comm, work, what, operation, launched, then)
 
 
 class _Counted(dist.Work):
     """A fabric's work whose wait is on the timeline."""
 
-    def __init__(self, comm: ProcessComm, work: dist.Work, what: str, operation: Operation) -> None:
+    def __init__(
+        self,
+        comm: ProcessComm,
+        work: dist.Work,
+        what: str,
+        operation: Operation,
+        launched: Mark,
+        then: Callable[[], None],
+    ) -> None:
         super().__init__()
         self._comm, self._work, self._what, self._operation = comm, work, what, operation
+        self._launched, self._then = launched, then
         self._waited = False
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         if not self._waited:
-            comm, start = self._comm, self._comm.now()
-            comm.blocked(self._what, self._work.wait)
-            comm.timeline.add(self._operation, start, comm.now())
+            comm, work = self._comm, self._work
+            since = work.since if isinstance(work, _InStream) else comm.mark()
+            comm.wait_for_work(work, self._what, since)
+            self._then()
+            launch, start, end = comm.times(self._launched, since, comm.mark())
+            comm.timeline.add(self._operation, start, end, None if self._operation.launch == NEVER else launch)
             self._waited = True
         return True
 
@@ -210,13 +238,21 @@ class _InStream(dist.Work):
     """An operation that NCCL has queued in the current stream.
 
     NCCL returns no work for options with `asyncOp=False`: whatever the caller queues next runs after it.
+
+    Args:
+        end: where the stream is through with it
+        since: where the stream came to it
     """
+
+    def __init__(self, end: Mark, since: Mark) -> None:
+        super().__init__()
+        self._end, self.since = end, since
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         return True
 
     def is_completed(self) -> bool:
-        return True
+        return isinstance(self._end, float | int) or self._end.query()
 
     def is_success(self) -> bool:
         return True
@@ -243,6 +279,11 @@ class _All(dist.Work):
 
 def _payload(tensors: Sequence[Tensor]) -> int:
     return sum(nbytes(tensor) for tensor in tensors)
+
+
+def _on_host(tensor: Tensor) -> Tensor:
+    """It, or room for its entries."""
+    return torch.empty_like(tensor, device="cpu") if tensor.is_cuda else tensor
 
 
 def _all_reduce_like(opts: Any) -> dist.AllreduceOptions:

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from .base import Work
 from .board import BEAT
+from .marks import Mark
 from .mutex import SharedMutex
 from .shared_sum import SLICE, SharedSum, UnlikeError
 from .sockets import Receive, Send
@@ -24,29 +25,26 @@ if TYPE_CHECKING:  # it hands them out
 
 
 class Pending(Work):
-    """One of torch's. `looks`: whether a wait looks now and then if others call something else."""
+    """One of torch's, which a worker's device came to at `launched`."""
 
     def __init__(
-        self, comm: "ProcessComm", work: dist.Work | None, what: str, operation: Operation, looks: bool = False
+        self, comm: "ProcessComm", work: dist.Work | None, what: str, operation: Operation, launched: Mark
     ) -> None:
         self._comm, self._work, self._what, self._operation = comm, work, what, operation
-        self._looks = looks
+        self._launched = launched
 
     def wait(self) -> None:
         if self._work is None:
             return
         comm, work = self._comm, self._work
         self._work = None
-        start = comm.now()
-        if not self._looks:
-            comm.blocked(self._what, lambda: work.wait())
-        else:
-            while not comm.blocked(self._what, lambda: _is_over(work)):
-                comm.check_alike(self._what)
-        comm.timeline.add(self._operation, start, comm.now())
+        since = comm.mark()
+        comm.wait_for_work(work, self._what, since, looks=True)
+        launch, start, end = comm.times(self._launched, since, comm.mark())
+        comm.timeline.add(self._operation, start, end, launch)
 
 
-def _is_over(work: dist.Work) -> bool:
+def is_over(work: dist.Work) -> bool:
     """Whether it is, after `LOOK` at most. Raises what it failed with."""
     try:
         work.wait(LOOK)

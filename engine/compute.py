@@ -337,7 +337,7 @@ class RealCompute:
         self._recent: deque[float] = deque(maxlen=_RECENT)
 
     def attach(self, module: nn.Module) -> None:
-        self._device = next(module.parameters()).device
+        """Nothing of it is counted."""
 
     def to_inputs(self, inputs: Tensor, passes: int) -> None:
         """They take their own time."""
@@ -356,16 +356,11 @@ class RealCompute:
         slower = self._stragglers.factor(self._comm.rank, step) - 1
         if slower > 0 and self._recent:
             self._comm.elapse(slower * statistics.median(self._recent))
-        start = self._now()
+        begin = self._comm.mark()
         yield
-        end, blocked = self._now(), 0.0
+        (start, end), blocked = self._comm.times(begin, self._comm.mark()), 0.0
         for op in reversed(self._comm.timeline.operations):
             if op.end < start:
                 break
             blocked += op.end - max(op.start, start)
         self._recent.append(max(end - start - blocked, 0.0))
-
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return self._comm.now()

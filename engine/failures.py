@@ -7,11 +7,12 @@ import errno
 import resource
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from ..tracking.columns import human_bytes
 from ..tracking.errors import StorageError
 from ..tracking.visible import visible
 from .errors import ConfigError, MachineError
@@ -61,6 +62,18 @@ def lack_of(error: BaseException) -> MachineError | StorageError | None:
     if isinstance(error, RuntimeError) and any(sign in text.lower() for sign in _SIGNS):
         return MachineError(f"{NO_MEMORY}: {text}")
     return None
+
+
+def lack_of_gpu(error: RuntimeError, planned: Mapping[str, int]) -> MachineError:
+    """`planned`: bytes by kind that the plan says a worker holds."""
+    held = {kind: size for kind, size in planned.items() if size and not kind.startswith("host_")}
+    largest = sorted(held, key=lambda kind: -held[kind])
+    by_kind = ", ".join(f"{kind} {human_bytes(held[kind])}" for kind in largest)
+    return MachineError(
+        f"{NO_MEMORY} on the GPU: {words_of(error).rstrip('.')}. By the plan a worker holds "
+        f"{human_bytes(sum(held.values()))}: {by_kind}. Choose a smaller batch_size or accumulate=2; "
+        "paceline plan --fit says what fits"
+    )
 
 
 def misnamed(error: BaseException) -> ConfigError | None:

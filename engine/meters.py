@@ -4,7 +4,7 @@ A step's time runs from taking the batch to having updated parameters. Evaluatio
 Where replicas go at their own paces, the others train on meanwhile: there the pauses count in `seconds`, and so in time
 to accuracy.
 Compute is the time in which the worker was not blocked; how blocked time divides into communication and waiting is
-said in comm/timeline.py.
+said in comm/timeline.py. On a GPU these are times of its stream, from events (comm/marks.py).
 """
 
 from collections import Counter
@@ -13,8 +13,6 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
 from typing import Any
-
-import torch
 
 from ..comm import Comm
 from ..comm.timeline import Operation, Pass, StepSplit, last_launches, split
@@ -78,7 +76,6 @@ class Meter:
         self,
         comm: Comm,
         left_out: int,
-        device: torch.device,
         counts_pauses: bool,
         elapsed: float = 0.0,
         compiler: Compiler | None = None,
@@ -88,7 +85,7 @@ class Meter:
         """
         self._compiler = compiler
         self._counts_pauses = counts_pauses
-        self._comm, self._left_out, self._device = comm, left_out, device
+        self._comm, self._left_out = comm, left_out
         self._kept = min(KEPT_STEPS, comm.timeline.kept)
         self.seconds = self._before = elapsed  # of training so far, earlier lives of a resumed run included
         self._begun: float | None = None  # when the first step began
@@ -110,9 +107,9 @@ class Meter:
         self._counts = True
         exchanged = self._exchanged() if samples == 0 else None
         compiled = self._compiled()
-        blocked, start = self._comm.timeline.blocked, self._now()
+        blocked, begin = self._comm.timeline.blocked, self._comm.mark()
         yield
-        end = self._now()
+        start, end = self._comm.times(begin, self._comm.mark())
         start += self._compiled() - compiled
         if samples == 0 and self._exchanged() == exchanged:
             start = end
@@ -134,9 +131,9 @@ class Meter:
     @contextmanager
     def drain(self) -> Iterator[None]:
         """What the last step left under way is finished: it takes that much longer."""
-        start = self._now()
+        begin = self._comm.mark()
         yield
-        end = self._now()
+        start, end = self._comm.times(begin, self._comm.mark())
         if not self.steps:
             return
         self.ended = end
@@ -159,11 +156,6 @@ class Meter:
     def _exchanged(self) -> tuple[int, float]:
         """Grows with each message of this worker's, and with each time that it waits for one."""
         return self._comm.ledger.messages.total(), self._comm.timeline.blocked
-
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return self._comm.now()
 
     def report(self, rank: int, role: Role, memory: dict[str, int], sync: Measures) -> Report:
         steps, timeline = self.steps[-self._kept :], self._comm.timeline

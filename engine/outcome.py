@@ -41,7 +41,7 @@ class Trained:
 
 def report(worker: Worker, trained: Trained | None) -> None:
     """To the chief, which writes the summary; nobody leaves before that. `trained`: None on a server."""
-    meter = Meter(worker.comm, 0, worker.device, False) if trained is None else trained.job.meter
+    meter = Meter(worker.comm, 0, False) if trained is None else trained.job.meter
     activations = 0 if trained is None else trained.job.activations
     kinds = _peaks([] if trained is None else trained.earlier, memory_of(worker, activations))
     resident = None if worker.parts.fabric.modelled else worker.resident  # modelled: workers share a process

@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -21,6 +22,7 @@ from .calling import Verdict, sees_norms
 from .data_sums import check_data, sums_of
 from .dates import Dates
 from .evaluations import Evaluations
+from .failures import lack_of_gpu
 from .feed import Batches, Feed
 from .gauges import gauges_of
 from .gradient_norms import GradientNorms
@@ -32,6 +34,7 @@ from .parts import Parts
 from .phases import ends_of
 from .saving import Saving
 from .stop import StopAgreement
+from .streams import streams
 from .trained import TrainedSet
 from .witness import leave_together, watched
 from .worker import Worker, set_up, set_up_again
@@ -45,6 +48,13 @@ def work(
     started: Callable[[], None] = lambda: None,
 ) -> None:
     """Take part in the run until its end. `started` is called once this worker will train, or serve, next."""
+    try:
+        _work(assignment, parts, comm, device, started)
+    except torch.OutOfMemoryError as error:
+        raise lack_of_gpu(error, assignment.predicted.memory) from error
+
+
+def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device, started: Callable[[], None]) -> None:
     if assignment.trace is not None:
         comm.timeline.keep_passes()
     with comm.ledger.aside():
@@ -70,7 +80,9 @@ def work(
         if worker.is_chief:
             _announce(worker, job, test)
         started()
-        done = train(job)
+        with streams(assignment.trace, comm.rank, device) as stepped:
+            job.after_step = partial(_and_then, job.after_step, stepped)
+            done = train(job)
         earlier: list[dict[str, int]] = []  # memory by kind, with models before
         while done == job.until < job.steps and job.stopped is None:
             if done > job.start:
@@ -184,9 +196,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         start=start,
         steps=steps,
         until=until,
-        meter=Meter(
-            comm, left_out, worker.device, pauses, manifest.seconds if manifest else 0.0, compiler=worker.compiler
-        ),
+        meter=Meter(comm, left_out, pauses, manifest.seconds if manifest else 0.0, compiler=worker.compiler),
         stop=None if worker.sync.server_stops else _stop_agreement(worker, start),
         compute=worker.compute,
         after_step=partial(_after_step, worker, evaluations, saving),
@@ -268,6 +278,11 @@ def _before_step(worker: Worker, meanwhile: While, job: Job, step: int) -> None:
     _drain(worker, job)
     with worker.comm.ledger.aside():
         meanwhile.before_step(step)
+
+
+def _and_then(after_step: Callable[..., None], then: Callable[[], None], *told: Any) -> None:
+    after_step(*told)
+    then()
 
 
 def _after_step(

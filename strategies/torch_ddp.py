@@ -112,6 +112,8 @@ class TorchDDP(Strategy):
             if self.comm is None or not self.comm.future_failed:
                 raise
             raise self.comm.explained(error, f"in all_reduce of {self.comm.name}") from error
+        if self.comm is not None:
+            self.comm.wait_for_futures()
 
 
 class _DDPUpdate(Sync):

@@ -86,6 +86,67 @@ MUTATIONS = [
         "        pass",
         "tests/engine/test_compiling.py -k each_size",
     ),
+    # -- nccl
+    Mutation(
+        "engine/streams.py",
+        "        yield of.step\n",
+        "        yield lambda: None\n",
+        "tests/engine/test_streams.py -m slow",
+    ),
+    Mutation(
+        "comm/process.py",
+        "            self._poll(work.is_completed, what)\n            self.blocked",
+        "            self.blocked",
+        "tests/comm/test_nccl.py -k dead_peer",
+    ),
+    Mutation(
+        "comm/process.py",
+        "            self._worker.groups.abort()\n            raise\n",
+        "            raise\n",
+        "tests/comm/test_nccl.py -k 'dead_peer or does_not_come'",
+    ),
+    Mutation(
+        "comm/process.py",
+        "                if (for_group or late) and (dead",
+        "                if late and (dead",
+        "tests/comm/test_nccl.py -k dead_peer",
+    ),
+    Mutation(
+        "comm/process.py",
+        "end - seconds_between(mark, last) for mark",
+        "end for mark",
+        "tests/comm/test_nccl.py -k between_its_events",
+    ),
+    Mutation(
+        "comm/torch_world.py",
+        "            comm.wait_for_work(work, self._what, since)\n",
+        "            work.wait()\n",
+        "tests/comm/test_nccl.py -k dead_peer",
+    ),
+    Mutation(
+        "strategies/torch_ddp.py",
+        "            self.comm.wait_for_futures()",
+        "            pass",
+        "tests/comm/test_nccl.py -k measured_by_events",
+    ),
+    Mutation(
+        "comm/groups.py",
+        "    return not thread.is_alive()",
+        "    return True",
+        "tests/comm/test_nccl.py -k does_not_connect",
+    ),
+    Mutation(
+        "compat/process_groups.py",
+        "        os.environ.setdefault(variable, value)",
+        "        pass",
+        "tests/comm/test_nccl.py -k watchdog",
+    ),
+    Mutation(
+        "engine/work.py",
+        "        raise lack_of_gpu(error, assignment.predicted.memory) from error",
+        "        raise",
+        "tests/engine/test_failures.py -k whose_gpu_is_full",
+    ),
     # -- data of one's own
     Mutation(
         "tasks/data/parts.py",
@@ -2612,9 +2673,9 @@ MUTATIONS = [
         "tests/comm/test_calls.py -k for_ever",
     ),
     Mutation(
-        "comm/works.py",
-        "                comm.check_alike(self._what)\n",
-        "                continue\n",
+        "comm/process.py",
+        "lambda: is_over(work)):\n                self.check_alike(what)\n",
+        "lambda: is_over(work)):\n                continue\n",
         "tests/comm/test_calls.py -k after_some",
     ),
     Mutation(

@@ -87,7 +87,7 @@ class Run:
             self._trained.accept(optimizer)
             self._vectors.accept()
         shard = f"sync.shard={experiment.sync.knobs.get('shard')}"
-        self._meter = Meter(self._comm, 10, self.device, counts_pauses=False)
+        self._meter = Meter(self._comm, 10, counts_pauses=False)
         self._activations = memory.ActivationPeak()
         sizes = shared.samples, len(shared)
         try:

@@ -174,7 +174,7 @@ def _of_loop(comm: Comm, steps: int, key: str) -> float:
         start=0,
         steps=steps,
         until=steps,
-        meter=(meter := Meter(comm, 0, torch.device("cpu"), False)),
+        meter=(meter := Meter(comm, 0, False)),
         stop=StopAgreement(comm.board, comm.rank, comm.rank, key, 0),
         compute=RealCompute(comm, NoStragglers()),
         after_step=recorded,

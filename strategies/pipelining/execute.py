@@ -139,17 +139,13 @@ class Step:
 
     @contextmanager
     def _traced(self, action: Action) -> Iterator[None]:
-        start = self._now()
+        comm = self.held.comm
+        begin = comm.mark()
         with self._reading(action):
             yield
-        passes = self.held.comm.timeline.passes
-        assert passes is not None
-        passes.append(Pass(str(action), start, self._now()))
-
-    def _now(self) -> float:
-        if self.total.is_cuda:
-            torch.cuda.synchronize(self.total.device)
-        return self.held.comm.now()
+        start, end = comm.times(begin, comm.mark())
+        assert comm.timeline.passes is not None
+        comm.timeline.passes.append(Pass(str(action), start, end))
 
     @property
     def _last_stage(self) -> int:

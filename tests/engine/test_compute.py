@@ -522,8 +522,11 @@ class Clock:
         self.rank, self.time, self.timeline = 1, 0.0, self
         self.operations: list[Any] = []
 
-    def now(self) -> float:
+    def mark(self) -> float:
         return self.time
+
+    def times(self, *marks: float) -> tuple[float, ...]:
+        return marks
 
     def elapse(self, seconds: float) -> None:
         self.time += seconds

@@ -139,11 +139,14 @@ def test_a_moment_before_training_counts_as_its_beginning() -> None:
         timeline = Timeline(10)
         moment = 5.0
 
-        def now(self) -> float:
+        def mark(self) -> float:
             return self.moment
 
+        def times(self, *marks: float) -> tuple[float, ...]:
+            return marks
+
     clock: Any = Clock()
-    meter = Meter(clock, 0, torch.device("cpu"), True, elapsed=100.0)
+    meter = Meter(clock, 0, True, elapsed=100.0)
     with meter.step(1):
         clock.moment = 7.0
     assert (meter.seconds, meter.ended) == (102.0, 7.0)

@@ -4,17 +4,21 @@ import errno
 import re
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
 from paceline.comm import HangError
+from paceline.engine import work as engine_work
 from paceline.engine.blame import said
 from paceline.engine.errors import ConfigError, MachineError, WorkerFailedError
-from paceline.engine.failures import LONGEST, exit_code_of, lack_of, misnamed, named, place_of, words_of
+from paceline.engine.failures import LONGEST, exit_code_of, lack_of, lack_of_gpu, misnamed, named, place_of, words_of
 from paceline.engine.worker_process import describe
 from paceline.tracking.errors import StorageError
+from paceline.tracking.records import Predicted
 
 
 class SlyError(Exception):
@@ -133,6 +137,29 @@ def test_out_of_memory_is_the_machines_lack(kind: str) -> None:
     lack = lack_of(error)
     assert isinstance(lack, MachineError) and "not enough memory" in str(lack)
     assert describe(error)["exit_code"] == 3
+
+
+def test_a_full_gpu_is_told_with_what_the_plan_holds_by_kind_and_a_way_out() -> None:
+    error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+    planned = {"parameters": 2**30, "optimizer": 0, "activations": 3 * 2**30, "host_optimizer": 2**40}
+    lack = lack_of_gpu(error, planned)
+    assert str(lack) == (
+        "there is not enough memory on the GPU: CUDA out of memory. Tried to allocate 2.00 GiB. By the plan a worker "
+        "holds 4.0 GiB: activations 3.0 GiB, parameters 1.0 GiB. Choose a smaller batch_size or accumulate=2; paceline "
+        "plan --fit says what fits"
+    )
+    assert describe(lack)["exit_code"] == 3
+
+
+def test_a_worker_whose_gpu_is_full_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    def overflow(*_: object) -> None:
+        raise torch.OutOfMemoryError("CUDA out of memory")
+
+    monkeypatch.setattr(engine_work, "_work", overflow)
+    assignment: Any = SimpleNamespace(predicted=Predicted(None, {"parameters": 2**30}))
+    nothing: Any = None
+    with pytest.raises(MachineError, match=r"By the plan a worker holds 1\.0 GiB: parameters 1\.0 GiB"):
+        engine_work.work(assignment, nothing, nothing, torch.device("cpu"))
 
 
 LACKS = {

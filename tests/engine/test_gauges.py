@@ -26,7 +26,7 @@ def trained(cluster: Cluster) -> list[tuple[Meter, int]]:
     """Two steps of two workers, of which the second computes for longer; each with its bytes."""
 
     def work(comm: VirtualComm) -> tuple[Meter, int]:
-        meter = Meter(comm, 0, torch.device("cpu"), False)
+        meter = Meter(comm, 0, False)
         comm.board.gauges = gauges_of(Role("worker", comm.rank, 0), comm, meter)
         for _ in range(2):
             with meter.step(4):
@@ -41,7 +41,7 @@ def test_a_step_without_samples_takes_time_only_where_something_is_exchanged_in_
     """On processes it takes what Python does, and on a modelled clock nothing: step times are alike on both."""
 
     def work(comm: VirtualComm) -> list[float]:
-        meter = Meter(comm, 0, torch.device("cpu"), False)
+        meter = Meter(comm, 0, False)
         for samples, exchanges in ((4, True), (0, False), (0, True), (4, False)):
             with meter.step(samples):
                 comm.elapse(1.0)

@@ -9,7 +9,6 @@ from statistics import median
 from typing import Any
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from short_runs import QUICK
@@ -288,7 +287,7 @@ def test_each_share_of_a_step_is_what_the_summary_makes_of_it(first: Report, sec
 def kept_by_a_meter(comm: Comm, kept: int, first: int) -> dict[str, Any]:
     """Nine steps of one second, with a barrier from step `first` on; the timeline keeps so many operations."""
     comm.timeline = Timeline(kept)
-    meter = Meter(comm, 6, torch.device("cpu"), False)
+    meter = Meter(comm, 6, False)
     for step in range(1, 10):
         with meter.step(4):
             comm.elapse(1.0)
@@ -312,7 +311,7 @@ def test_a_meter_leaves_out_first_steps_of_the_run_of_which_a_worker_may_take_pa
     """Step 1 and 5 of the run, of which six are left out, and one of those that follow."""
 
     def measured(comm: Comm) -> dict[str, Any]:
-        meter = Meter(comm, 6, torch.device("cpu"), False)
+        meter = Meter(comm, 6, False)
         for jumped in (1, 3, 4):
             meter.jump(jumped)
             with meter.step(4):

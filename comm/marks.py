@@ -1,0 +1,45 @@
+"""Moments on a worker's device, in the order of what it does there.
+
+A CPU does as it is told at once, so that a moment is a time. A GPU does it later: a moment is an event in the current
+stream, whose time is known once the GPU has come to it.
+"""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import torch
+
+
+class Event(Protocol):
+    """What is used of `torch.cuda.Event`."""
+
+    def record(self) -> None: ...
+
+    def query(self) -> bool:
+        """Whether the device has come to it."""
+        ...
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Milliseconds until `end_event`, another one; the device has come to both."""
+        ...
+
+
+Mark = float | Event
+
+
+def events_of(device: torch.device) -> Callable[[], Event] | None:
+    """Makes events of `device`; None on a CPU."""
+    return _cuda_event if device.type == "cuda" else None
+
+
+def _cuda_event() -> Event:
+    return torch.cuda.Event(enable_timing=True)
+
+
+def recorded(event: Event) -> Event:
+    event.record()
+    return event
+
+
+def seconds_between(start: Event, end: Event) -> float:
+    return start.elapsed_time(end) / 1e3
