@@ -231,6 +231,11 @@ def _leave(status: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+    if threading.current_thread() is threading.main_thread():
+        # Python's own way out has no place for an exception: it would print a traceback
+        for number in (signal.SIGTERM, signal.SIGINT):
+            if signal.getsignal(number) is not signal.SIG_IGN:
+                signal.signal(number, lambda number, _: os._exit(128 + number))
     sys.exit(status)
 
 

@@ -42,12 +42,13 @@ def paceline(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureF
         monkeypatch.setattr(sys, "path", list(sys.path))
         monkeypatch.setattr(sys, "excepthook", sys.excepthook)
         capfd.readouterr()
-        before = signal.getsignal(signal.SIGTERM)
+        before = [(number, signal.getsignal(number)) for number in (signal.SIGTERM, signal.SIGINT)]
         try:
             with pytest.raises(SystemExit) as end:
                 main()
         finally:
-            signal.signal(signal.SIGTERM, before)
+            for number, handler in before:
+                signal.signal(number, handler)
         out, err = capfd.readouterr()
         assert isinstance(end.value.code, int)
         return Ended(end.value.code, out, err)

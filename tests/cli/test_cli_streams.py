@@ -98,6 +98,23 @@ def test_sigterm_before_training_is_told_in_one_line(here: Path) -> None:
     assert not list(here.iterdir())
 
 
+LEAVING = """
+import atexit, os, signal, sys
+from paceline.cli.main import main
+
+atexit.register(lambda: os.kill(os.getpid(), signal.{name}))
+sys.argv = ["paceline", "list", "--help"]
+main()
+"""
+
+
+@pytest.mark.parametrize("name", ["SIGTERM", pytest.param("SIGINT", marks=pytest.mark.slow)])
+def test_a_signal_on_the_way_out_leaves_no_traceback(here: Path, name: str) -> None:
+    command = [sys.executable, "-c", LEAVING.format(name=name)]
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stderr) == (128 + signal.Signals[name], "")
+
+
 @pytest.mark.slow
 def test_under_torchrun_sigterm_is_left_alone(here: Path) -> None:
     environment = {**os.environ, "RANK": "0", "WORLD_SIZE": "1"}

@@ -12,7 +12,7 @@ from paceline.compat import process_groups
 def test_a_group_is_made_of_a_store_and_backends_and_nothing_global() -> None:
     store, device = dist.HashStore(), GlooDevice()
     gloo = process_groups.gloo(store, 0, 1, timedelta(seconds=20), device.device)
-    group = process_groups.group_of(store, 0, 1, "alone", {"cpu": gloo})
+    group = process_groups.group_of(store, 0, 1, "alone", {"cpu": gloo}, torch.device("cpu"))
     tensor, gathered = torch.ones(3), torch.zeros(3)
     group.allreduce([tensor]).wait()
     process_groups.all_gather_into(group, gathered, 2 * tensor).wait()

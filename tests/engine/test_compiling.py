@@ -100,8 +100,8 @@ def test_partitions_name_every_size_that_a_step_has() -> None:
 def test_what_is_compiled_in_a_step_takes_no_time_of_the_step() -> None:
     now, clock = [0.0], Clock()
     timeline = SimpleNamespace(blocked=0.0, kept=10, operations=[], passes=None)
-    comm = cast("Any", SimpleNamespace(now=lambda: now[0], timeline=timeline))
-    meter = Meter(comm, 0, CPU, False, compiler=cast("Any", clock))
+    comm = cast("Any", SimpleNamespace(mark=lambda: now[0], times=lambda *marks: marks, timeline=timeline))
+    meter = Meter(comm, 0, False, compiler=cast("Any", clock))
     with meter.step(8):
         now[0] += 5.0
         clock.seconds += 4.0

@@ -548,28 +548,24 @@ def test_a_worker_is_slowed_by_what_it_computes_itself() -> None:
     assert clock.time == 11.0
 
 
-def test_on_a_gpu_a_pass_is_over_when_its_kernels_are(monkeypatch: pytest.MonkeyPatch) -> None:
+class Gpu(Clock):
+    """Its clock, where kernels take their time after they were launched."""
+
+    kernels = 0.0
+
+    def times(self, *marks: float) -> tuple[float, ...]:
+        self.time += self.kernels
+        self.kernels = 0.0
+        return *marks[:-1], self.time
+
+
+def test_on_a_gpu_a_pass_is_over_when_its_kernels_are() -> None:
     """Launching them takes 1 s, and they another 2."""
-    clock, kernels = Clock(), [0.0]
-
-    def synchronize(device: torch.device) -> None:
-        clock.time += kernels.pop() if kernels else 0.0
-
-    monkeypatch.setattr(torch.cuda, "synchronize", synchronize)
+    clock = Gpu()
     of_worker = RealCompute(clock, OneSlow(worker=1, factor=2.0))
-    of_worker.attach(OnGpu())
+    of_worker.attach(nn.Linear(2, 2))
     with of_worker.step(0):
         clock.time += 1.0
-        kernels.append(2.0)
+        clock.kernels = 2.0
     with of_worker.step(1):
         assert clock.time == 3.0 + (2.0 - 1.0) * 3.0
-
-
-class OnGpu(nn.Module):
-    """Says that it is there."""
-
-    def parameters(self, recurse: bool = True) -> Any:
-        class Parameter:
-            device = torch.device("cuda")
-
-        yield Parameter()
