@@ -63,7 +63,10 @@ def _read(file: Path, changed: int, size: int) -> DictConfig | None:
 @lru_cache(maxsize=256)
 def _content(file: Path, changed: int, size: int) -> DictConfig | None:
     """`changed`, `size`: a file that has changed is read again. None: it has a header that places it elsewhere."""
-    if "@package" in file.read_text(encoding="utf-8"):
+    told = file.read_text(encoding="utf-8")
+    if "@package" in re.sub(
+        rf"^#\s*@package\s+(_group_|{re.escape(file.parent.name)})\s*$", "", told, count=1, flags=re.M
+    ):
         return None
     content = OmegaConf.load(file)
     return content if isinstance(content, DictConfig) else None

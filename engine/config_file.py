@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from ..conf.groups import BY_NAME, CALLBACKS
-from ..tracking.files import UnusableFileError, parse_yaml, read_text
+from ..tracking.files import MOST_COMPOSED, UnusableFileError, parse_yaml, read_text
 from ..tracking.redact import HIDDEN, hide_in_urls
 from .compose import GROUPS, after, choices_in, compose, hidden_keys, keys_in, receivers_typed
 from .described import as_described, class_of
@@ -97,7 +97,7 @@ def with_file(file: Path, overrides: list[str], config_dir: Path | None = None) 
 def _told(file: Path, config_dir: Path | None) -> list[str]:
     """Raises `ConfigError`, or `UnusableFileError` without the file's name."""
     try:
-        plain = parse_yaml(read_text(file))
+        plain = parse_yaml(read_text(file), MOST_COMPOSED)
     except OSError as error:
         raise UnusableFileError(f"cannot be read ({error.strerror})") from None
     if not isinstance(plain, dict) or not plain:

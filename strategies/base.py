@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from ..batches import Samples, call
 from ..comm import Comm
+from .errors import LayoutError
 from .loss import Loss
 from .mesh import Mesh
 from .precision import Float32, Precision
@@ -582,10 +583,19 @@ def _gradient_of(parameter: Tensor) -> Tensor:
 
 
 def state_of(module: nn.Module) -> dict[str, Tensor]:
-    """Parameters and persistent buffers. A parameter that two layers share (tied weights) has its first name only."""
+    """Parameters and persistent buffers. A parameter that two layers share (tied weights) has its first name only.
+
+    Raises `LayoutError` for extra state that is no tensor.
+    """
     parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
     again = {name for name, _ in module.named_parameters(remove_duplicate=False)} - parameters.keys()
     state = module.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise LayoutError(
+                f"model: its state has {name} of type {type(value).__name__}, and files of weights hold tensors. Keep "
+                "it in a buffer"
+            )
     return {**parameters, **{name: state[name] for name in state if name not in parameters and name not in again}}
 
 

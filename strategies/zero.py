@@ -169,6 +169,11 @@ class Zero(Strategy):
             )
 
     def split(self, model: nn.Module) -> list[nn.Module]:
+        for name, parameter in model.named_parameters():
+            if parameter.dim() == 0:
+                raise LayoutError(
+                    f"strategy=zero: parameter {name} is one number, and DeepSpeed cuts up rows. Give it the shape [1]"
+                )
         self.frozen = [each.numel() for each in model.parameters() if not each.requires_grad]
         return [model.to(DTYPES[self.precision.name])]
 

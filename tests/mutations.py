@@ -48,6 +48,25 @@ class Mutation:
 
 
 MUTATIONS = [
+    # -- what strangers' eyes found
+    Mutation(
+        "tasks/data/images.py",
+        'getchannel("A").getextrema()[0] < OPAQUE',
+        'getchannel("A").getextrema()[1] < OPAQUE',
+        "tests/tasks/test_own_files.py -k transparent",
+    ),
+    Mutation(
+        "tracking/files.py",
+        "size = 1 + len(event.value) // TEXT",
+        "size = 1",
+        "tests/engine/test_kept_choices.py -k stands_for_much",
+    ),
+    Mutation(
+        "wrap/run.py",
+        "except Exception as failure:",
+        "except ScriptError as failure:",
+        "tests/wrap/test_wrap.py -k has_an_end",
+    ),
     # -- what other processes say of themselves
     Mutation(
         "engine/launchers/torchrun.py",

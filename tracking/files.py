@@ -25,6 +25,7 @@ MOST_BYTES = 16 * 2**20  # of a JSON or YAML file of a run; a summary of 4,096 w
 MOST_DEPTH = 64  # of lists and mappings in each other
 MOST_NODES = 2_000_000  # values of a YAML file; where aliases repeat one, each time counts
 MOST_DIGITS = 308  # a float holds every whole number of fewer
+TEXT = 100  # characters that count as one value
 MOST_COMPOSED = 20_000  # values of a YAML file that Hydra reads, at 0.1 ms each
 _FASTEST: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # ten times as fast, where PyYAML has C
 
@@ -171,13 +172,13 @@ def _value(text: str, huge: Callable[[str], Any] | None) -> Any:
     return json.loads(text, parse_int=whole)
 
 
-def parse_yaml(text: str | bytes) -> Any:
-    """Plain values within the same bounds. YAML's other types (dates, sets, bytes) are refused."""
+def parse_yaml(text: str | bytes, most: int = MOST_NODES) -> Any:
+    """Plain values within the same bounds, and `most` of them. YAML's other types (dates, sets, bytes) are refused."""
     plain = text if isinstance(text, str) else _decoded(text)
     try:
         # merge keys (`<<`) copy what an alias stands for before anything could be counted
-        if "*" in plain or _may_be_deep(plain):
-            _check_events(plain, MOST_NODES)
+        if "*" in plain or len(plain) > most or _may_be_deep(plain):
+            _check_events(plain, most)
         value = yaml.load(plain, Loader)
     except RecursionError:
         raise _too_deep() from None
@@ -261,7 +262,9 @@ def _may_be_deep(text: str) -> bool:
 
 
 def _check_events(text: str, most: int) -> None:
-    """The parser's events come one by one, without recursion. An alias counts as all that it stands for."""
+    """The parser's events come one by one, without recursion. An alias counts as all that it stands for, and a text as
+    one value for each `TEXT` characters.
+    """
     sizes: list[int] = [0]  # of the collections that are open
     anchors: list[str | None] = []
     known: dict[str, int] = {}
@@ -276,7 +279,9 @@ def _check_events(text: str, most: int) -> None:
         elif isinstance(event, yaml.AliasEvent):
             sizes[-1] += known.get(event.anchor, most if event.anchor in anchors else 1)
         elif isinstance(event, yaml.ScalarEvent):
-            sizes[-1] += 1
+            size = 1 + len(event.value) // TEXT
+            sizes[-1] += size
+            known |= {event.anchor: size} if event.anchor else {}
         if len(anchors) > MOST_DEPTH:
             raise _too_deep()
         if sizes[-1] > most:

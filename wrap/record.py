@@ -156,7 +156,6 @@ class Record:
 
         All workers call; nobody leaves before that.
         """
-        self.is_over = True
         held = held_by(self._sync, model, activations, self._device, resident)
         own = meter.report(self._comm.rank, self._layout.role(self._comm.rank), held, self._sync.report())
         board, ranks = self._comm.board, range(self._layout.workers)
@@ -165,9 +164,11 @@ class Record:
             reports = [Report.from_json(json.loads(board.read(f"report/{rank}", rank))) for rank in ranks]
             sha256 = checkpoint.export(self.directory.path / "model.safetensors", state_of(model))
             self.directory.write_summary(self._summary(reports, meter, sha256, stopped).plain())
+            self.is_over = True
             self.directory.add(End("completed" if stopped is None else "interrupted", stopped))
             self._close()
             board.post("over", "")
+        self.is_over = True
         board.read("over", 0)
 
     def _summary(self, reports: list[Report], meter: Meter, sha256: str, stopped: str | None) -> Summary:

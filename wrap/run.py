@@ -325,8 +325,8 @@ class Run:
         if error is None:
             try:
                 self.close()
-            except ScriptError as refusal:
-                self._fail(refusal)
+            except Exception as failure:
+                self._fail(failure)
                 raise
         else:
             self._fail(error)

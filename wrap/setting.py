@@ -16,6 +16,7 @@ from ..engine.experiment import Choice, Experiment
 from ..engine.pairs import check_pair
 from ..engine.targets import build
 from ..strategies import Strategy, Sync
+from ..strategies.base import state_of
 from ..strategies.domains.replicas import check_process_group
 from ..strategies.exchange.aggregate import Aggregator
 
@@ -62,6 +63,7 @@ def check_model(model: nn.Module, workers: int) -> None:
                 f"model: parameter {name} is {each.dtype}, and replicas sum gradients of real numbers. Keep real and "
                 "imaginary parts as one more dimension (torch.view_as_complex)."
             )
+    state_of(model)
     if workers > 1:
         check_process_group(model)
 

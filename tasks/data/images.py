@@ -35,6 +35,7 @@ SUFFIXES = frozenset(suffix for suffixes in FORMATS.values() for suffix in suffi
 CHANNELS = {"RGB": 3, "L": 1}
 MOST_PIXELS = 1 << 24  # of an image that is taken as it is: 201 MB of float32 in three channels
 MOST_RESIZED = 1 << 26  # of one that is resized; a large camera has as many
+OPAQUE = 255  # of an alpha channel
 BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF, and a value of the second
 
 
@@ -221,7 +222,10 @@ def _decoded(opened: BinaryIO, mode: str, size: tuple[int, int] | None, most: in
             if size is not None:
                 grey = np.asarray(image.fromarray(grey).resize((size[1], size[0]))).clip(0, 1)
             return torch.from_numpy(np.array(grey)).expand(CHANNELS[mode], -1, -1).contiguous()
-        wanted = picture.convert(mode)
+        whole = picture.convert("RGBA") if picture.has_transparency_data else picture
+        if whole is not picture and whole.getchannel("A").getextrema()[0] < OPAQUE:
+            raise ValueError("is transparent in places, and has no background. Save it without transparency")
+        wanted = whole.convert(mode)
         pixels = torch.from_numpy(np.array(wanted if size is None else wanted.resize((size[1], size[0])))).float() / 255
     return pixels.unsqueeze(0) if pixels.dim() == 2 else pixels.permute(2, 0, 1).contiguous()
 

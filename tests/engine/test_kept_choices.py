@@ -16,6 +16,7 @@ from paceline.engine import compose as composing
 from paceline.engine.compose import compose
 from paceline.engine.errors import ConfigError
 from paceline.engine.experiment import CONF, from_config
+from paceline.tracking.files import MOST_COMPOSED, UnusableFileError, parse_yaml
 
 HERE = Path(__file__).parent
 
@@ -142,6 +143,12 @@ def test_so_is_a_file_outside_of_the_groups_that_another_file_brings_in(tmp_path
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "small.yaml").write_text(f"defaults:\n  - /{place}\n")
     assert f"{place}.yaml holds more than 20,000 values" in str(composed("model=small", config_dir=tmp_path))
+
+
+@pytest.mark.parametrize("text", ["a: &a " + "x" * 100_000 + "\nb: [" + "*a," * 30 + "]\n", "k: 1\n" * 20_000])
+def test_a_configuration_that_stands_for_much_text_or_many_keys_is_refused_before_it_is_read(text: str) -> None:
+    with pytest.raises(UnusableFileError, match="holds more than 20,000 values"):
+        parse_yaml(text, MOST_COMPOSED)
 
 
 def _choices() -> list[str]:

@@ -68,6 +68,9 @@ def test_a_preset_of_a_given_directory_is_refused_and_a_choice_that_is_typed_is_
         assert SENT in str(caught.value)
     assert compose(["experiment=preset", f"tracking.uri={SERVER}"], tmp_path).tracking["uri"] == SERVER
     assert compose(["tracking=lab"], tmp_path).tracking["uri"] == SERVER
+    lab = tmp_path / "tracking" / "lab.yaml"
+    lab.write_text(f"# @package tracking\n{lab.read_text()}")
+    assert compose(["tracking=lab"], tmp_path).tracking["uri"] == SERVER
     with pytest.raises(ConfigError, match="would send"):
         compose(["tracking=mlflow", "experiment=preset"], tmp_path)
 

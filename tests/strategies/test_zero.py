@@ -285,3 +285,10 @@ def test_the_key_that_deepspeed_refuses_is_named(tmp_path):
     file.write_text(json.dumps({"wall_clock_breakdown": "yes", "dump_state": False}))
     with pytest.raises(LayoutError, match='DeepSpeed refuses wall_clock_breakdown="yes"'):
         prepare(["strategy=zero", f"strategy.config={file}"]).plan()
+
+
+def test_a_parameter_that_is_one_number_is_refused() -> None:
+    model = torch.nn.Linear(2, 2)
+    model.register_parameter("scale", torch.nn.Parameter(torch.tensor(1.0)))
+    with pytest.raises(LayoutError, match=r"parameter scale is one number.* Give it the shape \[1\]"):
+        Zero().split(model)

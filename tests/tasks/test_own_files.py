@@ -431,6 +431,23 @@ def test_an_image_of_several_frames_is_refused(suffix: str, tmp_path: Path) -> N
         _ = Images(str(pets)).spec
 
 
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P"])
+def test_an_image_that_is_transparent_in_places_is_refused_and_an_opaque_one_is_not(mode: str, tmp_path: Path) -> None:
+    from PIL import Image
+
+    pets = folder_of_images(tmp_path / "pets")
+    picture = Image.new("RGBA", (4, 3), (9, 9, 9, 255)).convert(mode)
+    picture.save(pets / "cat" / "0.png")
+    assert Images(str(pets)).spec.classes == 2
+    if mode == "P":
+        picture.info["transparency"] = picture.getpixel((0, 0))
+    else:
+        picture.putpixel((1, 1), (0,) * len(mode))
+    picture.save(pets / "cat" / "0.png")
+    with pytest.raises(SampleError, match=r"0\.png: is transparent in places"):
+        _ = Images(str(pets)).spec
+
+
 def test_a_photograph_with_its_previews_is_one_image(tmp_path: Path) -> None:
     from PIL import Image
 

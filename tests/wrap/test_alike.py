@@ -94,10 +94,16 @@ def test_a_weight_that_is_contiguous_in_two_ways_is_shared(root: str) -> None:
     assert torch.equal(first, second) and first.any()
 
 
+class Counted(nn.Identity):
+    def get_extra_state(self) -> dict[str, int]:
+        return {"passes": 0}
+
+
 REFUSED = {
     "1 is torch's SyncBatchNorm": nn.SyncBatchNorm(4),
     "1.weight has no shape yet. Pass one batch through the model before wrap": nn.LazyLinear(2),
     "parameter 1.weight is torch.complex64": nn.Linear(2, 2, dtype=torch.complex64),
+    "its state has 1._extra_state of type dict": Counted(),
 }
 
 

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import pytest
 import torch
@@ -17,6 +17,7 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from paceline.comm import Comm
+from paceline.engine import checkpoint
 from paceline.engine.errors import ChangedModelError, ConfigError, DivergedError
 from paceline.engine.failures import exit_code_of
 from paceline.strategies import LayoutError
@@ -145,6 +146,19 @@ def test_a_group_of_parameters_that_no_replica_knows_of_is_refused(root: str) ->
         run.optimizer.add_param_group({"params": [torch.nn.Parameter(torch.zeros(3))]})
         run.backward(model(**next(iter(run.loader))).loss)
         run.optimizer.step()
+
+
+def test_a_run_whose_weights_cannot_be_written_has_an_end(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: Any) -> str:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "export", full)
+    model, optimizer, loader = parts()
+    with pytest.raises(OSError, match="No space"), wrap(model, optimizer, loader, name="full", root=root) as run:
+        run.backward(model(**next(iter(run.loader))).loss)
+        run.optimizer.step()
+    records = RunDirectory.open(root, "full").records()
+    assert [record["status"] for record in records if record["kind"] == "end"] == ["failed"]
 
 
 @pytest.mark.parametrize("told", [{"value": float("nan")}, {"value": 0.5, "loss": float("inf")}])
