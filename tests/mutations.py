@@ -1952,7 +1952,7 @@ MUTATIONS = [
     ),
     Mutation(
         "tracking/files.py",
-        'if "*" in plain or _may_be_deep(plain):',
+        'if "*" in plain or len(plain) > most or _may_be_deep(plain):',
         'if "<*" in plain or _may_be_deep(plain):',
         "tests/tracking/test_files.py -k aliases",
     ),

@@ -110,7 +110,7 @@ SAFEGUARDS = [
     Safeguard(
         "files are not nested deeply",
         "tracking/files.py",
-        'if "*" in plain or _may_be_deep(plain):',
+        'if "*" in plain or len(plain) > most or _may_be_deep(plain):',
         "if not plain:",
         "--only corruptions --match 'config.yaml: nested deeply'",
     ),
