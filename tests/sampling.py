@@ -1,11 +1,14 @@
 """`--sample 0.1 --seed 7`: a tenth of the chosen tests, the same for a seed, whichever processes run them.
 
-Each test's own name and the seed decide, so that a test that is added or removed changes nothing for the others.
+Each test's own name and the seed decide, so that a test that is added or removed changes nothing for the others. Who
+runs a sample has little time: tests whose `timeout` mark says that they may take longer than `LONGEST` are in none.
 """
 
 import random
 
 import pytest
+
+LONGEST = 900.0  # seconds
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -22,10 +25,16 @@ def is_sampled(name: str, share: float, seed: int) -> bool:
 def draw(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the others out of `items`."""
     share, seed = config.getoption("--sample"), config.getoption("--seed")
-    left_out = [item for item in items if not is_sampled(_name(item), share, seed)]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if is_sampled(_name(item), share, seed)]
+    drawn = [item for item in items if share == 1 or (is_sampled(_name(item), share, seed) and not _is_long(item))]
+    if len(drawn) < len(items):
+        kept = set(drawn)
+        config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+        items[:] = drawn
+
+
+def _is_long(item: pytest.Item) -> bool:
+    mark = item.get_closest_marker("timeout")
+    return mark is not None and mark.args[0] > LONGEST
 
 
 def _name(item: pytest.Item) -> str:

@@ -50,3 +50,13 @@ def test_a_group_is_drawn_as_a_whole_but_where_its_tests_can_be_drawn_alone(pyte
     words = ("-p", "sampling", "--sample", "0.3", "--seed", "3")
     assert pytester.runpytest_inprocess(*words, "-k", "test_whole").parseoutcomes().get("passed", 0) in (0, 100)
     assert 10 < pytester.runpytest_inprocess(*words, "-k", "test_apart").parseoutcomes()["passed"] < 60
+
+
+def test_what_may_take_longest_is_in_no_sample(pytester: pytest.Pytester) -> None:
+    long = "@pytest.mark.timeout(901)\n@pytest.mark.parametrize('n', range(9))\ndef test_long(n): pass\n"
+    pytester.makepyfile(f"import pytest\n{long}@pytest.mark.timeout(900)\ndef test_short(): pass\n")
+    pytester.makeconftest("from sampling import draw as pytest_collection_modifyitems")
+    found = [
+        pytester.runpytest_inprocess("-p", "sampling", "--sample", share).parseoutcomes() for share in ("0.99999", "1")
+    ]
+    assert [each["passed"] for each in found] == [1, 10]
