@@ -82,6 +82,22 @@ def _join(
 ) -> ProcessComm:
     """`server`: the store's, where this worker serves it."""
     board = StoreBoard(store, rank, size, timeout)
+    try:
+        return _connected(board, store, server, rank, size, timeout, device)
+    except BaseException:
+        board.close()  # its thread would end this process when the store is gone
+        raise
+
+
+def _connected(
+    board: StoreBoard,
+    store: StoreClient,
+    server: StoreServer | None,
+    rank: int,
+    size: int,
+    timeout: float,
+    device: torch.device,
+) -> ProcessComm:
     everyone = list(range(size))
     here = {"host": _host(), "address": _own_address(store.endpoint.host), "process": os.getpid()}
     own = json.dumps(here | {"device": device.type, "card": _card(device)})

@@ -50,6 +50,12 @@ class Mutation:
 MUTATIONS = [
     # -- what strangers' eyes found
     Mutation(
+        "comm/connecting.py",
+        "board.close()  # its thread",
+        "pass  # its thread",
+        "tests/comm/test_process_failures.py -k lives_on",
+    ),
+    Mutation(
         "tasks/data/images.py",
         'getchannel("A").getextrema()[0] < OPAQUE',
         'getchannel("A").getextrema()[1] < OPAQUE',

@@ -4,6 +4,7 @@ import contextlib
 import os
 import signal
 import socket
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -190,6 +191,13 @@ def test_workers_that_never_start_are_named(workers):
     assert outcome["kind"] == "HangError"
     assert "all workers to start" in outcome["message"]
     assert "worker 1 (never seen), worker 2 (never seen)" in outcome["message"]
+
+
+def test_a_worker_that_could_not_connect_lives_on_when_the_store_goes() -> None:
+    with closing(serve_store(0)) as store:
+        outcome = attempt(lambda: connect(store.endpoint, 0, 2, 0.3, torch.device("cpu")))
+        assert outcome["kind"] == "HangError"
+        assert not [each for each in threading.enumerate() if each.name == "heartbeat"]
 
 
 def free_port() -> int:
