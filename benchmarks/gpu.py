@@ -193,7 +193,7 @@ def precisions(card: Card) -> Iterator[Row]:
 
 
 def compiled(card: Card) -> Iterator[Row]:
-    """Steps of the same model with torch.compile off and on."""
+    """Puts steps of one model with torch.compile off and on side by side."""
     model = ("model.hidden=[16]",) if card.short else (*card.gpt("400m"), "precision=bf16", "optimizer=adam")
     how = ("strategy=single", *model, f"steps={card.steps}")
     plain = step_of(card.train("eager", *how))

@@ -160,11 +160,11 @@ class Comm(ABC):
         """Seconds on this fabric's clock, the same for all its workers."""
 
     def mark(self) -> Mark:
-        """This moment on the worker's device."""
+        """Marks this moment on the worker's device."""
         return self.now()
 
     def times(self, *marks: Mark) -> tuple[float, ...]:
-        """When they were, on this fabric's clock, in their order. Waits until the device has come to the last."""
+        """Returns when the marks were, on the fabric's clock. Waits until the device has come to the last."""
         return cast("tuple[float, ...]", marks)
 
     def touch(self, nbytes: float) -> None:

@@ -47,13 +47,13 @@ class Groups:
         return process_groups.group_of(store, rank, size, name, backends, self.device)
 
     def _connect(self, made: Backend) -> None:
-        """All members do so now: at its first collective one of them might wait in nccl for the others without end."""
+        """Connects all members now: at the first collective one might wait in nccl for the others without end."""
         self.of_nccl.append(made)
         if not _within(self.timeout, lambda: process_groups.connect(made, self.device)):
             raise RuntimeError(f"nccl did not connect them in {self.timeout:g} s")
 
     def abort(self) -> None:
-        """Ends what nccl has under way. Nobody may use its groups after this; another call does nothing."""
+        """Ends what nccl has under way. Nobody may use its groups after this. Another call does nothing."""
         made, self.of_nccl[:] = list(self.of_nccl), []
         if made:
             with suppress(Exception):  # what made us abort says more
@@ -61,7 +61,7 @@ class Groups:
 
 
 def _within(seconds: float, do: Callable[[], object]) -> bool:
-    """Whether `do`, in a thread, was done in so many seconds; if not, it goes on. Raises what it raised."""
+    """Does `do` in a thread, for so many seconds at most. Returns whether it was done, and raises what it raised."""
     raised: list[Exception] = []
 
     def run() -> None:

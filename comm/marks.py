@@ -11,16 +11,16 @@ import torch
 
 
 class Event(Protocol):
-    """What is used of `torch.cuda.Event`."""
+    """Has what is used of `torch.cuda.Event`."""
 
     def record(self) -> None: ...
 
     def query(self) -> bool:
-        """Whether the device has come to it."""
+        """Returns whether the device has come to the event."""
         ...
 
     def elapsed_time(self, end_event: Any) -> float:
-        """Milliseconds until `end_event`, another one; the device has come to both."""
+        """Returns the milliseconds until `end_event`. The device must have come to both."""
         ...
 
 
@@ -28,7 +28,7 @@ Mark = float | Event
 
 
 def events_of(device: torch.device) -> Callable[[], Event] | None:
-    """Makes events of `device`; None on a CPU."""
+    """Returns what makes events of `device`; None for a CPU."""
     return _cuda_event if device.type == "cuda" else None
 
 

@@ -111,7 +111,7 @@ def _broadcast_options(src: int) -> dist.BroadcastOptions:
 
 
 def _comes(is_over: Callable[[], bool], seconds: float) -> bool:
-    """Whether it is, after so many seconds at most."""
+    """Waits so many seconds at most. Returns whether `is_over` came true."""
     until = time.monotonic() + seconds
     while not is_over():
         if time.monotonic() > until:
@@ -327,7 +327,7 @@ class ProcessComm(Comm):
         return work.get_future().then(done)
 
     def wait_for_futures(self) -> None:
-        """For those of `all_reduce_future` that only a GPU's stream waits for; to be called after backward."""
+        """Waits for all-reduces of `all_reduce_future` that only a GPU's stream waits for. Call it after backward."""
         for work, operation, launched, blocks in self._of_futures:
             self.wait_for_work(work, f"in all_reduce of {self.name}", None)
             launch, end = self.times(launched, self.mark())
@@ -605,14 +605,14 @@ class ProcessComm(Comm):
         return tuple(mark if isinstance(mark, float | int) else end - seconds_between(mark, last) for mark in marks)
 
     def roughly(self, mark: Mark) -> float:
-        """When it was, or is at the earliest; does not wait."""
+        """Returns when the mark was, or is at the earliest, without a wait."""
         return mark if isinstance(mark, float | int) else self.now()
 
     def elapse(self, seconds: float) -> None:
         time.sleep(seconds)
 
     def wait_for_work(self, work: dist.Work, what: str, since: Mark | None, looks: bool = False) -> None:
-        """Wait for one of torch's. `since`: computing before it was this worker's own; None: that has ended.
+        """Waits for work of torch's. `since`: computing before it was this worker's own; None: that has ended.
 
         `looks`: on CPUs, now and then if others call something else; on GPUs always.
         Raises `HangError`, `PeerLostError` or `MessageError`.
@@ -629,7 +629,7 @@ class ProcessComm(Comm):
             self.blocked(what, work.wait)
 
     def _poll(self, is_over: Callable[[], bool], what: str, for_group: bool = True) -> None:
-        """Wait for something on this worker's GPU; where it does not come, name who is missing and abort nccl.
+        """Waits for something on this worker's GPU. If it does not come, names who is missing and aborts nccl.
 
         `for_group`: it takes all of the group. nccl tells of no death on this host, and ends no wait by itself.
         """
@@ -654,7 +654,7 @@ class ProcessComm(Comm):
             self.board.doing("computing")
 
     def _dead_peers(self) -> list[int]:
-        """Numbered in the whole run."""
+        """Returns the dead of this group by their ranks in the run."""
         return sorted(self.ranks[rank] for rank in {*self._ended_peers(), *self.lost()})
 
     def blocked(self, what: str, call: Callable[[], T]) -> T:

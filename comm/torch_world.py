@@ -282,7 +282,7 @@ def _payload(tensors: Sequence[Tensor]) -> int:
 
 
 def _on_host(tensor: Tensor) -> Tensor:
-    """It, or room for its entries."""
+    """Returns room on the host for the entries of a GPU's tensor, and a CPU's tensor itself."""
     return torch.empty_like(tensor, device="cpu") if tensor.is_cuda else tensor
 
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:  # it hands them out
 
 
 class Pending(Work):
-    """One of torch's, which a worker's device came to at `launched`."""
+    """Waits for work of torch's, which the worker's device came to at `launched`."""
 
     def __init__(
         self, comm: "ProcessComm", work: dist.Work | None, what: str, operation: Operation, launched: Mark

@@ -12,10 +12,10 @@ from torch._C._distributed_c10d import AllgatherOptions, Backend
 
 __all__ = ["AllgatherOptions", "Backend", "all_gather_into", "connect", "gloo", "group_of", "is_registered", "nccl"]
 
-# What torch's watchdog would do about a failure, this process does, and says who is to blame (docs/running.md).
+# This process ends a wait that fails, and says who is to blame. torch's watchdog would end it without a name.
 _NO_WATCHDOG = {
     "TORCH_NCCL_BLOCKING_WAIT": "1",  # no watchdog thread, and none of its monitor
-    # for who sets the first to 0: the watchdog ends no process, and asks nothing of our store, which takes the GIL
+    # Where somebody sets the first to 0, the watchdog still ends no process, and asks nothing of our store.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",
@@ -50,7 +50,7 @@ def gloo(store: dist.Store, rank: int, size: int, timeout: timedelta, device: An
 
 
 def nccl(store: dist.Store, rank: int, size: int, timeout: timedelta) -> "dist.ProcessGroupNCCL":
-    """Environment variables that the user has set stay."""
+    """Makes nccl's group. Environment variables that the user has set stay."""
     for variable, value in _NO_WATCHDOG.items():
         os.environ.setdefault(variable, value)
     options = dist.ProcessGroupNCCL.Options()

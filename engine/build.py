@@ -200,8 +200,7 @@ def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int 
     with given.naming(experiment):
         modules = _laid_out(experiment, strategy.split, model, plain_model)
     if layout.replicas > 1 and not strategy.needs_processes:
-        for part in modules:
-            check_process_group(part)
+        check_process_group(modules)
     precisions.check(experiment, strategy, sync)
     compiling.check(experiment, strategy, fabric)
     precision = Float32() if strategy.rounds_weights else strategy.precision
@@ -213,18 +212,7 @@ def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int 
     with given.naming(experiment):
         check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)  # what parts share is known now
         adapt.check(strategy, sync, modules, (experiment.strategy.name, experiment.sync.name))
-    if adapt.trainings > 1 and experiment.stop_at_target:
-        raise ConfigError(
-            f"stop_at_target=true: would end a run of adapt={experiment.choice('adapt').name} in its first training, "
-            "before there is anything to look at; choose stop_at_target=false, or adapt=none"
-        )
-    if given.of_kept(of_groups) and not adapt.prunes:
-        name = experiment.choice("adapt").name
-        raise ConfigError(
-            f"compress={experiment.choice('compress').name}: leaves out what adapt=pruned has taken out, and adapt="
-            f"{name} {'with adapt.rounds=0 ' if name == 'pruned' else ''}takes out nothing; choose adapt=pruned "
-            "with rounds, or compress=none"
-        )
+    _check_trainings(experiment, adapt, given.of_kept(of_groups))
     for part in modules:
         if not any(parameter.requires_grad for parameter in part.parameters()):
             raise ConfigError(f"model={experiment.model.name}: has no parameters to train")
@@ -290,6 +278,26 @@ def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int 
         allowed,
         callbacks,
     )
+
+
+def _check_trainings(experiment: Experiment, adapt: Adapt, of_kept: bool) -> None:
+    """Raises `ConfigError` for what asks of `adapt` another number of trainings than it has.
+
+    Args:
+        of_kept: Whether messages leave out what `adapt` takes out.
+    """
+    if adapt.trainings > 1 and experiment.stop_at_target:
+        raise ConfigError(
+            f"stop_at_target=true: would end a run of adapt={experiment.choice('adapt').name} in its first training, "
+            "before there is anything to look at; choose stop_at_target=false, or adapt=none"
+        )
+    if of_kept and not adapt.prunes:
+        name = experiment.choice("adapt").name
+        raise ConfigError(
+            f"compress={experiment.choice('compress').name}: leaves out what adapt=pruned has taken out, and adapt="
+            f"{name} {'with adapt.rounds=0 ' if name == 'pruned' else ''}takes out nothing; choose adapt=pruned "
+            "with rounds, or compress=none"
+        )
 
 
 def _laid_out(

@@ -337,7 +337,7 @@ class RealCompute:
         self._recent: deque[float] = deque(maxlen=_RECENT)
 
     def attach(self, module: nn.Module) -> None:
-        """Nothing of it is counted."""
+        """Counts nothing of the module: its passes take their own time."""
 
     def to_inputs(self, inputs: Tensor, passes: int) -> None:
         """They take their own time."""

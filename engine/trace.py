@@ -8,14 +8,20 @@ calls them, such as 2F0. Between steps (evaluation, checkpoints) nothing is show
 not what it does between them.
 Flow events ("s", "f") are arrows: a message, from its launch in the sender's thread to the end of its receipt in the
 receiver's. It has one where both ends are shown.
+
+Beside it each worker on a GPU writes what the GPU's streams do in a few steps, from torch's profiler.
 """
 
 import json
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, ParamSpec
+
+import torch
+from torch.profiler import ProfilerActivity, profile, schedule
 
 from ..comm.timeline import Blocked, Operation, Pass, blocked, last_launches
 from ..tracking.run_directory import write_atomically
@@ -23,6 +29,10 @@ from .meters import Report
 
 PROCESS = 1
 _ENCODER = json.JSONEncoder(separators=(",", ":"))
+# of the streams: the first steps, in which memory is taken and kernels are chosen; the steps that are kept
+LEFT_OUT, STEPS = 2, 3
+_ACTIVITIES = {"cuda": [ProfilerActivity.CPU, ProfilerActivity.CUDA]}
+P = ParamSpec("P")
 
 
 class Phase(NamedTuple):
@@ -228,3 +238,28 @@ def _names(reports: list[Report], process: str) -> Iterator[str]:
 
 def _name(report: Report) -> str:
     return f"{report.kind} {report.rank}"
+
+
+@contextmanager
+def streams_beside(
+    trace: Path | None, rank: int, device: torch.device, after_step: Callable[P, None]
+) -> Iterator[Callable[P, None]]:
+    """Writes `STEM-streams-RANK.json` beside the trace: kernels, copies and nccl of a worker's GPU in `STEPS` steps.
+
+    Yields what to call after each step in place of `after_step`.
+    """
+    activities = _ACTIVITIES.get(device.type)
+    if trace is None or activities is None:
+        yield after_step
+        return
+    file = str(trace.with_name(f"{trace.stem}-streams-{rank}.json"))
+    steps = schedule(skip_first=LEFT_OUT, wait=0, warmup=1, active=STEPS, repeat=1)
+    with profile(
+        activities=activities, schedule=steps, on_trace_ready=lambda done: done.export_chrome_trace(file)
+    ) as profiler:
+
+        def both(*told: P.args, **named: P.kwargs) -> None:
+            after_step(*told, **named)
+            profiler.step()
+
+        yield both

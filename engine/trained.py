@@ -91,7 +91,7 @@ class TrainedSet:
 
 
 class Vectors:
-    """The memory in which a sync mode keeps parameters: it exchanges vectors, and parameters are views of them.
+    """Follows the memory of parameters in sync modes that exchange vectors, of which the parameters are views.
 
     User code may put other memory under a parameter (`p.data = ...`, `model.to`). The vector then gets the new values,
     and the parameter is a view of it again. Otherwise the sync mode would exchange old values.

@@ -4,7 +4,6 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -34,7 +33,7 @@ from .parts import Parts
 from .phases import ends_of
 from .saving import Saving
 from .stop import StopAgreement
-from .streams import streams
+from .trace import streams_beside
 from .trained import TrainedSet
 from .witness import leave_together, watched
 from .worker import Worker, set_up, set_up_again
@@ -80,8 +79,7 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
         if worker.is_chief:
             _announce(worker, job, test)
         started()
-        with streams(assignment.trace, comm.rank, device) as stepped:
-            job.after_step = partial(_and_then, job.after_step, stepped)
+        with streams_beside(assignment.trace, comm.rank, device, job.after_step) as job.after_step:
             done = train(job)
         earlier: list[dict[str, int]] = []  # memory by kind, with models before
         while done == job.until < job.steps and job.stopped is None:
@@ -278,11 +276,6 @@ def _before_step(worker: Worker, meanwhile: While, job: Job, step: int) -> None:
     _drain(worker, job)
     with worker.comm.ledger.aside():
         meanwhile.before_step(step)
-
-
-def _and_then(after_step: Callable[..., None], then: Callable[[], None], *told: Any) -> None:
-    after_step(*told)
-    then()
 
 
 def _after_step(

@@ -46,7 +46,7 @@ from .exchange.clip import Clip, Shared
 from .exchange.clip.base import NORM
 from .exchange.collectives import Fabric
 from .exchange.collectives.base import added
-from .exchange.elementwise import check_elementwise
+from .exchange.elementwise import check_elementwise, check_rows
 from .exchange.start_alike import start_alike
 from .external.fsdp_memory import Account, Group, held_bytes, padded, stated
 
@@ -88,11 +88,7 @@ class TorchFSDP(Strategy):
         check_elementwise(optimizer, "strategy=torch_fsdp", "strategy=data_parallel")
 
     def split(self, model: nn.Module) -> list[nn.Module]:
-        for name, parameter in model.named_parameters():
-            if parameter.dim() == 0:
-                raise LayoutError(
-                    f"strategy=torch_fsdp: parameter {name} is one number, FSDP2 cuts up rows; give it the shape [1]"
-                )
+        check_rows(model, "strategy=torch_fsdp")
         dtypes = sorted({str(parameter.dtype) for parameter in model.parameters()})
         if len(dtypes) > 1:
             raise LayoutError(

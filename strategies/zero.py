@@ -48,7 +48,7 @@ from .base import Batch, BeforeBackward, Cost, Loss, Memory, Pass, State, Strate
 from .errors import LayoutError
 from .exchange.clip import ByNorm, Clip
 from .exchange.collectives import Fabric
-from .exchange.elementwise import check_elementwise
+from .exchange.elementwise import check_elementwise, check_rows
 from .exchange.start_alike import start_alike
 from .external.deepspeed_memory import Account, stated
 from .external.deepspeed_ops import build_ops, end_with_parent
@@ -169,11 +169,7 @@ class Zero(Strategy):
             )
 
     def split(self, model: nn.Module) -> list[nn.Module]:
-        for name, parameter in model.named_parameters():
-            if parameter.dim() == 0:
-                raise LayoutError(
-                    f"strategy=zero: parameter {name} is one number, and DeepSpeed cuts up rows. Give it the shape [1]"
-                )
+        check_rows(model, "strategy=zero")
         self.frozen = [each.numel() for each in model.parameters() if not each.requires_grad]
         return [model.to(DTYPES[self.precision.name])]
 

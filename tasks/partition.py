@@ -53,7 +53,7 @@ class Partition(ABC):
         raise AssertionError(f"{type(self).__name__} deals each epoch anew")
 
     def sizes(self) -> set[int]:
-        """The numbers of samples that a replica takes in a step of the run."""
+        """Returns the numbers of samples that a replica takes in a step of the run."""
         return {self.size(step, replica) for step in range(self.steps_per_epoch) for replica in range(self.replicas)}
 
     @cached_property

@@ -113,10 +113,10 @@ MUTATIONS = [
     ),
     # -- nccl
     Mutation(
-        "engine/streams.py",
-        "        yield of.step\n",
-        "        yield lambda: None\n",
-        "tests/engine/test_streams.py -m slow",
+        "engine/trace.py",
+        "            profiler.step()\n",
+        "            pass\n",
+        "tests/engine/test_trace_streams.py -m slow",
     ),
     Mutation(
         "comm/process.py",

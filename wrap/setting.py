@@ -65,7 +65,7 @@ def check_model(model: nn.Module, workers: int) -> None:
             )
     state_of(model)
     if workers > 1:
-        check_process_group(model)
+        check_process_group([model])
 
 
 def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:

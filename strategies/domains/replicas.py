@@ -77,9 +77,9 @@ class Across:
             self.counts = True
 
 
-def check_process_group(model: nn.Module) -> None:
+def check_process_group(parts: Sequence[nn.Module]) -> None:
     """Refuses torch's SyncBatchNorm, which exchanges nothing without torch's process group. Raises `LayoutError`."""
-    for name, layer in model.named_modules():
+    for name, layer in (each for part in parts for each in part.named_modules()):
         if isinstance(layer, nn.SyncBatchNorm):
             raise LayoutError(
                 f"model: {name or 'it'} is torch's SyncBatchNorm, and would see one replica's batch alone. Choose "

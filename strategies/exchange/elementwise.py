@@ -15,6 +15,15 @@ from torch.optim import Optimizer
 from ..errors import LayoutError
 
 
+def check_rows(model: nn.Module, setting: str) -> None:
+    """Raises `LayoutError` for a parameter without rows, which `setting` would cut up."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 0:
+            raise LayoutError(
+                f"{setting}: parameter {name} is one number, and has no rows to cut up. Give it the shape [1]"
+            )
+
+
 def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
     """Raises `LayoutError` unless a few steps on a matrix equal the same on pieces of it.
 

@@ -9,7 +9,7 @@ import torch.distributed as dist
 
 
 class Stream:
-    """What this worker's GPU does, in order."""
+    """Keeps what this worker's GPU does, in order."""
 
     def __init__(self, comm):
         self.comm, self.after = comm, []
@@ -58,7 +58,7 @@ class Work:
         return True
 
     def get_future(self):
-        """Of a GPU's, which is complete at once: whoever asks for its value waits in the stream."""
+        """Is complete at once, as a GPU's future is: whoever asks for its value waits in the stream."""
         self.wait()
         future = torch.futures.Future()
         future.set_result([self.tensor])
@@ -74,7 +74,7 @@ class Nccl:
         return self._launched(tensors[0], lambda parts: torch.stack(parts).amax(0))
 
     def broadcast(self, tensors, opts):
-        """Without work, as torch's own functions ask for it."""
+        """Returns no work, as torch's own functions ask for it."""
         self._launched(tensors[0], lambda parts: parts[opts.rootRank]).wait()
 
     def _launched(self, tensor, reduce):
@@ -86,7 +86,7 @@ class Nccl:
 
 
 def on_gpus(comm):
-    """`comm` takes its worker for one on a GPU from now on; returns its group of nccl."""
+    """Has `comm` take its worker for one on a GPU from now on. Returns its group of nccl."""
     stream = Stream(comm)
     group = Nccl(comm, stream)
     object.__setattr__(comm._worker, "event", stream.event)

@@ -42,13 +42,13 @@ def test_what_cannot_be_compiled_is_refused_by_name(asked: str, said: str) -> No
 
 
 class Clock:
-    """In place of the one that torch tells of compilations."""
+    """Stands in for the clock that torch tells of compilations."""
 
     seconds = 0.0
 
 
 class Doubles(nn.Module):
-    """It counts its batches, as batch norm does."""
+    """Counts its batches, as batch norm does."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -549,7 +549,7 @@ def test_a_worker_is_slowed_by_what_it_computes_itself() -> None:
 
 
 class Gpu(Clock):
-    """Its clock, where kernels take their time after they were launched."""
+    """Has kernels take their time after they were launched."""
 
     kernels = 0.0
 

@@ -7,17 +7,19 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity
 
-from paceline.engine import streams as module
-from paceline.engine.streams import streams
+from paceline.engine import trace as module
+from paceline.engine.trace import streams_beside
 
 CPU = torch.device("cpu")
 
 
 def train(trace: Path | None, steps: int) -> None:
-    with streams(trace, 1, CPU) as stepped:
-        for _ in range(steps):
+    done: list[int] = []
+    with streams_beside(trace, 1, CPU, done.append) as after_step:
+        for step in range(steps):
             torch.ones(2, 2) @ torch.ones(2, 2)
-            stepped()
+            after_step(step)
+    assert done == [*range(steps)]
 
 
 @pytest.mark.slow
