@@ -92,17 +92,22 @@ class Feed:
 
     @contextmanager
     def reading(self) -> Iterator[None]:
-        """While batches are taken. At its end the processes end. Raises LoaderError where one has ended before, which
-        torch says by an exception wherever this process is.
+        """Ends the processes after batches were taken. Raises LoaderError where one has ended before, which torch says
+        once, by an exception wherever this process is.
         """
         try:
             yield
         except RuntimeError as error:
-            if isinstance(error, LoaderError) or not str(error).startswith("DataLoader worker"):
+            if isinstance(error, LoaderError) or not _is_of_torch(error):
                 raise
             raise self._lost(error) from error
         finally:
-            self.close()
+            try:
+                self.close()
+            except RuntimeError as error:
+                if not _is_of_torch(error):
+                    raise
+                self.close()
 
     def close(self) -> None:
         """The processes end."""
@@ -123,6 +128,11 @@ class Feed:
             timeout=self._timeout,
         )
         return iter(loader)
+
+
+def _is_of_torch(error: RuntimeError) -> bool:
+    """Returns True for what torch raises when a process that reads ahead has ended."""
+    return str(error).startswith("DataLoader worker")
 
 
 class _Caught(Dataset[Taken | _Failed]):

@@ -4,8 +4,9 @@ import os
 import random
 import signal
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 import pytest
@@ -15,6 +16,7 @@ from short_runs import QUICK, Start
 from torch import Tensor
 
 from paceline import engine
+from paceline.engine import feed as feeds
 from paceline.engine.errors import LoaderError
 from paceline.engine.feed import Batches, Feed
 from paceline.tasks.base import DataSpec, Split, Taken
@@ -116,6 +118,27 @@ def test_a_process_that_ended_while_it_handed_a_batch_over_is_that_error_too(err
     ahead._ahead = handing_over()
     with pytest.raises(LoaderError, match="the batch of step 1 was not read"):
         ahead.take(1)
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_torch_says_while_the_processes_are_ended_hides_no_error(
+    fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    says = iter([RuntimeError("DataLoader worker (pid 7) is killed by signal: Killed.")])
+    shut_down = feeds.shut_down
+
+    def interrupted(ahead: Iterator[Any]) -> None:
+        for each in says:
+            raise each
+        shut_down(ahead)
+
+    monkeypatch.setattr(feeds, "shut_down", interrupted)
+    ahead = feed(1, Augmented())
+    with pytest.raises(LoaderError) if fails else nullcontext(), ahead.reading():
+        ahead.take(0)
+        if fails:
+            raise LoaderError("the first word")
+    assert ahead._ahead is None
 
 
 def test_what_lies_in_memory_is_read_ahead_too() -> None:
