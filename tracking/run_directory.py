@@ -262,6 +262,8 @@ def writing(path: Path) -> Iterator[None]:
         yield
     except NotRegularError as error:
         raise CorruptRunError(f"{path} {error}") from None
+    except IsADirectoryError:  # where a file of a run was
+        raise CorruptRunError(f"{path} is a directory") from None
     except OSError as error:
         raise StorageError(
             f"cannot write {path}: {error.strerror or error}; what was written before is kept"

@@ -258,12 +258,11 @@ def _loads(arguments: list[str]) -> str:
     """Returns whether this cache's folder is trusted to load a library from; no compiler is needed."""
     import json
 
-    from paceline.comm import native
-    from paceline.comm.private import private
+    from paceline.comm.private import private, user_cache
 
     os.environ["XDG_CACHE_HOME"] = arguments[0]
     try:
-        private(native._place())
+        private(user_cache("native"))
     except OSError as error:
         return json.dumps([1, str(error)])
     return json.dumps([0, ""])

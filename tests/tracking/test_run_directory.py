@@ -261,6 +261,14 @@ def test_a_damaged_summary_has_exit_code_7_and_is_named(run, text):
     assert damaged.value.exit_code == 7
 
 
+@pytest.mark.parametrize("change", [lambda run: run.forget_summary(), lambda run: run.write_summary({"loss": 1.0})])
+def test_a_directory_in_place_of_the_summary_has_exit_code_7_and_is_named(run, change):
+    run.summary.mkdir()
+    with pytest.raises(CorruptRunError, match=r"summary\.json is a directory") as damaged:
+        change(run)
+    assert damaged.value.exit_code == 7
+
+
 def test_config_and_environment_are_written_under_their_names(run):
     run.write_config("model: mlp\n")
     run.write_environment({"python": "3"})
