@@ -611,13 +611,16 @@ class ProcessComm(Comm):
     def elapse(self, seconds: float) -> None:
         time.sleep(seconds)
 
-    def wait_for_work(self, work: dist.Work, what: str, since: Mark | None, looks: bool = False) -> None:
+    def wait_for_work(
+        self, work: dist.Work, what: str, since: Mark | None, looks: bool = False, message: bool = False
+    ) -> None:
         """Waits for work of torch's. `since`: computing before it was this worker's own; None: that has ended.
 
-        `looks`: on CPUs, now and then if others call something else; on GPUs always.
+        `looks`: on CPUs, now and then if others call something else; on GPUs always. `message`: gloo's, of hosts,
+        which is complete only in a wait (pytorch #30723) and fails by itself.
         Raises `HangError`, `PeerLostError` or `MessageError`.
         """
-        if self._worker.event is not None:
+        if self._worker.event is not None and not message:
             if since is not None:
                 self.times(since)
             self._poll(work.is_completed, what)

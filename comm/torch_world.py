@@ -187,7 +187,7 @@ class _CountedGroup(dist.ProcessGroup):
         at = NEVER if primitive == "recv" else comm.roughly(launched)
         work = comm.blocked(what, launch) or _InStream(comm.mark(), launched)
         operation = comm.timeline.launched(f"{self._channel}{way}", primitive, at)
-        return _Counted(comm, work, what, operation, launched, then)
+        return _Counted(comm, work, what, operation, launched, then, message=bool(way))
 
 
 class _Counted(dist.Work):
@@ -201,17 +201,18 @@ class _Counted(dist.Work):
         operation: Operation,
         launched: Mark,
         then: Callable[[], None],
+        message: bool,
     ) -> None:
         super().__init__()
         self._comm, self._work, self._what, self._operation = comm, work, what, operation
-        self._launched, self._then = launched, then
+        self._launched, self._then, self._message = launched, then, message
         self._waited = False
 
     def wait(self, timeout: timedelta = timedelta(0)) -> bool:
         if not self._waited:
             comm, work = self._comm, self._work
             since = work.since if isinstance(work, _InStream) else comm.mark()
-            comm.wait_for_work(work, self._what, since)
+            comm.wait_for_work(work, self._what, since, message=self._message)
             self._then()
             launch, start, end = comm.times(self._launched, since, comm.mark())
             comm.timeline.add(self._operation, start, end, None if self._operation.launch == NEVER else launch)

@@ -119,6 +119,12 @@ MUTATIONS = [
         "tests/engine/test_trace_streams.py -m slow",
     ),
     Mutation(
+        "comm/torch_world.py",
+        "launched, then, message=bool(way))",
+        "launched, then, message=False)",
+        "tests/comm/test_nccl.py -k torchs_pipelines",
+    ),
+    Mutation(
         "comm/process.py",
         "            self._poll(work.is_completed, what)\n            self.blocked",
         "            self.blocked",

@@ -124,6 +124,24 @@ def test_a_death_that_a_library_waits_for_is_named_at_the_end_of_the_step(worker
     assert told == {"said": "worker 0 lost a peer with its GPU busy: worker 1 has died", "code": 4, "aborted": 1}
 
 
+def pass_messages(comm):
+    on_gpus(comm)
+    torch_world(comm)
+    came = torch.zeros(3)
+    if comm.rank == 0:
+        dist.send(torch.ones(3), dst=1)
+        dist.recv(came, src=1)
+    else:
+        dist.recv(came, src=0)
+        dist.send(came + 1, dst=0)
+    return came
+
+
+def test_messages_of_torchs_pipelines_arrive_though_gloo_calls_none_of_them_complete(workers):
+    first, second = workers(2, pass_messages, timeout=10.0)
+    assert first.tolist() == [2.0] * 3 and second.tolist() == [1.0] * 3
+
+
 def call_otherwise(comm):
     nccl = warmed_up(comm)
     with pytest.raises(MessageError) as caught:
