@@ -171,7 +171,16 @@ def memory_by_kind(card: Card) -> Iterator[Row]:
         )
         stated, measured = summary["predicted"]["memory"], summary["memory"]
         said = ", ".join(f"{kind} {mib(stated[kind])} / {mib(measured[kind])}" for kind in stated)
-        yield Row(f"memory of {name}, MiB stated / measured", said, f"allocator's peak {mib(measured['process_peak'])}")
+        yield Row(f"memory of {name}, MiB stated / measured", said, peak(summary))
+
+
+def peak(summary: dict[str, Any]) -> str:
+    """Says what the run had at its peak: of the card, where it ran on one, and of the host."""
+    held = summary["memory"]
+    host = f"the process's peak {mib(held['process_peak'])} MiB"
+    if "device_peak" not in held:
+        return host
+    return f"the allocator's peak {mib(held['device_peak'])} of {mib(held['device_reserved'])} MiB reserved, {host}"
 
 
 def mib(size: float) -> str:
@@ -302,8 +311,7 @@ def largest(card: Card) -> Iterator[Row]:
 def pool_beside_deepspeed(card: Card) -> Iterator[Row]:
     for how in (POOL, WITH):
         summary = card.train(f"pool-{len(how)}", *how, *card.gpt("400m"), "optimizer=adam", f"steps={card.steps}")
-        peak = mib(summary["memory"]["process_peak"])
-        yield Row(f"gpt_400m, {' '.join(how)}, fp32", f"{1e3 * step_of(summary):.0f} ms", f"peak {peak} MiB")
+        yield Row(f"gpt_400m, {' '.join(how)}, fp32", f"{1e3 * step_of(summary):.0f} ms", peak(summary))
 
 
 Finds = Callable[[Card], Iterator[Row]]

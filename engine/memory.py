@@ -271,3 +271,13 @@ def other(kinds: Mapping[str, int], device: torch.device, before: int) -> int:
         held = sum(size for kind, size in kinds.items() if not kind.startswith("host_"))
         return max(torch.cuda.max_memory_allocated(device) - held, 0)
     return max(process_peak() - before - sum(kinds.values()), 0)
+
+
+def device_peaks(device: torch.device) -> dict[str, int]:
+    """Bytes that torch's allocator had given out on a GPU at the peak, and had taken from CUDA; {} for a CPU."""
+    if device.type != "cuda":
+        return {}
+    return {
+        "device_peak": torch.cuda.max_memory_allocated(device),
+        "device_reserved": torch.cuda.max_memory_reserved(device),
+    }

@@ -125,7 +125,7 @@ def _kinds(
 def _with_process(kinds: dict[str, int], device: torch.device, resident: int | None) -> dict[str, int]:
     if resident is not None:
         kinds = {**kinds, "other": memory.other(kinds, device, resident)}
-    return {**kinds, "process_peak": memory.process_peak()}
+    return {**kinds, **memory.device_peaks(device), "process_peak": memory.process_peak()}
 
 
 def _labels(worker: Worker, job: Job) -> list[list[int]] | None:

@@ -69,6 +69,15 @@ def test_a_row_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch, tmp_pa
     ]
 
 
+def test_the_peak_of_a_card_is_not_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    gpu = importlib.import_module("benchmarks.gpu")
+    held = {"process_peak": 4 * 2**20}
+    assert gpu.peak({"memory": held}) == "the process's peak 4 MiB"
+    card = {"device_peak": 2 * 2**20, "device_reserved": 3 * 2**20}
+    assert gpu.peak({"memory": held | card}) == "the allocator's peak 2 of 3 MiB reserved, the process's peak 4 MiB"
+
+
 @pytest.mark.timeout(1800)  # some ten minutes for each of the two slices
 @pytest.mark.slow
 @pytest.mark.parametrize("part", [1, 2])

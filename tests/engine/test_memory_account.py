@@ -11,7 +11,7 @@ from torch import Tensor
 
 import paceline.conf
 from paceline import engine
-from paceline.engine import memory
+from paceline.engine import memory, outcome
 from paceline.strategies.errors import LayoutError
 
 CONF = Path(next(iter(paceline.conf.__path__)))
@@ -255,3 +255,10 @@ def test_sparse_momentum_is_counted_by_what_it_holds() -> None:
     """It has no storage of its own, but for its indices and its values."""
     sparse = torch.sparse_coo_tensor(torch.tensor([[0, 2, 3]]), torch.ones(3, 4), (5, 4), check_invariants=True)
     assert memory.held([sparse, torch.zeros(2)]) == 3 * 8 + 3 * 4 * 4 + 2 * 4
+
+
+def test_a_card_tells_what_its_allocator_gave_out_and_what_it_took(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda _: 100)
+    monkeypatch.setattr(torch.cuda, "max_memory_reserved", lambda _: 128)
+    held = outcome._with_process({"parameters": 60, "host_optimizer": 500}, torch.device("cuda"), 0)
+    assert (held["other"], held["device_peak"], held["device_reserved"]) == (40, 100, 128)
