@@ -21,7 +21,7 @@ from .calling import Verdict, sees_norms
 from .data_sums import check_data, sums_of
 from .dates import Dates
 from .evaluations import Evaluations
-from .failures import lack_of_gpu
+from .failures import fills_gpu, lack_of_gpu
 from .feed import Batches, Feed
 from .gauges import gauges_of
 from .gradient_norms import GradientNorms
@@ -49,7 +49,9 @@ def work(
     """Take part in the run until its end. `started` is called once this worker will train, or serve, next."""
     try:
         _work(assignment, parts, comm, device, started)
-    except torch.OutOfMemoryError as error:
+    except RuntimeError as error:
+        if not (isinstance(error, torch.OutOfMemoryError) or fills_gpu(error)):
+            raise
         raise lack_of_gpu(error, assignment.predicted.memory) from error
 
 

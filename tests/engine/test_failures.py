@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 
-from paceline.comm import HangError
+from paceline.comm import HangError, PeerLostError
 from paceline.engine import work as engine_work
 from paceline.engine.blame import said
 from paceline.engine.errors import ConfigError, MachineError, WorkerFailedError
@@ -151,15 +151,31 @@ def test_a_full_gpu_is_told_with_what_the_plan_holds_by_kind_and_a_way_out() -> 
     assert describe(lack)["exit_code"] == 3
 
 
-def test_a_worker_whose_gpu_is_full_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    def overflow(*_: object) -> None:
-        raise torch.OutOfMemoryError("CUDA out of memory")
+FULL = (
+    torch.OutOfMemoryError("Allocation on device"),
+    RuntimeError("CUDA error: out of memory"),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+)
 
-    monkeypatch.setattr(engine_work, "_work", overflow)
+
+@pytest.mark.parametrize("full", FULL, ids=str)
+def test_a_worker_whose_gpu_is_full_says_so(full: RuntimeError, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine_work, "_work", lambda *_: fail(full))
+    with pytest.raises(MachineError, match=r"By the plan a worker holds 1\.0 GiB: parameters 1\.0 GiB"):
+        worked()
+
+
+def test_what_a_worker_says_of_another_ones_memory_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = PeerLostError("worker 0 lost a peer: CUDA error: out of memory")
+    monkeypatch.setattr(engine_work, "_work", lambda *_: fail(lost))
+    with pytest.raises(PeerLostError):
+        worked()
+
+
+def worked() -> None:
     assignment: Any = SimpleNamespace(predicted=Predicted(None, {"parameters": 2**30}))
     nothing: Any = None
-    with pytest.raises(MachineError, match=r"By the plan a worker holds 1\.0 GiB: parameters 1\.0 GiB"):
-        engine_work.work(assignment, nothing, nothing, torch.device("cpu"))
+    engine_work.work(assignment, nothing, nothing, torch.device("cpu"))
 
 
 LACKS = {
