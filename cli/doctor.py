@@ -119,7 +119,8 @@ def _meet(device: str) -> Finding:
     store = serve_store(0)
     comm = connect(store.endpoint, 0, 1, SECONDS, torch.device(device))
     value = torch.ones(1, device=device)
-    comm.all_reduce(value)
+    # not comm.all_reduce: one worker has nobody to call, and makes no group
+    comm.make_group(comm.store, comm.rank, comm.size).allreduce([value]).wait()
     comm.close()
     store.close()
     return Finding(value.item() == 1, f"workers meet over loopback and exchange {device} tensors")

@@ -29,6 +29,19 @@ def test_it_tells_of_everything_and_builds_and_writes_nothing(paceline, here: Pa
     assert not list(here.iterdir())
 
 
+@pytest.mark.parametrize("device", ["gloo", "nccl"])
+def test_a_group_that_cannot_be_made_does_not_work(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_group(*_: object) -> None:
+        raise RuntimeError("no network")
+
+    monkeypatch.setattr("paceline.comm.groups.Groups.over", no_group)
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr(doctor, "_meet", lambda _, meet=doctor._meet: meet("cpu"))
+    look = {check.name: check.look for check in CHECKS}[device]
+    with pytest.raises(RuntimeError, match="no network"):
+        look()
+
+
 def broken() -> doctor.Finding:
     raise RuntimeError("no such thing\nsecond line")
 
