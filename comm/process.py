@@ -688,6 +688,7 @@ class ProcessComm(Comm):
         """Leave the run; others do not take it for a death."""
         while self._worker.closing:
             self._worker.closing.pop()()
+        self._worker.groups.abort()  # all is over: else nccl ends by itself as Python does, with a warning, or waits
         while self._worker.processes:
             os.close(self._worker.processes.popitem()[1])
         self._worker.sockets.close()

@@ -222,6 +222,16 @@ def test_an_abort_that_fails_hides_no_error():
     assert failing.abort.call_count == 1
 
 
+def leave(comm):
+    nccl = on_gpus(comm)
+    comm.close()
+    return nccl.aborted
+
+
+def test_whoever_leaves_ends_its_communicators(workers):
+    assert workers(1, leave) == [1]
+
+
 class Made:
     """Stands in for torch's group of nccl, which builds for CPUs lack."""
 
