@@ -136,7 +136,8 @@ def _cuda() -> Finding:
 
     devices = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
     if not devices:
-        return Finding(False, "no CUDA device; workers train on the CPU")
+        why = ", and this torch is built for CPUs" if not torch.backends.cuda.is_built() else ""
+        return Finding(False, f"no CUDA device{why}; workers train on the CPU")
     return Finding(True, ", ".join(f"{device.name} {device.total_memory / GIB:.0f} GiB" for device in devices))
 
 

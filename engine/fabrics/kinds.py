@@ -43,6 +43,12 @@ class Fabric:
         if (machine := hardware.machine) is not None:
             return torch.device("cuda" if machine.devices and hardware.device != "cpu" else "cpu")
         gpus, workers = torch.cuda.device_count(), self.workers_here(layout)
+        if hardware.device == "cuda" and workers and not gpus:
+            why = ", as it is built for CPUs" if not torch.backends.cuda.is_built() else ""
+            raise ConfigError(
+                f"hardware.device=cuda: torch finds no GPU on this host{why}. Choose hardware.device=cpu, or see "
+                "paceline doctor"
+            )
         if hardware.device == "cuda" and gpus < workers and not self._has_own_gpu(gpus):
             raise ConfigError(
                 f"hardware.device=cuda: {self.who_needs_gpus(workers)}, and it has {gpus}. Start at most {gpus} "

@@ -82,6 +82,14 @@ def test_too_few_gpus_are_refused_and_auto_says_that_they_stay_idle(monkeypatch:
     assert not fabric.device_notes(EXPERIMENT, layout(16), device)
 
 
+def test_a_host_without_gpus_is_told_apart_from_one_with_too_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 0)
+    for built, why in ((True, ""), (False, ", as it is built for CPUs")):
+        monkeypatch.setattr(torch.backends.cuda, "is_built", lambda built=built: built)
+        with pytest.raises(ConfigError, match=f"^hardware.device=cuda: torch finds no GPU on this host{why}. Choose"):
+            ThisHost().device(CUDA, layout(2))
+
+
 def test_a_launcher_that_gives_each_process_its_own_gpu_is_believed_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 1)
     started(monkeypatch, 9, 16, 8)
