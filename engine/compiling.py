@@ -9,6 +9,7 @@ import os
 import shutil
 import sysconfig
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,11 @@ def check_machine(experiment: Experiment, device: torch.device) -> None:
         return
     if why := unsupported():
         raise MachineError(f"compile=true: {why}. Choose compile=false or another Python")
+    if device.type == "cuda" and find_spec("triton") is None:
+        raise MachineError(
+            "compile=true: torch.compile makes code for GPUs by Triton, and the package triton is not installed. "
+            "Install the one that your torch asks for (pip show torch), or choose compile=false"
+        )
     names = [os.environ.get("CXX") or "g++"] if device.type == "cpu" else [os.environ.get("CC") or "gcc", "clang"]
     if not any(map(shutil.which, names)):
         raise MachineError(

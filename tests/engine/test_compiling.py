@@ -110,9 +110,9 @@ def test_what_is_compiled_in_a_step_takes_no_time_of_the_step() -> None:
     assert meter.seconds == 2.0 and [end - start for start, end, _ in meter.steps] == [1.0, 1.0]
 
 
-def lacks(said: str) -> None:
+def lacks(said: str, device: torch.device = CPU) -> None:
     with pytest.raises(MachineError, match=said):
-        check_machine(compose([*HERE]), CPU)
+        check_machine(compose([*HERE]), device)
 
 
 def test_a_machine_that_cannot_compile_is_refused_with_what_to_install(monkeypatch, tmp_path: Path) -> None:
@@ -126,6 +126,9 @@ def test_a_machine_that_cannot_compile_is_refused_with_what_to_install(monkeypat
     monkeypatch.setattr(compiling.sysconfig, "get_path", lambda _: str(tmp_path))
     lacks("no Python.h here. .*python3-dev")
     (tmp_path / "Python.h").touch()
+    check_machine(compose([*HERE]), CPU)
+    monkeypatch.setattr(compiling, "find_spec", lambda name: None)
+    lacks("package triton is not installed", torch.device("cuda"))
     check_machine(compose([*HERE]), CPU)
 
 
