@@ -8,6 +8,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
+from weakref import finalize
 
 import torch
 from torch import Tensor
@@ -151,6 +152,8 @@ class _Stream(Copier):
             runtime: Any = torch.cuda.cudart()
             storage = tensor.untyped_storage()
             torch.cuda.check_error(runtime.cudaHostRegister(storage.data_ptr(), storage.nbytes(), 0))
+            # else CUDA takes later memory at this address for pinned, and copies from the pages that were here
+            finalize(storage, runtime.cudaHostUnregister, storage.data_ptr()).atexit = False
 
 
 class _StreamCopy(Copy):

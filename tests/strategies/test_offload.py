@@ -4,6 +4,7 @@ import threading
 import weakref
 from dataclasses import dataclass, field
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -729,6 +730,25 @@ def test_the_delayed_update_refuses_other_sync_modes_and_says_why():
 
 
 # -- CUDA
+
+
+def test_memory_is_pinned_once_and_no_longer_than_it_lives(monkeypatch):
+    pinned: list[int] = []
+    runtime = SimpleNamespace(
+        cudaHostRegister=lambda at, size, flags: pinned.append(at), cudaHostUnregister=lambda at: pinned.remove(at)
+    )
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: runtime)
+    monkeypatch.setattr(torch.cuda, "check_error", lambda _: None)
+    monkeypatch.setattr(Tensor, "is_pinned", lambda tensor: tensor.untyped_storage().data_ptr() in pinned)
+    layer, copier = nn.Linear(4, 4, bias=False), object.__new__(pools._Stream)
+    for _ in range(2):
+        copier.pin(layer.weight.detach())
+    assert pinned == [layer.weight.data_ptr()]
+    flat = layer.weight.detach().view(-1)
+    del layer
+    assert pinned == [flat.data_ptr()]
+    del flat
+    assert pinned == []
 
 
 @pytest.mark.gpu
