@@ -123,6 +123,7 @@ def test_cores_are_shared_by_the_processes_of_one_host(monkeypatch: pytest.Monke
     assert share_of_cores(fabric_of(EXPERIMENT).processes_here(layout(16))) == 2
 
 
+@pytest.mark.gpu
 @needs_gpu
 @pytest.mark.slow
 @pytest.mark.parametrize("sync", ["asp", "parameter_server", "easgd_async", "fedavg"])
