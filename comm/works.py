@@ -59,11 +59,14 @@ class Copied(Work):
     """`work` fills `arrived`, on the host, which a wait copies to `tensor`, on a GPU."""
 
     def __init__(self, work: Work, arrived: Tensor, tensor: Tensor) -> None:
-        self._work, self._arrived, self._tensor = work, arrived, tensor
+        self._work, self._tensor = work, tensor
+        self._arrived: Tensor | None = arrived
 
     def wait(self) -> None:
         self._work.wait()
-        self._tensor.copy_(self._arrived)
+        if self._arrived is not None:  # a second wait leaves `tensor` as it is by then
+            self._tensor.copy_(self._arrived)
+            self._arrived = None
 
 
 class Done(Work):

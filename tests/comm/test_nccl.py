@@ -15,6 +15,7 @@ from nccl_stub import on_gpus
 from paceline.comm import HangError, MessageError, PeerLostError
 from paceline.comm.groups import Groups
 from paceline.comm.torch_world import torch_world
+from paceline.comm.works import Copied
 from paceline.compat import process_groups
 from paceline.engine.meters import Meter
 from paceline.strategies.torch_ddp import TorchDDP
@@ -220,6 +221,15 @@ def test_an_abort_that_fails_hides_no_error():
     made.abort()
     made.abort()
     assert failing.abort.call_count == 1
+
+
+def test_what_came_by_way_of_the_host_is_copied_once():
+    work, tensor = Mock(), torch.zeros(2)
+    copied = Copied(work, torch.ones(2), tensor)
+    copied.wait()
+    tensor += 1
+    copied.wait()
+    assert tensor.tolist() == [2.0, 2.0]
 
 
 def leave(comm):
