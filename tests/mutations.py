@@ -150,7 +150,7 @@ MUTATIONS = [
     ),
     Mutation(
         "comm/torch_world.py",
-        "            comm.wait_for_work(work, self._what, since)\n",
+        "            comm.wait_for_work(work, self._what, since, message=self._message)\n",
         "            work.wait()\n",
         "tests/comm/test_nccl.py -k dead_peer",
     ),
