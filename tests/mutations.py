@@ -530,6 +530,12 @@ MUTATIONS = [
         "tests/wrap/test_steps.py -k 'apart and other_weights'",
     ),
     Mutation(
+        "wrap/run.py",
+        "        self.gradients.compare_weights(self.steps)  # the script",
+        "        # the script",
+        "tests/wrap/test_steps.py -k 'apart and at_its_end'",
+    ),
+    Mutation(
         "engine/trained.py",
         "            if each.requires_grad:\n                raise",
         "            if False:\n                raise",
