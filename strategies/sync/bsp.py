@@ -268,7 +268,8 @@ class BSP(Sync):
                 self._shards.land(unused)
             for bucket in self._buckets:
                 for i in bucket.parameters:
-                    self._params[i].grad = None if i in unused else bucket.views[i]
+                    # a tensor of its own: a script may give it other memory (p.grad.data = ...)
+                    self._params[i].grad = None if i in unused else bucket.views[i].detach()
         self._finished = True
 
     def update(self) -> None:
