@@ -1,5 +1,6 @@
 """One validated, frozen description of an experiment: everything a run depends on. No torch here: it must be quick."""
 
+import json
 from collections.abc import Iterable
 from importlib.resources import files
 from math import ceil
@@ -355,9 +356,12 @@ def no_such_key(key: str) -> str:
 def explain(error: ValidationError, prefix: str = "") -> str:
     """pydantic's findings as key path, value and rule, one a line."""
     rules: dict[str, dict[str, None]] = {}  # in order, each once
-    for finding in error.errors():
-        path = ".".join(str(piece) for piece in finding["loc"] if not _is_tag(piece))
-        path = ".".join(piece for piece in (prefix, path) if piece)
+    hints: dict[str, str] = {}
+    found = error.errors()
+    paths = [".".join(str(p) for p in (prefix, *each["loc"]) if p != "" and not _is_tag(p)) for each in found]
+    for finding, path in zip(found, paths, strict=True):
+        if finding["type"] == "string_type" and any(each.startswith(f"{path}.") for each in paths):
+            continue  # a list, whose entries are what is wrong
         if finding["type"] == "extra_forbidden":
             what, rule = path, no_such_key(path)
         elif finding["type"] == "missing":
@@ -371,8 +375,10 @@ def explain(error: ValidationError, prefix: str = "") -> str:
         else:
             said = finding["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
             what, rule = f"{path}={finding['input']!r}", said
+            if finding["type"] == "string_type" and isinstance(finding["input"], bool | int | float):
+                hints[what] = f". Write a name in quotes: {json.dumps(str(finding['input']))}"
         rules.setdefault(what, {})[rule] = None
-    return "\n".join(f"{what}: {_alternatives(those)}" for what, those in rules.items())
+    return "\n".join(f"{what}: {_alternatives(those)}{hints.get(what, '')}" for what, those in rules.items())
 
 
 def _alternatives(rules: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ class MissingToolError(RuntimeError):
 
 
 class TooFewClientsError(RuntimeError):
-    """So many clients are lost that no round can have its threshold again."""
+    """So many workers are lost that no round can be secure, or robust, as it was asked to be."""
 
     exit_code = 4
 

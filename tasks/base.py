@@ -172,6 +172,7 @@ class Described:
     `classes`: in the order of their labels; None: they have numbers alone, or are known once the data are read.
     `seen`: how many different labels there are, where all were looked at.
     `left_out`: files beside the data that are not read.
+    `held_from`: the split that was named for both, of which a fifth is for test.
     """
 
     inputs: tuple[str, ...] = ()
@@ -179,6 +180,7 @@ class Described:
     classes: tuple[str, ...] | None = None
     seen: int | None = None
     left_out: tuple[str, ...] = ()
+    held_from: str = ""
 
 
 class Data(ABC):

@@ -30,6 +30,7 @@ class Contents:
     class_names: list[str]
     each: list[int]  # the shape of a sample's targets
     left_out: list[str]  # files that are not read, the first few
+    held_from: str  # the split whose fifth is for test, where it was named for both
 
     def in_words(self) -> str:
         """Returns one line."""
@@ -48,7 +49,8 @@ class Contents:
         if self.train is None:
             return "samples are counted when they are read"
         test = "test samples are counted when they are read" if self.test is None else f"{self.test:,} to test"
-        return f"{_count(self.train, 'sample')} to train, {test}"
+        held = f" (a fifth of the split {self.held_from})" if self.held_from else ""
+        return f"{_count(self.train, 'sample')} to train, {test}{held}"
 
     def _targets(self) -> str:
         of = f"{', '.join(self.targets)}: " if self.targets else ""
@@ -81,6 +83,7 @@ def contents(spec: DataSpec, told: Described, train: int | None = None, test: in
         [] if told.classes is None else told_first(told.classes)[:FEW],
         list(spec.target_shape),
         told_first(told.left_out),
+        _safe(told.held_from) if told.held_from else "",
     )
 
 

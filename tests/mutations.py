@@ -536,6 +536,18 @@ MUTATIONS = [
         "tests/wrap/test_steps.py -k 'apart and other_weights'",
     ),
     Mutation(
+        "strategies/sync/bsp.py",
+        "bucket.views[i].detach()",
+        "bucket.views[i]",
+        "tests/wrap/test_gradients.py -k moved",
+    ),
+    Mutation(
+        "wrap/run.py",
+        "        self.gradients.compare_weights(self.steps)  # the script",
+        "        # the script",
+        "tests/wrap/test_steps.py -k 'apart and at_its_end'",
+    ),
+    Mutation(
         "engine/trained.py",
         "            if each.requires_grad:\n                raise",
         "            if False:\n                raise",

@@ -282,6 +282,7 @@ class Run:
                 f"close: none of the {self.steps} steps was made. Call run.optimizer.step() after run.backward(loss)"
             )
         self._vectors.restore()
+        self.gradients.compare_weights(self.steps)  # the script may have left its loop since the last comparison
         self._end(None)
 
     def _end(self, stopped: str | None) -> None:

@@ -256,6 +256,8 @@ class OpenDeliveries(Deliveries):
         """[n]: Delta"""
         ways = {k: each.weights.sub_(self._weights) for k, each in sorted(self._delivered.items())}
         m, of = self._rounds.per_round, sorted(self._rounds.sampled(number))
+        lost = len(self._comm.lost())
+        self._joining.check_left(min(m, self._rounds.clients - lost), lost)
         if self._privacy is not None:
             return self._privacy.mean(ways, m, number)
         brought = {k: counts.get(k, 0) for k in of}

@@ -16,11 +16,17 @@ from ..errors import LayoutError
 
 
 def check_rows(model: nn.Module, setting: str) -> None:
-    """Raises `LayoutError` for a parameter without rows, which `setting` would cut up."""
+    """Raises `LayoutError` for a parameter or a gradient that `setting` cannot cut into rows."""
     for name, parameter in model.named_parameters():
         if parameter.dim() == 0:
             raise LayoutError(
                 f"{setting}: parameter {name} is one number, and has no rows to cut up. Give it the shape [1]"
+            )
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise LayoutError(
+                f"{setting}: the gradient of {name}.weight is sparse, and only dense ones are cut up. Choose "
+                "strategy=data_parallel, or build the embedding with sparse=False"
             )
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ...comm import MessageError
 from ..base import State
-from ..errors import LayoutError, NotFiniteError
+from ..errors import LayoutError, NotFiniteError, TooFewClientsError
 from .aggregate import Aggregator, Mean
 from .attack import Attack, Honest, Seen
 from .collectives import Collective, Fabric
@@ -75,6 +75,18 @@ class Joining:
                 "aggregate"
             )
         self.aggregate.check(n)
+
+    def check_left(self, rows: int, lost: int) -> None:
+        """Raises `TooFewClientsError` where lost workers leave so few rows that the given f exceeds the rule's bound.
+
+        `rows`: the most that there can be from now on.
+        """
+        rule = self.aggregate
+        if lost and rule.robust and rule.f is not None and rule.withstands(rows) < rule.f:
+            raise TooFewClientsError(
+                f"aggregate.f={rule.f}: {lost} workers were lost, and the rule needs {rule.bound} where n={rows} rows "
+                "are left. Choose more hardware.workers, or aggregate.f=null, which is less with fewer rows"
+            )
 
     def check_exchange(self, compress: Compressor, collective: Collective) -> None:
         """Refuse what cannot be where all rows go to all. Raises `LayoutError`."""

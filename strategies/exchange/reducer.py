@@ -11,7 +11,6 @@ import torch
 from torch import Tensor, nn
 
 from ..base import payload
-from ..errors import LayoutError
 
 
 class Fillable(Protocol):
@@ -44,7 +43,7 @@ class Reducer(Generic[B]):
         frees: bool = False,
     ) -> None:
         """`launch` sends a full bucket on its way. `frees`: gradients stay in their buckets alone."""
-        self._names, self._params = list(parameters), list(parameters.values())
+        self._params = list(parameters.values())
         self._buckets, self._launch, self._find_unused, self._frees = buckets, launch, find_unused, frees
         self._bucket_of = {i: bucket for bucket in buckets for i in bucket.parameters}
         self._armed = False
@@ -90,12 +89,7 @@ class Reducer(Generic[B]):
         if gradient is None:
             view.zero_()
         else:
-            if gradient.layout is not torch.strided:
-                raise LayoutError(
-                    f"sync=bsp: the gradient of {self._names[i]} is sparse, and buckets are dense; choose a model "
-                    "whose gradients are dense (nn.Embedding with sparse=False)"
-                )
-            torch.mul(gradient, self._share, out=view)
+            torch.mul(gradient.to_dense(), self._share, out=view)  # nn.Embedding(sparse=True) makes sparse ones
             self.used[i] = 1
         if self._frees:
             self._params[i].grad = None

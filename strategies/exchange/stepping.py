@@ -128,9 +128,11 @@ class Stepping:
         """w <- step(w, g), g = sum_j share_j g_j / sum_j share_j, or what the rule makes of all g_j, if any came."""
         if self._clock is None or not self._clock.ranks:
             return False
-        self._clock.close(
-            int(self._seen + ROUNDING)
-        )  # the mean is over the sum of shares: less than 1 where a worker has died
+        lost = len(self.serving.comm.lost())
+        if self._joining is not None:
+            self._joining.check_left(self.serving.workers - lost, lost)
+        # the mean is over the sum of shares: less than 1 where a worker has died
+        self._clock.close(int(self._seen + ROUNDING))
         self.step(1.0)
         self._clock.clear()
         return True

@@ -133,7 +133,7 @@ class BackupWorkers(Sync):
         if self._share > 0:
             self.clip_gradients()
             for gradient, parameter in zip(self._gradients, self._params, strict=True):
-                gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad)
+                gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad.to_dense())
             with self.comm.timeline.named("push"):
                 self._tell(Message.PUSH)
                 self._channel.isend("gradient", self._gradient, self._server).wait()

@@ -49,6 +49,7 @@ from ..exchange.aggregate import Aggregator
 from ..exchange.attack import Attack
 from ..exchange.buckets import Bucket, allocate, grouped
 from ..exchange.channel import Channel, check_adds_up, held, notes_on_sums, of_sums
+from ..exchange.client.base import dense_gradient
 from ..exchange.clip import Clip, Shared
 from ..exchange.clip.base import NORM
 from ..exchange.collectives import Collective, Fabric
@@ -94,11 +95,9 @@ class NaiveBSP(Sync):
         if self.comm.size > 1 and not self._finished:
             for parameter in self.parameters.values():
                 # g = sum_j share_j g_j; a gradient that is not there counts as zero
-                if parameter.grad is None:
-                    parameter.grad = torch.zeros_like(parameter)
-                parameter.grad.mul_(self._share)
+                gradient = dense_gradient(parameter).mul_(self._share)
                 with self.comm.timeline.named("gradient"):
-                    self.collective.all_reduce(parameter.grad, self.comm).wait()
+                    self.collective.all_reduce(gradient, self.comm).wait()
         self._finished = True
         return Finished.MEAN
 
@@ -269,7 +268,8 @@ class BSP(Sync):
                 self._shards.land(unused)
             for bucket in self._buckets:
                 for i in bucket.parameters:
-                    self._params[i].grad = None if i in unused else bucket.views[i]
+                    # a tensor of its own: a script may give it other memory (p.grad.data = ...)
+                    self._params[i].grad = None if i in unused else bucket.views[i].detach()
         self._finished = True
 
     def update(self) -> None:

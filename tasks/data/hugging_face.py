@@ -214,7 +214,10 @@ class HuggingFace(Data):
 
     def described(self) -> Described:
         names = _classes_of(self._opened[0].features[self.targets]) if self.spec.classes else None
-        return Described(tuple(self._names), (self.targets,), tuple(names) if names else None, self._seen)
+        held = self.train if self.train == self.test else ""
+        return Described(
+            tuple(self._names), (self.targets,), tuple(names) if names else None, self._seen, held_from=held
+        )
 
     def how_to_get(self) -> str:
         return "Set data.path to the folder of a data set that was saved by save_to_disk of Hugging Face's datasets."

@@ -482,12 +482,19 @@ def _check_label(field: Any, path: Path) -> None:
     """Raises TaskConfigError for a column that cannot be labels."""
     types, found = import_module("pyarrow").types, _value_type(field.type)
     if types.is_binary(found) or types.is_large_binary(found) or types.is_fixed_size_binary(found):
-        raise TaskConfigError(f"data.targets={field.name}: is not UTF-8 in {path}. Save the file as UTF-8")
+        if path.suffix.lower() != ".parquet":
+            raise TaskConfigError(f"data.targets={field.name}: is not UTF-8 in {path}. Save the file as UTF-8")
+        raise _no_label(field, path, "text, numbers, or true and false. Cast it to strings")
     if types.is_nested(found):
-        raise TaskConfigError(
-            f"data.targets={field.name}: column {field.name} of {path} is {found}; must be text, numbers, or true and "
-            "false"
-        )
+        raise _no_label(field, path, "text, numbers, or true and false")
+    if types.is_decimal(found):
+        raise _no_label(field, path, "text, whole numbers or floats. Cast it to strings for labels, or to float64")
+
+
+def _no_label(field: Any, path: Path, wanted: str) -> TaskConfigError:
+    return TaskConfigError(
+        f"data.targets={field.name}: column {field.name} of {path} is {field.type}; must be {wanted}"
+    )
 
 
 def _value_type(found: Any) -> Any:

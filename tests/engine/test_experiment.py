@@ -50,6 +50,10 @@ def test_a_file_that_is_not_ours_is_refused_and_makes_no_objects(change: tuple[s
     ("overrides", "line"),
     [
         (["strategy=zero", "strategy.config=5"], "strategy.config=5: must be a valid string or an object"),
+        (
+            ["data=table", "data.inputs=[1,x]"],
+            'data.inputs.0=1: must be a valid string. Write a name in quotes: "1"',
+        ),
         (["strategy=zero", "strategy.config="], "strategy.config=: name a DeepSpeed JSON file, or leave it out (null)"),
         (
             ["hardware=t4", "hardware.machine.device_memory=0"],

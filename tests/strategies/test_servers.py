@@ -16,7 +16,8 @@ from paceline import engine
 from paceline.comm import PeerLostError
 from paceline.engine.errors import ConfigError
 from paceline.strategies.base import World
-from paceline.strategies.errors import LayoutError
+from paceline.strategies.errors import LayoutError, TooFewClientsError
+from paceline.strategies.exchange.aggregate import Median
 from paceline.strategies.exchange.compress import TopK
 from paceline.strategies.exchange.pushing import HEADER
 from paceline.strategies.exchange.server_shards import shards_of
@@ -171,6 +172,16 @@ def test_asynchronous_workers_go_on_without_one_that_is_killed(workers, name, ho
 def test_a_synchronous_server_does_not_outlive_a_worker_nor_any_server_replica_0(virtual_workers, sync, worker):
     with pytest.raises(PeerLostError, match=f"worker {worker} is dead"):
         virtual_workers(3, pace, Paced(sync, [[1.0] * 4] * 2, dies={worker: (1, "before")}))
+
+
+@pytest.mark.parametrize("f", [1, None])
+def test_a_given_f_ends_a_run_once_deaths_leave_too_few_rows(virtual_workers, f):
+    job = Paced(SSP(0, "full", aggregate=Median(f=f)), random_seconds(3, 6, 1.0), dies={1: (3, "before")})
+    if f is None:
+        assert virtual_workers(4, pace, job)[3]["report"]["lost"] == [1]
+        return
+    with pytest.raises(TooFewClientsError, match=r"aggregate.f=1: .* n > 2 f where n=2 rows are left"):
+        virtual_workers(4, pace, job)
 
 
 # -- what it keeps and costs

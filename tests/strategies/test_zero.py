@@ -10,6 +10,7 @@ from needs import needs_compiler
 from paceline import engine
 from paceline.engine import prepare
 from paceline.strategies.errors import LayoutError
+from paceline.strategies.torch_fsdp import TorchFSDP
 from paceline.strategies.zero import Zero
 
 EVERYWHERE = ["tracking=none", "model.hidden=[16,12]", "optimizer=adam", "hardware.threads=1", "hardware.workers=2"]
@@ -292,3 +293,10 @@ def test_a_parameter_that_is_one_number_is_refused() -> None:
     model.register_parameter("scale", torch.nn.Parameter(torch.tensor(1.0)))
     with pytest.raises(LayoutError, match=r"parameter scale is one number.* Give it the shape \[1\]"):
         Zero().split(model)
+
+
+@pytest.mark.parametrize("strategy", ["zero", "torch_fsdp"])
+def test_a_sparse_embedding_is_refused(strategy: str) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Embedding(3, 2, sparse=True))
+    with pytest.raises(LayoutError, match=rf"strategy={strategy}: the gradient of 1.weight is sparse.*sparse=False"):
+        {"zero": Zero, "torch_fsdp": TorchFSDP}[strategy]().split(model)

@@ -7,6 +7,7 @@ import random
 import struct
 import zipfile
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -255,6 +256,27 @@ def test_what_is_not_utf_8_is_said(tmp_path: Path) -> None:
         TaskConfigError, match=r"data\.targets=target: is not UTF-8 in .*x\.csv\. Save the file as UTF-8"
     ):
         read(Table(str(path)))
+
+
+@needs_pyarrow
+@pytest.mark.parametrize(
+    ("kind", "values", "said"),
+    [
+        ("binary", [b"a", b"b"], r"is binary; must be text, numbers, or true and false\. Cast it to strings"),
+        (
+            "decimal",
+            [Decimal("1.50"), Decimal("2.25")],
+            r"is decimal128\(3, 2\); must be text, whole numbers or floats",
+        ),
+    ],
+)
+def test_bytes_and_decimals_of_parquet_are_no_labels(kind: str, values: list[Any], said: str, tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    pyarrow.parquet.write_table(pyarrow.table({"a": [1] * 2 * N, "target": values * N}), tmp_path / "x.parquet")
+    with pytest.raises(TaskConfigError, match=rf"data\.targets=target: column target of .*x\.parquet {said}"):
+        read(Table(str(tmp_path / "x.parquet")))
 
 
 @needs_pyarrow

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from paceline.tasks.base import Data, DataSpec
 from paceline.tasks.checks import load_checked
+from paceline.tasks.contents import contents
 from paceline.tasks.data.arrays import Arrays
 from paceline.tasks.data.hugging_face import HuggingFace
 from paceline.tasks.data.table import Table
@@ -153,6 +154,14 @@ def test_a_split_is_not_asked_of_a_data_set_that_has_none(key: str, name: str, t
     datasets.Dataset.from_dict({"x": X.tolist(), "label": LABELS.tolist()}).save_to_disk(str(tmp_path))
     with pytest.raises(TaskConfigError, match=rf"data\.{key}={name}: .* is a Dataset, which has no splits\. Leave"):
         _ = HuggingFace(str(tmp_path), **{key: name}).spec  # pyright: ignore[reportArgumentType]
+
+
+@needs_datasets
+def test_a_split_that_is_trained_and_tested_on_is_said(tmp_path: Path) -> None:
+    path = saved(tmp_path, {}, {}).path
+    data = HuggingFace(str(path), inputs="x", targets="targets", test="train")
+    told = contents(data.spec, data.described()).in_words()
+    assert "to test (a fifth of the split train)" in told
 
 
 # -- targets

@@ -33,6 +33,11 @@ def replaced(model: nn.Module) -> None:
         parameter.grad = parameter.grad.sign()
 
 
+def moved(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad.data = parameter.grad.data * 0.5  # other memory
+
+
 def dropped(model: nn.Module) -> None:
     model.norm.weight.grad = None
 
@@ -42,7 +47,7 @@ def root(tmp_path: Any) -> str:
     return str(tmp_path / "runs")
 
 
-@pytest.mark.parametrize("change", [clipped, clipped_by_value, halved, replaced, dropped])
+@pytest.mark.parametrize("change", [clipped, clipped_by_value, halved, replaced, moved, dropped])
 def test_changed_gradients_are_those_of_the_whole_batch_on_any_number_of_workers(change: Any, root: str) -> None:
     serial = serially(change=change)
     assert distance(serial, serially()) > 1e-6

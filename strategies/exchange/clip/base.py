@@ -62,5 +62,5 @@ def check_dense(gradients: Mapping[str, Tensor], choice: str) -> None:
     if any(gradient.layout is not torch.strided for gradient in gradients.values()):
         raise LayoutError(
             f"clip={choice}: a gradient of this model is sparse, and only dense ones are clipped; choose clip=none, or "
-            "model.sparse_gradients=false"
+            "a model with dense gradients (model.sparse_gradients=false, nn.Embedding with sparse=False)"
         )
