@@ -152,7 +152,8 @@ def skips_the_last(run: Any, i: int, batch: Any) -> None:
 
 
 def adds_before(run: Any, i: int, batch: Any) -> None:
-    sum(each.square().sum() for each in run.model.parameters()).backward()
+    total: Any = sum(each.square().sum() for each in run.model.parameters())
+    total.backward()
     run.backward(loss_of(run, batch))
     run.optimizer.step()
 
@@ -406,7 +407,7 @@ def other_state(run: Any, i: int, batch: Any) -> None:
     run.optimizer.state[run.model.head.bias]["exp_avg"].add_(float(i == 0 and run.rank))
 
 
-APART = {
+APART: dict[Body, str] = {
     other_rate: "worker 1 steps with other settings of the optimizer .* at step 1",
     other_weights: "parameter head.bias of worker 1 differs from that of worker 0 after 3 steps",
     other_state: "parameter head.bias of worker 1 differs from that of worker 0 after",

@@ -162,7 +162,7 @@ def test_a_run_whose_weights_cannot_be_written_has_an_end(root: str, monkeypatch
 
 
 @pytest.mark.parametrize("told", [{"value": float("nan")}, {"value": 0.5, "loss": float("inf")}])
-def test_an_evaluation_that_is_not_finite_is_a_run_that_diverged(root: str, told: dict[str, float]) -> None:
+def test_an_evaluation_that_is_not_finite_is_a_run_that_diverged(root: str, told: dict[str, Any]) -> None:
     model, optimizer, loader = parts()
     with (
         pytest.raises(DivergedError, match="evaluated after step 0"),
