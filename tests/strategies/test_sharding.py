@@ -197,7 +197,7 @@ class LARS(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
@@ -398,7 +398,7 @@ SETTINGS = [
 ]
 
 
-def finish(*overrides: str, **how: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def finish(*overrides: str, **how: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     result = run(list(overrides) if "resume" in how else [*SETTINGS, *overrides], quiet=True, **how)
     assert result is not None and result.summary["status"] == "completed"
     return safetensors.torch.load_file(result.path / "model.safetensors"), result.summary
