@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+LINK := .paths/paceline
 ARGS ?=
 comma := ,
 WAYS := serial,strategy=single,batch_size=64 bsp,sync=bsp ddp,strategy=torch_ddp asp,sync=asp \
@@ -70,7 +71,7 @@ setup: $(READY)  ## Create .venv with pinned dependencies
 WANTS_CUDA := import sys; from importlib.metadata import requires; \
   sys.exit(not any(each.startswith(("nvidia", "cuda", "triton")) and "extra" not in each for each in requires("torch")))
 
-$(READY): pyproject.toml $(wildcard locked/*.txt)
+$(READY): pyproject.toml $(wildcard locked/*.txt) | $(LINK)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 	  { echo "paceline needs Python >= 3.11; $(PYTHON) is older. Try: make PYTHON=python3.11 $(MAKECMDGOALS)"; exit 3; }
 	@$(PYTHON) -c 'import ensurepip' 2>/dev/null || \
@@ -82,6 +83,11 @@ $(READY): pyproject.toml $(wildcard locked/*.txt)
 	! $(BIN)/python -c '$(WANTS_CUDA)' || $(PIP_HASHED) --requirement locked/cuda.txt
 	$(BIN)/python -m pip install --quiet --no-deps --no-build-isolation --editable .
 	@touch $@
+
+# The rooms are folders of this one, and are imported as paceline.ROOM: type checkers and editors find them here.
+$(LINK):
+	@mkdir -p $(@D)
+	@ln -sfn .. $@
 
 train: $(READY)  ## Train on digits with two workers; ARGS="..." passes overrides
 	$(BIN)/paceline train $(ARGS)
@@ -183,4 +189,4 @@ lock: $(READY)  ## Write the installed versions to constraints.txt, and their fi
 	$(BIN)/python tests/locking.py .venv-lock/resolved.txt $(CPU_WHEELS)
 
 clean:  ## Remove .venv and caches (runs/ stays)
-	rm -rf $(VENV) .venv-newest .venv-oldest .venv-lock build dist *.egg-info .pytest_cache .ruff_cache
+	rm -rf $(VENV) .venv-newest .venv-oldest .venv-lock build dist *.egg-info .pytest_cache .ruff_cache .paths

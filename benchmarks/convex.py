@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 from safetensors.torch import load_file
@@ -14,6 +15,7 @@ from sklearn.linear_model import LinearRegression, LogisticRegression, Ridge
 from sklearn.svm import LinearSVC
 
 from paceline import engine
+from paceline.batches import lone
 from paceline.tasks.base import Split
 from paceline.tasks.data.diabetes import Diabetes
 from paceline.tasks.data.digits import Digits
@@ -73,7 +75,7 @@ def rows() -> list[Row]:
         Row(
             "SVM, squared hinge",
             "experiment=svm",
-            LinearSVC(C=1 / (m * 0.1), dual=False, max_iter=100_000, **exact),
+            cast(Any, LinearSVC)(C=1 / (m * 0.1), dual=False, max_iter=100_000, **exact),
             squared_hinge,
             0.1,
             False,
@@ -99,7 +101,7 @@ def main() -> None:
 
 
 def compared(row: Row, train: Split, test: Split) -> str:
-    x, y = train.samples.flatten(1).double().numpy(), train.targets.numpy()
+    x, y = lone(train.samples).flatten(1).double().numpy(), train.targets.numpy()
     theirs = row.theirs.fit(x, y)  # pyright: ignore[reportAttributeAccessIssue]
     w, b = np.atleast_2d(theirs.coef_), np.atleast_1d(theirs.intercept_)
     with tempfile.TemporaryDirectory() as root:
@@ -114,7 +116,7 @@ def compared(row: Row, train: Split, test: Split) -> str:
         return row.loss(x @ w.T + b, y) + row.decay / 2 * float(squared)
 
     ours, best = objective(v, c), objective(w, b)
-    score = theirs.score(test.samples.flatten(1).double().numpy(), test.targets.numpy())
+    score = theirs.score(lone(test.samples).flatten(1).double().numpy(), test.targets.numpy())
     metric = result.summary.get("r2") or result.summary["accuracy"]
     gap, far = (ours - best) / best, np.abs(v - w).max()
     return f"| {row.what} | {ours:.6f} | {best:.6f} | {gap:.1e} | {far:.1e} | {metric:.4f} | {score:.4f} |"

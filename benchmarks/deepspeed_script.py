@@ -10,9 +10,11 @@ import deepspeed
 import torch
 import torch.distributed as dist
 
+from paceline.batches import lone
 from paceline.engine import prepare
 from paceline.engine.build import assemble
 from paceline.strategies.external.deepspeed_start import quiet_import
+from paceline.tasks.base import Split
 from paceline.tasks.losses.cross_entropy import cross_entropy
 
 stage, offload, batch = int(sys.argv[1]), sys.argv[2], int(sys.argv[3])
@@ -24,6 +26,7 @@ parts = assemble(prepare(["model=gpt", "data=text"]).experiment, ())
 torch.manual_seed(0)
 model = parts.make_model()
 split, _ = parts.data.load()
+assert isinstance(split, Split)
 zero: dict[str, object] = {"stage": stage, "reduce_bucket_size": sum(p.numel() for p in model.parameters())}
 if offload != "none":
     zero["offload_optimizer"] = {"device": "cpu"}
@@ -54,7 +57,7 @@ generator = torch.Generator().manual_seed(0)
 while True:  # without a barrier between steps, as ours: who is late is waited for within a step
     start = time.perf_counter()
     taken = torch.randint(len(split), (size, batch), generator=generator)[rank]
-    loss = cross_entropy(engine(split.inputs[taken]), split.targets[taken])
+    loss = cross_entropy(engine(lone(split.samples)[taken]), split.targets[taken])
     engine.backward(loss)
     engine.step()
     if rank == 0:

@@ -9,11 +9,11 @@ import time
 from itertools import pairwise
 
 import numpy as np
-from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
-from flwr.simulation import run_simulation
+from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict  # pyright: ignore[reportMissingImports]
+from flwr.clientapp import ClientApp  # pyright: ignore[reportMissingImports]
+from flwr.serverapp import Grid, ServerApp  # pyright: ignore[reportMissingImports]
+from flwr.serverapp.strategy import FedAvg  # pyright: ignore[reportMissingImports]
+from flwr.simulation import run_simulation  # pyright: ignore[reportMissingImports]
 
 clients, entries, rounds = map(int, sys.argv[1:])
 client_app, server_app = ClientApp(), ServerApp()

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import nn
 
+from paceline.batches import lone
 from paceline.comm.connecting import connect
 from paceline.comm.process import ProcessComm
 from paceline.comm.rendezvous import serve_store
@@ -105,7 +106,7 @@ def _bare(model: nn.Module, data: Split, batch_size: int, steps: int) -> float:
         at = step % per_epoch * batch_size
         taken = order[at : at + batch_size]
         optimizer.zero_grad()
-        loss = cross_entropy(model(data.inputs[taken]), data.targets[taken])
+        loss = cross_entropy(model(lone(data.samples)[taken]), data.targets[taken])
         loss.backward()
         optimizer.step()
         loss.item()

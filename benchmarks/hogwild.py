@@ -9,6 +9,7 @@ from itertools import cycle
 
 import torch
 
+from paceline.batches import lone
 from paceline.comm.process import ProcessComm
 from paceline.strategies.base import Batch
 from paceline.strategies.data_parallel import DataParallel
@@ -31,7 +32,7 @@ def hogwild_against_locks(rounds: int) -> list[Outcome]:
 def _measure(comm: ProcessComm, rounds: int) -> list[Outcome]:
     data = Sparse(samples=SAMPLES)
     train, _ = data.load()
-    samples = zip(train.inputs.split(1), train.targets.split(1), strict=True)
+    samples = zip(lone(train.samples).split(1), train.targets.split(1), strict=True)
     batches = [Batch(inputs, targets, 2) for inputs, targets in samples][comm.rank :: 2]
     free, written, whole = (Trained(data, Hogwild(lock), comm, batches) for lock in ("none", "update", "step"))
     peers: list[tuple[str, str, Callable[[], float]]] = [

@@ -7,6 +7,7 @@ took, and when it ended.
 import os
 import socket
 import time
+from typing import Any
 
 import hydra
 import torch
@@ -23,7 +24,7 @@ def work(rank: int, port: int, lr: float, epochs: int) -> None:
     torch.set_num_threads(1)
     os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port))
     dist.init_process_group("gloo", rank=rank, world_size=2)
-    digits = load_digits()
+    digits: Any = load_digits()
     x = torch.tensor(digits.data, dtype=torch.float32)[rank:1437:2] / 16
     y = torch.tensor(digits.target)[rank:1437:2]
     torch.manual_seed(0)

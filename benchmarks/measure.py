@@ -43,7 +43,8 @@ def alternate(
     rounds: int,
 ) -> Outcome:
     """Call `ours` and `peer`, each giving milliseconds, in turn; one round of each comes first and is not counted."""
-    ours(), peer()
+    ours()
+    peer()
     a: list[float] = []
     b: list[float] = []
     for i in range(rounds):

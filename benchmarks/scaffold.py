@@ -19,6 +19,7 @@ import typer
 from torch import Tensor
 from torch.nn.utils import vector_to_parameters
 
+from paceline.batches import lone
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.models.mlp import MLP
 from paceline.tasks.partition import Dirichlet
@@ -77,7 +78,7 @@ class Simulation:
 
     def gradient(self, at: Tensor, samples: Tensor, create_graph: bool = False) -> Tensor:
         vector_to_parameters(at, self.model.parameters())
-        loss = F.cross_entropy(self.model(self.train.inputs[samples]), self.train.targets[samples])
+        loss = F.cross_entropy(self.model(lone(self.train.samples)[samples]), self.train.targets[samples])
         found = torch.autograd.grad(loss, list(self.model.parameters()), create_graph=create_graph)
         return torch.cat([each.flatten() for each in found])
 

@@ -12,7 +12,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from paceline.comm.process import ProcessComm
 from paceline.strategies.base import Batch
@@ -107,7 +107,8 @@ class Peer:
     def __init__(self, model: nn.Module, task: Task, inputs: Tensor, targets: Tensor) -> None:
         self.inputs, self.targets, self.task = inputs, targets, task
         pairs = all_pairs(model)
-        plan = {first: ColwiseParallel() for first, _ in pairs} | {second: RowwiseParallel() for _, second in pairs}
+        plan: dict[str, ParallelStyle] = {first: ColwiseParallel() for first, _ in pairs}
+        plan |= {second: RowwiseParallel() for _, second in pairs}
         self.model = parallelize_module(model, init_device_mesh("cpu", (2,)), plan)
         self.optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
         self.loss = 0.0

@@ -25,6 +25,7 @@ def is_sampled(name: str, share: float, seed: int) -> bool:
 def draw(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the others out of `items`."""
     share, seed = config.getoption("--sample"), config.getoption("--seed")
+    assert share is not None and seed is not None
     drawn = [item for item in items if share == 1 or (is_sampled(_name(item), share, seed) and not _is_long(item))]
     if len(drawn) < len(items):
         kept = set(drawn)

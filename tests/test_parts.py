@@ -40,7 +40,7 @@ def test_each_test_is_in_one_part(tmp_path: Path) -> None:
     make("test-all", tmp_path / "told", fails="")
     parts = (tmp_path / "told").read_text().splitlines()
     for has in product([False, True], repeat=len(MARKS)):
-        marked = dict(zip(MARKS, has, strict=True))
+        marked: dict[str, object] = dict(zip(MARKS, has, strict=True))
         assert sum(eval(part, None, marked) for part in parts) == 1, marked
 
 

@@ -27,18 +27,18 @@ class WrappedOptimizer(Optimizer):
         self._run, self._inner = run, inner
 
     @property
-    def param_groups(self) -> list[dict[str, Any]]:
+    def param_groups(self) -> list[dict[str, Any]]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self._inner.param_groups
 
     @property
-    def state(self) -> Any:
+    def state(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
         return self._inner.state
 
     @property
     def defaults(self) -> dict[str, Any]:
         return self._inner.defaults
 
-    def step(self, closure: Callable[[], Any] | None = None) -> None:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         if closure is not None:
             raise ScriptError(
                 "optimizer.step(closure): a closure makes passes of its own, which workers do not exchange. Call "

@@ -40,7 +40,7 @@ def test_the_starter_folder_can_be_trained_and_its_own_test_passes(paceline, her
     trained = paceline(*shlex.split(command)[1:], "hardware=virtual", "steps=2", "tracking=none")
     assert trained.status == 0 and "mine" in trained.out
     monkeypatch.syspath_prepend(str(here / "project"))
-    import test_mine
+    import test_mine  # pyright: ignore[reportMissingImports]
 
     test_mine.test_it_learns(here)
     test_mine.test_two_workers_train_as_one_does()

@@ -167,7 +167,13 @@ def test_a_terminal_shows_a_view_and_ctrl_c_leaves_it_as_it_was(here: Path) -> N
     status, seen = on_a_terminal(here, long, press=b"\x03", when=b"worker 1")
     assert status == 130 and "stopped by SIGINT; saved: step-" in seen.splitlines()[-1]
     assert "step ms" in seen and "of 100,000" in seen and "\x1b[?25l" not in seen and "Traceback" not in seen
-    narrow = {"COLUMNS": "40", "NO_COLOR": "1", "PYTHONIOENCODING": "ascii", "LC_ALL": "C", "PYTHONUTF8": "0"}
+    narrow: dict[str, Any] = {
+        "COLUMNS": "40",
+        "NO_COLOR": "1",
+        "PYTHONIOENCODING": "ascii",
+        "LC_ALL": "C",
+        "PYTHONUTF8": "0",
+    }
     status, seen = on_a_terminal(here, ["train", "tracking=none", "steps=300", "--name", "narrow"], **narrow)
     assert status == 0 and "step 300 of 300" in seen and "\x1b[3" not in seen and "UnicodeEncodeError" not in seen
     status, seen = on_a_terminal(here, ["train", "tracking=none", "steps=30", "--no-live", "--name", "plain"])

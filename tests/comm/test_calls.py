@@ -6,6 +6,7 @@ import torch
 from paceline.comm import Comm, MessageError
 from paceline.comm.board import StoreBoard
 from paceline.comm.calls import Past
+from paceline.comm.process import ProcessComm
 
 
 def called(past: Past, calls: str) -> str:
@@ -111,7 +112,7 @@ def test_so_with_every_collective(workers, name, what, odd, before):
     check(workers, name, what, odd, before)
 
 
-def go_elsewhere(comm: Comm) -> str:
+def go_elsewhere(comm: ProcessComm) -> str:
     """Worker 0 has begun a sum, and waits for a message of the worker that begins it otherwise."""
     for _ in range(4):
         comm.reduce_scatter(ones(12))
@@ -148,6 +149,7 @@ def count_askings(comm: Comm) -> list[int]:
             comm.all_reduce(ones(entries), "max").wait()
             comm.broadcast(ones(entries), 1).wait()
         counts.append(len(asked))
+    assert isinstance(comm.board, StoreBoard)
     assert comm.board._store.num_keys() < 40  # what was said and read is taken back
     return counts
 

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 import torch
@@ -86,7 +87,7 @@ def meet_with_stranger(comm, times):
         if comm.rank == 0 and len(opened) <= times:
             kept.append(intrude(device.address))
 
-    gloo.GlooDevice.open = open_to_stranger
+    cast(Any, gloo.GlooDevice).open = open_to_stranger
     try:
         group = gloo.Gloo().make(dist.PrefixStore("again", comm.store), comm.rank, comm.size, 10.0)
     except RendezvousError as error:
@@ -96,7 +97,7 @@ def meet_with_stranger(comm, times):
         for stranger in kept:
             stranger.kill()
     tensor = torch.tensor([1.0 + comm.rank])
-    group.allreduce([tensor]).wait()
+    cast(Any, group).allreduce([tensor]).wait()
     return {"sum": tensor.item(), "attempts": len(opened)}
 
 

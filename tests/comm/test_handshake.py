@@ -206,7 +206,7 @@ def test_a_connection_to_oneself_is_nobody_there(monkeypatch: pytest.MonkeyPatch
     """Who calls a port of its own host that nobody listens to any more may be given that port for its own end."""
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
-    own = sock.getsockname()
+    own: tuple[str, int] = sock.getsockname()
     sock.connect(own)
     assert sock.getpeername() == own
     monkeypatch.setattr(socket, "create_connection", lambda address, timeout: sock)

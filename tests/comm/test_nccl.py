@@ -5,6 +5,7 @@ is measured.
 import os
 import signal
 import threading
+from typing import Any, cast
 from unittest.mock import Mock
 
 import pytest
@@ -200,7 +201,7 @@ def test_nccl_that_does_not_connect_is_no_wait_without_end(monkeypatch):
     never = threading.Event()
     monkeypatch.setattr(process_groups, "connect", lambda backend, device: never.wait())
     with pytest.raises(RuntimeError, match=r"nccl did not connect them in 0\.01 s"):
-        groups(0.01)._connect(None)
+        groups(0.01)._connect(cast(Any, None))
     never.set()
 
 
@@ -210,7 +211,7 @@ def test_what_nccl_raises_as_it_connects_is_raised(monkeypatch):
 
     monkeypatch.setattr(process_groups, "connect", connect)
     with pytest.raises(RuntimeError, match="no NVLink"):
-        groups(30.0)._connect(None)
+        groups(30.0)._connect(cast(Any, None))
 
 
 def test_an_abort_that_fails_hides_no_error():
@@ -257,5 +258,5 @@ def test_torchs_watchdog_is_off_where_the_user_did_not_set_it(monkeypatch):
     for variable in process_groups._NO_WATCHDOG:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("TORCH_NCCL_ENABLE_MONITORING", "1")
-    made = process_groups.nccl(dist.HashStore(), 0, 1, None).environment
+    made = cast(Any, process_groups.nccl(dist.HashStore(), 0, 1, cast(Any, None))).environment
     assert made["TORCH_NCCL_BLOCKING_WAIT"] == "1" and made["TORCH_NCCL_ENABLE_MONITORING"] == "1"

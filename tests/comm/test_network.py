@@ -164,7 +164,7 @@ def test_nothing_happens_before_its_time_and_what_begins_together_is_shared_once
 
 def simulated(messages: list[Message]) -> list[float]:
     """When each has left on a flat network: all rates anew at every event, by growing them until a link is full."""
-    waiting = {i: nbytes for i, (_, _, nbytes, _) in enumerate(messages)}
+    waiting: dict[int, float] = {i: nbytes for i, (_, _, nbytes, _) in enumerate(messages)}
     found, now = [inf] * len(messages), 0.0
     while waiting:
         first: dict[tuple[int, int], int] = {}

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -35,7 +36,7 @@ class Board:
 class Crew:
     def __init__(self, size: int, timeout: float = TIMEOUT) -> None:
         left: set[int] = set()
-        self.ends = [Sockets("127.0.0.1", KEY, Board(rank, size, left), timeout) for rank in range(size)]
+        self.ends = [Sockets("127.0.0.1", KEY, cast(Any, Board(rank, size, left)), timeout) for rank in range(size)]
         for end in self.ends:
             end.meet([other.address for other in self.ends])
 
@@ -83,6 +84,7 @@ def receive(end: Sockets, sources: int | tuple[int, ...], length: int, group: in
     finally:
         if not wanted.done:
             end.abandon(wanted)
+    assert wanted.memory is not None
     return bytes(wanted.memory)
 
 
@@ -199,7 +201,7 @@ def test_a_message_is_received_into_the_memory_that_waits_for_it(crew):
     send(crew[1], 0, b"there")
     crew[0].wait(wanted)
     assert wanted.message is not None and wanted.message.memory is wanted.memory
-    assert bytes(wanted.memory) == b"there"
+    assert wanted.memory is not None and bytes(wanted.memory) == b"there"
 
 
 def test_two_ends_that_call_each_other_at_once_keep_order_on_both_ways(crew):
@@ -263,6 +265,7 @@ def test_a_wait_that_timed_out_in_the_middle_of_a_message_can_be_repeated(crew, 
         with pytest.raises(TimeoutError):
             crew[0].wait(wanted)
         crew[0].abandon(wanted)
+        assert wanted.memory is not None
         wanted.memory[:] = b"......"
         one.sendall(whole[cut:] + whole)
         assert receive(crew[0], sources, 6) == b"halves"
@@ -439,7 +442,7 @@ def test_closing_lets_messages_leave_and_ends_threads_and_connections():
     reading.start()
     crew[1].close()
     reading.join()
-    assert bytes(wanted.memory) == large
+    assert wanted.memory is not None and bytes(wanted.memory) == large
     crew[0].close()
     assert threading.active_count() == before
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before

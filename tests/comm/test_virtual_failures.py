@@ -13,7 +13,7 @@ import torch
 from paceline.comm import HangError
 from paceline.comm.errors import FabricError
 from paceline.comm.network import Link, Network
-from paceline.comm.virtual import Cluster, VirtualComm
+from paceline.comm.virtual import Cluster, VirtualBoard, VirtualComm
 
 NETWORK = Network(Link(1e-5, 1e9), Link(1e-6, 1e10))
 
@@ -71,7 +71,7 @@ def read_what_nobody_posts(comm: VirtualComm) -> None:
         comm.board.read("key", 1)
 
 
-DEADLOCKS = {
+DEADLOCKS: dict[Callable[[VirtualComm], Any], list[str]] = {
     wait_in_a_circle: [
         "virtual second 1:",
         "worker 0 waits in recv from worker 1",
@@ -296,6 +296,7 @@ def test_a_cluster_runs_after_one_that_failed() -> None:
 def steps_until_stopped(comm: VirtualComm, board_of: Callable[[VirtualComm], str], at: int) -> int:
     """How many steps of a second (worker 2: of a quarter) a worker takes until it is to leave; worker 0 asks for it."""
     step = 0
+    assert isinstance(comm.board, VirtualBoard)
     while not comm.board.stops_before(step, board_of(comm)):
         if comm.rank == 0 and step == at:
             comm.board.request_stop()

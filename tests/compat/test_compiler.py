@@ -1,6 +1,7 @@
 """What torch's compiler is used by: whole modules, a clock of compilations, and code of ours that it leaves alone."""
 
 import os
+from typing import Any, cast
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ def test_a_sequential_is_one_graph_whose_names_stay_and_whose_compilations_are_t
     graphs: list[int] = []
 
     def backend(graph: torch.fx.GraphModule, _: object) -> object:
-        graphs.append(len(graph.graph.find_nodes(op="call_function", target=torch._C._nn.linear)))
+        graphs.append(len(graph.graph.find_nodes(op="call_function", target=cast(Any, torch._C)._nn.linear)))
         return graph.forward
 
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2))

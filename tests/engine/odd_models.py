@@ -42,8 +42,8 @@ class Odd(nn.Sequential):
             self.requires_grad_(False)
         self.kind = kind
 
-    def forward(self, x: Tensor) -> Any:
-        outputs = super().forward(x)
+    def forward(self, input: Tensor) -> Any:
+        outputs = super().forward(input)
         return SimpleNamespace(logits=outputs) if self.kind == "object" else outputs
 
 

@@ -63,7 +63,9 @@ def plainly(overrides: list[str], change: Any) -> dict[str, Tensor]:
 
 def attacked(norm: Norm, eps: float, a: float, steps: int) -> Any:
     """PGD from a random place, in plain torch but for that place."""
-    low, high = Digits().spec.range
+    bounds = Digits().spec.range
+    assert bounds is not None
+    low, high = bounds
     eps, a = eps * (high - low), a * (high - low)
 
     def change(model: nn.Module, x: Tensor, y: Tensor, numbers: Tensor, step: int) -> Tensor:

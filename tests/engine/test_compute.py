@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -535,7 +535,7 @@ class Clock:
 def test_a_worker_is_slowed_by_what_it_computes_itself() -> None:
     """Of 3 s in a pass 1 was spent blocked: the next step waits for (4 - 1) times 2 s."""
     clock = Clock()
-    of_worker = RealCompute(clock, OneSlow(worker=1, factor=4.0))
+    of_worker = RealCompute(cast(Any, clock), OneSlow(worker=1, factor=4.0))
     of_worker.attach(nn.Linear(2, 2))
     clock.operations.append(Operation("before", 1, 0.0, -5.0, -1.0))
     with of_worker.step(0):
@@ -562,7 +562,7 @@ class Gpu(Clock):
 def test_on_a_gpu_a_pass_is_over_when_its_kernels_are() -> None:
     """Launching them takes 1 s, and they another 2."""
     clock = Gpu()
-    of_worker = RealCompute(clock, OneSlow(worker=1, factor=2.0))
+    of_worker = RealCompute(cast(Any, clock), OneSlow(worker=1, factor=2.0))
     of_worker.attach(nn.Linear(2, 2))
     with of_worker.step(0):
         clock.time += 1.0

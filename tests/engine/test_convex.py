@@ -1,7 +1,7 @@
 """Convex models against scikit-learn's minima, and full-batch gradient descent, the same whoever has which samples."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from paceline import engine
+from paceline.batches import lone
 from paceline.comm import Comm
 from paceline.strategies import Batch
 from paceline.strategies.sync.bsp import BSP, NaiveBSP
@@ -36,7 +37,7 @@ def trained(root: Path, *overrides: str, on: str = "hardware=virtual") -> tuple[
 
 def digits() -> tuple[np.ndarray, np.ndarray]:
     train, _ = Digits(limit=N).load()
-    return train.samples.flatten(1).double().numpy(), train.targets.numpy()
+    return lone(train.samples).flatten(1).double().numpy(), train.targets.numpy()
 
 
 def nesterov(lr: float, steps: int, decay: float) -> list[str]:
@@ -97,7 +98,7 @@ def test_weight_decay_means_in_scikit_learns_terms_what_docs_convex_md_says() ->
         np.testing.assert_allclose(b - shift, logistic.intercept_, rtol=1e-5, atol=1e-7)
 
     for y, outputs in ((three, 3), (two, 2)):
-        svc = LinearSVC(C=c, tol=1e-12, max_iter=100_000, dual=False).fit(x, y)
+        svc = cast(Any, LinearSVC)(C=c, tol=1e-12, max_iter=100_000, dual=False).fit(x, y)
         w, b = minimum(SquaredHinge(), x, y, outputs, 1 / (c * n), free=False)
         of_each = slice(None) if outputs == 3 else slice(1, None)
         np.testing.assert_allclose(w[of_each], svc.coef_, rtol=1e-5, atol=1e-7)
@@ -113,7 +114,7 @@ def test_ridge_regression_is_that_of_scikit_learn_with_alpha_n_decay_over_2(root
 
     train, _ = Diabetes().load()
     n = len(train)
-    ridge = Ridge(alpha=n * decay / 2).fit(train.samples.double().numpy(), train.targets.double().numpy())
+    ridge = Ridge(alpha=n * decay / 2).fit(lone(train.samples).double().numpy(), train.targets.double().numpy())
     knobs = ["optimizer=sgd_free_biases", "optimizer.lr=0.35", "optimizer.momentum=0.85"]
     model = ["model=linear", "data=diabetes", "task=squared", "hardware.workers=3", "batch_size=353"]
     more = ["epochs=300" if decay == 0 else "epochs=150", "evaluate.every=1000"]
@@ -141,7 +142,7 @@ def test_the_squared_hinge_loss_gives_the_linear_svc_of_scikit_learn_with_c_of_1
     from sklearn.svm import LinearSVC
 
     (x, y), decay = digits(), 0.2
-    theirs = LinearSVC(C=1 / (N * decay), tol=1e-10, max_iter=100_000, dual=False).fit(x, y)
+    theirs = cast(Any, LinearSVC)(C=1 / (N * decay), tol=1e-10, max_iter=100_000, dual=False).fit(x, y)
     model = ["model=linear", "task=squared_hinge", *DIGITS, "batch_size=200"]
     w, b, _ = trained(root, *model, *nesterov(0.01, 500, decay))
     np.testing.assert_allclose(w, theirs.coef_, atol=2e-4)
@@ -159,7 +160,7 @@ def test_pegasos_comes_within_a_percent_of_the_minimum_that_linear_svc_finds_for
     from sklearn.svm import LinearSVC
 
     (x, y), decay = digits(), 0.3
-    theirs = LinearSVC(C=1 / (N * decay), loss="hinge", tol=1e-8, max_iter=1_000_000, random_state=0).fit(x, y)
+    theirs: Any = LinearSVC(C=1 / (N * decay), loss="hinge", tol=1e-8, max_iter=1_000_000, random_state=0).fit(x, y)
     model = ["model=linear", "task=hinge", "task.multiclass=one_vs_rest", *DIGITS, "optimizer=pegasos"]
     more = [
         f"optimizer.weight_decay={decay}",
@@ -186,7 +187,7 @@ SAMPLES = 101  # a prime number: no two workers or more can have equal shares
 
 def data64() -> tuple[Tensor, Tensor]:
     train, _ = Digits(limit=SAMPLES).load()
-    return train.samples.flatten(1).double(), train.targets
+    return lone(train.samples).flatten(1).double(), train.targets
 
 
 def central(steps: int) -> list[tuple[Tensor, Tensor]]:

@@ -108,7 +108,7 @@ def test_where_an_exception_arose_is_said_once() -> None:
 
 def test_the_place_is_the_users_last_line_and_not_a_librarys() -> None:
     def forward() -> None:
-        torch.ones(2, 3) @ torch.ones(2, 3)
+        _ = torch.ones(2, 3) @ torch.ones(2, 3)
 
     error = raised(forward)
     assert re.fullmatch(r"test_failures\..*\.forward \(.*test_failures\.py, line \d+\)", place_of(error))

@@ -1,7 +1,7 @@
 """k-means and PCA as whole runs: the same for any workers and partition, against scikit-learn; what is refused."""
 
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -12,6 +12,7 @@ from sklearn.decomposition import PCA as SklearnPCA
 from torch import Tensor
 
 from paceline import engine
+from paceline.batches import lone
 from paceline.engine.callbacks.purity import purity
 from paceline.engine.errors import ConfigError, WorkerFailedError
 from paceline.strategies import LayoutError
@@ -31,14 +32,14 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def trained(root: Path, *overrides: str, **how: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def trained(root: Path, *overrides: str, **how: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     result = engine.run(list(overrides), root=root, quiet=True, **how)
     assert result is not None and result.summary["status"] == "completed"
     return safetensors.torch.load_file(result.path / "model.safetensors"), result.summary
 
 
 def rows(limit: int | None = None, test: bool = False) -> np.ndarray:
-    return Digits(limit).load()[test].inputs.flatten(1).double().numpy()
+    return lone(Digits(limit).load()[test].samples).flatten(1).double().numpy()
 
 
 def by_scikit_learn() -> SklearnKMeans:
@@ -48,7 +49,7 @@ def by_scikit_learn() -> SklearnKMeans:
     begun = KMeans(data.spec, 6)
     begun.begin(data.load()[0])
     start = begun.centres.detach().double().numpy()
-    return SklearnKMeans(6, init=start, n_init=1, max_iter=5, tol=0, algorithm="lloyd").fit(rows(300))
+    return cast(Any, SklearnKMeans)(6, init=start, n_init=1, max_iter=5, tol=0, algorithm="lloyd").fit(rows(300))
 
 
 WAYS = {
@@ -80,7 +81,7 @@ def test_any_workers_and_partition_find_scikit_learns_centres_and_send_what_is_s
 @pytest.mark.parametrize("way", ["alone", "by label", "server"])
 def test_the_components_of_any_workers_span_those_of_scikit_learn(root: Path, way: str) -> None:
     weights, summary = trained(root, *VIRTUAL, *PCA, *WAYS[way], "steps=60", "evaluate.every=60")
-    theirs = SklearnPCA(4, svd_solver="full").fit(rows())
+    theirs: Any = SklearnPCA(4, svd_solver="full").fit(rows())
     w, v = weights["components"].double().numpy(), theirs.components_.T
     assert np.linalg.norm(w - v @ (v.T @ w), 2) < 1e-5  # the sine of the largest angle; float32 rounds to 6e-8 a number
     np.testing.assert_allclose(weights["mean"].numpy(), theirs.mean_, atol=1e-6)
@@ -111,7 +112,7 @@ def test_given_weights_take_the_place_of_the_start(root: Path) -> None:
     start = {"centres": torch.from_numpy(given).float(), "shares": torch.zeros(6)}
     safetensors.torch.save_file(start, root / "start.safetensors")
     weights, _ = trained(root, *VIRTUAL, *KMEANS, "hardware.workers=2", "weights=start.safetensors")
-    theirs = SklearnKMeans(6, init=given, n_init=1, max_iter=5, tol=0, algorithm="lloyd").fit(rows(300))
+    theirs = cast(Any, SklearnKMeans)(6, init=given, n_init=1, max_iter=5, tol=0, algorithm="lloyd").fit(rows(300))
     np.testing.assert_allclose(weights["centres"].numpy(), theirs.cluster_centers_, atol=1e-5)
 
 

@@ -2,7 +2,7 @@
 
 import math
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -84,7 +84,7 @@ def plain(how: list[str], decay: float) -> list[dict[str, float]]:
             own.append(torch.cat([each.flatten() for each in gradients]).double())
             sizes.append(len(taken.targets))
         total = sum(sizes)
-        mean = sum(size / total * each for size, each in zip(sizes, own, strict=True))
+        mean = cast(Tensor, sum(size / total * each for size, each in zip(sizes, own, strict=True)))
         small = sum(float(each.square().sum()) for each in own) / len(own)
         b, big = len(sizes) / sum(1 / size for size in sizes), float(mean.square().sum())
         square = decay * square + (1 - decay) * (total * big - b * small) / (total - b)

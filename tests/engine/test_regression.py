@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from paceline import engine
+from paceline.batches import lone
 from paceline.engine import Result, prepare
 from paceline.engine.errors import ConfigError
 from paceline.tasks.base import Split
@@ -32,7 +33,7 @@ def virtual(root: Path, *overrides: str) -> Result:
 
 def least_squares(train: Split, test: Split) -> tuple[np.ndarray, float]:
     """Weights and bias, and the R^2 on the test split."""
-    x, unseen = (np.c_[split.inputs.numpy(), np.ones(len(split))].astype(np.float64) for split in (train, test))
+    x, unseen = (np.c_[lone(split.samples).numpy(), np.ones(len(split))].astype(np.float64) for split in (train, test))
     weights = np.linalg.lstsq(x, train.targets.numpy(), rcond=None)[0]
     y = test.targets.numpy()
     return weights, float(1 - np.square(y - unseen @ weights).sum() / np.square(y - y.mean()).sum())
@@ -66,7 +67,7 @@ def test_the_minimum_of_the_hinge_loss_with_weight_decay_is_the_support_vector_m
     train, _ = Digits(limit=200).load()
     n, c = len(train), 0.01
     svm = LinearSVC(C=c, multi_class="crammer_singer", tol=1e-6, max_iter=100_000, random_state=0)
-    svm.fit(train.inputs.flatten(1).numpy(), train.targets.numpy())
+    svm.fit(lone(train.samples).flatten(1).numpy(), train.targets.numpy())
     model, decay = Linear(Digits().spec), 1 / (c * n)
 
     def objective() -> torch.Tensor:

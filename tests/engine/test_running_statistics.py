@@ -1,6 +1,7 @@
 """Statistics that a layer keeps in buffers, over replicas: evaluated, saved, and gone on with."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -18,7 +19,7 @@ MODEL = ("model=resnet", "model.depth=8", "model.width=4", "optimizer.lr=0.1")
 ASKED = (*MODEL, "tracking=none", "hardware.workers=2", "data.limit=96", "batch_size=8")
 
 
-def train(root: Path, *overrides: str, **how: str) -> Result:
+def train(root: Path, *overrides: str, **how: Any) -> Result:
     result = engine.run([*(() if "resume" in how else ASKED), *overrides], root=root, quiet=True, **how)
     assert result is not None
     return result

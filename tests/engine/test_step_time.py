@@ -96,7 +96,7 @@ def test_clipping_and_averaging_take_bytes_beside_adams_32() -> None:
     plain = predicted(*EIGHT).parts
     for overrides, nbytes in (("clip=norm", 12), ("clip=value", 8), ("clip=norm average=ema", 24), ("average=swa", 0)):
         parts = predicted(*EIGHT, *overrides.split()).parts
-        assert parts == plain | {"optimizer": pytest.approx((1 + nbytes / 32) * plain["optimizer"])}
+        assert parts == {**plain, "optimizer": pytest.approx((1 + nbytes / 32) * plain["optimizer"])}
 
 
 def test_an_unknown_price_stays_unknown() -> None:

@@ -169,8 +169,8 @@ def test_a_message_is_called_what_its_sender_calls_it_and_has_an_arrow() -> None
 )
 def test_a_message_of_which_one_end_is_not_shown_has_no_arrow(sent: Any, received: Any) -> None:
     trace = messages(
-        sent and Operation("g:0>1", 1, sent[0], *sent, "send", "push"),
-        received and Operation("g:0>1", 1, NEVER, *received, "recv"),
+        sent and Operation("g:0>1", 1, sent[0], sent[0], sent[1], "send", "push"),
+        received and Operation("g:0>1", 1, NEVER, received[0], received[1], "recv"),
     )
     assert_sound(trace)
     assert {e["ph"] for e in trace["traceEvents"]} == {"M", "X"}

@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 import uuid
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from process_table import MARK, marked, workers_of
@@ -75,7 +75,7 @@ class Launched:
             return 0
         return max((record["step"] for record in self.run.records() if record["kind"] == "step"), default=0)
 
-    def comes(self, moment: "Moment", seconds: float = LONGEST) -> bool:
+    def comes(self, moment: "Callable[[Launched], bool]", seconds: float = LONGEST) -> bool:
         """Wait for a moment; False when the command ended before it came."""
         deadline = time.monotonic() + seconds
         while not moment(self):

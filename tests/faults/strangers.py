@@ -103,7 +103,7 @@ def _huge(host: str, port: int, _: random.Random) -> None:
         time.sleep(0.5)
 
 
-def _echo(host: str, port: int, _: random.Random) -> None:
+def _echo(host: str, port: int, draws: random.Random) -> None:
     """Send back whatever is said: a challenge answered with itself."""
     with _connected(host, port) as stranger:
         stranger.settimeout(1)

@@ -179,7 +179,9 @@ def clipped_sums(case: Case, model: nn.Module, inputs: Tensor, targets: Tensor, 
     """By parameter, the sum of the samples' gradients, each taken by itself and clipped to this length."""
     sums = [torch.zeros_like(parameter) for parameter in model.parameters()]
     for i in range(len(targets)):
-        gradient = torch.autograd.grad(case.loss(model(inputs[i : i + 1]), targets[i : i + 1]), model.parameters())
+        gradient = torch.autograd.grad(
+            case.loss(model(inputs[i : i + 1]), targets[i : i + 1]), list(model.parameters())
+        )
         norm = math.sqrt(sum(float(each.square().sum()) for each in gradient))
         for total, each in zip(sums, gradient, strict=True):
             total += each * min(1.0, clip / (1 + SLACK) / norm)
@@ -233,6 +235,7 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
     with comm.ledger.aside():
         of_replica = comm.split(None if serves else slot)
         of_part = comm.split(part)
+        assert of_part is not None
         across = comm.split(None if serves else part, "replica") if strategy.across_replicas else None
         model = case.start(0 if serves else plan.seeds[min(slot, len(plan.seeds) - 1)])
         if of_replica is None:

@@ -10,6 +10,7 @@ import torch.nn.functional as F
 from oracles import Case, Weights, replica_batch, weights_of
 from torch import Tensor, nn
 
+from paceline.batches import lone
 from paceline.comm import Comm
 from paceline.strategies import Sync
 from paceline.strategies.state import from_bytes, to_bytes
@@ -48,7 +49,7 @@ def live(comm: Comm, life: Life) -> dict[str, Any]:
         batch = replica_batch(case, step, rank)
         sync.begin(batch)
         if batch.size > 0:
-            F.cross_entropy(model(batch.inputs), batch.targets).backward()
+            F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
         if life.seconds is not None:
             comm.elapse(life.seconds[rank])
         sync.update()
@@ -116,7 +117,7 @@ class Replica:
         batch = replica_batch(self.case, step, self.rank)
         self._optimizer.zero_grad()
         if batch.size > 0:
-            F.cross_entropy(self.model(batch.inputs), batch.targets).backward()
+            F.cross_entropy(self.model(batch.inputs), lone(batch.targets)).backward()
 
     def step(self) -> None:
         self._optimizer.step()

@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from oracles import Case, momentum
@@ -38,5 +39,5 @@ class Tokens(Case):
         return windows[:, :-1], windows[:, 1:]
 
 
-def tokens(steps: int = 3, each: tuple[int, ...] = (3,), **knobs: object) -> Tokens:
+def tokens(steps: int = 3, each: tuple[int, ...] = (3,), **knobs: Any) -> Tokens:
     return Tokens([list(each)] * steps, model=make(**knobs), optimizer=momentum)

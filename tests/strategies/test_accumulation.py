@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import safetensors.torch
@@ -28,7 +28,7 @@ from oracles import (
 )
 from torch import Tensor, nn
 
-from paceline.batches import Fields
+from paceline.batches import Fields, lone
 from paceline.engine import prepare, run
 from paceline.engine.errors import ConfigError
 from paceline.engine.experiment import shipped
@@ -62,7 +62,7 @@ class Noting(Strategy):
         self.passes_together = together
         self.seen: list[Batch] = []
 
-    def prepare(self, *_: Any) -> None: ...
+    def prepare(self, model: Any, loss: Any, comm: Any, before_backward: Any) -> None: ...
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         self.seen.append(batch)
@@ -89,7 +89,7 @@ def test_micro_batches_are_the_batch_cut_as_evenly_as_can_be_and_the_last_one_sa
     mean = Accumulation(4).forward_backward(strategy, batch)
     assert [each.size for each in strategy.seen] == sizes
     assert [each.last for each in strategy.seen] == [False] * (len(sizes) - 1) + [True]
-    assert torch.equal(torch.cat([each.targets for each in strategy.seen]), batch.targets)
+    assert torch.equal(torch.cat([lone(each.targets) for each in strategy.seen]), lone(batch.targets))
     assert all(each.share == batch.share and each.total == 20 for each in strategy.seen)
     assert (mean is None) == (size == 0)
 
@@ -122,7 +122,7 @@ def test_only_the_last_backward_pass_is_told_to_be_the_last() -> None:
 
 
 def weighted(outputs: Tensor, targets: Fields) -> Tensor:
-    spec = DataSpec((FEATURES,), 4, weights=True)
+    spec = DataSpec((FEATURES,), classes=4, weights=True)
     return CrossEntropy().function(spec)(outputs, targets)
 
 
@@ -137,13 +137,13 @@ def test_weighted_samples_count_by_their_weights_whatever_micro_batch_they_are_i
     model.zero_grad()
 
     strategy, accumulation = Single(), Accumulation(k)
-    strategy.prepare(model, accumulation.weighing(weighted), None, lambda roots, last: None)
+    strategy.prepare(model, accumulation.weighing(weighted), cast(Any, None), lambda roots, last: None)
     targets = Fields({"targets": y, "weights": w})
     mean = accumulation.forward_backward(strategy, Batch(x, targets, 11))
     assert mean is not None and not mean.requires_grad
     assert float(mean) == pytest.approx(wanted.item(), rel=1e-12)
     for parameter, gradient in zip(model.parameters(), gradients, strict=True):
-        assert torch.allclose(parameter.grad, gradient, rtol=1e-12, atol=1e-14)
+        assert parameter.grad is not None and torch.allclose(parameter.grad, gradient, rtol=1e-12, atol=1e-14)
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from oracles import (
 from torch import nn
 
 from paceline import engine
+from paceline.batches import lone
 from paceline.comm import Comm
 from paceline.strategies.base import Batch, World
 from paceline.strategies.data_parallel import DataParallel
@@ -201,18 +202,20 @@ def simulate(case: Case, seconds: list[float], needed: int) -> dict[str, torch.T
     optimizer = case.optimizer(server.parameters())
     workers, version = len(seconds), 0
     copies, labels, ends = [case.start() for _ in seconds], [0] * workers, list(seconds)
-    sums, shares, given = Counter[str](), 0.0, list[int]()
+    sums: Any = Counter[str]()
+    shares, given = 0.0, list[int]()
     while version < len(case.sizes):
         i = min(range(workers), key=lambda i: (ends[i], i))
         now, ends[i] = ends[i], float("inf")
         batch = replica_batch(case, labels[i], i)
         copies[i].zero_grad()
-        F.cross_entropy(copies[i](batch.inputs), batch.targets).backward()
+        F.cross_entropy(copies[i](batch.inputs), lone(batch.targets)).backward()
         fresh = labels[i] == version
         if fresh:
             given.append(i)
             shares += batch.share
             for name, parameter in copies[i].named_parameters():
+                assert parameter.grad is not None
                 sums[name] = sums[name] + parameter.grad * batch.share
         if fresh and len(given) == needed:
             for name, parameter in server.named_parameters():
@@ -246,7 +249,7 @@ def train_timed(comm: Comm, job: Timed) -> dict[str, torch.Tensor]:
     while (step := sync.next_step(done)) < len(job.case.sizes):
         batch = replica_batch(job.case, step, comm.rank)
         sync.begin(batch)
-        F.cross_entropy(model(batch.inputs), batch.targets).backward()
+        F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
         comm.elapse(job.seconds[comm.rank])
         sync.update()
         done = step + 1
@@ -397,7 +400,7 @@ def look(comm: Comm, case: Case) -> list[int] | None:
     while (step := sync.next_step(done)) < len(case.sizes):
         batch = replica_batch(case, step, comm.rank)
         sync.begin(batch)
-        F.cross_entropy(model(batch.inputs), batch.targets).backward()
+        F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
         sync.update()
         before = comm.ledger.messages.total()
         assert identical(sync.consensus(), weights_of(model))

@@ -26,6 +26,7 @@ from oracles import (
     weights_of,
 )
 
+from paceline.batches import lone
 from paceline.comm.ledger import all_reduce_bytes
 from paceline.strategies.base import Batch, World
 from paceline.strategies.data_parallel import DataParallel
@@ -194,7 +195,7 @@ def test_torch_ddp_with_find_unused_trains_an_unused_branch_too(workers):
 def test_leaves_are_the_parameters_that_backward_reaches():
     model = branching64()
     x = torch.ones(2, 6, dtype=torch.float64)
-    names = {parameter: name for name, parameter in model.named_parameters()}
+    names: dict[torch.Tensor, str] = {parameter: name for name, parameter in model.named_parameters()}
     used = {names[leaf] for leaf in leaves([model(x).sum()])}
     assert used == {"trunk.weight", "trunk.bias", "branch.weight", "branch.bias", "head.weight", "head.bias"}
     assert {names[leaf] for leaf in leaves([model(-x).sum()])} == used - {"branch.weight", "branch.bias"}
@@ -213,11 +214,11 @@ def accumulate(comm, case, find_unused, pieces, branch_in_piece):
     for step in range(len(case.sizes)):
         batch = replica_batch(case, step, comm.rank)
         if branch_in_piece is not None:  # only that backward pass goes through the branch
-            for i, x in enumerate(batch.inputs.tensor_split(pieces)):
+            for i, x in enumerate(lone(batch.inputs).tensor_split(pieces)):
                 x[:, 0] = 1.0 if i == branch_in_piece else -1.0
         sync.begin(batch)
         before = comm.ledger.messages["all_reduce"]
-        parts = list(zip(batch.inputs.tensor_split(pieces), batch.targets.tensor_split(pieces), strict=True))
+        parts = list(zip(batch.inputs.tensor_split(pieces), lone(batch.targets).tensor_split(pieces), strict=True))
         for i, (x, y) in enumerate(parts):
             loss = F.cross_entropy(model(x), y) * (len(y) / batch.size)
             sync.before_backward([loss], last=i == pieces - 1)

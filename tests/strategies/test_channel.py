@@ -2,6 +2,7 @@
 
 import copy
 from functools import partial
+from typing import cast
 
 import pytest
 import torch
@@ -68,10 +69,11 @@ def compressed_bsp(case: Case, compress: Compressor) -> list[Tensor]:
         for replica in replicas:
             replica.gradient(t)
         backwards = [torch.cat([p.grad.flatten() for p in in_reverse(replica)]) for replica in replicas]
-        total = sum(
+        parts = (
             keeps.sent("g", gradient * share(case, t, i))
             for i, (keeps, gradient) in enumerate(zip(kept, backwards, strict=True))
         )
+        total = cast(Tensor, sum(parts))
         for replica in replicas:
             at = 0
             for parameter in in_reverse(replica):
@@ -258,7 +260,7 @@ def compressed_easgd(case: Case, compress: Compressor, period: int) -> list[Tens
             if pull is not None:
                 replica.vector = replica.vector - pull
         if pulls[0] is not None:
-            centre = centre + sum(keeps.sent("w", pull) for keeps, pull in zip(kept, pulls, strict=True))
+            centre = centre + sum(keeps.sent("w", cast(Tensor, pull)) for keeps, pull in zip(kept, pulls, strict=True))
         trajectory.append(torch.stack([replica.vector for replica in replicas]))
     return [*trajectory, centre]
 

@@ -7,7 +7,7 @@ import signal
 from collections.abc import Callable
 from contextlib import suppress
 from math import prod
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -81,7 +81,7 @@ def test_all_get_the_sum_and_the_same_bits(fabric, name, size):
     results = fabric(size, sums, COLLECTIVES[name]())
     shapes = [*SHAPES, ((2, 3, 4, 4), torch.float32)]
     for i, (shape, dtype) in enumerate(shapes):
-        exact = sum(own(shape, dtype, rank).double() for rank in range(size))
+        exact = cast(torch.Tensor, sum(own(shape, dtype, rank).double() for rank in range(size)))
         first = results[0]["tensors"][i]
         rounding = 0.0 if dtype == torch.int32 else size * torch.finfo(dtype).eps
         assert torch.allclose(first.double(), exact, rtol=rounding, atol=200 * rounding)
@@ -391,7 +391,7 @@ def test_where_nothing_is_summed_a_collective_is_refused_by_name(here, overrides
 def mode_with(name: str, **given: object) -> Sync | None:
     """The sync mode with another choice of a group; None where it takes no such thing."""
     choice = CHOSEN["sync", name]
-    cls = load_class("sync", choice.target, Sync, ())
+    cls: Any = load_class("sync", choice.target, Sync, ())
     if not given.keys() <= inspect.signature(cls).parameters.keys():
         return None
     with suppress(LayoutError):

@@ -10,6 +10,7 @@ from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -34,6 +35,7 @@ from oracles import (
 )
 
 import paceline.strategies
+from paceline.batches import lone
 from paceline.engine import prepare, run
 from paceline.engine.build import assemble
 from paceline.engine.compose import compose
@@ -173,7 +175,7 @@ HARDWARE = {"process": REAL, "virtual": ["hardware=virtual"]}
 
 
 def finish(
-    strategy: str, sync: str, replicas: int, *more: str, fabric: str = "process", **how: str
+    strategy: str, sync: str, replicas: int, *more: str, fabric: str = "process", **how: Any
 ) -> tuple[Weights, dict]:
     """Run to the end: the trained weights and the summary."""
     overrides: list[str] = list(more)
@@ -224,7 +226,7 @@ def serial_digits(samples: int, steps: int, micro_sizes, make_optimizer) -> Weig
         optimizer.zero_grad()
         pieces = micro_sizes(len(chosen))
         for piece in chosen.split(pieces):
-            loss = F.cross_entropy(model(split.inputs[piece]), split.targets[piece])
+            loss = F.cross_entropy(model(lone(split.samples)[piece]), split.targets[piece])
             (loss * (len(piece) / len(chosen)) if len(pieces) > 1 else loss).backward()
         optimizer.step()
     return {name: tensor.detach() for name, tensor in model.state_dict().items()}

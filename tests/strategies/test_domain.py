@@ -191,7 +191,7 @@ def test_statistics_take_as_many_operations_for_any_number_of_slabs(groups: int 
     for degree in (2, 64):
         x = torch.randn(2, 4, 3, 5, device="meta")
         with Operations() as operations:
-            statistics(x, groups, list(range(0, 3 * degree + 1, 3)), Group(0, degree, Fabric()))
+            statistics(x, groups, tuple(range(0, 3 * degree + 1, 3)), Group(0, degree, Fabric()))
         counts.append(operations.count)
     assert counts[0] == counts[1] > 0
 
@@ -266,9 +266,8 @@ def alexnet() -> nn.Module:
 def unet() -> nn.Module:
     """A label for each sample: the mean over its pixels, which is taken of the whole."""
     net = UNet(DataSpec((1, 20, 12), torch.float32, (20, 12), CLASSES), width=4)
-    return nn.Sequential(
-        OrderedDict(net=net.net, output=net.output, pool=nn.AdaptiveAvgPool2d(1), flat=nn.Flatten())
-    ).double()
+    inner = {"net": net.get_submodule("net"), "output": net.get_submodule("output")}
+    return nn.Sequential(OrderedDict(**inner, pool=nn.AdaptiveAvgPool2d(1), flat=nn.Flatten())).double()
 
 
 MODELS = {

@@ -11,6 +11,7 @@ from oracles import Case, Weights, adam, identical, mlp, momentum, replica_batch
 from served import Paced, pace, random_seconds, run
 from torch import Tensor, nn
 
+from paceline.batches import lone
 from paceline.comm import Comm
 from paceline.strategies.base import Batch
 from paceline.strategies.exchange.pushing import HEADER
@@ -42,7 +43,7 @@ class Server:
 def gradient(model: nn.Module, case: Case, step: int, replica: int = 0) -> Weights:
     batch = replica_batch(case, step, replica)
     model.zero_grad()
-    F.cross_entropy(model(batch.inputs), batch.targets).backward()
+    F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
     return {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
 
 
@@ -176,7 +177,7 @@ def take_turns(comm, case, rate):
     of_workers.barrier()  # all hold version 0
     for step in range(steps):
         batch = replica_batch(case, step, comm.rank)
-        F.cross_entropy(model(batch.inputs), batch.targets).backward()
+        F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
         if (comm.rank, step) != (0, 0):
             of_workers.recv(token, before)
         sync.update()
@@ -291,7 +292,7 @@ def peek(comm, case):
     for step in range(len(case.sizes)):
         batch = replica_batch(case, step, 0)
         sync.begin(batch)
-        F.cross_entropy(model(batch.inputs), batch.targets).backward()
+        F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
         sync.update()
         before = comm.ledger.messages.total()
         assert identical(sync.consensus(), weights_of(model))

@@ -191,6 +191,7 @@ def test_the_spent_epsilon_is_that_of_the_published_tutorial() -> None:
 def test_as_dealt_it_is_the_gaussian_mechanism_once_an_epoch() -> None:
     sigma, delta = 30.0, 1e-5
     ours = epsilon_as_dealt(DPSGD(noise=sigma, delta=delta), MNIST)
+    assert MNIST.passes is not None
     assert ours == min(
         MNIST.passes * alpha / (2 * sigma**2)
         + math.log1p(-1 / alpha)

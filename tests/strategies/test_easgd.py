@@ -28,6 +28,7 @@ from replicas import Life, Replica, copy, flat, live, saved_after, stacked
 from torch import Tensor
 
 from paceline import engine
+from paceline.batches import lone
 from paceline.strategies import LayoutError, Sync
 from paceline.strategies.base import World
 from paceline.strategies.data_parallel import DataParallel
@@ -177,7 +178,7 @@ def take_turns(comm, job: Turns) -> dict[str, Any]:
         batch = replica_batch(case, step, comm.rank)
         sync.begin(batch)
         if batch.size > 0:
-            F.cross_entropy(model(batch.inputs), batch.targets).backward()
+            F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
         with comm.ledger.aside():
             if replicas > 1 and (comm.rank, step) != (0, job.start):
                 of_workers.recv(token, (comm.rank - 1) % replicas)
@@ -465,7 +466,7 @@ def one_dies(comm, case: Case) -> dict[str, Any]:
     for step in range(len(case.sizes)):
         batch = replica_batch(case, step, comm.rank)
         sync.begin(batch)
-        F.cross_entropy(model(batch.inputs), batch.targets).backward()
+        F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
         comm.elapse(0.005)
         sync.update()
     if comm.rank == 1:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
@@ -35,6 +35,7 @@ from oracles import (
 )
 from torch import nn
 
+from paceline.batches import lone
 from paceline.engine import run as train_with
 from paceline.strategies.base import Batch, StoppedBefore, World
 from paceline.strategies.data_parallel import DataParallel
@@ -65,7 +66,7 @@ class Federation:
     batch_size: int = 2
     fraction: float = 1.0
     epochs: int = 1
-    momentum: str = "kept"
+    momentum: Literal["kept", "reset"] = "kept"
     seed: int = 0
     optimizer: Callable[..., torch.optim.Optimizer] = sgd
     model: Callable[[], nn.Module] = mlp64
@@ -148,7 +149,7 @@ def take_part(comm, federation: Federation) -> dict[str, Any]:
         if federation.deaths.get(comm.rank) == step:
             os.kill(os.getpid(), signal.SIGKILL)
         if batch.size:
-            F.cross_entropy(model(batch.inputs), batch.targets).backward()
+            F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
         sync.update()
         trained.append(step)
         done = step + 1
@@ -218,7 +219,7 @@ def local_training(federation: Federation, w: Weights, client: int, steps: range
         if batch.size == 0:
             continue
         optimizer.zero_grad()
-        F.cross_entropy(model(batch.inputs), batch.targets).backward()
+        F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
         optimizer.step()
         n_k += batch.size
     return weights_of(model), n_k, optimizer.state_dict()
@@ -226,7 +227,7 @@ def local_training(federation: Federation, w: Weights, client: int, steps: range
 
 def mean(models: list[tuple[Weights, int]]) -> Weights:
     n = sum(n_k for _, n_k in models)
-    return {name: sum(w_k[name] * (n_k / n) for w_k, n_k in models) for name in models[0][0]}
+    return {name: cast(torch.Tensor, sum(w_k[name] * (n_k / n) for w_k, n_k in models)) for name in models[0][0]}
 
 
 def median(models: list[tuple[Weights, int]]) -> Weights:

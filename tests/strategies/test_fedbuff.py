@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, cast
 
 import numpy as np
 import pytest
@@ -30,6 +30,7 @@ from oracles import (
 from torch import Tensor, nn
 
 from paceline import engine
+from paceline.batches import lone
 from paceline.engine.errors import ConfigError
 from paceline.strategies.base import Batch, World
 from paceline.strategies.errors import LayoutError
@@ -59,7 +60,7 @@ class Federation:
     epochs: int = 1
     steps_a_round: int | None = None
     discount: float = 0.5
-    momentum: str = "kept"
+    momentum: Literal["kept", "reset"] = "kept"
     optimizer: Callable[..., torch.optim.Optimizer] = sgd
     model: Callable[[], nn.Module] = mlp64
     compress: Compressor | None = None
@@ -127,7 +128,7 @@ def take_part(comm, federation: Federation, sync=None) -> dict[str, Any]:
         if federation.deaths.get(comm.rank) == step:
             os.kill(os.getpid(), signal.SIGKILL)
         if batch.size:
-            F.cross_entropy(model(batch.inputs), batch.targets).backward()
+            F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
             comm.elapse(federation.seconds[comm.rank])
         sync.update()
         done = step + 1
@@ -189,7 +190,7 @@ class Client:
             batch = federation.batch(step, self.rank)
             if batch.size:
                 self.optimizer.zero_grad()
-                F.cross_entropy(self.model(batch.inputs), batch.targets).backward()
+                F.cross_entropy(self.model(batch.inputs), lone(batch.targets)).backward()
                 self.optimizer.step()
         self.step = until
         way = flat(weights_of(self.model)) - flat(w)
@@ -214,7 +215,7 @@ def algorithm_1(federation: Federation, order: list[tuple[int, int, int]]) -> tu
     moments: dict[str, Tensor] = {}
 
     def step() -> None:
-        mean = sum(buffer) / len(buffer)
+        mean = cast(Tensor, sum(buffer) / len(buffer))
         moved = flat(history[-1]) + rule(federation.server, mean, moments)
         pieces = moved.split([tensor.numel() for tensor in w.values()])
         history.append({name: piece.view_as(w[name]) for name, piece in zip(w, pieces, strict=True)})

@@ -14,6 +14,7 @@ from oracles import ROUNDING, Weights, adam, identical, mlp, momentum, weights_o
 from test_fedavg import Federation, run, sgd
 
 from paceline import engine
+from paceline.batches import lone
 from paceline.engine.errors import ConfigError
 from paceline.strategies.base import World
 from paceline.strategies.errors import LayoutError, NotFiniteError
@@ -127,7 +128,7 @@ class Simulation:
             batch = f.batch(step, client)
             if batch.size == 0:
                 continue
-            loss = F.cross_entropy(model(batch.inputs), batch.targets)
+            loss = F.cross_entropy(model(batch.inputs), lone(batch.targets))
             if isinstance(rule, FedProx):
                 y = torch.nn.utils.parameters_to_vector(model.parameters())
                 loss = loss + rule.mu / 2 * (y - self.w).square().sum()

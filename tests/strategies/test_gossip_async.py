@@ -4,6 +4,7 @@ import os
 import signal
 from collections import Counter
 from itertools import pairwise
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -66,7 +67,8 @@ def simulate(case: Case, seconds: list[float], period: int, conserve: bool, seed
             replicas[i].gradient(k + 1)
     for i in range(n):
         mix(i)
-    return trajectory, sum(a * r.vector for a, r in zip(w, replicas, strict=True)) / sum(w), dict(staleness)
+    result = sum(a * r.vector for a, r in zip(w, replicas, strict=True)) / sum(w)
+    return trajectory, cast(torch.Tensor, result), dict(staleness)
 
 
 # -- what it computes
@@ -268,7 +270,7 @@ def die_at_the_end(comm, case):
             tell(*arguments)
             os.kill(os.getpid(), signal.SIGKILL)
 
-        sync._tell = tell_and_die
+        cast(Any, sync)._tell = tell_and_die
     return live(comm, Life(sync, case, seeds=APART))
 
 

@@ -7,7 +7,7 @@ import signal
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, cast
 
 import pytest
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from worker_processes import WorkerError
 
 from paceline import engine
+from paceline.batches import lone
 from paceline.comm import Comm, PeerLostError
 from paceline.engine.errors import WorkerFailedError
 from paceline.strategies import Batch, LayoutError
@@ -27,7 +28,8 @@ from paceline.tasks.base import DataSpec
 from paceline.tasks.models.sparse_logistic_regression import SparseLogisticRegression
 
 pytestmark = pytest.mark.dist
-LOCKS = ["none", "update", "step"]
+Lock = Literal["none", "update", "step"]
+LOCKS: list[Lock] = ["none", "update", "step"]
 FEATURES, NONZEROS, CLASSES = 90, 4, 3
 SPEC = DataSpec((2, NONZEROS), torch.float64, (), CLASSES, None, None, features=FEATURES)
 every_lock = pytest.mark.parametrize("lock", LOCKS)
@@ -74,7 +76,7 @@ def train_sparse(comm: Comm, job: Sparse, sync: Hogwild, seconds: list[float] | 
         batch = job.batch(step, comm.rank)
         sync.begin(batch)
         began.append(comm.now())
-        F.cross_entropy(model(batch.inputs), batch.targets).backward()
+        F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
         if seconds is not None:
             comm.elapse(seconds[comm.rank])
         sync.update()
@@ -95,7 +97,7 @@ def serial_sparse(job: Sparse, order: list[tuple[int, int]]) -> Weights:
     for step, worker in order:
         batch = job.batch(step, worker)
         optimizer.zero_grad()
-        F.cross_entropy(model(batch.inputs), batch.targets).backward()
+        F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
         optimizer.step()
     return weights_of(model)
 
@@ -192,7 +194,7 @@ def test_sparse_gradients_land_in_the_order_of_the_clock_bit_for_bit(virtual_wor
     def gradient(step: int, worker: int) -> Tensor:
         batch = job.batch(step, worker)
         model.zero_grad()
-        F.cross_entropy(model(batch.inputs), batch.targets).backward()
+        F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
         assert w.grad is not None
         return w.grad
 
@@ -219,7 +221,7 @@ def test_locked_steps_are_serial_training_in_the_order_of_the_lock_bit_for_bit(f
 # -- what locks are for
 
 
-def double(comm: Comm, lock: str, steps: int, seconds: float) -> dict[str, Any]:
+def double(comm: Comm, lock: Lock, steps: int, seconds: float) -> dict[str, Any]:
     """w <- w + what it was when the step began: each update on its own doubles w."""
     w = nn.Parameter(torch.ones(1, dtype=torch.float64))
     sync = Hogwild(lock)
@@ -230,7 +232,7 @@ def double(comm: Comm, lock: str, steps: int, seconds: float) -> dict[str, Any]:
         comm.elapse(seconds)
         sync.update()
     sync.finish()
-    return {"w": w.detach().clone(), "staleness": sync.report()["staleness"]}
+    return {"w": w.detach().clone(), "staleness": cast(Any, sync.report())["staleness"]}
 
 
 def test_under_the_lock_every_step_reads_what_all_before_it_wrote(fabric):
@@ -246,7 +248,7 @@ def test_a_lock_on_the_writing_alone_is_not_that_nor_is_none(virtual_workers):
         assert [result["staleness"] for result in results] == [{0: 1}, {1: 1}]
 
 
-def count_up(comm: Comm, lock: str, steps: int, sparse: bool, apart: bool) -> dict[str, Tensor]:
+def count_up(comm: Comm, lock: Lock, steps: int, sparse: bool, apart: bool) -> dict[str, Tensor]:
     """Adds 1 `steps` times, to the same row as the others or to one of its own (`apart`)."""
     w = nn.Parameter(torch.zeros(8, 2, dtype=torch.float64))
     sync = Hogwild(lock)
@@ -286,7 +288,7 @@ class SlowWriter(torch.optim.SGD):
         self._w.copy_(read + 1)
 
 
-def write_slowly(comm: Comm, lock: str) -> float:
+def write_slowly(comm: Comm, lock: Lock) -> float:
     w = nn.Parameter(torch.zeros(1))
     sync = Hogwild(lock)
     sync.prepare({"w": w}, SlowWriter(w, comm), comm)
@@ -338,7 +340,7 @@ def write_in_one_page(comm: Comm, sparse: bool) -> dict[str, Tensor]:
     batch = Batch(inputs.double(), torch.tensor([0, 1]), 2)
     for _ in range(3):
         sync.begin(batch)
-        F.cross_entropy(model(batch.inputs), batch.targets).backward()
+        F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
         sync.update()
     return {"written": w.detach().abs().sum(1).nonzero().flatten() - first}
 
@@ -380,7 +382,7 @@ def refuse(comm: Comm, optimizer: Refused) -> None:
     sync = Hogwild()
     sync.prepare(dict(model.named_parameters()), made, comm)
     sync.begin(batch)
-    F.cross_entropy(model(batch.inputs), batch.targets).backward()
+    F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
     with pytest.raises(LayoutError, match=r"plain SGD.*optimizer.momentum=0.*model.sparse_gradients=false") as caught:
         sync.update()
     assert caught.value.exit_code == 2
@@ -415,7 +417,7 @@ def train_both(comm: Comm | None) -> Weights:
     for step in range(5):
         batch = Batch(torch.tensor([[step, 3 * step], [7, step]]), torch.tensor([0, 2]), 2)
         optimizer.zero_grad() if comm is None else sync.begin(batch)
-        F.cross_entropy(model(batch.inputs), batch.targets).backward()
+        F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
         optimizer.step() if comm is None else sync.update()
     return weights_of(model)
 
@@ -491,7 +493,7 @@ def end_apart(comm: Comm, dies: int | None, while_it_holds_the_lock: bool) -> di
     w.grad[comm.rank] = -1.0
     sync.update()
     sync.finish()
-    return {"w": w.detach().clone(), "lost": sync.report()["lost"], "consensus": sync.consensus()["w"]}
+    return {"w": w.detach().clone(), "lost": cast(Any, sync.report())["lost"], "consensus": sync.consensus()["w"]}
 
 
 def test_nobody_finishes_before_all_are_done(fabric):
@@ -527,7 +529,7 @@ def test_without_replica_0_the_run_is_lost(workers):
 # -- what is refused
 
 
-def prepare_elsewhere(comm: Comm, lock: str) -> None:
+def prepare_elsewhere(comm: Comm, lock: Lock) -> None:
     """As if worker 1 ran on another host."""
     comm._worker.hosts[1] = "elsewhere"  # pyright: ignore[reportAttributeAccessIssue]
     model = mlp()

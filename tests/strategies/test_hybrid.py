@@ -93,7 +93,7 @@ def test_two_replicas_of_every_schedule_train_as_one_worker(virtual_workers, sch
 )
 def test_four_workers_train_as_one(fabric, shape, replicas):
     case = Case([sizes[:replicas] for sizes in SIZES], model=blocks64)
-    strategy = hybrid(*shape, "1f1b")
+    strategy = hybrid(shape[0], shape[1], "1f1b")
     results = run(fabric, strategy, case)
     assert distance(whole_of(results, strategy), serial(case)) < ROUNDING
     losses = [result["losses"] for result in results[: strategy.parts]]
@@ -103,7 +103,7 @@ def test_four_workers_train_as_one(fabric, shape, replicas):
 @pytest.mark.slow
 @pytest.mark.parametrize("shape", [(3, 2), (2, 4), (4, 4)], ids=lambda shape: f"{shape[0]} x {shape[1]}")
 def test_larger_grids_train_as_one_worker(virtual_workers, shape):
-    case, strategy = Case([[6], [5], [3]], model=blocks64), hybrid(*shape, "1f1b", cut="parameters")
+    case, strategy = Case([[6], [5], [3]], model=blocks64), hybrid(shape[0], shape[1], "1f1b", cut="parameters")
     results = run(virtual_workers, strategy, case)
     assert distance(whole_of(results, strategy), serial(case)) < ROUNDING
 
@@ -150,8 +150,8 @@ def test_pieces_are_those_of_each_stage_and_the_rest_is_whole():
     assert isinstance(parts[3].get_submodule("expand"), ColumnLinear)
     assert isinstance(parts[3].get_submodule("leave"), RowLinear)
     assert isinstance(parts[1].get_submodule("enter"), nn.Linear)
-    pieces = [part.get_submodule("block1.mlp.expand").weight for part in parts[:2]]
-    assert torch.equal(torch.cat(pieces), model.get_submodule("block1.mlp.expand").weight)
+    pieces: list[torch.Tensor] = [part.get_parameter("block1.mlp.expand.weight") for part in parts[:2]]
+    assert torch.equal(torch.cat(pieces), model.get_parameter("block1.mlp.expand.weight"))
 
 
 def test_a_pair_that_a_cut_takes_apart_is_whole_and_so_may_a_stage_be():
@@ -162,7 +162,7 @@ def test_a_pair_that_a_cut_takes_apart_is_whole_and_so_may_a_stage_be():
 
 def test_layers_of_two_chunks_of_a_worker_are_no_pair():
     """Layers 0 and 2 are on worker 0, and 1 is between them."""
-    model = nn.Sequential(*deep64()[:4], nn.ReLU(), nn.Linear(6, 4))
+    model = nn.Sequential(*list(deep64())[:4], nn.ReLU(), nn.Linear(6, 4))
     parts = Hybrid(2, 2, "interleaved", 2, cut=[1, 2, 3]).split(model)
     cut = [[name for name, layer in part.named_modules() if isinstance(layer, ColumnLinear)] for part in parts]
     assert cut == [[], [], ["3"], ["3"]]

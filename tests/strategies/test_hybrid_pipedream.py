@@ -1,5 +1,7 @@
 """Schedules without a flush over stages of several workers: their recursions, their versions and their bytes."""
 
+from typing import Any
+
 import pytest
 import torch
 from oracles import ROUNDING, Case, Plan, distance, identical, train, workers_of
@@ -28,7 +30,7 @@ def paired() -> nn.Sequential:
 SIZES = [[4, 4], [3, 2], [4, 4], [1, 0], [2, 2], [0, 1], [4, 4]]
 
 
-def strategy_of(stages: int, tensor: int, how: tuple[str, bool], micro_batches: int = 2, **knobs: object) -> Hybrid:
+def strategy_of(stages: int, tensor: int, how: tuple[str, bool], micro_batches: int = 2, **knobs: Any) -> Hybrid:
     schedule, vertical = how
     return Hybrid(stages, tensor, schedule, micro_batches, CUTS[stages], vertical_sync=vertical, **knobs)
 

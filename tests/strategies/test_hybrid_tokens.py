@@ -168,7 +168,7 @@ def test_a_whole_weight_of_two_stages_is_whole_on_both_though_one_has_it_in_a_pa
         torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Tanh(), torch.nn.Linear(4, 4)),
         torch.nn.Linear(4, 4),
     )
-    model[3].weight = model[0][0].weight
+    model[3].weight = model.get_parameter("0.0.weight")
     parts = Hybrid(2, 2, cut=[1]).split(model)
     cut = [[name for name, layer in part.named_modules() if isinstance(layer, ColumnLinear)] for part in parts]
     assert cut == [[], [], ["2.0"], ["2.0"]]

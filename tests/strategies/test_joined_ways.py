@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -142,6 +143,7 @@ def test_samples_that_were_tampered_with_change_nothing_that_travels():
     ],
 )
 def test_what_a_rule_of_ways_does_not_go_with_is_refused(knobs, says):
+    given: dict[str, Any]
     for given in ({"aggregate": Median()}, {"attack": SignFlip()}):
         with pytest.raises(LayoutError, match=says):
             LocalSGD(2, **knobs, **given)
@@ -226,7 +228,7 @@ def test_a_radius_that_nobody_is_further_than_is_plain_gossip(virtual_workers, r
 )
 def test_the_radius_is_the_root_of_the_nearer_squares_over_f(far, f, radius):
     rows = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, 4.0], [1000.0, 0.0], [far, 0.0]], dtype=torch.float64)
-    expected = sum(row * min(1, radius / row.norm()) for row in rows[1:]) / 5
+    expected = cast(torch.Tensor, sum(row * min(1, radius / row.norm()) for row in rows[1:]) / 5)
     assert torch.allclose(SelfCenteredClipping().aggregate(rows, torch.ones(5), f), expected)
 
 

@@ -1,8 +1,9 @@
 """Rules that join rows, and attacks: by their definitions, and under each sync mode against plain torch."""
 
 import re
+from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -127,7 +128,7 @@ def row(replica: Replica) -> Tensor:
     return torch.cat([parameter.grad.flatten() for parameter in replica.model.parameters()])
 
 
-def rule(name: str, rows: list[Tensor], weights: list[float]) -> Tensor:
+def rule(name: str, rows: list[Tensor], weights: Sequence[float]) -> Tensor:
     """The rules and attacks of `HOW` a second time."""
     used = [i for i, weight in enumerate(weights) if weight > 0]
     lying = {"median, one lies": [3], "mean, one lies": [1], "mean, conspiracy": [0, 2], "median, conspiracy": [3]}
@@ -138,7 +139,7 @@ def rule(name: str, rows: list[Tensor], weights: list[float]) -> Tensor:
             honest = [rows[j] for j in used if j not in lying[name]]
             forged[i] = -3 * rows[i] if "one lies" in name else -2 * sum(honest) / len(honest)
     if name.startswith("mean"):
-        return sum(forged[i] * weights[i] for i in used) / sum(weights[i] for i in used)
+        return cast(Tensor, sum(forged[i] * weights[i] for i in used) / sum(weights[i] for i in used))
     return torch.from_numpy(np.median(torch.stack(list(forged.values())).numpy(), axis=0))
 
 

@@ -3,6 +3,7 @@
 import copy
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -89,8 +90,8 @@ class PlainLAMB:
             x.data = x.detach() - self.lr * trusted * update
 
 
-LARS_KNOBS = {"lr": 2.0, "momentum": 0.9, "weight_decay": 0.05, "trust_coefficient": 0.02}
-LAMB_KNOBS = {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
+LARS_KNOBS: dict[str, Any] = {"lr": 2.0, "momentum": 0.9, "weight_decay": 0.05, "trust_coefficient": 0.02}
+LAMB_KNOBS: dict[str, Any] = {"lr": 0.03, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
 
 
 @pytest.mark.parametrize(
@@ -118,7 +119,7 @@ def test_it_equals_a_plain_loop_over_the_papers_formula(monkeypatch, kind, plain
         oracle.step()
     for mine, other in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-11, atol=1e-13)
-    assert not torch.equal(ours[0].weight, model()[0].weight)
+    assert not torch.equal(ours.get_parameter("0.weight"), model().get_parameter("0.weight"))
 
 
 @pytest.mark.parametrize("scale", [1e-25, 1.0, 1e25])
@@ -202,7 +203,7 @@ def test_a_new_one_goes_on_from_its_saved_state_bit_for_bit(kind):
 @needs_pytorch_optimizer
 def test_lars_equals_pytorch_optimizers():
     """At one rate: its velocity is multiplied by the rate of the step."""
-    from pytorch_optimizer.optimizer.lars import LARS as Theirs
+    from pytorch_optimizer.optimizer.lars import LARS as Theirs  # pyright: ignore[reportMissingImports]
 
     ours, theirs = model(), model()
     both = LARS(ours.parameters(), **LARS_KNOBS), Theirs(theirs.parameters(), **LARS_KNOBS)
@@ -216,7 +217,7 @@ def test_lars_equals_pytorch_optimizers():
 
 @needs_timm
 def test_lamb_equals_timms_without_its_clipping():
-    from timm.optim.lamb import Lamb
+    from timm.optim.lamb import Lamb  # pyright: ignore[reportMissingImports]
 
     ours, theirs = model(), model()
     same = {"bias_correction": True, "max_grad_norm": None, "always_adapt": True}
@@ -239,7 +240,7 @@ QUIET = ["tracking=none", "checkpoint.every=0"]
 NAMES = pytest.mark.parametrize("name", ["lars", "lamb"])
 
 
-def trained(root: Path, *overrides: str, **how: str) -> tuple[dict[str, Tensor], dict]:
+def trained(root: Path, *overrides: str, **how: Any) -> tuple[dict[str, Tensor], dict]:
     result = run([*([] if "resume" in how else [*DIGITS, *QUIET]), *overrides], root=root, quiet=True, **how)
     assert result is not None
     return safetensors.torch.load_file(result.path / "model.safetensors"), result.summary

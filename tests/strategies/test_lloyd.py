@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -119,7 +120,7 @@ def test_the_end_is_that_of_scikit_learn_from_the_same_start() -> None:
 
     uneven = case([7, 13, 4], steps=15)
     x, start = start_of(uneven)
-    theirs = SklearnKMeans(K, init=start, n_init=1, max_iter=15, tol=0, algorithm="lloyd").fit(x)
+    theirs = cast(Any, SklearnKMeans)(K, init=start, n_init=1, max_iter=15, tol=0, algorithm="lloyd").fit(x)
     centres = trained(uneven, BSP())[0]["weights"]["centres"].numpy()
     np.testing.assert_allclose(centres, theirs.cluster_centers_, rtol=0, atol=1e-12)
     assert inertia(x, centres) == pytest.approx(theirs.inertia_, rel=1e-12)

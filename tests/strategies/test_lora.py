@@ -195,7 +195,7 @@ def test_peft_loads_what_was_saved_and_computes_the_same(tmp_path: Path, monkeyp
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        from peft import PeftModel
+        from peft import PeftModel  # pyright: ignore[reportMissingImports]
 
         from paceline.engine.checkpoint import export_apart
 

@@ -3,6 +3,7 @@
 import copy
 import importlib.util
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -15,7 +16,7 @@ from paceline.engine import prepare, run
 from paceline.strategies.optimizers.muon import Muon
 from paceline.strategies.state import from_bytes, to_bytes
 
-KNOBS = {"lr": 0.03, "momentum": 0.9, "weight_decay": 0.1}
+KNOBS: dict[str, Any] = {"lr": 0.03, "momentum": 0.9, "weight_decay": 0.1}
 ADAMW = {"adamw_lr": 0.004, "adamw_betas": (0.8, 0.95), "adamw_eps": 1e-7, "adamw_weight_decay": 0.2}
 
 
@@ -60,7 +61,7 @@ def test_matrices_step_as_torchs_muon_and_all_else_as_its_adamw_bit_for_bit(knob
                 group["lr"] *= 0.9 if step else 1.0  # as a schedule changes it
             each.step()
         assert identical(ours.state_dict(), theirs.state_dict())
-    assert not torch.equal(ours[0].weight, model()[0].weight)
+    assert not torch.equal(ours.get_parameter("0.weight"), model().get_parameter("0.weight"))
 
 
 def test_a_schedule_scales_the_rate_of_matrices_and_of_all_else():
@@ -105,7 +106,7 @@ QUIET = ["tracking=none", "checkpoint.every=0"]
 HARDWARE = {"process": ["hardware.device=cpu", "hardware.threads=1"], "virtual": ["hardware=virtual"]}
 
 
-def trained(root: Path, *overrides: str, **how: str) -> tuple[dict[str, Tensor], dict]:
+def trained(root: Path, *overrides: str, **how: Any) -> tuple[dict[str, Tensor], dict]:
     result = run([*([] if "resume" in how else [*DIGITS, *QUIET]), *overrides], root=root, quiet=True, **how)
     assert result is not None
     return safetensors.torch.load_file(result.path / "model.safetensors"), result.summary

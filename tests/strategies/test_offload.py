@@ -2,9 +2,11 @@
 
 import threading
 import weakref
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -32,6 +34,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.checkpoint import checkpoint
 
 from paceline import engine
+from paceline.batches import lone
 from paceline.engine.build import assemble
 from paceline.engine.errors import ConfigError
 from paceline.strategies import Batch, LayoutError
@@ -42,10 +45,14 @@ from paceline.strategies.memory.pool import Pool
 from paceline.strategies.offload import Offload
 from paceline.strategies.state import to_bytes
 from paceline.strategies.sync.bsp import BSP
+from paceline.tasks.base import Split
 from paceline.tasks.losses.cross_entropy import cross_entropy
 
 MIB = 2**20
 UNEVEN = Case([[8], [7], [5], [1]], model=mlp)
+
+
+NOBODY: Any = None  # a lone worker needs no Comm
 
 
 def ignore(roots, last) -> None:
@@ -62,7 +69,7 @@ class Trained:
 def fit(strategy, model: nn.Module, batches, optimizer=momentum, loss=cross_entropy) -> Trained:
     """Serial training of `model` under `strategy`."""
     torch.manual_seed(1)
-    strategy.prepare(model, loss, None, ignore)
+    strategy.prepare(model, loss, NOBODY, ignore)
     steps = optimizer(strategy.module.parameters())
     losses = []
     for inputs, targets in batches:
@@ -90,7 +97,7 @@ def smallest(make_model, batches) -> int:
 
 @dataclass(frozen=True)
 class Task:
-    make_model: object
+    make_model: Callable[[], nn.Module]
     batches: list[tuple[Tensor, Tensor]]
 
 
@@ -103,8 +110,8 @@ def task_of(*overrides: str) -> Task:
 
     spec = parts.data.spec
     split, _ = parts.load()
-    assert spec.classes > 1
-    return Task(make_model, [(split.inputs[a:b], split.targets[a:b]) for a, b in [(0, 8), (8, 16), (16, 21)]])
+    assert spec.classes > 1 and isinstance(split, Split)
+    return Task(make_model, [(lone(split.samples)[a:b], split.targets[a:b]) for a, b in [(0, 8), (8, 16), (16, 21)]])
 
 
 TASKS = {
@@ -198,7 +205,7 @@ def test_what_the_pool_accounts_for_is_what_is_alive_between_layers(name, prefet
     host_bytes = pools.Copier.host_bytes
 
     def on_host(self, size: int) -> Tensor:
-        with torch.utils._python_dispatch._disable_current_modes():
+        with cast(Any, torch.utils)._python_dispatch._disable_current_modes():
             room = host_bytes(self, size)
         of_host.add(room.untyped_storage()._cdata)
         kept.append(room)  # so that its number is not another's
@@ -219,7 +226,7 @@ def test_what_the_pool_accounts_for_is_what_is_alive_between_layers(name, prefet
         live.know(inputs)
         live.know(targets)
         strategy.forward_backward(Batch(inputs, targets, len(targets)))
-    layers = len(strategy.module)
+    layers = len(cast(nn.Sequential, strategy.module))
     assert len(compared) >= layers + 1
     scalars = 64  # the loss, its gradient, and the like
     assert all(abs(alive - accounted) <= scalars for alive, accounted in compared), str(compared)
@@ -409,10 +416,10 @@ class _SaveElsewhere(torch.autograd.Function):
         return x * x
 
     @staticmethod
-    def backward(ctx, gradient):
+    def backward(ctx: Any, *gradients: Any) -> Any:
         x, elsewhere = ctx.saved_tensors
         assert elsewhere.is_meta
-        return 2 * x * gradient
+        return 2 * x * gradients[0]
 
 
 class ToDouble(nn.Module):
@@ -437,7 +444,7 @@ def test_what_is_computed_again_reads_the_weights_that_were_fetched(place):
     layer = model[place]
     at_home = layer.linear.weight
     strategy = Offload()
-    strategy.prepare(model, F.cross_entropy, None, ignore)
+    strategy.prepare(model, F.cross_entropy, NOBODY, ignore)
     inputs, targets = samples(0, 4)
     strategy.forward_backward(Batch(inputs.float(), targets, 4))
     assert len(layer.read) == 2 and at_home.data_ptr() not in layer.read
@@ -453,7 +460,7 @@ def test_a_failure_in_backward_leaves_the_layers_their_own_weights():
         return outputs.sum()
 
     strategy = Offload()
-    strategy.prepare(model, fails, None, ignore)
+    strategy.prepare(model, fails, NOBODY, ignore)
     inputs, targets = samples(0, 4)
     with pytest.raises(RuntimeError):
         strategy.forward_backward(Batch(inputs.float(), targets, 4))
@@ -462,7 +469,7 @@ def test_a_failure_in_backward_leaves_the_layers_their_own_weights():
 
 def test_a_parameter_that_is_never_used_has_no_gradient():
     strategy = Offload()
-    strategy.prepare(ODD["unused"](), F.cross_entropy, None, ignore)
+    strategy.prepare(ODD["unused"](), F.cross_entropy, NOBODY, ignore)
     inputs, targets = samples(0, 4)
     strategy.forward_backward(Batch(inputs.float(), targets, 4))
     have = {name: p.grad is not None for name, p in strategy.module.named_parameters()}
@@ -581,7 +588,7 @@ def test_a_step_after_a_failed_one_is_as_if_it_had_not_been():
     inputs, targets = samples(0, 4)
     batch = Batch(inputs.float(), targets, 4)
     strategy = Offload(pool_mb=0.01)
-    strategy.prepare(model, F.cross_entropy, None, ignore)
+    strategy.prepare(model, F.cross_entropy, NOBODY, ignore)
     late.armed = True
     for _ in range(20):  # what a failed step held does not stay in the account
         with pytest.raises(KeyError):
@@ -592,7 +599,9 @@ def test_a_step_after_a_failed_one_is_as_if_it_had_not_been():
     found = [p.grad for p in strategy.module.parameters()]
     model.zero_grad()
     F.cross_entropy(model(batch.inputs), targets).backward()
-    assert all(torch.equal(a, p.grad) for a, p in zip(found, model.parameters(), strict=True))
+    assert all(
+        torch.equal(cast(Tensor, a), cast(Tensor, p.grad)) for a, p in zip(found, model.parameters(), strict=True)
+    )
 
 
 # -- the delayed update
@@ -668,15 +677,15 @@ def test_the_delayed_update_runs_while_the_next_step_is_computed():
     strategy = Offload(delayed_update=True)
     sync = strategy.own_sync()
     assert sync is not None
-    strategy.prepare(nn.Sequential(nn.Linear(6, 6), Announce(), nn.Linear(6, CLASSES)), F.cross_entropy, None, ignore)
+    strategy.prepare(nn.Sequential(nn.Linear(6, 6), Announce(), nn.Linear(6, CLASSES)), F.cross_entropy, NOBODY, ignore)
     optimizer = Waiting(strategy.module.parameters(), lr=0.1)
-    sync.prepare(dict(strategy.module.named_parameters()), optimizer, Alone())
+    sync.prepare(dict(strategy.module.named_parameters()), optimizer, cast(Any, Alone()))
     inputs, targets = samples(0, 4)
     batch = Batch(inputs.float(), targets, 4)
     for _ in range(3):
         sync.begin(batch)
         strategy.forward_backward(batch)  # the step before waits for this
-        sync_job = sync._delayed._job
+        sync_job = cast(Any, sync)._delayed._job
         if sync_job is not None:
             sync_job.result(20)
         Waiting.began.clear()
@@ -707,8 +716,10 @@ def test_an_exception_in_the_delayed_update_ends_the_next_step_with_it():
     strategy = Offload(delayed_update=True)
     sync = strategy.own_sync()
     assert sync is not None
-    strategy.prepare(mlp(), F.cross_entropy, None, ignore)
-    sync.prepare(dict(strategy.module.named_parameters()), Failing(strategy.module.parameters(), lr=0.1), Alone())
+    strategy.prepare(mlp(), F.cross_entropy, NOBODY, ignore)
+    sync.prepare(
+        dict(strategy.module.named_parameters()), Failing(strategy.module.parameters(), lr=0.1), cast(Any, Alone())
+    )
     inputs, targets = samples(0, 4)
     batch = Batch(inputs.float(), targets, 4)
     sync.begin(batch)
@@ -764,7 +775,7 @@ def test_on_cuda_gradients_are_those_without_a_pool_bit_for_bit_and_take_less_of
     def gradients_and_peak(strategy, on_device: bool) -> tuple[list[Tensor], int]:
         before = torch.cuda.memory_allocated()
         torch.cuda.reset_peak_memory_stats()
-        strategy.prepare(make().cuda() if on_device else make(), F.cross_entropy, None, ignore)
+        strategy.prepare(make().cuda() if on_device else make(), F.cross_entropy, NOBODY, ignore)
         strategy.forward_backward(Batch(inputs, targets, 64))
         torch.cuda.synchronize()
         gradients = [parameter.grad.cpu() for parameter in strategy.module.parameters()]

@@ -11,6 +11,7 @@ from replicas import Life, live, replica_batch, saved_after, stacked
 from torch import Tensor, nn
 
 from paceline import engine
+from paceline.batches import lone
 from paceline.engine.errors import ConfigError
 from paceline.strategies import LayoutError
 from paceline.strategies.base import World
@@ -38,7 +39,7 @@ def recursion(case: Case, warmup: int, clip: float, decoupled: bool) -> tuple[li
             batch = replica_batch(case, t - 1, rank)
             model.zero_grad()
             if size:
-                F.cross_entropy(model(batch.inputs), batch.targets).backward()
+                F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
             share = size / sum(sizes)
             decay = 0.0 if decoupled else DECAY
             grads = [torch.zeros_like(x) if x.grad is None else x.grad.clone() for x in params]

@@ -1,6 +1,7 @@
 """optimizer=pegasos against a loop over the paper's Figure 2, sgd_free_biases against a loss with a penalty in it."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,6 +9,7 @@ import safetensors.torch
 import torch
 from torch import Tensor, nn
 
+from paceline.batches import lone
 from paceline.engine import prepare, run
 from paceline.strategies.errors import LayoutError
 from paceline.strategies.optimizers.pegasos import Pegasos, norms
@@ -91,7 +93,7 @@ def test_saved_between_steps_it_goes_on_with_its_t() -> None:
 # -- whole runs
 
 
-def trained(root: Path, *overrides: str, **how: str) -> tuple[dict[str, Tensor], dict]:
+def trained(root: Path, *overrides: str, **how: Any) -> tuple[dict[str, Tensor], dict]:
     result = run([*([] if "resume" in how else QUIET), *overrides], root=root, quiet=True, **how)
     assert result is not None
     return safetensors.torch.load_file(result.path / "model.safetensors"), result.summary
@@ -102,7 +104,7 @@ def batches_of(samples: int, steps: int, batch_size: int) -> list[tuple[np.ndarr
     train, _ = Digits(limit=samples).load()
     dealt = Shuffled().deal(train.targets, 1, batch_size, 0)
     taken = [train.take(dealt.indices(step, 0)) for step in range(steps)]
-    return [(each.inputs.flatten(1).double().numpy(), each.targets.numpy()) for each in taken]
+    return [(lone(each.inputs).flatten(1).double().numpy(), each.targets.numpy()) for each in taken]
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

@@ -1,6 +1,7 @@
 """Layers over stages: naive is serial training, GPipe is gradient accumulation, both bit for bit; and with replicas."""
 
 from itertools import combinations, pairwise
+from typing import Any
 
 import pytest
 import torch
@@ -42,7 +43,7 @@ from paceline.tasks.models.mlp import MLP
 SIZES = [[8], [7], [5], [2], [1]]  # one replica: even, uneven, fewer samples than micro-batches
 
 
-def gpipe(stages: int, micro_batches: int, recompute: bool = False, cut: str | list[int] = "parameters") -> Pipeline:
+def gpipe(stages: int, micro_batches: int, recompute: bool = False, cut: Any = "parameters") -> Pipeline:
     return Pipeline(stages, "gpipe", micro_batches, cut, recompute)
 
 

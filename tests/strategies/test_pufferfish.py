@@ -158,9 +158,9 @@ def serially(overrides: tuple[str, ...], replicas: int = 1) -> dict[str, Tensor]
     whole: dict[str, Tensor] = {}
     for name, layer in net.named_children():
         if isinstance(layer, nn.Sequential):
-            first, second = layer[0].weight.detach(), layer[1].weight.detach()
+            first, second = (layer.get_parameter(f"{i}.weight").detach() for i in (0, 1))
             whole[f"{name}.weight"] = (second.flatten(1) @ first.flatten(1)).view(len(second), *first.shape[1:])
-            whole[f"{name}.bias"] = layer[1].bias.detach()
+            whole[f"{name}.bias"] = layer.get_parameter("1.bias").detach()
         else:
             whole |= {f"{name}.{own}": each for own, each in layer.state_dict().items()}
     return whole

@@ -62,7 +62,9 @@ def push_sum(
             p = matrix(topology, n, (t + 1) // period - 1, seed)
             x, w = p.to(x) @ x, p @ w
         z = (x / w[:, None]).to(x)
-        zs.append(z), ws.append(w), xs.append(x)
+        zs.append(z)
+        ws.append(w)
+        xs.append(x)
     return zs, ws, xs
 
 

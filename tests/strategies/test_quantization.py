@@ -1,5 +1,7 @@
 """QSGD and TernGrad by their definitions: unbiased, by exact expectation and by simulation, and of which variance."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -66,7 +68,7 @@ def test_draws_are_uniform_and_neither_their_order_nor_a_bit_repeats():
 def test_what_is_drawn_follows_from_the_seed_the_key_the_message_and_the_worker():
     x = sample(100).float()
 
-    def made(seed: int = 0, **how: int) -> list[int]:
+    def made(seed: int = 0, **how: Any) -> list[int]:
         return QSGD(seed, bits=2).encode(x, slot_of(x, **how)).tolist()
 
     assert made() == made()

@@ -122,7 +122,7 @@ def test_some_steps_are_a_plain_loops_whose_gradients_go_straight_through(kind: 
         F.cross_entropy(model(x), wanted).backward()
         outputs, q1, q2 = by_hand(theirs, kind, x)
         F.cross_entropy(outputs, wanted).backward()
-        theirs[2].weight.grad, theirs[4].weight.grad = q1.grad, q2.grad
+        theirs.get_parameter("2.weight").grad, theirs.get_parameter("4.weight").grad = q1.grad, q2.grad
         mine.step()
         plain.step()
         assert identical(state_of(model), state_of(theirs))

@@ -15,6 +15,7 @@ from replicas import Life, Replica, flat, live, saved_after
 from torch import Tensor, nn
 
 from paceline import engine
+from paceline.batches import lone
 from paceline.engine import experts
 from paceline.engine.errors import ConfigError, WorkerFailedError
 from paceline.strategies import LayoutError
@@ -215,7 +216,7 @@ REAL = [*RUN, "hardware.device=cpu", "hardware.threads=1"]
 STEPS, LR = 12, 0.02
 
 
-def trained(path: Path, *overrides: str, **how: str) -> Any:
+def trained(path: Path, *overrides: str, **how: Any) -> Any:
     result = engine.run(overrides, root=path, quiet=True, **how)
     assert result is not None and result.status == "completed"
     return result
@@ -250,8 +251,8 @@ def test_each_expert_is_a_serial_run_on_its_part_and_training_sent_nothing(fork_
     found, split = model_of(result), Digits(limit=120).load()[0]
     for part in range(3):
         assert identical(state_of_expert(found, part), serial_on(part, 3))
-    dealt = Clusters().deal(split.targets, 3, 8, 0, split.inputs)
-    assert torch.equal(found["centres"], centres_of(split.inputs, [dealt.owned(part) for part in range(3)]))
+    dealt = Clusters().deal(split.targets, 3, 8, 0, lone(split.samples))
+    assert torch.equal(found["centres"], centres_of(lone(split.samples), [dealt.owned(part) for part in range(3)]))
     assert found["living"].tolist() == [True] * 3
     assert result.summary["wire"]["total"] == result.summary["wire"]["messages"] == 0
     assert result.summary["predicted"]["bytes_per_step"] == 0
@@ -261,7 +262,7 @@ def test_each_expert_is_a_serial_run_on_its_part_and_training_sent_nothing(fork_
 def test_what_is_reported_is_the_routed_models_accuracy(fork_server, tmp_path):
     result = trained(tmp_path, *VIRTUAL, "hardware.workers=3", f"steps={STEPS}")
     found, (_, test) = model_of(result), Digits(limit=120).load()
-    x, right = test.inputs, 0
+    x, right = lone(test.samples), 0
     for sample, label in zip(x, test.targets, strict=True):
         k = min(range(3), key=lambda i: float(((sample - found["centres"][i]).double() ** 2).sum()))
         expert = state_of_expert(found, k)

@@ -1,6 +1,7 @@
 """Pipeline schedules as data: the lists are torch's own, what they need is checked, what they take is simulated."""
 
 from collections import Counter
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
@@ -8,7 +9,7 @@ from hypothesis import strategies as st
 from torch.distributed.pipelining import schedules as torch_schedules
 
 from paceline.strategies import LayoutError
-from paceline.strategies.pipelining.actions import Action, parse, written
+from paceline.strategies.pipelining.actions import Action, Kind, parse, written
 from paceline.strategies.pipelining.again import joined
 from paceline.strategies.pipelining.check import add_messages, check, placement
 from paceline.strategies.pipelining.schedules import SCHEDULES
@@ -75,7 +76,7 @@ class Recorder:
 def what_torch_runs(workers, micro_batches):
     rows = []
     for rank in range(workers):
-        schedule = torch_schedules.Schedule1F1B.__new__(torch_schedules.Schedule1F1B)
+        schedule: Any = torch_schedules.Schedule1F1B.__new__(torch_schedules.Schedule1F1B)
         schedule._num_stages, schedule._n_microbatches = workers, micro_batches
         schedule._stage, schedule._loss_fn, schedule._internal_losses = Recorder(rank), None, []
         schedule.scale_grads = True
@@ -189,7 +190,7 @@ def test_what_is_no_action_is_refused(text):
 def test_a_schedule_is_written_as_torchs_csv(tmp_path):
     schedule = SCHEDULES["zb_h1"](3, 4, 1)
     (tmp_path / "schedule.csv").write_text(written(schedule))
-    read = torch_schedules.ScheduleInterleaved1F1B.__new__(torch_schedules.ScheduleInterleaved1F1B)
+    read: Any = torch_schedules.ScheduleInterleaved1F1B.__new__(torch_schedules.ScheduleInterleaved1F1B)
     read.pipeline_order, read._validate_and_set_stage_mapping = {}, lambda order: None
     torch_schedules.PipelineScheduleMulti._load_csv(read, tmp_path / "schedule.csv")
     assert in_torchs_words(read.pipeline_order.values()) == in_torchs_words(schedule)
@@ -223,7 +224,7 @@ def test_messages_are_received_in_the_order_in_which_they_are_sent_and_before_th
                 sent.setdefault((worker, holders[stage + step]), []).append((stage + step, kind[-1], j))
             elif kind.startswith("RECV"):
                 received.setdefault((holders[stage - step], worker), []).append((stage, kind[-1], j))
-                read = {"F": ["F"], "B": ["B", "I"]}[kind[-1]]
+                read: list[Kind] = ["F"] if kind[-1] == "F" else ["B", "I"]
                 assert any(Action(stage, each, j) in row[place:] for each in read)
     assert sent == received
     crossings = sum(holders[s] != holders[s + 1] for s in range(stages - 1))
@@ -252,8 +253,10 @@ def test_a_schedule_goes_well_even_where_nobody_sends_before_the_other_has_begun
 def test_messages_are_placed_as_torch_places_them(name, chunks):
     workers, batches = 4, 8
     schedule = SCHEDULES[name](workers, batches, chunks)
+    read = torch_schedules._Action.from_str
+    actions = {rank: [read(str(action)) for action in row] for rank, row in enumerate(schedule)}
     theirs = torch_schedules._add_send_recv(
-        {rank: [torch_schedules._Action.from_str(str(action)) for action in row] for rank, row in enumerate(schedule)},
+        cast(Any, actions),
         lambda stage: stage % workers,
         workers * chunks,
     )

@@ -5,7 +5,7 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -16,6 +16,7 @@ from faults.lying_clients import ACTS, KEYS, LIAR, OPENED, SHARES, SIGNATURE, VE
 from oracles import Weights, identical, mlp64, samples, weights_of
 from worker_processes import WorkerError
 
+from paceline.batches import lone
 from paceline.engine import plan, prepare, run
 from paceline.engine.errors import ConfigError
 from paceline.strategies.base import Batch, World
@@ -98,7 +99,7 @@ def take_part(comm, federation: Federation) -> dict[str, Any]:
         batch = federation.batch(step, comm.rank)
         sync.begin(batch)
         if batch.size:
-            F.cross_entropy(model(batch.inputs), batch.targets).backward()
+            F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
         sync.update()
         done = step + 1
     sent = comm.ledger.snapshot()
@@ -128,7 +129,7 @@ def by_hand(federation: Federation) -> Weights:
                 batch = federation.batch(step, client)
                 optimizer.zero_grad()
                 if batch.size:
-                    F.cross_entropy(model(batch.inputs), batch.targets).backward()
+                    F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
                     optimizer.step()
                 n_k += batch.size
             way = torch.cat([each.detach().flatten() for each in model.parameters()]) - w
@@ -275,7 +276,7 @@ def test_a_client_with_more_samples_than_fit_refuses_before_it_sends_anything() 
         SecureError, match="round 2, client 1: 1,000 samples make sums of 5 clients larger than 63 bits"
     ):
         rule = Bonawitz(bits=48, largest=16.0)
-        rule._comm = type("Comm", (), {"rank": 1, "size": 6})()
+        cast(Any, rule)._comm = type("Comm", (), {"rank": 1, "size": 6})()
         rule.deliver(torch.zeros(3), 1000, 2, 5)
 
 

@@ -3,7 +3,7 @@
 from collections import Counter
 from itertools import combinations
 from statistics import mean
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -316,7 +316,7 @@ def mean_accuracy(root, *choices):
     """At the end, over three seeds: where an asynchronous run's last step ends is up to others' pushes, too."""
     settings = (*choices, "tracking=none", "hardware.device=cpu", "hardware.threads=1")
     runs = [engine.run([*settings, f"seed={seed}"], root=root, quiet=True) for seed in range(3)]
-    return mean(run.accuracy for run in runs)
+    return mean(cast(float, run.accuracy) for run in runs)
 
 
 @pytest.fixture(scope="module")

@@ -49,7 +49,8 @@ class Fabric:
 
 
 def serving(fabric: Any = None, survives: bool = True) -> Serving:
-    return Serving(Fabric() if fabric is None else fabric, WORKERS, survives)
+    comm: Any = Fabric() if fabric is None else fabric
+    return Serving(comm, WORKERS, survives)
 
 
 def finds_dead(rank: int | None) -> Callable[[], None]:

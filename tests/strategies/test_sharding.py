@@ -43,7 +43,7 @@ from paceline.strategies.sync.bsp import BSP, NaiveBSP
 
 pytestmark = pytest.mark.dist
 TINY = 100 / 2**20  # MiB: buckets of 100 bytes
-SHARDS = ["optimizer", "gradients"]
+SHARDS: list[Any] = ["optimizer", "gradients"]
 UNEVEN = {2: [[4, 4], [3, 2], [0, 1], [1, 0], [4, 3]], 3: [[4, 4, 4], [3, 3, 2], [1, 0, 1], [0, 1, 0], [2, 2, 1]]}
 LONG = {replicas: sizes * 10 for replicas, sizes in UNEVEN.items()}  # 50 steps
 of_shards = pytest.mark.parametrize("shard", SHARDS)
@@ -197,7 +197,7 @@ class LARS(torch.optim.Optimizer):
         super().__init__(params, {"lr": lr})
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure: Any = None) -> Any:
         for group in self.param_groups:
             for p in group["params"]:
                 if p.grad is not None:
@@ -402,7 +402,7 @@ SETTINGS = [
 ]
 
 
-def finish(*overrides: str, **how: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def finish(*overrides: str, **how: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     result = run(list(overrides) if "resume" in how else [*SETTINGS, *overrides], quiet=True, **how)
     assert result is not None and result.summary["status"] == "completed"
     return safetensors.torch.load_file(result.path / "model.safetensors"), result.summary

@@ -1,6 +1,7 @@
 """Rules that send some entries, or some coefficients, against their definitions in plain numpy."""
 
 from math import ceil
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -139,7 +140,7 @@ def test_the_sum_that_workers_make_of_values_alone_is_that_of_what_is_decoded(fe
     assert rule.of_total(flat_vector(rows[0])) == [6 * 8]
     sent = [round_trip(rule, row, slot) for row, slot in zip(rows, slots, strict=True)]
     for (total, left), row, own in zip(totalled(rule, rows, slots), rows, sent, strict=True):
-        assert torch.allclose(total, sum(sent), rtol=0, atol=1e-14)
+        assert torch.allclose(total, cast(torch.Tensor, sum(sent)), rtol=0, atol=1e-14)
         assert torch.equal(left, row - own if feedback else total)
 
 
@@ -379,8 +380,9 @@ def test_all_coefficients_and_no_memory_is_sign_sgd():
     channels = [channel_of(rule, vector) for _ in range(3)]
     for t in range(3):
         gradients = [drawn(vector.n, seed=3 * t + i) for i in range(3)]
-        total = sum(sent_by(channel, vector, g) for channel, g in zip(channels, gradients, strict=True))
-        assert torch.equal(rule.finish(total, vector), sum(gradients).sign())
+        total: Any = sum(sent_by(channel, vector, g) for channel, g in zip(channels, gradients, strict=True))
+        whole: Any = sum(gradients)
+        assert torch.equal(rule.finish(total, vector), whole.sign())
 
 
 def test_demo_has_the_bytes_that_it_states():

@@ -150,10 +150,11 @@ def test_other_sync_modes_agree_piece_by_piece(virtual_workers):
 def test_pieces_are_columns_of_the_first_and_rows_of_the_second():
     model = two_pairs64()
     one, other = TensorParallel(2).split(model)
+    a, b = model.get_parameter("a.weight"), model.get_parameter("b.weight")
     assert isinstance(one.a, ColumnLinear) and isinstance(one.b, RowLinear) and isinstance(one.e, nn.Linear)
-    assert torch.equal(torch.cat([one.a.weight, other.a.weight]), model.a.weight)
-    assert torch.equal(torch.cat([one.b.weight, other.b.weight], dim=1), model.b.weight)
-    assert torch.equal(one.d.bias, model.d.bias)
+    assert torch.equal(torch.cat([one.a.weight, other.get_parameter("a.weight")]), a)
+    assert torch.equal(torch.cat([one.b.weight, other.get_parameter("b.weight")], dim=1), b)
+    assert torch.equal(one.get_parameter("d.bias"), model.get_parameter("d.bias"))
 
 
 @pytest.mark.parametrize(

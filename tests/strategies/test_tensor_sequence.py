@@ -11,7 +11,7 @@ from paceline.strategies import LayoutError
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.tensor import TensorParallel
-from paceline.strategies.tensor_parallel.find import degrees_of, kinds_of, vocabulary_of
+from paceline.strategies.tensor_parallel.find import Kind, degrees_of, kinds_of, vocabulary_of
 from paceline.strategies.tensor_parallel.sequence import runs_of
 from paceline.strategies.tensor_parallel.vocabulary import loss_over
 from paceline.tasks.base import DataSpec
@@ -106,7 +106,7 @@ def test_runs_are_what_computes_each_place_by_itself():
     with_head, without = kinds_of(model, 2, vocabulary=vocabulary_of(model)), kinds_of(model, 2)
     assert runs_of(model, with_head) == [["block1", "block2", "norm", "head"]]
     assert runs_of(model, without) == [["block1", "block2", "norm", "head"]]
-    attention_whole = {name: kind for name, kind in without.items() if "attention" not in name}
+    attention_whole: dict[str, Kind] = {name: kind for name, kind in without.items() if "attention" not in name}
     assert runs_of(model, attention_whole) == []
     pair = [nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4)]
     mixed = nn.Sequential(nn.LayerNorm(4), *pair, nn.Flatten(), nn.Linear(8, 2))
@@ -154,7 +154,7 @@ def test_a_degree_that_is_advised_is_one_that_the_layers_take(t, heads, degree, 
 
 def test_degrees_are_those_that_all_layers_take():
     model = nn.Sequential(nn.Embedding(5, 12), nn.Linear(12, 12), nn.ReLU(), nn.Linear(12, 8), nn.Linear(8, 5))
-    kinds = {"0": "vocabulary", "1": "column", "3": "row", "4": "vocabulary"}
+    kinds: dict[str, Kind] = {"0": "vocabulary", "1": "column", "3": "row", "4": "vocabulary"}
     found = degrees_of(model, kinds)
     assert [n for n in range(2, 13) if n in found] == [2, 3, 4]  # of 12 and no more than the 5 rows
     assert found.nearest(3) == [2, 4] and found.nearest(2) == [3] and found.nearest(5, dividing=6) == [3]

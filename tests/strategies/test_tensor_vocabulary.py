@@ -1,5 +1,7 @@
 """An embedding and a head by rows of the vocabulary: against dense, to the bit where it can be, and in bytes."""
 
+from typing import Any
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -23,7 +25,7 @@ from paceline.tasks.losses import CrossEntropy, Hinge
 pytestmark = pytest.mark.dist
 
 
-def cut(degree: int, **knobs: object) -> TensorParallel:
+def cut(degree: int, **knobs: Any) -> TensorParallel:
     return TensorParallel(degree, vocabulary=True, **knobs)
 
 
@@ -53,7 +55,7 @@ def test_after_20_steps_in_float32_it_is_within_1e_6_of_one_worker(virtual_worke
 
 def test_uneven_pieces_are_rows_in_order_and_counted_once():
     model = gpt(tied=True)
-    parts = cut(4).split(model)
+    parts: list[Any] = cut(4).split(model)
     assert [len(part.head.weight) for part in parts] == [4, 3, 3, 3]
     assert all(part.head.weight is part.embedding.token.weight for part in parts)
     assert [part.head.first for part in parts] == [part.embedding.token.first for part in parts] == [0, 4, 7, 10]
@@ -69,6 +71,7 @@ def of_pieces(comm: Comm, logits: torch.Tensor, targets: torch.Tensor) -> tuple[
     first = sum(piece.shape[1] for piece in logits.tensor_split(comm.size, dim=1)[: comm.rank])
     loss = cross_entropy(own, targets, first, group)
     (3 * loss).backward()
+    assert own.grad is not None
     return loss.detach(), own.grad
 
 

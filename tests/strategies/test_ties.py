@@ -1,6 +1,7 @@
 """Weights that the first and the last stage share: copies stay alike, and train as one weight does serially."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -33,7 +34,7 @@ def tied() -> nn.Sequential:
     """The last layer's weight is the first one's."""
     first = nn.Linear(FEATURES, 8)
     inner = [nn.Sequential(nn.Tanh(), nn.Linear(8, 8)) for _ in range(2)]
-    return nn.Sequential(first, *inner, Transposed(first.weight))
+    return nn.Sequential(first, *inner, Transposed(first.get_parameter("weight")))
 
 
 def tied64() -> nn.Sequential:
@@ -145,7 +146,7 @@ GPT = [
 @pytest.mark.slow
 @pytest.mark.dist
 def test_a_tied_gpt_is_saved_once_and_goes_on_bit_for_bit(tmp_path: Path, fork_server: None) -> None:
-    def finish(*overrides: str, **how: str):
+    def finish(*overrides: str, **how: Any):
         result = engine.run(list(overrides), root=tmp_path, quiet=True, **how)
         assert result is not None
         return result, safetensors.torch.load_file(result.path / "model.safetensors")

@@ -1,6 +1,7 @@
 """Communication graphs: what makes mixing on them conserve the mean and bring workers together."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -182,7 +183,7 @@ def within_five_sigma(counts: Tensor, draws: int, probability: float) -> bool:
 @pytest.mark.parametrize("size", [4, 5])
 def test_every_pair_is_matched_equally_often(size):
     draws = 2000
-    met = sum((mixing("matching", size, round) > 0).long() for round in range(draws))
+    met: Any = sum((mixing("matching", size, round) > 0).long() for round in range(draws))
     off_diagonal = met[~torch.eye(size, dtype=torch.bool)]
     assert within_five_sigma(off_diagonal, draws, 1 / (size - 1 + size % 2))
 

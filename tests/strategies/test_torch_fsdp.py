@@ -121,6 +121,7 @@ def test_a_hybrid_of_one_group_is_plain_sharding():
     one, two = (engine.prepare([*MLP, "strategy=torch_fsdp", *how]).plan().parts[0] for how in (HSDP[1:], HSDP))
     whole = engine.prepare([*MLP, "strategy=torch_fsdp", "strategy.shard_over=4", HSDP[1]]).plan().parts[0]
     assert (whole.worker, whole.memory) == (one.worker, one.memory)
+    assert two.worker is not None
     assert two.worker["all_reduce"] == two.worker["reduce_scatter"] / 2
     assert two.memory["parameters"] > one.memory["parameters"]
 

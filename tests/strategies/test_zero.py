@@ -1,6 +1,7 @@
 """strategy=zero: DeepSpeed itself, at each stage and offload, against plain data parallel."""
 
 import json
+from typing import Any, cast
 
 import pytest
 import safetensors.torch
@@ -210,7 +211,7 @@ def test_offload_moves_its_kinds_to_the_host():
 def test_what_cannot_be_is_refused_before_anything_starts(overrides, key):
     with pytest.raises(ValueError, match=key) as refused:
         prepare(["strategy=zero", *overrides]).plan()
-    assert refused.value.exit_code == 2
+    assert cast(Any, refused.value).exit_code == 2
 
 
 def settings_with(tmp_path, theirs, **knobs):

@@ -8,7 +8,7 @@ from torch import Tensor
 from paceline.engine import run
 
 
-def trained(*overrides: str, **how: str) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def trained(*overrides: str, **how: Any) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """The whole model's weights, and the run's summary."""
     result = run(list(overrides), quiet=True, **how)
     assert result is not None and result.summary["status"] == "completed"

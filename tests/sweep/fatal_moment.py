@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 LONGEST = 0.6  # seconds after a run's workers were started
 
@@ -80,7 +80,7 @@ def training(hit: Count) -> None:
         threading.Thread(target=later, daemon=True).start()
         return original(crew)
 
-    Crew.watch = instead
+    cast(Any, Crew).watch = instead
 
 
 def attribute(key: str) -> Chosen:

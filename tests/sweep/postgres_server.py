@@ -8,7 +8,7 @@ import subprocess
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, LiteralString, cast
 
 import psycopg
 from needs import postgres_binaries
@@ -26,7 +26,7 @@ class Server:
         assert found is not None
         self._binaries = found
         self._home = Path(tempfile.mkdtemp(prefix="paceline-postgres-", dir="/tmp"))
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[Any] | None = None
         self._databases = 0
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
@@ -66,7 +66,7 @@ class Server:
         self._databases += 1
         name = f"sweeps{self._databases}"
         with psycopg.connect(self.url("postgres"), autocommit=True) as connection:
-            connection.execute(f"create database {name}")  # pyright: ignore[reportArgumentType]
+            connection.execute(cast(LiteralString, f"create database {name}"))
         return self.url(name)
 
     def stop(self) -> None:

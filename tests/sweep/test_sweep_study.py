@@ -19,7 +19,8 @@ class Sweep:
 
     def __init__(self, root: Path, words: Sequence[str], sampler: SamplerName = "auto", **changes: Any) -> None:
         self.definition = define(list(words), **changes)
-        self._root, self._sampler = root, sampler
+        self._root = root
+        self._sampler: SamplerName = sampler
 
     def open(self) -> Study:
         resume = (self._root / "mine").exists()
@@ -89,7 +90,7 @@ def test_a_sampler_stays_within_the_bounds(sampler: SamplerName, tmp_path: Path)
         assert point["sync"] in ("bsp", "ssp") and point["a"] in (2, 3, 4, 5) and isinstance(point["a"], int)
         assert isinstance(point["optimizer.lr"], float) and 0.001 <= point["optimizer.lr"] <= 0.1
         assert isinstance(point["b"], float) and -1 <= point["b"] <= 0
-    rates = [point["optimizer.lr"] for point in trials]
+    rates = [float(point["optimizer.lr"]) for point in trials]
     assert len(set(rates)) >= 10 and min(rates) < 0.01 < max(rates)
 
 

@@ -1,15 +1,17 @@
 """FGSM and PGD: closed forms on linear models, balls and ranges, random starts, targets; plain loops in torch."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paceline.batches import lone
 from paceline.tasks.adversarial.attacks import default_step, evaluating, fgsm, pgd
 from paceline.tasks.adversarial.noise import normal, uniform
-from paceline.tasks.adversarial.robust import Attack, Signs, robustness, zero_gradients
+from paceline.tasks.adversarial.robust import Attack, Method, Signs, robustness, zero_gradients
 from paceline.tasks.adversarial.threat import L2, NORMS, LInf, NormName, Threat
 from paceline.tasks.base import Split
 from paceline.tasks.data.digits import Digits
@@ -101,6 +103,7 @@ def test_pgd_in_l2_is_a_loop_in_plain_torch() -> None:
         leaf = wanted.clone().requires_grad_()
         F.cross_entropy(model(leaf), y).backward()
         g = leaf.grad
+        assert g is not None
         d = wanted + a * g / g.flatten(1).norm(dim=1).view(-1, 1, 1, 1) - x
         d = d * (eps / d.flatten(1).norm(dim=1)).clamp(max=1).view(-1, 1, 1, 1)
         wanted = (x + d).clamp(0, 1)
@@ -151,7 +154,7 @@ def test_eps_0_leaves_samples_as_they_are(norm: NormName) -> None:
 
 def test_the_range_of_the_digits_is_that_of_their_pixels_to_the_bit() -> None:
     train, test = Digits().load()
-    pixels = torch.cat([train.inputs, test.inputs])
+    pixels = torch.cat([lone(train.samples), lone(test.samples)])
     assert Digits().spec.range == (pixels.min().item(), pixels.max().item())
 
 
@@ -225,8 +228,10 @@ def digits() -> tuple[nn.Module, Split]:
     return trained()
 
 
-def attack(method: str, eps: float, **knobs: object) -> Attack:
-    low, high = Digits().spec.range
+def attack(method: Method, eps: float, **knobs: Any) -> Attack:
+    bounds = Digits().spec.range
+    assert bounds is not None
+    low, high = bounds
     steps = knobs.pop("steps", 10)
     return Attack(method, Threat(LInf(), eps, low, high), steps, default_step(eps, steps), **knobs)
 
@@ -327,9 +332,8 @@ def test_a_model_that_hides_its_gradient_is_doubted_and_an_honest_one_is_not(dig
     honest, hidden = (zero_gradients(CrossEntropy(), each, test, 512, "cpu") for each in (model, Stairs()))
     assert honest == 0 and hidden == 1
     for judged, zero, doubted in ((model, honest, False), (Stairs(), hidden, True)):
-        pgd_, fgsm_, noise, half = (
-            accuracy(judged, test, attack(*of)) for of in (("pgd", 0.1), ("fgsm", 0.1), ("noise", 0.1), ("pgd", 0.5))
-        )
+        ways: list[tuple[Method, float]] = [("pgd", 0.1), ("fgsm", 0.1), ("noise", 0.1), ("pgd", 0.5)]
+        pgd_, fgsm_, noise, half = (accuracy(judged, test, attack(*of)) for of in ways)
         doubts = Signs(zero, half, noise).doubts(pgd_, fgsm_, "pgd", 0.1, len(test))
         assert bool(doubts) == doubted, doubts
     assert any("the gradient by the input is exactly 0 for 100%" in doubt for doubt in doubts)

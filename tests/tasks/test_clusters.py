@@ -1,5 +1,7 @@
 """Parts of samples that lie close together: k-means and both ways to keep parts of one size, against plain loops."""
 
+from typing import Any, cast
+
 import numpy as np
 import pytest
 import torch
@@ -24,7 +26,7 @@ def some_inputs(samples: int, seed: int = 0, dimensions: int = 3) -> Tensor:
     return torch.from_numpy(rng.normal(size=(samples, dimensions)) + 6 * blob[:, None]).float()
 
 
-def dealt(method: str, inputs: Tensor, replicas: int, seed: int = 0, batch_size: int = 4) -> OwnedPartition:
+def dealt(method: Any, inputs: Tensor, replicas: int, seed: int = 0, batch_size: int = 4) -> OwnedPartition:
     return Clusters(method).deal(torch.empty(len(inputs), device="meta"), replicas, batch_size, seed, inputs)
 
 
@@ -110,7 +112,9 @@ def test_distances_are_those_of_a_plain_loop(monkeypatch):
 def test_k_means_is_lloyds_algorithm_of_sklearn(seed):
     inputs = some_inputs(150, seed)
     begin = inputs[torch.tensor([3, 40, 77, 120])].double()
-    oracle = KMeans(4, init=begin.numpy(), n_init=1, max_iter=100, tol=0, algorithm="lloyd").fit(inputs.double())
+    oracle = cast(Any, KMeans)(4, init=begin.numpy(), n_init=1, max_iter=100, tol=0, algorithm="lloyd").fit(
+        inputs.double()
+    )
     assert kmeans(inputs, begin, 100).numpy() == pytest.approx(oracle.cluster_centers_, abs=1e-9)
 
 

@@ -388,4 +388,5 @@ def test_a_number_that_float32_cannot_hold_is_refused(key: str, tmp_path: Path) 
     good.write_text("a,b,target\n" + "1,2,no\n3,2,yes\n" * 10)
     bad.write_text(good.read_text() + "1,1e39,no\n")
     with pytest.raises(CorruptDataError, match=r"bad.csv: column b is 1e\+39 in row 20 .*float32 cannot hold"):
-        Table(**{"path": str(good), key: str(bad)}).load()
+        knobs: dict[str, Any] = {"path": str(good), key: str(bad)}
+        Table(**knobs).load()

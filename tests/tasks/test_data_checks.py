@@ -93,7 +93,7 @@ SEVERAL = replace(NUMBERS, inputs={"a": Field((2,)), "b": Field((), torch.int64)
 
 
 class Several(Data):
-    spec = SEVERAL  # pyright: ignore[reportAssignmentType]
+    spec = SEVERAL  # pyright: ignore[reportAssignmentType, reportIncompatibleMethodOverride]
 
     def __init__(self, **changed: object) -> None:
         given = {"inputs": {"a": torch.zeros(8, 2), "b": torch.zeros(8).long()}, "weights": torch.ones(8), **changed}

@@ -12,6 +12,7 @@ from needs import needs_datasets, needs_pyarrow
 from torch import Tensor
 
 from paceline import engine
+from paceline.batches import lone
 from paceline.engine.errors import ConfigError
 from paceline.tasks.base import Data, Split
 from paceline.tasks.checks import load_checked
@@ -87,9 +88,9 @@ def test_columns_of_numbers_are_standardised_by_the_training_rows(tmp_path: Path
     plain = Table(path, inputs=["width"], targets="price", limit=10, standardize=False).load()
     x, y = plain[0].targets.double(), plain[1].targets.double()
     torch.testing.assert_close(test.targets[:, 0], ((y - x.mean()) / x.std(correction=0)).float(), rtol=1e-4, atol=1e-5)
-    x, y = plain[0].inputs.double(), plain[1].inputs.double()  # of the column of widths alone
+    x, y = lone(plain[0].samples).double(), lone(plain[1].samples).double()  # of the column of widths alone
     wanted = ((y - x.mean()) / x.std(correction=0)).float()[:, 0]
-    torch.testing.assert_close(test.inputs[:, INPUTS.index("width")], wanted, rtol=1e-4, atol=1e-5)
+    torch.testing.assert_close(lone(test.samples)[:, INPUTS.index("width")], wanted, rtol=1e-4, atol=1e-5)
 
 
 @needs_pyarrow
@@ -146,7 +147,7 @@ def test_a_column_of_text_among_the_inputs_is_refused_by_the_head_of_a_file(suff
     left = "width,rooms,garden,area,trust"
     said = f"data.inputs: column kind of {path} is string; must be numbers, or left out: data.inputs=[{left}]"
     assert str(caught.value) == said
-    assert Table(str(path), inputs=left.split(","), targets="price").spec.input_shape == (5,)
+    assert Table(str(path), inputs=[*left.split(",")], targets="price").spec.input_shape == (5,)
 
 
 @needs_pyarrow
@@ -407,7 +408,7 @@ def test_grey_values_of_a_tiff_are_read_by_its_bits_and_by_what_it_calls_white(
         (tmp_path / name).write_bytes(tiff(values, bits, white_is_zero))
     taken = Images(str(tmp_path), mode="L").load()[0].take(slice(0, 1)).inputs
     wanted = (most - values if white_is_zero else values) / most
-    np.testing.assert_allclose(taken[0, 0], wanted, atol=1e-6)  # pyright: ignore[reportIndexIssue, reportArgumentType]
+    np.testing.assert_allclose(lone(taken)[0, 0], wanted, atol=1e-6)
 
 
 def test_floats_that_a_ppm_holds_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,7 @@
 """partition=poisson: the draws, each sample by itself, against the distributions that they must have."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -40,7 +42,7 @@ def test_a_batchs_size_is_binomial(drawn: np.ndarray) -> None:
     assert sizes.var() == pytest.approx(N * q * (1 - q), rel=4 * np.sqrt(2 / STEPS))
     edges = np.arange(6, 20)  # each bin, and both tails, has enough
     seen = [(sizes < edges[0]).sum(), *((sizes == size).sum() for size in edges), (sizes > edges[-1]).sum()]
-    law = stats.binom(N, q)
+    law: Any = stats.binom(N, q)
     wanted = [law.cdf(edges[0] - 1), *law.pmf(edges), law.sf(edges[-1])]
     assert stats.chisquare(seen, np.array(wanted) * STEPS).pvalue > 1e-3
 

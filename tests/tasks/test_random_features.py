@@ -1,9 +1,12 @@
 """Random Fourier features, against the kernel that they are for."""
 
+from typing import Any, cast
+
 import pytest
 import torch
 from sklearn.svm import SVC
 
+from paceline.batches import lone
 from paceline.tasks.base import DataSpec
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.errors import TaskConfigError
@@ -38,11 +41,12 @@ def test_features_follow_from_their_own_seed_and_take_nothing_from_torchs():
     one, after = RandomFeatures(SPEC, features=8, seed=3), torch.rand(1)
     torch.manual_seed(0)
     linear = torch.nn.Linear(8, 4)
-    assert torch.equal(after, torch.rand(1)) and torch.equal(one.output.weight, linear.weight)
+    assert torch.equal(after, torch.rand(1)) and torch.equal(one.get_parameter("output.weight"), linear.weight)
     torch.manual_seed(7)
     again, other = RandomFeatures(SPEC, features=8, seed=3), RandomFeatures(SPEC, features=8, seed=4)
-    assert torch.equal(one.features.w, again.features.w) and torch.equal(one.features.b, again.features.b)
-    assert not torch.equal(one.features.w, other.features.w)
+    for name in ("features.w", "features.b"):
+        assert torch.equal(one.get_buffer(name), again.get_buffer(name))
+    assert not torch.equal(one.get_buffer("features.w"), other.get_buffer("features.w"))
 
 
 def test_the_linear_layer_alone_is_trained_and_the_features_are_saved():
@@ -57,8 +61,8 @@ def test_the_linear_layer_alone_is_trained_and_the_features_are_saved():
 
 def test_gamma_is_one_over_the_entries_of_a_sample_unless_it_is_given():
     scaled = FourierFeatures(6, 8, 1 / 6, seed=0).w
-    assert torch.equal(RandomFeatures(SPEC, features=8).features.w, scaled)
-    assert torch.allclose(RandomFeatures(SPEC, features=8, gamma=4 / 6).features.w, 2 * scaled)
+    assert torch.equal(RandomFeatures(SPEC, features=8).get_buffer("features.w"), scaled)
+    assert torch.allclose(RandomFeatures(SPEC, features=8, gamma=4 / 6).get_buffer("features.w"), 2 * scaled)
 
 
 @pytest.mark.slow
@@ -66,8 +70,10 @@ def test_with_the_hinge_loss_digits_are_classified_as_by_a_kernel_machine():
     """To within two points of sklearn's; a linear model is further off."""
     data = Digits()
     train, test = data.load()
-    oracle = SVC(kernel="rbf", gamma=1 / 64).fit(train.inputs.flatten(1).numpy(), train.targets.numpy())
-    reached = oracle.score(test.inputs.flatten(1).numpy(), test.targets.numpy())
+    oracle = cast(Any, SVC)(kernel="rbf", gamma=1 / 64).fit(
+        lone(train.samples).flatten(1).numpy(), train.targets.numpy()
+    )
+    reached = oracle.score(lone(test.samples).flatten(1).numpy(), test.targets.numpy())
     torch.manual_seed(0)
     model, hinge = RandomFeatures(data.spec), Hinge()
     optimizer = torch.optim.Adam(model.parameters(), lr=0.05)

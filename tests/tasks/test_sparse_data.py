@@ -10,6 +10,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.batches import lone
 from paceline.tasks.base import Split
 from paceline.tasks.data.sparse import Sparse
 from paceline.tasks.data.svmlight import SVMLight
@@ -18,7 +19,7 @@ from paceline.tasks.errors import CorruptDataError, MissingDataError, TaskConfig
 
 def features_of(split: Split) -> Tensor:
     """[n, nonzeros] int64"""
-    return split.inputs[:, 0].long()
+    return lone(split.samples)[:, 0].long()
 
 
 # -- synthetic
@@ -28,12 +29,12 @@ def test_every_sample_has_so_many_different_features_of_value_one() -> None:
     for skew in (0.0, 1.0, 2.0):
         data = Sparse(features=101, nonzeros=50, samples=40, skew=skew)
         for split in data.load():
-            assert split.inputs.shape[1:] == data.spec.input_shape == (2, 50)
-            assert split.inputs.dtype == data.spec.input_dtype
-            assert bool((split.inputs[:, 1] == 1).all())
+            assert lone(split.samples).shape[1:] == data.spec.input_shape == (2, 50)
+            assert lone(split.samples).dtype == data.spec.input_dtype
+            assert bool((lone(split.samples)[:, 1] == 1).all())
             names = features_of(split)
-            assert torch.equal(names.double(), split.inputs[:, 0])
-            assert int(names.min()) >= 0 and int(names.max()) < data.spec.features == 101
+            assert torch.equal(names.double(), lone(split.samples)[:, 0])
+            assert int(names.min()) >= 0 and data.spec.features == 101 and int(names.max()) < 101
             assert all(len(set(row)) == 50 for row in names.tolist())
 
 
@@ -46,7 +47,7 @@ def test_sizes_are_known_beforehand() -> None:
 
 def test_the_seed_decides_the_data() -> None:
     def inputs(seed: int) -> Tensor:
-        return Sparse(features=500, nonzeros=5, samples=20, seed=seed).load()[0].inputs
+        return lone(Sparse(features=500, nonzeros=5, samples=20, seed=seed).load()[0].samples)
 
     assert torch.equal(inputs(1), inputs(1))
     assert not torch.equal(inputs(1), inputs(2))
@@ -54,7 +55,7 @@ def test_the_seed_decides_the_data() -> None:
 
 def test_training_and_test_samples_are_different_draws_of_the_same() -> None:
     train, test = Sparse(features=200, nonzeros=10, samples=1000).load()
-    assert not torch.equal(train.inputs[: len(test)], test.inputs)
+    assert not torch.equal(lone(train.samples)[: len(test)], lone(test.samples))
     shares = [features_of(split).flatten().bincount(minlength=200) / len(split) for split in (train, test)]
     assert float((shares[0] - shares[1]).abs().max()) < 0.12  # of about 0.05 each, 200 samples
 
@@ -111,7 +112,7 @@ def write(path: Path, rows: list[str]) -> Path:
 def dense(split: Split, features: int) -> Tensor:
     """[n, features]: what the pairs add up to."""
     rows = torch.zeros(len(split), features, dtype=torch.float64)
-    return rows.scatter_add_(1, features_of(split), split.inputs[:, 1])
+    return rows.scatter_add_(1, features_of(split), lone(split.samples)[:, 1])
 
 
 @pytest.mark.parametrize("suffix", ["", ".gz", ".bz2"])
@@ -127,7 +128,7 @@ def test_a_file_is_read_as_it_says(tmp_path: Path, suffix: str) -> None:
     assert torch.equal(dense(train, 9), expected)
     assert train.targets.tolist() == [1, 0, 1, 0, 1, 0]
     assert torch.equal(dense(test, 9), expected[:2]) and test.targets.tolist() == [1, 0]
-    assert train.inputs.shape[1:] == data.spec.input_shape == (2, 3)
+    assert lone(train.samples).shape[1:] == data.spec.input_shape == (2, 3)
 
 
 def test_a_sample_names_no_features_but_its_own(tmp_path: Path) -> None:
@@ -143,8 +144,8 @@ def test_without_a_file_for_test_a_fixed_fifth_is_held_back(tmp_path: Path) -> N
     assert (len(train), len(test)) == (19, 4)
     taken = torch.cat([features_of(train)[:, 0], features_of(test)[:, 0]])
     assert sorted(taken.tolist()) == list(range(23))
-    assert test.inputs[:, 0, 0].tolist() != list(range(19, 23))  # not just the last ones
-    assert torch.equal(test.inputs, SVMLight(str(path)).load()[1].inputs)
+    assert lone(test.samples)[:, 0, 0].tolist() != list(range(19, 23))  # not just the last ones
+    assert torch.equal(lone(test.samples), lone(SVMLight(str(path)).load()[1].samples))
     assert torch.equal(train.targets, features_of(train)[:, 0] % 2)
 
 

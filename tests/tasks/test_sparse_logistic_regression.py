@@ -7,6 +7,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from paceline.batches import lone
 from paceline.tasks.base import DataSpec
 from paceline.tasks.data.sparse import Sparse
 from paceline.tasks.errors import TaskConfigError
@@ -103,7 +104,7 @@ def test_it_learns_the_synthetic_data_one_sample_at_a_time() -> None:
     train, test = data.load()
     model = SparseLogisticRegression(data.spec)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05)
-    for x, y in zip(train.inputs.split(1), train.targets.split(1), strict=True):
+    for x, y in zip(lone(train.samples).split(1), train.targets.split(1), strict=True):
         optimizer.zero_grad()
         cross_entropy(model(x), y).backward()
         optimizer.step()

@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+from paceline.batches import lone
+from paceline.tasks.base import Split
 from paceline.tasks.checks import check_spec, load_checked
 from paceline.tasks.data import files
 from paceline.tasks.data.diabetes import Diabetes
@@ -13,7 +15,8 @@ def test_every_patient_is_in_one_split_and_all_is_standardised() -> None:
     check_spec("diabetes", Diabetes().spec)
     train, test = load_checked("diabetes", Diabetes())
     assert (len(train), len(test)) == (353, 89)
-    inputs, targets = torch.cat([train.inputs, test.inputs]), torch.cat([train.targets, test.targets])
+    assert isinstance(train, Split) and isinstance(test, Split)
+    inputs, targets = torch.cat([lone(train.samples), lone(test.samples)]), torch.cat([train.targets, test.targets])
     for values in (inputs, targets):
         assert float(values.mean(0).abs().max()) < 1e-3
         assert float((values.var(0, correction=0) - 1).abs().max()) < 1e-2
@@ -28,7 +31,7 @@ def test_every_patient_is_in_one_split_and_all_is_standardised() -> None:
 def test_a_limit_leaves_the_test_split_as_it_is() -> None:
     train, test = Diabetes(limit=20).load()
     whole, same = Diabetes().load()
-    assert torch.equal(train.targets, whole.targets[:20]) and torch.equal(test.inputs, same.inputs)
+    assert torch.equal(train.targets, whole.targets[:20]) and torch.equal(lone(test.samples), lone(same.samples))
     assert Diabetes(limit=20).spec.train_size == 20
 
 

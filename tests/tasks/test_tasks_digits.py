@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from paceline.batches import lone
 from paceline.tasks.data import digits, files
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.errors import MissingDataError
@@ -17,9 +18,9 @@ from paceline.tasks.models.logistic_regression import LogisticRegression
 def test_what_is_loaded_has_the_shapes_that_the_spec_tells() -> None:
     spec, (train, test) = Digits().spec, Digits().load()
     assert (len(train), len(test)) == (spec.train_size, spec.test_size) == (1437, 360)
-    assert train.inputs.shape[1:] == test.inputs.shape[1:] == spec.input_shape
-    assert train.inputs.dtype == spec.input_dtype
-    everything = torch.cat([train.inputs, test.inputs])
+    assert lone(train.samples).shape[1:] == lone(test.samples).shape[1:] == spec.input_shape
+    assert lone(train.samples).dtype == spec.input_dtype
+    everything = torch.cat([lone(train.samples), lone(test.samples)])
     assert everything.mean().abs() < 1e-3 and (everything.std() - 1).abs() < 1e-3
     assert set(train.targets.tolist()) == set(test.targets.tolist()) == set(range(spec.classes))
 
@@ -38,7 +39,7 @@ def test_the_two_splits_share_no_image_and_together_are_all_of_them() -> None:
     def key(pixels: torch.Tensor, label: torch.Tensor) -> tuple[float, ...]:
         return (*(pixels.flatten() * digits.DEVIATION + digits.MEAN).round().tolist(), float(label))
 
-    train, test = ([key(*pair) for pair in zip(s.inputs, s.targets, strict=True)] for s in Digits().load())
+    train, test = ([key(*pair) for pair in zip(lone(s.samples), s.targets, strict=True)] for s in Digits().load())
     pixels, labels = load_digits(return_X_y=True)
     assert sorted(train + test) == sorted((*row.tolist(), float(y)) for row, y in zip(pixels, labels, strict=True))
     assert not set(train) & set(test)
@@ -47,7 +48,7 @@ def test_the_two_splits_share_no_image_and_together_are_all_of_them() -> None:
 def test_a_limit_takes_the_first_training_samples_and_leaves_the_test_split() -> None:
     (few, test), (all_, whole_test) = Digits(limit=20).load(), Digits().load()
     assert Digits(limit=20).spec.train_size == len(few) == 20
-    assert torch.equal(few.inputs, all_.inputs[:20]) and torch.equal(few.targets, all_.targets[:20])
+    assert torch.equal(lone(few.samples), lone(all_.samples)[:20]) and torch.equal(few.targets, all_.targets[:20])
     assert len(test) == len(whole_test) == Digits(limit=20).spec.test_size
     assert Digits(limit=5000).spec.train_size == len(Digits(limit=5000).load()[0]) == 1437
 

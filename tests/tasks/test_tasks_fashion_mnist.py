@@ -11,6 +11,7 @@ import pytest
 import torch
 from needs import needs_fashion_mnist
 
+from paceline.batches import lone
 from paceline.tasks.data import fashion_mnist
 from paceline.tasks.data.fashion_mnist import SHA256, SYSTEM_FOLDER, FashionMNIST, cache_folder
 from paceline.tasks.errors import CorruptDataError, MissingDataError, TaskConfigError
@@ -74,9 +75,9 @@ def test_idx_files_are_read_as_they_were_written(tmp_path: Path, packed: bool) -
     data = FashionMNIST(root=str(write(tmp_path / "mine", files, packed)))
     train, test = data.load()
     assert (data.spec.train_size, data.spec.test_size) == (len(train), len(test)) == (TRAIN, TEST)
-    assert train.inputs.shape == (TRAIN, 1, 28, 28) and train.inputs.dtype == data.spec.input_dtype
+    assert lone(train.samples).shape == (TRAIN, 1, 28, 28) and lone(train.samples).dtype == data.spec.input_dtype
     pixels = np.frombuffer(files[IMAGES][16:], np.uint8).reshape(TRAIN, 1, 28, 28).astype(np.float64)
-    torch.testing.assert_close(train.inputs.double(), torch.from_numpy((pixels / 255 - 0.2860) / 0.3530))
+    torch.testing.assert_close(lone(train.samples).double(), torch.from_numpy((pixels / 255 - 0.2860) / 0.3530))
     assert train.targets.tolist() == list(files[LABELS][8:])
 
 
@@ -84,7 +85,7 @@ def test_the_users_own_images_need_no_known_sum(tmp_path: Path) -> None:
     files = contents()
     files[IMAGES] = idx(np.zeros((TRAIN, 28, 28), np.uint8))
     train, _ = FashionMNIST(root=str(write(tmp_path / "mine", files))).load()
-    assert train.inputs.max() == pytest.approx(-0.2860 / 0.3530)
+    assert lone(train.samples).max() == pytest.approx(-0.2860 / 0.3530)
 
 
 @pytest.mark.parametrize(
@@ -256,6 +257,6 @@ def test_debians_package_has_the_known_sums_mean_and_deviation(monkeypatch: pyte
     monkeypatch.setattr(fashion_mnist, "SHA256", SHA256)
     train, test = FashionMNIST().load()
     assert (len(train), len(test)) == (FashionMNIST().spec.train_size, FashionMNIST().spec.test_size)
-    assert float(train.inputs.mean()) == pytest.approx(0, abs=1e-3)
-    assert float(train.inputs.std()) == pytest.approx(1, abs=1e-3)
+    assert float(lone(train.samples).mean()) == pytest.approx(0, abs=1e-3)
+    assert float(lone(train.samples).std()) == pytest.approx(1, abs=1e-3)
     assert train.targets.bincount().tolist() == [6000] * 10

@@ -5,7 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from paceline.batches import Fields, tensors_of
+from paceline.batches import Fields, lone, tensors_of
 from paceline.strategies.loss import is_mean_cross_entropy
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.errors import TaskConfigError
@@ -104,14 +104,14 @@ class Spoiling(CrossEntropy):
 @pytest.mark.parametrize("weights", [None, torch.arange(10) / 5.0], ids=["plain", "weighted"])
 def test_a_forward_or_a_loss_that_works_in_place_changes_no_evaluation(weights: Tensor | None) -> None:
     split = Split(torch.randn(10, 6), torch.randint(4, (10,)), weights)
-    model, before = InPlace(6, 4), [each.clone() for each in (split.inputs, split.targets)]
+    model, before = InPlace(6, 4), [each.clone() for each in (lone(split.samples), split.targets)]
     plain = nn.Linear(6, 4)
     plain.load_state_dict(model.state_dict())
-    wanted = evaluate(CrossEntropy(), plain, Split(split.inputs * 0.5, split.targets, weights), 4)
+    wanted = evaluate(CrossEntropy(), plain, Split(lone(split.samples) * 0.5, split.targets, weights), 4)
     for _ in range(2):
         found = evaluate(Spoiling(), model, split, 4)
         assert (found.loss, found.score) == pytest.approx((wanted.loss, wanted.score), rel=1e-6)
-    assert all(torch.equal(*pair) for pair in zip(before, (split.inputs, split.targets), strict=True))
+    assert all(torch.equal(*pair) for pair in zip(before, (lone(split.samples), split.targets), strict=True))
 
 
 def test_a_slice_of_a_split_is_a_copy_of_inputs_targets_and_weights() -> None:

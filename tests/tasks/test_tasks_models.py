@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from paceline.batches import lone
 from paceline.engine import memory
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.errors import TaskConfigError
@@ -76,7 +77,7 @@ def test_shapes_on_the_meta_device_are_the_real_ones(model_class: Callable[..., 
     real = model_class(spec)
     with torch.device("meta"):
         meta = model_class(spec)
-    x, on_meta = batch(spec).inputs, batch(spec).inputs.to("meta")
+    x, on_meta = lone(batch(spec).samples), lone(batch(spec).samples).to("meta")
     for stage, meta_stage in zip(real, meta, strict=True):
         x, on_meta = stage(x), meta_stage(on_meta)
         assert isinstance(x, Tensor) and on_meta.is_meta and on_meta.shape == x.shape
@@ -126,7 +127,7 @@ def test_every_parameter_gets_a_gradient_and_a_small_batch_is_learnt(
 
 @fitting
 def test_samples_do_not_see_each_other(model_class: Callable[..., nn.Sequential], spec: DataSpec) -> None:
-    model, inputs = model_class(spec), batch(spec).inputs
+    model, inputs = model_class(spec), lone(batch(spec).samples)
     alone = torch.cat([model(sample) for sample in inputs.split(1)])
     torch.testing.assert_close(model(inputs), alone, rtol=1e-4, atol=1e-5)
 
@@ -195,7 +196,7 @@ def test_mlp_without_hidden_layers_is_logistic_regression() -> None:
 
 
 def test_gpt_does_not_look_ahead() -> None:
-    model, tokens = GPT(TEXT), batch(TEXT).inputs
+    model, tokens = GPT(TEXT), lone(batch(TEXT).samples)
     changed = tokens.clone()
     changed[:, 7] = (changed[:, 7] + 1) % 256
     before, after = model(tokens), model(changed)

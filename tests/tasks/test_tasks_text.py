@@ -3,6 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from paceline.batches import lone
 from paceline.tasks.data.text import Text
 from paceline.tasks.errors import MissingDataError, TaskConfigError
 from paceline.tasks.evaluation import evaluate
@@ -20,12 +21,13 @@ def text(tmp_path: Path) -> Path:
 def test_windows_do_not_overlap_and_targets_are_the_next_bytes(text: Path) -> None:
     train, test = Text(str(text), context=4).load()
     content = text.read_bytes()
-    assert bytes(train.inputs.flatten().tolist()) == content[:200]  # 203 for training: 50 windows and a next byte
+    # 203 for training: 50 windows and a next byte
+    assert bytes(lone(train.samples).flatten().tolist()) == content[:200]
     assert bytes(train.targets.flatten().tolist()) == content[1:201]
     # The last tenth, 22 bytes, starts at 203: 5 windows and a next byte.
-    assert bytes(test.inputs.flatten().tolist()) == content[203:223]
+    assert bytes(lone(test.samples).flatten().tolist()) == content[203:223]
     assert bytes(test.targets.flatten().tolist()) == content[204:224]
-    assert train.inputs.dtype == torch.int64 and train.inputs.shape == (50, 4)
+    assert lone(train.samples).dtype == torch.int64 and lone(train.samples).shape == (50, 4)
 
 
 @pytest.mark.parametrize("size", range(30, 75))
@@ -66,9 +68,9 @@ def test_a_missing_file_is_told_by_its_name_and_leaves_the_sizes_open(tmp_path: 
 def test_the_shipped_sample_is_plain_english() -> None:
     data = Text()
     train, test = data.load()
-    assert bytes(train.inputs.flatten()[:38].tolist()).endswith(b"Call me Ishmael.")
+    assert bytes(lone(train.samples).flatten()[:38].tolist()).endswith(b"Call me Ishmael.")
     assert 100_000 < (len(train) + len(test)) * 64 < 200_000
-    assert int(train.inputs.max()) < 128
+    assert int(lone(train.samples).max()) < 128
     assert data.found() is not None
 
 
@@ -76,7 +78,7 @@ def test_a_limit_takes_the_first_windows(text: Path) -> None:
     data = Text(str(text), context=4, limit=3)
     train, test = data.load()
     assert data.spec.train_size == len(train) == 3 and len(test) == 5
-    assert train.inputs.flatten().tolist() == list(range(12))
+    assert lone(train.samples).flatten().tolist() == list(range(12))
 
 
 @pytest.mark.slow
@@ -88,7 +90,7 @@ def test_a_tiny_gpt_predicts_the_sample_better_than_byte_frequencies() -> None:
     optimizer = torch.optim.Adam(model.parameters(), lr=5e-3)
     for picked in torch.randint(len(train), (150, 16)):
         optimizer.zero_grad()
-        cross_entropy(model(train.inputs[picked]), train.targets[picked]).backward()
+        cross_entropy(model(lone(train.samples)[picked]), train.targets[picked]).backward()
         optimizer.step()
     shares = train.targets.flatten().bincount(minlength=256) / train.targets.numel()
     frequencies = -float((shares * shares.clamp_min(1e-12).log()).sum())

@@ -1,11 +1,14 @@
 """The U-Net and the images of disks that it is tried on."""
 
+from typing import Any, cast
+
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
 
-from paceline.tasks.base import DataSpec
+from paceline.batches import lone
+from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.checks import load_checked
 from paceline.tasks.data.diabetes import Diabetes
 from paceline.tasks.data.digits import Digits
@@ -29,11 +32,11 @@ def test_each_pixel_is_given_a_score_for_each_class(norm) -> None:
 
 def test_a_level_joins_its_own_maps_with_those_from_below_at_half_the_sides() -> None:
     net = UNet(spec(), width=4, levels=2)
-    sides = {}
+    sides: dict[str, Any] = {}
     for name, layer in net.named_modules():
         if isinstance(layer, nn.Conv2d):
             layer.register_forward_hook(
-                lambda _, given, made, name=name: sides.update({name: (given[0].shape, made.shape)})
+                lambda _, given, made, name=name: sides.update({name: (given[0].shape, cast(torch.Tensor, made).shape)})
             )
     net(torch.randn(1, 2, 16, 8))
     assert sides["net.below.conv2"] == ((1, 8, 8, 4), (1, 8, 8, 4))
@@ -72,15 +75,15 @@ def test_what_it_cannot_label_is_refused(data, knobs, says) -> None:
 
 def test_disks_are_what_their_spec_says_and_the_same_for_a_seed() -> None:
     [train, test], [again, _] = (load_checked("disks", Disks(side=32, samples=8, seed=3)) for _ in range(2))
-    assert (len(train), len(test)) == (8, 2)
-    assert torch.equal(train.inputs, again.inputs) and torch.equal(train.targets, again.targets)
-    assert not torch.equal(train.inputs, Disks(side=32, samples=8, seed=4).load()[0].inputs)
+    assert (len(train), len(test)) == (8, 2) and isinstance(train, Split) and isinstance(again, Split)
+    assert torch.equal(lone(train.samples), lone(again.samples)) and torch.equal(train.targets, again.targets)
+    assert not torch.equal(lone(train.samples), lone(Disks(side=32, samples=8, seed=4).load()[0].samples))
 
 
 def test_a_label_says_whether_a_pixel_is_in_the_disk() -> None:
     """Without noise the image is its labels; those of each row of a disk follow one another."""
     train, _ = Disks(side=40, samples=8, noise=0.0).load()
-    assert torch.equal(train.inputs[:, 0], train.targets.float())
+    assert torch.equal(lone(train.samples)[:, 0], train.targets.float())
     changes = train.targets.diff(dim=2).abs().sum(dim=2)
     assert int(changes.max()) == 2
     width = train.targets.sum(dim=2).amax(dim=1)  # at least a radius, were half of the disk outside; at most two

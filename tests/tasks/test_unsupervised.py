@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -65,7 +66,7 @@ def test_n_times_the_loss_is_scikit_learns_inertia_whatever_the_shares_are(share
     model = kmeans(x)
     torch.nn.init.constant_(model.shares, shares)
     rows = x.view(40, 6).numpy()
-    theirs = SklearnKMeans(4, init=rows[:4], n_init=1, max_iter=1).fit(rows)
+    theirs = cast(Any, SklearnKMeans)(4, init=rows[:4], n_init=1, max_iter=1).fit(rows)
     theirs.cluster_centers_ = model.centres.detach().numpy().copy()
     assert 40 * backward(model, x) == pytest.approx(-theirs.score(rows), rel=1e-12)
 
@@ -73,7 +74,7 @@ def test_n_times_the_loss_is_scikit_learns_inertia_whatever_the_shares_are(share
 def test_r2_is_one_less_inertia_over_the_spread_about_the_mean_once_centres_are_means_of_their_samples() -> None:
     x = samples()
     rows = x.view(40, 6).numpy()
-    theirs = SklearnKMeans(4, init=rows[:4], n_init=1, tol=0).fit(rows)
+    theirs = cast(Any, SklearnKMeans)(4, init=rows[:4], n_init=1, tol=0).fit(rows)
     model = KMeans(SPEC, 4).double()
     with torch.no_grad():
         model.centres.copy_(torch.from_numpy(theirs.cluster_centers_))
@@ -166,7 +167,7 @@ def test_pcas_gradient_is_that_of_the_covariance_about_its_mean_and_of_the_mean(
 def test_with_scikit_learns_components_r2_is_its_share_of_explained_variance() -> None:
     x = samples()
     rows = x.view(40, 6).numpy()
-    theirs = SklearnPCA(3, svd_solver="full").fit(rows)
+    theirs: Any = SklearnPCA(3, svd_solver="full").fit(rows)
     model = PCA(SPEC, 3).double()
     with torch.no_grad():
         model.components.copy_(torch.from_numpy(theirs.components_.T.copy()))

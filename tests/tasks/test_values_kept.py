@@ -197,7 +197,7 @@ def test_a_label_that_is_no_whole_number_is_named(
 
 
 def test_samples_that_are_read_one_by_one_are_held_to_the_same_rule() -> None:
-    def one(inputs: Any, target: Any, dtype: torch.dtype = torch.float32) -> tuple[Any, int]:
+    def one(inputs: Any, target: Any, dtype: Any = torch.float32) -> tuple[Any, int]:
         taken = Items([(inputs, target)], DataSpec((), dtype, (), 3), "mine").take(slice(None))
         assert isinstance(taken.inputs, Tensor)
         return taken.inputs[0].item(), int(taken.targets[0])

@@ -3,6 +3,7 @@
 import torch
 from torch import nn
 
+from paceline.batches import lone
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.losses.cross_entropy import cross_entropy
 
@@ -14,7 +15,7 @@ def trained(model: nn.Module, steps: int, batch: int, lr: float) -> list[float]:
     losses = []
     for picked in torch.randint(len(train), (steps, batch)):
         optimizer.zero_grad()
-        loss = cross_entropy(model(train.inputs[picked]), train.targets[picked])
+        loss = cross_entropy(model(lone(train.samples)[picked]), train.targets[picked])
         loss.backward()
         optimizer.step()
         losses.append(loss.item())

@@ -61,7 +61,7 @@ def recorded(
         "time_to_accuracy": reached,
         "predicted": {"bytes_per_step": 1000.0 * (1 + number % 5), "memory": held},
     }
-    known = {"optimizer": {"name": "sgd", "knobs": {"lr": 0.02 + number, "momentum": 0.9}}}
+    known: dict[str, Any] = {"optimizer": {"name": "sgd", "knobs": {"lr": 0.02 + number, "momentum": 0.9}}}
     known["seed"] = swept.seed if swept else 0
     return RunData(name, told | (summary or {}), known if config is None else config, records, None, swept)
 

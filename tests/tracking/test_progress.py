@@ -2,6 +2,7 @@ import io
 import re
 import subprocess
 import sys
+from typing import Any
 
 import pytest
 
@@ -30,7 +31,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def step(number, loss=0.25):
+def step(number: int, loss: Any = 0.25) -> dict[str, Any]:
     return {"kind": "step", "step": number, "loss": loss, "samples_per_second": 1234.5, "step_time": 0.1}
 
 

@@ -202,7 +202,9 @@ def colour_of_compute(window: Browser) -> tuple[int, ...]:
     )
     clip = {"x": x, "y": y, "width": 3, "height": 3, "scale": 1}
     shot = window.devtools("Page.captureScreenshot", format="png", clip=clip, captureBeyondViewport=True)
-    return Image.open(io.BytesIO(b64decode(shot["data"]))).convert("RGB").getpixel((1, 1))
+    colour = Image.open(io.BytesIO(b64decode(shot["data"]))).convert("RGB").getpixel((1, 1))
+    assert isinstance(colour, tuple)
+    return colour
 
 
 @pytest.mark.browser

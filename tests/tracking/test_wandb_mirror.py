@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 import wandb_datastore
@@ -25,6 +26,7 @@ from paceline.tracking.wandb_upload import recording
 
 IMPORT_SECONDS = 6.0  # of wandb, on a busy machine
 CONFIG = {"sync": {"name": "bsp", "staleness": 3}, "api_key": "do-not-tell"}
+T = TypeVar("T")
 START = {
     "kind": "start",
     "name": "first",
@@ -97,7 +99,7 @@ def datastores(run: RunDirectory, pattern: str = "offline-run-*") -> list[Path]:
     return sorted((run.path / "wandb").glob(f"{pattern}/*.wandb"))
 
 
-def wait_for(condition: Callable[[], object], seconds: float) -> object:
+def wait_for(condition: Callable[[], T], seconds: float) -> T:
     deadline = time.monotonic() + seconds
     while not (found := condition()):
         assert time.monotonic() < deadline, f"not within {seconds} s"

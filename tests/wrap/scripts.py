@@ -71,7 +71,7 @@ class Stream(IterableDataset[Tensor]):
 
 def parts(
     masks: bool = False, samples: int = SAMPLES, **how: Any
-) -> tuple[nn.Module, torch.optim.Optimizer, DataLoader[Any]]:
+) -> tuple[Tagger, torch.optim.Optimizer, DataLoader[Any]]:
     torch.manual_seed(1)
     model = Tagger().double()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)

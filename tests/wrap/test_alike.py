@@ -1,6 +1,6 @@
 """Workers begin with the same state and draw the same batches, or are told."""
 
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -19,6 +19,8 @@ from paceline.wrap.alike import plain_of
 
 class Unseeded(nn.Module):
     """Has buffers and a frozen layer that are another's on each worker."""
+
+    proj: torch.Tensor
 
     def __init__(self, rank: int, width: int = 2) -> None:
         super().__init__()
@@ -78,11 +80,12 @@ class Begun(nn.Sequential):
     """A depthwise convolution, whose weight is contiguous in two ways."""
 
     def __init__(self, *layers: nn.Module) -> None:
-        super().__init__(nn.Conv2d(4, 4, 3, groups=4).to(memory_format=torch.channels_last), *layers)
+        convolution = cast(Any, nn.Conv2d(4, 4, 3, groups=4))
+        super().__init__(convolution.to(memory_format=torch.channels_last), *layers)
 
 
 def begun(comm: Comm, root: str, *layers: nn.Module) -> torch.Tensor:
-    model = Begun(*layers)
+    model: Any = Begun(*layers)
     model[0].weight.data.mul_(comm.rank + 1)
     loader = DataLoader(TensorDataset(torch.ones(4, 2)), batch_size=2)
     joined(comm, root, model, torch.optim.SGD(model[0].parameters(), lr=0.1), loader)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 from fabrics import run_virtual
-from scripts import distance, identical, joined, parts, serially, train
+from scripts import Tagger, distance, identical, joined, parts, serially, train
 from torch import nn
 
 from paceline.comm import Comm
@@ -38,7 +38,7 @@ def moved(model: nn.Module) -> None:
         parameter.grad.data = parameter.grad.data * 0.5  # other memory
 
 
-def dropped(model: nn.Module) -> None:
+def dropped(model: Tagger) -> None:
     model.norm.weight.grad = None
 
 
@@ -90,7 +90,7 @@ def written(model: nn.Module) -> None:
         parameter.grad = torch.ones_like(parameter)
 
 
-def scheduled(comm: Comm | None, root: str) -> list[float]:
+def scheduled(comm: Comm, root: str) -> list[float]:
     model, _, loader = parts()
     run = joined(comm, root, model, torch.optim.SGD(model.parameters(), lr=1.0), loader)
     schedule = torch.optim.lr_scheduler.StepLR(run.optimizer, 2, gamma=0.5)

@@ -152,7 +152,8 @@ def skips_the_last(run: Any, i: int, batch: Any) -> None:
 
 
 def adds_before(run: Any, i: int, batch: Any) -> None:
-    sum(each.square().sum() for each in run.model.parameters()).backward()
+    total: Any = sum(each.square().sum() for each in run.model.parameters())
+    total.backward()
     run.backward(loss_of(run, batch))
     run.optimizer.step()
 
@@ -400,18 +401,18 @@ def other_weights(run: Any, i: int, batch: Any) -> None:
     run.model.head.bias.data.add_(float(i == 2 and run.rank))
 
 
+def other_weights_at_its_end(run: Any, i: int, batch: Any) -> str | None:
+    other_weights(run, i, batch)
+    return "break" if i == 2 else None  # after step 3, which no step compares
+
+
 def other_state(run: Any, i: int, batch: Any) -> None:
     run.backward(loss_of(run, batch))
     run.optimizer.step()
     run.optimizer.state[run.model.head.bias]["exp_avg"].add_(float(i == 0 and run.rank))
 
 
-def other_weights_at_its_end(run: Any, i: int, batch: Any) -> str | None:
-    other_weights(run, i, batch)
-    return "break" if i == 2 else None  # after step 3, which no step compares
-
-
-APART = {
+APART: dict[Body, str] = {
     other_rate: "worker 1 steps with other settings of the optimizer .* at step 1",
     other_weights: "parameter head.bias of worker 1 differs from that of worker 0 after 3 steps",
     other_weights_at_its_end: "parameter head.bias of worker 1 differs from that of worker 0 after 3 steps",
