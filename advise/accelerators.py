@@ -10,11 +10,11 @@ from ..cost.device import Efficiency
 from ..cost.predicted import NotPredicted
 from ..cost.step import Cluster, step_time
 from ..cost.transformer import Transformer
-from ..engine.experiment import Machine
-from ..engine.layout import Layout as Workers
-from ..engine.planned import Plan
-from ..engine.step_time import cluster_of, device_of, transformer_of
-from ..strategies.mesh import Mesh
+from ..engine.config.experiment import Machine
+from ..engine.fabrics.layout import Layout as Workers
+from ..engine.planning.planned import Plan
+from ..engine.predict.step_time import cluster_of, device_of, transformer_of
+from ..strategies.core.mesh import Mesh
 from .candidate import Candidate, Predicted
 from .layouts import Place, Pruned
 from .limits import dollars

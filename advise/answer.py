@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 from ..cost.predicted import NotPredicted
-from ..engine.compose import instead
-from ..engine.errors import ConfigError
-from ..engine.session import prepare
+from ..engine.api.session import prepare
+from ..engine.base.errors import ConfigError
+from ..engine.config.compose import instead
 from .accelerators import Ground, ground, search
 from .candidate import Predicted
 from .limits import Missed, beyond, meets, nearest

@@ -3,7 +3,7 @@
 import shlex
 from functools import lru_cache
 
-from ..engine.experiment import shipped
+from ..engine.config.experiment import shipped
 from .candidate import Candidate
 from .question import HOSTS, Question, key_of
 

@@ -1,6 +1,6 @@
 """What a GPT's layout needs of a device and of a host, by closed forms: fast enough for thousands of layouts.
 
-It is used to prune; what is shown is planned exactly. The forms are those of the plan's account (engine/fit.py):
+It is used to prune; what is shown is planned exactly. They state the plan's account (engine/predict/fit.py):
 
     need = states + max(activations, the copy of the model that is evaluated, the worker's own parameters)
 
@@ -16,8 +16,8 @@ from functools import lru_cache
 from itertools import pairwise
 from math import ceil
 
-from ..engine.fit import PROCESS, SHARE
-from ..strategies.balance import balanced
+from ..engine.predict.fit import PROCESS, SHARE
+from ..strategies.core.balance import balanced
 from .candidate import Candidate
 
 BOUND = 0.20  # of the need: by so much at most a closed form is more than the plan; most are within 1 %
@@ -62,7 +62,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Capacity:
-    """Bytes that may be filled; as engine/fit.py keeps them back."""
+    """Bytes that may be filled; as engine/predict/fit.py keeps them back."""
 
     device: int
     host: int

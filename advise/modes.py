@@ -5,10 +5,10 @@ collectives, each tried by itself beside the usual others, and planned exactly.
 from collections.abc import Iterator
 
 from ..conf.groups import BY_NAME
-from ..engine import given
-from ..engine.experiment import CONF, Choice, shipped
+from ..engine.config.experiment import CONF, Choice, shipped
+from ..engine.config.targets import build
 from ..engine.fabrics import fabric_of
-from ..engine.targets import build
+from ..engine.features import given
 from ..strategies import Sync
 from .candidate import Candidate, Settings
 from .layouts import divisors

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from ..cost.predicted import NotPredicted
-from ..engine.errors import ConfigError
+from ..engine.base.errors import ConfigError
 from .accelerators import search
 from .answer import Answer, closed_form
 from .commands import command

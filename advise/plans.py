@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 from ..cost.predicted import NotPredicted, PredictedStep
-from ..engine.errors import InterruptedRunError
+from ..engine.api.session import Prepared, prepare
+from ..engine.base.errors import InterruptedRunError
+from ..engine.base.failures import named
 from ..engine.fabrics import fabric_of
-from ..engine.failures import named
-from ..engine.fit import capacity_of, need_of
-from ..engine.planned import Plan
-from ..engine.session import Prepared, prepare
+from ..engine.planning.planned import Plan
+from ..engine.predict.fit import capacity_of, need_of
 from .candidate import Candidate, Predicted
 from .commands import overrides_of
 from .limits import dollars

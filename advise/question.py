@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from ..engine.compose import compose
-from ..engine.errors import ConfigError
-from ..engine.experiment import Experiment
+from ..engine.base.errors import ConfigError
+from ..engine.config.compose import compose
+from ..engine.config.experiment import Experiment
 from ..tracking.visible import visible
 
 HOSTS = ("hardware.hosts", "hardware.workers")
@@ -114,7 +114,7 @@ def ask(
 
 
 def _tokens(experiment: Experiment, allowed: tuple[str, ...]) -> int | None:
-    from ..engine.targets import build
+    from ..engine.config.targets import build
     from ..tasks.base import Data
 
     spec = build("data", experiment.data, Data, allowed, {}).spec

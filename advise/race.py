@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..engine.errors import ConfigError
+from ..engine.base.errors import ConfigError
 from ..sweep.definition import Definition, listed
 from ..tracking.ranking import Setting, first, order
 from .candidate import Candidate, Predicted
@@ -76,7 +76,7 @@ def of_rows(question: Question, rows: Sequence[Predicted], most: int) -> list[Wa
 
 def of_words(question: Question, words: Sequence[str]) -> list[Way]:
     """`sync=asp`, or several overrides with spaces between them. Raises `ConfigError`."""
-    from ..engine.compose import compose
+    from ..engine.config.compose import compose
 
     found = []
     for text in words:

@@ -9,8 +9,8 @@ from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.powerSGD_hook import PowerSGDState, powerSGD_hook
 
 from paceline.comm.process import ProcessComm
-from paceline.strategies.exchange.channel import Channel
-from paceline.strategies.exchange.compress import (
+from paceline.exchange.channel import Channel
+from paceline.exchange.compress import (
     DGC,
     QSGD,
     Atomo,
@@ -32,7 +32,7 @@ from paceline.strategies.exchange.compress import (
     Vector,
     vector_of,
 )
-from paceline.strategies.exchange.compress.topk import largest
+from paceline.exchange.compress.topk import largest
 from paceline.tasks.models.mlp import MLP
 
 from .ddp import IMAGES

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.comm.process import ProcessComm
-from paceline.strategies.base import Batch
+from paceline.strategies.core.batch import Batch
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.bsp import BSP
 from paceline.tasks.base import DataSpec

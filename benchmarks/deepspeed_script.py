@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from paceline.batches import lone
 from paceline.engine import prepare
-from paceline.engine.build import assemble
+from paceline.engine.planning.build import assemble
 from paceline.strategies.external.deepspeed_start import quiet_import
 from paceline.tasks.base import Split
 from paceline.tasks.losses.cross_entropy import cross_entropy

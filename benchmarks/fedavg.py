@@ -21,7 +21,7 @@ import torch
 from torch import nn
 
 from paceline.comm.process import ProcessComm
-from paceline.strategies.base import Batch
+from paceline.strategies.core.batch import Batch
 from paceline.strategies.sync.fedavg import FedAvg
 
 from .measure import Outcome, alternate, in_processes

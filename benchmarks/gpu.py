@@ -22,8 +22,8 @@ import torch
 import typer
 from torch import Tensor
 
-from paceline.engine.build import assemble
-from paceline.engine.compose import compose
+from paceline.engine.config.compose import compose
+from paceline.engine.planning.build import assemble
 from paceline.tasks.losses.cross_entropy import cross_entropy
 
 NO_CARD = 3  # exit status, as of everything that this machine lacks

@@ -11,12 +11,12 @@ from paceline.batches import lone
 from paceline.comm.connecting import connect
 from paceline.comm.process import ProcessComm
 from paceline.comm.rendezvous import serve_store
-from paceline.engine.compute import RealCompute
-from paceline.engine.feed import Batches, Feed
-from paceline.engine.loop import Job, train
-from paceline.engine.meters import Meter
-from paceline.engine.stop import StopAgreement
-from paceline.engine.stragglers import NoStragglers
+from paceline.engine.base.stop import StopAgreement
+from paceline.engine.fabrics.compute import RealCompute
+from paceline.engine.fabrics.stragglers import NoStragglers
+from paceline.engine.training.feed import Batches, Feed
+from paceline.engine.training.loop import Job, train
+from paceline.engine.training.meters import Meter
 from paceline.strategies.single import Single
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.losses.cross_entropy import cross_entropy

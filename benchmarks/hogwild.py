@@ -11,7 +11,7 @@ import torch
 
 from paceline.batches import lone
 from paceline.comm.process import ProcessComm
-from paceline.strategies.base import Batch
+from paceline.strategies.core.batch import Batch
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.hogwild import Hogwild
 from paceline.tasks.data.sparse import Sparse

@@ -22,7 +22,7 @@ from torch.optim import Optimizer
 
 from paceline.comm.process import ProcessComm
 from paceline.engine import prepare
-from paceline.engine.build import assemble
+from paceline.engine.planning.build import assemble
 
 from .measure import Outcome, alternate, in_processes
 

@@ -17,7 +17,7 @@ from torch.distributed.optim import PostLocalSGDOptimizer
 from torch.nn.parallel import DistributedDataParallel
 
 from paceline.comm.process import ProcessComm
-from paceline.strategies.base import Batch
+from paceline.strategies.core.batch import Batch
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.tasks.base import DataSpec

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B, ScheduleGPipe
 
 from paceline.comm.process import ProcessComm
-from paceline.strategies.base import Batch
+from paceline.strategies.core.batch import Batch
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.single import LocalUpdate
 from paceline.tasks.losses.cross_entropy import cross_entropy

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from paceline.comm.process import ProcessComm
-from paceline.strategies.exchange.aggregate import Aggregator, Krum, Median
+from paceline.exchange.aggregate import Aggregator, Krum, Median
 
 from .measure import Outcome, alternate, in_processes
 

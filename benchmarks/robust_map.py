@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from paceline.strategies.exchange import aggregate
-from paceline.strategies.exchange.joining import Joining
-from paceline.sweep.definition import define
+from paceline.exchange import aggregate
+from paceline.exchange.joining import Joining
+from paceline.sweep.define import define
 
 SEEDS = "seed=0,1,2"
 ROOT = Path(__file__).parents[1]

@@ -14,8 +14,8 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from paceline.strategies.exchange.secure.primitives import Identity
-from paceline.strategies.exchange.secure.protocol import Client, Server
+from paceline.exchange.secure.primitives import Identity
+from paceline.exchange.secure.protocol import Client, Server
 
 ENTRIES = 100_000  # d
 CLIENTS = (8, 16, 32, 64)

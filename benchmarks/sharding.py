@@ -20,8 +20,8 @@ from torch.optim import Optimizer
 
 from paceline.comm.process import ProcessComm
 from paceline.engine import prepare
-from paceline.engine.build import assemble
-from paceline.strategies.base import Batch
+from paceline.engine.planning.build import assemble
+from paceline.strategies.core.batch import Batch
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.bsp import BSP
 from paceline.tasks.base import DataSpec

@@ -15,7 +15,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.parallel import ColwiseParallel, ParallelStyle, RowwiseParallel, parallelize_module
 
 from paceline.comm.process import ProcessComm
-from paceline.strategies.base import Batch
+from paceline.strategies.core.batch import Batch
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.tensor import TensorParallel
 from paceline.strategies.tensor_parallel.find import all_pairs

@@ -80,7 +80,7 @@ def advise(
     """
     from ..advise.answer import answer
     from ..advise.question import ask
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
     from .advise_view import for_people, nothing_fits, raw, table_as
 
     check_file("--html", html)

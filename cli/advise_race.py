@@ -23,7 +23,7 @@ def race_of(
     question: "Question", asked: list[str], target: float | None, seeds: int, name: str | None, format: str
 ) -> None:
     from ..advise.race import RaceFailedError, race
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
 
     if format not in ("table", "json"):
         raise ConfigError(f"--format {format}: a race has a table, or json")
@@ -48,7 +48,7 @@ def race_of(
 
 def _until_the_end(run: "Callable[[], Raced]", name: str) -> "Raced":
     """Raises `InterruptedRunError` where it was stopped, within a round or between two, with the command to go on."""
-    from ..engine.errors import InterruptedRunError
+    from ..engine.base.errors import InterruptedRunError
 
     code = 130
     try:
@@ -71,7 +71,7 @@ def _command(name: str) -> str:
 def _ways(question: "Question", asked: list[str]) -> "list[Way]":
     from ..advise.answer import answer
     from ..advise.race import MOST_WAYS, of_rows, of_words
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
 
     if len(asked) == 1 and asked[0].isascii() and asked[0].lstrip("-").isdigit():
         most = int(asked[0])

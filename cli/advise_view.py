@@ -10,14 +10,14 @@ if TYPE_CHECKING:
     from ..advise.answer import Answer
     from ..advise.candidate import Predicted
     from ..advise.why_not import Family
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
 
 COLUMNS = ("line", "family", "layout", "workers", "step", "in all", "US$", "memory", "sent/step", "front")
 
 
 def nothing_fits(found: "Answer") -> "ConfigError":
     from ..advise.none import why_none
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
 
     return ConfigError(why_none(found))
 

@@ -34,9 +34,9 @@ def calibrate(
     paceline calibrate --out conf-of-mine/hardware/lab.yaml
     paceline plan --config-dir conf-of-mine hardware=lab model=cnn data=fashion_mnist
     """
+    from ..engine.base.errors import ConfigError, MachineError
     from ..engine.calibration.session import calibrate, cores_in_use, disturbance
     from ..engine.calibration.write import FOLDER, default_name, write
-    from ..engine.errors import ConfigError, MachineError
 
     if out is not None and (out.suffix != ".yaml" or out.parent.name != "hardware"):
         raise ConfigError(

@@ -9,7 +9,7 @@ from .compare import check_file
 from .output import aligned, note, shortest, show, show_json, terminal_width
 
 if TYPE_CHECKING:
-    from ..strategies.exchange.collectives.recorded import Message, Recording, Step
+    from ..exchange.collectives.recorded import Message, Recording, Step
 
 
 PLANNED = "That is of the sum drawn here; paceline plan says what is chosen for the sums of a model, which are larger."
@@ -45,11 +45,11 @@ def show_collective(
 
 def _recorded(name: str, overrides: list[str], config_dir: Path | None, allowed: list[str]) -> "Recording":
     from .. import engine
-    from ..engine import given
     from ..engine.fabrics import fabric_of
-    from ..strategies.base import World
-    from ..strategies.exchange.collectives import Collective
-    from ..strategies.exchange.collectives.recorded import nbytes_of, record
+    from ..engine.features import given
+    from ..exchange.collectives import Collective
+    from ..exchange.collectives.recorded import nbytes_of, record
+    from ..strategies.core.cost import World
 
     experiment = engine.prepare([*overrides, f"collective={name}"], config_dir, allowed).experiment
     collective = given.make(experiment, tuple(allowed))["collective"]

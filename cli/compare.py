@@ -11,7 +11,7 @@ from .output import note, note_damage, shortest, show, terminal_width
 
 if TYPE_CHECKING:
     from ..tracking.figures.request import Request
-    from ..tracking.sources import RunData
+    from ..tracking.run_data import RunData
     from ..tracking.summaries import Row
 
 Format = Literal["table", "json", "csv", "markdown"]

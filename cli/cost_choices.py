@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 from ..cost.quantity import Quantity
 from ..cost.training_time import machines_of
-from ..engine.errors import ConfigError
+from ..engine.base.errors import ConfigError
 from .choices import group_of
 from .fit import TRAINED_IN
 
 if TYPE_CHECKING:
-    from ..engine.experiment import Experiment, Machine
+    from ..engine.config.experiment import Experiment, Machine
 
 MODEL, HARDWARE = ("model", "data", "experiment"), ("hardware",)
 ASKED = (
@@ -42,7 +42,7 @@ class Chosen:
         return self.experiment.hardware.machine
 
     def parameters(self) -> Quantity:
-        from ..engine.parameters import count
+        from ..engine.config.parameters import count
 
         name = self.experiment.model.name
         return Quantity("P", "parameters", count(self.experiment, self.allowed), "parameters", f"counted: model={name}")
@@ -119,7 +119,7 @@ def choose(overrides: list[str], config_dir: Path | None, allowed: list[str]) ->
     """None: nothing was overridden. Raises `ConfigError`."""
     if not overrides:
         return None
-    from ..engine.compose import compose
+    from ..engine.config.compose import compose
 
     experiment = compose(overrides, config_dir)
     for text in overrides:

@@ -150,7 +150,7 @@ def _hardware(
         many, machines = chosen.devices()
         return many, machines, chosen.rate(precision), chosen.price()
     if precision is not None:
-        from ..engine.errors import ConfigError
+        from ..engine.base.errors import ConfigError
 
         raise ConfigError(f"--precision {precision}: goes with a choice of hardware; --flops is what a device sustains")
     many = DEVICES.need(devices)

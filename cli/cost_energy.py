@@ -73,7 +73,7 @@ def energy(
     paceline cost energy --time 14.8d --devices 10000 --watts 330 --pue 1.1 --intensity 0.429
     """
     from ..cost import energy as model
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
 
     if card is not None and watts is not None:
         raise refuse_together("--watts", "--card", "has its own power")

@@ -60,7 +60,7 @@ def spot(
     from ..cost import interruptions
     from ..cost.quantity import Quantity
     from ..cost.rules import RULES, CostError
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
 
     work, mean = TIME.need(time), BETWEEN.need(between)
     saving, again = CHECKPOINT.need(checkpoint), RESTART.need(restart)

@@ -11,7 +11,7 @@ from .output import aligned, note_damage, show, show_json
 
 if TYPE_CHECKING:
     from ..tracking.difference import Difference, Pair
-    from ..tracking.sources import RunData
+    from ..tracking.run_data import RunData
 
 Run = Annotated[
     str,
@@ -60,11 +60,11 @@ def diff(first: Run, second: Run, config_dir: ConfigDir = None, format: Format =
 
 def _of_file(file: Path, config_dir: Path | None) -> "RunData":
     """What it configures, with the usual value of whatever it leaves out. Raises ConfigError."""
-    from ..engine.compose import compose
-    from ..engine.config_file import with_file
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
+    from ..engine.config.compose import compose
+    from ..engine.config.config_file import with_file
     from ..tracking.redact import redact
-    from ..tracking.sources import RunData
+    from ..tracking.run_data import RunData
 
     try:
         composed = compose(with_file(file, [], config_dir).overrides, config_dir)

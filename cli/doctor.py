@@ -5,6 +5,7 @@ import platform
 import shutil
 import sys
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -116,13 +117,10 @@ def _meet(device: str) -> Finding:
     from ..comm.connecting import connect
     from ..comm.rendezvous import serve_store
 
-    store = serve_store(0)
-    comm = connect(store.endpoint, 0, 1, SECONDS, torch.device(device))
     value = torch.ones(1, device=device)
-    # not comm.all_reduce: one worker has nobody to call, and makes no group
-    comm.make_group(comm.store, comm.rank, comm.size).allreduce([value]).wait()
-    comm.close()
-    store.close()
+    with closing(serve_store(0)) as store, closing(connect(store.endpoint, 0, 1, SECONDS, value.device)) as comm:
+        # not comm.all_reduce: one worker has nobody to call, and makes no group
+        comm.make_group(comm.store, comm.rank, comm.size).allreduce([value]).wait()
     return Finding(value.item() == 1, f"workers meet over loopback and exchange {device} tensors")
 
 
@@ -221,7 +219,7 @@ def _data_checks() -> list[Check]:
 
 def _data(name: str) -> Finding:
     from .. import engine
-    from ..engine.targets import build
+    from ..engine.config.targets import build
     from ..tasks.base import Data
     from ..tasks.data.files import folder_of
 

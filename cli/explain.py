@@ -12,8 +12,8 @@ from .options import AllowModule, ConfigDir
 from .output import note, results_alone, shortest, show, show_json
 
 if TYPE_CHECKING:
-    from ..engine.explained import Explained
-    from ..engine.small_run import SmallRun
+    from ..engine.api.small_run import SmallRun
+    from ..engine.config.explained import Explained
 
 Format = Literal["text", "json"]
 
@@ -72,7 +72,7 @@ def explain(
 def _check_no_key(what: str, config_dir: Path | None) -> None:
     """Raises `ConfigError` where a key stands in a run's place."""
     from ..engine import ROOT
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
     from .explain_key import about
 
     if not Path(what).exists() and not (Path(ROOT) / what).exists() and (hint := about(what, config_dir)):
@@ -83,7 +83,7 @@ def _explain_run(
     what: str, overrides: list[str], allowed: tuple[str, ...], as_json: bool, html: Path | None, svg: Path | None
 ) -> None:
     """Raises `ConfigError`, `RunNameError` or `CorruptRunError`."""
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
     from ..tracking.sources import check
     from .explain_run import as_page, for_people, raw, told_of
     from .show import find
@@ -112,7 +112,7 @@ def _explain_choice(
     svg: Path | None,
 ) -> None:
     """Raises `ConfigError` or `LayoutError`."""
-    from ..engine.small_run import NoPictureError, small_run
+    from ..engine.api.small_run import NoPictureError, small_run
     from .explain_choice import as_page, for_people, lanes_of, raw
 
     explained = _explained(what, config_dir, allowed)
@@ -128,7 +128,7 @@ def _explain_choice(
     else:
         show(for_people(explained, run, lanes, why))
     if lanes is None and svg is not None:
-        from ..engine.errors import ConfigError
+        from ..engine.base.errors import ConfigError
 
         raise ConfigError(f"--svg: there is no picture of {what}: {why}")
     _write(html, as_page(explained, run, lanes, why))
@@ -149,9 +149,9 @@ def _write(file: Path | None, text: str) -> None:
 def _explained(what: str, config_dir: Path | None, allowed: tuple[str, ...]) -> "Explained":
     """Raises `ConfigError`, naming the nearest."""
     from ..conf.groups import BY_NAME
-    from ..engine.errors import ConfigError
-    from ..engine.experiment import Choice
-    from ..engine.explained import explain as of_file
+    from ..engine.base.errors import ConfigError
+    from ..engine.config.experiment import Choice
+    from ..engine.config.explained import explain as of_file
     from ..tracking.text import did_you_mean
     from .explain_key import about
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 from .output import aligned, terminal_width
 
 if TYPE_CHECKING:
-    from ..engine.explained import Explained
-    from ..engine.small_run import SmallRun
+    from ..engine.api.small_run import SmallRun
+    from ..engine.config.explained import Explained
 
 WIDEST = 100  # characters of a line of text
 MARKS = {"compute": "#", "waiting": ".", "communication": "~"}  # the last, where several are in one place, is seen
@@ -89,7 +89,7 @@ def _measured(run: "SmallRun") -> str:
 
 
 def _value(value: Any) -> str:
-    from ..engine.grammar import as_override
+    from ..engine.base.grammar import as_override
 
     return as_override(value)
 

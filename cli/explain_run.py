@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from .output import aligned
 
 if TYPE_CHECKING:
-    from ..engine.changes import Change
-    from ..tracking.sources import RunData
+    from ..engine.api.changes import Change
+    from ..tracking.run_data import RunData
 
 Plain = dict[str, Any]
 STEP = ("compute", "communication", "waiting")
@@ -31,9 +31,9 @@ class Told:
 
 
 def told_of(run: "RunData", allowed: tuple[str, ...]) -> Told:
-    from ..engine.changes import Shares, changes, step_of
-    from ..engine.errors import ConfigError
-    from ..engine.overrides import overrides_of
+    from ..engine.api.changes import Shares, changes, step_of
+    from ..engine.base.errors import ConfigError
+    from ..engine.config.overrides import overrides_of
     from ..strategies import LayoutError
     from ..tracking.drawn import memory, steps
     from ..tracking.figures.facts import finite, section
@@ -87,7 +87,7 @@ def _numbers(told: Plain) -> dict[str, float]:
 
 def raw(told: Told) -> Plain:
     """For `--format json`."""
-    from ..engine.changes import as_dict
+    from ..engine.api.changes import as_dict
     from ..tracking.drawn import steps
 
     return {

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any
 from .output import aligned
 
 if TYPE_CHECKING:
-    from ..engine.experiment import Machine
-    from ..engine.fit import Fit, Verdict
+    from ..engine.config.experiment import Machine
+    from ..engine.predict.fit import Fit, Verdict
 
 TRAINED_IN = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # a precision, as rates are named
 
 
 def raw_fit(fit: "Fit") -> dict[str, Any]:
     """Everything, in plain values: bytes, entries of parameters."""
-    from ..engine.fit import size_of
+    from ..engine.predict.fit import size_of
 
     capacity = fit.capacity
     return {
@@ -98,7 +98,7 @@ def _model(fit: "Fit") -> list[str]:
 
 def _why(fit: "Fit") -> list[list[str]]:
     """What the largest takes of the machine, and what of the next larger one is too much."""
-    from ..engine.fit import size_of
+    from ..engine.predict.fit import size_of
     from ..tracking.compare import human_bytes
 
     lines: list[str] = []
@@ -123,7 +123,7 @@ def _entries(number: int) -> str:
 
 
 def _batch(fit: "Fit") -> list[str]:
-    from ..engine.fit import MOST_SAMPLES
+    from ..engine.predict.fit import MOST_SAMPLES
 
     assert fit.chosen.plan is not None
     model = fit.chosen.plan.experiment.model.name
@@ -173,7 +173,7 @@ def _strategies(fit: "Fit") -> list[str]:
 
 
 def _notes(fit: "Fit") -> str:
-    from ..engine.fit import PROCESS, SHARE
+    from ..engine.predict.fit import PROCESS, SHARE
 
     where = "a device and of the host" if fit.capacity.device is not None else "the host"
     return (

@@ -28,7 +28,7 @@ def init(
     paceline init             here
     paceline init my-project  in a folder of its own
     """
-    from ..engine.errors import ConfigError, MachineError
+    from ..engine.base.errors import ConfigError, MachineError
 
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder}: must be a folder, or nothing yet")

@@ -27,8 +27,8 @@ def launch(
 
     On several hosts torchrun does the same: torchrun --nnodes 2 ... train.py (docs/running.md).
     """
-    from ..engine.errors import ConfigError
-    from ..engine.started import was_started
+    from ..engine.base.errors import ConfigError
+    from ..engine.base.started import was_started
 
     if not script.is_file():
         raise ConfigError(f"{script}: must be a Python file, and there is none")

@@ -13,7 +13,7 @@ from .options import AllowModule, ConfigDir, Format
 from .output import aligned, results_alone, show, show_json
 
 if TYPE_CHECKING:
-    from ..engine.pairs import Pair
+    from ..engine.features.pairs import Pair
 
 
 def list_choices(
@@ -134,8 +134,8 @@ def _some_of(every: set[str], names: list[str]) -> str:
 def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]":
     import sys
 
-    from ..engine.experiment import Choice as Chosen
-    from ..engine.pairs import pairs
+    from ..engine.config.experiment import Choice as Chosen
+    from ..engine.features.pairs import pairs
 
     def chosen(group: str) -> list[Chosen]:
         choices = group_of(group, config_dir)
@@ -147,7 +147,7 @@ def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]
 
 
 def _value(value: Any) -> str:
-    from ..engine.grammar import as_override
+    from ..engine.base.grammar import as_override
 
     return as_override(value)
 

@@ -128,7 +128,7 @@ def main() -> None:
     except Terminated as end:
         _leave(end.code if isinstance(end.code, int) else TERMINATED)
     except SystemExit as end:  # a class of the user's, on its way to a run
-        from ..engine.failures import named
+        from ..engine.base.failures import named
 
         note(f"a class of yours left before the end: {named(end)}")
         _leave(WORKER_FAILED)
@@ -176,7 +176,7 @@ def _explain_usage(error: ClickException) -> int:
 
 def _key_of(option: str) -> str:
     """`--workers 4`: the configuration's keys are given without dashes; "" where it has no such key."""
-    from ..engine.hints import elsewhere
+    from ..engine.config.hints import elsewhere
 
     after = dropwhile(lambda argument: argument.partition("=")[0] != option, sys.argv)
     _, equals, value = next(after, "").partition("=")
@@ -198,7 +198,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def _explain(error: Exception) -> int:
     """Say what went wrong, the last line in one sentence; returns the exit status."""
-    from ..engine.failures import exit_code_of, lack_of, misnamed, named, shortened
+    from ..engine.base.failures import exit_code_of, lack_of, misnamed, named, shortened
 
     if exit_code_of(error) is None:
         error = misnamed(error) or error

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 from .output import aligned
 
 if TYPE_CHECKING:
-    from ..engine.planned import PartPlan, Plan
+    from ..engine.planning.planned import PartPlan, Plan
 
 LINES = 8  # of a table; JSON has all
 

@@ -68,7 +68,7 @@ def with_config(
 
     Raises `ConfigError`, also where the file alone says who receives the results.
     """
-    from ..engine.config_file import with_file
+    from ..engine.config.config_file import with_file
 
     if config is None:
         return overrides, nullcontext()

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from ..tracking.sources import RunData
+    from ..tracking.run_data import RunData
 
 
 class OutputError(Exception):

@@ -16,11 +16,11 @@ from .step_time import predicted
 from .timetable import drawn, title_of
 
 if TYPE_CHECKING:
-    from ..engine.experiment import Experiment
-    from ..engine.planned import PartPlan, Plan
-    from ..engine.session import Prepared
-    from ..strategies.base import Traffic
-    from ..strategies.mesh import Mesh
+    from ..engine.api.session import Prepared
+    from ..engine.config.experiment import Experiment
+    from ..engine.planning.planned import PartPlan, Plan
+    from ..strategies.core.cost import Traffic
+    from ..strategies.core.mesh import Mesh
 
 Format = Literal["table", "json", "yaml"]
 
@@ -72,7 +72,7 @@ def plan(
     The same checks, for a script: paceline train ... --dry-run
     """
     from .. import engine
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
 
     check_file("--svg", svg)
     check_file("--html", html)
@@ -113,7 +113,7 @@ def plan(
 
 
 def _picture(plan: "Plan", timetable: dict[str, Any] | None, file: Path) -> None:
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
     from ..tracking.drawn.schedule import as_svg
     from ..tracking.run_directory import write_atomically
 
@@ -133,7 +133,7 @@ def _page(prepared: "Prepared", plan: "Plan", timetable: dict[str, Any] | None, 
 
 
 def _schedule_of(plan: "Plan") -> str:
-    from ..engine.timetable import schedule_of
+    from ..engine.predict.timetable import schedule_of
 
     return schedule_of(plan.experiment)
 
@@ -219,13 +219,13 @@ def _sent(plan: "Plan") -> str:
 
 
 def _accumulated(plan: "Plan") -> str:
-    from ..engine.accumulating import in_words
+    from ..engine.features.accumulating import in_words
 
     return in_words(plan.experiment)
 
 
 def _rate(plan: "Plan") -> str:
-    from ..engine.rates import in_words
+    from ..engine.features.rates import in_words
 
     return in_words(plan.rate)
 
@@ -279,7 +279,7 @@ def _configuration(experiment: "Experiment") -> list[str]:
 
 
 def _overrides(knobs: dict[str, Any], prefix: str) -> str:
-    from ..engine.grammar import as_override
+    from ..engine.base.grammar import as_override
 
     return " ".join(f"{prefix}{key}={as_override(value)}" for key, value in knobs.items())
 

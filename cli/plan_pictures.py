@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 from .timetable import title_of
 
 if TYPE_CHECKING:
-    from ..engine.planned import Plan
-    from ..engine.session import Prepared
+    from ..engine.api.session import Prepared
+    from ..engine.planning.planned import Plan
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,7 @@ def _step(prepared: "Prepared", plan: "Plan") -> Picture:
 
 
 def _schedule(plan: "Plan", timetable: dict[str, Any]) -> Picture:
-    from ..engine.timetable import schedule_of
+    from ..engine.predict.timetable import schedule_of
     from ..tracking.drawn.schedule import as_svg, in_words
 
     title = title_of(schedule_of(plan.experiment), timetable)
@@ -68,7 +68,7 @@ def _schedule(plan: "Plan", timetable: dict[str, Any]) -> Picture:
 
 def _roofline(prepared: "Prepared", plan: "Plan") -> Picture:
     from ..cost.predicted import NotPredicted
-    from ..engine.roofline import roofline
+    from ..engine.predict.roofline import roofline
     from ..tracking.drawn.roofline import as_svg, in_words
 
     title = "Roofline of a layer's forward products, as predicted"

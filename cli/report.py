@@ -11,7 +11,7 @@ from .completion import complete_source
 from .output import note, note_damage, shortest, show
 
 if TYPE_CHECKING:
-    from ..tracking.sources import RunData
+    from ..tracking.run_data import RunData
 
 
 def report(

@@ -13,7 +13,7 @@ from .options import AllowModule, ConfigDir
 from .output import aligned, note_all, note_damage, results_alone, shortest, show, terminal_width
 
 if TYPE_CHECKING:
-    from ..tracking.sources import RunData
+    from ..tracking.run_data import RunData
 
 NARROWEST, WIDEST = 10, 60  # characters of a curve
 FILES = (
@@ -112,7 +112,7 @@ def _check_no_run(command: bool) -> None:
 
 def _show_command(name: str) -> None:
     """Raises RunNameError where the run's configuration is not known, or not one of this version's."""
-    from ..engine.repeat import command_of
+    from ..engine.config.repeat import command_of
     from ..tracking.errors import RunNameError
 
     run = find(name)
@@ -213,8 +213,8 @@ def _result(run: "RunData") -> str:
 
 def _overrides(run: "RunData") -> list[str] | None:
     """Its differences from the defaults; None where its configuration is not ours, or not known."""
-    from ..engine.errors import ConfigError
-    from ..engine.overrides import overrides_of
+    from ..engine.base.errors import ConfigError
+    from ..engine.config.overrides import overrides_of
 
     try:
         return overrides_of(run.config)
@@ -234,7 +234,7 @@ def _configuration(run: "RunData", overrides: list[str] | None) -> str:
 
 
 def _command(run: "RunData", overrides: list[str]) -> str:
-    from ..engine.repeat import allowing, packages_of, quoted
+    from ..engine.config.repeat import allowing, packages_of, quoted
 
     return quoted(["paceline", "train", *overrides, *allowing(packages_of(run.config))])
 
@@ -321,7 +321,7 @@ def _files(run: "RunData", overrides: list[str] | None) -> str:
 def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | None:
     """How to go on with the run, or to repeat it where it kept no checkpoint."""
     from ..engine import ROOT
-    from ..engine.repeat import allowing, packages_of
+    from ..engine.config.repeat import allowing, packages_of
     from ..tracking.visible import visible
 
     if run.path is None:

@@ -7,8 +7,8 @@ from .output import aligned
 
 if TYPE_CHECKING:
     from ..cost.predicted import PredictedStep
-    from ..engine.planned import Plan
-    from ..engine.session import Prepared
+    from ..engine.api.session import Prepared
+    from ..engine.planning.planned import Plan
 
 LEAST = 5e-4  # of the step: parts below it are left out
 
@@ -59,7 +59,7 @@ def raw_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> dict[
 def predicted(prepared: "Prepared", plan: "Plan", tokens: float | None) -> tuple[list[str], dict[str, Any]]:
     """For people and for programs; or why it is not predicted. Raises `ConfigError` where `tokens` need it."""
     from ..cost.predicted import NotPredicted
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
 
     try:
         step = prepared.step_time(plan)

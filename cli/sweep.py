@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from ..sweep.definition import Definition
     from ..sweep.preview import Planned
     from ..sweep.study import Done
-    from ..tracking.sources import RunData
+    from ..tracking.run_data import RunData
     from ..tracking.summaries import Row
 
 Sampler = Literal["auto", "random", "tpe", "gp"]
@@ -112,8 +112,9 @@ def sweep(
     failed (the table says why), 2 for a bad definition, 3 for a full disk, or where a package or data are missing.
     """
     from ..engine import ROOT
-    from ..engine.errors import ConfigError
-    from ..sweep.definition import EarlyTermination, define
+    from ..engine.base.errors import ConfigError
+    from ..sweep.define import define
+    from ..sweep.definition import EarlyTermination
     from ..sweep.directory import open_sweep
     from ..sweep.lacking import check_machine, has_more
     from ..sweep.sweeper import Sweeper
@@ -206,7 +207,8 @@ def conclude(
 
 def runs_of(name: str, directory: Path, trials: list["Done"]) -> "list[RunData]":
     """The runs of trials that ended: those of this directory, and what the study knows of those on other machines."""
-    from ..tracking.sources import RunData, Swept, runs_of_sweep
+    from ..tracking.run_data import RunData, Swept
+    from ..tracking.sources import runs_of_sweep
 
     here = {run.name: run for run in runs_of_sweep(directory)}
     found: list[RunData] = []
@@ -272,7 +274,7 @@ def _more_seeds(name: str, words: list[str]) -> str:
 
 
 def _dry_run(definition: "Definition", format: str) -> None:
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
     from ..sweep.preview import count, preview
     from .sweep_view import counting
 

@@ -13,7 +13,7 @@ from .plan import raw_checked
 
 if TYPE_CHECKING:
     from ..engine import Result
-    from ..engine.planned import Plan
+    from ..engine.planning.planned import Plan
 
 
 @results_alone()
@@ -71,7 +71,7 @@ def train(
     The choices: paceline list. What would run: paceline plan.
     """
     from .. import engine
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
 
     if config is not None and resume is not None:
         raise ConfigError(f"--config {config}: a resumed run has its own; --resume {resume} goes on as it began")

@@ -60,7 +60,7 @@ def verify(
     paceline verify model=mine --config-dir conf --allow-module mine --only data_parallel
     paceline verify --only sync=ssp --parameters --format json
     """
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
     from ..verify import verify as verify_all
 
     for option, value in {"--tolerance": tolerance, "--time-limit": time_limit}.items():

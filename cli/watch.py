@@ -91,8 +91,8 @@ def _once(directory: "RunDirectory", as_json: bool) -> str:
 
 
 def _follow(directory: "RunDirectory", live: bool) -> str:
-    from ..tracking.progress import progress
     from ..tracking.run_directory import follow
+    from ..tracking.shown_progress import progress
 
     sink, over = progress(directory.path, sys.stdout, plain=not live), threading.Event()
     ended: list[tuple[str, str]] = []

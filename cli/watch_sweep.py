@@ -94,7 +94,7 @@ class Watched:
 
 def _wanted(directory: Path) -> int | None:
     """Runs in all; None where the definition does not say, or is not there."""
-    from ..engine.errors import ConfigError
+    from ..engine.base.errors import ConfigError
     from ..sweep.definition import from_dict
     from ..sweep.directory import FILE
     from ..tracking.files import UnusableFileError, parse_yaml, read_text

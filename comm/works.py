@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from datetime import timedelta
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 import torch.distributed as dist
@@ -12,24 +12,35 @@ from torch import Tensor
 
 from .base import Work
 from .board import BEAT
+from .errors import MessageError
 from .marks import Mark
 from .mutex import SharedMutex
 from .shared_sum import SLICE, SharedSum, UnlikeError
 from .sockets import Receive, Send
-from .timeline import Operation
+from .timeline import Operation, Timeline
 
 LOOK = timedelta(seconds=BEAT)
 
-if TYPE_CHECKING:  # it hands them out
-    from .process import ProcessComm
+
+class Waiter(Protocol):
+    """Who hands them out, and how it waits: a `ProcessComm`."""
+
+    timeline: Timeline
+
+    def now(self) -> float: ...
+    def mark(self) -> Mark: ...
+    def times(self, *marks: Mark) -> tuple[float, ...]: ...
+    def wait_for(self, operation: Send | Receive, what: str) -> None: ...
+    def wait_for_sum(self, sums: SharedSum, number: int, what: str) -> None: ...
+    def wait_for_mutex(self, mutex: SharedMutex) -> None: ...
+    def wait_for_work(self, work: dist.Work, what: str, since: Mark | None, looks: bool = False) -> None: ...
+    def unlike(self, error: UnlikeError, what: str) -> MessageError: ...
 
 
 class Pending(Work):
     """Waits for work of torch's, which the worker's device came to at `launched`."""
 
-    def __init__(
-        self, comm: "ProcessComm", work: dist.Work | None, what: str, operation: Operation, launched: Mark
-    ) -> None:
+    def __init__(self, comm: Waiter, work: dist.Work | None, what: str, operation: Operation, launched: Mark) -> None:
         self._comm, self._work, self._what, self._operation = comm, work, what, operation
         self._launched = launched
 
@@ -76,7 +87,7 @@ class Done(Work):
 class InMemory(Work):
     """A sum under way in shared memory. After a `HangError` one may wait again."""
 
-    def __init__(self, comm: "ProcessComm", sums: SharedSum, number: int, what: str, operation: Operation) -> None:
+    def __init__(self, comm: Waiter, sums: SharedSum, number: int, what: str, operation: Operation) -> None:
         self._comm, self._sums, self._number, self._what, self._operation = comm, sums, number, what, operation
         self._waited = False
 
@@ -114,9 +125,7 @@ class SumOfRows(Work):
 class Transfer(Work):
     """Messages of ours under way that are one operation. After a `HangError` one may wait again."""
 
-    def __init__(
-        self, comm: "ProcessComm", messages: Sequence[Send | Receive], what: str, operation: Operation
-    ) -> None:
+    def __init__(self, comm: Waiter, messages: Sequence[Send | Receive], what: str, operation: Operation) -> None:
         self._comm, self._messages, self._what, self._operation = comm, messages, what, operation
         self._waited = False
 
@@ -133,7 +142,7 @@ class Transfer(Work):
 class Mutex(AbstractContextManager[None]):
     """A `SharedMutex` as a worker of a group uses it. Raises `HangError`."""
 
-    def __init__(self, comm: "ProcessComm", mutex: SharedMutex) -> None:
+    def __init__(self, comm: Waiter, mutex: SharedMutex) -> None:
         self._comm, self._mutex = comm, mutex
 
     def __enter__(self) -> None:

@@ -16,7 +16,7 @@ SKIPPED = (
     "paceline.compat",
     "paceline.engine",
     "paceline.strategies.domains",
-    "paceline.strategies.exchange",
+    "paceline.exchange",
     "paceline.strategies.precision",
     "paceline.strategies.tensor_parallel",
 )  # called in passes, and not compiled: they communicate, or keep account

@@ -2,9 +2,9 @@
 
     step = host + input + turns x (forward + backward + optimizer) + what is exchanged
 
-Everything is traced once (engine/operators.py) and can be costed many times, on other rates and among other numbers of
-workers: `seconds` is a pure function. Workers that share out all cores hide no exchange behind their computation, as
-both take the same cores; where more compute than there are cores, they take turns.
+Everything is traced once (engine/base/operators.py) and can be costed many times, on other rates and among other
+numbers of workers: `seconds` is a pure function. Workers that share out all cores hide no exchange behind their
+computation, as both take the same cores; where more compute than there are cores, they take turns.
 """
 
 from collections.abc import Sequence

@@ -9,14 +9,15 @@ docs/python.md has the rest.
 """
 
 from importlib import import_module
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from .base import ROOT
+
 if TYPE_CHECKING:
-    from .advising import Advice, advise
-    from .comparison import Comparison, compare
-    from .results import Result, load
-    from .session import Prepared, find_fit, plan, prepare, run
+    from .api.advising import Advice, advise
+    from .api.comparison import Comparison, compare
+    from .api.results import Result, load
+    from .api.session import Prepared, find_fit, plan, prepare, run
 
 __all__ = [
     "ROOT",
@@ -33,13 +34,11 @@ __all__ = [
     "run",
 ]
 
-ROOT = Path("runs")  # where run directories are made, relative to where the command is given
-
 _MODULES = {
-    **dict.fromkeys(("Advice", "advise"), "advising"),
-    **dict.fromkeys(("Comparison", "compare"), "comparison"),
-    **dict.fromkeys(("Result", "load"), "results"),
-    **dict.fromkeys(("Prepared", "find_fit", "plan", "prepare", "run"), "session"),
+    **dict.fromkeys(("Advice", "advise"), "api.advising"),
+    **dict.fromkeys(("Comparison", "compare"), "api.comparison"),
+    **dict.fromkeys(("Result", "load"), "api.results"),
+    **dict.fromkeys(("Prepared", "find_fit", "plan", "prepare", "run"), "api.session"),
 }
 
 

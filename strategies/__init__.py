@@ -1,6 +1,11 @@
 """How workers train one model together: one file an algorithm."""
 
-from .base import Batch, Cost, State, Strategy, Sync, Trial, World
-from .errors import LayoutError
+from .core.batch import Batch
+from .core.cost import Cost, World
+from .core.errors import LayoutError
+from .core.state import State
+from .core.strategy import Strategy
+from .core.sync import Sync
+from .core.trial import Trial
 
 __all__ = ["Batch", "Cost", "LayoutError", "State", "Strategy", "Sync", "Trial", "World"]

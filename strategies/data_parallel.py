@@ -22,11 +22,13 @@ from torch import Tensor, nn
 
 from ..batches import Samples, call, of_each
 from ..comm import Comm
-from .base import Batch, BeforeBackward, Loss, Traffic
+from ..exchange.collectives import Fabric
+from .core.batch import Batch, BeforeBackward
+from .core.cost import Traffic
+from .core.loss import Loss
 from .domains.norms import over_replicas
 from .domains.replicas import ALL, Across, across_of, batch_norms, check_norms
 from .domains.swap import swapped
-from .exchange.collectives import Fabric
 from .whole import Whole
 
 

@@ -33,26 +33,16 @@ from ..comm import Comm
 from ..comm.ledger import broadcast_bytes
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from .base import (
-    Batch,
-    BeforeBackward,
-    Cost,
-    Loss,
-    Memory,
-    MessageTime,
-    Pass,
-    Strategy,
-    Sync,
-    TimeOf,
-    Traffic,
-    Trial,
-    World,
-    payload,
-)
-from .copies import without_data
-from .errors import LayoutError
-from .exchange.collectives import Fabric
-from .exchange.collectives.base import added
+from ..exchange.collectives import Fabric
+from ..exchange.collectives.base import added
+from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
+from .core.copies import without_data
+from .core.cost import Cost, Memory, Traffic, World, payload
+from .core.errors import LayoutError
+from .core.loss import Loss
+from .core.strategy import Strategy
+from .core.sync import Sync
+from .core.trial import Trial
 from .external.deepspeed_stages import Stages, most_held
 from .pipeline import Pipeline
 from .pipelining import one_size

@@ -44,13 +44,17 @@ from torch import Tensor, nn
 
 from ..batches import Fields, Samples, lone, of_each
 from ..comm import Comm
-from .base import Batch, BeforeBackward, Loss, Pass, Strategy, Traffic, Trial
+from ..exchange.collectives import Collective, Fabric
+from ..exchange.collectives.base import added
+from .core.batch import Batch, BeforeBackward, Pass
+from .core.cost import Traffic
+from .core.errors import LayoutError
+from .core.loss import Loss
+from .core.strategy import Strategy
+from .core.trial import Trial
 from .domains.cut import Cut, cut
 from .domains.group import ROWS, Group
 from .domains.replicas import ALL, across_of, check_norms
-from .errors import LayoutError
-from .exchange.collectives import Collective, Fabric
-from .exchange.collectives.base import added
 
 
 class DomainParallel(Strategy):

@@ -32,32 +32,25 @@ from torch.optim import Optimizer
 
 from ..batches import Samples, lone
 from ..comm import Comm
-from .base import (
-    Batch,
-    BeforeBackward,
-    Loss,
-    Memory,
-    MessageTime,
-    Pass,
-    Strategy,
-    Sync,
-    TimeOf,
-    Traffic,
-)
-from .copies import without_data
-from .errors import LayoutError
-from .exchange.collectives import Collective, Fabric
-from .exchange.collectives.base import added
-from .exchange.elementwise import check_elementwise
+from ..exchange.collectives import Collective, Fabric
+from ..exchange.collectives.base import added
+from ..exchange.elementwise import check_elementwise
+from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
+from .core.copies import without_data
+from .core.cost import Memory, Traffic
+from .core.errors import LayoutError
+from .core.loss import Loss
+from .core.placements import gather
+from .core.strategy import Strategy
+from .core.sync import Sync
+from .hybrid_stages import StageSums, kinds_of_stages
 from .pipeline import Pipeline
 from .pipelining.simulate import Simulation
 from .pipelining.ties import traffic
-from .placements import gather
 from .tensor_parallel.cut import cut_over
 from .tensor_parallel.find import Kind
 from .tensor_parallel.group import Group, Sent
 from .tensor_parallel.sequence import runs_of
-from .tensor_parallel.stages import StageSums, kinds_of_stages
 from .tensor_parallel.vocabulary import is_cut, loss_over
 
 

@@ -43,23 +43,14 @@ from torch.optim import Optimizer
 from ..batches import Samples, lone, of_each, tensors_of
 from ..comm import Comm
 from ..compat.dispatch import FakeTensorMode
-from .base import (
-    Batch,
-    BeforeBackward,
-    Cost,
-    Loss,
-    Measures,
-    Memory,
-    Pass,
-    State,
-    Strategy,
-    Sync,
-    World,
-    layers_of,
-    payload,
-)
-from .copies import without_data
-from .errors import LayoutError
+from .core.batch import Batch, BeforeBackward, Pass
+from .core.copies import without_data
+from .core.cost import Cost, Memory, World, payload
+from .core.errors import LayoutError
+from .core.loss import Loss
+from .core.state import State, layers_of
+from .core.strategy import Strategy
+from .core.sync import Measures, Sync
 from .memory.offloaded_step import OffloadedStep
 from .memory.pool import Copier, NoCopier, Pool, copier_for, megabytes
 from .schedules import scaled

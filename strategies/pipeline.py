@@ -35,23 +35,16 @@ from torch import Tensor, nn
 
 from ..batches import Samples, lone
 from ..comm import Comm
-from .base import (
-    Batch,
-    BeforeBackward,
-    Loss,
-    Memory,
-    MessageTime,
-    Pass,
-    PassTime,
-    Strategy,
-    Sync,
-    TimeOf,
-    Traffic,
-    payload,
-)
-from .copies import without_data
-from .errors import LayoutError
-from .exchange.collectives.base import added
+from ..exchange.collectives.base import added
+from .core.batch import Batch, BeforeBackward, MessageTime, Pass, PassTime, TimeOf
+from .core.copies import without_data
+from .core.cost import Memory, Traffic, payload
+from .core.errors import LayoutError
+from .core.loss import Loss
+from .core.placements import gather
+from .core.precision import META
+from .core.strategy import Strategy
+from .core.sync import Sync
 from .pipelining.actions import Action, Schedule
 from .pipelining.again import joined, recomputes
 from .pipelining.blocks import blocks_of
@@ -66,8 +59,6 @@ from .pipelining.stream import Stream
 from .pipelining.ties import Ties, tied, traffic
 from .pipelining.updates import Updates
 from .pipelining.without_flush import READS, Reads, period, reads_of, stream
-from .placements import gather
-from .precision.base import META
 
 
 class Pipeline(Strategy):

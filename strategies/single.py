@@ -14,10 +14,13 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from ..comm import Comm
-from .base import BeforeBackward, Cost, Loss, Sync, World
-from .exchange.clip import Clip
-from .exchange.privacy import Privacy
-from .exchange.privacy.dp_sgd import of_samples
+from ..exchange.clip import Clip
+from ..exchange.privacy import Privacy
+from ..exchange.privacy.dp_sgd import of_samples
+from .core.batch import BeforeBackward
+from .core.cost import Cost, World
+from .core.loss import Loss
+from .core.sync import Sync
 from .whole import Whole
 
 

@@ -42,13 +42,16 @@ from torch.optim import Optimizer
 
 from ..batches import Samples, call
 from ..comm import Comm
-from .base import Batch, BeforeBackward, Loss, Pass, Strategy, Traffic
-from .copies import without_data
-from .errors import LayoutError
-from .exchange.collectives import Collective
-from .exchange.collectives.base import added
-from .exchange.elementwise import check_elementwise
-from .placements import gather
+from ..exchange.collectives import Collective
+from ..exchange.collectives.base import added
+from ..exchange.elementwise import check_elementwise
+from .core.batch import Batch, BeforeBackward, Pass
+from .core.copies import without_data
+from .core.cost import Traffic
+from .core.errors import LayoutError
+from .core.loss import Loss
+from .core.placements import gather
+from .core.strategy import Strategy
 from .tensor_parallel import unpaired
 from .tensor_parallel.cost import sent_in_a_pass
 from .tensor_parallel.cut import cut_over

@@ -35,10 +35,15 @@ from torch.optim import Optimizer
 from ..batches import call
 from ..comm import Comm
 from ..comm.process import ProcessComm
-from .base import Batch, BeforeBackward, Cost, Loss, State, Strategy, Sync, World, payload
-from .errors import LayoutError
-from .exchange.clip import Clip
-from .exchange.collectives import Fabric
+from ..exchange.clip import Clip
+from ..exchange.collectives import Fabric
+from .core.batch import Batch, BeforeBackward
+from .core.cost import Cost, World, payload
+from .core.errors import LayoutError
+from .core.loss import Loss
+from .core.state import State
+from .core.strategy import Strategy
+from .core.sync import Sync
 from .external.zero_redundancy import ZeroRedundancy, shares_of
 from .schedules import scaled
 

@@ -40,14 +40,20 @@ from ..batches import Samples, call
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from .base import Batch, BeforeBackward, Cost, Loss, Memory, Pass, State, Strategy, Sync, Trial, World
-from .errors import LayoutError
-from .exchange.clip import Clip, Shared
-from .exchange.clip.base import NORM
-from .exchange.collectives import Fabric
-from .exchange.collectives.base import added
-from .exchange.elementwise import check_elementwise, check_rows
-from .exchange.start_alike import start_alike
+from ..exchange.clip import Clip, Shared
+from ..exchange.collectives import Fabric
+from ..exchange.collectives.base import added
+from ..exchange.elementwise import check_elementwise, check_rows
+from ..exchange.start_alike import start_alike
+from .core.batch import Batch, BeforeBackward, Pass
+from .core.clip import NORM
+from .core.cost import Cost, Memory, World
+from .core.errors import LayoutError
+from .core.loss import Loss
+from .core.state import State
+from .core.strategy import Strategy
+from .core.sync import Sync
+from .core.trial import Trial
 from .external.fsdp_memory import Account, Group, held_bytes, padded, stated
 
 

@@ -29,29 +29,19 @@ from ..batches import Samples, lone
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from .base import (
-    Batch,
-    BeforeBackward,
-    Cost,
-    Loss,
-    Memory,
-    MessageTime,
-    Pass,
-    Strategy,
-    Sync,
-    TimeOf,
-    Traffic,
-    Trial,
-    World,
-    payload,
-)
-from .copies import without_data
-from .errors import LayoutError
+from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
+from .core.copies import without_data
+from .core.cost import Cost, Memory, Traffic, World, payload
+from .core.errors import LayoutError
+from .core.loss import Loss
+from .core.precision import META
+from .core.strategy import Strategy
+from .core.sync import Sync
+from .core.trial import Trial
 from .external.torch_schedules import TorchSchedule
 from .pipeline import Pipeline
 from .pipelining import one_size
 from .pipelining.chunks import Chunks
-from .precision.base import META
 
 
 class TorchPipelining(Strategy):

@@ -29,11 +29,16 @@ from ..batches import Samples, call
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from .base import Batch, BeforeBackward, Cost, Loss, Strategy, Sync, Traffic, Trial, World
-from .copies import without_data
-from .errors import LayoutError
-from .exchange.elementwise import check_elementwise
-from .placements import gather
+from ..exchange.elementwise import check_elementwise
+from .core.batch import Batch, BeforeBackward
+from .core.copies import without_data
+from .core.cost import Cost, Traffic, World
+from .core.errors import LayoutError
+from .core.loss import Loss
+from .core.placements import gather
+from .core.strategy import Strategy
+from .core.sync import Sync
+from .core.trial import Trial
 from .tensor_parallel.cost import sent_in_a_pass
 from .tensor_parallel.cut import cut_over
 from .tensor_parallel.find import kinds_of

@@ -10,8 +10,12 @@ from torch import Tensor, nn
 
 from ..batches import Samples, call
 from ..comm import Comm
-from .base import Batch, BeforeBackward, Loss, Memory, Pass, Strategy, payload
-from .exchange.privacy.per_sample import PerSample, check_model, rehearsed
+from ..exchange.privacy.dp_sgd import of_samples
+from ..exchange.privacy.per_sample import PerSample, check_model, rehearsed
+from .core.batch import Batch, BeforeBackward, Pass
+from .core.cost import Memory, payload
+from .core.loss import Loss
+from .core.strategy import Strategy
 
 
 class Whole(Strategy):
@@ -22,14 +26,14 @@ class Whole(Strategy):
     _at_once = 0  # samples whose gradients are held together, where they are
 
     def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
-        if self.privacy is not None:
-            check_model(model, inputs, targets, loss, self.privacy)
+        if (privacy := of_samples(self.privacy)) is not None:
+            check_model(model, inputs, targets, loss, privacy)
         return {}
 
     def begin(self, module: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module, self._loss, self._before_backward = module, loss, before_backward
-        if self.privacy is not None:
-            self._sample_by_sample = PerSample(module, loss, self.privacy, comm.board.rank)
+        if (privacy := of_samples(self.privacy)) is not None:
+            self._sample_by_sample = PerSample(module, loss, privacy, comm.board.rank)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         if batch.size == 0 and batch.expected is None:
@@ -45,10 +49,10 @@ class Whole(Strategy):
     def rehearse(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
-        if self.privacy is None:
+        if (privacy := of_samples(self.privacy)) is None:
             return super().rehearse(parts, inputs, targets, loss, device)
-        self._at_once = min(self.privacy.at_once or len(inputs), len(inputs))
-        return rehearsed(parts, inputs, targets, loss, self.privacy)
+        self._at_once = min(privacy.at_once or len(inputs), len(inputs))
+        return rehearsed(parts, inputs, targets, loss, privacy)
 
     def memory(self, held: Memory, part: nn.Module) -> Memory:
         trained = [parameter for parameter in part.parameters() if parameter.requires_grad]

@@ -44,12 +44,18 @@ from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from ..compat.deepspeed import Place, is_cut_up, loss_scale, place_of, set_loss_scale
-from .base import Batch, BeforeBackward, Cost, Loss, Memory, Pass, State, Strategy, Sync, Trial, World
-from .errors import LayoutError
-from .exchange.clip import ByNorm, Clip
-from .exchange.collectives import Fabric
-from .exchange.elementwise import check_elementwise, check_rows
-from .exchange.start_alike import start_alike
+from ..exchange.clip import ByNorm, Clip
+from ..exchange.collectives import Fabric
+from ..exchange.elementwise import check_elementwise, check_rows
+from ..exchange.start_alike import start_alike
+from .core.batch import Batch, BeforeBackward, Pass
+from .core.cost import Cost, Memory, World
+from .core.errors import LayoutError
+from .core.loss import Loss
+from .core.state import State
+from .core.strategy import Strategy
+from .core.sync import Sync
+from .core.trial import Trial
 from .external.deepspeed_memory import Account, stated
 from .external.deepspeed_ops import build_ops, end_with_parent
 from .external.deepspeed_settings import Noting, merged, read

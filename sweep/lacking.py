@@ -6,8 +6,8 @@ Otherwise every trial would begin, and fail for the same reason.
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..engine.lacks import LACKS
-from ..engine.session import check_data, prepare
+from ..engine.api.session import check_data, prepare
+from ..engine.base.lacks import LACKS
 from .definition import WAY, Definition, Point, Values
 from .study import Study
 

@@ -10,9 +10,9 @@ from functools import partial
 from pathlib import Path
 
 from ..compat.dynamo import without_dynamo
-from ..engine.experiment import Experiment, VirtualHardware
-from ..engine.failures import exit_code_of
-from ..engine.planned import Phase, Plan
+from ..engine.base.failures import exit_code_of
+from ..engine.config.experiment import Experiment, VirtualHardware
+from ..engine.planning.planned import Phase, Plan
 from .definition import Definition, Point
 
 SAMPLED = 10  # points of a search that depends on its results
@@ -56,18 +56,18 @@ def _all_planned(definition: Definition) -> Iterator[Planned]:
     if count(definition) < MANY:
         yield from map(one, points)
         return
-    from ..engine.crew import start_fork_server, without_main
+    from ..engine.launch.crew import start_fork_server, without_main
 
     context = multiprocessing.get_context("forkserver")
     cores = len(os.sched_getaffinity(0))
     with without_main(), ProcessPoolExecutor(cores, context, initializer=_begin) as pool:
-        start_fork_server(__name__, "paceline.engine.planning", "paceline.engine.session")
+        start_fork_server(__name__, "paceline.engine.planning.make_plan", "paceline.engine.api.session")
         yield from pool.map(one, points, chunksize=CHUNK)
 
 
 def _begin() -> None:
     """In each process."""
-    from ..engine.worker_process import tie_to_launcher
+    from ..engine.launch.worker_process import tie_to_launcher
 
     tie_to_launcher()
 
@@ -82,7 +82,7 @@ def _points(definition: Definition) -> Iterator[Point]:
 
 def plan_point(definition: Definition, chosen: Point) -> Planned:
     """Raises nothing for a point that is refused."""
-    from ..engine.session import prepare
+    from ..engine.api.session import prepare
 
     directory = Path(definition.config_dir) if definition.config_dir else None
     try:
@@ -130,10 +130,10 @@ def _modelled_compute(experiment: Experiment, allowed: tuple[str, ...], plan: Pl
     if not isinstance(experiment.hardware, VirtualHardware) or experiment.hardware.compute != "modelled":
         return None
 
-    from ..engine import looking
-    from ..engine.build import assemble
-    from ..engine.fits import batch_of
-    from ..engine.parts import Parts
+    from ..engine.config import looking
+    from ..engine.config.fits import batch_of
+    from ..engine.features.parts import Parts
+    from ..engine.planning.build import assemble
 
     parts = assemble(experiment, allowed)
     if looking.tried(experiment) is looking.Tried.REAL:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..engine.errors import ConfigError
-from ..engine.grammar import as_override
+from ..engine.base.errors import ConfigError
+from ..engine.base.grammar import as_override
 from ..tracking.errors import TableError
 from ..tracking.figures.request import Request, in_description
 from ..tracking.files import UnusableFileError, read_yaml

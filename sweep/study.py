@@ -30,7 +30,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, Pro
 from sqlalchemy.pool import NullPool
 
 from ..compat import optuna as database
-from ..engine.errors import ConfigError, MachineError
+from ..engine.base.errors import ConfigError, MachineError
 from ..tracking.errors import CorruptRunError, StorageError
 from ..tracking.files import UnusableFileError, read_text
 from ..tracking.redact import HIDDEN, hide_in_urls

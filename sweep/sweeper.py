@@ -21,19 +21,19 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
-from ..engine.crew import WORKER_FAILED
-from ..engine.errors import ConfigError, InterruptedRunError, WorkerFailedError
-from ..engine.failures import exit_code_of, lack_of, named, words_of
-from ..engine.launchers.base import Handle
-from ..engine.planned import Plan
-from ..engine.session import Prepared, carry_out, prepare
-from ..engine.signals import STOP_SIGNALS
+from ..engine.api.session import Prepared, carry_out, prepare
+from ..engine.base.errors import ConfigError, InterruptedRunError, WorkerFailedError
+from ..engine.base.failures import exit_code_of, lack_of, named, words_of
+from ..engine.base.signals import STOP_SIGNALS
+from ..engine.launch.crew import WORKER_FAILED
+from ..engine.launch.launcher import Handle
+from ..engine.planning.planned import Plan
 from ..tracking.columns import known
 from ..tracking.errors import CorruptRunError, StorageError
 from ..tracking.mirror import Mirror
 from ..tracking.records import End
+from ..tracking.run_data import Swept
 from ..tracking.run_directory import SWEEP_NOTE, Record, RunDirectory, write_atomically
-from ..tracking.sources import Swept
 from ..tracking.text import did_you_mean
 from .directory import GONE
 from .results import as_pruned, measures_of

@@ -3,9 +3,9 @@
 Every test process imports what parametrizes tests: composing each choice there would cost all of them half a minute.
 """
 
-from paceline.engine import given
-from paceline.engine.experiment import CONF, shipped
-from paceline.engine.targets import build
+from paceline.engine.config.experiment import CONF, shipped
+from paceline.engine.config.targets import build
+from paceline.engine.features import given
 from paceline.strategies import Strategy, Sync
 
 CHOICES = {group: sorted(path.stem for path in (CONF / group).glob("*.yaml")) for group in ("strategy", "sync")}

@@ -2,7 +2,8 @@
 
 import gc
 import os
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import ctrl_c
@@ -55,6 +56,13 @@ def pytest_collection_finish() -> None:
 
 def item_fabric(item: pytest.Function) -> object:
     return item.callspec.params.get("fabric") if hasattr(item, "callspec") else None
+
+
+@pytest.fixture(autouse=True)
+def no_heartbeat_is_left() -> Iterator[None]:
+    """One that is would end this process, without a word, once its store goes."""
+    yield
+    assert "heartbeat" not in {thread.name for thread in threading.enumerate()}
 
 
 @pytest.fixture(scope="session")

@@ -8,7 +8,7 @@ from worker_processes import run_workers
 
 from paceline.comm.network import Link, Network
 from paceline.comm.virtual import Cluster
-from paceline.strategies.state import from_bytes, to_bytes
+from paceline.strategies.core.state import from_bytes, to_bytes
 
 NETWORK = Network(between=Link(latency=1e-5, bandwidth=1e9), inside=Link(latency=1e-6, bandwidth=1e10))
 

@@ -9,7 +9,7 @@ import yaml
 from paceline.cost.alpha_beta import AlphaBeta
 from paceline.cost.calibration import Calibration, Disk, Link, plain
 from paceline.cost.kernels import Rates, Table
-from paceline.engine.calibration.machine import cores, cpu_model
+from paceline.engine.base.machine import cores, cpu_model
 
 MILLI = 1e-3
 NOTHING = dict.fromkeys(("module", "graph", "node", "view", "view_back", "parameter", "stepped"), 0.0)

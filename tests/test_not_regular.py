@@ -13,12 +13,12 @@ import pytest
 import torch
 
 from paceline.comm.rendezvous import TOKEN, _token
-from paceline.engine import weights
-from paceline.engine.checkpoint import Manifest, commit, read_manifest, write_part
-from paceline.engine.compose import compose
-from paceline.engine.stored import read_stored
-from paceline.engine.stragglers import Trace
-from paceline.engine.worker_process import _log_to
+from paceline.engine.base.checkpoint import Manifest, commit, read_manifest, write_part
+from paceline.engine.config.compose import compose
+from paceline.engine.config.stored import read_stored
+from paceline.engine.fabrics.stragglers import Trace
+from paceline.engine.features import weights
+from paceline.engine.launch.worker_process import _log_to
 from paceline.strategies.external import deepspeed_settings
 from paceline.strategies.pipelining.own import rows_of
 from paceline.sweep import directory, schema, study

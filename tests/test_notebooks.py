@@ -8,7 +8,7 @@ import pytest
 from needs import needs_jupyter
 
 from paceline import engine
-from paceline.engine.settings import asked
+from paceline.engine.config.settings import asked
 
 NOTEBOOKS = sorted((Path(__file__).parents[1] / "docs" / "notebooks").glob("*.ipynb"))
 OBJECTS = {"table": engine.Comparison, "runs": engine.Result, "stopped": engine.Result, "again": engine.Result}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paceline.engine.compose import compose
-from paceline.engine.session import prepare
-from paceline.sweep.definition import define
+from paceline.engine.api.session import prepare
+from paceline.engine.config.compose import compose
+from paceline.sweep.define import define
 from paceline.tracking.figures.built import check
 from paceline.tracking.figures.request import asked
 from paceline.tracking.sources import gather

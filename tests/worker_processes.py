@@ -17,16 +17,16 @@ import torch
 from paceline.comm.connecting import connect
 from paceline.comm.handshake import Endpoint
 from paceline.comm.rendezvous import serve_store
-from paceline.strategies.state import from_bytes, to_bytes
+from paceline.strategies.core.state import from_bytes, to_bytes
 
 # What workers import, here and in the engine; torch._dynamo comes with the first optimizer, scikit-learn with the data.
 PRELOADED = [
-    "paceline.engine.launchers.virtual",
+    "paceline.engine.launch.virtual",
     "torch._dynamo",
     "sklearn.datasets",
     "hypothesis",
     "pytest",
-    "paceline.engine.fork_server",
+    "paceline.engine.launch.fork_server",
 ]
 PR_SET_PDEATHSIG = 1
 GRACE = 3.0  # seconds for the cause of a failure to show after its first effect

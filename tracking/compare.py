@@ -26,9 +26,9 @@ from .errors import TableError
 from .groups import INTERVAL, Entry, grouped, mean, uniform
 from .labels import labels
 from .rendering import FORMATS, render
+from .run_data import RunData
 from .run_directory import RunDirectory
 from .selection import Condition, Names, directions, mark_front, measured_by_callbacks
-from .sources import RunData
 from .summaries import Row, Summary
 
 __all__ = [

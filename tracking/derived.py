@@ -4,7 +4,7 @@ import math
 from typing import Any
 
 from .evaluations import at_target
-from .sources import RunData
+from .run_data import RunData
 from .summaries import Row
 from .values import number, plain_number
 

@@ -6,9 +6,9 @@ from typing import Any
 
 from .columns import BY_KEY, COLUMNS, anything
 from .compare import rows
+from .run_data import RunData
 from .run_directory import RunDirectory, read_object
 from .selection import configured
-from .sources import RunData
 from .values import finite, flat
 
 OF_THE_RUN = ("run", "front", "runs", "others", "why")  # no results

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..conf.groups import GROUPS, SHOWN
+from .run_data import RunData
 from .selection import configured
-from .sources import RunData
 
 _WITH_A_COLUMN = (*(group.name for group in SHOWN), "hardware.workers")
 _GROUPS = frozenset((*(group.name for group in GROUPS), "callbacks"))

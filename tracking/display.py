@@ -14,8 +14,8 @@ from .figures.request import Request
 from .figures.spec import Against, Lines
 from .pictures import canvases
 from .rendering import for_people
+from .run_data import RunData
 from .run_directory import write_atomically
-from .sources import RunData
 from .summaries import Row
 from .text import did_you_mean, shown
 

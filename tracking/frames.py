@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 from .errors import MissingPackageError
 from .evaluations import lived
 from .labels import labels
+from .run_data import RunData
 from .run_directory import Record
-from .sources import RunData
 from .summaries import Row
 from .values import number
 

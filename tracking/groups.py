@@ -15,7 +15,7 @@ from typing import Any
 from ..conf.groups import GROUPS
 from .columns import BY_KEY, unknown
 from .files import parse_yaml, read_text
-from .sources import RunData
+from .run_data import RunData
 from .summaries import Row
 
 INTERVAL = "_ci95"  # what the key of a half width ends in

@@ -11,8 +11,8 @@ from . import summaries
 from .columns import BY_KEY
 from .errors import CorruptRunError
 from .files import UnusableFileError, read_text
+from .run_data import RunData
 from .run_directory import Record
-from .sources import RunData
 from .values import flat, plain_number
 from .wandb_datastore import Stored, read, read_json
 

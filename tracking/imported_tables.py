@@ -10,7 +10,7 @@ from .columns import known
 from .errors import CorruptRunError
 from .files import UnusableFileError, read_text
 from .imported_runs import MOST_BYTES
-from .sources import RunData, read_value
+from .run_data import RunData, read_value
 
 SEED = "seed"  # what stands left of it was chosen, what stands right of it was measured
 

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from .columns import known
 from .compare import sort
 from .files import UnusableFileError, parse_yaml, read_text
-from .sources import SWEEP_FILE, RunData
+from .run_data import SWEEP_FILE, RunData
 from .summaries import Row
 
 

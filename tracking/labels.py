@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from .sources import RunData
+from .run_data import RunData
 
 DEEPEST = 64  # directories of a path
 

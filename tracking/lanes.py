@@ -1,4 +1,4 @@
-"""Who sends what to whom when: some steps out of a trace (engine/trace.py), as plain values for a picture."""
+"""Who sends what to whom when: some steps out of a trace (engine/training/trace.py), as plain values for a picture."""
 
 import json
 from collections import defaultdict

@@ -17,7 +17,7 @@ from .figures.built import sheet_of
 from .figures.palette import DASHES, LIGHT, MARKERS, Look
 from .figures.request import Request
 from .figures.spec import Against, Axis, Drawn, Figure, Histogram, Lines, Row, Rows, Series, Sheet, Trace
-from .sources import RunData
+from .run_data import RunData
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

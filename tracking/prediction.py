@@ -3,8 +3,8 @@
 from typing import Any
 
 from .files import UnusableFileError, read_json
+from .run_data import RunData
 from .run_directory import RunDirectory
-from .sources import RunData
 from .values import number
 
 MOST_PARTS = 40

@@ -9,7 +9,7 @@ from typing import Any
 
 from .columns import BY_KEY, TRAINED, known, no_column, titled, unknown
 from .errors import TableError
-from .sources import RunData
+from .run_data import RunData
 from .summaries import Row
 from .values import number
 

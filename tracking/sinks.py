@@ -7,8 +7,8 @@ from .errors import TrackerMissingError, TrackingConfigError
 from .helper import HelperMirror
 from .imports import failure
 from .mirror import Sink
-from .progress import progress
 from .run_directory import RunDirectory
+from .shown_progress import progress
 from .visible import visible
 from .wandb import MODES, WandbMirror
 

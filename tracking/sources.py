@@ -2,10 +2,8 @@
 
 import gc
 import os
-import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -14,43 +12,11 @@ from .checksums import verdict_on
 from .configurations import parse_configuration
 from .errors import CorruptRunError, RunNameError
 from .files import UnusableFileError, read_json, read_text
+from .run_data import SWEEP_FILE, RunData, Swept
 from .run_directory import NAME, SWEEP_NOTE, Record, RunDirectory, is_run, run_names
 from .text import did_you_mean
 
-SWEEP_FILE = "sweep.yaml"  # in the directory of a sweep
 OF_YAML = (".yaml", ".yml")
-
-
-@dataclass(frozen=True)
-class Swept:
-    """Which trial of which sweep a run is."""
-
-    sweep: str
-    trial: int
-    seed: int
-    parameters: dict[str, Any]  # what the sweep chose: {"sync": "ssp", "optimizer.lr": 0.1}
-
-    @classmethod
-    def of_overrides(cls, sweep: str, trial: int, seed: int, parameters: dict[str, Any]) -> "Swept":
-        """Of parameters that are texts as overrides write them: `1e-3` is a number, `'3'` in quotes is text."""
-        return cls(sweep, trial, seed, {name: read_value(value) for name, value in parameters.items()})
-
-
-@dataclass(frozen=True)
-class RunData:
-    """A recorded run. `summary`: as summary.json, or what is known of it so far, with `name` and `status` at least."""
-
-    name: str
-    summary: dict[str, Any]
-    config: dict[str, Any]  # as config.yaml; {}: not known
-    records: list[Record]  # as metrics.jsonl
-    path: Path | None  # None: it is no run directory of ours
-    swept: Swept | None = None
-    extra: dict[str, Any] = field(default_factory=dict)  # by names of its own: W&B's summary, an exported table's row
-    file: Path | None = None  # that holds this run and no other: a W&B file
-    damage: tuple[str, ...] = ()  # of its files, what could not be read
-    schedule: dict[str, Any] | None = None  # as schedule.json: see schedule.py
-    adversarial: dict[str, Any] | None = None  # as adversarial.json: see adversarial.py
 
 
 @contextmanager
@@ -291,19 +257,3 @@ def _swept(run: RunDirectory) -> tuple[Swept | None, list[str]]:
 
 
 # What Hydra's grammar takes for a whole number, and for any number.
-_WHOLE = re.compile(r"[+-]?(0|[1-9](_?\d)*)")
-_NUMBER = re.compile(r"[+-]?((0|[1-9](_?\d)*)(\.(\d(_?\d)*)?)?|\.\d(_?\d)*)(e[+-]?\d(_?\d)*)?|[+-]?(inf|nan)", re.I)
-_WORDS = {"true": True, "false": False, "null": None}
-
-
-def read_value(value: Any) -> Any:
-    """What an override's value means; a list, a mapping and what is no text stay as they are."""
-    if not isinstance(value, str):
-        return value
-    if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":
-        return re.sub(r"(\\+)(?=['\"]|$)", lambda found: found[0][: len(found[0]) // 2], value[1:-1])
-    if value.lower() in _WORDS:
-        return _WORDS[value.lower()]
-    if _WHOLE.fullmatch(value) and len(value) < 300:
-        return int(value)
-    return float(value) if _NUMBER.fullmatch(value) else value

@@ -8,17 +8,17 @@ from pathlib import Path
 
 import torch
 
-from ..engine.errors import InterruptedRunError
+from ..engine.api.session import Prepared, make_ready
+from ..engine.base.errors import InterruptedRunError
 from ..engine.fabrics import fabric_of
-from ..engine.launch import to_the_end
-from ..engine.launchers import launcher_on
-from ..engine.launchers.virtual import cluster_of
-from ..engine.launchers.virtual import run as run_virtual
-from ..engine.parts import Parts
-from ..engine.planned import Plan
-from ..engine.session import Prepared, make_ready
-from ..engine.weights import convert
-from ..engine.witness import Witnessed, folder_of, read
+from ..engine.features.parts import Parts
+from ..engine.features.weights import convert
+from ..engine.launch import launcher_on
+from ..engine.launch.launching import to_the_end
+from ..engine.launch.virtual import cluster_of
+from ..engine.launch.virtual import run as run_virtual
+from ..engine.planning.planned import Plan
+from ..engine.training.witness import Witnessed, folder_of, read
 from ..tracking.run_directory import RunDirectory
 
 

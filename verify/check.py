@@ -15,28 +15,28 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from ..batches import Samples
-from ..engine import given
-from ..engine.build import assemble
+from ..engine.api.session import Prepared, prepare
+from ..engine.base.errors import ConfigError, InterruptedRunError, MachineError
+from ..engine.base.failures import exit_code_of, named
+from ..engine.base.started import was_started
 from ..engine.callbacks.base import Callback
-from ..engine.compose import compose
-from ..engine.errors import ConfigError, InterruptedRunError, MachineError
-from ..engine.experiment import Experiment
-from ..engine.failures import exit_code_of, named
-from ..engine.fits import weighted
-from ..engine.iterating import begin
-from ..engine.loop import of_mean_one, seed_for
-from ..engine.parts import Parts
-from ..engine.planned import Plan
-from ..engine.rates import rate_of
-from ..engine.session import Prepared, prepare
-from ..engine.started import was_started
-from ..engine.targets import build
-from ..engine.weights import put_into
+from ..engine.config.compose import compose
+from ..engine.config.experiment import Experiment
+from ..engine.config.fits import weighted
+from ..engine.config.targets import build
+from ..engine.features import given
+from ..engine.features.iterating import begin
+from ..engine.features.parts import Parts
+from ..engine.features.rates import rate_of
+from ..engine.features.weights import put_into
+from ..engine.planning.build import assemble
+from ..engine.planning.planned import Plan
+from ..engine.training.loop import of_mean_one, seed_for
+from ..exchange.clip import ByNorm, ByValue, Clip, Unclipped
 from ..strategies import LayoutError, Strategy
 from ..strategies.adapt import Adapt
 from ..strategies.averages import EMA, SWA, Trained
-from ..strategies.errors import MissingToolError
-from ..strategies.exchange.clip import ByNorm, ByValue, Clip, Unclipped
+from ..strategies.core.errors import MissingToolError
 from ..tasks.base import Readable
 from ..tasks.running_statistics import batch_norms
 from ..tracking.run_directory import is_run

@@ -6,8 +6,8 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from ..engine.parts import Parts
-from ..engine.witness import Witnessed
+from ..engine.features.parts import Parts
+from ..engine.training.witness import Witnessed
 from .reference import Named, Reference, distance, largest
 
 Word = Literal["pass", "fail", "by design", "refused", "not run"]

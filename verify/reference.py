@@ -27,9 +27,9 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel
 
 from ..batches import Samples, call
-from ..engine.errors import ConfigError
-from ..engine.parts import Parts
-from ..strategies.base import state_of
+from ..engine.base.errors import ConfigError
+from ..engine.features.parts import Parts
+from ..strategies.core.state import state_of
 from ..strategies.precision import Float16, Precision
 
 MARGIN = 8.0

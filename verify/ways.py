@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from ..conf.groups import Group
-from ..engine import given
-from ..engine.errors import ConfigError
-from ..engine.experiment import CONF, Choice, shipped
-from ..engine.grammar import as_override
-from ..engine.targets import build, load_class
+from ..engine.base.errors import ConfigError
+from ..engine.base.grammar import as_override
+from ..engine.config.experiment import CONF, Choice, shipped
+from ..engine.config.targets import build, load_class
+from ..engine.features import given
 from ..strategies import LayoutError, Strategy, Sync
 from ..tracking.files import UnusableFileError, parse_yaml, read_text
 from .knobs import variants

@@ -16,8 +16,8 @@ from torch.optim import Optimizer
 from ..comm import Comm
 from ..compat.hidden import Hidden, hidden
 from ..compat.storages import version_of
+from ..exchange.finishing import Finished, FinishesGradients
 from ..strategies import Sync
-from ..strategies.exchange.finishing import Finished, FinishesGradients
 from .alike import digest, is_compared
 from .errors import ScriptError
 

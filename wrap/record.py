@@ -10,16 +10,17 @@ from torch import nn
 
 from ..comm import Comm
 from ..conf.groups import SHOWN
-from ..engine import checkpoint
-from ..engine.errors import ConfigError
-from ..engine.experiment import Experiment
-from ..engine.failures import exit_code_of
-from ..engine.layout import Layout
-from ..engine.meters import Meter, Report, is_too_short, summarise, without_times
-from ..engine.notes import untimed
-from ..engine.outcome import held_by
+from ..engine.base import checkpoint
+from ..engine.base.errors import ConfigError
+from ..engine.base.failures import exit_code_of
+from ..engine.config.experiment import Experiment
+from ..engine.fabrics.layout import Layout
+from ..engine.planning.notes import untimed
+from ..engine.training.meters import Meter, Report, is_too_short, summarise, without_times
+from ..engine.training.outcome import held_by
 from ..strategies import Sync
-from ..strategies.base import World, state_of
+from ..strategies.core.cost import World
+from ..strategies.core.state import state_of
 from ..tracking.environment import environment
 from ..tracking.mirror import Mirror
 from ..tracking.records import End, Evaluation, Predicted, Score, Start, Status, Step, Summary

@@ -8,7 +8,7 @@ import sys
 from types import TracebackType
 
 from ..compat.leaving import leave
-from ..engine.started import was_started
+from ..engine.base.started import was_started
 from ..tracking.visible import visible_lines
 from .stopping import STATUS, Stopped, is_interactive
 

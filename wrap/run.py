@@ -15,14 +15,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ..engine import ROOT, memory
-from ..engine.errors import DivergedError
-from ..engine.experiment import Experiment
-from ..engine.failures import exit_code_of
-from ..engine.meters import Meter
-from ..engine.started import was_started
-from ..engine.stop import StopAgreement
-from ..engine.trained import TrainedSet, Vectors
+from ..engine import ROOT
+from ..engine.base import memory
+from ..engine.base.errors import DivergedError
+from ..engine.base.failures import exit_code_of
+from ..engine.base.started import was_started
+from ..engine.base.stop import StopAgreement
+from ..engine.base.trained import TrainedSet, Vectors
+from ..engine.config.experiment import Experiment
+from ..engine.training.meters import Meter
 from ..strategies import Batch
 from ..tracking.visible import visible_lines
 from .alike import agree, is_compared, share_state
@@ -67,33 +68,33 @@ class Run:
         self.sync = sync_of(experiment, optimizer)
         self._resident = memory.process_now()
         joined = meet(experiment)
-        check_model(model, joined.layout.workers)
-        self._comm, layout, self.device, self._leave = joined.comm, joined.layout, joined.device, joined.leave
-        self.rank, self.workers = self._comm.rank, layout.workers
-        self.model, self._inner, self._count = model.to(self.device), optimizer, count
-        shared = Loader(loader, self.rank, self.workers, experiment.seed)
-        self.loader = _Batches(self, shared)
-        with self._comm.ledger.aside():
-            group = self._comm.split(0, "replica")
-            assert group is not None
-            self._group = group
-            trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
-            self.sync.steps_per_epoch = len(shared)
-            share_state(model, group)
-            self._vectors = Vectors(trained.values())
-            self._trained = TrainedSet(model, optimizer, self._vectors)
-            stepped = [each for param_group in optimizer.param_groups for each in param_group["params"]]
-            self.sync.prepare(trained, optimizer, group)
-            self._trained.accept(optimizer)
-            self._vectors.accept()
-        shard = f"sync.shard={experiment.sync.knobs.get('shard')}"
-        self._meter = Meter(self._comm, 10, counts_pauses=False)
-        self._activations = memory.ActivationPeak()
-        sizes = shared.samples, len(shared)
         try:
+            check_model(model, joined.layout.workers)
+            self._comm, layout, self.device, self._leave = joined.comm, joined.layout, joined.device, joined.leave
+            self.rank, self.workers = self._comm.rank, layout.workers
+            self.model, self._inner, self._count = model.to(self.device), optimizer, count
+            shared = Loader(loader, self.rank, self.workers, experiment.seed)
+            self.loader = _Batches(self, shared)
+            with self._comm.ledger.aside():
+                group = self._comm.split(0, "replica")
+                assert group is not None
+                self._group = group
+                trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
+                self.sync.steps_per_epoch = len(shared)
+                share_state(model, group)
+                self._vectors = Vectors(trained.values())
+                self._trained = TrainedSet(model, optimizer, self._vectors)
+                stepped = [each for param_group in optimizer.param_groups for each in param_group["params"]]
+                self.sync.prepare(trained, optimizer, group)
+                self._trained.accept(optimizer)
+                self._vectors.accept()
+            shard = f"sync.shard={experiment.sync.knobs.get('shard')}"
+            self._meter = Meter(self._comm, 10, counts_pauses=False)
+            self._activations = memory.ActivationPeak()
+            sizes = shared.samples, len(shared)
             self._record = Record(experiment, self._comm, layout, self.device, self.sync, *sizes, epochs, root)
-        except Exception:  # on all workers alike
-            self._leave()
+        except Exception:
+            joined.leave()
             raise
         self.gradients = Gradients(self.sync, stepped, optimizer, group, shard)
         self.optimizer = WrappedOptimizer(self, optimizer)

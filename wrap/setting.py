@@ -9,16 +9,16 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ..conf.groups import GROUPS
-from ..engine import given, poisoning, untaken
-from ..engine.compose import compose
-from ..engine.errors import ConfigError
-from ..engine.experiment import Choice, Experiment
-from ..engine.pairs import check_pair
-from ..engine.targets import build
+from ..engine.base.errors import ConfigError
+from ..engine.config.compose import compose
+from ..engine.config.experiment import Choice, Experiment
+from ..engine.config.targets import build
+from ..engine.features import given, poisoning, untaken
+from ..engine.features.pairs import check_pair
+from ..exchange.aggregate import Aggregator
 from ..strategies import Strategy, Sync
-from ..strategies.base import state_of
+from ..strategies.core.state import state_of
 from ..strategies.domains.replicas import check_process_group
-from ..strategies.exchange.aggregate import Aggregator
 
 STRATEGY = "data_parallel"  # a script's own forward pass is on the whole model
 MINE = ("sync", "seed", "target_accuracy", "tracking", "hardware", "strategy", *(g.name for g in GROUPS if g.given))

@@ -8,11 +8,11 @@ import torch
 from ..comm import Comm
 from ..comm.connecting import connect, connect_env
 from ..comm.rendezvous import serve_store
-from ..engine.experiment import Experiment
+from ..engine.base.started import place, was_started
+from ..engine.config.experiment import Experiment
 from ..engine.fabrics import fabric_of
-from ..engine.layout import Layout
-from ..engine.started import place, was_started
-from ..strategies.mesh import Mesh
+from ..engine.fabrics.layout import Layout
+from ..strategies.core.mesh import Mesh
 
 
 @dataclass(frozen=True)

@@ -12,21 +12,21 @@ from torch import Tensor, nn
 
 from ...comm import Comm
 from ...cost.kernels import Kernel, Rates
-from ...strategies.exchange.buckets import allocate
-from ...strategies.exchange.reducer import Reducer
+from ...exchange.buckets import allocate
+from ...exchange.reducer import Reducer
 from ...strategies.single import Single
 from ...tasks.base import Split
 from ...tasks.losses.cross_entropy import cross_entropy
 from ...tasks.partition import ShuffledPartition
 from ...tracking.records import Step
 from ...tracking.run_directory import RunDirectory
-from ..compute import RealCompute
-from ..feed import Batches, Feed
-from ..loop import Job, train
-from ..meters import Meter
-from ..operators import trace
-from ..stop import StopAgreement
-from ..stragglers import NoStragglers
+from ..base.operators import trace
+from ..base.stop import StopAgreement
+from ..fabrics.compute import RealCompute
+from ..fabrics.stragglers import NoStragglers
+from ..training.feed import Batches, Feed
+from ..training.loop import Job, train
+from ..training.meters import Meter
 from .timing import seconds_of
 
 CHAIN, SIDE, SAMPLES = 50, 8, 4096

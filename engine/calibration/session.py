@@ -16,9 +16,9 @@ from ...comm.rendezvous import serve_store
 from ...cost.alpha_beta import fit
 from ...cost.calibration import Calibration, Disk, Link
 from ...cost.kernels import Rates, Table
-from ..errors import ConfigError, MachineError
+from ..base.errors import ConfigError, MachineError
+from ..base.machine import cores, cpu_model
 from . import worker
-from .machine import cores, cpu_model
 from .timing import DIFFER
 
 LEAST_WORKERS, MOST_WORKERS = 4, 8

@@ -15,8 +15,8 @@ from ...comm.connecting import connect
 from ...comm.handshake import Endpoint
 from ...comm.process import ProcessComm
 from ...cost.kernels import Rates, Table
-from .. import memory
-from ..parent_death import die_with_parent
+from ..base import memory
+from ..base.parent_death import die_with_parent
 from . import beside, links
 from .operators import cases, kept
 from .timing import Passes, seconds_of, spread

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from ...batches import Samples
-from ...strategies.base import Loss
+from ...strategies.core.loss import Loss
 from ...tasks.base import Readable
 from ...tasks.clients import Clients
 

@@ -25,7 +25,7 @@ from annotated_types import Ge, Gt
 from torch import nn
 
 from ...batches import call
-from ...strategies.exchange.seeded import generator
+from ...exchange.seeded import generator
 from ...tasks.clients import Chosen
 from .base import Callback, EvaluationView, Metrics
 

@@ -6,8 +6,8 @@ Who starts the workers on it is in launchers/.
 
 from typing import TYPE_CHECKING
 
-from ..experiment import Experiment
-from ..started import was_started
+from ..base.started import was_started
+from ..config.experiment import Experiment
 
 if TYPE_CHECKING:
     from .kinds import Fabric

@@ -5,11 +5,11 @@ import os
 import torch
 
 from ...comm.network import Link, Network
-from ..compute import ComputeModel
-from ..errors import ConfigError
-from ..experiment import Experiment, Hardware, Machine, VirtualHardware
-from ..layout import Layout
-from ..started import UNSET, place, was_started
+from ..base.errors import ConfigError
+from ..base.started import UNSET, place, was_started
+from ..config.experiment import Experiment, Hardware, Machine, VirtualHardware
+from .compute import ComputeModel
+from .layout import Layout
 
 
 class Fabric:

@@ -6,7 +6,7 @@ the same file, so that a frozen weight need not be sent either.
 
 A way may end before the run does, and another one follow it: then the engine makes that one's model, puts into it what
 was learnt (`carried`), and begins again with it, with a new optimizer and nothing of what the strategy and the sync
-mode kept (engine/phases.py). So neither knows of it.
+mode kept (engine/features/phases.py). So neither knows of it.
 """
 
 from abc import ABC, abstractmethod
@@ -16,11 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
-from ..base import payload
+from ..core.cost import payload
 
 if TYPE_CHECKING:
-    from ..base import Strategy, Sync
-    from ..exchange.clip import Counted
+    from ...exchange.clip import Counted
+    from ..core.strategy import Strategy
+    from ..core.sync import Sync
 
 State = Mapping[str, Tensor]  # a whole model's, by name
 

@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt, Lt, MinLen
 from torch import Tensor, nn
 
-from ..errors import LayoutError
+from ..core.errors import LayoutError
 from .base import Adapt, Apart, State
 from .patterns import matches, shown
 

@@ -41,10 +41,12 @@ import torch
 from annotated_types import Ge, Gt, Lt, MinLen
 from torch import Tensor, nn
 
-from ..base import State, Strategy, Sync, load_state, payload, state_of
-from ..errors import LayoutError
-from ..placements import placements_of
-from ..state import recv_state, to_messages
+from ..core.cost import payload
+from ..core.errors import LayoutError
+from ..core.placements import placements_of
+from ..core.state import State, load_state, recv_state, state_of, to_messages
+from ..core.strategy import Strategy
+from ..core.sync import Sync
 from .base import Adapt, Held, While
 from .patterns import matches, shown
 from .smallest import alone, smallest

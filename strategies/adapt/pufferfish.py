@@ -37,8 +37,8 @@ import torch
 from annotated_types import Ge, Gt, Le, MinLen
 from torch import Tensor, nn
 
-from ..errors import LayoutError
-from ..schedules.base import Unit
+from ..core.errors import LayoutError
+from ..core.schedule import Unit
 from .base import Adapt, Apart, State
 from .patterns import matches, shown
 

@@ -37,8 +37,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..base import payload
-from ..errors import LayoutError
+from ..core.cost import payload
+from ..core.errors import LayoutError
 from .base import Adapt, State
 
 Kind = Literal["float", "int8", "int4", "ternary", "binary"]

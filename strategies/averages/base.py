@@ -4,7 +4,7 @@ With w_1 the first weights that count, and w_n the n-th,
 
     a_1 = w_1,     a_n = a_{n-1} + weight(n) (w_n - a_{n-1})   for n > 1.
 
-It is kept beside the weights that are trained, which never see it; engine/averaging.py keeps, evaluates and saves it.
+The weights that are trained never see it. engine/features/averaging.py keeps, evaluates and saves it.
 """
 
 from abc import ABC, abstractmethod

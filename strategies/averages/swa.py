@@ -27,7 +27,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from ..errors import LayoutError
+from ..core.errors import LayoutError
 from .base import Average
 
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from torch import nn
 
-from ..errors import LayoutError
-from ..exchange.collectives import Collective
+from ...exchange.collectives import Collective
+from ..core.errors import LayoutError
 from .group import Group
 from .layers import (
     AfterGathering,

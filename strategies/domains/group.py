@@ -9,9 +9,9 @@ from torch import Tensor
 
 from ...comm import Comm, Work
 from ...comm.ledger import all_gather_bytes
-from ..base import Traffic, World
-from ..exchange.collectives import Collective
-from ..exchange.collectives.base import added
+from ...exchange.collectives import Collective
+from ...exchange.collectives.base import added
+from ..core.cost import Traffic, World
 from .rows import Deal, Halo, Range
 
 ROWS = 2  # the dimension of rows in [n, channels, height, width]

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..precision.base import narrowed
+from ..core.precision import narrowed
 from .group import ROWS, Gathered, Group, Returned, Summed, assembled, fetch, fetched, like
 from .rows import Deal, Halo, Range, Transposed, Window
 

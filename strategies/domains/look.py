@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..errors import LayoutError
+from ..core.errors import LayoutError
 from .group import ROWS
 
 ELEMENTWISE = {

@@ -35,7 +35,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..precision.base import widened
+from ..core.precision import widened
 from .group import ROWS, Group
 from .replicas import Across, BatchNorm
 from .rows import Deal

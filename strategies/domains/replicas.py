@@ -14,9 +14,9 @@ from torch.overrides import TorchFunctionMode
 
 from ...batches import Samples, call
 from ...comm import Comm
-from ..base import World
-from ..errors import LayoutError
-from ..exchange.collectives import Collective
+from ...exchange.collectives import Collective
+from ..core.cost import World
+from ..core.errors import LayoutError
 from .group import Group
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d

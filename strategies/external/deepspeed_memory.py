@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from ...compat.deepspeed import held_by, optimizer_state
-from ..base import Memory, kept_of, payload
+from ..core.cost import Memory, kept_of, payload
 
 MOVED = {"none": (), "optimizer": ("optimizer",), "all": ("optimizer", "parameters")}  # by offload, to the host
 

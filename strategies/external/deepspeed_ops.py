@@ -23,7 +23,7 @@ import torch
 
 from ...comm.private import NotPrivateError, private
 from ...compat.extensions import build_directory
-from ..errors import MissingToolError
+from ..core.errors import MissingToolError
 
 OP = "cpu_adam"  # as DeepSpeed calls it
 PATIENCE = 15  # seconds between two words while it is compiled

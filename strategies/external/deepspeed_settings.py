@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..errors import LayoutError
+from ..core.errors import LayoutError
 
 MOST_BYTES = 2**20  # of a configuration
 _ELSEWHERE = {

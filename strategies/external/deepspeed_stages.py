@@ -12,7 +12,8 @@ from torch.optim import Optimizer
 
 from ...comm.process import ProcessComm
 from ...compat.deepspeed_pipeline import after_each_instruction, expect, held_between
-from ..base import Loss, payload
+from ..core.cost import payload
+from ..core.loss import Loss
 from .deepspeed_start import import_for
 
 TIED = "tied"  # the key of the weights that stages share

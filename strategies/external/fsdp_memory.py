@@ -8,7 +8,7 @@ from torch.distributed.tensor import DTensor
 
 from ...compat.fsdp import held_by, whole_parameters
 from ...compat.storages import storage_key
-from ..base import Memory, kept_of, payload
+from ..core.cost import Memory, kept_of, payload
 
 Group = Sequence[Tensor]  # parameters that are gathered at once
 

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from ...comm import Comm
 from ...compat.torch_pipelining import receive_buffers, start
-from ..base import Loss
+from ..core.loss import Loss
 from ..pipelining.chunks import Chunks
 
 SINGLE = {"gpipe": "GPipe", "1f1b": "1F1B"}

@@ -13,8 +13,7 @@ from torch.optim import Optimizer
 
 from ...comm.process import ProcessComm
 from ...comm.torch_world import torch_world
-from ..base import State
-from ..state import recv_state, to_messages
+from ..core.state import State, recv_state, to_messages
 
 
 def shares_of(parameters: Sequence[Tensor], workers: int) -> list[list[Tensor]]:

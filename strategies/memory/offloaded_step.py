@@ -24,8 +24,8 @@ from torch.func import functional_call
 
 from ...compat.modules import with_tensors
 from ...compat.storages import storage_key, version_of
-from ..base import payload
-from ..errors import LayoutError
+from ..core.cost import payload
+from ..core.errors import LayoutError
 from .pool import Copier, Copy, Pool
 
 

@@ -13,7 +13,7 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
-from ..errors import LayoutError
+from ..core.errors import LayoutError
 
 
 class Pool:

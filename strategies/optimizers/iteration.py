@@ -1,7 +1,7 @@
 """What k-means' step and PCA's have in common: each makes the next weights of a gradient that holds means over samples.
 
 There is no rate. The step is right for the mean over all samples that a step has, and for nothing else that replicas
-may send; what does not go with it is refused before a run (engine/iterating.py).
+may send; what does not go with it is refused before a run (engine/features/iterating.py).
 """
 
 from abc import ABC, abstractmethod

@@ -34,7 +34,7 @@ from annotated_types import Gt
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..errors import LayoutError
+from ..core.errors import LayoutError
 
 
 class Pegasos(Optimizer):

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...compat import foreach
-from ..errors import LayoutError
+from ..core.errors import LayoutError
 
 CACHED = 2**20  # bytes of parameters taken together on the CPU; about four times as many are gone through
 

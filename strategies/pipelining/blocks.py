@@ -16,8 +16,8 @@ from typing import Any, cast
 
 from torch import Tensor, fx, nn
 
-from ..base import layers_of
-from ..errors import LayoutError
+from ..core.errors import LayoutError
+from ..core.state import layers_of
 
 Run = Callable[[nn.Module, Tensor], Tensor]  # (a module that has what the block uses, under the model's names; input)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from ..errors import LayoutError
+from ..core.errors import LayoutError
 from .actions import Action, Schedule
 
 

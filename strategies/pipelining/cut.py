@@ -21,7 +21,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ...batches import Samples
 from ...compat.storages import base_of, storage_key
-from ..balance import balanced, lightest
+from ..core.balance import balanced, lightest
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from torch.utils.checkpoint import checkpoint
 from ...batches import Samples
 from ...comm import Comm, Work
 from ...comm.timeline import Pass
-from ..base import BeforeBackward, Loss
-from ..errors import LayoutError
+from ..core.batch import BeforeBackward
+from ..core.errors import LayoutError
+from ..core.loss import Loss
 from .actions import Action
 from .chunks import Chunks, weights_of
 from .split_backward import backward_to_input

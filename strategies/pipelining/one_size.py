@@ -1,6 +1,6 @@
 """Micro-batches of one size, for engines of others that take no other."""
 
-from ..errors import LayoutError
+from ..core.errors import LayoutError
 
 
 def micro_sizes(batch_size: int, micro_batches: int) -> list[int]:

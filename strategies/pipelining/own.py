@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..errors import LayoutError
+from ..core.errors import LayoutError
 from .actions import Action, Schedule, parse
 from .check import check
 from .schedules import SCHEDULES

@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-from ..errors import LayoutError
+from ..core.errors import LayoutError
 from .actions import Action, Kind, Schedule
 
 

@@ -3,7 +3,12 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
+from torch import nn
+
+from ...batches import Samples
+from ..core.batch import MessageTime, TimeOf
 from .actions import Action, Kind, Schedule
 from .check import does, placement, reads
 from .without_flush import Versions
@@ -39,6 +44,24 @@ class Simulation:
     def bubble(self) -> float:
         """The share of all workers' time in which they compute nothing."""
         return 1 - sum(self.busy) / (self.seconds * len(self.events))
+
+
+@runtime_checkable
+class Scheduled(Protocol):
+    """A strategy whose replica's batch goes through its parts by a schedule."""
+
+    def simulate(
+        self, parts: Sequence[nn.Module], inputs: Samples, time: TimeOf, message: MessageTime
+    ) -> Simulation | None:
+        """Returns how a batch goes through the parts. `inputs`: on the meta device."""
+        ...
+
+
+def simulation_of(
+    strategy: object, parts: Sequence[nn.Module], inputs: Samples, time: TimeOf, message: MessageTime
+) -> Simulation | None:
+    """Returns how a strategy's batch goes through its parts; None where that follows no schedule."""
+    return strategy.simulate(parts, inputs, time, message) if isinstance(strategy, Scheduled) else None
 
 
 def simulate(

@@ -17,9 +17,9 @@ import torch
 from torch import nn
 
 from ...comm import Comm
-from ..base import Traffic, World, payload
-from ..exchange.collectives import Fabric
-from ..exchange.collectives.base import added
+from ...exchange.collectives import Fabric
+from ...exchange.collectives.base import added
+from ..core.cost import Traffic, World, payload
 
 
 def tied(parts: Sequence[nn.Module]) -> dict[str, list[int]]:

@@ -18,7 +18,10 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ...compat.storages import unseen_writes
-from ..base import Batch, Cost, Measures, State, Sync, World, payload
+from ..core.batch import Batch
+from ..core.cost import Cost, World, payload
+from ..core.state import State
+from ..core.sync import Measures, Sync
 from ..schedules import scaled
 from ..sync.bsp import BSP
 

@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from math import lcm
 from typing import Literal, NamedTuple
 
-from ..errors import LayoutError
+from ..core.errors import LayoutError
 from .actions import Action, Schedule
 
 Reads = Literal["newest", "entry", "before"]  # pipedream's, that with vertical sync, and pipedream_2bw's

@@ -1,9 +1,9 @@
-"""In which numbers passes compute: one file a choice. See base.py."""
+"""In which numbers passes compute: one file a choice. See core/precision.py."""
 
-from .base import Precision
+from ..core.loss_scale import LossScale
+from ..core.precision import Precision
 from .bfloat16 import BFloat16
 from .float16 import Float16
 from .float32 import Float32
-from .scaling import LossScale
 
 __all__ = ["BFloat16", "Float16", "Float32", "LossScale", "Precision"]

@@ -2,7 +2,7 @@
 
 Kalamkar et al. 2019, "A Study of BFLOAT16 for Deep Learning Training" (arXiv 1905.12322). It reaches as far as float32,
 so that no gradient needs scaling. The weights stay float32, as updates of less than 2^-8 of a weight would be lost in
-bfloat16; how: precision/base.py.
+bfloat16; how: core/precision.py.
 
 Equation: x -> the nearest of +-1.b1...b7 2^e, |error| <= 2^-8 |x|.
 
@@ -15,7 +15,7 @@ keeps half as many bytes of activations. A CPU without such units is slower with
 
 import torch
 
-from .base import Precision
+from ..core.precision import Precision
 
 
 class BFloat16(Precision):

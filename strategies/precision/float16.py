@@ -1,7 +1,7 @@
 """Passes compute in float16, and the loss is scaled so that small gradients are not lost.
 
 Micikevicius et al. 2018, "Mixed Precision Training" (ICLR; arXiv 1710.03740), sections 3.1 and 3.2: weights and
-updates in float32 (precision/base.py), and a loss scale S that follows what gradients do (precision/scaling.py).
+updates in float32 (core/precision.py), and a loss scale S that follows what gradients do (core/loss_scale.py).
 Numbers of less than 2^-24 are zero in float16, and above 65504 infinite: gradients are often below the first.
 
 Equation: g = (1/S) dL'/dw, L' = S L; a step with a gradient that is not finite is left out, and S halved.
@@ -18,9 +18,9 @@ from typing import Annotated
 import torch
 from annotated_types import Ge
 
-from ..errors import LayoutError
-from .base import Precision
-from .scaling import LossScale
+from ..core.errors import LayoutError
+from ..core.loss_scale import LossScale
+from ..core.precision import Precision
 
 
 class Float16(Precision):

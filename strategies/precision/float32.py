@@ -7,7 +7,7 @@ Equation: none is needed; nothing is rounded.
 Source: IEEE 754-2019, binary32.
 """
 
-from .base import Precision
+from ..core.precision import Precision
 
 
 class Float32(Precision):

@@ -7,7 +7,7 @@ Use it for a warm-up or a scaled rate with nothing else: `schedule=constant sche
 
 from dataclasses import dataclass
 
-from .base import Horizon, WarmedUp
+from ..core.schedule import Horizon, WarmedUp
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,7 +11,7 @@ Use it where it is not known beforehand how long training goes on: no step needs
 
 from dataclasses import dataclass
 
-from .base import Horizon, WarmedUp
+from ..core.schedule import Horizon, WarmedUp
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Le
 
-from .base import Horizon, WarmedUp
+from ..core.schedule import Horizon, WarmedUp
 
 
 @dataclass(frozen=True, kw_only=True)

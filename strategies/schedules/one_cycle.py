@@ -18,8 +18,8 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Lt
 
-from ..errors import LayoutError
-from .base import Horizon, Scaled
+from ..core.errors import LayoutError
+from ..core.schedule import Horizon, Scaled
 
 
 @dataclass(frozen=True, kw_only=True)

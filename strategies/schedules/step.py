@@ -13,8 +13,8 @@ from typing import Annotated
 
 from annotated_types import Gt, Le
 
-from ..errors import LayoutError
-from .base import Horizon, WarmedUp
+from ..core.errors import LayoutError
+from ..core.schedule import Horizon, WarmedUp
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -44,20 +44,23 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError
-from ..base import Batch, Cost, Measures, Memory, State, Sync, Trial, World, payload
-from ..errors import LayoutError
-from ..exchange.buckets import views_of
-from ..exchange.channel import Channel
-from ..exchange.clip import Clip
-from ..exchange.compress import Compressor, Dense, vector_of
-from ..exchange.flat import check_one_dtype, flatten
-from ..exchange.pushing import stated
-from ..exchange.rank_order import RankOrderedSum
-from ..exchange.server_shards import held_by_servers
-from ..exchange.serving import Serving, message_of
-from ..exchange.start_alike import start_alike
+from ...exchange.buckets import views_of
+from ...exchange.channel import Channel
+from ...exchange.clip import Clip
+from ...exchange.compress import Compressor, Dense, vector_of
+from ...exchange.flat import check_one_dtype, flatten
+from ...exchange.pushing import stated
+from ...exchange.rank_order import RankOrderedSum
+from ...exchange.server_shards import held_by_servers
+from ...exchange.serving import Serving, message_of
+from ...exchange.start_alike import start_alike
+from ..core.batch import Batch
+from ..core.cost import Cost, Memory, World, payload
+from ..core.errors import LayoutError
+from ..core.state import State, recv_state
+from ..core.sync import Measures, Sync
+from ..core.trial import Trial
 from ..schedules import scaled
-from ..state import recv_state
 
 HEADER = 24  # bytes: a message, the version that it is about, and the batch's share, float64
 ANSWER = 8  # bytes: a version, before its weights; its complement ~v to a worker whose gradient was dropped

@@ -43,26 +43,29 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, Work
-from ..base import Batch, Cost, Measures, Memory, State, Sync, World, payload
-from ..errors import LayoutError
-from ..exchange.aggregate import Aggregator
-from ..exchange.attack import Attack
-from ..exchange.buckets import Bucket, allocate, grouped
-from ..exchange.channel import Channel, check_adds_up, held, notes_on_sums, of_sums
-from ..exchange.client.base import dense_gradient
-from ..exchange.clip import Clip, Shared
-from ..exchange.clip.base import NORM
-from ..exchange.collectives import Collective, Fabric
-from ..exchange.collectives.base import added
-from ..exchange.compress import Compressor, Dense, Vector, vector_of
-from ..exchange.elementwise import check_elementwise
-from ..exchange.finishing import Finished
-from ..exchange.joining import Joining
-from ..exchange.privacy import Privacy
-from ..exchange.privacy.dp_sgd import of_samples
-from ..exchange.reducer import Reducer
-from ..exchange.sharded_gradients import Layout, ShardedGradients, lay_out
-from ..exchange.start_alike import start_alike
+from ...exchange.aggregate import Aggregator
+from ...exchange.attack import Attack
+from ...exchange.buckets import Bucket, allocate, grouped
+from ...exchange.channel import Channel, check_adds_up, held, notes_on_sums, of_sums
+from ...exchange.client.base import dense_gradient
+from ...exchange.clip import Clip, Shared
+from ...exchange.collectives import Collective, Fabric
+from ...exchange.collectives.base import added
+from ...exchange.compress import Compressor, Dense, Vector, vector_of
+from ...exchange.elementwise import check_elementwise
+from ...exchange.finishing import Finished
+from ...exchange.joining import Joining
+from ...exchange.privacy import Privacy
+from ...exchange.privacy.dp_sgd import of_samples
+from ...exchange.reducer import Reducer
+from ...exchange.sharded_gradients import Layout, ShardedGradients, lay_out
+from ...exchange.start_alike import start_alike
+from ..core.batch import Batch
+from ..core.clip import NORM
+from ..core.cost import Cost, Memory, World, payload
+from ..core.errors import LayoutError
+from ..core.state import State
+from ..core.sync import Measures, Sync
 
 SHARE = 8  # bytes: a float64, or an int64
 

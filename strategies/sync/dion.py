@@ -45,13 +45,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, State, Sync, World
-from ..errors import LayoutError
-from ..exchange.buckets import views_of
-from ..exchange.collectives import Collective, Fabric
-from ..exchange.collectives.base import added
-from ..exchange.flat import check_one_dtype
-from ..exchange.start_alike import start_alike
+from ...exchange.buckets import views_of
+from ...exchange.collectives import Collective, Fabric
+from ...exchange.collectives.base import added
+from ...exchange.flat import check_one_dtype
+from ...exchange.start_alike import start_alike
+from ..core.batch import Batch
+from ..core.cost import Cost, World
+from ..core.errors import LayoutError
+from ..core.state import State
+from ..core.sync import Sync
 
 
 class Dion(Sync):

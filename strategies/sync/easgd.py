@@ -31,16 +31,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, State, Sync, World, payload
-from ..exchange.buckets import views_of
-from ..exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
-from ..exchange.clip import Clip
-from ..exchange.collectives import Collective, Fabric
-from ..exchange.collectives.base import times
-from ..exchange.compress import Compressor, Dense, vector_of
-from ..exchange.flat import check_one_dtype
-from ..exchange.springs import Replica, check_springs
-from ..exchange.start_alike import start_alike
+from ...exchange.buckets import views_of
+from ...exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
+from ...exchange.clip import Clip
+from ...exchange.collectives import Collective, Fabric
+from ...exchange.collectives.base import times
+from ...exchange.compress import Compressor, Dense, vector_of
+from ...exchange.flat import check_one_dtype
+from ...exchange.springs import Replica, check_springs
+from ...exchange.start_alike import start_alike
+from ..core.batch import Batch
+from ..core.cost import Cost, World, payload
+from ..core.state import State
+from ..core.sync import Sync
 
 
 class EASGD(Sync):

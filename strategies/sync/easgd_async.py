@@ -28,13 +28,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Cost, Measures, Memory, State, Sync, World, payload
-from ..exchange.buckets import views_of
-from ..exchange.clip import Clip
-from ..exchange.flat import check_one_dtype
-from ..exchange.serving import Serving, message_of
-from ..exchange.springs import Replica, check_springs
-from ..exchange.start_alike import start_alike
+from ...exchange.buckets import views_of
+from ...exchange.clip import Clip
+from ...exchange.flat import check_one_dtype
+from ...exchange.serving import Serving, message_of
+from ...exchange.springs import Replica, check_springs
+from ...exchange.start_alike import start_alike
+from ..core.cost import Cost, Memory, World, payload
+from ..core.state import State
+from ..core.sync import Measures, Sync
 
 REQUEST = 8  # bytes
 

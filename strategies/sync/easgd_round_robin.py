@@ -26,12 +26,16 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, Work
-from ..base import Batch, Cost, State, Sync, Trial, World, payload
-from ..exchange.buckets import views_of
-from ..exchange.clip import Clip
-from ..exchange.flat import check_one_dtype
-from ..exchange.springs import Replica, check_springs
-from ..exchange.start_alike import start_alike
+from ...exchange.buckets import views_of
+from ...exchange.clip import Clip
+from ...exchange.flat import check_one_dtype
+from ...exchange.springs import Replica, check_springs
+from ...exchange.start_alike import start_alike
+from ..core.batch import Batch
+from ..core.cost import Cost, World, payload
+from ..core.state import State
+from ..core.sync import Sync
+from ..core.trial import Trial
 
 
 class RoundRobinEASGD(Sync):

@@ -74,29 +74,31 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, Measures, Memory, State, StoppedBefore, Sync, World, payload
-from ..exchange.aggregate import Aggregator
-from ..exchange.attack import Attack
-from ..exchange.buckets import views_of
-from ..exchange.channel import check_differences
-from ..exchange.client import ClientRule
-from ..exchange.client import Plain as PlainClient
-from ..exchange.clip import Clip
-from ..exchange.compress import Compressor, Dense
-from ..exchange.deliveries import OpenDeliveries, Rules
-from ..exchange.federated import check_hidden, check_in_turn
-from ..exchange.flat import check_one_dtype, flatten
-from ..exchange.in_turn import InTurn, Shares
-from ..exchange.joining import Joining
-from ..exchange.participation import OneClient, Participation, Rounds
-from ..exchange.privacy import Privacy
-from ..exchange.privacy.dp_fedavg import of_clients
-from ..exchange.round_server import HEADER, NEVER, Message, RoundServer
-from ..exchange.secure import Bonawitz, Secure
-from ..exchange.secure.deliveries import SecureDeliveries
-from ..exchange.server import Plain, ServerRule
-from ..exchange.serving import recv_dated
-from ..state import recv_state
+from ...exchange.aggregate import Aggregator
+from ...exchange.attack import Attack
+from ...exchange.buckets import views_of
+from ...exchange.channel import check_differences
+from ...exchange.client import ClientRule
+from ...exchange.client import Plain as PlainClient
+from ...exchange.clip import Clip
+from ...exchange.compress import Compressor, Dense
+from ...exchange.deliveries import OpenDeliveries, Rules
+from ...exchange.federated import check_hidden, check_in_turn
+from ...exchange.flat import check_one_dtype, flatten
+from ...exchange.in_turn import InTurn, Shares
+from ...exchange.joining import Joining
+from ...exchange.participation import OneClient, Participation, Rounds
+from ...exchange.privacy import Privacy
+from ...exchange.privacy.dp_fedavg import of_clients
+from ...exchange.round_server import HEADER, NEVER, Message, RoundServer
+from ...exchange.secure import Bonawitz, Secure
+from ...exchange.secure.deliveries import SecureDeliveries
+from ...exchange.server import Plain, ServerRule
+from ...exchange.serving import recv_dated
+from ..core.batch import Batch
+from ..core.cost import Cost, Memory, World, payload
+from ..core.state import State, recv_state
+from ..core.sync import Measures, StoppedBefore, Sync
 
 
 class FedAvg(Sync):

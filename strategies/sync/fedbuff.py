@@ -50,17 +50,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, Work
-from ..base import Batch, Cost, Measures, Memory, State, Sync, World, payload
-from ..errors import LayoutError
-from ..exchange.buckets import views_of
-from ..exchange.channel import Channel, check_differences, held
-from ..exchange.clip import Clip
-from ..exchange.compress import Compressor, Dense, vector_of
-from ..exchange.flat import check_one_dtype, flatten
-from ..exchange.server import Plain, ServerRule
-from ..exchange.serving import Serving, message_of, recv_dated
-from ..exchange.survivors import isend_to, wait_for
-from ..state import recv_state
+from ...exchange.buckets import views_of
+from ...exchange.channel import Channel, check_differences, held
+from ...exchange.clip import Clip
+from ...exchange.compress import Compressor, Dense, vector_of
+from ...exchange.flat import check_one_dtype, flatten
+from ...exchange.server import Plain, ServerRule
+from ...exchange.serving import Serving, message_of, recv_dated
+from ...exchange.survivors import isend_to, wait_for
+from ..core.batch import Batch
+from ..core.cost import Cost, Memory, World, payload
+from ..core.errors import LayoutError
+from ..core.state import State, recv_state
+from ..core.sync import Measures, Sync
 
 HEADER = 16  # bytes: a message, a number of samples
 

@@ -60,18 +60,21 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError
-from ..base import Batch, Cost, Measures, State, Sync, World, payload
-from ..errors import LayoutError
-from ..exchange.aggregate import Aggregator
-from ..exchange.attack import Attack
-from ..exchange.buckets import views_of
-from ..exchange.channel import Channel, check_differences
-from ..exchange.clip import Clip
-from ..exchange.compress import Compressor, Dense, vector_of
-from ..exchange.flat import as_bytes, check_one_dtype, flatten
-from ..exchange.joining import Joining
-from ..exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
-from ..exchange.topology import Topology, neighbours, out_degree
+from ...exchange.aggregate import Aggregator
+from ...exchange.attack import Attack
+from ...exchange.buckets import views_of
+from ...exchange.channel import Channel, check_differences
+from ...exchange.clip import Clip
+from ...exchange.compress import Compressor, Dense, vector_of
+from ...exchange.flat import as_bytes, check_one_dtype, flatten
+from ...exchange.joining import Joining
+from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
+from ...exchange.topology import Topology, neighbours, out_degree
+from ..core.batch import Batch
+from ..core.cost import Cost, World, payload
+from ..core.errors import LayoutError
+from ..core.state import State
+from ..core.sync import Measures, Sync
 
 STAYS = ("ring", "exponential")  # topologies whose neighbours stay the same
 

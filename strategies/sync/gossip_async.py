@@ -50,10 +50,13 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError, Work
-from ..base import Batch, Cost, Measures, State, Sync, World, payload
-from ..exchange.clip import Clip
-from ..exchange.flat import check_one_dtype, flatten
-from ..exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
+from ...exchange.clip import Clip
+from ...exchange.flat import check_one_dtype, flatten
+from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
+from ..core.batch import Batch
+from ..core.cost import Cost, World, payload
+from ..core.state import State
+from ..core.sync import Measures, Sync
 
 HEADER = 24  # bytes: float64 message, steps that the sender has done, w
 

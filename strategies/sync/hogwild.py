@@ -47,12 +47,15 @@ from torch.optim import SGD, Optimizer
 
 from ...comm import Comm
 from ...comm.errors import FabricError
-from ..base import Batch, Cost, Measures, Sync, Trial, World
-from ..errors import LayoutError
-from ..exchange.buckets import views_of
-from ..exchange.clip import Clip
-from ..exchange.flat import check_one_dtype, flatten
-from ..exchange.survivors import isend_to, recv_from, wait_for
+from ...exchange.buckets import views_of
+from ...exchange.clip import Clip
+from ...exchange.flat import check_one_dtype, flatten
+from ...exchange.survivors import isend_to, recv_from, wait_for
+from ..core.batch import Batch
+from ..core.cost import Cost, World
+from ..core.errors import LayoutError
+from ..core.sync import Measures, Sync
+from ..core.trial import Trial
 
 
 class Hogwild(Sync):

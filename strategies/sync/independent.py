@@ -27,11 +27,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, Measures, State, Sync, Trial, World
-from ..exchange.clip import Clip
-from ..exchange.flat import check_one_dtype, flatten
-from ..exchange.start_alike import start_alike
-from ..exchange.survivors import mean_of_living
+from ...exchange.clip import Clip
+from ...exchange.flat import check_one_dtype, flatten
+from ...exchange.start_alike import start_alike
+from ...exchange.survivors import mean_of_living
+from ..core.batch import Batch
+from ..core.cost import Cost, World
+from ..core.state import State
+from ..core.sync import Measures, Sync
+from ..core.trial import Trial
 
 
 class Independent(Sync):

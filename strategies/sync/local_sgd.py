@@ -57,21 +57,24 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, State, Sync, World, payload
-from ..errors import LayoutError
-from ..exchange.aggregate import Aggregator
-from ..exchange.attack import Attack
-from ..exchange.buckets import views_of
-from ..exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
-from ..exchange.clip import Clip
-from ..exchange.collectives import Collective, Fabric
-from ..exchange.collectives.base import added, times
-from ..exchange.compress import Compressor, Dense, vector_of
-from ..exchange.finishing import Finished
-from ..exchange.flat import check_one_dtype, flatten
-from ..exchange.joining import Joining
-from ..exchange.outer import nesterov
-from ..exchange.start_alike import start_alike
+from ...exchange.aggregate import Aggregator
+from ...exchange.attack import Attack
+from ...exchange.buckets import views_of
+from ...exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
+from ...exchange.clip import Clip
+from ...exchange.collectives import Collective, Fabric
+from ...exchange.collectives.base import added, times
+from ...exchange.compress import Compressor, Dense, vector_of
+from ...exchange.finishing import Finished
+from ...exchange.flat import check_one_dtype, flatten
+from ...exchange.joining import Joining
+from ...exchange.outer import nesterov
+from ...exchange.start_alike import start_alike
+from ..core.batch import Batch
+from ..core.cost import Cost, World, payload
+from ..core.errors import LayoutError
+from ..core.state import State
+from ..core.sync import Sync
 from .bsp import BSP, SHARE
 
 

@@ -43,13 +43,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Cost, Measures, State, Sync, World, payload
-from ..exchange.buckets import views_of
-from ..exchange.clip import Clip
-from ..exchange.flat import check_one_dtype, flatten
-from ..exchange.start_alike import start_alike
-from ..exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
-from ..exchange.topology import neighbours, out_degree
+from ...exchange.buckets import views_of
+from ...exchange.clip import Clip
+from ...exchange.flat import check_one_dtype, flatten
+from ...exchange.start_alike import start_alike
+from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
+from ...exchange.topology import neighbours, out_degree
+from ..core.cost import Cost, World, payload
+from ..core.state import State
+from ..core.sync import Measures, Sync
 
 
 class NoLoCo(Sync):

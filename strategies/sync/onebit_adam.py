@@ -36,15 +36,19 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, State, Sync, Trial, World, payload
-from ..errors import LayoutError
-from ..exchange.buckets import views_of
-from ..exchange.channel import Channel, held
-from ..exchange.collectives import Collective, Fabric
-from ..exchange.collectives.base import added, times
-from ..exchange.compress import EFSignSGD, vector_of
-from ..exchange.finishing import Finished
-from ..exchange.flat import check_one_dtype
+from ...exchange.buckets import views_of
+from ...exchange.channel import Channel, held
+from ...exchange.collectives import Collective, Fabric
+from ...exchange.collectives.base import added, times
+from ...exchange.compress import EFSignSGD, vector_of
+from ...exchange.finishing import Finished
+from ...exchange.flat import check_one_dtype
+from ..core.batch import Batch
+from ..core.cost import Cost, World, payload
+from ..core.errors import LayoutError
+from ..core.state import State
+from ..core.sync import Sync
+from ..core.trial import Trial
 from .bsp import BSP
 
 

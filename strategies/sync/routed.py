@@ -35,10 +35,12 @@ import torch
 from torch import Tensor, nn
 
 from ...comm import PeerLostError
-from ..base import Cost, Measures, State, Sync, Trial, World
-from ..exchange.clip import Clip
-from ..exchange.survivors import isend_to, wait_for
-from ..state import from_bytes, to_bytes
+from ...exchange.clip import Clip
+from ...exchange.survivors import isend_to, wait_for
+from ..core.cost import Cost, World
+from ..core.state import State, from_bytes, to_bytes
+from ..core.sync import Measures, Sync
+from ..core.trial import Trial
 
 CENTRES, LIVING = "centres", "living"
 T = TypeVar("T")

@@ -33,13 +33,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Cost, State, Sync, World
-from ..exchange.buckets import views_of
-from ..exchange.clip import Clip
-from ..exchange.collectives import Collective, Fabric
-from ..exchange.collectives.base import times
-from ..exchange.flat import check_one_dtype, flatten
-from ..exchange.start_alike import start_alike
+from ...exchange.buckets import views_of
+from ...exchange.clip import Clip
+from ...exchange.collectives import Collective, Fabric
+from ...exchange.collectives.base import times
+from ...exchange.flat import check_one_dtype, flatten
+from ...exchange.start_alike import start_alike
+from ..core.cost import Cost, World
+from ..core.state import State
+from ..core.sync import Sync
 
 
 class Sparta(Sync):

@@ -53,19 +53,22 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ..base import Batch, Cost, Measures, Memory, State, Sync, World, payload
-from ..exchange.aggregate import Aggregator
-from ..exchange.attack import Attack
-from ..exchange.clip import Clip
-from ..exchange.clocks import Clocks
-from ..exchange.compress import Compressor, Dense
-from ..exchange.flat import check_one_dtype
-from ..exchange.joining import Joining
-from ..exchange.pushing import HEADER, Pushing, Request, stated
-from ..exchange.server_shards import held_by_servers, shards_of
-from ..exchange.serving import Serving
-from ..exchange.start_alike import start_alike
-from ..exchange.stepping import Stepping
+from ...exchange.aggregate import Aggregator
+from ...exchange.attack import Attack
+from ...exchange.clip import Clip
+from ...exchange.clocks import Clocks
+from ...exchange.compress import Compressor, Dense
+from ...exchange.flat import check_one_dtype
+from ...exchange.joining import Joining
+from ...exchange.pushing import HEADER, Pushing, Request, stated
+from ...exchange.server_shards import held_by_servers, shards_of
+from ...exchange.serving import Serving
+from ...exchange.start_alike import start_alike
+from ...exchange.stepping import Stepping
+from ..core.batch import Batch
+from ..core.cost import Cost, Memory, World, payload
+from ..core.state import State
+from ..core.sync import Measures, Sync
 
 
 @dataclass(frozen=True)

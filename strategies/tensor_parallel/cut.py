@@ -7,7 +7,7 @@ from itertools import chain
 import torch
 from torch import Tensor, nn
 
-from ..placements import placements_of
+from ..core.placements import placements_of
 from .find import Kind, degrees_of, kinds_of
 from .group import Group
 from .layers import ColumnLinear, RowLinear

@@ -19,8 +19,8 @@ from typing import Any, Literal, NamedTuple, cast
 
 from torch import Tensor, nn
 
-from ..base import layers_of
-from ..errors import LayoutError
+from ..core.errors import LayoutError
+from ..core.state import layers_of
 from ..pipelining.chunks import Chunks, chunks_of
 
 Kind = Literal["column", "row", "vocabulary"]

@@ -14,9 +14,9 @@ from typing import NamedTuple
 from torch import Tensor, nn
 
 from ...comm import Comm, Work
-from ..base import Traffic, World
-from ..exchange.collectives import Collective, Fabric
-from ..exchange.collectives.base import Phase, added, phase
+from ...exchange.collectives import Collective, Fabric
+from ...exchange.collectives.base import Phase, added, phase
+from ..core.cost import Traffic, World
 from .draws import Draws
 
 

@@ -16,8 +16,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..placements import Split
-from ..precision.base import narrowed
+from ..core.placements import Split
+from ..core.precision import narrowed
 from .group import Group
 
 

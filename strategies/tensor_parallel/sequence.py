@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..errors import LayoutError
+from ..core.errors import LayoutError
 from .find import ELEMENTWISE, Degrees, Kind, sequences
 from .group import Group
 

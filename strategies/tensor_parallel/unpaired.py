@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ..errors import LayoutError
+from ..core.errors import LayoutError
 from .layers import ColumnLinear, RowLinear
 
 _RULE = "between a layer by columns and one by rows all is computed of each piece alone"

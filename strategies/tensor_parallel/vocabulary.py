@@ -19,11 +19,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..accumulation import weigher
-from ..errors import LayoutError
-from ..loss import Loss, is_mean_cross_entropy
-from ..placements import Split
-from ..precision.base import like, widened
+from ..core.accumulation import weigher
+from ..core.errors import LayoutError
+from ..core.loss import Loss, is_mean_cross_entropy
+from ..core.placements import Split
+from ..core.precision import like, widened
 from .find import vocabulary_of
 from .group import Group
 from .layers import column

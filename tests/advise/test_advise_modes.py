@@ -6,7 +6,7 @@ from paceline.advise import modes, plans
 from paceline.advise.answer import answer
 from paceline.advise.modes import alternatives
 from paceline.advise.question import ask
-from paceline.engine.errors import InterruptedRunError
+from paceline.engine.base.errors import InterruptedRunError
 
 
 def test_every_sync_mode_is_there_and_what_learns_otherwise_must_be_raced() -> None:

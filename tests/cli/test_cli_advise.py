@@ -8,7 +8,7 @@ import shlex
 import pytest
 from measured_machines import machine
 
-from paceline.engine.errors import InterruptedRunError
+from paceline.engine.base.errors import InterruptedRunError
 from paceline.sweep.definition import Definition
 
 GPT = ("model=gpt", "data=text", "hardware=a100_8")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.engine.compose import compose
-from paceline.engine.experiment import to_yaml
+from paceline.engine.config.compose import compose
+from paceline.engine.config.experiment import to_yaml
 from paceline.tracking.run_directory import RunDirectory
 
 

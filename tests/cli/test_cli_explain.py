@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.choices import group_of
-from paceline.engine.small_run import NoPictureError, SmallRun, small_run
+from paceline.engine.api.small_run import NoPictureError, SmallRun, small_run
 from paceline.tracking.drawn.lanes import as_svg
 from paceline.tracking.lanes import read
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline import engine
-from paceline.engine.changes import LEAST, TOLD, Shares, changes
+from paceline.engine.api.changes import LEAST, TOLD, Shares, changes
 
 SMALL = ["hardware=virtual", "hardware.workers=4", "epochs=1", "batch_size=32", "tracking=none"]
 GPT = [

@@ -14,7 +14,7 @@ from paceline.cli import doctor
 from paceline.cli.choices import defaults, groups
 from paceline.cli.doctor import CHECKS, Check
 from paceline.cli.sweep import TrialsFailedError, conclude
-from paceline.sweep.definition import define
+from paceline.sweep.define import define
 from paceline.sweep.study import Done, Trial
 from paceline.tracking.columns import COLUMNS
 

@@ -23,7 +23,7 @@ def test_a_script_and_its_own_arguments_are_given_to_torchrun(paceline, here: Pa
 def test_what_cannot_be_launched_is_refused(paceline, monkeypatch) -> None:
     ended = paceline("launch", "none.py")
     assert (ended.status, ended.last) == (2, "none.py: must be a Python file, and there is none")
-    monkeypatch.setattr("paceline.engine.started.was_started", lambda: True)
+    monkeypatch.setattr("paceline.engine.base.started.was_started", lambda: True)
     (Path.cwd() / "mine.py").write_text("")
     ended = paceline("launch", "mine.py")
     assert ended.status == 2 and "one of torchrun's workers already" in ended.last

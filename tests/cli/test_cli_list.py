@@ -10,7 +10,7 @@ import pytest
 from paceline.cli import list as listing
 from paceline.cli.choices import CONF, defaults, groups
 from paceline.conf.groups import GROUPS
-from paceline.engine.pairs import Pair
+from paceline.engine.features.pairs import Pair
 
 CHOICES = [choice for choices in groups().values() for choice in choices]
 

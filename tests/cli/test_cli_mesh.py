@@ -5,7 +5,7 @@ import pytest
 from paceline import engine
 from paceline.cli.mesh import LINES, drawn_mesh, raw_mesh
 from paceline.cli.plan import raw_plan
-from paceline.engine.planned import Plan
+from paceline.engine.planning.planned import Plan
 
 
 def planned(*overrides: str) -> Plan:

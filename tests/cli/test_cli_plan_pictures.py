@@ -5,7 +5,7 @@ from pathlib import Path
 
 from paceline import engine
 from paceline.cli.plan_pictures import pictures
-from paceline.engine.roofline import roofline
+from paceline.engine.predict.roofline import roofline
 
 GPT = ["hardware=a100_8", "hardware.workers=2", "model=gpt", "data=text", "optimizer=adam"]
 

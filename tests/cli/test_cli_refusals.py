@@ -6,7 +6,7 @@ import pytest
 import typer
 
 import paceline.cli.main
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.errors import ConfigError
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def nothing_starts(monkeypatch: pytest.MonkeyPatch) -> None:
     def launch(*_: object) -> None:
         raise AssertionError("a process was about to start")
 
-    monkeypatch.setattr("paceline.engine.launch.launch", launch)
+    monkeypatch.setattr("paceline.engine.launch.launching.launch", launch)
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_an_option_that_is_a_key_of_the_configuration_is_answered_with_how_to_wr
         ["model._target_=pathlib.Path.touch", "+model.self=made"],
         ["data._target_=paceline.tasks.data.text.np.fromfile"],
         ["optimizer._target_=torch.optim.lr_scheduler.StepLR"],
-        ["strategy._target_=paceline.strategies.base.Strategy"],
+        ["strategy._target_=paceline.strategies.core.strategy.Strategy"],
         ["sync._target_=subprocess.Popen", "+sync.args=[touch,made]"],
         ["model._target_=torch.nn.../evil"],
         ["model._target_=eval"],
@@ -157,7 +157,7 @@ def test_a_run_stays_under_its_root(name: str, paceline, nothing_starts: None, h
 
 
 def test_details_come_before_the_sentence(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
-    from paceline.engine.errors import WorkerFailedError
+    from paceline.engine.base.errors import WorkerFailedError
 
     def run(*_: object, **__: object) -> None:
         raise WorkerFailedError("worker 1 failed: KeyError: 'x'; nothing was saved yet", 4, ["log: a", "log: b"])

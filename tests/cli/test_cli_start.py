@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from paceline.cli.main import Terminated, _status_of_stop
-from paceline.engine.failures import place_in
+from paceline.engine.base.failures import place_in
 
 HEAVY = {"torch", "hydra", "omegaconf", "pydantic", "wandb", "deepspeed", "rich", "numpy", "sklearn"}
 LOADED = """

@@ -17,7 +17,7 @@ from scipy import stats
 
 from paceline.cli.sweep_outcome import outcome, ranking
 from paceline.cli.sweep_view import _console
-from paceline.sweep.definition import define
+from paceline.sweep.define import define
 from paceline.sweep.directory import open_sweep
 from paceline.sweep.lacking import check_machine
 from paceline.sweep.study import Done, Trial

@@ -88,7 +88,8 @@ def test_a_taken_name_is_refused(paceline, here: Path) -> None:
 
 MODULE = '''
 from torch import nn
-from paceline.strategies.base import Cost, Strategy, Sync, payload
+from paceline.strategies import Cost, Strategy, Sync
+from paceline.strategies.core.cost import payload
 from paceline.strategies.data_parallel import DataParallel
 
 

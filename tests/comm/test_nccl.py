@@ -18,7 +18,7 @@ from paceline.comm.groups import Groups
 from paceline.comm.torch_world import torch_world
 from paceline.comm.works import Copied
 from paceline.compat import process_groups
-from paceline.engine.meters import Meter
+from paceline.engine.training.meters import Meter
 from paceline.strategies.torch_ddp import TorchDDP
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(60)]

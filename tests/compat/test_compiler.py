@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from paceline.compat.compiler import CompileClock, compile_in_place, unsupported, usual_folder
-from paceline.engine import memory
+from paceline.engine.base import memory
 
 pytestmark = pytest.mark.slow  # it takes seconds to trace anything for the first time
 

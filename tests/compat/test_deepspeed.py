@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.compat.deepspeed import held_by, is_cut_up, optimizer_state, place_of
-from paceline.strategies.base import Batch
+from paceline.strategies.core.batch import Batch
 from paceline.strategies.precision import BFloat16
 from paceline.strategies.zero import Zero
 

@@ -12,9 +12,10 @@ from torch import Tensor, nn
 
 from paceline.comm import Comm, Work
 from paceline.comm.process import ProcessComm
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.errors import ConfigError
 from paceline.strategies import Batch
-from paceline.strategies.base import BeforeBackward, Loss
+from paceline.strategies.core.batch import BeforeBackward
+from paceline.strategies.core.loss import Loss
 from paceline.strategies.data_parallel import DataParallel
 
 FOREVER = 3600.0  # seconds

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 
 from paceline.cost.predicted import NotPredicted
 from paceline.engine import prepare, run
-from paceline.engine.build import assemble
-from paceline.engine.compose import compose
-from paceline.engine.errors import ConfigError
-from paceline.engine.loop import seed_for
-from paceline.strategies.base import state_of
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.config.compose import compose
+from paceline.engine.planning.build import assemble
+from paceline.engine.training.loop import seed_for
+from paceline.strategies.core.state import state_of
 from paceline.tasks.adversarial.threat import L2, LInf, Norm
 from paceline.tasks.data.digits import Digits
 from paceline.verify.check import verify

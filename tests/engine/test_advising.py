@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline import engine
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.errors import ConfigError
 
 
 @pytest.fixture

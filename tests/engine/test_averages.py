@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn, update_bn
 
 from paceline.engine import prepare, run
-from paceline.engine.averaging import Averaging, check, check_model
-from paceline.engine.build import assemble
-from paceline.engine.checkpoint import read_parameters
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.checkpoint import read_parameters
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.features.averaging import Averaging, check, check_model
+from paceline.engine.planning.build import assemble
 from paceline.strategies import LayoutError, Sync
 from paceline.strategies.averages import EMA, SWA, Average, Trained
-from paceline.strategies.base import load_state, state_of
+from paceline.strategies.core.state import load_state, state_of
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.single import LocalUpdate
 from paceline.tasks.data.digits import Digits

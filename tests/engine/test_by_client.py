@@ -11,12 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline import engine
-from paceline.engine.build import assemble
+from paceline.engine.base.errors import ConfigError
 from paceline.engine.callbacks import ByClient, EvaluationView
 from paceline.engine.callbacks.by_client import _over
-from paceline.engine.compose import compose
-from paceline.engine.errors import ConfigError
-from paceline.strategies.exchange.seeded import generator
+from paceline.engine.config.compose import compose
+from paceline.engine.planning.build import assemble
+from paceline.exchange.seeded import generator
 from paceline.tasks.base import Split
 from paceline.tasks.clients import Clients, dealt_alike
 from paceline.tasks.evaluation import evaluate

@@ -8,9 +8,9 @@ from measured_machines import MILLI, machine
 
 from paceline import engine
 from paceline.cost.predicted import NotPredicted, PredictedStep
-from paceline.engine import exchanges_of_sync
-from paceline.engine.calibration.machine import cores
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.base.machine import cores
+from paceline.engine.predict import exchanges_of_sync
 
 # flat, two layers: 1 ms for each of addmm, relu, addmm, log_softmax, nll_loss; back nll_loss, log_softmax, 2 products
 # and a sum, relu's, a product and a sum

@@ -14,17 +14,18 @@ from short_runs import weights
 from some_callbacks import Margin, Missed, Odd, Raising, Scripted
 
 from paceline import engine
-from paceline.engine import Result, calling
+from paceline.engine import Result
+from paceline.engine.base.checkpoint import steps_of
+from paceline.engine.base.errors import ConfigError, WorkerFailedError
 from paceline.engine.callbacks import Best, Callback, DynamicInt8, EarlyStop, EvaluationView, GradientNorm
 from paceline.engine.callbacks.dynamic_int8 import sizes
-from paceline.engine.calling import Calling
-from paceline.engine.checkpoint import steps_of
-from paceline.engine.compose import compose, override_stored
-from paceline.engine.errors import ConfigError, WorkerFailedError
-from paceline.engine.experiment import from_yaml, to_yaml
-from paceline.engine.overrides import overrides_of
-from paceline.engine.resuming import best_of
-from paceline.engine.settings import asked
+from paceline.engine.config.compose import compose, override_stored
+from paceline.engine.config.experiment import from_yaml, to_yaml
+from paceline.engine.config.overrides import overrides_of
+from paceline.engine.config.settings import asked
+from paceline.engine.features import calling
+from paceline.engine.features.calling import Calling
+from paceline.engine.planning.resuming import best_of
 from paceline.tracking.compare import Request, table
 from paceline.tracking.history import history
 from paceline.tracking.records import Evaluation, Score, Step

@@ -2,8 +2,8 @@
 
 from itertools import permutations
 
-from paceline.engine.crew import GRACE, Crew, Ended
-from paceline.engine.launch import cause_among
+from paceline.engine.launch.crew import GRACE, Crew, Ended
+from paceline.engine.launch.launching import cause_among
 
 OWN = Ended(2, "ValueError", "bad", 4)
 KILLED = Ended(1, "Killed", "was killed by SIGKILL", 4)

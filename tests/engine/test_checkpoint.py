@@ -9,9 +9,9 @@ import pytest
 import safetensors.torch
 import torch
 
-from paceline.engine import checkpoint
-from paceline.engine.checkpoint import Manifest, commit, export, read_manifest, read_part, steps_of, write_part
-from paceline.engine.errors import CorruptCheckpointError
+from paceline.engine.base import checkpoint
+from paceline.engine.base.checkpoint import Manifest, commit, export, read_manifest, read_part, steps_of, write_part
+from paceline.engine.base.errors import CorruptCheckpointError
 from paceline.tracking.checksums import json_sealed, verdict_on_tensors
 from paceline.tracking.errors import StorageError
 

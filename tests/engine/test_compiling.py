@@ -11,13 +11,14 @@ import safetensors.torch
 import torch
 from torch import nn
 
-from paceline.engine import compiling, run
-from paceline.engine.build import assemble
-from paceline.engine.compiling import Compiler, check_machine
-from paceline.engine.compose import compose
-from paceline.engine.errors import ConfigError, MachineError
-from paceline.engine.meters import Meter
-from paceline.strategies.base import state_of
+from paceline.engine import run
+from paceline.engine.base.errors import ConfigError, MachineError
+from paceline.engine.config.compose import compose
+from paceline.engine.features import compiling
+from paceline.engine.features.compiling import Compiler, check_machine
+from paceline.engine.planning.build import assemble
+from paceline.engine.training.meters import Meter
+from paceline.strategies.core.state import state_of
 
 slow = pytest.mark.slow
 CPU = torch.device("cpu")

@@ -19,10 +19,10 @@ from paceline.comm.base import Comm
 from paceline.comm.network import Link, Network
 from paceline.comm.timeline import Operation
 from paceline.comm.virtual import Cluster, VirtualComm
-from paceline.engine import compute
-from paceline.engine.compute import ComputeModel, ModelledCompute, RealCompute, count_flops
-from paceline.engine.memory import activations
-from paceline.engine.stragglers import NoStragglers, OneSlow, Stragglers
+from paceline.engine.base.memory import activations
+from paceline.engine.fabrics import compute
+from paceline.engine.fabrics.compute import ComputeModel, ModelledCompute, RealCompute, count_flops
+from paceline.engine.fabrics.stragglers import NoStragglers, OneSlow, Stragglers
 from paceline.strategies import Batch
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline

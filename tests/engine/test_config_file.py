@@ -10,11 +10,11 @@ import yaml
 from needs import needs_bash
 
 from paceline import engine
-from paceline.engine.compose import compose
-from paceline.engine.config_file import with_file
-from paceline.engine.errors import ConfigError
-from paceline.engine.experiment import to_yaml
-from paceline.engine.repeat import command_of, quoted
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.config.compose import compose
+from paceline.engine.config.config_file import with_file
+from paceline.engine.config.experiment import to_yaml
+from paceline.engine.config.repeat import command_of, quoted
 from paceline.tracking.redact import HIDDEN
 
 TYPED = [

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from paceline import engine
-from paceline.engine.data_sums import check_data, sums_of
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.config.data_sums import check_data, sums_of
 from paceline.tasks.base import Data
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.data.fashion_mnist import SHA256, TRAIN_LABELS, FashionMNIST

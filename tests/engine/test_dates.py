@@ -16,10 +16,10 @@ from short_runs import Train, weights
 
 from paceline.comm.timeline import Timeline
 from paceline.engine import prepare
-from paceline.engine.build import assemble
-from paceline.engine.launchers.virtual import cluster_of
-from paceline.engine.launchers.virtual import run as run_virtual
-from paceline.engine.meters import Meter
+from paceline.engine.launch.virtual import cluster_of
+from paceline.engine.launch.virtual import run as run_virtual
+from paceline.engine.planning.build import assemble
+from paceline.engine.training.meters import Meter
 from paceline.tracking.run_directory import RunDirectory
 
 ALPHA = 0.125

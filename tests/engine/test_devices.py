@@ -9,13 +9,13 @@ from needs import needs_gpu
 from paceline import engine
 from paceline.comm.connecting import _check_cards
 from paceline.comm.errors import SharedDeviceError
-from paceline.engine.compose import compose
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.config.compose import compose
 from paceline.engine.fabrics import fabric_of
 from paceline.engine.fabrics.kinds import ThisHost
-from paceline.engine.launchers.torchrun import _check_devices
-from paceline.engine.layout import Layout, share_of_cores
-from paceline.strategies.mesh import Mesh
+from paceline.engine.fabrics.layout import Layout, share_of_cores
+from paceline.engine.launch.torchrun import _check_devices
+from paceline.strategies.core.mesh import Mesh
 
 EXPERIMENT = compose(["tracking=none"])
 CUDA = compose(["tracking=none", "hardware.device=cuda"])

@@ -10,9 +10,9 @@ import pytest
 import torch
 from sqlalchemy.exc import OperationalError
 
-from paceline.engine.checkpoint import Manifest, commit, export, write_part
-from paceline.engine.failures import exit_code_of, lack_of
-from paceline.sweep.definition import define
+from paceline.engine.base.checkpoint import Manifest, commit, export, write_part
+from paceline.engine.base.failures import exit_code_of, lack_of
+from paceline.sweep.define import define
 from paceline.sweep.directory import open_sweep
 from paceline.sweep.study import _stored
 from paceline.tracking.errors import StorageError

@@ -15,11 +15,12 @@ from torch import Tensor, nn
 from paceline.batches import Fields
 from paceline.cost.predicted import NotPredicted
 from paceline.engine import prepare, run
-from paceline.engine.build import assemble
-from paceline.engine.compose import compose
-from paceline.engine.errors import ConfigError, CorruptCheckpointError
-from paceline.engine.loop import seed_for
-from paceline.strategies.base import payload, state_of
+from paceline.engine.base.errors import ConfigError, CorruptCheckpointError
+from paceline.engine.config.compose import compose
+from paceline.engine.planning.build import assemble
+from paceline.engine.training.loop import seed_for
+from paceline.strategies.core.cost import payload
+from paceline.strategies.core.state import state_of
 from paceline.tasks.distillation import Hinton, soft_loss
 from paceline.tasks.errors import TaskConfigError
 from paceline.verify.check import verify

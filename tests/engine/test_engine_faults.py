@@ -21,9 +21,9 @@ from safetensors.torch import load_file
 from short_runs import START, Launcher, Start, Train, weights
 
 from paceline.comm import RendezvousError
-from paceline.engine.checkpoint import read_manifest, steps_of
-from paceline.engine.crew import ONE_PRESS
-from paceline.engine.errors import CorruptCheckpointError, WorkerFailedError
+from paceline.engine.base.checkpoint import read_manifest, steps_of
+from paceline.engine.base.errors import CorruptCheckpointError, WorkerFailedError
+from paceline.engine.launch.crew import ONE_PRESS
 from paceline.tasks.errors import MissingDataError
 from paceline.tracking.run_directory import RunDirectory
 

@@ -3,9 +3,9 @@
 import pytest
 
 from paceline.engine import prepare
-from paceline.engine.compose import compose
-from paceline.engine.errors import ConfigError
-from paceline.engine.experiment import from_yaml, to_yaml
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.config.compose import compose
+from paceline.engine.config.experiment import from_yaml, to_yaml
 
 
 @pytest.mark.parametrize(

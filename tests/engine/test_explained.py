@@ -3,9 +3,9 @@
 import pytest
 
 from paceline.cli.choices import group_of
-from paceline.engine.errors import ConfigError
-from paceline.engine.experiment import Choice, shipped
-from paceline.engine.explained import explain, taken_apart
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.config.experiment import Choice, shipped
+from paceline.engine.config.explained import explain, taken_apart
 
 TEXT = """A rule (Doe et al. 2019, "On rules", ICML; after Roe and Poe 1999).
 

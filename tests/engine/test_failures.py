@@ -12,11 +12,20 @@ import pytest
 import torch
 
 from paceline.comm import HangError, PeerLostError
-from paceline.engine import work as engine_work
-from paceline.engine.blame import said
-from paceline.engine.errors import ConfigError, MachineError, WorkerFailedError
-from paceline.engine.failures import LONGEST, exit_code_of, lack_of, lack_of_gpu, misnamed, named, place_of, words_of
-from paceline.engine.worker_process import describe
+from paceline.engine.base.blame import said
+from paceline.engine.base.errors import ConfigError, MachineError, WorkerFailedError
+from paceline.engine.base.failures import (
+    LONGEST,
+    exit_code_of,
+    lack_of,
+    lack_of_gpu,
+    misnamed,
+    named,
+    place_of,
+    words_of,
+)
+from paceline.engine.launch.worker_process import describe
+from paceline.engine.training import work as engine_work
 from paceline.tracking.errors import StorageError
 from paceline.tracking.records import Predicted
 

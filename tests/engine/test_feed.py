@@ -16,9 +16,9 @@ from short_runs import QUICK, Start
 from torch import Tensor
 
 from paceline import engine
-from paceline.engine import feed as feeds
-from paceline.engine.errors import LoaderError
-from paceline.engine.feed import Batches, Feed
+from paceline.engine.base.errors import LoaderError
+from paceline.engine.training import feed as feeds
+from paceline.engine.training.feed import Batches, Feed
 from paceline.tasks.base import DataSpec, Split, Taken
 from paceline.tasks.errors import SampleError
 from paceline.tasks.items import Items

@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 
 import paceline.conf
 from paceline import engine
-from paceline.engine.compose import compose, instead
-from paceline.engine.errors import ConfigError, MachineError
-from paceline.engine.experiment import Experiment, Machine
-from paceline.engine.fit import Fit, boundary, capacity_of, family, need_of
-from paceline.engine.planned import Plan
-from paceline.engine.planning import make_plan
-from paceline.engine.targets import values_of
+from paceline.engine.base.errors import ConfigError, MachineError
+from paceline.engine.config.compose import compose, instead
+from paceline.engine.config.experiment import Experiment, Machine
+from paceline.engine.config.targets import values_of
+from paceline.engine.planning.make_plan import make_plan
+from paceline.engine.planning.planned import Plan
+from paceline.engine.predict.fit import Fit, boundary, capacity_of, family, need_of
 
 CONF = Path(next(iter(paceline.conf.__path__)))
 STRATEGIES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))
@@ -121,7 +121,7 @@ class TestFit:
             asked.add(experiment.batch_size)
             return make_plan(experiment, *more)
 
-        monkeypatch.setattr(engine.fit, "make_plan", counted)
+        monkeypatch.setattr("paceline.engine.predict.fit.make_plan", counted)
         found = fit("strategy=single", SMALL, "model.hidden=[8192,8192]", strategies=())
         small = engine.prepare(["strategy=single", SMALL, "model.hidden=[8192,8192]", "batch_size=128"]).plan()
         assert small.peak_memory()["activations"] < small.peak_memory()["parameters"]

@@ -13,10 +13,10 @@ from paceline import engine
 from paceline.comm.rendezvous import serve_store
 from paceline.comm.store import StoreClient
 from paceline.comm.virtual import Cluster, VirtualComm
-from paceline.engine.gauges import LiveRecord, Teller, gauges_of
-from paceline.engine.layout import Layout, Role
-from paceline.engine.meters import Meter
-from paceline.strategies.mesh import Mesh
+from paceline.engine.fabrics.layout import Layout, Role
+from paceline.engine.training.gauges import LiveRecord, Teller, gauges_of
+from paceline.engine.training.meters import Meter
+from paceline.strategies.core.mesh import Mesh
 from paceline.tracking.live import NAME, read_live
 
 TWO = Layout(Mesh({"replica": 2}), servers=0, loss_part=0)
@@ -86,7 +86,7 @@ def test_what_a_cluster_tells_reaches_live_json_through_the_store(tmp_path: Path
 
 def test_a_worker_whose_heartbeat_stands_still_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("paceline.engine.gauges.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("paceline.engine.training.gauges.time.monotonic", lambda: now[0])
     store = {"gauges/0": b'["worker", 0, 1, 2, 3.0, 1.0, 4.0]', "beat/0": b'[1, "computing", 1]'}
     live = LiveRecord(tmp_path, TWO, lambda keys: [store.get(key) for key in keys])
     silent: list[float] = []

@@ -9,12 +9,12 @@ from zealous import GROUP, Eager, Zealous, ZealousStrategy
 
 from paceline.conf import groups
 from paceline.conf.groups import GROUPS
-from paceline.engine import given, untaken
-from paceline.engine.build import assemble
-from paceline.engine.compose import compose
-from paceline.engine.errors import ConfigError
-from paceline.engine.experiment import Choice, Experiment, shipped
-from paceline.engine.parts import Parts
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.config.compose import compose
+from paceline.engine.config.experiment import Choice, Experiment, shipped
+from paceline.engine.features import given, untaken
+from paceline.engine.features.parts import Parts
+from paceline.engine.planning.build import assemble
 from paceline.strategies.data_parallel import DataParallel
 
 CHOICES = {
@@ -38,7 +38,7 @@ def assembled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Parts]:
     monkeypatch.setitem(groups.BY_NAME, "zeal", GROUP)
     for module in ("given", "untaken"):
         monkeypatch.setattr(
-            f"paceline.engine.{module}.shipped", lambda *of: CHOICES["calm"] if "zeal" in of else shipped(*of)
+            f"paceline.engine.features.{module}.shipped", lambda *of: CHOICES["calm"] if "zeal" in of else shipped(*of)
         )
 
     def assemble_with(

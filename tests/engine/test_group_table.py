@@ -16,11 +16,11 @@ import zealous
 from mutations import ROOMS
 
 from paceline.conf.groups import BY_NAME, GROUPS, NAMING, Group
-from paceline.engine.build import assemble
-from paceline.engine.compose import compose
-from paceline.engine.experiment import CONF, Experiment, from_yaml, shipped, to_yaml
-from paceline.engine.overrides import overrides_of
-from paceline.engine.targets import base_of, load_class
+from paceline.engine.config.compose import compose
+from paceline.engine.config.experiment import CONF, Experiment, from_yaml, shipped, to_yaml
+from paceline.engine.config.overrides import overrides_of
+from paceline.engine.config.targets import base_of, load_class
+from paceline.engine.planning.build import assemble
 
 ROOT = Path(__file__).parents[2]
 LISTED = yaml.safe_load((CONF / "config.yaml").read_text())["defaults"]

@@ -13,8 +13,8 @@ from torch import Tensor
 
 from paceline import engine
 from paceline.batches import lone
+from paceline.engine.base.errors import ConfigError, WorkerFailedError
 from paceline.engine.callbacks.purity import purity
-from paceline.engine.errors import ConfigError, WorkerFailedError
 from paceline.strategies import LayoutError
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.models.kmeans import KMeans

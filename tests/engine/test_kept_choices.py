@@ -12,10 +12,10 @@ from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
 from paceline.conf.groups import BY_NAME
-from paceline.engine import compose as composing
-from paceline.engine.compose import compose
-from paceline.engine.errors import ConfigError
-from paceline.engine.experiment import CONF, from_config
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.config import compose as composing
+from paceline.engine.config.compose import compose
+from paceline.engine.config.experiment import CONF, from_config
 from paceline.tracking.files import MOST_COMPOSED, UnusableFileError, parse_yaml
 
 HERE = Path(__file__).parent

@@ -11,8 +11,8 @@ from process_table import is_alive, until, workers_of
 from short_runs import QUICK, Start, Train
 from test_engine_faults import GONE, LONG, in_namespace, nothing_is_left
 
-from paceline.engine.errors import WorkerFailedError
-from paceline.engine.failures import LONGEST
+from paceline.engine.base.errors import WorkerFailedError
+from paceline.engine.base.failures import LONGEST
 
 pytestmark = [pytest.mark.dist, pytest.mark.fault]
 

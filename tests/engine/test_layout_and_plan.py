@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from paceline import engine
-from paceline.engine.errors import ConfigError
-from paceline.engine.layout import Layout, Role
-from paceline.strategies.errors import LayoutError
-from paceline.strategies.mesh import Mesh
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.fabrics.layout import Layout, Role
+from paceline.strategies.core.errors import LayoutError
+from paceline.strategies.core.mesh import Mesh
 from paceline.tasks.errors import MissingDataError
 
 MLP = 64 * 32 + 32 + 32 * 10 + 10  # parameters of model.hidden=[32] on digits

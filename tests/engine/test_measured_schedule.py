@@ -11,9 +11,9 @@ from test_trace import report
 
 from paceline import engine
 from paceline.comm.timeline import Pass
-from paceline.engine.layout import Layout
-from paceline.engine.measured_schedule import beside
-from paceline.strategies.mesh import Mesh
+from paceline.engine.fabrics.layout import Layout
+from paceline.engine.training.measured_schedule import beside
+from paceline.strategies.core.mesh import Mesh
 from paceline.tracking.schedule import MOST_PASSES, read_schedule
 
 PIPELINE = (*QUICK, "strategy=pipeline", "hardware.workers=2", "model.hidden=[64,32,16]", "measure.after=1")

@@ -11,8 +11,9 @@ from torch import Tensor
 
 import paceline.conf
 from paceline import engine
-from paceline.engine import memory, outcome
-from paceline.strategies.errors import LayoutError
+from paceline.engine.base import memory
+from paceline.engine.training import outcome
+from paceline.strategies.core.errors import LayoutError
 
 CONF = Path(next(iter(paceline.conf.__path__)))
 STRATEGIES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from paceline import engine
-from paceline.engine.meta import Repeats
+from paceline.engine.base.meta import Repeats
 
 BLOCKS = ["model=gpt", "data=text", "model.n_layer=3", "model.width=64"]
 

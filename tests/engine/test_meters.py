@@ -6,9 +6,9 @@ from typing import Any
 import pytest
 
 from paceline.comm.timeline import Operation
-from paceline.engine.layout import Layout
-from paceline.engine.meters import Report, is_too_short, summarise, without_times
-from paceline.strategies.mesh import Mesh
+from paceline.engine.fabrics.layout import Layout
+from paceline.engine.training.meters import Report, is_too_short, summarise, without_times
+from paceline.strategies.core.mesh import Mesh
 
 MEMORY = {"parameters": 8, "gradients": 8, "activations": 3, "process_peak": 100}
 

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from paceline.engine import prepare, run
-from paceline.engine.build import assemble
+from paceline.engine.base.errors import ConfigError
 from paceline.engine.callbacks import NoiseScale, Norms, StepView
 from paceline.engine.callbacks.noise_scale import estimates
-from paceline.engine.errors import ConfigError
+from paceline.engine.planning.build import assemble
 from paceline.tracking.compare import rows
 from paceline.tracking.run_directory import RunDirectory
 

@@ -9,7 +9,7 @@ from short_runs import HERE
 
 from paceline import engine
 from paceline.engine import Result
-from paceline.engine.errors import ConfigError, WorkerFailedError
+from paceline.engine.base.errors import ConfigError, WorkerFailedError
 from paceline.strategies import LayoutError
 
 QUICK = ["tracking=none", "data.limit=64", "batch_size=16", "model=odd", "epochs=2", "checkpoint.every=1"]

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.cost.kernels import VIEW, Kernel
-from paceline.engine.operators import recorded, trace
+from paceline.engine.base.operators import recorded, trace
 from paceline.tasks.base import DataSpec
 from paceline.tasks.models.cnn import CNN
 from paceline.tasks.models.gpt import GPT

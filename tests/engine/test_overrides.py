@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
-from paceline.engine.compose import compose
-from paceline.engine.errors import ConfigError
-from paceline.engine.experiment import to_yaml
-from paceline.engine.grammar import as_override
-from paceline.engine.overrides import overrides_of
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.base.grammar import as_override
+from paceline.engine.config.compose import compose
+from paceline.engine.config.experiment import to_yaml
+from paceline.engine.config.overrides import overrides_of
 
 
 def stored(*overrides: str) -> dict[str, Any]:

@@ -13,9 +13,9 @@ from torch import nn
 
 from paceline import engine
 from paceline.engine import Result
-from paceline.engine.errors import ConfigError, WorkerFailedError
-from paceline.engine.memory import held, optimizer_state
-from paceline.engine.planned import Plan
+from paceline.engine.base.errors import ConfigError, WorkerFailedError
+from paceline.engine.base.memory import held, optimizer_state
+from paceline.engine.planning.planned import Plan
 from paceline.strategies import LayoutError
 from paceline.tracking.run_directory import RunDirectory
 

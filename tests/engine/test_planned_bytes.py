@@ -7,10 +7,10 @@ import pytest
 from choices import CHOICES, SYNCS, overrides_for
 
 from paceline import engine
-from paceline.engine import given
-from paceline.engine.experiment import CONF
+from paceline.engine.config.experiment import CONF
+from paceline.engine.features import given
 from paceline.strategies import LayoutError
-from paceline.strategies.base import World
+from paceline.strategies.core.cost import World
 
 SETTINGS = ["model.hidden=[16]", "batch_size=8", "tracking=none", "checkpoint.every=0", "evaluate.every=1000"]
 MODEL = ["hardware=virtual", *SETTINGS]

@@ -9,10 +9,11 @@ import torch
 from torch import Tensor, nn
 
 from paceline.batches import lone
-from paceline.engine import poisoning, prepare, run
-from paceline.engine.build import assemble
-from paceline.engine.compose import compose
-from paceline.strategies.exchange.attack import Backdoor, LabelFlip
+from paceline.engine import prepare, run
+from paceline.engine.config.compose import compose
+from paceline.engine.features import poisoning
+from paceline.engine.planning.build import assemble
+from paceline.exchange.attack import Backdoor, LabelFlip
 from paceline.tasks.base import Split, Taken
 
 TINY = ("tracking=none", "batch_size=8", "checkpoint.every=0", "data.limit=96", "model.hidden=[16]", "steps=4")

@@ -8,8 +8,8 @@ import sys
 import pytest
 
 from paceline.engine import prepare
-from paceline.engine.build import assemble
-from paceline.engine.worker import prepare_process
+from paceline.engine.planning.build import assemble
+from paceline.engine.training.worker import prepare_process
 
 PASSES, BLOCKS, SIZE = 5, 5, 10 * 2**20  # together less than is kept, more than malloc would keep by itself
 

@@ -7,10 +7,10 @@ import torch
 from short_runs import weights
 
 from paceline.engine import prepare, run
-from paceline.engine.build import assemble
-from paceline.engine.compose import compose
-from paceline.engine.errors import ConfigError
-from paceline.engine.rates import rate_of
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.config.compose import compose
+from paceline.engine.features.rates import rate_of
+from paceline.engine.planning.build import assemble
 from paceline.strategies import LayoutError
 from paceline.strategies.schedules import Horizon
 from paceline.strategies.schedules.cosine import Cosine

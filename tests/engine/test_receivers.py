@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from paceline.engine.compose import compose
-from paceline.engine.config_file import with_file
-from paceline.engine.errors import ConfigError
-from paceline.sweep.definition import define
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.config.compose import compose
+from paceline.engine.config.config_file import with_file
+from paceline.sweep.define import define
 
 SERVER = "http://stranger:5000"
 SENT = f"would send this run's results there. Give tracking.uri={SERVER} on the command line"

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
 from paceline import engine
-from paceline.engine import memory
+from paceline.engine.base import memory
 from paceline.strategies.pipelining.blocks import blocks_of
 from paceline.strategies.pipelining.chunks import Chunks
 from paceline.strategies.pipelining.execute import forward as forward_of

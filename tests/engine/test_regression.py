@@ -11,7 +11,7 @@ from torch import nn
 from paceline import engine
 from paceline.batches import lone
 from paceline.engine import Result, prepare
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.errors import ConfigError
 from paceline.tasks.base import Split
 from paceline.tasks.data.diabetes import Diabetes
 from paceline.tasks.data.digits import Digits
@@ -214,7 +214,7 @@ def test_tables_curves_and_reports_say_r2_and_never_accuracy(root: Path, monkeyp
 
 
 def test_what_fits_is_asked_of_a_gpt_with_the_usual_task_where_the_named_one_learns_numbers() -> None:
-    from paceline.engine.fit import search
+    from paceline.engine.predict.fit import search
 
     found = search([*REGRESSION, "hardware=laptop"], [])
     assert found.chosen.fits and found.model is not None and found.model.fits

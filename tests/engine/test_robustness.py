@@ -9,11 +9,11 @@ import torch
 from safetensors.torch import load_file
 
 from paceline.engine import prepare, run
-from paceline.engine.compose import compose
-from paceline.engine.errors import ConfigError
-from paceline.engine.experiment import Evaluate, from_yaml, to_yaml
-from paceline.engine.robustness import Robustness, attack_of
-from paceline.strategies.base import load_state
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.config.compose import compose
+from paceline.engine.config.experiment import Evaluate, from_yaml, to_yaml
+from paceline.engine.features.robustness import Robustness, attack_of
+from paceline.strategies.core.state import load_state
 from paceline.tasks.adversarial.robust import robustness
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.losses.cross_entropy import CrossEntropy

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 from paceline import engine
 from paceline.engine import Result
-from paceline.strategies.base import load_state
+from paceline.strategies.core.state import load_state
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.evaluation import evaluate
 from paceline.tasks.losses.cross_entropy import CrossEntropy

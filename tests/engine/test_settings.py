@@ -7,10 +7,10 @@ from omegaconf import OmegaConf
 from torch import nn
 
 from paceline.engine import prepare
-from paceline.engine.compose import compose
-from paceline.engine.errors import ConfigError
-from paceline.engine.experiment import Experiment
-from paceline.engine.settings import asked
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.config.compose import compose
+from paceline.engine.config.experiment import Experiment
+from paceline.engine.config.settings import asked
 from paceline.tracking.columns import human_bytes
 
 TYPED = ["sync=ssp", "sync.staleness=2", "hardware.workers=3", "optimizer.lr=0.2", "model.hidden=[16,8]", "name=x"]

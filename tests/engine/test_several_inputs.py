@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from paceline import engine
 from paceline.batches import Fields, call
 from paceline.engine import Result, prepare
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.errors import ConfigError
 from paceline.tasks.base import Split
 from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.partition import ShuffledPartition

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from short_runs import Train
 
-from paceline.engine.crew import Crew
-from paceline.engine.errors import InterruptedRunError
+from paceline.engine.base.errors import InterruptedRunError
+from paceline.engine.launch.crew import Crew
 from paceline.tracking.sources import every
 
 pytestmark = pytest.mark.dist

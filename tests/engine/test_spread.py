@@ -5,10 +5,10 @@ import torch
 from torch import Tensor
 
 from paceline.comm import Comm
-from paceline.engine import spread
-from paceline.engine.layout import Layout
-from paceline.engine.spread import consensus_distance, pieces
-from paceline.strategies.mesh import Mesh
+from paceline.engine.fabrics.layout import Layout
+from paceline.engine.training import spread
+from paceline.engine.training.spread import consensus_distance, pieces
+from paceline.strategies.core.mesh import Mesh
 
 STAGES = Layout(Mesh({"replica": 3, "stage": 2}), servers=0, loss_part=1)
 

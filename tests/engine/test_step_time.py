@@ -13,8 +13,8 @@ from paceline.cost.links import Link, Links
 from paceline.cost.predicted import NotPredicted, PredictedStep
 from paceline.cost.step import Cluster, step_time
 from paceline.cost.transformer import Transformer
-from paceline.engine.errors import ConfigError
-from paceline.engine.step_time import FORMULAS
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.predict.step_time import FORMULAS
 
 SMALL = ["data=text", "data.context=128", "model=gpt", "model.n_layer=8", "model.width=256", "batch_size=64"]
 EIGHT = ["hardware=a100_8", *SMALL]

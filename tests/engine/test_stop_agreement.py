@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.comm.board import Board
-from paceline.engine.stop import PERIOD, StopAgreement
+from paceline.engine.base.stop import PERIOD, StopAgreement
 
 
 class Notes:

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.engine import prepare
-from paceline.engine.build import assemble
-from paceline.engine.errors import ConfigError
-from paceline.engine.stragglers import Exponential, LogNormal, NoStragglers, OneSlow, Pareto, Stragglers, Trace
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.fabrics.stragglers import Exponential, LogNormal, NoStragglers, OneSlow, Pareto, Stragglers, Trace
+from paceline.engine.planning.build import assemble
 
 RANDOM = {"exponential": Exponential, "lognormal": LogNormal, "pareto": Pareto}
 each_random = pytest.mark.parametrize("make", RANDOM.values(), ids=RANDOM)

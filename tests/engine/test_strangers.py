@@ -21,8 +21,8 @@ from short_runs import START, Start, Train, weights
 from paceline.comm.handshake import Endpoint
 from paceline.comm.rendezvous import serve_store
 from paceline.comm.store import StoreServer
-from paceline.engine.errors import WorkerFailedError
-from paceline.engine.launchers import local
+from paceline.engine.base.errors import WorkerFailedError
+from paceline.engine.launch import local
 
 pytestmark = [pytest.mark.dist, pytest.mark.fault, pytest.mark.timeout(240)]
 PAUSED = ("strategy=sabotage", "strategy.pause=0.05", "steps=400")

@@ -10,9 +10,9 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from paceline.engine.errors import ConfigError
-from paceline.engine.experiment import Choice
-from paceline.engine.targets import build, check_target, load_class
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.config.experiment import Choice
+from paceline.engine.config.targets import build, check_target, load_class
 from paceline.strategies import Strategy
 from paceline.tasks.base import Data, DataSpec
 
@@ -78,7 +78,7 @@ def test_an_allowed_module_does_not_allow_one_whose_name_begins_like_it() -> Non
         ("model", "torch.nn.modules.linear.os.system", nn.Module, "cannot import torch.nn.modules.linear.os"),
         (
             "strategy",
-            "paceline.strategies.base.Strategy",
+            "paceline.strategies.core.strategy.Strategy",
             Strategy,
             "lacks forward_backward, prepare; must be a class derived from",
         ),
@@ -86,7 +86,7 @@ def test_an_allowed_module_does_not_allow_one_whose_name_begins_like_it() -> Non
             "strategy",
             "paceline.strategies.sync.bsp.BSP",
             Strategy,
-            "must be a class derived from paceline.strategies.base.Strategy",
+            "must be a class derived from paceline.strategies.core.strategy.Strategy",
         ),
     ],
 )

@@ -16,10 +16,10 @@ from short_runs import QUICK
 from paceline import engine
 from paceline.comm import Comm
 from paceline.comm.timeline import Operation, Pass, Timeline, last_launches, split
-from paceline.engine.errors import ConfigError, MachineError
-from paceline.engine.layout import Role
-from paceline.engine.meters import Meter, Report
-from paceline.engine.trace import render, write_trace
+from paceline.engine.base.errors import ConfigError, MachineError
+from paceline.engine.fabrics.layout import Role
+from paceline.engine.training.meters import Meter, Report
+from paceline.engine.training.trace import render, write_trace
 from paceline.tracking.errors import StorageError
 
 NEVER = float("-inf")

@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch.profiler import ProfilerActivity
 
-from paceline.engine import trace as module
-from paceline.engine.trace import streams_beside
+from paceline.engine.training import trace as module
+from paceline.engine.training.trace import streams_beside
 
 CPU = torch.device("cpu")
 

@@ -13,7 +13,7 @@ from short_runs import HERE, QUICK, Start, Train, weights
 
 from paceline import engine
 from paceline.engine import Result, prepare
-from paceline.engine.errors import ConfigError, WorkerFailedError
+from paceline.engine.base.errors import ConfigError, WorkerFailedError
 from paceline.tracking.run_directory import RunDirectory
 
 pytestmark = pytest.mark.dist

@@ -6,7 +6,7 @@ import torch
 from torch import nn
 
 from paceline import engine
-from paceline.engine.errors import ConfigError, CorruptCheckpointError
+from paceline.engine.base.errors import ConfigError, CorruptCheckpointError
 
 SMALL = ["tracking=none", "model.hidden=[16,12]", "hardware.threads=1", "hardware.workers=2", "checkpoint.every=0"]
 STILL = ["steps=1", "optimizer.lr=1e-30"]  # trains nothing: what comes out is what went in

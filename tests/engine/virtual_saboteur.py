@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from paceline.strategies import Cost, Sync
-from paceline.strategies.base import World
+from paceline.strategies.core.cost import World
 
 
 class SabotageError(Exception):

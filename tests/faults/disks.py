@@ -9,7 +9,7 @@ import sys
 from functools import cache, partial
 from pathlib import Path
 
-from paceline.engine.checkpoint import read_manifest, steps_of
+from paceline.engine.base.checkpoint import read_manifest, steps_of
 
 from .judge import Case, WrongError
 from .launched import NAME, SMALL, Launched, train

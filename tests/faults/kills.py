@@ -12,7 +12,7 @@ from tempfile import mkdtemp
 
 from process_table import is_alive
 
-from paceline.engine.checkpoint import steps_of
+from paceline.engine.base.checkpoint import steps_of
 
 from .judge import Case, WrongError
 from .launched import MOMENTS, Launched, Moment, resume, train, weights

@@ -13,7 +13,7 @@ from pathlib import Path
 from process_table import MARK, marked, workers_of
 from short_runs import clean_environment
 
-from paceline.engine.checkpoint import read_manifest, steps_of
+from paceline.engine.base.checkpoint import read_manifest, steps_of
 from paceline.tracking.run_directory import RunDirectory
 
 from .judge import WrongError

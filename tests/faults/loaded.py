@@ -26,7 +26,7 @@ def asked(function: Callable[[list[str]], str], words: list[str]) -> tuple[int, 
     pool: ProcessPoolExecutor | None = getattr(_of_this_thread, "pool", None)
     if pool is None:
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["torch", "paceline.engine.planning", "paceline.cli.main"])
+        context.set_forkserver_preload(["torch", "paceline.engine.planning.make_plan", "paceline.cli.main"])
         pool = _of_this_thread.pool = ProcessPoolExecutor(1, mp_context=context, initializer=silence)
         _pools.append(pool)
     try:

@@ -5,10 +5,10 @@ import signal
 from dataclasses import replace
 from typing import Any, ClassVar
 
-from paceline.strategies.exchange.secure import bonawitz
-from paceline.strategies.exchange.secure.bonawitz import Bonawitz, _keys, _packed_keys, _packed_opening, _packed_shares
-from paceline.strategies.exchange.secure.protocol import Client, Opening
-from paceline.strategies.exchange.secure.shamir import SHARE
+from paceline.exchange.secure import bonawitz
+from paceline.exchange.secure.bonawitz import Bonawitz, _keys, _packed_keys, _packed_opening, _packed_shares
+from paceline.exchange.secure.protocol import Client, Opening
+from paceline.exchange.secure.shamir import SHARE
 
 KEYS, SHARES, OPENING, VECTOR, SIGNATURE, OPENED = range(1, 7)  # the how manieth thing that a client says
 ROUND = 1

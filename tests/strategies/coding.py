@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from paceline.strategies.exchange.compress import Compressor, Slot, Summed, Vector
+from paceline.exchange.compress import Compressor, Slot, Summed, Vector
 
 
 def flat_vector(x: Tensor) -> Vector:

@@ -12,12 +12,12 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from paceline.comm import Comm
+from paceline.exchange.clip import Counted
+from paceline.exchange.privacy.clipping import ROUNDING as SLACK
 from paceline.strategies import Batch, Strategy, Sync
-from paceline.strategies.accumulation import Accumulation
-from paceline.strategies.exchange.clip import Counted
-from paceline.strategies.exchange.privacy.clipping import ROUNDING as SLACK
-from paceline.strategies.placements import owned
-from paceline.strategies.state import from_bytes
+from paceline.strategies.core.accumulation import Accumulation
+from paceline.strategies.core.placements import owned
+from paceline.strategies.core.state import from_bytes
 
 FEATURES, CLASSES = 6, 4
 IMAGE = (1, 8, 8)  # as digits are

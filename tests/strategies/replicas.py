@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from paceline.batches import lone
 from paceline.comm import Comm
 from paceline.strategies import Sync
-from paceline.strategies.state import from_bytes, to_bytes
+from paceline.strategies.core.state import from_bytes, to_bytes
 
 
 @dataclass(frozen=True)

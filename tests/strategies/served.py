@@ -12,7 +12,7 @@ from oracles import Case, Plan, train
 from torch import Tensor, nn
 
 from paceline.comm import Comm, PeerLostError
-from paceline.strategies.base import Batch
+from paceline.strategies.core.batch import Batch
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.downpour import Downpour
 from paceline.strategies.sync.parameter_server import ParameterServer

@@ -30,13 +30,13 @@ from torch import Tensor, nn
 
 from paceline.batches import Fields, lone
 from paceline.engine import prepare, run
-from paceline.engine.errors import ConfigError
-from paceline.engine.experiment import shipped
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.config.experiment import shipped
 from paceline.strategies import Batch, Strategy, Sync
-from paceline.strategies.accumulation import Accumulation
+from paceline.strategies.core.accumulation import Accumulation
+from paceline.strategies.core.errors import LayoutError
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.domain import DomainParallel
-from paceline.strategies.errors import LayoutError
 from paceline.strategies.offload import Offload
 from paceline.strategies.single import Single
 from paceline.strategies.sync.bsp import BSP, NaiveBSP
@@ -328,7 +328,7 @@ def test_batch_norm_over_micro_batches_is_said() -> None:
 
 @slow
 def test_the_largest_batch_that_fits_is_one_that_can_be_cut() -> None:
-    from paceline.engine.fit import search
+    from paceline.engine.predict.fit import search
 
     machine = ["hardware=h200", "model=gpt_100m", "data=text", "data.context=1024"]
     whole, cut = (search([*machine, f"accumulate={k}"], []).batch_size for k in (1, 16))

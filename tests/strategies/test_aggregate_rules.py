@@ -8,9 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.strategies import LayoutError
-from paceline.strategies.errors import NotFiniteError
-from paceline.strategies.exchange.aggregate import (
+from paceline.exchange.aggregate import (
     Aggregator,
     Bulyan,
     CenteredClipping,
@@ -24,12 +22,14 @@ from paceline.strategies.exchange.aggregate import (
     MultiKrum,
     TrimmedMean,
 )
-from paceline.strategies.exchange.aggregate.base import Robust
-from paceline.strategies.exchange.aggregate.before import ARC, Bucketing, Mixing
-from paceline.strategies.exchange.aggregate.distances import gram, squared, to_combination
-from paceline.strategies.exchange.aggregate.ranked import ranked
-from paceline.strategies.exchange.joining import Joining
-from paceline.strategies.exchange.seeded import generator
+from paceline.exchange.aggregate.base import Robust
+from paceline.exchange.aggregate.before import ARC, Bucketing, Mixing
+from paceline.exchange.aggregate.distances import gram, squared, to_combination
+from paceline.exchange.aggregate.ranked import ranked
+from paceline.exchange.joining import Joining
+from paceline.exchange.seeded import generator
+from paceline.strategies import LayoutError
+from paceline.strategies.core.errors import NotFiniteError
 
 N, F, D = 11, 2, 23
 RULES: dict[str, type[Robust]] = {

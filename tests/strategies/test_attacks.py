@@ -5,11 +5,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.engine.build import assemble
-from paceline.engine.compose import compose
-from paceline.strategies import LayoutError
-from paceline.strategies.exchange.aggregate import Median
-from paceline.strategies.exchange.attack import (
+from paceline.engine.config.compose import compose
+from paceline.engine.planning.build import assemble
+from paceline.exchange.aggregate import Median
+from paceline.exchange.attack import (
     ALittleIsEnough,
     Attack,
     Constant,
@@ -22,8 +21,9 @@ from paceline.strategies.exchange.attack import (
     Seen,
     SignFlip,
 )
-from paceline.strategies.exchange.attack.alie import largest_z
-from paceline.strategies.exchange.joining import Joining
+from paceline.exchange.attack.alie import largest_z
+from paceline.exchange.joining import Joining
+from paceline.strategies import LayoutError
 
 N, F, D = 9, 2, 31
 ROWS = torch.randn(N, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5

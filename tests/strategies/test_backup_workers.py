@@ -30,10 +30,11 @@ from torch import nn
 from paceline import engine
 from paceline.batches import lone
 from paceline.comm import Comm
-from paceline.strategies.base import Batch, World
+from paceline.strategies.core.batch import Batch
+from paceline.strategies.core.cost import World
+from paceline.strategies.core.errors import LayoutError
+from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.errors import LayoutError
-from paceline.strategies.state import from_bytes, to_bytes
 from paceline.strategies.sync.backup_workers import ANSWER, HEADER, BackupWorkers
 
 pytestmark = pytest.mark.dist

@@ -28,9 +28,10 @@ from oracles import (
 
 from paceline.batches import lone
 from paceline.comm.ledger import all_reduce_bytes
-from paceline.strategies.base import Batch, World
+from paceline.exchange.reducer import leaves
+from paceline.strategies.core.batch import Batch
+from paceline.strategies.core.cost import World
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.exchange.reducer import leaves
 from paceline.strategies.sync.bsp import BSP, NaiveBSP
 from paceline.strategies.torch_ddp import TorchDDP
 

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.strategies.exchange.buckets import allocate, assign, views_of
+from paceline.exchange.buckets import allocate, assign, views_of
 
 capacities = st.integers(1, 100)
 dtypes = st.sampled_from([torch.float32, torch.float64, torch.float16])

@@ -14,11 +14,11 @@ from torch import Tensor, nn
 from paceline.comm import MessageError
 from paceline.comm.network import Link, Network
 from paceline.comm.virtual import Cluster
+from paceline.exchange.channel import Channel
+from paceline.exchange.compress import BFloat16, Compressor, Dense, SignSGD, SparseLoCo, TopK, Vector
 from paceline.strategies import LayoutError
-from paceline.strategies.base import World
+from paceline.strategies.core.cost import World
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.exchange.channel import Channel
-from paceline.strategies.exchange.compress import BFloat16, Compressor, Dense, SignSGD, SparseLoCo, TopK, Vector
 from paceline.strategies.sync.backup_workers import BackupWorkers
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.downpour import Downpour

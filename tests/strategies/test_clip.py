@@ -13,11 +13,11 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 
 from paceline.comm import Comm
 from paceline.engine import prepare, run
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.errors import ConfigError
+from paceline.exchange.clip import ByNorm, ByValue, Clip, Shared, Unclipped
 from paceline.strategies import Strategy
+from paceline.strategies.core.errors import LayoutError, NotFiniteError
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.errors import LayoutError, NotFiniteError
-from paceline.strategies.exchange.clip import ByNorm, ByValue, Clip, Shared, Unclipped
 from paceline.strategies.hybrid import Hybrid
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.single import Single

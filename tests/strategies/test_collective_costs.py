@@ -11,9 +11,7 @@ import torch
 from paceline.comm.network import Link, Network
 from paceline.comm.virtual import Cluster
 from paceline.engine import prepare, run
-from paceline.strategies import LayoutError
-from paceline.strategies.base import World
-from paceline.strategies.exchange.collectives import (
+from paceline.exchange.collectives import (
     Auto,
     Collective,
     Fabric,
@@ -24,7 +22,9 @@ from paceline.strategies.exchange.collectives import (
     Star,
     Tree,
 )
-from paceline.strategies.exchange.collectives.base import seconds
+from paceline.exchange.collectives.base import seconds
+from paceline.strategies import LayoutError
+from paceline.strategies.core.cost import World
 
 pytestmark = pytest.mark.dist
 FLAT = [Fabric, Ring, RecursiveDoubling, HalvingDoubling, Tree, Star]

@@ -9,9 +9,9 @@ from paceline.comm import Comm
 from paceline.comm.network import Link, Network
 from paceline.comm.virtual import Cluster
 from paceline.engine import prepare, run
-from paceline.strategies.base import World
-from paceline.strategies.exchange.collectives import SharedMemory
-from paceline.strategies.exchange.collectives.base import seconds
+from paceline.exchange.collectives import SharedMemory
+from paceline.exchange.collectives.base import seconds
+from paceline.strategies.core.cost import World
 
 pytestmark = pytest.mark.dist
 ALPHA, BANDWIDTH = 1e-5, 1e9

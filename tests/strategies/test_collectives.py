@@ -19,12 +19,10 @@ from paceline.comm import Comm, HangError, MessageError, PeerLostError
 from paceline.comm.network import Link, Network
 from paceline.comm.virtual import Cluster
 from paceline.engine import prepare, run
-from paceline.engine.experiment import CONF, shipped
-from paceline.engine.failures import exit_code_of
-from paceline.engine.targets import load_class
-from paceline.strategies import LayoutError
-from paceline.strategies.base import Sync, World
-from paceline.strategies.exchange.collectives import (
+from paceline.engine.base.failures import exit_code_of
+from paceline.engine.config.experiment import CONF, shipped
+from paceline.engine.config.targets import load_class
+from paceline.exchange.collectives import (
     Auto,
     Collective,
     Fabric,
@@ -36,7 +34,10 @@ from paceline.strategies.exchange.collectives import (
     Star,
     Tree,
 )
-from paceline.strategies.exchange.compress import BFloat16, Compressor, Summed
+from paceline.exchange.compress import BFloat16, Compressor, Summed
+from paceline.strategies import LayoutError
+from paceline.strategies.core.cost import World
+from paceline.strategies.core.sync import Sync
 
 pytestmark = pytest.mark.dist
 COLLECTIVES: dict[str, type[Collective]] = {

@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.strategies.exchange.channel import Channel
-from paceline.strategies.exchange.compress import BFloat16, Dense, TopK, UnreadableError, Vector
-from paceline.strategies.exchange.compress.topk import candidates, largest
+from paceline.exchange.channel import Channel
+from paceline.exchange.compress import BFloat16, Dense, TopK, UnreadableError, Vector
+from paceline.exchange.compress.topk import candidates, largest
 
 FLOATS = st.floats(-4, 4, width=32)
 VECTORS = st.lists(st.one_of(FLOATS, st.sampled_from([0.0, -0.0, 1.0, -1.0])), min_size=1, max_size=40)

@@ -7,9 +7,9 @@ import pytest
 import safetensors.torch
 
 from paceline.engine import prepare, run
-from paceline.engine.errors import WorkerFailedError
-from paceline.engine.experiment import CONF
-from paceline.engine.hints import elsewhere
+from paceline.engine.base.errors import WorkerFailedError
+from paceline.engine.config.experiment import CONF
+from paceline.engine.config.hints import elsewhere
 
 pytestmark = pytest.mark.dist
 TINY = ("tracking=none", "model.hidden=[16]", "batch_size=8", "checkpoint.every=0", "data.limit=96", "steps=12")

@@ -6,12 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.engine.compose import compose
-from paceline.engine.errors import ConfigError
-from paceline.engine.planned import Plan
-from paceline.engine.planning import make_plan
-from paceline.engine.timetable import make_timetable
-from paceline.strategies.balance import lightest
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.config.compose import compose
+from paceline.engine.planning.make_plan import make_plan
+from paceline.engine.planning.planned import Plan
+from paceline.engine.predict.timetable import make_timetable
+from paceline.strategies.core.balance import lightest
 
 GPT = ("model=gpt", "data=text", "model.width=16", "model.n_layer=2", "data.context=32")
 

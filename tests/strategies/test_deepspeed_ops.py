@@ -12,7 +12,7 @@ import pytest
 from needs import needs_compiler
 from process_table import until
 
-from paceline.strategies.errors import MissingToolError
+from paceline.strategies.core.errors import MissingToolError
 from paceline.strategies.external import deepspeed_ops
 
 pytestmark = pytest.mark.timeout(300)

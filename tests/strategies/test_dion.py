@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from paceline.comm import Comm
 from paceline.engine import prepare
 from paceline.strategies import Batch, LayoutError
-from paceline.strategies.base import World
+from paceline.strategies.core.cost import World
 from paceline.strategies.sync.dion import Dion
 
 pytestmark = pytest.mark.dist

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from paceline.comm import Comm
 from paceline.compat.dispatch import TorchDispatchMode
 from paceline.engine import prepare
-from paceline.engine.compute import count_flops
+from paceline.engine.fabrics.compute import count_flops
+from paceline.exchange.collectives import Fabric
 from paceline.strategies import LayoutError
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.domain import DomainParallel, group_of
@@ -23,7 +24,6 @@ from paceline.strategies.domains.cut import cut
 from paceline.strategies.domains.group import Group
 from paceline.strategies.domains.norms import statistics
 from paceline.strategies.domains.rows import TooThinError, Transposed, Window, even, follow, halos
-from paceline.strategies.exchange.collectives import Fabric
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.tasks.base import DataSpec

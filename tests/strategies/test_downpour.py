@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from paceline.batches import lone
 from paceline.comm import Comm
-from paceline.strategies.base import Batch
-from paceline.strategies.exchange.pushing import HEADER
-from paceline.strategies.state import from_bytes, to_bytes
+from paceline.exchange.pushing import HEADER
+from paceline.strategies.core.batch import Batch
+from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.sync.downpour import Downpour
 
 pytestmark = pytest.mark.dist

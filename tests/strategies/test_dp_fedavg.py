@@ -7,11 +7,11 @@ import torch
 from scipy import stats
 
 from paceline.engine import plan, prepare, run
-from paceline.engine.errors import ConfigError
-from paceline.strategies.errors import LayoutError, NotFiniteError
-from paceline.strategies.exchange.privacy import Budget, DPFedAvg
-from paceline.strategies.exchange.privacy.accountant import epsilon_of
-from paceline.strategies.exchange.privacy.clipping import ROUNDING as SLACK
+from paceline.engine.base.errors import ConfigError
+from paceline.exchange.privacy import Budget, DPFedAvg
+from paceline.exchange.privacy.accountant import epsilon_of
+from paceline.exchange.privacy.clipping import ROUNDING as SLACK
+from paceline.strategies.core.errors import LayoutError, NotFiniteError
 
 slow = pytest.mark.slow
 

@@ -29,16 +29,16 @@ from torch import nn
 
 from paceline.compat import opacus
 from paceline.engine import plan, prepare, run
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.errors import ConfigError
+from paceline.exchange.privacy import DPSGD, Budget
+from paceline.exchange.privacy.accountant import ORDERS, epsilon_as_dealt, epsilon_of, noise_for
+from paceline.exchange.privacy.clipping import ROUNDING as SLACK
+from paceline.exchange.privacy.clipping import factors
+from paceline.exchange.privacy.per_sample import PerSample
 from paceline.strategies import Strategy
-from paceline.strategies.base import Batch
+from paceline.strategies.core.batch import Batch
+from paceline.strategies.core.errors import LayoutError, MissingToolError, NotFiniteError
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.errors import LayoutError, MissingToolError, NotFiniteError
-from paceline.strategies.exchange.privacy import DPSGD, Budget
-from paceline.strategies.exchange.privacy.accountant import ORDERS, epsilon_as_dealt, epsilon_of, noise_for
-from paceline.strategies.exchange.privacy.clipping import ROUNDING as SLACK
-from paceline.strategies.exchange.privacy.clipping import factors
-from paceline.strategies.exchange.privacy.per_sample import PerSample
 from paceline.strategies.single import Single
 from paceline.strategies.sync.bsp import BSP, NaiveBSP
 from paceline.tracking.summaries import row_of

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from paceline.engine import prepare, run
-from paceline.engine.build import assemble
-from paceline.engine.compose import compose
-from paceline.strategies.errors import NotFiniteError
-from paceline.strategies.exchange.aggregate import Draco, Mean
-from paceline.strategies.exchange.attack import SignFlip
-from paceline.strategies.exchange.joining import Joining
+from paceline.engine.config.compose import compose
+from paceline.engine.planning.build import assemble
+from paceline.exchange.aggregate import Draco, Mean
+from paceline.exchange.attack import SignFlip
+from paceline.exchange.joining import Joining
+from paceline.strategies.core.errors import NotFiniteError
 from paceline.tasks.partition import Dirichlet, Repeated, Shuffled
 
 pytestmark = pytest.mark.dist

@@ -30,10 +30,10 @@ from torch import Tensor
 from paceline import engine
 from paceline.batches import lone
 from paceline.strategies import LayoutError, Sync
-from paceline.strategies.base import World
+from paceline.strategies.core.cost import World
+from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline
-from paceline.strategies.state import from_bytes, to_bytes
 from paceline.strategies.sync.easgd import EASGD
 from paceline.strategies.sync.easgd_async import REQUEST, AsyncEASGD
 from paceline.strategies.sync.easgd_round_robin import RoundRobinEASGD

@@ -8,8 +8,8 @@ from test_unreadable_rows import LIAR, trained
 from torch import Tensor
 
 from paceline.comm.errors import MessageError
-from paceline.strategies.exchange.pushing import Pushing
-from paceline.strategies.exchange.round_server import Message
+from paceline.exchange.pushing import Pushing
+from paceline.exchange.round_server import Message
 from paceline.strategies.sync.fedavg import FedAvg
 from paceline.strategies.sync.parameter_server import ParameterServer
 

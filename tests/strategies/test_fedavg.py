@@ -37,16 +37,18 @@ from torch import nn
 
 from paceline.batches import lone
 from paceline.engine import run as train_with
-from paceline.strategies.base import Batch, StoppedBefore, World
+from paceline.exchange.aggregate import Aggregator, Median
+from paceline.exchange.attack import SignFlip
+from paceline.exchange.client import ClientRule
+from paceline.exchange.compress import Compressor, TopK
+from paceline.exchange.participation import OneClient, Rounds, sampled
+from paceline.exchange.server import FedAdagrad, FedAdam, FedYogi, Plain, ServerRule, ServerSGD
+from paceline.strategies.core.batch import Batch
+from paceline.strategies.core.cost import World
+from paceline.strategies.core.errors import LayoutError
+from paceline.strategies.core.state import from_bytes, to_bytes
+from paceline.strategies.core.sync import StoppedBefore
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.errors import LayoutError
-from paceline.strategies.exchange.aggregate import Aggregator, Median
-from paceline.strategies.exchange.attack import SignFlip
-from paceline.strategies.exchange.client import ClientRule
-from paceline.strategies.exchange.compress import Compressor, TopK
-from paceline.strategies.exchange.participation import OneClient, Rounds, sampled
-from paceline.strategies.exchange.server import FedAdagrad, FedAdam, FedYogi, Plain, ServerRule, ServerSGD
-from paceline.strategies.state import from_bytes, to_bytes
 from paceline.strategies.sync.fedavg import HEADER, FedAvg
 from paceline.tasks.partition import OwnedPartition
 

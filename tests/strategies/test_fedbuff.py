@@ -31,12 +31,13 @@ from torch import Tensor, nn
 
 from paceline import engine
 from paceline.batches import lone
-from paceline.engine.errors import ConfigError
-from paceline.strategies.base import Batch, World
-from paceline.strategies.errors import LayoutError
-from paceline.strategies.exchange.compress import Compressor, TopK
-from paceline.strategies.exchange.server import FedAdam, ServerRule, ServerSGD
-from paceline.strategies.state import from_bytes, to_bytes
+from paceline.engine.base.errors import ConfigError
+from paceline.exchange.compress import Compressor, TopK
+from paceline.exchange.server import FedAdam, ServerRule, ServerSGD
+from paceline.strategies.core.batch import Batch
+from paceline.strategies.core.cost import World
+from paceline.strategies.core.errors import LayoutError
+from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.sync.fedavg import FedAvg
 from paceline.strategies.sync.fedbuff import HEADER, FedBuff, Message
 from paceline.tasks.partition import OwnedPartition

@@ -15,18 +15,18 @@ from test_fedavg import Federation, run, sgd
 
 from paceline import engine
 from paceline.batches import lone
-from paceline.engine.errors import ConfigError
-from paceline.strategies.base import World
-from paceline.strategies.errors import LayoutError, NotFiniteError
-from paceline.strategies.exchange.aggregate import Median
-from paceline.strategies.exchange.attack import SignFlip
-from paceline.strategies.exchange.client import FedNova, FedProx, MimeLite, Plain, Scaffold
-from paceline.strategies.exchange.compress import TopK
-from paceline.strategies.exchange.deliveries import NUMBER
-from paceline.strategies.exchange.joining import Joining
-from paceline.strategies.exchange.participation import drawn, leaves_after
-from paceline.strategies.exchange.server import ServerSGD
-from paceline.strategies.state import to_bytes
+from paceline.engine.base.errors import ConfigError
+from paceline.exchange.aggregate import Median
+from paceline.exchange.attack import SignFlip
+from paceline.exchange.client import FedNova, FedProx, MimeLite, Plain, Scaffold
+from paceline.exchange.compress import TopK
+from paceline.exchange.deliveries import NUMBER
+from paceline.exchange.joining import Joining
+from paceline.exchange.participation import drawn, leaves_after
+from paceline.exchange.server import ServerSGD
+from paceline.strategies.core.cost import World
+from paceline.strategies.core.errors import LayoutError, NotFiniteError
+from paceline.strategies.core.state import to_bytes
 from paceline.strategies.sync.fedavg import HEADER, FedAvg
 
 pytestmark = pytest.mark.dist

@@ -5,8 +5,8 @@ import torch
 from oracles import Branching, TwoDtypes, identical, mlp, weights_of
 from torch import nn
 
+from paceline.exchange.flat import check_one_dtype, flatten
 from paceline.strategies import LayoutError
-from paceline.strategies.exchange.flat import check_one_dtype, flatten
 
 
 @pytest.mark.parametrize("make", [mlp, Branching])

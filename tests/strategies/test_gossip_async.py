@@ -14,7 +14,7 @@ from replicas import Life, Replica, flat, live, saved_after
 from torch import Tensor, nn
 
 from paceline.strategies import LayoutError
-from paceline.strategies.base import World
+from paceline.strategies.core.cost import World
 from paceline.strategies.sync.gossip_async import HEADER, AsyncGossip
 
 pytestmark = pytest.mark.dist

@@ -20,9 +20,9 @@ from worker_processes import WorkerError
 from paceline import engine
 from paceline.batches import lone
 from paceline.comm import Comm, PeerLostError
-from paceline.engine.errors import WorkerFailedError
+from paceline.engine.base.errors import WorkerFailedError
 from paceline.strategies import Batch, LayoutError
-from paceline.strategies.base import World
+from paceline.strategies.core.cost import World
 from paceline.strategies.sync.hogwild import Hogwild
 from paceline.tasks.base import DataSpec
 from paceline.tasks.models.sparse_logistic_regression import SparseLogisticRegression

@@ -21,9 +21,9 @@ from oracles import (
 )
 from torch import nn
 
+from paceline.exchange.collectives import Fabric, Ring
+from paceline.exchange.compress import BFloat16, TopK
 from paceline.strategies import LayoutError, World
-from paceline.strategies.exchange.collectives import Fabric, Ring
-from paceline.strategies.exchange.compress import BFloat16, TopK
 from paceline.strategies.hybrid import Hybrid
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.single import LocalUpdate

@@ -12,9 +12,9 @@ from process_table import until, workers_of
 from whole_runs import trained
 
 from paceline.engine import prepare
-from paceline.engine.checkpoint import steps_of
-from paceline.engine.compose import compose
-from paceline.engine.errors import WorkerFailedError
+from paceline.engine.base.checkpoint import steps_of
+from paceline.engine.base.errors import WorkerFailedError
+from paceline.engine.config.compose import compose
 
 pytestmark = pytest.mark.dist
 

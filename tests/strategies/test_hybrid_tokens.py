@@ -5,12 +5,12 @@ import torch
 from oracles import ROUNDING, Plan, distance, identical, serial, train, workers_of
 from tensor_cases import PLACES, VOCABULARY, WIDTH, Tokens, gpt, make, tokens
 
+from paceline.exchange.collectives import Fabric, Ring
 from paceline.strategies import LayoutError, World
-from paceline.strategies.base import state_of
-from paceline.strategies.exchange.collectives import Fabric, Ring
+from paceline.strategies.core.placements import dims_of, entries, joined
+from paceline.strategies.core.state import state_of
 from paceline.strategies.hybrid import Hybrid
 from paceline.strategies.pipeline import Pipeline
-from paceline.strategies.placements import dims_of, entries, joined
 from paceline.strategies.single import LocalUpdate
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.tensor import TensorParallel

@@ -22,10 +22,10 @@ from torch import Tensor
 
 from paceline import engine
 from paceline.strategies import LayoutError
-from paceline.strategies.base import World
+from paceline.strategies.core.cost import World
+from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline
-from paceline.strategies.state import from_bytes, to_bytes
 from paceline.strategies.sync.independent import Independent
 from paceline.strategies.sync.local_sgd import LocalSGD
 

@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from paceline.comm import Comm
 from paceline.engine import prepare
-from paceline.engine.errors import ConfigError
-from paceline.engine.pairs import check_pair
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.features.pairs import check_pair
+from paceline.exchange.collectives import Fabric
+from paceline.exchange.collectives.ring import Ring
 from paceline.strategies import LayoutError
-from paceline.strategies.base import World
+from paceline.strategies.core.cost import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.domain import DomainParallel, group_of
 from paceline.strategies.domains.cut import cut
 from paceline.strategies.domains.replicas import across_of
-from paceline.strategies.exchange.collectives import Fabric
-from paceline.strategies.exchange.collectives.ring import Ring
 from paceline.strategies.sync.bsp import BSP
 from paceline.tasks.base import DataSpec
 from paceline.tasks.models.resnet import ResNet

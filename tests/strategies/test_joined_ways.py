@@ -12,8 +12,7 @@ from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor
 
 from paceline.engine import prepare, run
-from paceline.strategies import LayoutError
-from paceline.strategies.exchange.aggregate import (
+from paceline.exchange.aggregate import (
     Aggregator,
     CenteredClipping,
     FLTrust,
@@ -22,9 +21,10 @@ from paceline.strategies.exchange.aggregate import (
     Median,
     SelfCenteredClipping,
 )
-from paceline.strategies.exchange.attack import Attack, Honest, InnerProduct, LabelFlip, SignFlip
-from paceline.strategies.exchange.compress import TopK
-from paceline.strategies.exchange.joining import Joining
+from paceline.exchange.attack import Attack, Honest, InnerProduct, LabelFlip, SignFlip
+from paceline.exchange.compress import TopK
+from paceline.exchange.joining import Joining
+from paceline.strategies import LayoutError
 from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.local_sgd import LocalSGD
 

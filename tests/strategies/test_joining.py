@@ -13,14 +13,14 @@ from replicas import Life, Replica, flat, live
 from torch import Tensor
 
 from paceline.engine import prepare, run
+from paceline.exchange.aggregate import Aggregator, Mean, Median
+from paceline.exchange.attack import Attack, Honest, InnerProduct, MinMax, Seen, SignFlip
+from paceline.exchange.attack.constant import Infinite
+from paceline.exchange.compress import TopK
+from paceline.exchange.joining import Joining
 from paceline.strategies import LayoutError
-from paceline.strategies.base import World
+from paceline.strategies.core.cost import World
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.exchange.aggregate import Aggregator, Mean, Median
-from paceline.strategies.exchange.attack import Attack, Honest, InnerProduct, MinMax, Seen, SignFlip
-from paceline.strategies.exchange.attack.constant import Infinite
-from paceline.strategies.exchange.compress import TopK
-from paceline.strategies.exchange.joining import Joining
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.fedavg import FedAvg
 from paceline.strategies.sync.gossip import Gossip

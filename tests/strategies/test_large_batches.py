@@ -14,11 +14,11 @@ from oracles import identical
 from torch import Tensor, nn
 
 from paceline.engine import prepare, run
-from paceline.strategies.errors import LayoutError
+from paceline.strategies.core.errors import LayoutError
+from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.optimizers import trust
 from paceline.strategies.optimizers.lamb import LAMB
 from paceline.strategies.optimizers.lars import LARS
-from paceline.strategies.state import from_bytes, to_bytes
 
 BOTH = pytest.mark.parametrize("kind", [LARS, LAMB])
 slow = pytest.mark.slow

@@ -13,9 +13,9 @@ from fabrics import FABRICS
 from oracles import FEATURES, ROUNDING, Case, Plan, distance, identical, samples, train, workers_of
 from torch import Tensor
 
+from paceline.exchange.collectives import Ring
 from paceline.strategies import Strategy, Sync
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.exchange.collectives import Ring
 from paceline.strategies.optimizers.lloyd import Lloyd
 from paceline.strategies.sync.bsp import BSP, NaiveBSP
 from paceline.strategies.sync.parameter_server import ParameterServer

@@ -27,10 +27,10 @@ from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor, nn
 
 from paceline import engine
+from paceline.exchange.outer import nesterov
 from paceline.strategies import LayoutError
-from paceline.strategies.base import World
+from paceline.strategies.core.cost import World
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.exchange.outer import nesterov
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.local_sgd import LocalSGD

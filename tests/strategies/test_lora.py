@@ -15,7 +15,7 @@ from whole_runs import trained
 from paceline.engine import prepare
 from paceline.strategies import LayoutError
 from paceline.strategies.adapt import LoRA
-from paceline.strategies.base import state_of
+from paceline.strategies.core.state import state_of
 
 SMALL = (
     *("tracking=none", "data.limit=200", "batch_size=16", "model.hidden=[32,16]", "steps=4", "evaluate.every=1000"),
@@ -197,7 +197,7 @@ def test_peft_loads_what_was_saved_and_computes_the_same(tmp_path: Path, monkeyp
         warnings.simplefilter("ignore")
         from peft import PeftModel  # pyright: ignore[reportMissingImports]
 
-        from paceline.engine.checkpoint import export_apart
+        from paceline.engine.base.checkpoint import export_apart
 
         lora = LoRA(rank=2, alpha=3.0, modules=["0"])
         model = grown(lora)

@@ -15,13 +15,13 @@ from oracles import Case, identical, mlp64, momentum
 from replicas import Life, live, saved_after
 from torch import Tensor
 
+from paceline.exchange.channel import Channel
+from paceline.exchange.compress import Atomo, PowerSGD, Slot, UnreadableError, Vector
+from paceline.exchange.compress.atomo import probabilities, systematic
+from paceline.exchange.compress.atomo import triples as triples_of
+from paceline.exchange.compress.matrices import shortened, whole
 from paceline.strategies import LayoutError, Sync
-from paceline.strategies.errors import NotFiniteError
-from paceline.strategies.exchange.channel import Channel
-from paceline.strategies.exchange.compress import Atomo, PowerSGD, Slot, UnreadableError, Vector
-from paceline.strategies.exchange.compress.atomo import probabilities, systematic
-from paceline.strategies.exchange.compress.atomo import triples as triples_of
-from paceline.strategies.exchange.compress.matrices import shortened, whole
+from paceline.strategies.core.errors import NotFiniteError
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.local_sgd import LocalSGD
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from paceline.strategies.exchange.compress import (
+from paceline.exchange.compress import (
     DGC,
     QSGD,
     Atomo,

@@ -15,12 +15,13 @@ from test_fedavg import Federation, algorithm_1, local_training, mean
 from test_fedavg import run as run_real_clients
 
 from paceline import engine
-from paceline.engine.clients import PartitionOfClients
-from paceline.engine.errors import ConfigError
-from paceline.strategies.base import Batch, World
-from paceline.strategies.errors import LayoutError
-from paceline.strategies.exchange.server import FedAdam, ServerSGD
-from paceline.strategies.state import from_bytes, to_bytes
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.fabrics.clients import PartitionOfClients
+from paceline.exchange.server import FedAdam, ServerSGD
+from paceline.strategies.core.batch import Batch
+from paceline.strategies.core.cost import World
+from paceline.strategies.core.errors import LayoutError
+from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.sync.fedavg import HEADER, FedAvg
 from paceline.tasks.errors import PartitionError
 

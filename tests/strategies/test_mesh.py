@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
-from paceline.strategies.base import state_of
-from paceline.strategies.mesh import Mesh
-from paceline.strategies.placements import Split, dims_of, entries, gather, joined, owned, pieces_of
+from paceline.strategies.core.mesh import Mesh
+from paceline.strategies.core.placements import Split, dims_of, entries, gather, joined, owned, pieces_of
+from paceline.strategies.core.state import state_of
 
 MESH = Mesh({"replica": 2, "stage": 3, "tensor": 2})
 

@@ -13,8 +13,8 @@ from oracles import identical
 from torch import Tensor, nn
 
 from paceline.engine import prepare, run
+from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.optimizers.muon import Muon
-from paceline.strategies.state import from_bytes, to_bytes
 
 KNOBS: dict[str, Any] = {"lr": 0.03, "momentum": 0.9, "weight_decay": 0.1}
 ADAMW = {"adamw_lr": 0.004, "adamw_betas": (0.8, 0.95), "adamw_eps": 1e-7, "adamw_weight_decay": 0.2}

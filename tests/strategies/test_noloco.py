@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from paceline.engine import prepare
 from paceline.strategies import LayoutError
-from paceline.strategies.base import World
+from paceline.strategies.core.cost import World
 from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.sync.noloco import NoLoCo

@@ -35,15 +35,15 @@ from torch.utils.checkpoint import checkpoint
 
 from paceline import engine
 from paceline.batches import lone
-from paceline.engine.build import assemble
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.planning.build import assemble
 from paceline.strategies import Batch, LayoutError
+from paceline.strategies.core.state import to_bytes
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.memory import pool as pools
 from paceline.strategies.memory.offloaded_step import OffloadedStep
 from paceline.strategies.memory.pool import Pool
 from paceline.strategies.offload import Offload
-from paceline.strategies.state import to_bytes
 from paceline.strategies.sync.bsp import BSP
 from paceline.tasks.base import Split
 from paceline.tasks.losses.cross_entropy import cross_entropy

@@ -12,9 +12,9 @@ from torch import Tensor, nn
 
 from paceline import engine
 from paceline.batches import lone
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.errors import ConfigError
 from paceline.strategies import LayoutError
-from paceline.strategies.base import World
+from paceline.strategies.core.cost import World
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.onebit_adam import OneBitAdam
 

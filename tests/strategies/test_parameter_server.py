@@ -4,7 +4,7 @@ import pytest
 from oracles import Case, adam, identical, mlp
 from served import UNEVEN, run
 
-from paceline.strategies.state import to_bytes
+from paceline.strategies.core.state import to_bytes
 from paceline.strategies.sync.parameter_server import ParameterServer
 
 pytestmark = pytest.mark.dist

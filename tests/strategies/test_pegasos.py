@@ -11,10 +11,10 @@ from torch import Tensor, nn
 
 from paceline.batches import lone
 from paceline.engine import prepare, run
-from paceline.strategies.errors import LayoutError
+from paceline.strategies.core.errors import LayoutError
+from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.optimizers.pegasos import Pegasos, norms
 from paceline.strategies.optimizers.sgd_free_biases import SGDFreeBiases
-from paceline.strategies.state import from_bytes, to_bytes
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.losses import Hinge
 from paceline.tasks.partition import Shuffled

@@ -28,8 +28,8 @@ from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from paceline.strategies import LayoutError
-from paceline.strategies.balance import balanced
-from paceline.strategies.base import Batch
+from paceline.strategies.core.balance import balanced
+from paceline.strategies.core.batch import Batch
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.pipelining.blocks import blocks_of
 from paceline.strategies.pipelining.chunks import Chunks, weights_of

@@ -7,9 +7,9 @@ from oracles import FEATURES, Case, Plan, adam, deep64, distance, identical, mlp
 from torch import nn
 
 from paceline import engine
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.errors import ConfigError
+from paceline.strategies.core.errors import LayoutError
 from paceline.strategies.deepspeed_pipeline import DeepSpeedPipeline
-from paceline.strategies.errors import LayoutError
 from paceline.strategies.external.deepspeed_stages import most_held
 from paceline.strategies.sync.bsp import BSP
 

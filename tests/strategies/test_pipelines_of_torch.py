@@ -6,8 +6,8 @@ from fabrics import FABRICS
 from oracles import Case, Plan, adam, deep64, identical, serial, train
 
 from paceline import engine
-from paceline.engine.errors import ConfigError
-from paceline.strategies.errors import LayoutError
+from paceline.engine.base.errors import ConfigError
+from paceline.strategies.core.errors import LayoutError
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.torch_pipelining import TorchPipelining
 

@@ -25,15 +25,15 @@ from oracles import (
 from scipy import stats
 
 from paceline.engine import plan, prepare, run
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.errors import ConfigError
+from paceline.exchange.privacy import DPSGD, Budget
+from paceline.exchange.privacy.accountant import epsilon_as_dealt, epsilon_of
+from paceline.exchange.privacy.per_sample import PerSample
+from paceline.exchange.seeded import generator
 from paceline.strategies import Strategy
-from paceline.strategies.base import payload
+from paceline.strategies.core.cost import payload
+from paceline.strategies.core.errors import LayoutError
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.errors import LayoutError
-from paceline.strategies.exchange.privacy import DPSGD, Budget
-from paceline.strategies.exchange.privacy.accountant import epsilon_as_dealt, epsilon_of
-from paceline.strategies.exchange.privacy.per_sample import PerSample
-from paceline.strategies.exchange.seeded import generator
 from paceline.strategies.single import Single
 from paceline.strategies.sync.bsp import BSP, NaiveBSP
 from paceline.tasks.poisson import PoissonPartition

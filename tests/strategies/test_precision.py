@@ -15,16 +15,16 @@ from torch import Tensor, nn
 
 from paceline.comm import Comm
 from paceline.engine import prepare, run
-from paceline.engine.build import assemble
-from paceline.engine.compose import compose
-from paceline.engine.errors import ConfigError, UntrainedError
-from paceline.engine.loop import seed_for
-from paceline.engine.results import load
-from paceline.strategies.base import state_of
-from paceline.strategies.errors import LayoutError, NotFiniteError
+from paceline.engine.api.results import load
+from paceline.engine.base.errors import ConfigError, UntrainedError
+from paceline.engine.config.compose import compose
+from paceline.engine.planning.build import assemble
+from paceline.engine.training.loop import seed_for
+from paceline.strategies.core.errors import LayoutError, NotFiniteError
+from paceline.strategies.core.foreseen import Foreseen
+from paceline.strategies.core.loss_scale import scaled_backward
+from paceline.strategies.core.state import state_of
 from paceline.strategies.precision import BFloat16, Float16, Float32, LossScale
-from paceline.strategies.precision.foreseen import Foreseen
-from paceline.strategies.precision.scaling import scaled_backward
 from paceline.verify.check import verify
 
 slow = pytest.mark.slow

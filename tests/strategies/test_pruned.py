@@ -24,10 +24,9 @@ from paceline.strategies import LayoutError
 from paceline.strategies.adapt import Held, Pruned
 from paceline.strategies.adapt.pruned import Pruning
 from paceline.strategies.adapt.smallest import smallest
-from paceline.strategies.base import load_state, state_of
+from paceline.strategies.core.state import from_bytes, load_state, state_of, to_bytes
 from paceline.strategies.optimizers.muon import Muon
 from paceline.strategies.single import LocalUpdate
-from paceline.strategies.state import from_bytes, to_bytes
 
 STEPS = 5  # of a training
 SMALL = (

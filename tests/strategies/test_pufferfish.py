@@ -13,12 +13,12 @@ from torch import Tensor, nn
 from whole_runs import trained
 
 from paceline.engine import prepare
-from paceline.engine.build import assemble
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.planning.build import assemble
 from paceline.strategies import LayoutError
 from paceline.strategies.adapt import Adapt, Pufferfish
 from paceline.strategies.adapt.pufferfish import Factored, factors, product
-from paceline.strategies.base import state_of
+from paceline.strategies.core.state import state_of
 from paceline.verify.check import verify
 
 SMALL = ("tracking=none", "data.limit=64", "batch_size=8", "steps=5", "evaluate.every=1000", "checkpoint.every=0")
@@ -317,7 +317,7 @@ def test_a_run_that_is_resumed_before_at_or_after_the_change_is_the_same_bits(he
 @pytest.mark.dist
 @pytest.mark.slow
 def test_a_checkpoint_says_which_model_it_has_and_the_end_is_one_that_any_run_takes(here, fork_server) -> None:
-    from paceline.engine.checkpoint import read_manifest
+    from paceline.engine.base.checkpoint import read_manifest
 
     trained(*ON_MLP, "hardware.workers=2", "checkpoint.every_steps=1", "checkpoint.keep=5", name="kept")
     phases = [read_manifest(Path(f"runs/kept/checkpoints/step-{step:08d}")).phase for step in (1, 2, 3, 5)]

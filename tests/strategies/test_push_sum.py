@@ -8,7 +8,7 @@ from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor
 
 from paceline.strategies import LayoutError
-from paceline.strategies.base import World
+from paceline.strategies.core.cost import World
 from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.push_sum import WEIGHT, PushSum
 

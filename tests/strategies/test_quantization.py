@@ -10,9 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.strategies.errors import NotFiniteError
-from paceline.strategies.exchange.compress import QSGD, Compressor, TernGrad, UnreadableError, Vector
-from paceline.strategies.exchange.compress.rounding import floor_of_sum, generator, uniform
+from paceline.exchange.compress import QSGD, Compressor, TernGrad, UnreadableError, Vector
+from paceline.exchange.compress.rounding import floor_of_sum, generator, uniform
+from paceline.strategies.core.errors import NotFiniteError
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 RULES: dict[str, Compressor] = {

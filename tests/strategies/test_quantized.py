@@ -16,7 +16,7 @@ from paceline.engine import prepare
 from paceline.strategies import LayoutError
 from paceline.strategies.adapt import Quantized
 from paceline.strategies.adapt.quantized import Kind, quantized
-from paceline.strategies.base import state_of
+from paceline.strategies.core.state import state_of
 
 KINDS: tuple[Kind, ...] = ("int8", "int4", "ternary", "binary")
 SMALL = (

@@ -4,7 +4,7 @@ from itertools import permutations
 
 import torch
 
-from paceline.strategies.exchange.rank_order import RankOrderedSum
+from paceline.exchange.rank_order import RankOrderedSum
 
 ROWS = [torch.tensor([1e8, 0.1]), torch.tensor([1.0, 0.2]), torch.tensor([-1e8, 0.3]), torch.tensor([3.0, 0.7])]
 WEIGHTS = [0.3, 0.1, 0.3, 0.3]

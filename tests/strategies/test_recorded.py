@@ -5,9 +5,7 @@ import torch
 from torch import Tensor
 
 from paceline.comm import Comm, Work
-from paceline.strategies import LayoutError
-from paceline.strategies.base import Traffic, World
-from paceline.strategies.exchange.collectives import (
+from paceline.exchange.collectives import (
     Collective,
     Fabric,
     HalvingDoubling,
@@ -17,8 +15,10 @@ from paceline.strategies.exchange.collectives import (
     Star,
     Tree,
 )
-from paceline.strategies.exchange.collectives.base import Members, OnceWaitedFor, Phase
-from paceline.strategies.exchange.collectives.recorded import record
+from paceline.exchange.collectives.base import Members, OnceWaitedFor, Phase
+from paceline.exchange.collectives.recorded import record
+from paceline.strategies import LayoutError
+from paceline.strategies.core.cost import Traffic, World
 
 OF_MESSAGES = [Ring, RecursiveDoubling, HalvingDoubling, Tree, Star]
 

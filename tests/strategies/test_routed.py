@@ -16,10 +16,11 @@ from torch import Tensor, nn
 
 from paceline import engine
 from paceline.batches import lone
-from paceline.engine import experts
-from paceline.engine.errors import ConfigError, WorkerFailedError
+from paceline.engine.base.errors import ConfigError, WorkerFailedError
+from paceline.engine.features import experts
 from paceline.strategies import LayoutError
-from paceline.strategies.base import World, load_state, state_of
+from paceline.strategies.core.cost import World
+from paceline.strategies.core.state import load_state, state_of
 from paceline.strategies.sync.routed import Experts, Routed, state_of_expert, state_of_experts
 from paceline.tasks.clusters import Clusters, centres_of
 from paceline.tasks.data.digits import Digits

@@ -18,16 +18,17 @@ from worker_processes import WorkerError
 
 from paceline.batches import lone
 from paceline.engine import plan, prepare, run
-from paceline.engine.errors import ConfigError
-from paceline.strategies.base import Batch, World
-from paceline.strategies.errors import LayoutError, MissingToolError
-from paceline.strategies.exchange.attack import SignFlip
-from paceline.strategies.exchange.participation import sampled
-from paceline.strategies.exchange.privacy import DPFedAvg
-from paceline.strategies.exchange.secure import Bonawitz, primitives
-from paceline.strategies.exchange.secure.fixed_point import FixedPoint
-from paceline.strategies.exchange.secure.protocol import SecureError
-from paceline.strategies.exchange.server import ServerSGD
+from paceline.engine.base.errors import ConfigError
+from paceline.exchange.attack import SignFlip
+from paceline.exchange.participation import sampled
+from paceline.exchange.privacy import DPFedAvg
+from paceline.exchange.secure import Bonawitz, primitives
+from paceline.exchange.secure.fixed_point import FixedPoint
+from paceline.exchange.secure.protocol import SecureError
+from paceline.exchange.server import ServerSGD
+from paceline.strategies.core.batch import Batch
+from paceline.strategies.core.cost import World
+from paceline.strategies.core.errors import LayoutError, MissingToolError
 from paceline.strategies.sync.fedavg import FedAvg
 from paceline.tasks.partition import OwnedPartition
 from paceline.tracking.summaries import row_of

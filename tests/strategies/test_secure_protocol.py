@@ -12,10 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from paceline.strategies.errors import NotFiniteError
-from paceline.strategies.exchange.secure.fixed_point import FixedPoint
-from paceline.strategies.exchange.secure.primitives import Identity, agreed, public_of, stream
-from paceline.strategies.exchange.secure.protocol import (
+from paceline.exchange.secure.fixed_point import FixedPoint
+from paceline.exchange.secure.primitives import Identity, agreed, public_of, stream
+from paceline.exchange.secure.protocol import (
     Client,
     Opened,
     Opening,
@@ -25,7 +24,8 @@ from paceline.strategies.exchange.secure.protocol import (
     _consistent,
     client_bytes,
 )
-from paceline.strategies.exchange.secure.shamir import SECRET, SHARE, join, split
+from paceline.exchange.secure.shamir import SECRET, SHARE, join, split
+from paceline.strategies.core.errors import NotFiniteError
 
 slow = pytest.mark.slow
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from paceline.strategies.exchange.seeded import generator
+from paceline.exchange.seeded import generator
 
 
 def test_what_is_said_decides_the_numbers_and_where_one_word_ends_counts() -> None:

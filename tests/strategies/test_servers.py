@@ -14,14 +14,14 @@ from served import UNEVEN, Paced, pace, random_seconds, run
 
 from paceline import engine
 from paceline.comm import PeerLostError
-from paceline.engine.errors import ConfigError
-from paceline.strategies.base import World
-from paceline.strategies.errors import LayoutError, TooFewClientsError
-from paceline.strategies.exchange.aggregate import Median
-from paceline.strategies.exchange.compress import TopK
-from paceline.strategies.exchange.pushing import HEADER
-from paceline.strategies.exchange.server_shards import shards_of
-from paceline.strategies.state import from_bytes, to_bytes
+from paceline.engine.base.errors import ConfigError
+from paceline.exchange.aggregate import Median
+from paceline.exchange.compress import TopK
+from paceline.exchange.pushing import HEADER
+from paceline.exchange.server_shards import shards_of
+from paceline.strategies.core.cost import World
+from paceline.strategies.core.errors import LayoutError, TooFewClientsError
+from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.sync.downpour import Downpour
 from paceline.strategies.sync.parameter_server import ParameterServer
 from paceline.strategies.sync.ssp import SSP

@@ -9,8 +9,8 @@ from torch import Tensor
 
 from paceline.comm import Comm, PeerLostError, Work
 from paceline.comm.ledger import Ledger
-from paceline.strategies.exchange.serving import Serving
-from paceline.strategies.state import recv_state
+from paceline.exchange.serving import Serving
+from paceline.strategies.core.state import recv_state
 
 WORKERS = 4  # and a server, whose rank is 4
 

@@ -31,14 +31,14 @@ from oracles import (
 from torch import Tensor, nn
 
 from paceline.engine import prepare, run
-from paceline.engine.errors import ConfigError
-from paceline.strategies.base import World, payload
+from paceline.engine.base.errors import ConfigError
+from paceline.exchange.elementwise import check_elementwise
+from paceline.exchange.sharded_gradients import lay_out
+from paceline.strategies.core.cost import World, payload
+from paceline.strategies.core.errors import LayoutError
+from paceline.strategies.core.state import to_bytes
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.errors import LayoutError
-from paceline.strategies.exchange.elementwise import check_elementwise
-from paceline.strategies.exchange.sharded_gradients import lay_out
 from paceline.strategies.pipeline import Pipeline
-from paceline.strategies.state import to_bytes
 from paceline.strategies.sync.bsp import BSP, NaiveBSP
 
 pytestmark = pytest.mark.dist

@@ -13,10 +13,8 @@ from oracles import Plan as Training
 from replicas import Life, Replica, flat, live
 from torch import Tensor
 
-from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.errors import NotFiniteError
-from paceline.strategies.exchange.channel import Channel
-from paceline.strategies.exchange.compress import (
+from paceline.exchange.channel import Channel
+from paceline.exchange.compress import (
     BFloat16,
     Compressor,
     EFSignSGD,
@@ -26,7 +24,9 @@ from paceline.strategies.exchange.compress import (
     UnreadableError,
     Vector,
 )
-from paceline.strategies.exchange.compress.packing import pack, packed_bytes, unpack
+from paceline.exchange.compress.packing import pack, packed_bytes, unpack
+from paceline.strategies.core.errors import NotFiniteError
+from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.parameter_server import ParameterServer
 

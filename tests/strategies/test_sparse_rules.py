@@ -9,9 +9,8 @@ import torch
 from coding import Nobody, flat_vector, round_trip, slot_of, totalled
 from torch import Tensor, nn
 
-from paceline.strategies.errors import LayoutError, NotFiniteError
-from paceline.strategies.exchange.channel import Channel
-from paceline.strategies.exchange.compress import (
+from paceline.exchange.channel import Channel
+from paceline.exchange.compress import (
     DGC,
     Compressor,
     DeMo,
@@ -22,9 +21,10 @@ from paceline.strategies.exchange.compress import (
     UnreadableError,
     Vector,
 )
-from paceline.strategies.exchange.compress.demo import dct, restored, tiles_of, transformed
-from paceline.strategies.exchange.compress.places import pack_places, unpack_places
-from paceline.strategies.exchange.compress.randomk import places_of
+from paceline.exchange.compress.demo import dct, restored, tiles_of, transformed
+from paceline.exchange.compress.places import pack_places, unpack_places
+from paceline.exchange.compress.randomk import places_of
+from paceline.strategies.core.errors import LayoutError, NotFiniteError
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 SHAPES = ((6, 10), (7,), (4, 3, 2, 2), (), (0, 3))

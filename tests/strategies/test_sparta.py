@@ -9,7 +9,7 @@ from torch import Tensor
 
 from paceline.engine import prepare
 from paceline.strategies import LayoutError
-from paceline.strategies.base import World
+from paceline.strategies.core.cost import World
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.sync.sparta import Sparta, drawn
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from oracles import ROUNDING, Case, distance, identical, mlp, serial
 from served import Paced, pace, random_seconds, run
 
-from paceline.strategies.exchange.clocks import Clocks
-from paceline.strategies.state import to_bytes
+from paceline.exchange.clocks import Clocks
+from paceline.strategies.core.state import to_bytes
 from paceline.strategies.sync.downpour import Downpour
 from paceline.strategies.sync.ssp import SSP
 

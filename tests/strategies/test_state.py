@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.strategies.state import from_bytes, recv_state, to_bytes, to_messages
+from paceline.strategies.core.state import from_bytes, recv_state, to_bytes, to_messages
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
 

@@ -9,10 +9,10 @@ from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor, nn
 
 from paceline.engine import prepare
+from paceline.exchange.collectives.ring import Ring
+from paceline.exchange.compress import BFloat16, Compressor, EFSignSGD, TopK
 from paceline.strategies import LayoutError
-from paceline.strategies.base import World
-from paceline.strategies.exchange.collectives.ring import Ring
-from paceline.strategies.exchange.compress import BFloat16, Compressor, EFSignSGD, TopK
+from paceline.strategies.core.cost import World
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.sync.streaming_diloco import StreamingDiLoCo, first_step, fragments_of
 

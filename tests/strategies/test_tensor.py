@@ -11,14 +11,14 @@ from torch import nn
 
 from paceline.comm import Comm
 from paceline.engine import prepare
-from paceline.engine.build import assemble
-from paceline.engine.evaluations import Evaluations
-from paceline.engine.launchers.virtual import cluster_of
-from paceline.engine.launchers.virtual import run as run_virtual
+from paceline.engine.launch.virtual import cluster_of
+from paceline.engine.launch.virtual import run as run_virtual
+from paceline.engine.planning.build import assemble
+from paceline.engine.training.evaluations import Evaluations
+from paceline.exchange.collectives import Fabric, Ring
+from paceline.exchange.compress import BFloat16, TopK
 from paceline.strategies import LayoutError, World
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.exchange.collectives import Fabric, Ring
-from paceline.strategies.exchange.compress import BFloat16, TopK
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.easgd import EASGD

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from paceline.comm import Comm
 from paceline.strategies import Batch
-from paceline.strategies.base import BeforeBackward
+from paceline.strategies.core.batch import BeforeBackward
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.tensor import TensorParallel
 from paceline.strategies.tensor_parallel.draws import Draws

@@ -6,7 +6,7 @@ from oracles import Plan, distance, identical, serial, train
 from tensor_cases import PLACES, WIDTH, gpt, tokens
 from torch import nn
 
-from paceline.engine import memory
+from paceline.engine.base import memory
 from paceline.strategies import LayoutError
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.local_sgd import LocalSGD

@@ -10,11 +10,11 @@ from tensor_cases import PLACES, VOCABULARY, WIDTH, gpt, tokens
 from torch import nn
 
 from paceline.comm import Comm
+from paceline.exchange.collectives import Fabric, Ring
+from paceline.exchange.collectives.base import added
 from paceline.strategies import LayoutError, World
-from paceline.strategies.base import state_of
-from paceline.strategies.exchange.collectives import Fabric, Ring
-from paceline.strategies.exchange.collectives.base import added
-from paceline.strategies.placements import dims_of, entries, joined
+from paceline.strategies.core.placements import dims_of, entries, joined
+from paceline.strategies.core.state import state_of
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.tensor import TensorParallel
 from paceline.strategies.tensor_parallel.find import vocabulary_of

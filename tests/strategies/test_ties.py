@@ -10,7 +10,7 @@ from oracles import FEATURES, ROUNDING, Case, Plan, distance, identical, serial,
 from torch import Tensor, nn
 
 from paceline import engine
-from paceline.engine.checkpoint import read_parameters
+from paceline.engine.base.checkpoint import read_parameters
 from paceline.strategies import LayoutError
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.single import LocalUpdate

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from paceline.strategies.exchange.topology import neighbours, out_degree
+from paceline.exchange.topology import neighbours, out_degree
 
 BALANCED = ["ring", "exponential", "one_peer_exponential", "matching"]
 TOPOLOGIES = [*BALANCED, "one_peer_and_random"]

@@ -6,8 +6,8 @@ import torch
 from torch import nn
 
 from paceline import engine
-from paceline.engine.errors import ConfigError
-from paceline.strategies.errors import LayoutError
+from paceline.engine.base.errors import ConfigError
+from paceline.strategies.core.errors import LayoutError
 from paceline.strategies.torch_fsdp import TorchFSDP, block_modules, grouped
 
 EVERYWHERE = ["tracking=none", "optimizer=adam", "hardware.threads=1", "checkpoint.every=0", "evaluate.every=100"]

@@ -10,9 +10,9 @@ from oracles import CLASSES, FEATURES, Case, Plan, adam, identical, momentum, tr
 from torch import nn
 
 from paceline import engine
-from paceline.strategies.errors import LayoutError
+from paceline.strategies.core.errors import LayoutError
+from paceline.strategies.core.state import to_bytes
 from paceline.strategies.external.zero_redundancy import shares_of
-from paceline.strategies.state import to_bytes
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.torch_ddp import TorchDDP
 

@@ -11,13 +11,13 @@ from torch import Tensor
 
 from paceline.comm import MessageError
 from paceline.comm.virtual import VirtualComm
-from paceline.engine.build import assemble
-from paceline.engine.launchers.virtual import cluster_of, run
-from paceline.engine.session import prepare
-from paceline.strategies.exchange.aggregate import Median
-from paceline.strategies.exchange.channel import Channel
-from paceline.strategies.exchange.compress import Dense, TopK, Vector
-from paceline.strategies.exchange.joining import Joining
+from paceline.engine.api.session import prepare
+from paceline.engine.launch.virtual import cluster_of, run
+from paceline.engine.planning.build import assemble
+from paceline.exchange.aggregate import Median
+from paceline.exchange.channel import Channel
+from paceline.exchange.compress import Dense, TopK, Vector
+from paceline.exchange.joining import Joining
 from paceline.tracking.run_directory import RunDirectory
 
 LIAR = 4  # of five replicas

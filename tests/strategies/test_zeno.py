@@ -8,9 +8,9 @@ from oracles import Case, Plan, mlp64, momentum, train
 from replicas import Replica, flat
 
 from paceline.engine import prepare, run
+from paceline.exchange.aggregate import ZenoPlusPlus
+from paceline.exchange.attack import Constant, Seen, SignFlip
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.exchange.aggregate import ZenoPlusPlus
-from paceline.strategies.exchange.attack import Constant, Seen, SignFlip
 from paceline.strategies.sync.downpour import Downpour
 
 pytestmark = pytest.mark.dist

@@ -10,7 +10,7 @@ from needs import needs_compiler
 
 from paceline import engine
 from paceline.engine import prepare
-from paceline.strategies.errors import LayoutError
+from paceline.strategies.core.errors import LayoutError
 from paceline.strategies.torch_fsdp import TorchFSDP
 from paceline.strategies.zero import Zero
 

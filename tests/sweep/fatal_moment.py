@@ -68,7 +68,7 @@ def file_named(*names: str) -> Chosen:
 
 def training(hit: Count) -> None:
     """At a random time within a run."""
-    from paceline.engine.crew import Crew
+    from paceline.engine.launch.crew import Crew
 
     original = Crew.watch
 

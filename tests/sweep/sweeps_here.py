@@ -6,7 +6,7 @@ from typing import Any
 
 from short_runs import HERE
 
-from paceline.sweep.definition import define
+from paceline.sweep.define import define
 from paceline.sweep.directory import open_sweep
 from paceline.sweep.study import Done, Trial
 from paceline.sweep.sweeper import Sweeper

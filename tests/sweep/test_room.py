@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.engine.session import prepare
+from paceline.engine.api.session import prepare
 from paceline.sweep.sweeper import Room, _wants, visible_devices
 from paceline.tracking.run_directory import RunDirectory
 
@@ -76,7 +76,7 @@ def test_gpus_are_those_that_this_process_sees(
 def test_the_workers_of_a_trial_see_its_gpus_alone(tmp_path: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = replace(prepare(["tracking=none"]), devices="2,3")
     directory = RunDirectory.create(tmp_path, "trial")
-    from paceline.engine import worker_process  # after the launchers, which import it
+    from paceline.engine.launch import worker_process  # after the launchers, which import it
 
     told = worker_process.told_of(prepared.assignment(directory, prepared.plan()), 2, None)  # pyright: ignore
     assert told["devices"] == "2,3"

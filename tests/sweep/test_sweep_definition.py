@@ -11,11 +11,12 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 from sweep_files import COMMAND, parameter, schema, written
 
-from paceline.engine.compose import sweep_values
-from paceline.engine.errors import ConfigError
-from paceline.engine.grammar import as_override
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.base.grammar import as_override
+from paceline.engine.config.compose import sweep_values
 from paceline.sweep import definition as sweeps
-from paceline.sweep.definition import Definition, EarlyTermination, Range, Values, define, from_dict
+from paceline.sweep.define import define
+from paceline.sweep.definition import Definition, EarlyTermination, Range, Values, from_dict
 
 # -- Hydra's grammar
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from paceline import engine
-from paceline.sweep.definition import define
+from paceline.sweep.define import define
 from paceline.sweep.preview import plan_point
 
 CLUSTER = ("hardware=virtual", "hardware.workers=4", "hardware.workers_per_host=1", "hardware/network=ethernet_1g")

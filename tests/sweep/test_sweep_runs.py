@@ -15,9 +15,10 @@ import pytest
 import yaml
 from process_table import until
 
-from paceline.engine.errors import ConfigError, DivergedError, InterruptedRunError, WorkerFailedError
-from paceline.engine.session import Prepared, Result
-from paceline.sweep.definition import EarlyTermination, define
+from paceline.engine.api.session import Prepared, Result
+from paceline.engine.base.errors import ConfigError, DivergedError, InterruptedRunError, WorkerFailedError
+from paceline.sweep.define import define
+from paceline.sweep.definition import EarlyTermination
 from paceline.sweep.directory import open_sweep
 from paceline.sweep.study import Done, Trial
 from paceline.sweep.sweeper import Sweeper, run_name

@@ -7,8 +7,9 @@ from typing import Any
 import pytest
 from sweep_files import COMMAND, SWEPT, parameter, schema, written
 
-from paceline.engine.errors import ConfigError
-from paceline.sweep.definition import EarlyTermination, Range, Values, define, from_dict
+from paceline.engine.base.errors import ConfigError
+from paceline.sweep.define import define
+from paceline.sweep.definition import EarlyTermination, Range, Values, from_dict
 from paceline.sweep.directory import _check_same
 from paceline.sweep.schema import from_schema
 

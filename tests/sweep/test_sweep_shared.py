@@ -15,8 +15,9 @@ from process_table import MARK, until
 from short_runs import HERE, START, clean_environment
 from sweeps_here import SMALL, Noted, sweep
 
-from paceline.engine.errors import ConfigError, MachineError
-from paceline.sweep.definition import Definition, Values, define
+from paceline.engine.base.errors import ConfigError, MachineError
+from paceline.sweep.define import define
+from paceline.sweep.definition import Definition, Values
 from paceline.sweep.quiet import quiet
 from paceline.sweep.study import Done, create, reopen
 from paceline.tracking.errors import StorageError

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from paceline.engine.errors import ConfigError, MachineError
-from paceline.sweep.definition import Definition, EarlyTermination, Range, Values, define
+from paceline.engine.base.errors import ConfigError, MachineError
+from paceline.sweep.define import define
+from paceline.sweep.definition import Definition, EarlyTermination, Range, Values
 from paceline.sweep.directory import open_sweep
 from paceline.sweep.study import SamplerName, Study, Trial, create, sample
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from paceline import engine
 from paceline.batches import lone
-from paceline.engine.errors import ConfigError
+from paceline.engine.base.errors import ConfigError
 from paceline.tasks.base import Data, Split
 from paceline.tasks.checks import load_checked
 from paceline.tasks.data import images

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.batches import Fields, lone, tensors_of
-from paceline.strategies.loss import is_mean_cross_entropy
+from paceline.strategies.core.loss import is_mean_cross_entropy
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.evaluation import evaluate

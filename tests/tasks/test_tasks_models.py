@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.batches import lone
-from paceline.engine import memory
+from paceline.engine.base import memory
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.losses.cross_entropy import cross_entropy

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from paceline.engine.errors import ConfigError
-from paceline.engine.experiment import Choice
-from paceline.engine.targets import build
+from paceline.engine.base.errors import ConfigError
+from paceline.engine.config.experiment import Choice
+from paceline.engine.config.targets import build
 from paceline.tasks.base import Data
 from paceline.tasks.checks import load_checked
 from paceline.tasks.errors import PartitionError, TaskConfigError

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+from paceline.tracking.run_data import RunData, Swept
 from paceline.tracking.run_directory import RunDirectory
-from paceline.tracking.sources import RunData, Swept
 
 
 def summary(name: str = "base", **changes: Any) -> dict[str, Any]:

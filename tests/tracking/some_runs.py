@@ -4,7 +4,7 @@ import math
 import random
 from typing import Any
 
-from paceline.tracking.sources import RunData, Swept
+from paceline.tracking.run_data import RunData, Swept
 
 KINDS = ("parameters", "gradients", "optimizer", "activations", "buffers")
 

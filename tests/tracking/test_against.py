@@ -18,7 +18,8 @@ from paceline.tracking.figures.built import check, sheet_of, usable
 from paceline.tracking.figures.request import Request, in_description
 from paceline.tracking.figures.spec import Against
 from paceline.tracking.pictures import write_pictures
-from paceline.tracking.sources import RunData, gather
+from paceline.tracking.run_data import RunData
+from paceline.tracking.sources import gather
 
 
 def run(sync: str, workers: int, seed: int, time: float | None, **more: Any) -> RunData:

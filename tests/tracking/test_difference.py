@@ -7,8 +7,9 @@ import pytest
 
 from paceline.tracking.difference import Pair, difference
 from paceline.tracking.errors import CorruptRunError
+from paceline.tracking.run_data import RunData
 from paceline.tracking.run_directory import RunDirectory
-from paceline.tracking.sources import RunData, from_directory
+from paceline.tracking.sources import from_directory
 
 
 def made(root: Path, name: str, lr: float, accuracy: float | None, torch: str, **summary: Any) -> RunDirectory:

@@ -8,7 +8,7 @@ from recorded import config, data
 
 from paceline.tracking.compare import Request, render, table
 from paceline.tracking.differing import differing
-from paceline.tracking.sources import RunData, Swept
+from paceline.tracking.run_data import RunData, Swept
 
 
 def pipelined(schedule: str, lr: float = 0.1, **top: Any) -> dict[str, Any]:

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from some_runs import recorded
 
-from paceline.tracking import display, frames, progress
+from paceline.tracking import display, frames
 from paceline.tracking.errors import MissingPackageError, TableError
 from paceline.tracking.notebook import Cell
-from paceline.tracking.sources import RunData
+from paceline.tracking.run_data import RunData
+from paceline.tracking.shown_progress import progress
 
 STEP = {"kind": "step", "epoch": 0.5, "samples_per_second": 100.0, "step_time": 0.1}
 EVALUATION = {"kind": "evaluation", "step": 2, "epoch": 1.0, "accuracy": 0.5, "loss": 1.5, "time": 0.25}
@@ -135,9 +136,9 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Handle:
 def test_a_notebook_gets_one_line_in_place_and_a_terminal_of_ipython_does_not(
     handle: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert isinstance(progress.progress(Path("run")), Cell)
+    assert isinstance(progress(Path("run")), Cell)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace()))
-    assert not isinstance(progress.progress(Path("run")), Cell)
+    assert not isinstance(progress(Path("run")), Cell)
 
 
 def test_the_line_says_how_far_it_is_and_is_not_updated_all_the_time(handle: Handle) -> None:

@@ -11,7 +11,7 @@ from paceline.tracking.compare import Request, find, render, rows, table
 from paceline.tracking.derived import dollars
 from paceline.tracking.errors import TableError
 from paceline.tracking.groups import Entry, grouped, mean
-from paceline.tracking.sources import RunData, Swept
+from paceline.tracking.run_data import RunData, Swept
 
 ACCURACIES = [0.9, 0.91, 0.95]
 
@@ -81,7 +81,7 @@ def test_any_other_difference_keeps_runs_apart(other):
     assert [row["run"] for row in shown] == ["base", "other"] and "n" not in shown[0]
 
 
-def chosen(name: str, target: str = "paceline.engine.stragglers.NoStragglers", **knobs) -> dict:
+def chosen(name: str, target: str = "paceline.engine.fabrics.stragglers.NoStragglers", **knobs) -> dict:
     return {"stragglers": {"name": name, "target": target, "knobs": knobs}}
 
 

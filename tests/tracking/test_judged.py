@@ -10,7 +10,7 @@ from some_runs import recorded
 
 from paceline.tracking.compare import rows
 from paceline.tracking.judged import best_first, metric_of
-from paceline.tracking.sources import RunData, Swept
+from paceline.tracking.run_data import RunData, Swept
 
 
 def swept(directory: Path, metric: Any = "throughput", count: int = 2) -> list[RunData]:

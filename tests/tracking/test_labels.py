@@ -6,7 +6,7 @@ import pytest
 from recorded import data
 
 from paceline.tracking.labels import labels
-from paceline.tracking.sources import RunData, Swept
+from paceline.tracking.run_data import RunData, Swept
 
 
 def at(path: str, name: str | None = None) -> RunData:

@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from paceline.engine.meters import Report, _throughput
-from paceline.tracking.progress import Lines, Speed, progress
+from paceline.engine.training.meters import Report, _throughput
+from paceline.tracking.progress import Lines, Speed
+from paceline.tracking.shown_progress import progress
 from paceline.tracking.view import LiveView, View
 
 START = {
@@ -175,7 +176,7 @@ def test_a_line_of_the_launcher_stands_above_the_view_and_the_cursor_is_never_hi
 
 def test_rich_is_not_imported_without_a_terminal():
     script = (
-        "import io, sys; from paceline.tracking.progress import progress; progress('runs/a', io.StringIO());"
+        "import io, sys; from paceline.tracking.shown_progress import progress; progress('runs/a', io.StringIO());"
         "print('rich' in sys.modules)"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)

@@ -14,7 +14,7 @@ from paceline.tracking.compare import table
 from paceline.tracking.figures.request import Request
 from paceline.tracking.groups import mean
 from paceline.tracking.report import write_report
-from paceline.tracking.sources import RunData, Swept
+from paceline.tracking.run_data import RunData, Swept
 
 pytestmark = [pytest.mark.browser, needs_chromium]
 

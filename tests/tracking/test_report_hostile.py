@@ -12,7 +12,7 @@ from test_report_schedules import schedule
 
 from paceline.tracking.report import write_report
 from paceline.tracking.report.pictures import MOST
-from paceline.tracking.sources import RunData, Swept
+from paceline.tracking.run_data import RunData, Swept
 from paceline.tracking.text import shown
 
 pytestmark = [pytest.mark.browser, needs_chromium]

@@ -28,8 +28,9 @@ from paceline.tracking.report import write_report
 from paceline.tracking.report.document import document, flat
 from paceline.tracking.report.page import data_block
 from paceline.tracking.report.verdict import verdicts
+from paceline.tracking.run_data import RunData, Swept
 from paceline.tracking.run_directory import RunDirectory
-from paceline.tracking.sources import RunData, Swept, from_directory
+from paceline.tracking.sources import from_directory
 from paceline.tracking.text import plain, shown
 
 # -- curves

@@ -11,7 +11,7 @@ from paceline.tracking.errors import StorageError
 from paceline.tracking.figures.palette import LIGHT, look
 from paceline.tracking.pictures import write_pictures
 from paceline.tracking.report.document import document
-from paceline.tracking.sources import RunData, Swept
+from paceline.tracking.run_data import RunData, Swept
 
 NAMES = ["accuracy-time", "accuracy-epochs", "accuracy-bytes", "throughput", "step-time", "memory", "bytes"]
 

@@ -20,7 +20,8 @@ from paceline.tracking.figures.palette import DARK, LIGHT
 from paceline.tracking.prediction import seconds_by_part
 from paceline.tracking.report import write_report
 from paceline.tracking.report.document import document
-from paceline.tracking.sources import RunData, Swept, from_directory
+from paceline.tracking.run_data import RunData, Swept
+from paceline.tracking.sources import from_directory
 
 SVG = "{http://www.w3.org/2000/svg}"
 HELD = {"parameters": 100, "gradients": 90, "optimizer": 80, "activations": 70, "buffers": 10}

@@ -13,8 +13,8 @@ from paceline.tracking import columns, selection
 from paceline.tracking.columns import COLUMNS
 from paceline.tracking.compare import Request, column_keys, render, table
 from paceline.tracking.errors import TableError
+from paceline.tracking.run_data import RunData, Swept
 from paceline.tracking.selection import configured, mark_front
-from paceline.tracking.sources import RunData, Swept
 
 WANDB = RunData("w", {"name": "w", "status": "completed"}, {"lr": 0.5, "net": {"kind": "mlp"}}, [], None, None,
                 {"val/f1": 0.7, "a/b": 3, "odd name": "x"})  # fmt: skip

@@ -15,8 +15,9 @@ from paceline.tracking import files, run_directory, summaries
 from paceline.tracking.compare import Request, render, rows, table
 from paceline.tracking.errors import CorruptRunError, RunNameError
 from paceline.tracking.files import open_regular
+from paceline.tracking.run_data import Swept
 from paceline.tracking.run_directory import RunDirectory
-from paceline.tracking.sources import Swept, every, gather, sweep_names
+from paceline.tracking.sources import every, gather, sweep_names
 from paceline.tracking.wandb_datastore import read
 
 

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from needs import needs_mlflow, needs_tensorboard
 
-from paceline.engine.compose import compose
-from paceline.engine.overrides import overrides_of
+from paceline.engine.config.compose import compose
+from paceline.engine.config.overrides import overrides_of
 from paceline.tracking import imports
 from paceline.tracking.errors import TrackerMissingError, TrackingConfigError
 from paceline.tracking.helper import HelperMirror

@@ -7,7 +7,8 @@ from torch import Tensor, nn
 
 from paceline.comm import Comm
 from paceline.strategies import Batch, Cost, World
-from paceline.strategies.base import BeforeBackward, Loss
+from paceline.strategies.core.batch import BeforeBackward
+from paceline.strategies.core.loss import Loss
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.bsp import NaiveBSP
 

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from paceline.engine.errors import ConfigError
-from paceline.strategies.errors import LayoutError
+from paceline.engine.base.errors import ConfigError
+from paceline.strategies.core.errors import LayoutError
 from paceline.verify import Verification, verify
 from paceline.verify.judge import Row
 

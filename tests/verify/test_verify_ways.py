@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 import pytest
 from annotated_types import Ge, Gt
 
-from paceline.engine.experiment import Choice
+from paceline.engine.config.experiment import Choice
 from paceline.verify.knobs import variants
 from paceline.verify.ways import choices, ways
 

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from paceline.comm import Comm
-from paceline.engine.layout import Layout
-from paceline.strategies.mesh import Mesh
+from paceline.engine.fabrics.layout import Layout
+from paceline.strategies.core.mesh import Mesh
 from paceline.wrap import Run, wrap
 from paceline.wrap.workers import Joined
 

@@ -11,7 +11,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Sampler, TensorDataset
 
 from paceline.comm import Comm
-from paceline.engine.errors import ChangedModelError, ConfigError
+from paceline.engine.base.errors import ChangedModelError, ConfigError
 from paceline.strategies import LayoutError
 from paceline.wrap import ScriptError
 from paceline.wrap.alike import plain_of

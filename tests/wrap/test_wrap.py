@@ -17,9 +17,9 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from paceline.comm import Comm
-from paceline.engine import checkpoint
-from paceline.engine.errors import ChangedModelError, ConfigError, DivergedError
-from paceline.engine.failures import exit_code_of
+from paceline.engine.base import checkpoint
+from paceline.engine.base.errors import ChangedModelError, ConfigError, DivergedError
+from paceline.engine.base.failures import exit_code_of
 from paceline.strategies import LayoutError
 from paceline.tracking.compare import render, rows
 from paceline.tracking.run_directory import RunDirectory

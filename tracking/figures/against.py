@@ -7,8 +7,8 @@ from typing import Any
 from ..columns import BY_KEY, unknown
 from ..errors import TableError
 from ..glossary import MEANINGS
+from ..run_data import RunData
 from ..selection import Names
-from ..sources import RunData
 from ..text import plain, shown
 from .facts import Plain, finite, is_modelled
 from .palette import look_of_points

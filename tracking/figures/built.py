@@ -8,7 +8,7 @@ from typing import Any
 
 from ..columns import BY_KEY, MEMORY_KINDS, TIMED, known
 from ..errors import TableError
-from ..sources import RunData
+from ..run_data import RunData
 from ..text import plain, shown
 from .against import against, unit_of
 from .curves import ACCURACY, R2, TEST_LOSS, TRAINING_LOSS, Curve, curves_of

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..evaluations import lived
-from ..sources import RunData
+from ..run_data import RunData
 from ..values import number
 
 TRAINING_LOSS, TEST_LOSS, ACCURACY, R2 = "training loss", "test loss", "accuracy", "r2"

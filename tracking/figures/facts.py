@@ -6,7 +6,7 @@ from ...conf.groups import BY_NAME
 from .. import compare
 from ..columns import MEMORY_KINDS
 from ..groups import Entry, grouped
-from ..sources import RunData
+from ..run_data import RunData
 from ..text import shown
 from ..values import number
 

@@ -9,8 +9,8 @@ from typing import Any
 from ..columns import nearest
 from ..errors import TableError
 from ..files import UnusableFileError, parse_yaml, read_text, read_yaml
+from ..run_data import SWEEP_FILE, RunData
 from ..run_directory import NAME
-from ..sources import SWEEP_FILE, RunData
 
 OPTION = "--figure"
 KEYS = ("x", "y", "line", "log", "name")

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from ..figures.request import Request
+from ..run_data import RunData
 from ..run_directory import write_atomically
-from ..sources import RunData
 
 __all__ = ["write_report"]
 

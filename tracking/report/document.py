@@ -16,7 +16,7 @@ from ..figures.request import Request
 from ..figures.spec import Lines, Sheet
 from ..groups import t975
 from ..rendering import for_people, is_too_short
-from ..sources import RunData
+from ..run_data import RunData
 from ..text import VALUE_CHARACTERS, plain, shown
 from .pictures import sections
 from .schedules import schedules

@@ -12,7 +12,7 @@ from ..drawn import adversarial, memory, steps, topologies
 from ..drawn.topologies import Cell
 from ..figures.facts import finite, is_modelled, section, seeds_of, trained
 from ..prediction import seconds_by_part
-from ..sources import RunData
+from ..run_data import RunData
 from ..text import shown
 
 MOST = 12  # runs that have pictures of their own in a section

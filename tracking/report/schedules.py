@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from ..drawn.schedule import as_svg
-from ..sources import RunData
+from ..run_data import RunData
 from ..text import shown
 
 MOST_DRAWN = 20_000  # passes in a report

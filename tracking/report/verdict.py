@@ -10,7 +10,7 @@ from ..evaluations import at_target
 from ..figures.facts import BROKEN, aim, bytes_of_a_step, name_of, trained
 from ..groups import Entry, grouped, seed_of
 from ..ranking import Setting, first, gap_of, order, rule_of
-from ..sources import RunData
+from ..run_data import RunData
 from ..text import shown
 from ..values import number
 

@@ -1,0 +1,1 @@
+"""What Python and the commands call: sessions, results, comparisons, advice."""

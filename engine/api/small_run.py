@@ -1,0 +1,96 @@
+"""A small real run of a choice on the virtual cluster, for its picture: sixteen workers, digits, a few steps."""
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...strategies import LayoutError
+from ..base.errors import ConfigError
+from ..base.signals import noted
+from .session import carry_out, prepare
+
+BASE = (
+    "hardware=virtual",
+    "hardware.workers=16",
+    "data=digits",
+    "model=mlp",
+    "batch_size=8",
+    "evaluate.every=1000",
+    "tracking=none",
+)
+FURTHER = (  # what a choice may need beside, of which the first that it takes is used
+    (),
+    ("optimizer.momentum=0",),
+    ("optimizer=adam",),
+    ("model=cnn",),
+    ("hardware.workers_per_host=4",),
+    ("hardware.workers_per_host=16",),
+    ("hardware.workers=1",),
+    ("average.unit=steps",),
+    ("adapt=pruned", "adapt.rounds=1"),
+    ("partition=clusters",),
+    ("sync=fedavg",),
+    ("privacy=dp_sgd",),
+    ("model=linear", "task=hinge", "task.multiclass=one_vs_rest"),
+)
+OF_PACES = "stragglers=lognormal"  # without which nobody would be late: for sync
+LEAST_STEPS, MOST_STEPS = 16, 130
+
+
+class NoPictureError(Exception):
+    """Why this choice is not run on the virtual cluster."""
+
+
+@dataclass(frozen=True)
+class SmallRun:
+    overrides: tuple[str, ...]  # that repeat it
+    trace: str  # the text of its trace (trace.py)
+    summary: dict[str, Any]
+
+
+def small_run(
+    choice: str, overrides: Sequence[str] = (), config_dir: Path | None = None, allowed: Sequence[str] = ()
+) -> SmallRun:
+    """`choice`: sync=ssp. Raises `NoPictureError`, or the error of `overrides` that cannot be."""
+    given = {each.partition("=")[0] for each in overrides}
+    base = (*BASE, OF_PACES) if choice.startswith("sync=") else BASE
+    refusal: Exception | None = None
+    with noted(), tempfile.TemporaryDirectory(prefix="paceline-explain-") as root:
+        for further in FURTHER:
+            own = {each.partition("=")[0] for each in further} | given
+            every = (choice, *(each for each in base if each.partition("=")[0] not in own), *further, *overrides)
+            if given & {each.partition("=")[0] for each in further} or _replaces(further, choice):
+                continue
+            try:
+                found = _long_enough(every, given, config_dir, allowed)
+            except (ConfigError, LayoutError) as error:
+                refusal = refusal or error
+                continue
+            file = Path(root) / "trace.json"
+            prepared = prepare(found, config_dir, allowed, name="explained", root=root, trace=file)
+            result = carry_out(prepared, prepared.plan(), Path(root), quiet=True)
+            assert result is not None, "the virtual cluster is one process"
+            return SmallRun(found, file.read_text(), result.summary)
+    assert refusal is not None
+    if overrides:
+        raise refusal
+    raise NoPictureError(str(refusal)) from refusal
+
+
+def _replaces(further: Sequence[str], choice: str) -> bool:
+    """Whether another of the same group would run in its place."""
+    group = choice.partition("=")[0]
+    return any(each.partition("=")[0] == group and each != choice for each in further)
+
+
+def _long_enough(
+    every: tuple[str, ...], given: set[str], config_dir: Path | None, allowed: Sequence[str]
+) -> tuple[str, ...]:
+    """With the steps that one exchange of replicas takes, and some more. Raises what such a plan raises."""
+    if {"steps", "epochs"} & given:
+        prepare(every, config_dir, allowed).plan()
+        return every
+    period = prepare((*every, f"steps={LEAST_STEPS}"), config_dir, allowed).plan().period
+    return (*every, f"steps={min(max(period + 3, LEAST_STEPS), MOST_STEPS)}")

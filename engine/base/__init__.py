@@ -1,0 +1,5 @@
+"""What the rest of the engine stands on: errors, checkpoints, memory, signals. It knows no experiment."""
+
+from pathlib import Path
+
+ROOT = Path("runs")  # where run directories are made, relative to where the command is given

@@ -1,0 +1,259 @@
+"""Checkpoints: what a run needs to go on as if it had never stopped.
+
+runs/<name>/checkpoints/step-00000120/
+    part-000.safetensors   one part's parameters, and what its sync mode keeps (optimizer state)
+    part-000.replica-0001.safetensors   another replica's, where replicas differ
+    manifest.json          step, training seconds, each file's SHA-256, the run's and its own; written last
+
+Everything is written under a temporary name, synced and renamed, so that a directory without `.tmp` is whole. The
+previous checkpoints stay until the new one is.
+"""
+
+import json
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors.torch
+from torch import Tensor
+
+from ...strategies import State
+from ...strategies.adapt import Apart
+from ...strategies.core.placements import joined
+from ...strategies.core.state import from_bytes, to_bytes
+from ...tracking.checksums import BLANK, KEY, json_is_whole, json_sealed, seal, sha256
+from ...tracking.errors import StorageError
+from ...tracking.files import open_to_write, parse_json, read_bytes, read_text
+from ...tracking.run_directory import write_atomically
+from .errors import CorruptCheckpointError
+
+MANIFEST = "manifest.json"
+STEP = re.compile(r"step-(\d{8,18})")
+PART = re.compile(r"part-(\d{3,})(\.replica-\d{4,})?\.safetensors")
+
+
+@dataclass(frozen=True)
+class Manifest:
+    step: int  # the next one to train
+    seconds: float  # of training so far
+    time_to_accuracy: float | None
+    files: dict[str, str]  # name -> SHA-256
+    run: str  # SHA-256 of what the run is made of: see stored.py
+    data: dict[str, str] | None = None  # file that was loaded -> SHA-256; None: an earlier version did not look
+    callbacks: dict[str, Any] | None = None  # the state of each, by name
+    phase: int = 0  # that its last step was in: see phases.py
+    workers: int | None = None  # that trained; None: an earlier version did not write it
+
+
+def directory_of(checkpoints: Path, step: int) -> Path:
+    return checkpoints / f"step-{step:08d}"
+
+
+def file_of(part: int, replica: int) -> str:
+    return f"part-{part:03d}.safetensors" if replica == 0 else f"part-{part:03d}.replica-{replica:04d}.safetensors"
+
+
+def write_part(checkpoints: Path, step: int, part: int, replica: int, state: State) -> tuple[str, str]:
+    """Write one part's file under the checkpoint's temporary name; returns its name and SHA-256."""
+    data = to_bytes(state)
+    name = file_of(part, replica)
+    directory = directory_of(checkpoints, step).with_suffix(".tmp")
+    try:
+        directory.mkdir(exist_ok=True)  # not its parents: a run directory that is gone stays gone
+        _write_synced(directory / name, data)
+    except OSError as error:
+        shutil.rmtree(directory, ignore_errors=True)
+        raise _unwritable(directory, error) from error
+    return name, sha256(data)
+
+
+def commit(checkpoints: Path, manifest: Manifest, keep: int, best: int | None = None) -> Path:
+    """Make the checkpoint whose parts are written the newest one; drop all but the last `keep` and that of step `best`.
+
+    Those of later steps go too: the run was resumed from before them, and they are not its own any more.
+    """
+    final = directory_of(checkpoints, manifest.step)
+    temporary = final.with_suffix(".tmp")
+    try:
+        _write_synced(temporary / MANIFEST, json_sealed(manifest.__dict__).encode())
+        _sync_directory(temporary)
+        if final.exists():
+            _remove(final, ".old")
+        temporary.rename(final)
+        _sync_directory(checkpoints)
+        own = [path for path in steps_of(checkpoints) if step_of(path) <= manifest.step]
+        kept = {*own[-keep:], *(path for path in own if step_of(path) == best)}
+        for path in {*steps_of(checkpoints)} - kept:
+            _remove(path)
+        for left in [*checkpoints.glob("step-*.tmp"), *checkpoints.glob("step-*.old")]:  # by who was killed
+            if STEP.fullmatch(left.stem) and step_of(left.with_suffix("")) < manifest.step:
+                shutil.rmtree(left)
+    except OSError as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise _unwritable(temporary, error) from error
+    return final
+
+
+def _remove(checkpoint: Path, suffix: str = ".tmp") -> None:
+    """Whoever is killed in the middle of it leaves no half checkpoint under a whole one's name."""
+    doomed = checkpoint.with_suffix(suffix)
+    if doomed.exists():
+        shutil.rmtree(doomed)
+    checkpoint.rename(doomed)
+    shutil.rmtree(doomed)
+
+
+def export(path: Path, tensors: Mapping[str, Tensor]) -> str:
+    """The trained model as one safetensors file with its own checksum, whole or not at all. Returns the checksum."""
+    temporary = path.with_suffix(".tmp")
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    data, digest = seal(safetensors.torch.save(plain, {KEY: BLANK}))
+    try:
+        _write_synced(temporary, data)
+        temporary.rename(path)
+        _sync_directory(path.parent)
+    except OSError as error:
+        with suppress(OSError):
+            temporary.unlink(missing_ok=True)
+        raise _unwritable(path, error) from error
+    return digest
+
+
+def export_apart(folder: Path, apart: Apart) -> None:
+    """As peft and its like read it: a safetensors file, and JSON beside it."""
+    try:
+        folder.mkdir(exist_ok=True)
+    except OSError as error:
+        raise _unwritable(folder, error) from error
+    export(folder / f"{apart.kind}_model.safetensors", apart.tensors)
+    write_atomically(folder / f"{apart.kind}_config.json", json.dumps(apart.config, indent=2) + "\n")
+
+
+def steps_of(checkpoints: Path) -> list[Path]:
+    """The whole checkpoints, oldest first."""
+    return sorted((path for path in checkpoints.glob("step-*") if STEP.fullmatch(path.name)), key=step_of)
+
+
+def read_manifest(checkpoint: Path) -> Manifest:
+    """Raises `CorruptCheckpointError` unless the manifest is as it was written, and every file is what it says."""
+    try:
+        text = read_text(checkpoint / MANIFEST)
+        plain = parse_json(text)
+    except OSError as error:
+        raise _corrupt(checkpoint, MANIFEST, f"cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise _corrupt(checkpoint, MANIFEST, str(error)) from None
+    if not isinstance(plain, dict) or KEY not in plain:
+        raise _corrupt(checkpoint, MANIFEST, "has no checksum of its own: it is damaged, or older than these are")
+    if not json_is_whole(text):
+        raise _corrupt(checkpoint, MANIFEST, "is not as it was written: its checksum is another one")
+    try:
+        manifest = Manifest(**{key: value for key, value in plain.items() if key != KEY})
+    except TypeError:
+        raise _corrupt(checkpoint, MANIFEST, "has other keys than a manifest") from None
+    if (why := _wrong(manifest)) is not None:
+        raise _corrupt(checkpoint, MANIFEST, why)
+    if manifest.step != step_of(checkpoint):
+        raise _corrupt(checkpoint, MANIFEST, f"is of step {manifest.step}, and its folder is of another one")
+    for name, expected in manifest.files.items():
+        _read_checked(checkpoint, name, expected)
+    return manifest
+
+
+def _wrong(manifest: Manifest) -> str | None:
+    """What of a manifest is not of its type."""
+    files, reached = manifest.files, manifest.time_to_accuracy
+    for key in ("step", "phase"):
+        if type(value := getattr(manifest, key)) is not int:
+            return f"has {key}={value!r}, which is no whole number"
+    if type(manifest.workers) not in (int, type(None)):
+        return f"has workers={manifest.workers!r}, which is no whole number"
+    if not isinstance(manifest.seconds, int | float) or not isinstance(reached, int | float | None):
+        return "has times that are no numbers"
+    if not isinstance(files, dict) or not files or not all(map(PART.fullmatch, files)):
+        return "does not name the checkpoint's files"
+    data = {} if manifest.data is None else manifest.data
+    if not isinstance(data, dict):
+        return "does not name the files of data"
+    if not isinstance(manifest.callbacks, dict | None):
+        return "has no states of callbacks where they should be"
+    if not all(isinstance(digest, str) for digest in (*files.values(), *data.values(), manifest.run)):
+        return "has checksums that are no texts"
+    return None
+
+
+def read_parameters(checkpoint: Path) -> dict[str, Tensor]:
+    """The whole model's state, where replicas differ replica 0's. Raises `CorruptCheckpointError`."""
+    manifest = read_manifest(checkpoint)
+    parts = [int(found[1]) for name in manifest.files if (found := PART.fullmatch(name)) and found[2] is None]
+    states = [read_part(checkpoint, part, 0, manifest) for part in sorted(parts)]
+    dims = {name: dim for state in states for name, dim in state.get("split", {}).items()}
+    seen: set[tuple[str, int]] = set()
+    owned: list[dict[str, Tensor]] = []
+    for i, state in enumerate(states):  # what has no piece said was written when each part had one of its own
+        pieces = {name: (name, state.get("piece", {}).get(name, i)) for name in state.get("split", {})}
+        owned.append({name: each for name, each in state["parameters"].items() if pieces.get(name) not in seen})
+        seen.update(pieces.values())
+    return joined(owned, dims)
+
+
+def read_part(checkpoint: Path, part: int, replica: int, manifest: Manifest) -> dict[str, Any]:
+    """One part's state: the replica's own, or what replica 0 wrote for all. Raises `CorruptCheckpointError`."""
+    name = file_of(part, replica)
+    if name not in manifest.files:
+        name = file_of(part, 0)
+    if name not in manifest.files:
+        raise _corrupt(checkpoint, name, "is not in the manifest")
+    try:
+        return from_bytes(_read_checked(checkpoint, name, manifest.files[name]))
+    except ValueError as error:
+        raise _corrupt(checkpoint, name, str(error)) from None
+
+
+def _read_checked(checkpoint: Path, name: str, expected: str) -> bytes:
+    try:
+        data = read_bytes(checkpoint / name, most=None)
+    except OSError as error:
+        raise _corrupt(checkpoint, name, f"cannot be read ({error.strerror})") from None
+    except ValueError as error:
+        raise _corrupt(checkpoint, name, str(error)) from None
+    if sha256(data) != expected:
+        raise _corrupt(checkpoint, name, "does not have the SHA-256 of its manifest")
+    return data
+
+
+def _corrupt(checkpoint: Path, name: str, why: str) -> CorruptCheckpointError:
+    run, steps = checkpoint.parent.parent.name, steps_of(checkpoint.parent)
+    before = [path.name for path in steps if step_of(path) < step_of(checkpoint)]
+    hint = f"; the one before is {before[-1]} (--resume {run}@{before[-1]}, or weights=...)" if before else ""
+    return CorruptCheckpointError(f"{checkpoint / name} {why}{hint}")
+
+
+def step_of(checkpoint: Path) -> int:
+    """By its folder's name; -1: that is no checkpoint's."""
+    found = STEP.fullmatch(checkpoint.name)
+    return int(found[1]) if found else -1
+
+
+def _unwritable(path: Path, error: OSError) -> StorageError:
+    return StorageError(f"cannot write {path}: {error.strerror or error}; earlier checkpoints are kept")
+
+
+def _write_synced(path: Path, data: bytes) -> None:
+    with os.fdopen(open_to_write(path, os.O_TRUNC), "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _sync_directory(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

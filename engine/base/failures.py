@@ -1,0 +1,188 @@
+"""What is said of an exception: whose it is, what the machine lacked, in which line it arose, in how many words.
+
+Nothing that an exception says of itself is taken on trust, unless its class is ours: a user's may have any attributes.
+"""
+
+import errno
+import resource
+import sysconfig
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from pathlib import Path
+from types import FrameType
+
+from ...tracking.columns import human_bytes
+from ...tracking.errors import StorageError
+from ...tracking.visible import visible
+from .errors import ConfigError, MachineError
+
+LONGEST = 4000  # characters of a message that are shown; a log has all of it
+_HEAD = 3 * LONGEST // 4
+_OURS = "paceline"
+# a sentence without the error's type
+OWN_WORDS = ("Killed", "Exited", "ForkServer", "HangError", "DivergedError", "NotFiniteError")
+NO_MEMORY = "there is not enough memory"
+_SIGNS = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
+# of CUDA's libraries, which take memory beside torch's allocator (pytorch #128601)
+_GPU_SIGNS = (
+    "CUDA out of memory",
+    "CUDA error: out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED",
+    "CUDNN_STATUS_ALLOC_FAILED",
+)
+ONE_SAMPLE = "Expected more than 1 value per channel when training"  # torch's word in batch norm
+WAY_OUT = (
+    "Batch norm cannot train on a batch of one sample; the last batch of an epoch may have one. "
+    "Drop a sample by data.limit, or choose another batch_size or a model with group norm"
+)
+_LIBRARIES = ("site-packages", "dist-packages")
+_STANDARD = Path(sysconfig.get_path("stdlib"))
+
+
+def exit_code_of(error: BaseException) -> int | None:
+    """The exit status of an error of ours, or of a class derived from one; None for any other."""
+    for cls in type(error).__mro__:
+        if cls.__module__.partition(".")[0] == _OURS:
+            code = getattr(error if cls is type(error) else cls, "exit_code", None)
+            return code if type(code) is int and 0 < code < 256 else None
+    return None
+
+
+def lack_of(error: BaseException) -> MachineError | StorageError | None:
+    """What this machine has too little of, where that is what the error is about."""
+    text = words_of(error)
+    number = error.errno if isinstance(error, OSError) else None
+    if number in (errno.EMFILE, errno.ENFILE) or (isinstance(error, RuntimeError) and "Too many open files" in text):
+        allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+        return MachineError(f"too many open files: a process may have {allowed} (ulimit -n); raise that ({text})")
+    if number == errno.EAGAIN or (isinstance(error, RuntimeError) and "can't start new thread" in text):
+        return MachineError(f"this system starts no more processes or threads; raise the limit (ulimit -u) ({text})")
+    if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
+        assert isinstance(error, OSError)
+        file = error.filename2 or error.filename
+        return StorageError(
+            f"cannot write {visible(str(file))}: {error.strerror}" if file else f"a file cannot be written: {text}"
+        )
+    if isinstance(error, MemoryError) or number == errno.ENOMEM:
+        return MachineError(f"{NO_MEMORY}{f': {text}' if text else ''}")
+    if isinstance(error, RuntimeError) and any(sign in text.lower() for sign in _SIGNS):
+        return MachineError(f"{NO_MEMORY}: {text}")
+    return None
+
+
+def fills_gpu(error: RuntimeError) -> bool:
+    """Returns whether `error`, of torch or of a library of CUDA's, says that a GPU has no memory left."""
+    return exit_code_of(error) is None and any(sign in _message(error) for sign in _GPU_SIGNS)
+
+
+def lack_of_gpu(error: RuntimeError, planned: Mapping[str, int]) -> MachineError:
+    """`planned`: bytes by kind that the plan says a worker holds."""
+    held = {kind: size for kind, size in planned.items() if size and not kind.startswith("host_")}
+    largest = sorted(held, key=lambda kind: -held[kind])
+    by_kind = ", ".join(f"{kind} {human_bytes(held[kind])}" for kind in largest)
+    return MachineError(
+        f"{NO_MEMORY} on the GPU: {words_of(error).rstrip('.')}. By the plan a worker holds "
+        f"{human_bytes(sum(held.values()))}: {by_kind}. Choose a smaller batch_size or accumulate=2; "
+        "paceline plan --fit says what fits"
+    )
+
+
+def misnamed(error: BaseException) -> ConfigError | None:
+    """Returns the refusal of a typed name that the system takes for no file's; None for any other error."""
+    if not isinstance(error, OSError) or error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
+        return None
+    name = visible(shortened(str(error.filename2 or error.filename)))
+    return ConfigError(f"{name}: cannot be the name of a file ({error.strerror}). Choose another one")
+
+
+def how_it_ended(error: str, message: str) -> str:
+    """What is said of a worker that failed, given its words (crew.Ended): only what a terminal can show."""
+    return visible(message) if error in OWN_WORDS else f"failed: {visible(message)}"
+
+
+def words_of(error: BaseException) -> str:
+    """Its message in one line that a terminal can show, the middle left out where it is long."""
+    return visible(" ".join(shortened(_message(error)).split()))
+
+
+def first_line_of(error: BaseException) -> str:
+    """The first line of its message, or its type where it has none."""
+    lines = shortened(_message(error)).strip().splitlines()
+    return visible(lines[0] if lines else type(error).__name__)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        text = str(error)
+    except Exception:
+        return "(its message cannot be shown)"
+    return f"{text}. {WAY_OUT}" if text.startswith(ONE_SAMPLE) else text
+
+
+def shortened(text: str) -> str:
+    """Its beginning and its end, where it is long, and how much lies between."""
+    left_out = len(text) - LONGEST
+    if left_out <= 0:
+        return text
+    return f"{text[:_HEAD]} [... {left_out:,} characters left out ...] {text[_HEAD - LONGEST :]}"
+
+
+def speaks_for_itself(error: BaseException) -> bool:
+    """Whether it is an error of ours, or about what the machine lacks: nothing is to be said of where it arose."""
+    return exit_code_of(error) is not None or lack_of(error) is not None
+
+
+def named(error: BaseException) -> str:
+    """Its type and message, and where it arose unless it is an error of ours that no code of the user's raised.
+
+    A refusal's message begins with the key that it is about, and needs no type.
+    """
+    kind, text, place = visible(type(error).__name__), words_of(error), place_of(error)
+    said = f"{kind}: {text}" if text else kind
+    if text and exit_code_of(error) == ConfigError.exit_code:
+        said = text
+    return f"{said}, in {place}" if place and place not in said else said
+
+
+def place_of(error: BaseException) -> str:
+    """The last of the user's own lines, of the error or of what it was raised from.
+
+    Where there is none, the last of our lines, of an error that is not ours: it is our mistake.
+    """
+    users = place_in(error, _is_users)
+    return users if users or exit_code_of(error) is not None else place_in(error, _is_ours)
+
+
+def place_in(error: BaseException, is_theirs: Callable[[FrameType], bool]) -> str:
+    """`mine.wide.Wide.forward (mine/wide.py, line 14)`: the last such line; "" where there is none."""
+    cause: BaseException | None = error
+    seen: set[int] = set()  # a chain may lead back to where it began
+    while cause is not None and id(cause) not in seen:
+        seen.add(id(cause))
+        frames = [(frame, line) for frame, line in traceback.walk_tb(cause.__traceback__) if is_theirs(frame)]
+        if frames:
+            frame, line = frames[-1]
+            code = frame.f_code
+            file = shortest(code.co_filename)
+            return visible(f"{frame.f_globals.get('__name__', '')}.{code.co_qualname} ({file}, line {line})")
+        cause = cause.__cause__
+    return ""
+
+
+def shortest(file: str) -> Path:
+    """Relative to here, when it lies below."""
+    path = Path(file)
+    with suppress(OSError):  # there may be no here any more
+        return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    return path
+
+
+def _is_ours(frame: FrameType) -> bool:
+    return str(frame.f_globals.get("__name__", "")).partition(".")[0] == _OURS
+
+
+def _is_users(frame: FrameType) -> bool:
+    file = Path(frame.f_code.co_filename)
+    in_library = file.is_relative_to(_STANDARD) or any(part in _LIBRARIES for part in file.parts)
+    return not (_is_ours(frame) or in_library or file.name.startswith("<"))

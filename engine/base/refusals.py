@@ -1,0 +1,26 @@
+"""What does not go together, told at once: who mends one thing need not run into the next."""
+
+from collections.abc import Callable, Iterable
+
+from ...strategies import LayoutError
+from .errors import ConfigError
+
+
+def refuse_all(checks: Iterable[Callable[[], object]]) -> None:
+    """Ask each check. Raises what one alone refuses as it is; of several a `ConfigError`, with a line for each."""
+    refused: list[ConfigError | LayoutError] = []
+    for check in checks:
+        try:
+            check()
+        except (ConfigError, LayoutError) as error:
+            refused.append(error)
+    if len(refused) == 1:
+        raise refused[0]
+    if refused:
+        raise ConfigError("\n".join(str(each) for each in refused))
+
+
+def refuse(lines: Iterable[str]) -> None:
+    """Raises a `ConfigError` of these lines, where there are any."""
+    if text := "\n".join(lines):
+        raise ConfigError(text)

@@ -1,0 +1,51 @@
+"""A choice that is described where it is made, without a file: its class, and its knobs.
+
+    model={_target_:mine.houses.OfStreets,width:16}
+    data={_target_:mine.wine.Wine,name:wine}        its name in tables and records; without one it is the class's
+
+So a run of a person's own classes is repeated from its record alone. What may be imported is still what was allowed:
+see targets.py.
+"""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from ...conf.groups import BY_NAME
+from ...tracking.redact import HIDDEN
+from ..base.errors import ConfigError
+from ..base.grammar import as_override
+from .experiment import Choice
+
+_NAME = re.compile(r"[\w.-]{1,64}")
+
+
+def described(group: str, value: Any) -> Choice | None:
+    """`value`: what an override gives the group; None where it describes no class. Raises `ConfigError`."""
+    if group not in BY_NAME or not isinstance(value, dict) or "_target_" not in value:
+        return None
+    knobs = {str(key): each for key, each in value.items()}
+    target = knobs.pop("_target_")
+    if not isinstance(target, str):
+        raise ConfigError(f"{group}._target_={target}: must be module.Class")
+    name = knobs.pop("name", None) or class_of(target)
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise ConfigError(f"{group}.name={name}: is no name of a choice: 1 to 64 letters, digits, or . _ -")
+    return Choice(name=name, target=target, knobs=knobs)
+
+
+def class_of(target: str) -> str:
+    return target.rpartition(".")[2]
+
+
+def as_described(path: str, name: str, target: str, knobs: dict[str, Any]) -> Iterator[str]:
+    """The overrides that describe a choice: `path` is its group, or `callbacks.` and its name.
+
+    A secret that was not stored, and a knob that is called `name`, are overrides of their own.
+    """
+    apart = {knob for knob, value in knobs.items() if knob == "name" or HIDDEN in str(value)}
+    of_group = path in BY_NAME
+    named = {"name": name} if of_group and name != class_of(target) else {}
+    within = {knob: value for knob, value in knobs.items() if knob not in apart}
+    yield f"{'' if of_group else '+'}{path}={as_override({'_target_': target, **named, **within})}"
+    yield from (f"+{path}.{knob}={as_override(knobs[knob])}" for knob in knobs if knob in apart)

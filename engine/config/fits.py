@@ -1,0 +1,137 @@
+"""Whether a model takes a batch of the data and puts out what the task wants: on the meta device, before any run."""
+
+import functools
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
+
+from ...batches import Fields, Samples, call
+from ...strategies import Strategy
+from ...strategies.core.loss import Loss
+from ...tasks.base import DataSpec
+from ...tasks.losses.base import Task
+from ..base.blame import layer, place, said
+from ..base.errors import ConfigError
+from ..base.failures import shortest, speaks_for_itself
+from .experiment import Experiment
+
+
+def batch_of(spec: DataSpec, size: int) -> tuple[Samples, Samples]:
+    """Inputs and targets, with weights where there are some, on the meta device."""
+    fields = {
+        key: torch.empty(size, *field.shape, dtype=field.dtype, device="meta") for key, field in spec.fields.items()
+    }
+    targets = torch.empty(size, *spec.target_shape, dtype=spec.target_dtype, device="meta")
+    weights = torch.empty(targets.shape, device="meta") if spec.weights else None
+    return spec.joined(fields), weighted(targets, weights)
+
+
+def weighted(targets: Tensor, weights: Tensor | None) -> Samples:
+    """As `Task.function` takes them."""
+    return targets if weights is None else Fields({"targets": targets, "weights": weights})
+
+
+def check_takes(experiment: Experiment, forward: Callable[..., object], spec: DataSpec, is_bound: bool) -> None:
+    """Whether a model can be called with several inputs, by the signature of its forward. Raises `ConfigError`."""
+    if spec.inputs is None:
+        return
+    positional = () if isinstance(spec.inputs, Mapping) else tuple(spec.inputs)
+    named = dict(spec.inputs) if isinstance(spec.inputs, Mapping) else {}
+    given = f"forward({', '.join([*(f'input {i}' for i in range(len(positional))), *(f'{key}=...' for key in named)])})"
+    signature = inspect.signature(forward)
+    try:
+        signature.bind(*([] if is_bound else [None]), *positional, **named)
+    except TypeError as error:
+        takes = ", ".join(str(each) for each in list(signature.parameters.values())[0 if is_bound else 1 :])
+        raise ConfigError(
+            f"model={experiment.model.name}: its forward takes ({takes}), and data={experiment.data.name} has several "
+            f"inputs, with which it is called as {given}: {error}"
+        ) from None
+
+
+def check_parts_take(experiment: Experiment, strategy: Strategy, spec: DataSpec) -> None:
+    """Whether the strategy takes such samples. Raises `ConfigError`."""
+    name, data = experiment.strategy.name, experiment.data.name
+    if spec.inputs is not None and strategy.one_input:
+        raise ConfigError(
+            f"strategy={name}: {strategy.one_input}, and a sample of data={data} has several inputs "
+            f"({', '.join(map(str, spec.fields))}); strategy=data_parallel takes them"
+        )
+    if spec.weights and strategy.whole_targets:
+        raise ConfigError(
+            f"strategy={name}: {strategy.whole_targets}, and the samples of data={data} have weights; "
+            "strategy=pipeline takes them"
+        )
+
+
+class NotTakenError(ConfigError):
+    """The model raised something in its forward pass."""
+
+
+@contextmanager
+def model_takes(experiment: Experiment, inputs: Samples, allowed: tuple[str, ...]) -> Iterator[None]:
+    """Turns an exception of the model's forward pass into a `NotTakenError`; others pass as they are."""
+    try:
+        yield
+    except Exception as error:
+        where, which = place(error, allowed), layer(error)
+        is_shapes = isinstance(error, RuntimeError | IndexError)  # torch's word on them
+        if speaks_for_itself(error) or not (where or which or is_shapes):
+            raise
+        at = "".join(f"{words}: " for words in (where, which) if words)
+        raise NotTakenError(
+            f"model={experiment.model.name} does not take a batch of data={experiment.data.name}, "
+            f"{_said_of(inputs)}: {at}{said(error)}"
+        ) from error
+
+
+def materialise(model: nn.Module, experiment: Experiment, spec: DataSpec, allowed: tuple[str, ...]) -> None:
+    """Give lazy layers, such as nn.LazyLinear, their shapes, by a pass of zeros where the model is being built."""
+    tensors = (*model.parameters(), *model.buffers())
+    if not any(isinstance(each, UninitializedParameter | UninitializedBuffer) for each in tensors):
+        return
+    fields = {key: torch.zeros(2, *field.shape, dtype=field.dtype) for key, field in spec.fields.items()}
+    inputs, training = spec.joined(fields), model.training
+    with model_takes(experiment, inputs, allowed), torch.no_grad():
+        call(model.eval(), inputs)
+    model.train(training)
+
+
+def _said_of(inputs: Samples) -> str:
+    return repr(inputs) if isinstance(inputs, Fields) else f"{inputs.dtype} {list(inputs.shape)}"
+
+
+def checked_loss(experiment: Experiment, model: nn.Module, spec: DataSpec, task: Task) -> Loss:
+    """The task's, of outputs that it takes. `model`: whose they are."""
+
+    plain = task.function(spec)
+
+    @functools.wraps(plain)  # with what it says of itself
+    def loss(outputs: Tensor, wanted: Samples) -> Tensor:
+        _check_outputs(experiment, model, outputs, spec, task)
+        return plain(outputs, wanted)
+
+    return loss
+
+
+def _check_outputs(experiment: Experiment, model: nn.Module, outputs: object, spec: DataSpec, task: Task) -> None:
+    wanted = f"[samples, {', '.join(map(str, task.outputs(spec)))}]"
+    if not isinstance(outputs, Tensor):
+        code = type(model).forward.__code__
+        where = (
+            f"{type(model).__module__}.{code.co_qualname} ({shortest(code.co_filename)}, line {code.co_firstlineno})"
+        )
+        raise ConfigError(
+            f"model={experiment.model.name}: {where} returns a {type(outputs).__name__}; must return a tensor "
+            f"{wanted}, such as the object's .logits"
+        )
+    if not task.accepts(outputs, spec):
+        kind = f"{spec.classes} classes" if spec.targets == "labels" else f"numbers ({spec.target_dtype})"
+        raise ConfigError(
+            f"model={experiment.model.name} puts out {list(outputs.shape)}; data={experiment.data.name} has targets "
+            f"{list(spec.target_shape)} of {kind}, so it must be {wanted}"
+        )

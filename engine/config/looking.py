@@ -1,0 +1,159 @@
+"""Models that look at values: `.item()`, `if x.max() > 1`, masks, routing, NumPy.
+
+A plan builds the model and takes its passes on the meta device, where tensors have shapes and no values. A model that
+fails there is tried again: built for real and moved there, which serves a constructor that looks at values; then wholly
+on real tensors, with a few samples of the data. What fails there, too, is refused.
+"""
+
+from collections.abc import Callable
+from enum import IntEnum
+from typing import TypeVar
+
+import torch
+from torch import nn
+
+from ...batches import Samples, call
+from ...strategies import LayoutError, Strategy
+from ...strategies.core.copies import without_data
+from ...tasks.base import Readable
+from ..base.blame import said
+from ..base.errors import ConfigError
+from ..base.failures import speaks_for_itself
+from .experiment import Experiment
+from .fits import NotTakenError, model_takes, weighted
+
+SAMPLES = 8  # of which a pass is tried for real
+T = TypeVar("T")
+
+
+class Tried(IntEnum):
+    """On which tensors a model is tried."""
+
+    META = 0
+    BUILT = 1  # built for real, tried on the meta device
+    REAL = 2
+
+
+_known: dict[str, tuple[Tried, str]] = {}  # of what failed before in this process: what to try, and what was said
+
+
+def tried(experiment: Experiment) -> Tried:
+    return _known.get(_key(experiment), (Tried.META, ""))[0]
+
+
+def why(experiment: Experiment) -> str:
+    """Returns the operation of the model that needed values."""
+    return _known.get(_key(experiment), (Tried.META, ""))[1]
+
+
+def _key(experiment: Experiment) -> str:
+    return repr((experiment.model, experiment.data, experiment.choice("adapt")))
+
+
+def built(experiment: Experiment, make_model: Callable[[], nn.Module]) -> nn.Module:
+    """The model to try: on the meta device, but where it is to be tried on real tensors. Raises as `make_model`."""
+    if tried(experiment) is Tried.META:
+        model, error = on_meta(make_model)
+        if error is not None:
+            _known[_key(experiment)] = Tried.BUILT, _said(error)
+        return model
+    model = _for_real(make_model)
+    return model if tried(experiment) is Tried.REAL else without_data(model)
+
+
+def on_meta(make_model: Callable[[], nn.Module]) -> tuple[nn.Module, Exception | None]:
+    """The model on the meta device, and why it had to be built for real first. Raises as `make_model`."""
+    try:
+        with torch.device("meta"):
+            return make_model(), None
+    except Exception as error:
+        if not _is_of_users(error):
+            raise
+        try:
+            return without_data(_for_real(make_model)), error
+        except Exception as again:
+            raise (again if "meta" in str(error).lower() else error) from error.__cause__
+
+
+def _for_real(make_model: Callable[[], nn.Module]) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        return make_model()
+
+
+def _is_of_users(error: Exception) -> bool:
+    """Returns True for an error that is not ours and not about a lack of the machine."""
+    cause = error.__cause__ if isinstance(error, ConfigError) else error
+    return isinstance(cause, Exception) and not speaks_for_itself(cause)
+
+
+def _said(error: Exception) -> str:
+    return said(error.__cause__ if error.__cause__ is not None else error)
+
+
+def on_values_where_needed(experiment: Experiment, attempt: Callable[[], T]) -> T:
+    """`attempt()`, which passes the model a batch; again with more values where the model does not take it."""
+    first: NotTakenError | None = None
+    while True:
+        level = tried(experiment)
+        try:
+            return attempt()
+        except Exception as error:
+            if level is Tried.REAL or not isinstance(error, NotTakenError):
+                raise _telling(experiment, first, error) from error.__cause__
+            first = first or error
+            # an attempt that failed in its constructor has gone further by itself
+            _known[_key(experiment)] = Tried(min(tried(experiment) + 1, Tried.REAL)), _said(first)
+
+
+def _telling(experiment: Experiment, first: NotTakenError | None, error: Exception) -> Exception:
+    """Returns the more telling error of the first failure and the last one."""
+    if first is None:
+        return error
+    _known.pop(_key(experiment), None)
+    is_of_meta = "meta" in str(first).lower()
+    return error if is_of_meta or isinstance(error, LayoutError) else first
+
+
+def check_strategy(
+    experiment: Experiment,
+    strategy: Strategy,
+    model: nn.Module,
+    train: Callable[[], Readable],
+    allowed: tuple[str, ...],
+) -> None:
+    """Refuses a strategy that needs shapes without values, for a model that takes real samples of `train`.
+
+    Raises `LayoutError`, or `NotTakenError` where the model does not take them either.
+    """
+    if tried(experiment) is not Tried.REAL:
+        return
+    if strategy.privacy is None and not strategy.needs_shapes and strategy.parts == 1:
+        return
+    inputs, _ = real_batch(train(), SAMPLES)
+    with model_takes(experiment, inputs, allowed), torch.random.fork_rng(devices=[]):
+        call(model, inputs)
+    if strategy.privacy is not None:
+        raise LayoutError(
+            f"privacy={experiment.choice('privacy').name}: computes each sample's gradient by torch.func, and "
+            f"model={experiment.model.name} looks at values ({why(experiment)}). Choose privacy=none"
+        )
+    raise LayoutError(
+        f"strategy={experiment.strategy.name}: computes the shapes of its tensors without values, and "
+        f"model={experiment.model.name} looks at values ({why(experiment)}). Choose strategy=data_parallel, torch_ddp, "
+        "torch_fsdp or zero"
+    )
+
+
+def real_batch(train: Readable, size: int) -> tuple[Samples, Samples]:
+    """The first samples of the training split, inputs and targets."""
+    taken = train.take(slice(0, min(size, len(train))))
+    return taken.inputs, weighted(taken.targets, taken.weights)
+
+
+def notes_on(experiment: Experiment) -> list[str]:
+    if tried(experiment) is not Tried.REAL:
+        return []
+    return [
+        f"model={experiment.model.name}: looks at values ({why(experiment)}). The plan gave it {SAMPLES} samples of "
+        "the data, and its bytes of activations follow from theirs"
+    ]

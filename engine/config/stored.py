@@ -1,0 +1,88 @@
+"""What `--resume` reads of a run beside its checkpoint: config.yaml, which must be as it was written.
+
+Its last line is its checksum. What may not change when a run goes on (all but RESUMABLE, and the name) makes the run
+what it is: each checkpoint's manifest has the SHA-256 of that, so that no other run's file is taken for it.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ...tracking.checksums import sha256, verdict_on
+from ...tracking.files import parse_yaml, read_text
+from ...tracking.run_directory import RunDirectory
+from ..base.errors import ConfigError, CorruptCheckpointError
+from .compose import RESUMABLE
+from .experiment import Experiment, from_plain
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A run's configuration as it lies in its directory, and the experiment that it is."""
+
+    plain: dict[str, Any]
+    experiment: Experiment
+
+    def changed_to(self, now: dict[str, Any]) -> dict[str, Any]:
+        """Returns it with what a resumed run may change as it is `now`; the rest stays as it was written.
+
+        The number of workers stays, too: null, if torchrun or the strategy has said it.
+        """
+        hardware = self.plain.get("hardware")
+        workers = hardware.get("workers") if isinstance(hardware, dict) else None
+        changed = self.plain | {key: now[key] for key in RESUMABLE if key in now}
+        return changed | {"hardware": changed["hardware"] | {"workers": workers}}
+
+
+def identity(plain: dict[str, Any]) -> str:
+    """The SHA-256 of what a run keeps for as long as it goes on."""
+    kept = {key: value for key, value in plain.items() if key not in RESUMABLE and key != "name"}
+    hardware = plain.get("hardware")
+    kept["workers"] = hardware.get("workers") if isinstance(hardware, dict) else None
+    return sha256(yaml.safe_dump(kept).encode())
+
+
+def read_stored(directory: RunDirectory) -> Stored:
+    """Raises `CorruptCheckpointError` for a damaged config.yaml, `ConfigError` for one that was changed."""
+    file = directory.config
+    try:
+        text = read_text(file)
+        plain = parse_yaml(text)
+    except OSError as error:
+        raise CorruptCheckpointError(f"{file} cannot be read ({error.strerror}){anew(directory)}") from None
+    except ValueError as error:
+        raise CorruptCheckpointError(f"{file} {error}{anew(directory)}") from None
+    if not isinstance(plain, dict):
+        raise CorruptCheckpointError(f"{file} is no YAML mapping{anew(directory)}")
+    verdict = verdict_on(text)
+    if verdict == "changed":
+        raise ConfigError(
+            f"--resume {directory.name}: {file} is not as paceline wrote it (its checksum differs), and a run goes on "
+            f"as it began; undo the change (what may change is given behind --resume, as key=value){anew(directory)}"
+        )
+    if verdict == "unmarked":
+        raise ConfigError(
+            f"--resume {directory.name}: {file} does not end with its checksum, so that nobody can tell whether it is "
+            f"as it was written: an earlier version made it, or it was changed{anew(directory)}"
+        )
+    return Stored(plain, from_plain(plain))
+
+
+def check_identity(directory: RunDirectory, stored: Stored, checkpoint: Path, run: str) -> None:
+    """`run`: what the checkpoint's manifest says of the run that made it. Raises `ConfigError`."""
+    if run != identity(stored.plain):
+        raise ConfigError(
+            f"--resume {directory.name}: {checkpoint.name} was made with another configuration than {directory.config} "
+            f"has; put back the one that belongs to it{anew(directory)}"
+        )
+
+
+def anew(directory: RunDirectory) -> str:
+    """How to start anew from what the run has learnt."""
+    from ..base.checkpoint import steps_of
+
+    made = [path for path in [directory.path / "model.safetensors"] if path.exists()]
+    made += reversed(steps_of(directory.checkpoints))
+    return f"; to train anew from its weights: weights={made[0]}" if made else ""

@@ -1,0 +1,241 @@
+"""From a choice's `_target_` to an object, with everything about it checked first.
+
+A configuration may come from anywhere, so what it names is held to three rules before it is called: the module is ours,
+torch.nn's or torch.optim's, or one that the user allowed; it names a class; the class is of the type that the group
+demands. Of a model it may name a function, whose annotation says that it returns such a class: torchvision's and timm's
+models are functions. Then its knobs are held to the types and ranges in its own signature.
+"""
+
+import difflib
+import importlib
+import inspect
+import json
+import math
+import re
+from collections.abc import Callable
+from types import FunctionType, ModuleType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from annotated_types import Ge, Le, Lt
+from pydantic import ConfigDict, TypeAdapter, ValidationError
+from pydantic.errors import PydanticSchemaGenerationError
+from torch import Tensor
+
+from ...conf.groups import BY_NAME, CALLBACKS, Group
+from ...tasks.data.torch_dataset import OWN, OfDataset, is_dataset, of_dataset
+from ..base.blame import place, said
+from ..base.errors import ConfigError
+from ..base.failures import first_line_of, speaks_for_itself
+from .experiment import Choice, explain
+from .hints import elsewhere
+from .moved import moved
+
+T = TypeVar("T")
+
+# What torch's optimizers check themselves, without saying the rule
+_Rate = Annotated[float, Ge(0)]
+_Decay = Annotated[float, Ge(0), Lt(1)]
+_OF_OPTIMIZERS: dict[str, Any] = {
+    **dict.fromkeys(("lr", "momentum", "weight_decay", "eps", "lr_decay", "initial_accumulator_value"), _Rate),
+    "betas": tuple[_Decay, _Decay],
+    "alpha": _Rate,
+    "rho": Annotated[float, Ge(0), Le(1)],
+}
+MAY_BE_MADE = ("model",)  # groups of which a function may make an object
+_STRICT = ConfigDict(strict=True, arbitrary_types_allowed=True, allow_inf_nan=False)
+_DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
+
+
+def check_target(group: str, target: str, allowed: tuple[str, ...]) -> None:
+    """Refuse, without importing anything, a target outside the modules that `group` may name."""
+    if not _DOTTED.fullmatch(target):
+        raise ConfigError(f"{group}._target_={target}: must be module.Class")
+    modules = (*_of_table(group).modules, *allowed)
+    if not any(target.startswith(f"{module}.") for module in modules):
+        raise ConfigError(
+            f"{group}._target_={target}: must name a class in {', '.join(modules)}; "
+            f"for a module of your own: --allow-module {target.split('.')[0]}"
+        )
+
+
+def load_class(group: str, target: str, base: type[T], allowed: tuple[str, ...]) -> type[T]:
+    """The class that `target` names. Raises `ConfigError` unless it is a `base`."""
+    found = _named(group, target, base, allowed)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        what = f"the class {found.__name__}" if isinstance(found, type) else f"a {type(found).__name__}"
+        says = ", or a function that says so of what it returns (-> Module)" if group in MAY_BE_MADE else ""
+        raise ConfigError(f"{group}._target_={target}: is {what}; must be a class {_derived(group, base)}{says}")
+    if inspect.isabstract(found):
+        lacks = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
+        raise ConfigError(f"{group}._target_={target}: lacks {lacks}; must be a class {_derived(group, base)}")
+    return found
+
+
+def load_maker(group: str, target: str, base: type[T], allowed: tuple[str, ...]) -> Callable[..., T]:
+    """That class, or a function that is annotated to return a `base`, where the group takes one.
+
+    Raises `ConfigError`.
+    """
+    found = _named(group, target, base, allowed) if group in MAY_BE_MADE else None
+    if isinstance(found, FunctionType):
+        result = _hints(found).get("return")
+        if isinstance(result, type) and issubclass(result, base):
+            return found
+    return load_class(group, target, base, allowed)
+
+
+def _named(group: str, target: str, base: type, allowed: tuple[str, ...]) -> object:
+    if (now := moved(target)) != target:
+        raise ConfigError(f"{group}._target_={target}: is called {now} now")
+    check_target(group, target, allowed)
+    module_name, _, name = target.rpartition(".")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ConfigError(f"{group}._target_={target}: cannot import {module_name}: {error}") from None
+    found = getattr(module, name, None)
+    if found is None:
+        raise ConfigError(f"{group}._target_={target}: the module {_near_class(module, name, base)}")
+    return found
+
+
+def _hints(maker: Callable[..., object]) -> dict[str, Any]:
+    try:
+        return get_type_hints(maker.__init__ if isinstance(maker, type) else maker, include_extras=True)
+    except NameError:  # a signature that names what its module does not import: nothing to check against
+        return {}
+
+
+def base_of(group: str) -> type:
+    """The class that each choice of the group must derive from."""
+    module, _, name = _of_table(group).base.rpartition(".")
+    return getattr(importlib.import_module(module), name)
+
+
+def _derived(group: str, base: type) -> str:
+    """What is asked of a class of the group, and where it is shown."""
+    needed = ", ".join(sorted(getattr(base, "__abstractmethods__", ())))
+    with_these = f" with {needed}" if needed else ""
+    entry = _of_table(group)
+    example = f"; {entry.example}" if entry.example else ""
+    return f"derived from {entry.base}{with_these}{example}"
+
+
+def _of_table(group: str) -> Group:
+    """Of `callbacks.early_stop` that of all callbacks."""
+    root = group.partition(".")[0]
+    return CALLBACKS if root == CALLBACKS.name else BY_NAME[root]
+
+
+def _near_class(module: ModuleType, name: str, base: type) -> str:
+    classes = [each for each, found in vars(module).items() if isinstance(found, type) and issubclass(found, base)]
+    own = [each for each in classes if vars(module)[each].__module__ == module.__name__] or classes
+    close = difflib.get_close_matches(name, own, n=3, cutoff=0.5)
+    hint = (
+        f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(sorted(own)[:8]) or 'none that fits'}"
+    )
+    return f"{module.__name__} has no class {name}; {hint}"
+
+
+def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], given: dict[str, Any]) -> T:
+    """An object of the choice. `given`: what the engine itself passes, where the constructor has a place for it."""
+    if group == "data" and is_dataset(dataset := _named(group, choice.target, base, allowed)):
+        return _of_dataset(choice, dataset)  # pyright: ignore[reportReturnType]
+    maker = load_maker(group, choice.target, base, allowed)
+    signature = inspect.signature(maker)
+    _check_knobs(group, choice, maker, signature, set(given))
+    passed = {name: value for name, value in given.items() if name in signature.parameters}
+    try:
+        return maker(**passed, **choice.knobs)
+    except Exception as error:
+        where = place(error, allowed)
+        is_of_knobs = isinstance(error, ValueError | TypeError | RuntimeError | AssertionError)
+        is_of_knobs = is_of_knobs and not isinstance(error, RecursionError)
+        if speaks_for_itself(error) or not (where or is_of_knobs):
+            raise
+        if not (is_of_knobs and choice.knobs):
+            raise ConfigError(f"{group}={choice.name}: {where or choice.target}: {said(error)}") from error
+        blamed = [name for name in choice.knobs if not _accepts(maker, {**passed, name: choice.knobs[name]})]
+        knobs = ", ".join(f"{group}.{name}={choice.knobs[name]!r}" for name in blamed or choice.knobs)
+        raise ConfigError(f"{knobs}: {first_line_of(error)} ({where or choice.target})") from error
+
+
+def _of_dataset(choice: Choice, dataset: Any) -> OfDataset:
+    """Of a torch Dataset, whose own knobs are held to its signature."""
+    signature = inspect.signature(dataset)
+    own = {key: value for key, value in choice.knobs.items() if key in signature.parameters or key not in OWN}
+    given = {"train"} if "train" in signature.parameters and "train" not in own else set[str]()
+    _check_knobs("data", choice.model_copy(update={"knobs": own}), dataset, signature, given)
+    return of_dataset(dataset, choice.knobs)
+
+
+def _accepts(maker: Callable[..., object], arguments: dict[str, Any]) -> bool:
+    try:
+        maker(**arguments)
+    except (ValueError, TypeError, RuntimeError, AssertionError):
+        return False
+    return True
+
+
+def _check_knobs(
+    group: str, choice: Choice, maker: Callable[..., object], signature: inspect.Signature, given: set[str]
+) -> None:
+    knobs, hints = choice.knobs, _hints(maker)
+    names = [name for name in signature.parameters if name not in given]
+    is_optimizer = maker.__module__.startswith("torch.optim.")
+    takes_more = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
+    for name, value in knobs.items():
+        if (name in given or name not in names) and not (takes_more and group in MAY_BE_MADE):
+            close = difflib.get_close_matches(name, names, n=3)
+            hint = f"did you mean {' or '.join(close)}?" if close else elsewhere(f"{group}.{name}", choice=choice.name)
+            hint = hint or f"valid: {', '.join(names) or 'none'}"
+            if name in given and name in BY_NAME:
+                hint = f"{name}=... chooses it"
+            raise ConfigError(f"{group}.{name}: {maker.__name__} has no such parameter; {hint}")
+        if is_optimizer and name in _OF_OPTIMIZERS:
+            _check_type(f"{group}.{name}", value, _OF_OPTIMIZERS[name])
+        elif name in hints and name in names:
+            _check_type(f"{group}.{name}", value, hints[name])
+    for name, parameter in signature.parameters.items():
+        optional = parameter.default is not parameter.empty or parameter.kind in (
+            parameter.VAR_POSITIONAL,
+            parameter.VAR_KEYWORD,
+        )
+        if name not in knobs and name not in given and not optional:
+            raise ConfigError(f"{group}.{name}: is missing; {maker.__name__} needs it")
+
+
+def values_of(cls: type, knob: str) -> list[Any]:
+    """The values that a knob may take, by its type: those of a Literal, false and true, a short range; else []."""
+    hint = get_type_hints(cls.__init__, include_extras=True).get(knob)
+    if get_origin(hint) in (Union, UnionType):  # ... | None, which leaves the choice to the class
+        (hint,) = [member for member in get_args(hint) if member is not type(None)][:1]
+    if hint is bool:
+        return [False, True]
+    if get_origin(hint) is Literal:
+        return list(get_args(hint))
+    rules = {type(rule): rule for rule in get_args(hint)[1:]} if get_origin(hint) is Annotated else {}
+    if Ge in rules and Le in rules and rules[Le].le - rules[Ge].ge < 8:
+        return list(range(rules[Ge].ge, rules[Le].le + 1))
+    return []
+
+
+def _named_in(hint: Any) -> list[Any]:
+    """The values of the Literals of a union."""
+    members = get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]
+    return [value for member in members if get_origin(member) is Literal for value in get_args(member)]
+
+
+def _check_type(path: str, value: Any, hint: Any) -> None:
+    if isinstance(value, float) and not math.isfinite(value) and str(value) in _named_in(hint):
+        return  # a knob whose type names nan, inf or -inf, as overrides and YAML write them
+    if get_origin(hint) in (Union, UnionType):  # torch.optim's lr: float | Tensor; a file holds no tensors
+        hint = Union[tuple(member for member in get_args(hint) if member is not Tensor)]  # noqa: UP007
+    try:
+        adapter = TypeAdapter(hint, config=_STRICT)
+    except PydanticSchemaGenerationError:
+        return  # not a type that pydantic knows: the constructor decides
+    try:
+        adapter.validate_json(json.dumps(value))  # as JSON: a YAML list may stand for a tuple
+    except ValidationError as error:
+        raise ConfigError(explain(error, path)) from None

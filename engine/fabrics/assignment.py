@@ -1,0 +1,29 @@
+"""What each worker of a run is told."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ...tracking.records import Predicted
+from ..config.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """`run`: the run directory. `identity`: see stored.py; checkpoints have it.
+
+    `resume`: the checkpoint to go on from. `trace`: the file to write a trace to. `timetable`: with it, that of
+    the strategy's schedule (timetable.py). `witness`: instead of evaluating and saving, its workers write down what
+    there is after each step (witness.py). `devices`: CUDA_VISIBLE_DEVICES of its workers; None: as it is.
+    """
+
+    experiment: Experiment
+    run: Path
+    allowed: tuple[str, ...]
+    identity: str
+    predicted: Predicted
+    resume: Path | None = None
+    trace: Path | None = None
+    timetable: dict[str, Any] | None = None
+    witness: bool = False
+    devices: str | None = None

@@ -1,0 +1,107 @@
+"""Who does what: workers at the points of a mesh (strategies/core/mesh.py), then servers.
+
+A replica's workers follow one another. Its *parts* are its workers in that order: worker `replica * parts + part`.
+Servers follow: `servers` for each part.
+"""
+
+import os
+from dataclasses import dataclass
+from typing import Literal
+
+from ...strategies import Strategy, Sync
+from ...strategies.core.mesh import Mesh
+from ..base.errors import ConfigError
+from ..base.started import UNSET
+from ..config.experiment import Experiment
+
+
+@dataclass(frozen=True)
+class Role:
+    kind: Literal["worker", "server"]
+    replica: int  # a server's number among the servers of its part
+    part: int
+    position: tuple[tuple[str, int], ...] = ()  # a worker's, on each axis
+
+    def __str__(self) -> str:
+        where = ", ".join(f"{axis} {i}" for axis, i in self.position)
+        return f"worker ({where})" if self.kind == "worker" else "server"
+
+
+@dataclass(frozen=True)
+class Layout:
+    mesh: Mesh  # of the workers; its first axis is "replica"
+    servers: int  # for each part
+    loss_part: int
+
+    @property
+    def workers(self) -> int:
+        return self.mesh.size
+
+    @property
+    def replicas(self) -> int:
+        return self.mesh.axes["replica"]
+
+    @property
+    def parts(self) -> int:
+        return self.workers // self.replicas
+
+    @property
+    def world_size(self) -> int:
+        return self.workers + self.servers * self.parts
+
+    @property
+    def chief(self) -> int:
+        """The worker that evaluates and writes the run directory: it has the loss of replica 0."""
+        return self.loss_part
+
+    def role(self, rank: int) -> Role:
+        if rank < self.workers:
+            return Role("worker", *divmod(rank, self.parts), tuple(self.mesh.position(rank).items()))
+        return Role("server", *divmod(rank - self.workers, self.parts))
+
+
+def check_samples(experiment: Experiment, samples: int | None, layout: Layout) -> None:
+    """Each replica trains on something. `samples`: of the training split, None where the data must say.
+
+    Raises `ConfigError`.
+    """
+    if samples is not None and samples < layout.replicas:
+        raise ConfigError(
+            f"hardware.workers={layout.workers}: makes {layout.replicas} replicas, and data={experiment.data.name} has "
+            f"{samples} samples to train on; at most hardware.workers={samples * layout.parts}"
+        )
+
+
+def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: int | None) -> Layout:
+    """`world_size`: the processes that torchrun started; None when we start them. Raises `ConfigError`."""
+    parts, servers, workers = strategy.parts, sync.servers, experiment.hardware.workers
+    if world_size is not None:
+        available = world_size - servers * parts
+        if available < 1 or workers not in (None, available):
+            raise ConfigError(
+                f"hardware.workers={workers}: {world_size} processes were started, which with "
+                f"{servers * parts} servers leaves {available} workers. {UNSET}"
+            )
+        workers = available
+    if workers is None:
+        workers = parts if parts > 1 else min(2, strategy.max_replicas or 2)
+    replicas, rest = divmod(workers, parts)
+    name = experiment.strategy.name
+    if rest or replicas == 0:
+        below, above = replicas * parts, (replicas + 1) * parts
+        nearest = f"{below} or {above}" if below else str(above)
+        raise ConfigError(
+            f"hardware.workers={workers}: strategy={name} lays one replica over {parts} workers, so it must be a "
+            f"multiple of {parts}, for instance {nearest}"
+        )
+    if strategy.max_replicas is not None and replicas > strategy.max_replicas:
+        raise ConfigError(
+            f"hardware.workers={workers}: strategy={name} takes at most {strategy.max_replicas * parts}; "
+            "strategy=data_parallel takes any number"
+        )
+    return Layout(Mesh({"replica": replicas, **strategy.axes}), servers, strategy.loss_part)
+
+
+def share_of_cores(processes: int) -> int:
+    """This host's cores for each of so many workers and servers on it; one at least."""
+    return max(1, len(os.sched_getaffinity(0)) // max(1, processes))

@@ -1,0 +1,1 @@
+"""What acts on a step, a batch, a loss or the weights beside the strategy and the sync mode."""

@@ -1,0 +1,63 @@
+"""What `accumulate` means for a strategy: who cuts a replica's batch, and what is refused by name."""
+
+from collections import Counter
+
+from torch import nn
+
+from ...strategies import Strategy
+from ...strategies.core.accumulation import Accumulation
+from ..base.errors import ConfigError
+from ..config.experiment import Choice, Experiment
+
+
+def of(experiment: Experiment, strategy: Strategy) -> tuple[Choice, Accumulation]:
+    """The choice of strategy that is to be built, and what our loop is to cut: of one of them it is nothing.
+
+    Raises `ConfigError`.
+    """
+    chosen, k = experiment.strategy, experiment.accumulate
+    if k == 1:
+        return chosen, Accumulation()
+    if k > experiment.batch_size:
+        raise ConfigError(
+            f"accumulate={k}: a replica's batch has batch_size={experiment.batch_size} samples, and cannot be cut into "
+            f"more micro-batches; choose accumulate <= {experiment.batch_size}, or a larger batch_size"
+        )
+    if strategy.across_replicas:
+        raise ConfigError(
+            f"accumulate={k}: {strategy.across_replicas} makes the batch norm of all replicas' batches that of one "
+            "worker, which the batch norm of micro-batches is not; leave it out, or choose accumulate=1"
+        )
+    knob = strategy.own_micro_batches
+    if not knob:
+        return chosen, Accumulation(k)
+    if strategy.accumulated == 0:
+        raise ConfigError(
+            f"accumulate={k}: strategy={chosen.name} cuts a batch into micro-batches itself, and works on several at "
+            f"once; choose strategy.{knob}={k} in its place, or strategy=data_parallel"
+        )
+    if strategy.accumulated != 1:
+        raise ConfigError(
+            f"accumulate={k}, strategy.{knob}={strategy.accumulated}: are two names of how many micro-batches "
+            f"strategy={chosen.name} accumulates gradients over; leave one of them out"
+        )
+    return chosen.model_copy(update={"knobs": {**chosen.knobs, knob: k}}), Accumulation()
+
+
+def in_words(experiment: Experiment) -> str:
+    """`accumulate=5: micro-batches of 2 x 7 and 3 x 6 samples, ...`; "" where a batch stays whole."""
+    if (k := experiment.accumulate) == 1:
+        return ""
+    sizes = Counter(Accumulation(k).sizes(experiment.batch_size))
+    told = " and ".join(f"{count:,} x {size:,}" for size, count in sizes.items())
+    return f"accumulate={k}: micro-batches of {told} samples, one after another, and one update for all"
+
+
+def notes_on(experiment: Experiment, model: nn.Module) -> list[str]:
+    norms = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
+    if experiment.accumulate == 1 or not any(isinstance(each, norms) for each in model.modules()):
+        return []
+    return [
+        f"accumulate={experiment.accumulate}: model={experiment.model.name} has batch norm, which is over a "
+        "micro-batch; it is not trained as it would be on the whole batch"
+    ]

@@ -1,0 +1,104 @@
+"""Replicas that are experts of the samples that they own (sync=routed): what of a run differs for it."""
+
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+from torch import Tensor, nn
+
+from ...comm.board import Board
+from ...strategies import Sync
+from ...strategies.sync.routed import CENTRES, LIVING, Experts, state_of_expert
+from ...tasks.base import DataSpec, Readable, Split
+from ...tasks.clusters import centres_of, unmeasured
+from ...tasks.partition import Partition, Partitioner
+from ..base.errors import ConfigError
+from ..base.refusals import refuse
+from ..config.experiment import Experiment
+
+
+def check(experiment: Experiment, sync: Sync, partitioner: Partitioner, spec: DataSpec) -> None:
+    """Raises `ConfigError` where replicas that are experts would have no samples of their own, or no centres."""
+    if sync.experts:
+        refuse(f"sync={experiment.sync.name}: {why}" for why in _refused(experiment, partitioner, spec))
+
+
+def _refused(experiment: Experiment, partitioner: Partitioner, spec: DataSpec) -> Iterator[str]:
+    if not partitioner.owns:
+        yield (
+            f"each replica is the expert of samples of its own, and partition={experiment.partition.name} "
+            "deals all samples anew in each epoch; choose partition=clusters, or partition=dirichlet or by_label"
+        )
+    if why := unmeasured(spec):
+        yield (
+            f"routes a sample to the nearest centre, and {why}; data={experiment.data.name} goes with other "
+            "modes, such as sync=bsp or sync=independent"
+        )
+    if (adapt := experiment.choice("adapt").name) != "none":
+        yield (
+            f"the run's model is that of all replicas side by side, of which adapt={adapt} would have to "
+            "take each apart; choose adapt=none, or another sync mode"
+        )
+
+
+def inputs_of(train: Readable) -> Tensor | None:
+    """[n, ...] of a split that is in memory, or in files mapped into it; None of one whose samples are read singly."""
+    return train.inputs if isinstance(train, Split) and isinstance(train.inputs, Tensor) else None
+
+
+def centres(experiment: Experiment, train: Readable, dealt: Partition) -> Tensor:
+    """[replicas, ...] of the samples that each owns. Raises `ConfigError`."""
+    inputs = inputs_of(train)
+    if inputs is None:
+        raise ConfigError(
+            f"sync={experiment.sync.name}: takes the mean of all inputs of a part, and samples of data="
+            f"{experiment.data.name} are read when they are wanted; choose data that fit into memory, or another mode"
+        )
+    return centres_of(inputs, [dealt.owned(replica) for replica in range(dealt.replicas)])
+
+
+def check_alike(board: Board, chief: int, dealt: Partition) -> None:
+    """Each worker deals by itself: a sample that two of them own, or none, is found here. Raises `ConfigError`."""
+    digest = hashlib.sha256()
+    for replica in range(dealt.replicas):
+        digest.update(dealt.owned(replica).numpy().tobytes() + b"|")
+    board.post(f"parts/{board.rank}", json.dumps(digest.hexdigest()))
+    if json.loads(board.read(f"parts/{chief}", chief)) != digest.hexdigest():
+        raise ConfigError(
+            f"partition: worker {board.rank} has made other parts of the data than worker {chief}, so that experts "
+            "would not own what the others leave; the data, or the libraries that compute distances, differ between "
+            "hosts"
+        )
+
+
+def judged(sync: Sync, replicas: int, make_model: Callable[[], nn.Module]) -> nn.Module:
+    """The model that is evaluated, for the state that `Worker.consensus` gives."""
+    if not sync.experts or replicas == 1:
+        return make_model()
+    assert sync.centres is not None, "they are set before"
+    return Experts([make_model() for _ in range(replicas)], sync.centres.clone())
+
+
+def is_of_experts(names: Mapping[str, object]) -> bool:
+    """Of a file's tensors, by name."""
+    return CENTRES in names and LIVING in names and any(name.startswith("experts.0.") for name in names)
+
+
+def number_in(names: Mapping[str, object]) -> int:
+    return len({name.split(".")[1] for name in names if name.startswith("experts.")})
+
+
+def begins_with(
+    state: dict[str, Tensor], own: dict[str, Tensor], replica: int, centres: Tensor | None, weights: str
+) -> dict[str, Tensor]:
+    """What a replica begins with of the experts in `state`: its own one; where that died, with what it has (`own`).
+
+    Raises `ConfigError` where they are experts of other parts.
+    """
+    if centres is None or not torch.equal(state[CENTRES], centres):
+        raise ConfigError(
+            f"weights={weights}: holds experts of other parts of the data than this run's, so that no replica has the "
+            "samples that one of them learnt; give the data, partition, seed and hardware.workers of that run"
+        )
+    return state_of_expert(state, replica) if bool(state[LIVING][replica]) else own

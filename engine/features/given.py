@@ -1,0 +1,108 @@
+"""Objects that a sync mode or a strategy is given: the choices of groups such as `compress`.
+
+The choice of each such group is built anew for each worker. A class that has a use for it has a constructor parameter
+of the group's name; where neither the sync mode nor the strategy has one, only the group's usual choice is accepted.
+"""
+
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+
+from ...conf import groups
+from ...conf.groups import Group
+from ...exchange.compress import Compressor
+from ...strategies import LayoutError, Strategy, Sync
+from ...strategies.precision import Precision
+from ..base.errors import ConfigError
+from ..config.experiment import CONF, Choice, Experiment, shipped
+from ..config.targets import base_of, build, load_class
+from ..fabrics import fabric_of
+from .parts import Given
+
+BASES: dict[str, type[Sync | Strategy]] = {"sync": Sync, "strategy": Strategy}  # who is given them
+
+
+def make(experiment: Experiment, allowed: tuple[str, ...]) -> Given:
+    """For one worker. Raises `ConfigError`."""
+    fabric = fabric_of(experiment)
+    network = fabric.network(experiment.hardware)
+    engines = {"seed": experiment.seed, "network": network, "in_memory": fabric.modelled}
+    made: Given = {
+        group.name: build(group.name, experiment.choice(group.name), base_of(group.name), allowed, engines)
+        for group in given_groups()
+    }
+    # the engine has a use for it with any strategy; one whose library has its own way to it is given it, too
+    return {**made, "precision": build("precision", experiment.choice("precision"), Precision, allowed, engines)}
+
+
+def usual() -> Given:
+    """As where nothing else is chosen."""
+    return {group.name: _built(group.name, str(group.usual)) for group in given_groups()}
+
+
+def taken(*classes: type) -> list[str]:
+    """The groups that one of the classes has a use for."""
+    parameters = {name for cls in classes for name in inspect.signature(cls).parameters}
+    return [group.name for group in given_groups() if group.name in parameters]
+
+
+def of_kept(of_groups: Given) -> bool:
+    """Whether what travels is what pruning has kept alone."""
+    compress = of_groups["compress"]
+    assert isinstance(compress, Compressor)
+    return compress.of_kept
+
+
+def of_kept_alone() -> set[str]:
+    """Of our own choices of compress, those that send what pruning has kept alone."""
+    names = [file.stem for file in (CONF / "compress").glob("*.yaml")]
+    return {name for name in names if of_kept({"compress": _built("compress", name)})}
+
+
+def _built(group: str, name: str) -> object:
+    return build(group, shipped(group, name), base_of(group), (), {"seed": 0})
+
+
+def named(text: str, experiment: Experiment) -> str:
+    """`compress, sync: ...` with the choices: `compress=topk, sync=bsp: ...`. So is a class's own name of itself
+    (`sync=local_sgd: ...`), which may have been chosen by another one (`diloco`).
+    """
+    head, colon, rest = text.partition(":")
+    words = [word.partition("=")[0] for word in head.split(", ")]
+    if not colon or not {*words} <= {*BASES, *(group.name for group in given_groups())}:
+        return text
+    return ", ".join(f"{word}={experiment.choice(word).name}" for word in words) + colon + rest
+
+
+@contextmanager
+def naming(experiment: Experiment) -> Iterator[None]:
+    """Objects do not know by which name they were chosen: refusals are given it here."""
+    try:
+        yield
+    except LayoutError as error:
+        raise LayoutError(named(str(error), experiment)) from None
+
+
+def has_use_for(kind: str, choice: Choice, group: Group, allowed: tuple[str, ...] = ()) -> bool:
+    with suppress(ConfigError):  # what cannot be imported here is no advice
+        return group.name in taken(load_class(kind, choice.target, BASES[kind], allowed))
+    return False
+
+
+def with_others(
+    kind: str, choice: Choice, group: Group, allowed: tuple[str, ...] = ()
+) -> Iterator[tuple[str, Sync | Strategy]]:
+    """The group's own choices that it takes, but the usual one, and what it is with each. It has a use for them."""
+    for other in _others(group):
+        with suppress(ConfigError, LayoutError):
+            made = _built(group.name, other)
+            yield other, build(kind, choice, BASES[kind], allowed, {**usual(), group.name: made})
+
+
+def _others(group: Group) -> list[str]:
+    """Of the group's own choices, all but the usual one."""
+    return sorted(file.stem for file in (CONF / group.name).glob("*.yaml") if file.stem != group.usual)
+
+
+def given_groups() -> list[Group]:
+    return [group for group in groups.GROUPS if group.given]

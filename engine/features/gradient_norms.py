@@ -1,0 +1,63 @@
+"""How long gradients are at two batch sizes, in the same step: a replica's own, and the mean over all replicas.
+
+The first is there between backward and the update, the second once replicas have agreed, before it is clipped. Replicas
+tell each other the square of the first, by an all-reduce of eight bytes. It is a measurement, as an evaluation is: the
+ledger does not count it.
+"""
+
+import torch
+from torch import Tensor
+
+from ...compat import foreach
+from ...strategies import Sync
+from ...tasks.partition import Partition
+from ..callbacks.base import Norms
+from .calling import Callbacks
+
+NORMS = "norms"  # what a callback says that it sees
+
+
+class GradientNorms:
+    """On each worker. `last`: of the last step, where they were measured."""
+
+    def __init__(self, sync: Sync, partition: Partition, callbacks: Callbacks) -> None:
+        """`callbacks`: all of the run's, wherever they are called. `sync` shows the mean (`shows_mean`)."""
+        self._sync, self._partition = sync, partition
+        self._every = [each.every for each in callbacks.values() if NORMS in each.sees]
+        self._own = self._mean = 0.0  # squares
+        self._measures = False
+        self.last: Norms | None = None
+        sync.before_step = self._see_mean
+
+    def after_backward(self, step: int) -> None:
+        """`step`: steps made before this one."""
+        self._measures = any((step + 1) % every == 0 for every in self._every)
+        if self._measures:
+            self._own = self._square()
+
+    def _see_mean(self) -> None:
+        if self._measures:
+            self._mean = self._square()
+
+    def after_update(self, step: int) -> None:
+        """All replicas tell each other."""
+        self.last = None
+        if not self._measures:
+            return
+        comm = self._sync.comm
+        sizes = [self._partition.size(step, replica) for replica in range(self._partition.replicas)]
+        sizes = [size for size in sizes if size > 0]
+        total = torch.tensor([self._own], dtype=torch.float64)
+        with comm.ledger.aside(), comm.timeline.named("norms"):
+            comm.all_reduce(total).wait()
+        if len(sizes) > 1:
+            harmonic = len(sizes) / sum(1 / size for size in sizes)
+            self.last = Norms(float(total) / len(sizes), harmonic, self._mean, sum(sizes))
+
+    def _square(self) -> float:
+        """|g|^2 of what the parameters have, in float64 from the norms of tensors."""
+        gradients: list[Tensor] = [each.grad for each in self._sync.parameters.values() if each.grad is not None]
+        if not gradients:
+            return 0.0
+        norms = torch.stack([norm.double() for norm in foreach.norm(gradients)])
+        return float(norms.square().sum())

@@ -1,0 +1,125 @@
+"""Models that learn of samples alone, such as k-means: where they begin, and what goes with their steps.
+
+Such a step makes the next weights of sums over samples, which it has from the mean gradient of all replicas. So it goes
+where replicas step together with that mean, and with nothing that makes another gradient or other weights of it.
+"""
+
+from collections.abc import Callable
+
+from torch import nn
+from torch.optim import Optimizer
+
+from ...conf.groups import BY_NAME
+from ...strategies import Strategy, Sync
+from ...strategies.optimizers.iteration import Iteration
+from ...tasks.base import Readable
+from ...tasks.losses.base import Task
+from ...tasks.models.kmeans import KMeans
+from ...tasks.models.unsupervised import Unsupervised
+from ..base.errors import ConfigError
+from ..config.experiment import Experiment, shipped
+from ..config.targets import load_class
+
+# groups of which the usual choice alone goes with such a model
+_PLAIN = ("adversarial_training", "adapt", "precision", "average", "clip", "attack", "privacy")
+_EXCHANGED = ("compress", "aggregate")  # which the sync mode may make another gradient of
+TASK = "task=reconstruction"
+
+
+def begin(model: nn.Module, load: Callable[[], tuple[Readable, Readable]]) -> None:
+    """A model that begins with training samples takes them. Raises TaskConfigError."""
+    if isinstance(model, Unsupervised):
+        model.begin(load()[0])
+
+
+def notes_on(experiment: Experiment, model: nn.Module, replicas: int, samples: int | None) -> list[str]:
+    """`samples`: to train on; None where the data must say."""
+    batch = experiment.batch_size * replicas
+    whole = samples is None or batch >= samples
+    if whole or not isinstance(model, KMeans) or experiment.optimizer.knobs.get("running"):
+        return []
+    return [
+        f"optimizer.running=false: a step makes a centre the mean of its own of {batch:,} samples alone, of "
+        f"{samples:,}, and forgets those before; optimizer.running=true counts all so far"
+    ]
+
+
+def check(
+    experiment: Experiment, allowed: tuple[str, ...], model: nn.Module, task: Task, strategy: Strategy, sync: Sync
+) -> None:
+    """Whether model, task and optimizer are of one kind, and all else leaves their step right. Raises `ConfigError`."""
+    own = model if isinstance(model, Unsupervised) else None
+    _check_task(experiment, own, task)
+    _check_optimizer(experiment, own, load_class("optimizer", experiment.optimizer.target, Optimizer, allowed))
+    if own is not None:
+        _check_plain(experiment)
+        _check_layout(experiment, own, strategy, sync)
+
+
+def _check_task(experiment: Experiment, own: Unsupervised | None, task: Task) -> None:
+    name, chosen = experiment.model.name, experiment.task.name
+    if own is not None and task.targets != "none":
+        raise ConfigError(f"task={chosen}: learns targets, and model={name} learns of samples alone; choose {TASK}")
+    if own is None and task.targets == "none":
+        raise ConfigError(
+            f"task={chosen}: is for models that put out squared distances of samples, and model={name} does not; "
+            "choose model=kmeans or pca, or a task that learns the targets of the data, such as task=cross_entropy"
+        )
+
+
+def _check_optimizer(experiment: Experiment, own: Unsupervised | None, optimizer: type[Optimizer]) -> None:
+    name, chosen = experiment.model.name, f"optimizer={experiment.optimizer.name}"
+    step = optimizer.iteration if issubclass(optimizer, Iteration) else None
+    if own is not None and step != own.iteration:
+        raise ConfigError(f"{chosen}: model={name} has a step of its own; choose optimizer={own.iteration}")
+    if own is None and step is not None:
+        raise ConfigError(
+            f"{chosen}: is the step of one model, which model={name} is not; choose optimizer=sgd or another, or "
+            f"a model for it (paceline explain {chosen})"
+        )
+
+
+def _check_layout(experiment: Experiment, model: Unsupervised, strategy: Strategy, sync: Sync) -> None:
+    name = experiment.model.name
+    if strategy.parts > 1:
+        raise ConfigError(
+            f"strategy={experiment.strategy.name}: cuts a model over workers, and the step of model={name} takes all "
+            "of it; choose strategy=data_parallel"
+        )
+    if not (sync.weights_agree and sync.exact):
+        with_it = "".join(
+            f" with {group}={experiment.choice(group).name}"
+            for group in _EXCHANGED
+            if experiment.choice(group).name != BY_NAME[group].usual
+        )
+        plain = ", compress=none and aggregate=mean" if with_it else ""
+        raise ConfigError(
+            f"sync={experiment.sync.name}{with_it}: replicas do not all step with the mean gradient of all samples, of "
+            f"which model={name} makes its step; choose sync=bsp, bsp_naive or parameter_server{plain}"
+        )
+    if len(sync.stepped(list(model.parameters()), 2)) > 1:
+        raise ConfigError(
+            f"strategy={experiment.strategy.name}: shares out the parameters that workers step, and the step of "
+            f"model={name} takes all of them; choose strategy=data_parallel"
+        )
+    if sync.servers > 1:
+        raise ConfigError(
+            f"sync.servers={sync.servers}: each server has some of the parameters, and the step of model={name} takes "
+            "all of them; choose sync.servers=1"
+        )
+
+
+def _check_plain(experiment: Experiment) -> None:
+    name = experiment.model.name
+    for group in _PLAIN:
+        usual = str(BY_NAME[group].usual)
+        if experiment.choice(group) != shipped(group, usual):
+            raise ConfigError(
+                f"{group}={experiment.choice(group).name}: model={name} makes its step of the mean gradient of its "
+                f"samples, as it is and in float32, and of nothing else; choose {group}={usual}"
+            )
+    if experiment.evaluate.attack != "none":
+        raise ConfigError(
+            f"evaluate.attack={experiment.evaluate.attack}: has models err in their classes, and model={name} has "
+            "none; choose evaluate.attack=none"
+        )

@@ -1,0 +1,43 @@
+"""What an attack and a rule come to in a run, other than one may think; nothing of it is an error."""
+
+from ...exchange.aggregate import Aggregator
+from ...exchange.attack import Attack, Honest
+from . import given
+from .parts import Parts
+
+
+def notes_on(parts: Parts, steps: int | None) -> list[str]:
+    """A sentence each. `steps`: of the run; None where the data must say."""
+    attack, rule = parts.of_groups["attack"], parts.of_groups["aggregate"]
+    assert isinstance(attack, Attack) and isinstance(rule, Aggregator)
+    if isinstance(attack, Honest):
+        return []
+    found: list[str] = []
+    lying, replicas = len(attack.liars(parts.layout.replicas)), parts.layout.replicas
+    if "attack" not in given.taken(type(parts.sync)):  # else the sync mode says so, by its rule
+        found.append(f"attack.workers={attack.workers}: {_what_comes_of(lying, replicas, parts.sync.experts)}")
+    if steps is not None and attack.from_step >= steps:
+        found.append(
+            f"attack.from_step={attack.from_step}: the run has {steps:,} steps, and nobody lies in any of them"
+        )
+    if rule.trusted in attack.liars(parts.layout.replicas):
+        found.append(
+            f"aggregate.trusted={rule.trusted}: this replica lies (attack.workers={attack.workers}), and the rule "
+            "takes it at its word: it follows the lie"
+        )
+    return found
+
+
+def _what_comes_of(lying: int, replicas: int, experts: bool) -> str:
+    """Where no rule looks at what replicas send. `experts`: they send nothing, and each answers some samples."""
+    if lying == 0:
+        return "nobody lies"
+    who = f"{lying} of {replicas} replicas lie"
+    if replicas == 1:
+        return f"{who}: all that is learnt is what the attack makes of the samples"
+    if experts:
+        return (
+            f"{who}, and nobody sends anything: their experts learn the lie and answer the samples that are nearest to "
+            "their parts; the other experts never see it"
+        )
+    return f"{who}, and no rule looks at what is sent: training may go anywhere"

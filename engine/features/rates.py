@@ -1,0 +1,71 @@
+"""How the optimizer's rate goes over a run: what its schedule is told of it, what is refused, and a line about it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torch.optim import Optimizer
+
+from ...strategies import Sync
+from ...strategies.schedules import Horizon, Rate, Schedule, Unscheduled
+from ..base.errors import ConfigError
+from ..config.experiment import Experiment
+
+if TYPE_CHECKING:
+    from .parts import Parts
+
+
+@dataclass(frozen=True)
+class Point:
+    """The rate in a step, which are counted from 1 as they are in records; of each of the optimizer's groups."""
+
+    step: int
+    lr: list[float]
+
+
+def rate_of(experiment: Experiment, parts: "Parts", steps_per_epoch: int, samples: int) -> Rate:
+    """Over one training. `samples`: to train on. Raises `LayoutError` where the run is too short for its schedule, or
+    for an average of its weights.
+    """
+    steps = experiment.steps_in_all(steps_per_epoch)
+    assert steps is not None
+    horizon = Horizon(steps, steps_per_epoch, _of_update(experiment, parts, samples))
+    parts.schedule.check(horizon)
+    parts.average.check(steps, steps_per_epoch)
+    return Rate(parts.schedule, horizon)
+
+
+def _of_update(experiment: Experiment, parts: "Parts", samples: int) -> int:
+    """The samples of one update, at most: a batch may be larger than what there is to train on."""
+    replicas = parts.layout.replicas // parts.partitioner.copies
+    if parts.sync.synchronous and parts.sync.weights_agree:  # all replicas make one update together
+        return min(experiment.batch_size * replicas, samples)
+    return min(experiment.batch_size, samples if parts.partitioner.owns else -(-samples // replicas))
+
+
+def check(experiment: Experiment, schedule: Schedule, sync: Sync, optimizer: Optimizer) -> None:
+    """Raises `ConfigError` where there is no rate that a schedule could move."""
+    if isinstance(schedule, Unscheduled):
+        return
+    chosen = f"schedule={experiment.schedule.name}"
+    if sync.one_rate:
+        raise ConfigError(f"{chosen}: {sync.one_rate}; schedule=none goes with all")
+    if any("lr" not in group for group in optimizer.param_groups):
+        raise ConfigError(
+            f"{chosen}: moves the rate lr of an optimizer, and {type(optimizer).__name__} has none; choose "
+            "optimizer=sgd, adam, adamw, lars, lamb or muon, or schedule=none"
+        )
+
+
+def points_of(rate: Rate, parts: "Parts") -> list[Point]:
+    """Those that tell how it goes; none where it is the optimizer's own in every step."""
+    if isinstance(rate.schedule, Unscheduled):
+        return []
+    optimizer = parts.make_optimizer(parts.modules[0].parameters())
+    rates = [float(group["lr"]) for group in optimizer.param_groups if group["params"]]
+    return [Point(step + 1, [lr * factor for lr in rates]) for step, factor in rate.points().items()]
+
+
+def in_words(points: Sequence[Point]) -> str:
+    """`0 in step 1, 0.1 in step 101, 0.05 in step 551, 0 in step 1,000`"""
+    return ", ".join(f"{' and '.join(f'{lr:.3g}' for lr in each.lr)} in step {each.step:,}" for each in points)

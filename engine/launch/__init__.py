@@ -1,0 +1,14 @@
+"""Who starts the workers of a run: one file each. See base.py."""
+
+from ..fabrics.kinds import Fabric, Started, VirtualCluster
+from .launcher import Launcher
+from .local import Local
+from .torchrun import Torchrun
+from .virtual import Virtual
+
+
+def launcher_on(fabric: Fabric) -> Launcher:
+    """That which starts workers on it."""
+    if isinstance(fabric, VirtualCluster):
+        return Virtual(fabric)
+    return Torchrun(fabric) if isinstance(fabric, Started) else Local(fabric)

@@ -1,0 +1,98 @@
+"""What a launcher is asked: to start the workers of a run, to watch and to end them.
+
+To add one (a cluster's scheduler, say), derive a class in a file of its own and choose it in `launcher_on`; what can be
+said of its workers before they start is a `Fabric` (fabrics/kinds.py).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from ...comm.handshake import Endpoint
+from ...tracking.run_directory import RunDirectory
+from ..config.experiment import Experiment
+from ..fabrics.assignment import Assignment
+from ..fabrics.kinds import Fabric
+from ..fabrics.layout import Layout
+from ..features.parts import Parts
+from .crew import Ended
+
+Opened = tuple[RunDirectory, Path | None]
+
+
+class Handle(Protocol):
+    """The workers of a run, which have been started."""
+
+    @property
+    def stop_signal(self) -> int:
+        """The signal for which they were asked to stop; 0 where they were not."""
+        ...
+
+    @property
+    def has_started(self) -> bool:
+        """Whether all of them have met and train."""
+        ...
+
+    def watch(self) -> list[Ended]:
+        """Wait until the run is over; returns those whose end was its end."""
+        ...
+
+    def stop(self, number: int) -> None:
+        """On a signal: the first asks the workers to save and stop, the second ends them."""
+        ...
+
+    def ask_to_stop(self) -> None:
+        """After the step that they are in."""
+        ...
+
+    def kill(self) -> None:
+        """Whoever is left. Called at the end of every run."""
+        ...
+
+
+class Launcher(ABC):
+    def __init__(self, fabric: Fabric) -> None:
+        """`fabric`: where its workers are."""
+        self.fabric = fabric
+
+    # -- in the process that was asked for the run, or in each of those that torchrun started
+
+    def open(
+        self, experiment: Experiment, allowed: tuple[str, ...], layout: Layout, make: Callable[[], Opened]
+    ) -> Opened:
+        """The run's directory, and the checkpoint to go on from, the same in all processes; `make` makes it, in the one
+        that `tells`.
+        """
+        return make()
+
+    @abstractmethod
+    def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
+        """`survives`: the others go on when a worker dies; all but replica 0 and servers may then.
+
+        `preload`: modules to import once, before workers are forked.
+        """
+
+    def process_of(self, rank: int) -> int:
+        """The process, and so the log, in which worker `rank` is."""
+        return rank
+
+    # -- in a process that `start` made
+
+    def work(
+        self,
+        rank: int,
+        store: Endpoint,
+        assignment: Assignment,
+        parts: Parts,
+        device: torch.device,
+        started: Callable[[], None],
+    ) -> None:
+        """Take part in the run to its end. `started` is called once it trains, or serves."""
+        raise AssertionError(f"{type(self).__name__} starts no processes")
+
+    def failed_rank(self) -> int | None:
+        """Which worker failed, of several in one process."""
+        return None

@@ -1,0 +1,85 @@
+"""Worker processes on this host: forked from a server, watched over pipes (crew.py), and ended with us."""
+
+import sys
+from collections.abc import Callable
+from functools import partial
+
+import torch
+
+from ...comm.board import mark_lost
+from ...comm.connecting import connect
+from ...comm.handshake import Endpoint
+from ...comm.rendezvous import serve_store
+from ...comm.store import StoreServer
+from ..base.failures import how_it_ended
+from ..fabrics.assignment import Assignment
+from ..fabrics.layout import Layout
+from ..features.parts import Parts
+from ..training.gauges import LiveRecord
+from ..training.work import work
+from .crew import WORKER_FAILED, Crew, Ended
+from .launcher import Handle, Launcher
+from .saved import what_is_saved
+from .worker_process import stop_on_sigterm, told_of, worker_main
+
+
+class Local(Launcher):
+    def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
+        def may_go_on(ended: Ended, store: StoreServer) -> bool:
+            role = layout.role(ended.rank)
+            if not survives or role.kind == "server" or role.replica == 0:
+                return False
+            if ended.exit_code != WORKER_FAILED:
+                return False  # diverged, out of disk, ...: it would come to the others too
+            mark_lost(store, ended.rank)
+            how = how_it_ended(ended.error, ended.message)
+            print(f"worker {ended.rank} {how}; training goes on without it", file=sys.stderr, flush=True)
+            return True
+
+        return start_processes(self, layout.world_size, assignment, layout, may_go_on, preload)
+
+    def work(
+        self,
+        rank: int,
+        store: Endpoint,
+        assignment: Assignment,
+        parts: Parts,
+        device: torch.device,
+        started: Callable[[], None],
+    ) -> None:
+        timeout = assignment.experiment.hardware.timeout
+        comm = connect(store, rank, parts.layout.world_size, timeout, device)
+        stop_on_sigterm(comm.board.request_stop)
+        work(assignment, parts, comm, device, started)
+        comm.close()
+
+
+def start_processes(
+    launcher: Launcher,
+    number: int,
+    assignment: Assignment,
+    layout: Layout,
+    may_go_on: Callable[[Ended, StoreServer], bool],
+    preload: tuple[str, ...],
+) -> Handle:
+    """`number` processes of this host, and the store in which they meet.
+
+    `may_go_on`: asked about each that failed, whether the others go on without it.
+    """
+    store = serve_store(assignment.experiment.hardware.port)
+    saved = partial(what_is_saved, assignment) if launcher.fabric.saves else None
+    live = LiveRecord(assignment.run, layout, store.read)
+
+    def afterwards() -> None:
+        live.close()
+        store.close()
+
+    crew = Crew(lambda ended: may_go_on(ended, store), saved, afterwards)
+    try:
+        crew.start(
+            number, partial(worker_main, launcher), told_of(assignment, layout.world_size, store.endpoint), preload
+        )
+    except BaseException:
+        crew.kill()
+        raise
+    return crew

@@ -1,0 +1,161 @@
+"""The same worker under torchrun, or whoever else follows env://: each process composes the experiment for itself.
+
+The chief makes the run directory and tells the others where: checkpoints of a pipeline on several hosts need a file
+system that they share.
+"""
+
+import json
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+from ...comm.board import Board
+from ...comm.connecting import connect_env
+from ...comm.errors import HangError
+from ...comm.process import ProcessComm
+from ...comm.rendezvous import job_of_torchrun
+from ...tracking.run_directory import RunDirectory
+from ...tracking.values import flat
+from ..base.errors import ConfigError, WorkerFailedError
+from ..base.failures import named, speaks_for_itself
+from ..base.parent_death import die_with_parent
+from ..base.started import UNSET
+from ..config.experiment import Experiment
+from ..fabrics.assignment import Assignment
+from ..fabrics.kinds import Started
+from ..fabrics.layout import Layout
+from ..features.parts import Parts
+from ..planning.build import assemble
+from ..training.gauges import LiveRecord
+from ..training.work import work
+from ..training.worker import prepare_process
+from .crew import WORKER_FAILED, Ended
+from .launcher import Handle, Launcher, Opened
+from .saved import what_is_saved
+
+
+class Torchrun(Launcher):
+    def __init__(self, fabric: Started) -> None:
+        super().__init__(fabric)
+        self._rank = fabric.rank
+        self._joined: tuple[ProcessComm, Parts, torch.device] | None = None
+
+    def open(
+        self, experiment: Experiment, allowed: tuple[str, ...], layout: Layout, make: Callable[[], Opened]
+    ) -> Opened:
+        """All meet here."""
+        if "TORCHELASTIC_RUN_ID" in os.environ:
+            die_with_parent(signal.SIGKILL)  # an agent that is killed would leave its worker alive
+        job_of_torchrun()  # before the token is taken out of the environment
+        parts = assemble(experiment, allowed, layout.world_size)
+        device = prepare_process(experiment, parts, self._rank)
+        try:
+            comm = connect_env(experiment.hardware.timeout, device)
+        except HangError as error:
+            if "TORCHELASTIC_RUN_ID" in os.environ:
+                raise
+            raise HangError(f"{error}. {UNSET}", error.missing, error.frozen) from None
+        _check_devices(comm.devices[: layout.workers])
+        try:
+            check_alike(experiment, comm.board, layout.world_size)
+        except ConfigError:
+            comm.close()  # worker 0 has the store, in which the others read this
+            raise
+        self._joined = comm, parts, device
+        if not self.fabric.tells(layout):
+            path, step = json.loads(comm.board.read("run", layout.chief))
+            directory = RunDirectory(Path(path))
+            return directory, None if step is None else directory.checkpoints / step
+        directory, checkpoint = make()
+        comm.board.post("run", json.dumps([str(directory.path), None if checkpoint is None else checkpoint.name]))
+        servers = layout.servers * layout.parts
+        print(
+            f"torchrun started {layout.world_size} processes: {layout.workers} workers, {servers} servers",
+            file=sys.stderr,
+        )
+        return directory, checkpoint
+
+    def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
+        assert self._joined is not None
+        comm, *_ = self._joined
+        live = LiveRecord(assignment.run, layout, comm.seen) if self.fabric.tells(layout) else None
+        return _ThisWorker(assignment, *self._joined, live)
+
+
+def _check_devices(devices: Sequence[str]) -> None:
+    """Hosts decide by themselves what `hardware.device=auto` is: all must come to the same."""
+    if len(set(devices)) > 1:
+        cpu, cuda = devices.index("cpu"), devices.index("cuda")
+        raise ConfigError(
+            f"hardware.device=auto: worker {cpu} computes on a CPU and worker {cuda} on a GPU, since their hosts "
+            "differ. Choose hardware.device=cpu, or hosts with a GPU for each worker"
+        )
+
+
+def check_alike(experiment: Experiment, board: Board, size: int) -> None:
+    """Refuses processes with different configurations: each composes its own. `hardware` and `tracking` may differ.
+
+    All processes call this, and all raise the same. Raises `ConfigError` or `HangError`.
+    """
+    chosen = flat(experiment.model_dump(exclude={"hardware", "tracking", "name"}), ".")
+    own = {key.replace(".knobs.", ".").removesuffix(".name"): str(value) for key, value in chosen.items()}
+    if board.rank == 0:
+        board.post("configuration", json.dumps(own))
+    first = json.loads(board.read("configuration", 0))
+    key = min((key for key in first | own if first.get(key) != own.get(key)), default=None)
+    found = "" if key is None else f"{key}={own.get(key)}: worker {board.rank} has this, and worker 0 {first.get(key)}"
+    board.post(f"configured/{board.rank}", found)
+    for rank in range(size):
+        if said := board.read(f"configured/{rank}", rank):
+            raise ConfigError(f"{said}. Start all processes with the same configuration")
+
+
+class _ThisWorker:
+    """The handle of the one worker that this process is."""
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        comm: ProcessComm,
+        parts: Parts,
+        device: torch.device,
+        live: LiveRecord | None,
+    ) -> None:
+        self._assignment, self._comm, self._parts, self._device = assignment, comm, parts, device
+        self._live = live
+        self.stop_signal, self.has_started = 0, False
+
+    def watch(self) -> list[Ended]:
+        """A user's exception is a worker's failure, with its traceback before the last line: there is no log."""
+        try:
+            work(self._assignment, self._parts, self._comm, self._device, self._note_start)
+        except Exception as error:
+            if speaks_for_itself(error):
+                raise
+            details = ["".join(traceback.format_exception(error)).rstrip()]
+            message = f"worker {self._comm.rank} failed: {named(error)}; {what_is_saved(self._assignment)}"
+            raise WorkerFailedError(message, WORKER_FAILED, details) from error
+        self.kill()
+        self._comm.close()
+        return []
+
+    def _note_start(self) -> None:
+        self.has_started = True
+
+    def stop(self, number: int) -> None:
+        self.stop_signal = number
+        self._comm.board.request_stop()
+
+    def ask_to_stop(self) -> None:
+        self.stop(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """It goes by itself; nobody looks any more."""
+        if self._live is not None:
+            self._live.close()
+            self._live = None

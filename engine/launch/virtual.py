@@ -1,0 +1,64 @@
+"""The virtual cluster: one process on this host, whose threads are the workers (comm/virtual.py)."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import torch
+
+from ...comm import Comm
+from ...comm.handshake import Endpoint
+from ...comm.virtual import Cluster
+from ..config.experiment import Hardware, VirtualHardware
+from ..fabrics.assignment import Assignment
+from ..fabrics.kinds import VirtualCluster
+from ..fabrics.layout import Layout
+from ..features.parts import Parts
+from ..training.gauges import Teller
+from ..training.work import work
+from .launcher import Handle, Launcher
+from .local import start_processes
+from .worker_process import stop_on_sigterm
+
+
+class Virtual(Launcher):
+    _cluster: Cluster | None = None
+
+    def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
+        return start_processes(self, 1, assignment, layout, lambda ended, store: False, preload)
+
+    def process_of(self, rank: int) -> int:
+        return 0
+
+    def work(
+        self,
+        rank: int,
+        store: Endpoint,
+        assignment: Assignment,
+        parts: Parts,
+        device: torch.device,
+        started: Callable[[], None],
+    ) -> None:
+        self._cluster = cluster_of(parts, assignment.experiment.hardware)
+        stop_on_sigterm(self._cluster.request_stop)
+        teller = Teller(store, self._cluster.gauges)
+        run(assignment, parts, self._cluster, started)
+        teller.close()
+
+    def failed_rank(self) -> int | None:
+        return self._cluster.failed_rank if self._cluster is not None else None
+
+
+def cluster_of(parts: Parts, hardware: Hardware) -> Cluster:
+    """The workers of the virtual cluster that `hardware` describes."""
+    assert isinstance(hardware, VirtualHardware)
+    return Cluster(parts.layout.world_size, VirtualCluster().network(hardware), hardware.memory_bandwidth)
+
+
+def run(assignment: Assignment, parts: Parts, cluster: Cluster, started: Callable[[], None] = lambda: None) -> None:
+    """All workers of the cluster, to the end. Raises what the first to fail raised."""
+
+    def work_as_one(comm: Comm) -> None:
+        strategy, sync = parts.make_pair()
+        work(assignment, replace(parts, strategy=strategy, sync=sync), comm, torch.device("cpu"), started)
+
+    cluster.run(work_as_one)

@@ -1,0 +1,382 @@
+"""What would run, and what it would cost: nothing is trained, no data are needed, no process is started."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...batches import Samples, lone
+from ...compat import checkpointing
+from ...compat.dynamo import without_dynamo
+from ...exchange.collectives import Collective, Fabric
+from ...exchange.collectives.base import added
+from ...exchange.compress import Compressor, Dense, vector_of
+from ...exchange.in_turn import shares_of
+from ...strategies import LayoutError, Sync
+from ...strategies.core.clip import NORM
+from ...strategies.core.cost import Traffic, World, payload
+from ...strategies.core.placements import entries, placements_of
+from ...strategies.core.state import state_of
+from ...tasks.adversarial.attacks import ascent, evaluating
+from ...tasks.contents import contents
+from ...tasks.contents import notes_on as notes_on_contents
+from ...tasks.partition import Repeated
+from ..base import memory
+from ..base.errors import ConfigError
+from ..base.meta import Repeats
+from ..config import looking
+from ..config.experiment import Experiment
+from ..config.fits import batch_of, checked_loss, model_takes
+from ..config.targets import build
+from ..fabrics import clients, fabric_of
+from ..fabrics.layout import share_of_cores
+from ..features import accumulating, averaging, calling, compiling, given, iterating, kept, lying, precisions, private
+from ..features.parts import MakeOptimizer, Parts
+from ..features.phases import ends_of
+from ..features.rates import Point, points_of, rate_of
+from .build import assemble
+from .notes import notes_on
+from .planned import PartPlan, Phase, Plan, Sent
+
+
+@without_dynamo()
+def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size: int | None = None) -> Plan:
+    """Check all that can be checked beforehand; every worker's part is built on the meta device and given one batch.
+
+    A model that looks at values is given a few samples of the data: see looking.py. Raises `ConfigError` and the
+    strategies', sync modes' and tasks' own refusals.
+    """
+    return looking.on_values_where_needed(experiment, lambda: _make_plan(experiment, allowed, world_size))
+
+
+def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None) -> Plan:
+    parts = assemble(experiment, allowed, world_size)
+    if parts.teacher is not None:
+        parts.teacher.check()
+    layout, spec, described = parts.layout, parts.data.spec, parts.data.described()
+    steps_per_epoch = None
+    if spec.train_size is not None:
+        sizes = spec.train_size, parts.sync, layout, experiment.batch_size
+        steps_per_epoch = clients.steps_per_epoch(parts.partitioner, *sizes)
+    training = experiment.steps_in_all(steps_per_epoch)
+    steps = None if training is None else training * parts.adapt.trainings
+    if training is not None:
+        parts.adapt.check_steps(training)
+    device = fabric_of(experiment).device(experiment, layout)
+    shapes = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
+    own = fabric_of(experiment).hosts(experiment.hardware, layout.world_size)
+    phases: list[Phase] = []
+    surprises: list[str] = []
+    first: int | None = 0
+    of_phase: Parts | None = parts
+    while of_phase is not None:
+        until = ends_of(experiment, of_phase, steps_per_epoch)
+        worlds = _worlds(experiment, of_phase, steps_per_epoch, first, until)
+        of_phase.strategy.hosts = None if own is None else own[: layout.parts]
+        of_phase.strategy.worlds = worlds
+        with given.naming(experiment):
+            plans = _part_plans(experiment, of_phase, worlds, device)
+        phases.append(Phase(first, until, plans, _uncompressed(experiment, of_phase, worlds, plans)))
+        trained = [parameter for parameter in of_phase.modules[0].parameters() if parameter.requires_grad]
+        since = "" if of_phase is parts else "later: " if first is None else f"from step {first + 1:,}: "
+        told = [*of_phase.sync.notes(trained, worlds[0]), *_on_messages(of_phase, trained, worlds[0])]
+        surprises += [since + text for text in told if text not in surprises]
+        first, of_phase = until, of_phase.following
+    rate: list[Point] = []
+    if steps_per_epoch is not None and spec.train_size is not None:
+        rate = points_of(rate_of(experiment, parts, steps_per_epoch, spec.train_size), parts)
+    collective = parts.of_groups["collective"]
+    assert isinstance(collective, Collective)
+    spent = private.planned(experiment, parts.sync, parts.partitioner, layout, spec.train_size, steps_per_epoch)
+    with given.naming(experiment):
+        if device.type == "cuda" and not collective.on_gpus:
+            raise LayoutError(
+                "collective: sums in a host's memory, and the workers compute on GPUs; choose collective=fabric, or "
+                "hardware.device=cpu"
+            )
+    return Plan(
+        experiment,
+        layout,
+        device,
+        experiment.hardware.threads or share_of_cores(parts.fabric.processes_here(layout)),
+        steps_per_epoch,
+        steps,
+        parts.adapt.trainings,
+        phases,
+        parts.strategy,
+        shapes,
+        parts.adapt.added(frozenset(shapes)),
+        parts.sync.survives,
+        parts.sync.period,
+        [
+            *notes_on(experiment, parts.sync, layout, steps, spec.train_size if steps_per_epoch else None, device),
+            *accumulating.notes_on(experiment, parts.model),
+            *compiling.notes_on(experiment),
+            *iterating.notes_on(experiment, parts.model, layout.replicas, spec.train_size),
+            *(given.named(text, experiment) for text in surprises),
+            *parts.adapt.notes(training),
+            *(given.named(text, experiment) for text in kept.notes(parts, parts.strategy.worlds)),
+            *private.notes_on(spent, experiment, parts.sync.privacy, parts.partitioner),
+            *calling.notes_on(parts.callbacks, parts.fabric.modelled, steps),
+            *lying.notes_on(parts, steps),
+            *notes_on_contents(spec, described),
+            *looking.notes_on(experiment),
+        ],
+        spec,
+        contents(spec, described),
+        [given.named(text, experiment) for text in collective.explain()],
+        rate,
+        spent,
+        layout.replicas if parts.sync.experts else None,
+    )
+
+
+def _on_messages(parts: Parts, trained: Sequence[Tensor], world: World) -> list[str]:
+    """What a rule makes of a message of all that is trained; of a part of that it makes no more."""
+    compress = parts.of_groups["compress"]
+    assert isinstance(compress, Compressor)
+    return compress.notes(vector_of(trained)) if world.replicas > 1 and trained else []
+
+
+def _uncompressed(
+    experiment: Experiment, parts: Parts, worlds: list[World], plans: list[PartPlan]
+) -> list[Sent] | None:
+    """What the same sync mode sends with compress=none: the strategy sends as much, inside of a replica."""
+    if isinstance(parts.of_groups["compress"], Dense):
+        return None
+    usual = {**parts.of_groups, "compress": Dense()}
+    try:
+        sync = build("sync", experiment.sync, Sync, parts.allowed, usual)
+    except LayoutError:  # with these knobs there is nothing to compare with, such as sync.compress_answers=true
+        return None
+    sync.backward_passes = parts.sync.backward_passes
+    found: list[Sent] = []
+    for module, world, plan in zip(parts.modules, worlds, plans, strict=True):
+        trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
+        cost = sync.cost(trained, world)
+        if cost.varies:
+            found.append(Sent(None, None))
+        else:
+            found.append(Sent(added(plan.within, cost.worker), cost.server))
+    return found
+
+
+def _worlds(
+    experiment: Experiment, parts: Parts, steps_per_epoch: int | None, first: int | None, until: int | None
+) -> list[World]:
+    """The holders of each part, in the steps from `first` on that come before `until`."""
+    layout = parts.layout
+    hosts = fabric_of(experiment).hosts(experiment.hardware, layout.world_size)
+    of_part = [range(part, layout.workers, layout.parts) for part in range(layout.parts)]
+    steps, busy = None, ()
+    if first is not None and until is not None and first < until:
+        steps, busy = until - first, _busy(experiment, parts, first, until)
+    return [
+        World(
+            layout.replicas,
+            steps_per_epoch,
+            None if hosts is None else tuple(hosts[rank] for rank in holders),
+            steps,
+            busy,
+        )
+        for holders in of_part
+    ]
+
+
+def _busy(experiment: Experiment, parts: Parts, first: int, until: int) -> tuple[tuple[int, int], ...]:
+    """See `World.busy`: the last step of an epoch may have fewer samples than there are replicas."""
+    copies, partitioner = parts.partitioner.copies, parts.partitioner
+    samples, replicas = parts.data.spec.train_size, parts.layout.replicas // copies
+    each = partitioner.each if isinstance(partitioner, Repeated) else partitioner
+    if samples is None or shares_of(parts.sync, replicas) is not None:
+        return ()
+    sizes = samples, replicas, experiment.batch_size
+    steps_per_epoch, last = each.steps_per_epoch(*sizes), each.in_last_step(*sizes)
+    if steps_per_epoch is None or last is None:
+        return ()
+    epochs = until // steps_per_epoch - first // steps_per_epoch  # whose last step is among these
+    if last >= replicas or epochs == 0:
+        return ()
+    return (until - first, last * copies), (until - first - epochs, (replicas - last) * copies)
+
+
+def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], device: torch.device) -> list[PartPlan]:
+    modules = parts.modules
+    parts.model.train()
+    inputs, targets = batch_of(parts.data.spec, experiment.batch_size)
+    sizes = parts.accumulation.sizes(experiment.batch_size)
+    repeats = Repeats()
+    foreseen = parts.precision.foreseen
+    if looking.tried(experiment) is looking.Tried.REAL:
+        activations = _activations_of_few(experiment, parts, sizes[0], device)
+    else:
+        with model_takes(experiment, inputs, parts.allowed), memory.AttentionOf(device), foreseen(device), repeats:
+            activations = _activations(experiment, parts, inputs[: sizes[0]], targets[: sizes[0]], device)
+    with foreseen(device), repeats:
+        along = _summed_over(sizes, lambda size: parts.strategy.cost_along(modules, inputs[:size]))
+    along, over_axes = _with_sums(parts, along)
+    parts.sync.backward_passes = len(sizes) * len(parts.strategy.micro_sizes(sizes[0]))
+    plans: list[PartPlan] = []
+    receivers = parts.strategy.sends_to(modules)
+    owned = entries(modules, parts.strategy.mesh)
+    for i, (module, saved, own) in enumerate(zip(modules, activations, owned, strict=True)):
+        traffic = added(*(each[i] for each in along.values()), over_axes)
+        parameters = list(module.parameters())
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        cost = parts.sync.cost(trained, worlds[i])
+        if (while_pruned := kept.by_training(parts, module, worlds[i])) is not None:
+            cost = replace(cost, worker=kept.mean(while_pruned), varies="")
+        whole = _optimizer_state(parameters, trained, parts.make_optimizer)
+        server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": whole}
+        server["buffers"] = payload(trained)
+        if parts.layout.servers:
+            server = dict(parts.sync.server_memory(server, trained, worlds[i]))
+        server["buffers"] += payload(list(module.buffers()))
+        shares = parts.sync.stepped(trained, parts.layout.replicas)
+        if shares[0] is trained:  # as most modes have it
+            state = whole
+        else:
+            state = max(_optimizer_state(parameters, share, parts.make_optimizer) for share in shares)
+        held = {
+            "parameters": payload(parameters),
+            "gradients": payload(trained),
+            "optimizer": state if parts.sync.steps_on_workers else 0,
+            "activations": saved,
+            "buffers": cost.buffers + payload(list(module.buffers())) + parts.adapt.holds(module),
+        }
+        held["buffers"] += 0 if parts.teacher is None else parts.teacher.nbytes()
+        held = parts.strategy.memory(parts.sync.memory(held, trained, parts.layout.replicas), module)
+        held = {**held, **averaging.stated(parts.average, module, trained)}
+        plans.append(
+            PartPlan(
+                runs=(runs := parts.strategy.layers(module)),
+                layers=[name for run in runs for name in run],
+                parameters=sum(parameter.numel() for parameter in parameters),
+                own=own,
+                memory=dict(held),
+                server_memory=server,
+                held_in_parameters=payload(parameters),
+                within=traffic,
+                along={axis: sum(each[i].values()) for axis, each in along.items()},
+                to={axis: to[parts.strategy.mesh.position(i)[axis]] for axis, to in receivers.items()},
+                is_cut=bool(placements_of(module)),
+                worker=None if cost.varies else added(traffic, cost.worker),
+                server=None if cost.varies else cost.server,
+                varies=given.named(cost.varies, experiment),
+            )
+        )
+    return plans
+
+
+def _summed_over(sizes: list[int], cost: Callable[[int], Mapping[str, list[Traffic]]]) -> Mapping[str, list[Traffic]]:
+    """What is sent by axis and part, of all micro-batches that are taken one after another."""
+    found = {size: cost(size) for size in dict.fromkeys(sizes)}
+    if len(sizes) == 1:
+        return found[sizes[0]]
+    return {
+        axis: [added(*(found[size][axis][i] for size in sizes)) for i in range(len(each))]
+        for axis, each in found[sizes[0]].items()
+    }
+
+
+def _with_sums(parts: Parts, along: Mapping[str, list[Traffic]]) -> tuple[Mapping[str, list[Traffic]], Traffic]:
+    """What a strategy sends by axis, with the sums of a few bytes over a replica's workers, of a gradient's norm and of
+    whether it overflowed; and those sums that are over several axes at once.
+    """
+    clip, axes = parts.sync.clip, [*parts.strategy.axes]
+    overflow, within = precisions.flag(parts)
+    sums = [overflow] if within else []
+    if clip is not None and clip.measures and parts.layout.parts > 1:
+        sums.append(Fabric().traffic(NORM, World(parts.layout.parts)))
+    own, over_axes = added(*sums), {} if within else overflow
+    if len(axes) != 1 or not own:
+        return along, added(own, over_axes)
+    [axis] = axes
+    return {**along, axis: [added(each, own) for each in along[axis]]}, over_axes
+
+
+def _activations(
+    experiment: Experiment, parts: Parts, inputs: Samples, targets: Samples, device: torch.device
+) -> list[int]:
+    """Bytes that each part's passes keep for backward.
+
+    In backward there is more only where something is computed again: how much, each pass is asked by itself.
+    """
+    loss = checked_loss(experiment, parts.modules[parts.strategy.loss_part], parts.data.spec, parts.task)
+    loss = parts.precision.loss(parts.loss(loss))
+    if parts.teacher is not None:
+        targets = parts.teacher.targets(inputs, targets)
+    peaks: list[int] = []
+    for part, passes in enumerate(parts.strategy.rehearse(parts.modules, inputs, targets, loss, device)):
+        before = 0
+        kept: list[int] = []
+        again: list[int] = []
+        ends: list[Tensor] = []
+        with memory.activations() as account:
+            for each in passes:
+                ends.append(each.forward())
+                kept.append(account.peak - before)
+                before = account.peak
+            for end in ends:
+                before = account.restart()
+                if account.recomputes:
+                    checkpointing.backward(end)
+                again.append(account.peak - before)
+        peaks.append(parts.strategy.at_once(part, kept, again, len(inputs)))
+    if parts.adversarial_training.passes:
+        peaks[0] = max(peaks[0], _of_attack(parts, inputs, targets))
+    return peaks
+
+
+def _activations_of_few(experiment: Experiment, parts: Parts, size: int, device: torch.device) -> list[int]:
+    """Returns `_activations` of a model that looks at values: a line through two small batches of the data."""
+    most = max(looking.SAMPLES, 2 * parts.strategy.accumulated)
+
+    def of(samples: int) -> list[int]:
+        inputs, targets = looking.real_batch(parts.load()[0], samples)
+        with model_takes(experiment, inputs, parts.allowed), torch.random.fork_rng(devices=[]):
+            return _activations(experiment, parts, inputs, targets, device)
+
+    if size <= most:
+        return of(size)
+    return [
+        more + (more - less) * (size - most) // (most - most // 2)
+        for less, more in zip(of(most // 2), of(most), strict=True)
+    ]
+
+
+def _of_attack(parts: Parts, inputs: Samples, targets: Samples) -> int:
+    """Bytes that a pass forward and back to the inputs keeps."""
+    model = parts.modules[0]
+    with evaluating(model), memory.activations() as account:
+        ascent(model, parts.task.function(parts.data.spec), lone(inputs), targets)
+    return account.peak
+
+
+def _optimizer_state(parameters: list[nn.Parameter], stepped: Sequence[Tensor], make_optimizer: MakeOptimizer) -> int:
+    """Bytes, once these of the parameters have been stepped."""
+    own = {id(each) for each in stepped}
+    wanted = [id(each) in own for each in parameters]
+    if any(not each.is_meta for each in parameters):  # of a model that was tried on values, which stay as they are
+        parameters = [nn.Parameter(torch.empty_like(each, device="meta"), each.requires_grad) for each in parameters]
+    optimizer = make_optimizer(parameters)
+    try:
+        return _state_after_step(optimizer, parameters, wanted)
+    except (TypeError, RuntimeError, OverflowError, AssertionError) as error:  # wants a closure, sparse gradients, ...
+        try:  # or values: one tensor after another, for the memory
+            return sum(
+                _state_after_step(make_optimizer([real]), [real], [True])
+                for each, is_own in zip(parameters, wanted, strict=True)
+                if is_own and (real := nn.Parameter(torch.zeros_like(each, device="cpu"))) is not None
+            )
+        except (TypeError, RuntimeError, OverflowError, AssertionError):
+            raise ConfigError(f"optimizer: {type(optimizer).__name__} cannot be used here: {error}") from error
+
+
+def _state_after_step(optimizer: Optimizer, parameters: list[nn.Parameter], own: list[bool]) -> int:
+    for parameter, is_own in zip(parameters, own, strict=True):
+        parameter.grad = torch.zeros_like(parameter) if is_own else None
+    optimizer.step()
+    return memory.held(memory.optimizer_state(optimizer))

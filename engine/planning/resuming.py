@@ -1,0 +1,121 @@
+"""From which checkpoint a run goes on, and whether it can."""
+
+from contextlib import suppress
+from pathlib import Path
+
+from ...tasks.base import Data
+from ...tracking.errors import CorruptRunError
+from ...tracking.run_directory import RunDirectory
+from ..base.checkpoint import directory_of, read_manifest, steps_of
+from ..base.errors import ConfigError
+from ..base.started import was_started
+from ..callbacks.best import FILE, best_step
+from ..config.data_sums import check_data, sums_of
+from ..config.experiment import Experiment
+from ..config.stored import Stored, anew, check_identity
+from .planned import Plan
+
+
+def checkpoint_of(directory: RunDirectory, step: str) -> Path:
+    """The one that `--resume RUN@STEP` names, of any STEP or none: best, a number, a name. Raises `ConfigError`."""
+    whole = steps_of(directory.checkpoints)
+    if not whole:
+        model = directory.path / "model.safetensors"
+        raise ConfigError(
+            f"--resume {directory.name}: the run has no checkpoint (checkpoint.every=0, or it ended before the first "
+            "was due; checkpoint.every_steps=... makes them more often)"
+            + (f"; its weights are there to start anew from: weights={model}" if model.exists() else "")
+        )
+    if not step:
+        return whole[-1]
+    if step == "best":
+        step = best_of(directory)
+    elif step.isascii() and step.isdigit() and len(step) <= 18:  # the steps that it has behind it
+        step = directory_of(directory.checkpoints, int(step)).name
+    wanted = directory.checkpoints / step
+    if wanted not in whole:
+        names = ", ".join(path.name for path in whole)
+        raise ConfigError(f"--resume {directory.name}@{step}: there is no such checkpoint; there are {names}")
+    return wanted
+
+
+def as_many_workers(experiment: Experiment, checkpoint: Path) -> Experiment:
+    """Returns it with the number of workers that trained `checkpoint`, where the configuration leaves it open.
+
+    Under torchrun, the number of processes says it, and `check_can_go_on` compares.
+    """
+    workers = None if was_started() else read_manifest(checkpoint).workers
+    if workers is None or experiment.hardware.workers is not None:
+        return experiment
+    return experiment.model_copy(update={"hardware": experiment.hardware.model_copy(update={"workers": workers})})
+
+
+def best_of(directory: RunDirectory) -> str:
+    """The name of the checkpoint of its best step. Raises `ConfigError`."""
+    step = best_step(directory)
+    if step is None:
+        raise ConfigError(f"--resume {directory.name}@best: the run did not look for it; callbacks=[best] does")
+    found = directory_of(directory.checkpoints, step)
+    if not found.is_dir():
+        raise ConfigError(
+            f"--resume {directory.name}@best: there is no checkpoint of its best step, {step}; to start anew from its "
+            f"weights: weights={directory.path / FILE}"
+        )
+    return found.name
+
+
+def check_can_go_on(directory: RunDirectory, stored: Stored, checkpoint: Path, plan: Plan, data: Data) -> None:
+    """Before any process starts. `plan`: of the run as it is asked for now.
+
+    Raises `CorruptCheckpointError` or `ConfigError`.
+    """
+    manifest = read_manifest(checkpoint)
+    check_identity(directory, stored, checkpoint, manifest.run)
+    if manifest.workers not in (None, plan.layout.workers):
+        raise ConfigError(
+            f"--resume {directory.name}: {checkpoint.name} was trained by {_workers(manifest.workers)}, and "
+            f"{_workers(plan.layout.workers)} would go on. Start as many workers as before{anew(directory)}"
+        )
+    before, now = stored.experiment, plan.experiment
+    asks_the_same = (before.steps, before.epochs) == (now.steps, now.epochs)
+    given = _length(now)
+    if plan.trainings > 1 and not asks_the_same:
+        was = _length(before)
+        raise ConfigError(
+            f"{given}: is what each of {plan.trainings} trainings takes, of which the run has made some with {was}; go "
+            f"on with {was}"
+        )
+    epsilon = before.choice("privacy").knobs.get("epsilon")
+    if epsilon is not None and not asks_the_same:
+        raise ConfigError(
+            f"{given}: privacy.epsilon={epsilon:g} chose the noise of as many steps as were asked for first, and steps "
+            "with other noise are not counted; give privacy.noise from the start, or a run of its own"
+        )
+    more = "" if now.steps is None else ", or steps=null for as many as `epochs` says"
+    made = _made(directory)
+    newest = checkpoint == steps_of(directory.checkpoints)[-1]  # from an older one steps are made again, as asked
+    if made is not None and newest and (asks_the_same if plan.steps is None else plan.steps == made):
+        raise ConfigError(f"{given}: makes {made} steps, and the run has made them; give more to go on with it{more}")
+    if plan.steps is not None and plan.steps < manifest.step:
+        raise ConfigError(
+            f"{given}: makes {plan.steps} steps, and {checkpoint.name} has {manifest.step} behind it already{more}"
+        )
+    if manifest.data is not None:
+        check_data(directory, sums_of(data), manifest.data)
+
+
+def _workers(number: int) -> str:
+    return "1 worker" if number == 1 else f"{number} workers"
+
+
+def _length(experiment: Experiment) -> str:
+    return f"epochs={experiment.epochs}" if experiment.steps is None else f"steps={experiment.steps}"
+
+
+def _made(directory: RunDirectory) -> int | None:
+    """The steps of a run that has made all it was asked for; None where it may go on as it is."""
+    with suppress(CorruptRunError):  # a damaged summary is written anew
+        summary = directory.read_summary() or {}
+        if summary.get("status") == "completed" and summary.get("reason") is None:
+            return summary.get("steps")
+    return None

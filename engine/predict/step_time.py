@@ -1,0 +1,197 @@
+"""How long a step will take on accelerators that are described and not here, for what `cost/` models: GPTs, by the
+strategies and sync modes whose communication follows from degrees alone. For all else it says why not.
+"""
+
+from dataclasses import asdict
+from math import ceil
+
+import torch
+
+from ...cost.device import Device, Efficiency
+from ...cost.devices import DEVICES, INSIDE
+from ...cost.layout import Layout, Recompute
+from ...cost.links import Link, Links
+from ...cost.predicted import NotPredicted, PredictedStep
+from ...cost.rules import CostError
+from ...cost.step import ADAM_BYTES, Cluster, step_time
+from ...cost.transformer import Transformer
+from ...tasks.base import DataSpec
+from ...tasks.models.gpt import GPT
+from ..base.errors import ConfigError
+from ..config.experiment import Experiment, Machine
+from ..config.targets import load_class
+from ..fabrics.layout import Layout as Workers
+
+SHARED = {"none": 0, "optimizer": 1, "gradients": 2}  # sync.shard -> the stage of ZeRO
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
+CLOSED_FORM = ("naive", "gpipe", "1f1b", "interleaved")  # schedules whose bubble it gives
+FORMULAS = {
+    "compute": "a roofline for each kernel (Williams et al. 2009) over 72 B s l h^2 (1 + s/6h + V/12lh) flops, "
+    "96 B s l h^2 (1 + s/6h + V/16lh) with recomputation (Narayanan et al. 2021)",
+    "tensor": "4 sums a layer, 6 with recomputation, each alpha + 2 (t-1)/t S beta (Shoeybi et al. 2019)",
+    "bubble": "(p-1)/v passes of a stage (Narayanan et al. 2021)",
+    "shards": "gathers of weights that are longer than the layers (Rajbhandari et al. 2020)",
+    "data": "alpha + 2 (d-1)/d S beta, less what backward hides (Patarasuk and Yuan 2009)",
+    "optimizer": "the bytes that Adam (whatever the optimizer is), clipping and averaging read and write, over the "
+    "memory's bandwidth",
+    "offload": "gradients and weights over the host's link, Adam in its memory (Ren et al. 2021)",
+    "host": "kernels that the device waits for, and what a step takes beside",
+}
+
+HOW = "docs/predictions.md; nothing of it was measured here"
+
+
+def predict_step(
+    experiment: Experiment, workers: Workers, spec: DataSpec, computes_on: torch.device, allowed: tuple[str, ...]
+) -> PredictedStep:
+    """Raises `NotPredicted`."""
+    hardware = experiment.hardware
+    if experiment.compile:
+        raise NotPredicted("compile=true: what compiled passes take is neither in cost/ nor calibrated")
+    if hardware.calibration is not None:
+        from .calibrated import predict_calibrated
+
+        return predict_calibrated(experiment, allowed, workers)
+    machine, device = device_of(experiment, computes_on)
+    of = transformer_of(experiment, spec, allowed)
+    layout = _layout(experiment, workers)
+    if layout.dtype not in device.peak:
+        raise NotPredicted(f"how fast {device.name} is in {layout.dtype} is not in paceline.cost.devices")
+    cluster = cluster_of(machine, device, workers)
+    parts = asdict(step_time(of, layout, cluster, Efficiency()))
+    parts["optimizer"] *= 1 + _bytes_beside(experiment) / ADAM_BYTES
+    hosts = ceil(workers.workers / machine.devices)
+    hourly, samples = machine.price_per_hour, experiment.batch_size * workers.replicas
+    return PredictedStep(
+        parts=parts,
+        formulas=FORMULAS,
+        how=HOW,
+        samples=samples,
+        tokens=samples * of.context,
+        flops=of.pass_flops(samples, recomputed=False),
+        workers=workers.workers,
+        on=device.name,
+        peak=device.peak[layout.dtype],
+        dtype=layout.dtype,
+        price_per_second=None if hourly is None else hosts * hourly / 3600,
+    )
+
+
+def _bytes_beside(experiment: Experiment) -> float:
+    """That go through memory for an entry beside the optimizer's: of a clip, which reads a gradient for its norm, and
+    again to change it, and of an average of each step's weights.
+    """
+    passes = {"none": 0, "norm": 3, "value": 2}.get(experiment.choice("clip").name, 3)
+    passes += 0 if experiment.choice("average").name in ("none", "swa") else 3
+    return 4.0 * passes
+
+
+def transformer_on(
+    experiment: Experiment, workers: Workers, spec: DataSpec, computes_on: torch.device, allowed: tuple[str, ...]
+) -> tuple[Device, Transformer, Layout]:
+    """What is predicted of: the accelerator, the GPT, and how it is laid out. Raises `NotPredicted`."""
+    _, device = device_of(experiment, computes_on)
+    return device, transformer_of(experiment, spec, allowed), _layout(experiment, workers)
+
+
+def device_of(experiment: Experiment, computes_on: torch.device) -> tuple[Machine, Device]:
+    machine = experiment.hardware.machine
+    if machine is None or machine.accelerator is None:
+        raise NotPredicted("hardware.machine names no accelerator, as hardware=a100_8 does")
+    if computes_on.type == "cpu":
+        raise NotPredicted("workers do not compute on the accelerators of hardware.machine")
+    return machine, DEVICES[machine.accelerator]
+
+
+def transformer_of(experiment: Experiment, spec: DataSpec, allowed: tuple[str, ...]) -> Transformer:
+    name, target = experiment.model.name, experiment.model.target
+    try:
+        is_gpt = load_class("model", target, GPT, allowed) is GPT
+    except ConfigError:  # another class, or a function
+        is_gpt = False
+    if not is_gpt:
+        raise NotPredicted(f"model={name} is no GPT, and cost/ models transformers alone")
+    if (distillation := experiment.choice("distillation").name) != "none":
+        raise NotPredicted(f"distillation={distillation} asks another model in each step, which cost/ does not model")
+    if (adapt := experiment.choice("adapt").name) != "none":
+        raise NotPredicted(f"adapt={adapt} changes what is trained or computed, and cost/ models models as they are")
+    knobs = experiment.model.knobs
+    return Transformer(
+        layers=knobs["n_layer"],
+        width=knobs["width"],
+        heads=knobs["n_head"],
+        context=spec.input_shape[0],
+        vocabulary=knobs["vocabulary"] or spec.classes,
+        kv_heads=knobs["n_kv_head"],
+        tied=knobs["tied"],
+        dropout=knobs["dropout"] > 0,
+    )
+
+
+def _layout(experiment: Experiment, workers: Workers) -> Layout:
+    strategy, sync = experiment.strategy, experiment.sync
+    if sync.name != "bsp":
+        raise NotPredicted(f"sync={sync.name} sends what the data and the run decide, or waits for nobody")
+    if experiment.choice("compress").name != "none":
+        raise NotPredicted(f"what compress={experiment.choice('compress').name} takes on an accelerator is not known")
+    for group, usual in (("aggregate", "mean"), ("attack", "none"), ("privacy", "none"), ("stragglers", "none")):
+        if (chosen := experiment.choice(group).name) != usual:
+            raise NotPredicted(f"{group}={chosen}: what it takes on accelerators is not in cost/")
+    knobs, axes = strategy.knobs, workers.mesh.axes
+    dtype = DTYPES.get(experiment.choice("precision").name)
+    if dtype is None:
+        raise NotPredicted(f"what precision={experiment.choice('precision').name} takes on an accelerator is not known")
+    zero, micro_batches, offload = SHARED[sync.knobs.get("shard", "none")], experiment.accumulate, "none"
+    match strategy.name:
+        case "single" | "data_parallel" | "torch_ddp" | "tensor" | "torch_tensor":
+            pass
+        case "torch_fsdp" if knobs["shard_over"] is None and experiment.accumulate > 1:
+            raise NotPredicted(f"accumulate={experiment.accumulate}: torch_fsdp sums in one pass, cost/ in each")
+        case "torch_fsdp" if knobs["shard_over"] is None:
+            zero = 3
+        case "zero":
+            zero = knobs["stage"] if knobs["stage"] is not None else 3 if knobs["offload"] == "all" else 2
+            micro_batches, offload = max(knobs["micro_batches"], experiment.accumulate), knobs["offload"]
+        case "pipeline" | "hybrid" | "torch_pipelining" if knobs["schedule"] in CLOSED_FORM:
+            micro_batches = 1 if knobs["schedule"] == "naive" else knobs["micro_batches"]
+        case "pipeline" | "hybrid" | "torch_pipelining":
+            raise NotPredicted(f"strategy.schedule={knobs['schedule']}: no closed form gives its bubble")
+        case name:
+            raise NotPredicted(f"strategy={name} is not in cost/")
+    interleaved = knobs.get("schedule") == "interleaved"
+    recompute: Recompute = "full" if knobs.get("recompute") or experiment.model.knobs["recompute"] else "none"
+    samples = ceil(experiment.batch_size / micro_batches)  # of the largest micro-batch
+    try:
+        return Layout(
+            batch=samples * micro_batches * workers.replicas,
+            micro_batch=samples,
+            data=workers.replicas,
+            tensor=axes.get("tensor", 1),
+            stages=axes.get("stage", 1),
+            chunks=(knobs.get("chunks") or 2) if interleaved else 1,
+            zero=zero,
+            recompute=recompute,
+            offload=offload,
+            fused=True,
+            sequence=bool(knobs.get("sequence")),
+            overlap=True,
+            dtype=dtype,
+            kept=dtype if strategy.name == "zero" else "float32",
+        )
+    except CostError as error:
+        raise NotPredicted(str(error)) from error
+
+
+def cluster_of(machine: Machine, device: Device, workers: Workers) -> Cluster:
+    inside = INSIDE[device.name]
+    if machine.link is not None:  # its bandwidth; latency is that of a collective, as it was measured
+        inside = Link(inside.latency, machine.link.bandwidth)
+    between = inside
+    if workers.workers > machine.devices:
+        if machine.network is None:
+            raise NotPredicted(
+                f"{workers.workers} workers are on several hosts of {machine.devices} devices, and "
+                "hardware.machine.network does not say how these are linked"
+            )
+        between = Link(machine.network.latency, machine.network.bandwidth)
+    return Cluster(device, Links(inside, between, machine.devices), machine.host_link or Cluster.host_link)

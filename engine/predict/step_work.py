@@ -1,0 +1,102 @@
+"""What one worker does in a step, of each part of a configuration: traced once, on the meta device."""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor, nn
+
+from ...batches import tensors_of
+from ...compat.dynamo import without_dynamo
+from ...cost.kernels import Kernel
+from ...cost.predicted import NotPredicted
+from ...cost.worker import Exchange, Work
+from ...strategies.core.cost import Traffic, payload
+from ..base import memory
+from ..base.operators import Traced, recorded, trace
+from ..config import looking
+from ..config.experiment import Experiment
+from ..config.fits import batch_of, checked_loss, model_takes
+from ..features.parts import MakeOptimizer, Parts
+
+OPERATIONS = {  # by which operation of comm/ a primitive of the ledger is measured
+    "all_reduce": "all_reduce",
+    "shared_memory": "all_reduce",
+    "all_gather": "all_gather",
+    "reduce_scatter": "reduce_scatter",
+    "broadcast": "broadcast",
+    "send": "send",
+}
+
+
+@without_dynamo()
+def work_of_parts(experiment: Experiment, parts: Parts) -> list[Work]:
+    """Of each part's worker: its passes, its optimizer, and the batch."""
+    if looking.tried(experiment) is looking.Tried.REAL:
+        raise NotPredicted(f"model={experiment.model.name} looks at values, and a step is traced without them")
+    inputs, targets = batch_of(parts.data.spec, experiment.batch_size)
+    device, strategy = torch.device("cpu"), parts.strategy
+    parts.model.train()
+    loss = checked_loss(experiment, parts.modules[strategy.loss_part], parts.data.spec, parts.task)
+    sizes = parts.accumulation.sizes(experiment.batch_size)
+    traced: list[list[Traced]] = [[] for _ in parts.modules]
+    with model_takes(experiment, inputs, parts.allowed), memory.AttentionOf(device):
+        for size, count in Counter(sizes).items():
+            for module in parts.modules:
+                module.zero_grad()  # to add to them is counted below
+            rehearsed = strategy.rehearse(parts.modules, inputs[:size], targets[:size], loss, device)
+            for known, passes in zip(traced, rehearsed, strict=True):
+                known += count * [trace(each.forward) for each in passes]
+    found = [_work(module, passes, len(sizes)) for module, passes in zip(parts.modules, traced, strict=True)]
+    tensors = (*tensors_of(inputs), *tensors_of(targets))
+    taken = tuple(Kernel("index", (float(max(each.numel(), experiment.batch_size)),)) for each in tensors)
+    return [replace(work, taken=taken) for work in found]
+
+
+def _work(module: nn.Module, passes: Sequence[Traced], accumulated: int) -> Work:
+    """`accumulated`: micro-batches, whose gradients are added to those of the first."""
+    added = [Kernel("add_", (float(each.numel()),)) for each in trained(module)] * (accumulated - 1)
+    return Work(
+        forward=tuple(kernel for each in passes for kernel in each.forward),
+        backward=(*(kernel for each in passes for kernel in each.backward), *added),
+        modules=len(passes) * sum(1 for _ in module.modules()),
+        accumulated=accumulated,
+    )
+
+
+def stepped(work: Work, tensors: Sequence[Tensor], make_optimizer: MakeOptimizer, fused: bool) -> Work:
+    """With the optimizer's step of parameters like these."""
+    parameters = [nn.Parameter(torch.empty_like(each, device="meta")) for each in tensors]
+    if not parameters:  # of a worker that owns none
+        return work
+    optimizer = make_optimizer(parameters)
+    if fused and type(optimizer) in (torch.optim.Adam, torch.optim.AdamW):
+        kernels = (Kernel("adam", (float(sum(each.numel() for each in parameters)),)),)
+        return replace(work, optimizer=kernels, stepped=0)
+    for parameter in parameters:
+        parameter.grad = torch.empty_like(parameter)
+    try:
+        optimizer.step()  # makes what it keeps
+    except RuntimeError as error:
+        raise NotPredicted(f"{type(optimizer).__name__} looks at values, and a step is traced without them") from error
+    return replace(work, optimizer=recorded(optimizer.step), stepped=len(parameters))
+
+
+def exchanges(sent: Sequence[Traffic], workers: int) -> list[Exchange]:
+    """`sent`: what leaves a worker each time, by primitive."""
+    return [
+        Exchange(OPERATIONS[primitive], workers, nbytes)
+        for traffic in sent
+        for primitive, nbytes in traffic.items()
+        if nbytes
+    ]
+
+
+def trained(module: nn.Module) -> list[Tensor]:
+    return [parameter for parameter in module.parameters() if parameter.requires_grad]
+
+
+def copies(parameters: Sequence[Tensor]) -> tuple[Kernel, ...]:
+    """Of gradients into a bucket."""
+    return (Kernel("mul_", (max(payload(parameters) / 4, 1.0),)),)

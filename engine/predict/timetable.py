@@ -1,0 +1,91 @@
+"""How a step goes by a strategy's schedule: which worker does what when, before anything runs."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ...compat.dynamo import without_dynamo
+from ...strategies.core.batch import PassTime
+from ...strategies.pipelining.check import placement
+from ...strategies.pipelining.simulate import Simulation, in_flight, live_versions, simulation_of
+from ..config.experiment import Experiment
+from ..config.fits import batch_of
+from ..fabrics import fabric_of
+from ..fabrics.compute import ComputeModel
+from ..planning.build import assemble
+
+
+@dataclass(frozen=True)
+class Timetable:
+    """Of one replica's forward and backward passes, without the update and the sums over replicas.
+
+    Without a flush: of some steps of steady state.
+    """
+
+    simulation: Simulation
+    seconds: bool  # messages are in it; else time is in floating-point operations, and messages take none
+
+    def as_dict(self) -> dict[str, Any]:
+        found, held = self.simulation, in_flight(self.simulation.schedule)
+        versions, busy = live_versions(found.schedule, found.versions), found.busy
+        return {
+            "unit": "seconds" if self.seconds else "floating-point operations",
+            "time": found.seconds,
+            "steps": found.steps,
+            "steady": found.window is not None,
+            "bubble": found.bubble,
+            "stages": [
+                {"stage": stage, "worker": worker, "in_flight": held[stage], "versions": versions[stage]}
+                for stage, worker in enumerate(placement(found.schedule))
+            ],
+            "workers": [
+                {
+                    "bubble": 1 - busy[worker] / found.seconds,
+                    "actions": [{"action": str(event.action), "start": event.start, "end": event.end} for event in row],
+                }
+                for worker, row in enumerate(found.events)
+            ],
+        }
+
+
+def schedule_of(experiment: Experiment) -> str:
+    """Its name; a user's own has been read, and is known by what is in it."""
+    schedule = experiment.strategy.knobs.get("schedule", "")
+    return schedule if isinstance(schedule, str) else "of your own"
+
+
+@without_dynamo()
+def make_timetable(
+    experiment: Experiment, allowed: tuple[str, ...] = (), world_size: int | None = None
+) -> Timetable | None:
+    """As the virtual cluster models it, where that computes by a model; else in floating-point operations.
+
+    None where the strategy has no schedule.
+    """
+    parts = assemble(experiment, allowed, world_size)
+    fabric, hardware, layout = fabric_of(experiment), experiment.hardware, parts.layout
+    model, network = parts.compute, fabric.network(experiment.hardware)
+    modelled = fabric.modelled and model is not None and not model.is_measured and network is not None
+    if not modelled or model is None:
+        model = ComputeModel(1.0, 0.0, False)
+        model.precision = parts.precision
+    parts.model.train()
+    for i, module in enumerate(parts.modules):
+        model.keep(i, module)
+    hosts = fabric.hosts(hardware, layout.world_size)
+
+    def time(part: int, inputs: Tensor, chunk: int) -> PassTime:
+        cost = model.of(part, inputs, chunk)
+        return PassTime(cost.forward, cost.backward, cost.to_input)
+
+    def message(nbytes: int, one: int, other: int) -> float:
+        if not modelled or network is None:
+            return 0.0
+        link = network.inside if hosts is not None and hosts[one] == hosts[other] else network.between
+        return link.latency + nbytes / link.bandwidth
+
+    inputs, _ = batch_of(parts.data.spec, experiment.batch_size)
+    with parts.precision.foreseen(fabric.device(experiment, layout)):
+        found = simulation_of(parts.strategy, parts.modules, inputs, time, message)
+    return None if found is None else Timetable(found, modelled)

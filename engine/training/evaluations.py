@@ -1,0 +1,208 @@
+"""What the weights are worth: during training and at its end, on the chief, with the help of all."""
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ...batches import tensors_of
+from ...comm import PeerLostError
+from ...strategies.core.state import load_state
+from ...tasks.base import Readable
+from ...tasks.clients import Clients
+from ...tasks.evaluation import Evaluation as Result
+from ...tasks.evaluation import evaluate
+from ...tracking.records import Evaluation, Score
+from ..base import checkpoint
+from ..base.errors import DivergedError
+from ..callbacks.base import EvaluationView
+from ..callbacks.best import FILE
+from ..features import poisoning
+from ..features.robustness import Robustness
+from .dates import Dates
+from .loop import Job
+from .spread import consensus_distance
+from .worker import Worker
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """The consensus at some time; of an asynchronous run it is judged once training is over."""
+
+    done: int  # steps
+    seconds: float  # of training, when these weights existed: see dates.py
+    state: dict[str, Tensor]
+
+
+class Evaluations:
+    """All workers call these methods. The results are the chief's."""
+
+    def __init__(self, worker: Worker, dates: Dates, test: Readable) -> None:
+        self._worker, self._dates, self._test = worker, dates, test
+        self._snapshots: list[Snapshot] = []
+        self.time_to_accuracy = worker.manifest.time_to_accuracy if worker.manifest else None
+        self.last = Score(worker.parts.task.metric.name, None, None)
+        self.last_date = 0.0
+        self.backdoor: dict[str, float] = {}  # what an attack's patch was worth, last
+        self._evaluated_at: int | None = None
+        self._robustness: Robustness | None = None
+        if worker.is_chief and worker.experiment.evaluate.attack != "none":
+            parts = worker.parts
+            self._robustness = Robustness(worker.experiment, parts.data.spec, parts.task, test, self._at_once())
+
+    def go_on(self, worker: Worker, dates: Dates) -> None:
+        """With another model."""
+        self._worker, self._dates = worker, dates
+
+    def during(self, done: int, job: Job) -> None:
+        """After step `done`, between two steps."""
+        self._evaluated_at = done
+        if self._worker.sync.synchronous:
+            self._evaluate(done, job, self.spread())
+        else:
+            self._take_snapshot(done, job)
+
+    def at_end(self, done: int, job: Job, spread: float | None) -> None:
+        """Of what training made. `spread`: of the replicas, before they took over the consensus."""
+        if self._worker.sync.synchronous:
+            if done != self._evaluated_at:  # else the evaluation ended the run
+                self._evaluate(done, job, spread)
+        elif (state := self._worker.consensus()) is not None:
+            self._judge(Snapshot(done, self._dates.of_end(job.meter), state), job, spread)
+
+    def judge_snapshots(self, job: Job) -> None:
+        """Those taken while others trained on."""
+        for snapshot in self._snapshots:
+            self._judge(snapshot, job, None)
+        self._snapshots.clear()
+
+    def spread(self, completed: bool = True) -> float | None:
+        """How far replicas are from their mean, on the chief; None elsewhere, and where they are alike.
+
+        `completed`: whether this worker made all its steps. Those that step apart may differ in this, where the run is
+        told to stop while some have made them all. The distance is of those that have, if the chief is among them.
+        """
+        worker, layout = self._worker, self._worker.layout
+        if worker.sync.weights_agree or layout.replicas == 1 or worker.role.part != layout.loss_part:
+            return None
+        own = worker.role.replica
+        others: Sequence[int] = range(1, layout.replicas)
+        if not worker.sync.synchronous:
+            worker.comm.board.post(f"completed/{own}", json.dumps(completed))
+            if completed:
+                asked = others if own == 0 else [0]
+                others = [replica for replica in asked if replica == own or self._has_completed(replica)]
+        if not completed or not others:
+            return None
+        return consensus_distance(list(worker.sync.parameters.values()), own, others, layout, worker.comm)
+
+    def _has_completed(self, replica: int) -> bool:
+        """Once its training has ended; False of the dead."""
+        layout = self._worker.layout
+        try:
+            return json.loads(
+                self._worker.comm.board.read(f"completed/{replica}", replica * layout.parts + layout.loss_part)
+            )
+        except PeerLostError:
+            return False
+
+    def _evaluate(self, done: int, job: Job, spread: float | None) -> None:
+        state, seconds = self._worker.consensus(), self._dates.of_step(done, job.meter)
+        if state is not None:
+            self._judge(Snapshot(done, seconds, state), job, spread)
+
+    def _take_snapshot(self, done: int, job: Job) -> None:
+        """Others train on meanwhile: only a copy is made now, with its date."""
+        if self._worker.role.replica != 0:
+            return
+        state = self._worker.consensus()
+        copies = {name: tensor.detach().clone() for name, tensor in (state or {}).items()}
+        seconds = self._dates.of_snapshot(done, job.meter, self._worker.comm.now())
+        if state is not None:
+            self._snapshots.append(Snapshot(done, seconds, copies))
+
+    def _judge(self, snapshot: Snapshot, job: Job, spread: float | None) -> None:
+        worker, judged = self._worker, self._worker.judged
+        assert judged is not None, "the chief judges"
+        judged.to(worker.device)
+        load_state(judged, snapshot.state)
+        result = evaluate(worker.parts.task, judged, self._test, self._at_once(), worker.device)
+        if not math.isfinite(result.score):
+            raise DivergedError(self._why_unknown(result, snapshot.done))
+        values = self._values_of(result)
+        robust = {} if self._robustness is None else self._robustness.numbers(judged, worker.device)
+        metric, epoch = worker.parts.task.metric.name, snapshot.done / job.partition.steps_per_epoch
+        view = EvaluationView(
+            snapshot.done,
+            epoch,
+            snapshot.seconds,
+            {**values, **robust},
+            judged.eval(),
+            self._test,
+            worker.device,
+            self._values,
+            self._clients(job),
+            worker.parts.task.loss,
+        )
+        own = {**robust, **worker.calling.each_evaluation(view)}
+        self.backdoor = poisoning.success(worker.parts.of_groups, judged, self._test, self._at_once(), worker.device)
+        judged.train().to("cpu")  # its place on the device is training's
+        if worker.calling.found_best:
+            checkpoint.export(worker.directory.path / FILE, worker.parts.adapt.merged(snapshot.state))
+        if self.time_to_accuracy is None and values[metric] >= worker.experiment.target_accuracy:
+            self.time_to_accuracy = snapshot.seconds
+        self.last = Score(metric, values[metric], values["loss"], spread)
+        self.last_date = snapshot.seconds
+        if worker.meanwhile is not None:
+            own = {**own, **worker.meanwhile.numbers()}
+        own = {**own, **self.backdoor}
+        worker.directory.add(Evaluation(snapshot.done, epoch, self.last, snapshot.seconds, own))
+
+    def _why_unknown(self, result: Result, done: int) -> str:
+        """Returns the message for a metric that is not a number."""
+        begins = f"worker {self._worker.comm.rank} diverged: evaluated after step {done}, the test split's loss is"
+        if result.unknown is None:
+            return f"{begins} {result.loss}; {self._worker.sync.may_help()}"
+        inputs = self._test.take(slice(result.unknown, result.unknown + 1)).inputs
+        sample = f"of test sample {result.unknown} (counted from 0)"
+        if any(each.is_floating_point() and not bool(each.isfinite().all()) for each in tensors_of(inputs)):
+            return f"{begins} {result.loss}: the inputs {sample} hold NaN or infinite values. Look at the data"
+        return f"{begins} {result.loss} and the outputs {sample} are NaN; {self._worker.sync.may_help()}"
+
+    @property
+    def measured(self) -> dict[str, float]:
+        """What is measured beside the metric and the loss, by name, of the last evaluation."""
+        return {} if self._robustness is None else self._robustness.last
+
+    def finish(self) -> None:
+        """On the chief, after the last evaluation of a run that came to its end: its model is attacked over eps."""
+        worker, judged = self._worker, self._worker.judged
+        if self._robustness is None or judged is None or not self._robustness.last:
+            return
+        judged.to(worker.device)
+        worker.directory.write_adversarial(self._robustness.at_end(judged, worker.device))
+        judged.to("cpu")
+
+    def _clients(self, job: Job) -> Clients | None:
+        """Where a callback sees them."""
+        if not any("clients" in each.sees for each in self._worker.parts.callbacks.values()):
+            return None
+        owned = [job.partition.owned(owner) for owner in range(job.partition.owners)]
+        return Clients(job.train, self._test, owned)
+
+    def _values(self, model: nn.Module, device: torch.device, split: Readable | None = None) -> dict[str, float]:
+        """The task's metric by its name, and the loss; what is unknown is NaN. `split`: in place of the test split."""
+        task = self._worker.parts.task
+        return self._values_of(evaluate(task, model, self._test if split is None else split, self._at_once(), device))
+
+    def _values_of(self, result: Result) -> dict[str, float]:
+        return {self._worker.parts.task.metric.name: result.score, "loss": result.loss}
+
+    def _at_once(self) -> int:
+        """Samples; where each is many predictions (text), no more than training takes, whose outputs fit."""
+        worker = self._worker
+        most = worker.parts.accumulation.sizes(worker.experiment.batch_size)[0]
+        return min(512, most) if worker.parts.data.spec.target_shape else 512

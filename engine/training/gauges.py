@@ -1,0 +1,94 @@
+"""How far workers are while a run goes on: each tells its board, the launcher writes live.json (tracking/live.py)."""
+
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from ...comm import Comm
+from ...comm.handshake import Endpoint
+from ...comm.store import StoreClient
+from ...tracking.live import Gauge, forget_live, write_live
+from ..fabrics.layout import Layout, Role
+from .meters import Meter
+
+EVERY = 1.0  # seconds
+WORKERS_A_SECOND = 256  # of more, a look is taken less often
+TIMEOUT = 10.0  # seconds of one request to the store
+
+
+def gauges_of(role: Role, comm: Comm, meter: Meter | None) -> Callable[[], str]:
+    """What a worker tells of itself, as JSON; a server has no steps. Asked from another thread, which only reads."""
+    ledger, timeline = comm.ledger, comm.timeline
+
+    def told() -> str:
+        clock = comm.now()
+        steps, seconds, blocked = (
+            (meter.trained_steps, meter.in_steps, meter.blocked) if meter else (0, clock, timeline.blocked)
+        )
+        return json.dumps([role.kind, role.part, steps, ledger.total(), seconds, blocked, clock])
+
+    return told
+
+
+class LiveRecord(threading.Thread):
+    """Writes live.json until it is closed. What cannot be read or written is left for the next look."""
+
+    def __init__(self, directory: Path, layout: Layout, read: Callable[[list[str]], list[bytes | None]]) -> None:
+        """`read`: the store's values of keys, without waiting. Raises RuntimeError where the store has gone."""
+        super().__init__(name="paceline-live", daemon=True)
+        self._directory, self._ranks, self._read = directory, range(layout.world_size), read
+        self._closing, self._looking = threading.Event(), threading.Lock()
+        self._beats: dict[int, tuple[bytes | None, float]] = {}  # the last, and when it was first seen
+        self.start()
+
+    def run(self) -> None:
+        while not self._closing.wait(EVERY * max(1.0, len(self._ranks) / WORKERS_A_SECOND)):
+            with suppress(OSError, RuntimeError):
+                self.look()
+
+    def look(self) -> None:
+        """Raises OSError or RuntimeError. Looks come one after another, also those that are asked for from outside."""
+        with self._looking:
+            told = self._read([f"gauges/{rank}" for rank in self._ranks])
+            beats = self._read([f"beat/{rank}" for rank in self._ranks])
+            each = zip(self._ranks, told, beats, strict=True)
+            gauges = [self._gauge(rank, its, beat) for rank, its, beat in each if its]
+            if gauges and not self._closing.is_set():
+                write_live(self._directory, gauges)
+
+    def _gauge(self, rank: int, told: bytes, beat: bytes | None) -> Gauge:
+        now = time.monotonic()
+        if beat != self._beats.get(rank, (b"", 0.0))[0]:
+            self._beats[rank] = beat, now
+        doing = json.loads(beat)[1] if beat else ""
+        silent = now - self._beats[rank][1] if beat else 0.0
+        return Gauge(rank, *json.loads(told), doing=doing, silent=round(silent, 1))
+
+    def close(self) -> None:
+        self._closing.set()
+        self.join(TIMEOUT)
+        forget_live(self._directory)
+
+
+class Teller(threading.Thread):
+    """Of many workers in this process: tells the launcher's store what `gauges` says of each, until it is closed."""
+
+    def __init__(self, store: Endpoint, gauges: Callable[[], dict[int, str]]) -> None:
+        super().__init__(name="paceline-teller", daemon=True)
+        self._gauges, self._closing = gauges, threading.Event()
+        self._store = StoreClient(store, 0, TIMEOUT)
+        self.start()
+
+    def run(self) -> None:
+        while not self._closing.wait(EVERY):
+            told = self._gauges()
+            with suppress(RuntimeError):
+                self._store.multi_set([f"gauges/{rank}" for rank in told], [each.encode() for each in told.values()])
+
+    def close(self) -> None:
+        self._closing.set()
+        self.join(TIMEOUT)
+        self._store.close()

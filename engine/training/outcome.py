@@ -1,0 +1,201 @@
+"""What came of a run: each worker's report, and the summary that the chief makes of all."""
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ...strategies import Sync
+from ...strategies.core.cost import Memory, payload
+from ...strategies.core.state import state_of
+from ...tasks.clients import Clients
+from ...tracking.records import End, Status, Summary
+from ..base import memory
+from ..features import private
+from ..features.averaging import KIND
+from ..planning.notes import effective_batch
+from ..predict.timetable import schedule_of
+from .evaluations import Evaluations
+from .loop import Job
+from .measured_schedule import beside
+from .meters import Meter, Report, is_too_short, summarise, without_times
+from .saving import Saving
+from .trace import write_trace
+from .worker import Worker
+
+MOST_REPLICAS = 100  # whose labels a summary tells
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a worker that trained has at its end."""
+
+    job: Job
+    done: int  # steps
+    status: Status
+    untimed: int  # steps that are left out of throughput and step times
+    evaluations: Evaluations
+    saving: Saving
+    earlier: list[dict[str, int]]  # peak bytes by kind, with each model before (phases.py)
+
+
+def report(worker: Worker, trained: Trained | None) -> None:
+    """To the chief, which writes the summary; nobody leaves before that. `trained`: None on a server."""
+    meter = Meter(worker.comm, 0, False) if trained is None else trained.job.meter
+    activations = 0 if trained is None else trained.job.activations
+    kinds = _peaks([] if trained is None else trained.earlier, memory_of(worker, activations))
+    resident = None if worker.parts.fabric.modelled else worker.resident  # modelled: workers share a process
+    held = _with_process(kinds, worker.device, resident)
+    own = meter.report(worker.comm.rank, worker.role, held, worker.sync.report())
+    own.taken = None if worker.scale is None else worker.scale.taken
+    board, layout = worker.comm.board, worker.layout
+    board.post(f"report/{worker.comm.rank}", json.dumps(own.as_json()))
+    if worker.is_chief:
+        assert trained is not None, "the chief is a worker"
+        reports = [Report.from_json(plain) for plain in worker.read_of_living("report", range(layout.world_size))]
+        _summarise(worker, trained, reports)
+        if worker.assignment.trace is not None:
+            write_trace(worker.assignment.trace, reports, worker.directory.name, worker.parts.fabric.modelled)
+            _keep_schedule(worker, reports)
+        board.post("over", "")
+    board.read("over", layout.chief)
+
+
+def _keep_schedule(worker: Worker, reports: list[Report]) -> None:
+    """For the report, where there is one."""
+    timetable = worker.assignment.timetable
+    if timetable is None:
+        return
+    name, modelled = schedule_of(worker.experiment), worker.parts.fabric.modelled
+    kept = beside(name, timetable, reports, worker.layout, modelled)
+    if kept is not None:
+        worker.directory.write_schedule(kept)
+
+
+def memory_of(worker: Worker, activations: int) -> dict[str, int]:
+    """Peak bytes by kind, with the model that it trains now."""
+    average = [] if worker.average is None else worker.average.tensors
+    beside = [] if worker.meanwhile is None else worker.meanwhile.tensors()
+    if worker.parts.teacher is not None:
+        beside = [*beside, *state_of(worker.parts.teacher.on(worker.device)).values()]
+    return _kinds(worker.sync, worker.module, activations, worker.strategy.measured, average, beside)
+
+
+def _peaks(earlier: list[dict[str, int]], last: dict[str, int]) -> dict[str, int]:
+    every = [*earlier, last]
+    return {
+        kind: max(held.get(kind, 0) for held in every)
+        for kind in dict.fromkeys(kind for held in every for kind in held)
+    }
+
+
+def held_by(
+    sync: Sync,
+    module: nn.Module,
+    activations: int,
+    device: torch.device,
+    resident: int | None,
+) -> dict[str, int]:
+    """Peak bytes of this worker by kind. `resident`: what its process held before; None where it is not its own."""
+    return _with_process(_kinds(sync, module, activations), device, resident)
+
+
+def _kinds(
+    sync: Sync,
+    module: nn.Module,
+    activations: int,
+    of_strategy: Callable[[Memory], Memory] = lambda held: held,
+    average: Sequence[Tensor] = (),
+    beside: Sequence[Tensor] = (),
+) -> dict[str, int]:
+    """`beside`: what is held for the model beside it."""
+    held = {
+        "parameters": memory.held(module.parameters()),
+        "gradients": payload(list(sync.parameters.values())),
+        "optimizer": memory.held(memory.optimizer_state(sync.optimizer)),
+        "activations": activations,
+        "buffers": memory.held([*sync.buffers(), *module.buffers(), *beside]),
+    }
+    kinds = dict(of_strategy(sync.measured(held)))
+    if average:
+        kinds[KIND] = memory.held(average)
+    return kinds
+
+
+def _with_process(kinds: dict[str, int], device: torch.device, resident: int | None) -> dict[str, int]:
+    if resident is not None:
+        kinds = {**kinds, "other": memory.other(kinds, device, resident)}
+    return {**kinds, **memory.device_peaks(device), "process_peak": memory.process_peak()}
+
+
+def _labels(worker: Worker, job: Job) -> list[list[int]] | None:
+    """Of each replica, where they own samples, each of one label, and are not too many to be looked at."""
+    owners, spec = job.partition.owners, worker.parts.data.spec
+    if not worker.parts.partitioner.owns or owners > MOST_REPLICAS:
+        return None
+    if spec.targets != "labels" or spec.target_shape or job.train.targets is None:
+        return None
+    owned = [job.partition.owned(owner) for owner in range(owners)]
+    return Clients(job.train, job.train, owned).labels().tolist()
+
+
+def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
+    experiment, layout = worker.experiment, worker.layout
+    evaluations, done = trained.evaluations, trained.done
+    modelled = worker.parts.fabric.modelled
+    measured = summarise(reports, layout)
+    short = not modelled and is_too_short(reports)  # a modelled clock is exact
+    status, scale = trained.status, worker.scale
+    reason = trained.job.stopped if status == "completed" else f"was asked to stop, after step {done}"
+    if status == "completed" and scale is not None and not any(report.taken for report in reports):
+        status, reason = "failed", _untrained(done, scale.value, experiment.choice("precision").name)
+    worker.directory.write_summary(
+        Summary(
+            name=worker.directory.name,
+            choices=worker.choices(),
+            status=status,
+            workers=layout.workers,
+            servers=layout.servers * layout.parts,
+            replicas=layout.replicas,
+            stages=layout.mesh.axes.get("stage", 1),
+            mesh=dict(layout.mesh.axes),
+            device=worker.device.type,
+            steps=done,
+            epochs=done / trained.job.partition.steps_per_epoch,
+            resumed_at=worker.manifest.step if worker.manifest else None,
+            batch_size=experiment.batch_size,
+            effective_batch=effective_batch(worker.parts.deal(), layout.replicas),
+            measured_after=trained.untimed,
+            seed=experiment.seed,
+            modelled=modelled,
+            event_digest=worker.comm.digest(),
+            measured=without_times(measured) if short else measured,
+            score=evaluations.last,
+            target_accuracy=experiment.target_accuracy,
+            time_to_accuracy=evaluations.time_to_accuracy,
+            seconds=max(evaluations.last_date, *(each.seconds for each in reports)),
+            model_sha256=trained.saving.exported,
+            model_bytes=trained.saving.model_bytes,
+            reason=reason,
+            predicted=worker.assignment.predicted,
+            metrics={**evaluations.measured, **worker.calling.last},
+            skipped_steps=None if scale is None else scale.skipped,
+            beside={
+                **({} if worker.meanwhile is None else worker.meanwhile.numbers()),
+                **evaluations.backdoor,
+                **private.spent(worker.experiment, worker.parts, done),
+            },
+            labels=_labels(worker, trained.job),
+        ).plain()
+    )
+    worker.directory.add(End(status, reason))
+
+
+def _untrained(steps: int, scale: float, precision: str) -> str:
+    return (
+        f"precision={precision}: no step was taken, and all weights are as they were: in each of {steps:,} steps a "
+        f"gradient overflowed, and the loss scale is down to {scale:,.0f} only; choose a smaller precision.scale, more "
+        "steps, or precision=bf16"
+    )

@@ -1,0 +1,79 @@
+"""What a run leaves to go on from, and to use."""
+
+import json
+
+from ...strategies.core.placements import dims_of, pieces_of
+from ...tracking.records import Checkpoint
+from ..base import checkpoint
+from ..base.checkpoint import Manifest
+from ..callbacks.best import best_step
+from .worker import Worker
+
+
+class Saving:
+    """All workers call these methods."""
+
+    def __init__(self, worker: Worker, data_sums: dict[str, str]) -> None:
+        """`data_sums`: see data_sums.py; on the chief."""
+        self._worker, self._data_sums = worker, data_sums
+        self.saved_at: int | None = None  # the step of the newest checkpoint
+        self.exported: str | None = None  # the checksum of model.safetensors
+        self.model_bytes: int | None = None  # of the model where it is put to use
+        self.best = (
+            best_step(worker.directory) if worker.is_chief and worker.manifest else None
+        )  # whose checkpoint stays
+
+    def go_on(self, worker: Worker) -> None:
+        """With another model."""
+        self._worker = worker
+
+    def save(self, done: int, seconds: float, time_to_accuracy: float | None) -> None:
+        """A checkpoint after step `done`, at so many seconds of training.
+
+        Replica 0 writes: its parts their files, the chief the manifest once it has all their sums.
+        """
+        worker, sync, role = self._worker, self._worker.sync, self._worker.role
+        alike = sync.weights_agree and sync.state_agrees
+        each = sync.synchronous and not alike  # replicas differ: each writes its own
+        if not (sync.synchronous or role.replica == 0):
+            return
+        own = {name: parameter.detach() for name, parameter in sync.parameters.items()}
+        parameters = own if each else sync.consensus()
+        state = sync.state_dict()
+        self.saved_at = done
+        if role.replica != 0 and not each:
+            return
+        whole = {"parameters": worker.strategy.part_state(parameters), "sync": state}
+        if worker.scale is not None:
+            whole["scale"] = worker.scale.state_dict()
+        if worker.average is not None:
+            whole["average"] = worker.average.state_dict()
+        if worker.meanwhile is not None:
+            whole["adapt"] = worker.meanwhile.state_dict()
+        if dims := dims_of([worker.module]):
+            whole["split"] = dims
+            whole["piece"] = pieces_of(worker.module, worker.strategy.mesh, role.part)
+        directory = worker.directory
+        name, digest = checkpoint.write_part(directory.checkpoints, done, role.part, role.replica, whole)
+        key = f"checkpoint/{done}"
+        worker.comm.board.post(f"{key}/{worker.comm.rank}", json.dumps([name, digest]))
+        if worker.is_chief:
+            writers = range(worker.layout.workers if each else worker.layout.parts)
+            sums = dict(worker.read_of_living(key, writers))
+            identity = worker.assignment.identity
+            states = worker.calling.state() or None
+            data = self._data_sums
+            phase, workers = worker.phase, worker.layout.workers
+            manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, data, states, phase, workers)
+            checkpoint.commit(directory.checkpoints, manifest, worker.experiment.checkpoint.keep, self.best)
+            directory.add(Checkpoint(done))
+
+    def export(self) -> None:
+        """The trained model as one safetensors file that any of these models loads; beside it what was added to it."""
+        worker, state = self._worker, self._worker.consensus()
+        if state is not None:
+            adapt = worker.parts.adapt
+            self.exported = checkpoint.export(worker.directory.path / "model.safetensors", adapt.merged(state))
+            self.model_bytes = adapt.nbytes(state)
+            if (apart := adapt.apart(state)) is not None:
+                checkpoint.export_apart(worker.directory.path / apart.kind, apart)

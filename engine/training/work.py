@@ -1,0 +1,336 @@
+"""What one worker does, from its place in the world to its report. The same under every launcher."""
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ...comm import Comm
+from ...strategies.adapt import While
+from ...tasks.base import Readable
+from ...tasks.contents import contents
+from ...tasks.partition import Partition
+from ...tracking.records import Resume, Start, Step
+from ..base.failures import fills_gpu, lack_of_gpu
+from ..base.stop import StopAgreement
+from ..base.trained import TrainedSet
+from ..config.data_sums import check_data, sums_of
+from ..fabrics.assignment import Assignment
+from ..features import poisoning
+from ..features.adversary import Adversary
+from ..features.calling import Verdict, sees_norms
+from ..features.gradient_norms import GradientNorms
+from ..features.parts import Parts
+from ..features.phases import ends_of
+from ..planning.notes import untimed
+from .dates import Dates
+from .evaluations import Evaluations
+from .feed import Batches, Feed
+from .gauges import gauges_of
+from .loop import Job, train
+from .meters import Meter
+from .outcome import Trained, memory_of, report
+from .saving import Saving
+from .trace import streams_beside
+from .witness import leave_together, watched
+from .worker import Worker, set_up, set_up_again
+
+
+def work(
+    assignment: Assignment,
+    parts: Parts,
+    comm: Comm,
+    device: torch.device,
+    started: Callable[[], None] = lambda: None,
+) -> None:
+    """Take part in the run until its end. `started` is called once this worker will train, or serve, next."""
+    try:
+        _work(assignment, parts, comm, device, started)
+    except RuntimeError as error:
+        if not (isinstance(error, torch.OutOfMemoryError) or fills_gpu(error)):
+            raise
+        raise lack_of_gpu(error, assignment.predicted.memory) from error
+
+
+def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device, started: Callable[[], None]) -> None:
+    if assignment.trace is not None:
+        comm.timeline.keep_passes()
+    with comm.ledger.aside():
+        worker = set_up(assignment, parts, comm, device)
+    parts, dates = worker.parts, _dates(worker)
+    if worker.role.kind == "server":
+        comm.board.gauges = gauges_of(worker.role, comm, None)
+        started()
+        parts.sync.stops_before = _stops_before_round(worker)
+        parts.sync.serve()
+        dates.tell_end(parts.sync.made_at)
+        return leave_together(worker) if assignment.witness else report(worker, None)
+    # before the data are loaded: what changes in between would be found to have changed
+    saving = Saving(worker, _checked_sums(worker))
+    train_split, test = parts.load()
+    evaluations = Evaluations(worker, dates, test)
+    job, left_out = _job(worker, train_split, evaluations, saving)
+    comm.board.gauges = gauges_of(worker.role, comm, job.meter)
+    with job.feed.reading():
+        if assignment.witness:
+            started()
+            return watched(worker, job)
+        if worker.is_chief:
+            _announce(worker, job, test)
+        started()
+        with streams_beside(assignment.trace, comm.rank, device, job.after_step) as job.after_step:
+            done = train(job)
+        earlier: list[dict[str, int]] = []  # memory by kind, with models before
+        while done == job.until < job.steps and job.stopped is None:
+            if done > job.start:
+                earlier.append(memory_of(worker, job.activations))
+            _drain(worker, job)
+            with comm.ledger.aside():
+                worker, job = _with_next_model(worker, job, evaluations, saving)
+            dates = _dates(worker)
+            evaluations.go_on(worker, dates)
+            done = train(job)
+    status = "completed" if done == job.steps or job.stopped else "interrupted"
+    _drain(worker, job)
+    with comm.ledger.aside():
+        if _saves_at_end(worker, job, saving, status, done):
+            saving.save(done, job.meter.seconds, evaluations.time_to_accuracy)
+        dates.tell_end(job.meter.ended)
+        if status == "completed":
+            worker.sync.drain()
+        # others may still be in a round that this one left early
+        spread = evaluations.spread(status == "completed")
+        worker.sync.finish()
+        if worker.average is not None:
+            worker.average.finish(done)
+        evaluations.judge_snapshots(job)
+        if status == "completed":
+            evaluations.at_end(done, job, spread)
+            evaluations.finish()
+            saving.export()
+    return report(worker, Trained(job, done, status, left_out, evaluations, saving, earlier))
+
+
+def _saves_at_end(worker: Worker, job: Job, saving: Saving, status: str, done: int) -> bool:
+    """A run that came to its end before its first checkpoint was due leaves one, unless it was to have none."""
+    if not worker.saves or saving.saved_at == done:
+        return False
+    if status == "interrupted" or job.stopped is not None:
+        return True
+    wanted = worker.experiment.checkpoint.every > 0 or worker.experiment.checkpoint.every_steps is not None
+    return wanted and saving.saved_at is None and worker.manifest is None
+
+
+def _drain(worker: Worker, job: Job) -> None:
+    """What the last step left under way is finished, in the time of training."""
+    with job.meter.drain():
+        worker.strategy.drain()
+
+
+def _dates(worker: Worker) -> Dates:
+    return Dates(worker.comm.board, worker.comm.rank, worker.layout, worker.sync, worker.read_of_living)
+
+
+def _with_next_model(worker: Worker, job: Job, evaluations: Evaluations, saving: Saving) -> tuple[Worker, Job]:
+    """The last step of a phase is made; see phases.py."""
+    worker.sync.drain()
+    worker.sync.finish()
+    again = set_up_again(worker)
+    saving.go_on(again)
+    until = ends_of(again.experiment, again.parts, job.partition.steps_per_epoch)
+    assert until is not None
+    return again, replace(
+        job,
+        strategy=again.strategy,
+        sync=again.sync,
+        compute=again.compute,
+        start=job.until,
+        until=until,
+        after_step=partial(_after_step, again, evaluations, saving),
+        trained=TrainedSet(again.module, vectors=again.vectors),
+        accumulation=again.accumulation,
+        scale=again.scale,
+        each_step=partial(_each_step, again) if again.calling.watches else None,
+        norms=None if job.norms is None else GradientNorms(again.sync, job.partition, again.parts.callbacks),
+        average=again.average,
+        meanwhile=again.meanwhile,
+        before_step=None if again.meanwhile is None else partial(_before_step, again, again.meanwhile),
+    )
+
+
+def _checked_sums(worker: Worker) -> dict[str, str]:
+    """The checksums of the data's files, which are those that the checkpoint was trained on; on the chief."""
+    sums = sums_of(worker.parts.data) if worker.is_chief and worker.saves else {}
+    if worker.is_chief and worker.manifest:
+        check_data(worker.directory, sums, worker.manifest.data)
+    return sums
+
+
+def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving: Saving) -> tuple[Job, int]:
+    """What the loop works with, and how many of its first steps are not timed."""
+    experiment, layout, replica = worker.experiment, worker.layout, worker.role.replica
+    partition, manifest, comm = worker.parts.deal(), worker.manifest, worker.comm
+    training = experiment.steps_in_all(partition.steps_per_epoch)
+    until = ends_of(experiment, worker.parts, partition.steps_per_epoch)
+    assert training is not None and until is not None
+    steps = training * worker.parts.adapt.trainings
+    start = manifest.step if manifest else 0
+    left_out = untimed(experiment.measure.after, steps - start)
+    group = replica // worker.parts.partitioner.copies  # of those that take the same samples, and draw alike
+    together, sees = worker.sync.synchronous, sees_norms(worker.parts.callbacks)
+    pauses = not together or worker.parts.fabric.modelled  # modelled ones take as long as training goes on in them
+    job = Job(
+        strategy=worker.strategy,
+        sync=worker.sync,
+        comm=comm,
+        replica=replica,
+        train=train_split,
+        feed=_feed(worker, train_split, partition, steps),
+        partition=partition,
+        device=worker.device,
+        seed=experiment.seed,
+        draws_as=layout.mesh.drawing(comm.rank - (replica - group) * layout.parts),
+        start=start,
+        steps=steps,
+        until=until,
+        meter=Meter(comm, left_out, pauses, manifest.seconds if manifest else 0.0, compiler=worker.compiler),
+        stop=None if worker.sync.server_stops else _stop_agreement(worker, start),
+        compute=worker.compute,
+        after_step=partial(_after_step, worker, evaluations, saving),
+        trained=TrainedSet(worker.module, vectors=worker.vectors),
+        accumulation=worker.accumulation,
+        scale=worker.scale,
+        each_step=partial(_each_step, worker) if worker.calling.watches else None,
+        norms=GradientNorms(worker.sync, partition, worker.parts.callbacks) if sees else None,
+        adversary=_adversary(worker),
+        average=worker.average,
+        meanwhile=worker.meanwhile,
+        before_step=None if worker.meanwhile is None else partial(_before_step, worker, worker.meanwhile),
+        training=training,
+        poison=poisoning.of(worker.parts, replica),
+        teacher=worker.parts.teacher,
+    )
+    return job, left_out
+
+
+def _stop_agreement(worker: Worker, start: int) -> StopAgreement:
+    layout, board, replica, together = worker.layout, worker.comm.board, worker.role.replica, worker.sync.synchronous
+    return StopAgreement(
+        board,
+        worker.comm.rank,
+        layout.chief if together else replica * layout.parts + layout.loss_part,
+        "all" if together else f"replica {replica}",
+        start,
+        None if worker.parts.fabric.modelled else time.monotonic,
+        alone=not together and layout.parts == 1,
+    )
+
+
+def _stops_before_round(worker: Worker) -> Callable[[int], bool]:
+    """On a server: of a replica of several parts each part has its own, and all of them end before the same round."""
+    comm, first, alone = worker.comm, worker.layout.workers, worker.layout.parts == 1
+    agreement = StopAgreement(comm.board, comm.rank, first, "servers", 0, comm.now, alone=alone)
+    return lambda number: agreement.before(number, 0.0)
+
+
+def _adversary(worker: Worker) -> Adversary | None:
+    parts = worker.parts
+    if parts.adversarial_training.passes == 0:
+        return None
+    return Adversary(parts.adversarial_training, parts.task.function(parts.data.spec), worker.experiment.seed)
+
+
+def _feed(worker: Worker, split: Readable, partition: Partition, steps: int) -> Feed:
+    """Where the clock is modelled, and workers are threads of one process, nobody reads ahead."""
+    parts, experiment = worker.parts, worker.experiment
+    batches = Batches(split, partition, worker.role.replica, experiment.seed, parts.task.check_targets)
+    ahead = 0 if parts.fabric.modelled else parts.data.loader_workers
+    return Feed(batches, steps, ahead, experiment.hardware.timeout)
+
+
+def _announce(worker: Worker, job: Job, test: Readable) -> None:
+    data = worker.parts.data
+    if worker.manifest:
+        worker.directory.add(Resume(worker.manifest.step))
+    worker.directory.add(
+        Start(
+            name=worker.directory.name,
+            steps=job.steps,
+            epochs=job.steps / job.partition.steps_per_epoch,
+            samples=len(job.train),
+            workers=worker.layout.workers,
+            servers=worker.layout.servers * worker.layout.parts,
+            modelled=worker.parts.fabric.modelled,
+            together=worker.sync.synchronous,
+            target_accuracy=worker.experiment.target_accuracy,
+            choices=worker.choices(),
+            contents=contents(data.spec, data.described(), len(job.train), len(test)).plain(),
+        )
+    )
+
+
+def _before_step(worker: Worker, meanwhile: While, job: Job, step: int) -> None:
+    if not meanwhile.acts_before(step):
+        return
+    _drain(worker, job)
+    with worker.comm.ledger.aside():
+        meanwhile.before_step(step)
+
+
+def _after_step(
+    worker: Worker, evaluations: Evaluations, saving: Saving, job: Job, before: int, done: int, loss: float | None
+) -> None:
+    """`before`: the steps done when this one began; a worker may have left some out."""
+    if worker.is_chief and loss is not None:
+        _record_step(worker, job, done, loss)
+    experiment, per_epoch = worker.experiment, job.partition.steps_per_epoch
+
+    def is_due(every: int) -> bool:
+        return every > 0 and done // every > before // every
+
+    # the last evaluation is made at the end; where callbacks count them, before the checkpoint that has their state
+    counts = worker.calling.counts and worker.sync.synchronous
+    evaluates = is_due(per_epoch * experiment.evaluate.every) and (done < job.steps or counts)
+    saves = is_due(experiment.checkpoint.every_steps or per_epoch * experiment.checkpoint.every) and worker.saves
+    if not (evaluates or saves):
+        return
+    _drain(worker, job)
+    with worker.comm.ledger.aside():
+        verdict = Verdict()
+        if evaluates:
+            evaluations.during(done, job)
+            verdict = worker.calling.verdict(done)
+        if verdict.keep:
+            saving.best = done
+        job.stopped = verdict.stop
+        if saves or (verdict.keep and worker.saves):
+            saving.save(done, job.meter.seconds, evaluations.time_to_accuracy)
+        if worker.sync.synchronous and not worker.sync.survives:
+            assert worker.workers is not None
+            worker.workers.barrier()
+
+
+def _each_step(worker: Worker, job: Job, done: int, loss: Tensor) -> None:
+    epoch = done / job.partition.steps_per_epoch
+    norms = None if job.norms is None else job.norms.last
+    worker.calling.each_step(done, epoch, loss.item(), worker.sync.parameters, norms)
+
+
+def _record_step(worker: Worker, job: Job, done: int, loss: float) -> None:
+    partition, step = job.partition, done - 1
+    # asynchronously, others go at paces of their own
+    samples = partition.total(step) if worker.sync.synchronous else partition.size(step, worker.role.replica)
+    samples *= worker.sync.took_step
+    took, of_step = job.meter.last, worker.calling.of_step
+    if worker.sync.clip is not None and worker.sync.clip.norm is not None:
+        of_step = {**of_step, "unclipped_norm": worker.sync.clip.norm}
+    if worker.scale is not None:
+        of_step = {**of_step, "loss_scale": worker.scale.value, "skipped_steps": worker.scale.skipped}
+    if worker.meanwhile is not None:
+        of_step = {**of_step, **worker.meanwhile.numbers()}
+    worker.directory.add(
+        Step(done, done / partition.steps_per_epoch, loss, samples / took, took, job.meter.seconds, of_step)
+    )

@@ -1,0 +1,137 @@
+"""A rule that makes one vector of several workers' vectors, its rows.
+
+A rule is pure but for what it says that it remembers, and does not ask whose row is whose. It is told f, how many of
+the rows may lie. Of n rows a rule withstands so many at most, its bound; `f=null` is as many as the bound allows.
+
+A robust rule never sees a row that is not finite: such a row was removed, and f is less by one for each (joining.py).
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Literal
+
+from torch import Tensor
+
+from ...strategies.core.errors import LayoutError
+from ...strategies.core.state import State
+from .before import ARC, Before, Bucketing, Mixing, Unchanged
+
+Named = Literal["none", "nnm", "bucketing", "arc"]
+
+
+BUCKET = 2  # rows, where nothing is said
+
+
+def before_named(name: Named, bucket: int | None) -> Before:
+    """Raises `LayoutError`."""
+    if bucket is not None and name != "bucketing":
+        raise LayoutError(
+            f"aggregate.bucket={bucket}: is of aggregate.before=bucketing, and aggregate.before={name} makes no "
+            "buckets; choose aggregate.before=bucketing, or leave aggregate.bucket null"
+        )
+    match name:
+        case "nnm":
+            return Mixing()
+        case "bucketing":
+            return Bucketing(BUCKET if bucket is None else bucket)
+        case "arc":
+            return ARC()
+        case _:
+            return Unchanged()
+
+
+class Aggregator(ABC):
+    """`streaming`: the weighted mean, which needs no two rows at once: rows are added up as they come.
+
+    `coordinatewise`: each entry of the result depends on the same entry of the rows alone, so that a vector may be cut
+    into pieces, each of which is aggregated apart. `robust`: rows that are not finite are removed before it, and it has
+    a bound. `remembers`: a result depends on those before it. `first`: the replica whose row comes first, where the
+    rule must know it. `trusted`: the replica that it takes at its word. `local`: the first row is that of the worker
+    that joins, each for itself. `of_points`: rows may be measured from any point, and the result is measured from
+    there, too. `copies`: so many replicas in a row are given the same samples, and `decoded` says which row of each
+    group counts. `one_by_one`: it is asked about each row as it comes, by `admitted`.
+    """
+
+    streaming: bool = False
+    coordinatewise: bool = False
+    robust: bool = False
+    remembers: bool = False
+    local: bool = False
+    of_points: bool = True
+    copies: int = 1
+    one_by_one: bool = False
+    bound: str = ""  # in n rows and f
+    first: int | None = None
+    trusted: int | None = None
+    f: int | None = None
+    before: Before = Unchanged()
+    seed: int = 0
+
+    def most(self, rows: int) -> int:
+        """The largest f that the bound allows; below 0: there are too few rows for any."""
+        return 0
+
+    def withstands(self, rows: int) -> int:
+        """How many of so many rows may lie, by what the rule promises."""
+        if not self.robust:
+            return 0
+        most = min(self.before.most(rows), self.most(self.before.rows(rows)))
+        return most if self.f is None else min(self.f, most)
+
+    def check(self, rows: int) -> None:
+        """Refuse a number of rows that is too small for the rule, or for its f. Raises `LayoutError`."""
+        if not self.robust:
+            return
+        mixed = self.before.rows(rows)
+        most = min(self.before.most(rows), self.most(mixed))
+        if most < (self.f or 0):
+            said = f"aggregate.f={self.f}: " if self.f else "aggregate: "
+            left = "" if mixed == rows else f", of which {mixed} are left after aggregate.before"
+            asked = f"at most f={most}" if most >= 0 else "too few for any f"
+            smaller = ", a smaller aggregate.bucket" if isinstance(self.before, Bucketing) else ""
+            raise LayoutError(
+                f"{said}the rule needs {self.bound}, and there are n={rows} rows{left}: {asked}; "
+                f"choose more hardware.workers{smaller}, or another aggregate"
+            )
+
+    @abstractmethod
+    def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
+        """[n, d] and [n], positive: the samples behind each row -> [d], whatever the order of rows. `rows` stay; their
+        memory is used again afterwards, so that what is remembered of them must be a copy.
+
+        f: how many of the rows may lie.
+        """
+
+    def decoded(self, rows: Tensor, replicas: Sequence[int], step: int) -> list[int]:
+        """[n, d], of these replicas -> which of the rows the rule is given, in their order. Raises `NotFiniteError`."""
+        return list(range(len(rows)))
+
+    def admitted(self, row: Tensor, replica: int) -> Tensor | None:
+        """[d], pushed by this replica -> what is stepped with; None: nothing. `row` stays."""
+        return row
+
+    def state_dict(self) -> State:
+        """What it remembers from one call to the next; {} where that is nothing."""
+        return {}
+
+    def load_state_dict(self, state: State) -> None:
+        """What `state_dict` gave."""
+
+
+class Robust(Aggregator):
+    """A rule with a bound, and with what is done to rows before it. Each row counts once, whatever its samples."""
+
+    robust = True
+    bound = "n > 2 f"
+
+    def __init__(self, f: int | None = None, before: Named = "none", bucket: int | None = None, seed: int = 0) -> None:
+        """`f`: how many rows may lie; None for as many as the bound allows. `before`: see before/. `bucket`: rows of
+        one bucket; None for 2, with bucketing. `seed`: of what `before` draws. Raises `LayoutError`.
+        """
+        if f is not None and f < 0:
+            raise LayoutError(f"aggregate.f={f}: must be at least 0, or null for as many as the rule withstands")
+        self.f, self.before, self.seed = f, before_named(before, bucket), seed
+        self.coordinatewise = type(self).coordinatewise and isinstance(self.before, Unchanged)
+
+    def most(self, rows: int) -> int:
+        return (rows - 1) // 2

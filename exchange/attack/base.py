@@ -1,0 +1,101 @@
+"""What a worker that lies sends in place of its gradient, or of its weights' change since all had the same.
+
+The other workers, and the servers, tell the truth. Attacks that `poison` lie in another way: their workers train on
+samples that were tampered with, and send what honestly follows from them.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ...batches import Samples
+from ...strategies.core.errors import LayoutError
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a liar knows beside its own row."""
+
+    replicas: int  # n
+    liars: int  # f
+    replica: int  # who lies: the first of those who do, where they collude
+    step: int
+    honest: Tensor | None = None  # [m, d], the rows of those who do not lie, if it colludes
+
+
+class Attack(ABC):
+    """`colludes`: who lies knows what the honest ones send, so that its row is made where all rows meet; all who lie
+    send the same then. `forges`: some send another row than their own. `coordinatewise`: each entry of a lie depends on
+    the same entry of the rows alone, so that a vector may be cut into pieces.
+    """
+
+    colludes: bool = False
+    coordinatewise: bool = True
+    forges: bool = True
+
+    def __init__(self, workers: int | Sequence[int] = 1, from_step: int = 0) -> None:
+        """`workers`: who lies; a number means so many of the last replicas, a list names them. `from_step`: they tell
+        the truth in the steps (fedavg: rounds) before it. Raises `LayoutError`.
+        """
+        self.workers = workers if isinstance(workers, int) else sorted(set(workers))
+        if (self.workers < 0) if isinstance(self.workers, int) else any(worker < 0 for worker in self.workers):
+            raise LayoutError(f"attack.workers={workers}: must be at least 0, or a list of replicas from 0 on")
+        if not isinstance(workers, int) and len(workers) > len(set(workers)):
+            twice = next(worker for worker in workers if list(workers).count(worker) > 1)
+            raise LayoutError(f"attack.workers={list(workers)}: names replica {twice} twice; choose each once")
+        if from_step < 0:
+            raise LayoutError(f"attack.from_step={from_step}: must be at least 0, the step in which lies begin")
+        self.from_step = from_step
+
+    def liars(self, replicas: int) -> frozenset[int]:
+        if isinstance(self.workers, int):
+            return frozenset(range(max(replicas - self.workers, 0), replicas))
+        return frozenset(self.workers)
+
+    def check(self, replicas: int) -> None:
+        """Raises `LayoutError` where there are fewer replicas than are to lie."""
+        too_many = (
+            self.workers > replicas if isinstance(self.workers, int) else max(self.workers, default=0) >= replicas
+        )
+        if too_many:
+            raise LayoutError(
+                f"attack.workers={self.workers}: there are {replicas} replicas"
+                + ("" if isinstance(self.workers, int) else f", 0 to {replicas - 1}")
+                + "; choose fewer, or more hardware.workers"
+            )
+        if self.colludes and len(self.liars(replicas)) == replicas:
+            raise LayoutError(
+                f"attack.workers={self.workers}: all {replicas} replicas lie, and this attack is made of what honest "
+                "ones send; choose fewer, or more hardware.workers"
+            )
+
+    @abstractmethod
+    def forge(self, own: Tensor, seen: Seen) -> Tensor:
+        """[d], what the worker should send -> [d], what it sends."""
+
+
+class Poison(Attack):
+    """Who lies trains on samples that were tampered with, and sends what follows from them. The change is that of the
+    step and the samples alone: all workers of a replica make the same, again in a resumed run.
+    """
+
+    forges = False
+
+    @abstractmethod
+    def poisoned(self, inputs: Samples, targets: Tensor, classes: int) -> tuple[Samples, Tensor]:
+        """Of [n, ...] each, on the host, what is trained on in their place; they stay. `classes`: labels are below."""
+
+    def check_data(self, inputs: Mapping[str | int, torch.Size], floating: bool, classes: int) -> None:
+        """Raises `LayoutError` where it cannot be done to samples of these shapes. `classes`: 0 where targets are
+        numbers. `floating`: so are all inputs.
+        """
+        if classes == 0:
+            raise LayoutError(
+                "attack: changes labels, and these data have none; choose attack=none, or data with labels"
+            )
+
+    def forge(self, own: Tensor, seen: Seen) -> Tensor:
+        return own

@@ -1,0 +1,253 @@
+"""What leaves a worker in place of its gradients, weights or differences, and what it reads from the others.
+
+A sync mode hands over vectors, each under a key, and gets vectors; which messages travel is the compressor's affair
+(exchange/compress/). The channel keeps a slot for each key: with error feedback (compress/feedback.py) it holds what
+has not been sent yet.
+
+Rules that are `Summed` are followed by sums that a collective makes (exchange/collectives/). Messages of others go from
+everyone to everyone and are added in the order of ranks, so that all have the same bits.
+
+Cost of a sum of vectors among K workers, with m bytes a message: the collective's for what a `Summed` rule adds up,
+(K-1) m by send for others. Slots hold what the compressor states.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+
+from torch import Tensor
+
+from ..comm import Comm, MessageError, Work
+from ..strategies.core.cost import Traffic, World
+from ..strategies.core.errors import LayoutError
+from ..strategies.core.state import State
+from .collectives import Collective, Fabric
+from .collectives.base import added
+from .compress import Compressor, Dense, Slot, Summed, UnreadableError, Vector
+from .compress.feedback import ErrorFeedback
+from .compress.masked import KEPT, places_of
+from .flat import as_bytes
+
+Read = Callable[[int, Tensor, Callable[[], object]], None]  # by whom, into what, by what call
+
+
+class Channel:
+    """One worker's. `vectors`: what travels under each key."""
+
+    def __init__(
+        self,
+        compress: Compressor,
+        comm: Comm,
+        vectors: Mapping[str, Vector],
+        collective: Collective | None = None,
+        feedback: bool = True,
+    ) -> None:
+        """`collective`: None for the fabric's. `feedback`: False where what is left out is known by other means."""
+        self.compress, self.comm, self.collective = compress, comm, collective or Fabric()
+        self.feedback = compress.feedback if feedback else None
+        self._slots = {key: Slot(key, vector, comm.rank, comm.size) for key, vector in vectors.items()}
+
+    def encode(self, key: str, x: Tensor) -> Tensor:
+        """[n] -> the message that is sent for it; `x` stays as it is."""
+        slot = self._slots[key]
+        p = x if self.feedback is None else self.feedback.add(x, slot)
+        message = self.compress.encode(p, slot)
+        if self.feedback is not None:
+            self.feedback.keep(p, self.compress.decode(message, slot.vector), slot)
+        slot.count += 1
+        self.touch_to_encode(slot.vector)
+        return message
+
+    def touch_to_encode(self, vector: Vector) -> None:
+        """What a message that it sends costs this worker's memory."""
+        feedback = 0.0
+        if self.feedback is not None:
+            feedback = self.feedback.passes * vector.nbytes + self.compress.decoding(vector)
+        self.comm.touch(self.compress.encoding(vector) + feedback)
+
+    def decode(self, key: str, message: Tensor, like: Tensor, sender: int) -> Tensor:
+        """The vector that worker `sender` sent, on the device of `like`. Raises `MessageError`."""
+        vector = self._slots[key].vector
+        self.comm.touch(self.compress.decoding(vector))
+        try:
+            return self.compress.decode(message, vector).to(like.device)
+        except UnreadableError as error:
+            raise MessageError(
+                f"worker {self.comm.rank} cannot read what worker {sender} of {self.comm.name} sent: {error}"
+            ) from None
+
+    # -- one to one
+
+    def isend(self, key: str, x: Tensor, dst: int) -> Work:
+        message = self.encode(key, x)
+        return self.comm.isend(message if message is x else as_bytes(message), dst)
+
+    def recv(self, key: str, out: Tensor, src: int) -> None:
+        """Fill `out` with the vector that comes next from `src`. Raises `MessageError`."""
+        if isinstance(self.compress, Dense):
+            self.comm.recv(out, src)
+            return
+        out.copy_(self.receive(key, out, src))
+
+    def receive(self, key: str, like: Tensor, src: int) -> Tensor:
+        """The vector that comes next from `src`, on the device of `like`. Raises `MessageError`."""
+        most = self.compress.nbytes(self._slots[key].vector)
+        return self.decode(key, self.comm.recv_message(src, most), like, src)
+
+    # -- all together
+
+    def all_reduce(self, key: str, x: Tensor) -> Work:
+        """x <- what the rule makes of the sum over workers of what is decoded, in place, once waited for.
+
+        It is alike on all, bit for bit.
+        """
+        if isinstance(self.compress, Summed):
+            return _Totalling(self, self.compress, self._slots[key], x)
+        message = self.encode(key, x).cpu()
+        others = [(self.comm.rank + i) % self.comm.size for i in range(1, self.comm.size)]
+        return _Gathering(self, key, message, x, [self.comm.isend(message, other) for other in others])
+
+    def all_gather(self, key: str, x: Tensor, rows: Tensor, read: Read) -> None:
+        """[n] on each worker -> `rows`, [size, n], on all: what is decoded of each.
+
+        `read`: see `Joining.read`, which says what becomes of a message that cannot be read.
+        """
+        rank, message = self.comm.rank, as_bytes(self.encode(key, x))
+        others = [(rank + i) % self.comm.size for i in range(1, self.comm.size)]
+        sends = [self.comm.isend(message, other) for other in others]
+        for other in range(self.comm.size):
+            if other == rank:
+                rows[other] = self.decode(key, message, x, rank)
+            else:
+                read(other, rows[other], partial(self._receive_into, rows[other], key, x, other))
+        for send in sends:
+            send.wait()
+
+    def _receive_into(self, row: Tensor, key: str, like: Tensor, src: int) -> None:
+        row.copy_(self.receive(key, like, src))
+
+    def finish(self, key: str, total: Tensor) -> Tensor:
+        """[n], a sum of what was decoded -> what is made of it; see `Compressor.finish`."""
+        return self.compress.finish(total, self._slots[key].vector)
+
+    def keep(self, kept: Mapping[str, Tensor]) -> None:
+        """Of the vectors of these keys, [n] of bool: all other entries are 0 on all workers from now on."""
+        if self.compress.of_kept:
+            for key, each in kept.items():
+                self._slots[key].memory[KEPT] = places_of(each)
+
+    # -- state and cost
+
+    def state_dict(self) -> State:
+        """Nothing where nothing is remembered."""
+        if isinstance(self.compress, Dense):
+            return {}
+        return {key: {"count": slot.count, "memory": dict(slot.memory)} for key, slot in self._slots.items()}
+
+    def load_state_dict(self, state: State) -> None:
+        for key, saved in state.items():
+            self._slots[key].count = saved["count"]
+            self._slots[key].memory = {name: tensor.clone() for name, tensor in saved["memory"].items()}
+
+    def buffers(self) -> list[Tensor]:
+        return [tensor for slot in self._slots.values() for tensor in slot.memory.values()]
+
+
+def check_adds_up(compress: Compressor, collective: Collective) -> None:
+    """Refuse a collective that would have nothing to do. Raises `LayoutError`."""
+    if not isinstance(compress, Summed) and not isinstance(collective, Fabric):
+        raise LayoutError(
+            "collective, compress: these messages cannot be added up on their way, they go from everyone to everyone; "
+            "choose collective=fabric, or a compress whose messages can: bf16, fp16, masked, none, powersgd, randomk"
+        )
+
+
+def check_differences(compress: Compressor, what: str = "messages", instead: str = "sync=bsp") -> None:
+    """Refuse a rule that is for gradients, where differences of weights travel. Raises `LayoutError`."""
+    if compress.of_gradients:
+        raise LayoutError(
+            f"compress, sync: {what} are differences of weights, and this rule is one for gradients; choose {instead}, "
+            "or another compress"
+        )
+
+
+def of_sums(compress: Compressor, collective: Collective, vectors: Sequence[Vector], world: World) -> Traffic:
+    """Stated traffic of a worker for one sum of these vectors, the mean over as many as the run has steps.
+
+    Raises `LayoutError`.
+    """
+    for vector in vectors:
+        compress.check(vector)
+    if not isinstance(compress, Summed):
+        sent = sum(compress.mean_nbytes(vector, world.steps) for vector in vectors)
+        return {"send": (world.replicas - 1) * sent}
+    return added(*(collective.traffic(size, world) for vector in vectors for size in compress.of_total(vector)))
+
+
+def notes_on_sums(compress: Compressor, collective: Collective, vectors: Sequence[Vector], world: World) -> list[str]:
+    """Where one sends nothing, or more than without compression; see `Sync.notes`."""
+    named = [
+        word
+        for word, unused in (("compress", isinstance(compress, Dense)), ("collective", isinstance(collective, Fabric)))
+        if not unused
+    ]
+    if world.replicas == 1:
+        return [f"{', '.join(named)}: one replica alone sends nothing"] if named else []
+    sent, plain = (sum(of_sums(rule, Fabric(), vectors, world).values()) for rule in (compress, Dense()))
+    if sent < plain or isinstance(compress, Dense) or compress.varies(world.steps):
+        return []
+    why = f"messages go from everyone to everyone, and with {world.replicas} replicas must be shorter"
+    if isinstance(compress, Summed):
+        why = "with these knobs nothing of this model becomes shorter"
+    return [f"compress: sends {sent:,.0f} bytes for a sum for which compress=none sends {plain:,.0f}: {why}"]
+
+
+def held(compress: Compressor, vectors: Iterable[Vector]) -> int:
+    """Stated bytes that slots hold for these vectors."""
+    return sum(compress.held(vector) for vector in vectors)
+
+
+class _Totalling(Work):
+    """The sums of a `Summed` rule, one under way."""
+
+    def __init__(self, channel: Channel, compress: Summed, slot: Slot, x: Tensor) -> None:
+        self._channel, self._slot, self._x = channel, slot, x
+        p, passes, feedback = x, 0.0, channel.feedback
+        if feedback is not None:
+            assert isinstance(feedback, ErrorFeedback)  # p is what the slot keeps, and becomes what is left
+            p, passes = feedback.add(x, slot), feedback.passes
+        channel.comm.touch(compress.encoding(slot.vector) + passes * slot.vector.nbytes)
+        self._rule = compress.total(p, x, slot)
+        self._work = self._sum(next(self._rule))
+
+    def wait(self) -> None:
+        channel, x, slot = self._channel, self._x, self._slot
+        while True:
+            self._work.wait()
+            try:
+                self._work = self._sum(next(self._rule))
+            except StopIteration:
+                break
+        channel.comm.touch(channel.compress.decoding(slot.vector))
+        slot.count += 1
+        if (made := channel.finish(slot.key, x)) is not x:
+            x.copy_(made)
+
+    def _sum(self, tensor: Tensor) -> Work:
+        return self._channel.collective.all_reduce(tensor, self._channel.comm)
+
+
+class _Gathering(Work):
+    """Messages of everyone to everyone under way."""
+
+    def __init__(self, channel: Channel, key: str, message: Tensor, x: Tensor, sends: list[Work]) -> None:
+        self._channel, self._key, self._message, self._x, self._sends = channel, key, message, x, sends
+
+    def wait(self) -> None:
+        channel, key, x, rank = self._channel, self._key, self._x, self._channel.comm.rank
+        x.zero_()
+        for other in range(channel.comm.size):
+            x += channel.decode(key, self._message, x, rank) if other == rank else channel.receive(key, x, other)
+        for send in self._sends:
+            send.wait()
+        if (made := channel.finish(key, x)) is not x:
+            x.copy_(made)

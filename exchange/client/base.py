@@ -1,0 +1,133 @@
+"""What a federated client does in a step of a round, what goes to it and from it beside the weights, and what the
+server makes of that.
+
+There is one object on each client and one on the server. In a round
+
+    client:  begin, step, step, ..., then `change` or `length` is delivered with w_k
+    server:  `factors` of all deliveries, and `take` of what changed, once the round is closed
+"""
+
+from abc import ABC
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...strategies.core.errors import LayoutError
+from ...strategies.core.state import State
+from ...strategies.core.sync import SMALLER_RATE
+from ..attack import Honest
+from ..joining import Joining
+
+
+class ClientRule(ABC):
+    """`plain`: FedAvg's. `controls`: a vector more goes each way, `c` from the server with w, and `change` with w_k.
+    `counts`: a client delivers one number more, `length`.
+    """
+
+    plain: bool = False
+    controls: bool = False
+    counts: bool = False
+    weights: Tensor  # [n]: w, or w_k
+    parameters: Sequence[nn.Parameter]  # views of it
+    shares: Sequence[float]  # of all clients' samples, by client
+
+    def prepare(self, weights: Tensor, parameters: Sequence[nn.Parameter], shares: Sequence[float]) -> None:
+        self.weights, self.parameters, self.shares = weights, parameters, shares
+
+    # -- what is refused
+
+    def check(self, joining: Joining) -> None:
+        """Of one that `controls`: nobody may lie. Raises `LayoutError`."""
+        if self.controls and joining.aggregate.robust:
+            raise LayoutError(
+                "client, aggregate: the rule joins clients' weights, and the vectors that they deliver beside are "
+                "added up as they come, so that one client that lies moves all; choose client=plain, fedprox or "
+                "fednova, or aggregate=mean"
+            )
+        if self.controls and not isinstance(joining.attack, Honest):
+            raise LayoutError(
+                "client, attack: what a liar says beside its weights is not defined; choose client=plain, fedprox or "
+                "fednova, or attack=none"
+            )
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Of clients; its parameters may be on the meta device. Raises `LayoutError`."""
+
+    # -- on a client
+
+    def begin(self) -> None:
+        """A round begins: the weights are those of the server, and so is `c`."""
+
+    def step(self, optimizer: Optimizer) -> None:
+        """With the gradients that the parameters have; one at least has one."""
+        optimizer.step()
+
+    def change(self) -> Tensor:
+        """[n], at the round's end, of one that `controls`: what the server makes its next `c` of."""
+        raise AssertionError(f"{type(self).__name__} delivers no vector")
+
+    def length(self) -> float:
+        """At the round's end, of one that `counts`: how far the client has gone, in a unit that all clients share."""
+        raise AssertionError(f"{type(self).__name__} delivers no number")
+
+    def may_help(self, optimizer: Optimizer) -> str:
+        """What to try where this client's loss, or weights, are no longer finite; see `Sync.may_help`."""
+        return SMALLER_RATE
+
+    # -- on the server
+
+    @property
+    def c(self) -> Tensor:
+        """[n], of one that `controls`: what is sent with w; on a client, what was fetched."""
+        raise AssertionError(f"{type(self).__name__} sends no vector")
+
+    def factors(self, weights: Mapping[int, float], lengths: Mapping[int, float], robust: bool) -> Mapping[int, float]:
+        """Returns how many times each client's change counts.
+
+        Args:
+            weights: By client, its weight in the mean.
+            lengths: By client, the length that it states.
+            robust: Whether some of the lengths may be lies.
+        """
+        return dict.fromkeys(weights, 1.0)
+
+    def take(self, changes: Mapping[int, Tensor], weights: Mapping[int, float]) -> None:
+        """What clients delivered beside their weights in a round. By client: the vector, its share in the mean."""
+
+    # -- state and cost
+
+    def own_state(self, inside: bool) -> State:
+        """Of a client, what a resumed run must know of it. `inside`: a round."""
+        return {}
+
+    def load_own_state(self, state: State) -> None:
+        """What `own_state` gave; inside of a round, which has begun."""
+
+    def server_state(self) -> State:
+        """What the server keeps from one round to the next, also for clients."""
+        return {}
+
+    def load_server_state(self, state: State, client: int | None) -> None:
+        """What `server_state` gave. `client`: whose rule this is; None on the server."""
+
+    def holds(self, size: int) -> int:
+        """Stated bytes on a client whose weights are `size` bytes."""
+        return 0
+
+    def server_holds(self, size: int, clients: int) -> int:
+        """Stated bytes on the server of so many clients."""
+        return 0
+
+    def buffers(self) -> list[Tensor]:
+        return []
+
+
+def dense_gradient(parameter: nn.Parameter) -> Tensor:
+    """Its gradient, to be changed in place; 0 where it has none."""
+    if parameter.grad is None:
+        parameter.grad = torch.zeros_like(parameter)
+    elif parameter.grad.is_sparse:
+        parameter.grad = parameter.grad.to_dense()
+    return parameter.grad

@@ -1,0 +1,167 @@
+"""How workers make a sum that all of them get: of messages, or by what the fabric has for it.
+
+An algorithm states what it costs in three ways: the bytes and the messages that leave a worker, and its phases, from
+which its time on a quiet network follows (Hockney 1994, "The communication challenge for MPP: Intel Paragon and Meiko
+CS-2", Parallel Computing 20(3)): a step in which k messages of b bytes share a link takes
+
+    alpha + k b beta,
+
+where alpha is the link's latency and 1 / beta its bandwidth.
+"""
+
+from abc import ABC, abstractmethod
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from ...comm import Comm, Work
+from ...comm.network import Network
+from ...strategies.core.cost import Traffic, World
+
+Pairs = Iterable[tuple[int, int]]  # (source, destination) of each message of a step
+
+
+@dataclass(frozen=True)
+class Phase:
+    """`steps` one after the other, in each of which messages of `nbytes` travel at once.
+
+    `sharing`: that one worker's link carries, in one direction. `crossing`: that one host's link to the other hosts
+    carries; 0 where none leaves its host.
+    """
+
+    name: str
+    steps: int
+    nbytes: float
+    sharing: int = 1
+    crossing: int = 1
+
+
+class Collective(ABC):
+    """An algorithm. It keeps nothing from one sum to the next. `on_gpus`: it sums tensors of GPUs, too."""
+
+    on_gpus: bool = True
+
+    @abstractmethod
+    def all_reduce(self, tensor: Tensor, comm: Comm) -> Work:
+        """tensor <- its sum over the workers of `comm`, in place, alike on all bit for bit, once waited for.
+
+        All workers begin their sums in the same order, and wait for them in the same order.
+        """
+
+    @abstractmethod
+    def traffic(self, nbytes: float, world: World) -> Traffic:
+        """Bytes that leave a worker, on average over the replicas, for the sum of a tensor of `nbytes`.
+
+        Raises `LayoutError` where the algorithm has no use for such replicas.
+        """
+
+    @abstractmethod
+    def messages(self, nbytes: float, world: World) -> float:
+        """Messages, or calls of the fabric's, that leave a worker, on average over the replicas, where none is empty.
+
+        Raises as `traffic`.
+        """
+
+    @abstractmethod
+    def phases(self, nbytes: float, world: World) -> list[Phase]:
+        """What one sum is made of, in order. Raises as `traffic`."""
+
+    def explain(self) -> list[str]:
+        """Where it decides by itself: what it decided when its traffic was asked, and why, a sentence each."""
+        return []
+
+
+def seconds(phases: Sequence[Phase], network: Network) -> float:
+    """How long they take, where nobody else sends. Racks are not looked at.
+
+    Where each worker has a host of its own, or all share one, that is the virtual clock's time. Where several share a
+    host it is an estimate: steps are taken for one after the other, and those inside of hosts overlap with others.
+    """
+    return sum(phase.steps * _step(phase, network) for phase in phases)
+
+
+def _step(phase: Phase, network: Network) -> float:
+    """alpha + k b beta, of the link that is the busiest."""
+    inside, between = network.inside, network.between
+    if not phase.crossing:
+        return inside.latency + phase.sharing * phase.nbytes / inside.bandwidth
+    own = inside.bandwidth if network.workers_per_host > 1 else between.bandwidth
+    return between.latency + phase.nbytes * max(phase.sharing / own, phase.crossing / between.bandwidth)
+
+
+def phase(name: str, nbytes: float, pairs: Pairs, world: World, steps: int = 1) -> Phase:
+    """`steps` in each of which messages of `nbytes` go from the first to the second worker of each pair."""
+    hosts = hosts_of(world)
+    workers, cards = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
+    for source, destination in pairs:
+        workers.update([("out", source), ("in", destination)])
+        if hosts[source] != hosts[destination]:
+            cards.update([("out", hosts[source]), ("in", hosts[destination])])
+    return Phase(name, steps, nbytes, max(workers.values(), default=0), max(cards.values(), default=0))
+
+
+def hosts_of(world: World) -> tuple[int, ...]:
+    """Each worker's; where they are not known, each is on its own."""
+    return tuple(range(world.replicas)) if world.hosts is None else world.hosts
+
+
+class Members:
+    """Some workers of `comm`, numbered anew in the order of `ranks`; None for all of them. This worker is one."""
+
+    def __init__(self, comm: Comm, ranks: Sequence[int] | None = None) -> None:
+        self._comm, self._ranks = comm, range(comm.size) if ranks is None else ranks
+        self.rank, self.size = self._ranks.index(comm.rank), len(self._ranks)
+
+    def named(self, purpose: str) -> AbstractContextManager[None]:
+        return self._comm.timeline.named(purpose)
+
+    def isend(self, tensor: Tensor, dst: int) -> Work:
+        """Nothing, where there is nothing to send."""
+        return self._comm.isend(tensor, self._ranks[dst]) if len(tensor) else _Nothing()
+
+    def send(self, tensor: Tensor, dst: int) -> None:
+        self.isend(tensor, dst).wait()
+
+    def recv(self, tensor: Tensor, src: int) -> None:
+        if len(tensor):
+            self._comm.recv(tensor, self._ranks[src])
+
+
+class OnceWaitedFor(Work):
+    """A sum of messages, of which none moves before it is waited for.
+
+    `reduce(x, members)`: x [n] <- the sum over the members, in place.
+    """
+
+    def __init__(self, reduce: Callable[[Tensor, Members], None], tensor: Tensor, comm: Comm) -> None:
+        self._reduce, self._tensor, self._comm, self._done = reduce, tensor.detach(), comm, False
+
+    def wait(self) -> None:
+        if self._done:
+            return
+        self._done = True
+        flat = self._tensor.contiguous().view(-1)  # a copy where the tensor has another order in memory
+        if self._comm.size > 1:
+            self._reduce(flat, Members(self._comm))
+        if flat.data_ptr() != self._tensor.data_ptr():
+            self._tensor.copy_(flat.view(self._tensor.shape))
+
+
+class _Nothing(Work):
+    def wait(self) -> None:
+        pass
+
+
+def added(*traffics: Traffic) -> dict[str, float]:
+    """Their sum, primitive by primitive."""
+    return {
+        primitive: sum(traffic.get(primitive, 0) for traffic in traffics)
+        for primitive in dict.fromkeys(primitive for traffic in traffics for primitive in traffic)
+    }
+
+
+def times(factor: float, traffic: Traffic) -> dict[str, float]:
+    return {primitive: factor * nbytes for primitive, nbytes in traffic.items()}

@@ -1,0 +1,73 @@
+"""What is done about what messages leave out.
+
+*Error feedback* (Seide et al. 2014, "1-Bit Stochastic Gradient Descent", Interspeech; Stich et al. 2018, "Sparsified
+SGD with Memory", NeurIPS, Algorithm 1; Karimireddy et al. 2019, "Error Feedback Fixes SignSGD", ICML, Algorithm 2): it
+is added to the next vector,
+
+    p = b e + x,      C(p) is sent,      e <- p - C(p),
+
+with b = 1; a decay b < 1 forgets what is old.
+"""
+
+from abc import ABC, abstractmethod
+from typing import Protocol
+
+import torch
+from torch import Tensor
+from torch.optim import Optimizer
+
+from ...strategies.core.errors import LayoutError
+
+
+class Remembered(Protocol):
+    """A slot, as feedback sees it; see base.py."""
+
+    memory: dict[str, Tensor]
+    count: int
+    workers: int
+
+
+class Feedback(ABC):
+    """`passes`: how often vectors are read or written, by `add` and `keep` together."""
+
+    passes: float = 6.0  # p = e + x, e <- p - C(p)
+
+    @abstractmethod
+    def add(self, x: Tensor, slot: Remembered) -> Tensor:
+        """[n], what should be sent -> [n], what is compressed; `x` stays as it is."""
+
+    @abstractmethod
+    def keep(self, p: Tensor, sent: Tensor, slot: Remembered) -> None:
+        """`p` is what `add` gave, and `sent` what is decoded of its message."""
+
+    @abstractmethod
+    def held(self, nbytes: int) -> int:
+        """Bytes of memory for a vector of so many."""
+
+
+class ErrorFeedback(Feedback):
+    def __init__(self, decay: float = 1.0) -> None:
+        """`decay`: b."""
+        self.decay = decay
+
+    def add(self, x: Tensor, slot: Remembered) -> Tensor:
+        if (e := slot.memory.get("e")) is None:
+            e = slot.memory["e"] = torch.zeros_like(x)
+        if self.decay != 1:
+            e *= self.decay
+        return e.add_(x)  # p
+
+    def keep(self, p: Tensor, sent: Tensor, slot: Remembered) -> None:
+        p -= sent  # p is e
+
+    def held(self, nbytes: int) -> int:
+        return nbytes
+
+
+def check_no_momentum(optimizer: Optimizer, why: str) -> None:
+    """Refuse an optimizer that has momentum, where workers have it. Raises `LayoutError`."""
+    if any(group.get("momentum") or "betas" in group for group in optimizer.param_groups):
+        raise LayoutError(
+            f"compress: {why}, and {type(optimizer).__name__} would add its own; choose optimizer=sgd and "
+            "optimizer.momentum=0"
+        )

@@ -1,0 +1,84 @@
+"""Whether an optimizer is element-wise: a step on a piece of a tensor is that piece of a step on the tensor.
+
+One that looks at whole tensors may say so of itself (`whole_tensors`). Of others it is tried out, on a small matrix and
+with the optimizer's own settings.
+"""
+
+import copy
+from collections import defaultdict
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ..strategies.core.errors import LayoutError
+
+
+def check_rows(model: nn.Module, setting: str) -> None:
+    """Raises `LayoutError` for a parameter or a gradient that `setting` cannot cut into rows."""
+    for name, parameter in model.named_parameters():
+        if parameter.dim() == 0:
+            raise LayoutError(
+                f"{setting}: parameter {name} is one number, and has no rows to cut up. Give it the shape [1]"
+            )
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
+            raise LayoutError(
+                f"{setting}: the gradient of {name}.weight is sparse, and only dense ones are cut up. Choose "
+                "strategy=data_parallel, or build the embedding with sparse=False"
+            )
+
+
+def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
+    """Raises `LayoutError` unless a few steps on a matrix equal the same on pieces of it.
+
+    `setting`: that by which parameters are cut. `instead`: one by which they are not.
+    """
+    generator = torch.Generator().manual_seed(0)
+    weights, *gradients = torch.randn(4, 4, 6, generator=generator).unbind()
+
+    def cut(matrix: Tensor) -> list[Tensor]:
+        return [piece.clone() for piece in matrix.flatten().split([7, 17])]
+
+    refused = LayoutError(
+        f"{setting}: a worker steps on pieces of tensors, and {type(optimizer).__name__} is not element-wise: its step "
+        f"on a whole tensor is another; choose {instead}, or optimizer=adam, adamw or sgd"
+    )
+    if getattr(optimizer, "whole_tensors", False):  # at a small rate the trial would not tell
+        raise refused
+    for group in optimizer.param_groups:
+        try:
+            [whole] = _tried(optimizer, group, [weights.clone()], [[gradient] for gradient in gradients])
+        except (RuntimeError, TypeError, ValueError):
+            return  # it does not take dense gradients, or wants a closure: whoever steps first says so better
+        try:
+            pieces = _tried(optimizer, group, cut(weights), [cut(gradient) for gradient in gradients])
+            alike = torch.allclose(torch.cat(pieces), whole.flatten(), rtol=1e-4, atol=1e-6)
+        except (RuntimeError, TypeError, ValueError, IndexError):
+            alike = False
+        if not alike:
+            raise refused
+
+
+def _tried(
+    optimizer: Optimizer, group: dict[str, Any], weights: list[Tensor], gradients: list[list[Tensor]]
+) -> list[Tensor]:
+    """`weights` after steps with `gradients` by an optimizer of the same kind and settings as `group` has."""
+    twin = object.__new__(type(optimizer))
+    params = [nn.Parameter(weight) for weight in weights]
+    twin.__dict__ = {**optimizer.__dict__, "param_groups": [{**group, "params": params}], "state": defaultdict(dict)}
+    for known in [p for p in group["params"] if p in optimizer.state][:1]:
+        for param in params:  # it keeps state from the start, maybe on the meta device
+            twin.state[param] = {key: _like(value, known, param) for key, value in optimizer.state[known].items()}
+    for step in gradients:
+        for param, gradient in zip(params, step, strict=True):
+            param.grad = gradient.clone()
+        twin.step()
+    return [param.detach() for param in params]
+
+
+def _like(value: Any, of: Tensor, param: Tensor) -> Any:
+    if not isinstance(value, Tensor):
+        return copy.deepcopy(value)
+    return torch.ones_like(param.detach()) if value.shape == of.shape else torch.zeros(value.shape, dtype=value.dtype)

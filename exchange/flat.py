@@ -1,0 +1,38 @@
+"""A model's weights as one vector, so that one message carries them and one operation works on all of them."""
+
+from collections.abc import Iterable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from ..strategies.core.errors import LayoutError
+from .buckets import views_of
+
+
+def flatten(parameters: Iterable[nn.Parameter], mode: str) -> Tensor:
+    """[n]: the parameters one after another; from here on they are views of it, in the order given.
+
+    `mode`: the sync mode, for the message of the `LayoutError` that parameters of several dtypes raise.
+    """
+    parameters = list(parameters)
+    check_one_dtype(parameters, mode)
+    with torch.no_grad():
+        flat = torch.cat([parameter.flatten() for parameter in parameters])
+    for parameter, view in zip(parameters, views_of(flat, parameters), strict=True):
+        parameter.data = view
+    return flat
+
+
+def check_one_dtype(parameters: Sequence[Tensor], mode: str) -> None:
+    """Raises `LayoutError` when one vector cannot hold them all."""
+    dtypes = {parameter.dtype for parameter in parameters}
+    if len(dtypes) > 1:
+        raise LayoutError(
+            f"sync={mode}: sends all weights as one vector of one dtype, and the model has {len(dtypes)} "
+            f"({', '.join(sorted(map(str, dtypes)))}); sync=bsp takes several"
+        )
+
+
+def as_bytes(message: Tensor) -> Tensor:
+    """[m] of any dtype -> its bytes, on the CPU."""
+    return message.detach().cpu().contiguous().view(torch.uint8)

@@ -1,0 +1,383 @@
+"""How the rows of workers become one vector, and what the workers that lie send.
+
+Rows of the weighted mean can be added up on their way (`streaming`); any other rule, and an attack by workers that know
+the honest rows, needs all rows in one place: on a server, or under bsp on every worker, which all compute the same.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ..comm import MessageError
+from ..strategies.core.errors import LayoutError, NotFiniteError, TooFewClientsError
+from ..strategies.core.state import State
+from .aggregate import Aggregator, Mean
+from .attack import Attack, Honest, Seen
+from .collectives import Collective, Fabric
+from .compress import Compressor
+from .rank_order import RankOrderedSum
+from .seeded import generator
+
+# gradients of one step and version; of a clock, some of which may be missing; changes of weights since all had the
+# same; weights of a worker's neighbours, which it joins for itself; pushes, each as it comes
+Joined = Literal["gradients", "clocks", "ways", "neighbours", "pushes"]
+
+LARGEST = 1e140  # entries: rows of float64 may be longer, and their squares infinite
+
+
+class Joining:
+    """`plain`: rows are what they should be and the rule is the mean, which is plain training."""
+
+    def __init__(self, aggregate: Aggregator | None, attack: Attack | None, of: Joined = "gradients") -> None:
+        """None for the mean, and for nobody. `of`: what is joined. Raises `LayoutError`."""
+        self.aggregate, self.attack = aggregate or Mean(), attack or Honest()
+        if self.aggregate.local and of != "neighbours":
+            raise LayoutError(
+                "aggregate: goes from each worker's own weights, so that all would get other ones; choose sync=gossip, "
+                "or aggregate=centered_clipping"
+            )
+        if self.aggregate.copies > 1 and of != "gradients":
+            raise LayoutError(
+                "aggregate: compares gradients of the same samples and weights to the bit, in each step; choose "
+                "sync=bsp or parameter_server, or another aggregate"
+            )
+        if self.aggregate.one_by_one and of != "pushes":
+            raise LayoutError(
+                "aggregate: looks at each push as it comes, by the last one of a trusted replica; choose sync=asp, or "
+                "aggregate=fltrust"
+            )
+        if of == "neighbours" and not self.aggregate.of_points:
+            raise LayoutError(
+                "aggregate: is one for gradients or changes of weights, and here each worker joins its neighbours' "
+                "weights; choose aggregate=self_centered_clipping, or another"
+            )
+        self._unread: dict[int, MessageError] = {}  # by replica, of the rows that are joined next
+        self.streaming = self.aggregate.streaming and not self.attack.colludes
+        self.plain = self.streaming and not self.attack.forges
+
+    @property
+    def whole_rows(self) -> Literal["", "aggregate", "attack"]:
+        """Which of the two looks at rows as a whole, so that no piece of them will do; "" where neither does."""
+        if not self.aggregate.coordinatewise:
+            return "aggregate"
+        return "" if self.attack.coordinatewise else "attack"
+
+    def check(self, replicas: int, rows: int | None = None, leave: bool = False) -> None:
+        """`rows`, `leave`: as `notes` has them. Raises `LayoutError`."""
+        self.attack.check(replicas)
+        n = replicas if rows is None else rows
+        if (n < replicas or leave) and self.aggregate.first is not None:
+            raise LayoutError(
+                f"aggregate.trusted={self.aggregate.first}: not all of the {replicas} replicas are in each round, and "
+                "this one must be; choose sync.fraction=1, sync.sampling=uniform and sync.dropout=0, or another "
+                "aggregate"
+            )
+        self.aggregate.check(n)
+
+    def check_left(self, rows: int, lost: int) -> None:
+        """Raises `TooFewClientsError` where lost workers leave so few rows that the given f exceeds the rule's bound.
+
+        `rows`: the most that there can be from now on.
+        """
+        rule = self.aggregate
+        if lost and rule.robust and rule.f is not None and rule.withstands(rows) < rule.f:
+            raise TooFewClientsError(
+                f"aggregate.f={rule.f}: {lost} workers were lost, and the rule needs {rule.bound} where n={rows} rows "
+                "are left. Choose more hardware.workers, or aggregate.f=null, which is less with fewer rows"
+            )
+
+    def check_exchange(self, compress: Compressor, collective: Collective) -> None:
+        """Refuse what cannot be where all rows go to all. Raises `LayoutError`."""
+        if self.streaming:
+            return
+        by = "attack" if self.aggregate.streaming else "aggregate"
+        if not isinstance(collective, Fabric):
+            raise LayoutError(
+                f"collective, {by}: each worker gets what all send, to join it; it is not added up on its way; choose "
+                "collective=fabric, or aggregate=mean and attack=none"
+            )
+        self.check_lossless(compress)
+        if compress.of_kept:
+            raise LayoutError(
+                f"compress, {by}: each worker gets what all send, whole, to join it; choose compress=none, or "
+                "aggregate=mean and attack=none"
+            )
+
+    def check_lossless(self, compress: Compressor) -> None:
+        """Raises `LayoutError`."""
+        if self.aggregate.copies > 1 and not compress.lossless:
+            raise LayoutError(
+                "compress, aggregate: gradients of the same samples are compared to the bit, and messages of them may "
+                "differ; choose compress=none"
+            )
+
+    def check_not_alone(self, replicas: int) -> None:
+        """Raises `LayoutError`."""
+        if replicas == 1 and not self.plain:
+            raise LayoutError(
+                "aggregate, attack: one replica alone sends its gradient to nobody; choose more hardware.workers, or "
+                "aggregate=mean and attack=none"
+            )
+
+    def notes(self, compress: Compressor, replicas: int, rows: int | None = None, leave: bool = False) -> list[str]:
+        """What may surprise; see `Sync.notes`.
+
+        `rows`: of so many replicas at a time; None: of all. `leave`: of fewer, where some leave a round, or are drawn
+        for it more than once.
+        """
+        found: list[str] = []
+        n = replicas if rows is None else rows
+        lying, most = len(self.attack.liars(replicas)), self.aggregate.withstands(n)
+        if n < replicas and min(lying, n) > most:
+            found.append(
+                f"attack.workers={self.attack.workers}: {min(lying, n)} of the {n} replicas of a round may lie, and "
+                f"this aggregate is made for {most} of {n} at most: training may go anywhere"
+            )
+        elif lying and leave:
+            found.append(
+                f"aggregate: is made for {most} of {n} rows that lie; a round that replicas leave, or are drawn for "
+                "twice, has fewer rows, of which as many may lie: training may go anywhere"
+            )
+        elif lying > most:
+            found.append(
+                f"attack.workers={self.attack.workers}: {lying} of {replicas} replicas lie, and this aggregate is made "
+                f"for {most} at most: training may go anywhere"
+            )
+        if self.aggregate.robust and self.aggregate.f is None and not lying and most == 0:
+            of_round, fraction = (" of a round", " or a larger sync.fraction") if n < replicas else ("", "")
+            found.append(
+                f"aggregate: of {n} {'row' if n == 1 else 'rows'}{of_round} it withstands none that lie; choose more "
+                f"hardware.workers{fraction}"
+            )
+        if not lying and not isinstance(self.attack, Honest):
+            found.append(f"attack.workers={self.attack.workers}: nobody lies")
+        if not self.aggregate.streaming and compress.sparse:
+            found.append(
+                "compress, aggregate: each worker sends other entries, so that of most entries most rows are 0, and so "
+                "is what a median makes of them; compress=none, fp16 or bf16 goes with it"
+            )
+        return found
+
+    def sent(self, own: Tensor, replica: int, replicas: int, step: int) -> Tensor:
+        """[d], what this replica should send in this step -> what it sends."""
+        if (
+            self.attack.colludes
+            or step < self.attack.from_step
+            or replica not in (liars := self.attack.liars(replicas))
+        ):
+            return own
+        return self.attack.forge(own, Seen(replicas, len(liars), replica, step))
+
+    def read(self, replica: int, row: Tensor, receive: Callable[[], object]) -> None:
+        """Lets `receive` fill `row`, [d], with what this replica sent.
+
+        A rule that withstands liars takes a message that cannot be read for a row of NaN: it is left out, and counts
+        against f. Raises `MessageError` under any other rule, and where the replica is trusted.
+        """
+        rule = self.aggregate
+        try:
+            receive()
+        except MessageError as error:
+            if not (rule.robust or rule.copies > 1) or replica == rule.trusted:
+                raise
+            row.fill_(torch.nan)
+            self._unread[replica] = error
+
+    def join(
+        self,
+        rows: Mapping[int, Tensor],
+        weights: Mapping[int, float],
+        replicas: int,
+        step: int,
+        at_a_time: int | None = None,
+    ) -> Tensor:
+        """By replica: [d], and the samples behind it or their share; as `join_in_place`, of copies of the rows."""
+        stacked = torch.stack([rows[replica] for replica in sorted(rows)])
+        return self.join_in_place(stacked, sorted(rows), weights, replicas, step, at_a_time)
+
+    def join_in_place(
+        self,
+        rows: Tensor,
+        of: Sequence[int],
+        weights: Mapping[int, float],
+        replicas: int,
+        step: int,
+        at_a_time: int | None = None,
+    ) -> Tensor:
+        """[n, d], which are written over and never copied, of these replicas in ascending order, and by replica the
+        samples behind its row or their share; rows with none are left out -> [d].
+
+        `at_a_time`: of so many replicas there are rows where each has samples; None: of all.
+
+        Raises `NotFiniteError` where more rows are not finite than the rule withstands.
+        """
+        rule = self.aggregate
+        kept = [i for i, replica in enumerate(of) if weights[replica] > 0]
+        given, rows = [of[i] for i in kept], _moved_up(rows, kept)
+        if rule.first in given:
+            place = given.index(rule.first)
+            _move_to_front(rows, place)
+            given.insert(0, given.pop(place))
+        self._forge(rows, given, replicas, step)
+        weighed = torch.tensor([weights[replica] for replica in given], dtype=torch.float64, device=rows.device)
+        if rule.copies > 1:
+            counted = sorted(rule.decoded(rows, given, step))
+            self._check_unread([given[i] for i in counted])
+            rows, weighed = _moved_up(rows, counted), weighed[counted]
+        return self._made(rows, weighed, given, at_a_time or replicas, step)
+
+    def _check_unread(self, counted: Sequence[int]) -> None:
+        """Raises the `MessageError` of a replica that counts. What could not be read is forgotten."""
+        unread, self._unread = self._unread, {}
+        for replica in counted:
+            if replica in unread:
+                raise unread[replica]
+
+    def join_near(self, rows: Tensor, of: Sequence[int], replicas: int, step: int) -> Tensor:
+        """One worker's: the ways [n, d] from its own weights to those that it has of these replicas, itself first with
+        a way of zero, then its neighbours in ascending order; they are written over -> [d], the way that the rule makes
+        of them. Raises `NotFiniteError`.
+
+        Those who collude know the honest rows among these, and do not lie to each other.
+        """
+        given = list(of)
+        if given[0] not in self.attack.liars(replicas):
+            self._forge(rows, given, replicas, step)
+        alike = torch.ones(len(given), dtype=torch.float64, device=rows.device)
+        return self._made(rows, alike, given, len(given), step)
+
+    def _made(self, stacked: Tensor, weighed: Tensor, given: list[int], rows: int, step: int) -> Tensor:
+        """[n, d] and [n], of these replicas -> [d]. `rows`: as many as there are where each has samples."""
+        rule = self.aggregate
+        if not rule.robust:
+            self._unread.clear()
+            return _checked(rule.aggregate(stacked, weighed, 0), stacked, rule)
+        if rule.first is not None and rule.first not in given:
+            raise NotFiniteError(f"replica {rule.first}, which is trusted, has no samples in step {step} to go by")
+        f = min(rule.withstands(rows), len(given))
+        finite = _finite(stacked)
+        if removed := len(given) - int(finite.sum()):
+            bad = [replica for replica, good in zip(given, finite.tolist(), strict=True) if not good]
+            if removed > f or rule.first in bad:
+                self._check_unread(bad)
+                raise NotFiniteError(
+                    f"what replicas {', '.join(map(str, bad))} sent in step {step} is not finite, and this aggregate "
+                    f"of {rows} withstands {f} that lie; with nobody who lies, a smaller optimizer.lr may help"
+                )
+            self._unread.clear()
+            stacked, weighed = _moved_up(stacked, finite.nonzero().flatten().tolist()), weighed[finite]
+        left = max(min(f - removed, rule.before.most(len(stacked))), 0)  # fewer rows than planned: some had no samples
+        mixed = rule.before.mix(stacked, left, generator(rule.seed, step))
+        if mixed is not stacked:
+            weighed = weighed.new_ones(len(mixed))
+        f = max(min(left, rule.most(len(mixed))), 0)
+        return _checked(rule.aggregate(mixed, weighed, f), mixed, rule)
+
+    def _forge(self, stacked: Tensor, given: list[int], replicas: int, step: int) -> None:
+        """The rows of those who collude, in place."""
+        if not self.attack.colludes or step < self.attack.from_step:
+            return
+        liars = self.attack.liars(replicas)
+        lying = [i for i, replica in enumerate(given) if replica in liars]
+        honest = [i for i, replica in enumerate(given) if replica not in liars]
+        if lying and honest:
+            seen = Seen(replicas, len(liars), given[lying[0]], step, stacked[honest])
+            stacked[lying] = self.attack.forge(stacked[lying[0]], seen)
+
+    def onto(self, total: Tensor, replicas: int) -> "RankOrderedSum | Rows":
+        """What takes one row after another and makes `total`, [d] and zero, of them."""
+        return RankOrderedSum(total) if self.streaming else Rows(total, self, replicas)
+
+    def rows_held(self, replicas: int) -> int:
+        """How many rows what `onto` gives has room for, all the time."""
+        return 0 if self.streaming else replicas
+
+    def state_dict(self) -> State:
+        """What the rule remembers; {} where that is nothing."""
+        return self.aggregate.state_dict()
+
+    def load_state_dict(self, state: State) -> None:
+        self.aggregate.load_state_dict(state)
+
+    def check_one_at_a_time(self) -> None:
+        """Refuse what needs several rows at once, where each is used as it comes. Raises `LayoutError`."""
+        if self.aggregate.one_by_one and not self.attack.colludes:
+            return
+        if not self.streaming:
+            of_attack = self.aggregate.streaming or self.aggregate.one_by_one
+            by, usual = ("attack", "none") if of_attack else ("aggregate", "mean")
+            raise LayoutError(
+                f"{by}: this server applies each push as it comes, and never has several gradients to look at; "
+                f"choose sync=parameter_server (or sync=ssp with sync.staleness=0), or {by}={usual}"
+            )
+
+    def check_pieces(self, servers: int) -> None:
+        """Refuse to cut rows into pieces for several servers where a rule looks at whole rows. Raises `LayoutError`."""
+        if servers > 1 and self.whole_rows:
+            raise LayoutError(
+                f"sync.servers={servers}: this {self.whole_rows} looks at whole gradients, and a server has a piece of "
+                "each; choose sync.servers=1"
+            )
+
+
+def _checked(vector: object, rows: Tensor, by: Aggregator) -> Tensor:
+    """What a rule gave: a user's may give anything."""
+    if isinstance(vector, Tensor) and vector.shape == rows.shape[1:]:
+        return vector
+    gave = f"a tensor {list(vector.shape)}" if isinstance(vector, Tensor) else f"a {type(vector).__name__}"
+    name = f"{type(by).__module__}.{type(by).__qualname__}.aggregate"
+    raise ValueError(f"{name} returned {gave} for rows {list(rows.shape)}; must be a tensor {list(rows.shape[1:])}")
+
+
+def _moved_up(rows: Tensor, kept: Sequence[int]) -> Tensor:
+    """[n, d] -> the rows `kept`, in ascending order, moved to the first places of the same memory."""
+    for place, i in enumerate(kept):
+        if place != i:
+            rows[place] = rows[i]
+    return rows[: len(kept)]
+
+
+def _move_to_front(rows: Tensor, place: int) -> None:
+    """[n, d], in place: the row at `place` becomes the first one, and those before it follow it."""
+    if place > 0:
+        first = rows[place].clone()
+        for i in range(place, 0, -1):
+            rows[i] = rows[i - 1]
+        rows[0] = first
+
+
+def _finite(rows: Tensor) -> Tensor:
+    """[n, d] -> [n]: whether all entries are, and their squares will be in float64."""
+    smallest, largest = (each.double() for each in torch.aminmax(rows, dim=1))  # NaN if one is
+    return (smallest > -LARGEST) & (largest < LARGEST)
+
+
+class Rows:
+    """Rows that come in any order and are joined once all are there: as `RankOrderedSum`, for any rule."""
+
+    def __init__(self, total: Tensor, joining: Joining, replicas: int) -> None:
+        """`total`: [d], for the result."""
+        self.total, self._joining, self._replicas = total, joining, replicas
+        self._rows = total.new_empty(replicas, len(total))  # by rank
+        self._weights: dict[int, float] = {}
+
+    @property
+    def ranks(self) -> set[int]:
+        return set(self._weights)
+
+    def add(self, rank: int, weight: float, row: Tensor) -> None:
+        """`row` may be used again after that."""
+        self._rows[rank], self._weights[rank] = row, weight
+
+    def close(self, step: int) -> Tensor:
+        """[d]; at least one row was given."""
+        weights = {rank: self._weights.get(rank, 0.0) for rank in range(self._replicas)}
+        return self.total.copy_(self._joining.join_in_place(self._rows, list(weights), weights, self._replicas, step))
+
+    def clear(self) -> None:
+        self._weights.clear()
+
+    def buffers(self) -> list[Tensor]:
+        return [self._rows]

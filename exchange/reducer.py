@@ -1,0 +1,120 @@
+"""Gradients go into buckets while backward makes them, and full buckets on their way, in order.
+
+The reducer of Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training" (arXiv
+2006.15704), Algorithm 1, whatever a bucket's way is: all-reduced (BSP) or reduce-scattered (sharding).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Generic, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+from ..strategies.core.cost import payload
+
+
+class Fillable(Protocol):
+    """A bucket. `parameters`: indices; `missing`: those whose gradient is not in it yet, this step."""
+
+    parameters: list[int]
+    missing: set[int]
+
+    def view(self, i: int) -> Tensor:
+        """Where the gradient of parameter `i` goes, in its shape."""
+        ...
+
+
+B = TypeVar("B", bound=Fillable)
+
+
+class Reducer(Generic[B]):
+    """Scales gradients by the replica's share as they enter their bucket; what backward never made counts as zero.
+
+    `used`: int32 by parameter, whether backward made its gradient in this step. `peak`: the most bytes of gradients
+    that autograd held at once, where they are freed as they enter their bucket.
+    """
+
+    def __init__(
+        self,
+        parameters: Mapping[str, nn.Parameter],
+        buckets: Sequence[B],
+        launch: Callable[[B], None],
+        find_unused: bool,
+        frees: bool = False,
+    ) -> None:
+        """`launch` sends a full bucket on its way. `frees`: gradients stay in their buckets alone."""
+        self._params = list(parameters.values())
+        self._buckets, self._launch, self._find_unused, self._frees = buckets, launch, find_unused, frees
+        self._bucket_of = {i: bucket for bucket in buckets for i in bucket.parameters}
+        self._armed = False
+        self._held: set[int] = set()
+        self._bytes = self.peak = 0
+        self.used = torch.zeros(len(self._params), dtype=torch.int32, device=self._params[0].device)
+        for i, parameter in enumerate(self._params):
+            parameter.register_post_accumulate_grad_hook(lambda _, i=i: self._gradient_is_ready(i))
+
+    def begin(self, share: float) -> None:
+        """A step begins, in which this replica's gradients weigh `share`."""
+        self._share, self._launched = share, 0
+        self.used.zero_()
+        for bucket in self._buckets:
+            bucket.missing = set(bucket.parameters)
+
+    def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
+        self._armed = last  # earlier backward passes only accumulate (no_sync)
+        if last and self._find_unused:
+            reached = leaves(roots)
+            for i, parameter in enumerate(self._params):
+                if parameter not in reached:
+                    self._mark_ready(i)
+
+    def finish(self) -> None:
+        """Backward is over: launch what is left. Backward never reached it, or there was none (an empty batch)."""
+        self._armed = False
+        for bucket in self._buckets:
+            for i in sorted(bucket.missing, reverse=True):
+                self._mark_ready(i)
+
+    def _gradient_is_ready(self, i: int) -> None:
+        if i not in self._held:
+            self._held.add(i)
+            self._bytes += payload([self._params[i]])
+            self.peak = max(self.peak, self._bytes)
+        if self._armed:
+            self._mark_ready(i)
+
+    def _mark_ready(self, i: int) -> None:
+        bucket, gradient = self._bucket_of[i], self._params[i].grad
+        view = bucket.view(i)
+        if gradient is None:
+            view.zero_()
+        else:
+            torch.mul(gradient.to_dense(), self._share, out=view)  # nn.Embedding(sparse=True) makes sparse ones
+            self.used[i] = 1
+        if self._frees:
+            self._params[i].grad = None
+        if i in self._held:
+            self._held.remove(i)
+            self._bytes -= payload([self._params[i]])
+        bucket.missing.discard(i)
+        # in order, whatever order they fill in: every worker must launch the same sequence
+        while self._launched < len(self._buckets) and not self._buckets[self._launched].missing:
+            self._launched += 1
+            self._launch(self._buckets[self._launched - 1])
+
+
+def leaves(roots: Sequence[Tensor]) -> set[Tensor]:
+    """The leaf tensors that a backward pass from `roots` reaches."""
+    found: set[Tensor] = set()
+    seen: set[object] = set()
+    stack = [root.grad_fn for root in roots if root.grad_fn is not None]
+    while stack:
+        node = stack.pop()
+        if node in seen:
+            continue
+        seen.add(node)
+        leaf = getattr(node, "variable", None)  # only AccumulateGrad nodes have one
+        if leaf is not None:
+            found.add(leaf)
+        stack.extend(following for following, _ in node.next_functions if following is not None)
+    return found

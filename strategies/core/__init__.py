@@ -1,0 +1,1 @@
+"""The interfaces of strategies and sync modes, and what all of them share."""

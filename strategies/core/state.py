@@ -1,0 +1,103 @@
+"""States: trees of tensors, as bytes without pickle (safetensors, and JSON for the rest), and those of modules."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import safetensors.torch
+import torch
+from torch import Tensor, nn
+
+from ...comm import Comm
+from .errors import LayoutError
+
+State = dict[str, Any]  # a tree of dicts and lists with tensors, numbers and strings in it
+_TENSOR = "__tensor__"
+
+
+def to_bytes(state: State) -> bytes:
+    """A tree of dicts (string or integer keys), lists, tensors, numbers, strings and None, as safetensors bytes."""
+    tensors: dict[str, Tensor] = {}
+    tree = json.dumps(_pack(state, "", tensors))
+    return safetensors.torch.save(tensors, {"tree": tree})
+
+
+def from_bytes(data: bytes) -> State:
+    """The tree that `to_bytes` was given. Raises `ValueError` when the bytes are not such a tree."""
+    try:
+        header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
+        return _unpack(json.loads(header["__metadata__"]["tree"]), safetensors.torch.load(data))
+    except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:  # ValueError: JSON's too
+        raise ValueError(f"not a paceline state: {error}") from error
+
+
+def _pack(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+    match node:
+        case Tensor():
+            name = f"{len(tensors)}{path}"  # the number keeps {"a.b": t} and {"a": {"b": u}} apart
+            tensors[name] = node.detach().to("cpu", copy=True).contiguous()
+            return {_TENSOR: name}
+        case dict():
+            # [key, value] pairs: an optimizer's state has integer keys, which JSON would turn into strings
+            return {"dict": [[key, _pack(value, f"{path}.{key}", tensors)] for key, value in node.items()]}
+        case list() | tuple():
+            return {"list": [_pack(value, f"{path}.{i}", tensors) for i, value in enumerate(node)]}
+        case None | bool() | int() | float() | str():
+            return node
+    raise TypeError(f"{path or 'the state'} is a {type(node).__name__}; states hold tensors, numbers and strings")
+
+
+def _unpack(node: Any, tensors: dict[str, Tensor]) -> Any:
+    match node:
+        case {"__tensor__": path}:
+            return tensors[path]
+        case {"dict": pairs}:
+            return {key: _unpack(value, tensors) for key, value in pairs}
+        case {"list": values}:
+            return [_unpack(value, tensors) for value in values]
+    return node
+
+
+def to_messages(state: State) -> tuple[Tensor, Tensor]:
+    """The state as two messages: its length, int64 [1], and its bytes, uint8 [length]."""
+    data = torch.frombuffer(bytearray(to_bytes(state)), dtype=torch.uint8)
+    return torch.tensor([len(data)]), data
+
+
+def recv_state(src: int, comm: Comm) -> State:
+    """The state that `src` sends as `to_messages`."""
+    length = torch.zeros(1, dtype=torch.int64)
+    comm.recv(length, src)
+    data = torch.empty(int(length), dtype=torch.uint8)
+    comm.recv(data, src)
+    return from_bytes(data.numpy().tobytes())
+
+
+def state_of(module: nn.Module) -> dict[str, Tensor]:
+    """Parameters and persistent buffers. A parameter that two layers share (tied weights) has its first name only.
+
+    Raises `LayoutError` for extra state that is no tensor.
+    """
+    parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
+    again = {name for name, _ in module.named_parameters(remove_duplicate=False)} - parameters.keys()
+    state = module.state_dict()
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise LayoutError(
+                f"model: its state has {name} of type {type(value).__name__}, and files of weights hold tensors. Keep "
+                "it in a buffer"
+            )
+    return {**parameters, **{name: state[name] for name in state if name not in parameters and name not in again}}
+
+
+def load_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Copy what `state_of` gave into a module of the same kind. Raises `ValueError` when it is of another kind."""
+    mine = state_of(module)
+    if mine.keys() != state.keys():
+        raise ValueError(f"the state differs from the model in {', '.join(sorted(mine.keys() ^ state.keys())[:5])}")
+    module.load_state_dict(state, strict=False)
+
+
+def layers_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Its direct children by name; one that comes twice is there twice, as it is not in `named_children`."""
+    return {name: layer for name, layer in model.named_modules(remove_duplicate=False) if name and "." not in name}

@@ -1,0 +1,189 @@
+"""The interface of a strategy: how one replica of the model is laid over workers."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from ...batches import Samples, call
+from ...comm import Comm
+from .batch import Batch, BeforeBackward, Pass
+from .cost import Memory, Traffic, World
+from .loss import Loss
+from .mesh import Mesh
+from .precision import Precision
+from .privacy import Privacy
+from .state import state_of
+from .sync import Sync
+from .trial import Trial
+
+
+class Strategy(ABC):
+    """How ONE replica is laid over workers: one, or those of a mesh (mesh.py), whose axes `axes` says.
+
+    After `prepare`, `module` is this worker's part; its parameters are named as in the whole model, and are whole but
+    for those that its layers say are split (placements.py).
+    """
+
+    axes: Mapping[str, int] = {}  # of one replica: {"stage": 4}, {"tensor": 2}
+    loss_part: int = 0  # the part whose loss counts; it also gathers `full_state`
+    bitwise: bool = True  # one replica is serial training bit for bit, and not but for the order of sums
+    shares: bool = False  # parts hold some parameters in common, which every update must leave alike on them
+    max_replicas: int | None = None
+    runs_whole: bool = False  # `module` is the whole model, which may be run by others between two passes
+    needs_processes: bool = False  # it talks to torch.distributed by itself
+    fills: int = 1  # steps until a worker holds as many activations as it ever does
+    precision: Precision = Precision()  # in which its passes compute; the engine sets it before `prepare`
+    rounds_weights: bool = False  # it has a way of its own to compute in another precision, whose weights are rounded
+    one_precision: str = ""  # why it computes in float32 alone, and what to choose for others; "" where it need not
+    one_scale: str = ""  # why its gradients cannot be scaled (precision=fp16), likewise
+    uncompiled: str = ""  # why its passes cannot be compiled (compile=true), likewise
+    moves_model: bool = False  # moves the model to the device itself; the engine must not
+    owns_update: str = "owns its update"  # said where `own_sync` leaves no choice
+    trial: Trial = Trial()
+    hosts: tuple[int, ...] | None = None  # of a replica's workers; the engine sets it before `cost`, where it is known
+    across_replicas: str = ""  # what of it talks to other replicas in every step, as it is typed; "" where nothing does
+    passes_together: bool = False  # replicas talk in forward and backward passes, and so make equally many of them
+    own_micro_batches: str = ""  # the knob with which it cuts a batch into micro-batches; "" where it does not
+    accumulated: int = 0  # of these, where each has its backward pass before the next one begins; 0 where not
+    per_sample: bool = False  # it makes of `privacy` what a step's gradient is
+    privacy: Privacy | None = None  # where gradients are to be clipped sample by sample; the engine sets it
+    unaveraged: str = ""  # why no average of weights over steps is kept, after the strategy's name; "" where it can be
+    needs_shapes: bool = False  # computes shapes on the meta device as it trains, also where a replica is one worker
+    one_input: str = ""  # why a sample must be one tensor, after the strategy's name; "" where it may be several
+    whole_targets: str = ""  # why targets can have no weights, after the strategy's name; "" where they can
+    across: Comm | None = None  # those who hold this part; the engine sets it before `prepare`, where it is asked for
+    worlds: Sequence[World] = ()  # the same, of each part; the engine sets it before `cost`
+    module: nn.Module
+
+    @property
+    def parts(self) -> int:
+        """The workers of one replica."""
+        return prod(self.axes.values())
+
+    @property
+    def mesh(self) -> Mesh:
+        """Of the workers of one replica."""
+        return Mesh(self.axes)
+
+    def own_sync(self) -> "Sync | None":
+        """The update, when it is not left to a sync mode (torch's DDP). Such a strategy takes sync=bsp only."""
+        return None
+
+    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
+        """The knobs that it chooses by the model and a replica's batch, which are on the meta device: once, before
+        `split`, so that all workers have the same. Raises `LayoutError`.
+        """
+        return {}
+
+    def split(self, model: nn.Module) -> list[nn.Module]:
+        """The parts of `model`, in order; it works on the meta device too. Raises `LayoutError`."""
+        return [model]
+
+    def of_each_sample(self, part: int) -> str:
+        """What a part has of each sample, in words, once `split` was called; "" where that is all of it."""
+        return ""
+
+    def layers(self, part: nn.Module) -> list[list[str]]:
+        """What a part is made of, by name: runs of layers that follow one another in the model."""
+        return [[name for name, _ in part.named_children()]]
+
+    def check_optimizer(self, optimizer: Optimizer) -> None:
+        """Refuse an optimizer that cannot step on these parts; its parameters may be on the meta device.
+
+        Raises `LayoutError`.
+        """
+
+    def make_ready(self, say: Callable[[str], None]) -> None:
+        """On each host before workers start: what takes long, once, and is kept. Raises `MissingToolError`."""
+
+    @abstractmethod
+    def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
+        """Keep this worker's part of `model`. `comm` spans the parts of this replica.
+
+        `before_backward(roots, last)` must be called before each backward pass; see `Sync.before_backward`.
+        """
+
+    @abstractmethod
+    def forward_backward(self, batch: Batch) -> Tensor | None:
+        """Accumulate the gradient of the batch's mean loss; returns that loss at `loss_part`, None elsewhere.
+
+        With `accumulate` it is called for each micro-batch of a step, and `loss` has its weight in it.
+
+        An empty batch leaves every gradient None and returns None. One that is empty by chance (`Batch.expected`) has
+        the noise of `privacy` as its gradient, and returns None.
+        """
+
+    def passes(self, inputs: Samples) -> Iterator[Tensor]:
+        """Yields the output of each forward pass through `module` of such a batch as `forward_backward` takes."""
+        yield call(self.module, inputs)
+
+    def part_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """This part's state with `parameters` (by name) in place of its own; each tensor under one name."""
+        return {**state_of(self.module), **parameters}
+
+    def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
+        """The whole model's state at `loss_part`, None elsewhere; `parameters` are this part's, by name."""
+        return self.part_state(parameters)
+
+    def drain(self) -> None:
+        """Finish what steps have left under way: weights are looked at next, or training is over."""
+
+    @classmethod
+    def read_files(cls, knobs: dict[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
+        """The knobs with what a file holds in place of its name: a run shall depend on nothing beside its directory.
+
+        `allowed`: the user's own modules whose code may run. Raises `LayoutError`.
+        """
+        return knobs
+
+    def micro_sizes(self, batch_size: int) -> list[int]:
+        """The micro-batches, in samples, whose activations a worker holds at once."""
+        return [batch_size]
+
+    def rehearse(
+        self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
+    ) -> Iterator[list[Pass]]:
+        """The passes of a replica's batch, part by part: a plan takes those of one before it asks for the next.
+
+        All is on the meta device, and nobody is there to talk to. `device`: that it will be trained on. What a strategy
+        must know of a batch before `memory` is asked, it sees here. Raises `LayoutError`.
+        """
+        for part in parts:
+            yield [Pass(lambda part=part: loss(call(part, inputs), targets))]
+
+    def at_once(self, part: int, kept: Sequence[int], again: Sequence[int], batch_size: int) -> int:
+        """The most bytes that a part keeps for backward at any one time: here all forward passes come first.
+
+        `kept`: what each of its passes in `rehearse` keeps beside what those before it keep. `again`: what there is
+        more in the backward pass of each, where something is computed again.
+        """
+        return max(sum(kept[i:]) + more for i, more in enumerate(again))
+
+    def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
+        """Stated traffic within one replica, by part. `inputs`: a replica's batch on the meta device."""
+        return [{} for _ in parts]
+
+    def cost_along(self, parts: Sequence[nn.Module], inputs: Samples) -> Mapping[str, list[Traffic]]:
+        """What `cost` states, by the axis along which it is sent. A strategy with several axes says how much each."""
+        return {axis: self.cost(parts, inputs) for axis in self.axes}
+
+    def exchanges(self, parts: Sequence[nn.Module], inputs: Samples) -> list[list[Traffic]]:
+        """What `cost` states, exchange by exchange, where one waits for each before it goes on; by part."""
+        return [[traffic] if traffic else [] for traffic in self.cost(parts, inputs)]
+
+    def sends_to(self, parts: Sequence[nn.Module]) -> Mapping[str, list[list[int]]]:
+        """Of axes along which a worker sends to some others only: for each place on the axis, the places of these."""
+        return {}
+
+    def memory(self, held: Memory, part: nn.Module) -> Memory:
+        """Stated peak bytes of a worker by kind, where `held` is what the sync mode says that this part takes."""
+        return held
+
+    def measured(self, held: Memory) -> Memory:
+        """Measured peak bytes of this worker by kind, where `held` is what the sync mode says that its tensors take."""
+        return held

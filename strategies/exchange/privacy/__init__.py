@@ -1,8 +1,0 @@
-"""Whose data a trained model may not give away, and what is done for it: one file a way. See base.py."""
-
-from .base import Budget, Privacy
-from .dp_fedavg import DPFedAvg
-from .dp_sgd import DPSGD
-from .none import Open
-
-__all__ = ["DPSGD", "Budget", "DPFedAvg", "Open", "Privacy"]

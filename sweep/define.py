@@ -1,0 +1,139 @@
+"""From the words of a command line to the definition of a sweep."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ..engine.base.errors import ConfigError
+from ..engine.config.compose import Interval, compose, sweep_values
+from ..engine.config.experiment import CONF
+from ..engine.config.metric import metric_of
+from ..engine.config.receivers import check_definition
+from ..tracking.columns import METRICS
+from .definition import Definition, Range, Space, Values, check, larger_is_better, ranged
+from .schema import from_file
+
+READY = CONF.parent / "sweeps"  # beside conf, in a clone and as installed
+_READY = re.compile(r"(?:sweeps/)?((?:studies/)?[\w-]{1,80})(?:\.yaml)?", re.ASCII)
+
+
+def define(arguments: Sequence[str], **changes: Any) -> Definition:
+    """From the words of a command line: at first a file, if it is one, then overrides, which go before what is in it.
+
+    `changes`: of the definition's fields, None where nothing is to change. Raises `ConfigError`.
+    """
+
+    is_of_overrides = False
+    if arguments and (file := file_of(arguments[0])) is not None:
+        definition = from_file(file)
+        _check_receivers(arguments[0], definition, arguments[1:])
+        definition = _changed(definition, arguments[1:], changes.get("config_dir") or definition.config_dir)
+    else:
+        is_of_overrides = True
+        definition = from_overrides(arguments, changes.get("config_dir"))
+        ranges = any(isinstance(space, Range) for space in definition.parameters.values())
+        if ranges and changes.get("trials"):  # so many of them are looked for, not the first so many
+            definition = replace(definition, method="bayes")
+    given = {field: value for field, value in changes.items() if value not in (None, ())}
+    if "metric" in given and "maximize" not in given and given["metric"] != definition.metric:
+        given["maximize"] = larger_is_better(given["metric"])
+    definition = replace(definition, **given)
+    check(definition)
+    reported = _reported(definition)
+    if reported is not None and is_of_overrides and "metric" not in given:
+        definition = replace(definition, metric=reported, maximize=True)
+    elif reported not in (None, definition.metric):
+        raise ConfigError(
+            f"metric={definition.metric}: these runs report {reported} instead, which is their task's; "
+            f"--metric {reported} goes by it"
+        )
+    return definition
+
+
+def file_of(word: str) -> Path | None:
+    """The file that the first word of a sweep names: one that is here, or a ready one, `sweeps/NAME.yaml` or NAME.
+
+    None: it is no file.
+    """
+    path = Path(word)
+    is_yaml = "=" not in word and path.suffix in (".yaml", ".yml")
+    if is_yaml and path.exists():
+        return path
+    found = _READY.fullmatch(word)
+    if found is not None and (ready := READY / f"{found[1]}.yaml").is_file():
+        return ready
+    return path if is_yaml else None
+
+
+def _check_receivers(file: str, definition: Definition, given: Sequence[str]) -> None:
+    """Raises `ConfigError` where the file alone says who receives its runs' results."""
+    texts = [*definition.fixed, *(text for _, way in definition.ways for text in way)]
+    told = [(sweep_values(text)[0], text.partition("=")[2]) for text in texts]
+    told += [(key, value) for key, space in definition.parameters.items() for value in _values(space)]
+    plain = [(key.lstrip("+~"), value.strip("'\"")) for key, value in told]
+    check_definition(file, plain, {sweep_values(text)[0].lstrip("+~") for text in given})
+
+
+def _reported(definition: Definition) -> str | None:
+    """The metric of the task of all its runs; None where they are judged by something else, or tasks are swept."""
+    if definition.metric not in METRICS or "task" in definition.parameters:
+        return None
+    directory = Path(definition.config_dir) if definition.config_dir else None
+    try:
+        return metric_of(compose(list(definition.fixed), directory), definition.allow_modules)
+    except ConfigError:
+        return None  # each point is checked later, and says why
+
+
+def _changed(definition: Definition, overrides: Sequence[str], config_dir: str | None) -> Definition:
+    """With other values for some keys, fixed or swept."""
+    parameters, fixed = dict(definition.parameters), list(definition.fixed)
+    own = {sweep_values(text)[0] for _, texts in definition.ways for text in texts}
+    for text in overrides:
+        key, _ = sweep_values(text)
+        if key in own:
+            raise ConfigError(f"{text}: each of this sweep's configurations has its own {key}")
+        fixed = [other for other in fixed if sweep_values(other)[0] != key]
+        parameters.pop(key, None)
+    more, less = _read(overrides, config_dir)
+    if not {**parameters, **more}:
+        raise ConfigError(f"{' '.join(overrides)}: leaves nothing to sweep")
+    return replace(definition, parameters={**parameters, **more}, fixed=(*fixed, *less))
+
+
+def from_overrides(overrides: Sequence[str], config_dir: str | None = None) -> Definition:
+    """`sync=bsp,ssp optimizer.lr=interval(0.01,0.1)`: a grid, or where an interval has no end of values, bayes.
+
+    Raises `ConfigError`.
+    """
+    parameters, fixed = _read(overrides, config_dir)
+    if not parameters:
+        raise ConfigError(
+            "nothing is swept: give a key several values, such as sync=bsp,ssp or optimizer.lr=interval(0.01,0.1), or "
+            "a file, such as sweeps/sync_modes.yaml"
+        )
+    finite = all(space.finite for space in parameters.values())
+    return Definition("grid" if finite else "bayes", parameters, tuple(fixed))
+
+
+def _read(overrides: Sequence[str], config_dir: str | None) -> tuple[dict[str, Space], list[str]]:
+    """(What is swept, what is fixed.)"""
+    parameters: dict[str, Space] = {}
+    fixed: list[str] = []
+    for text in overrides:
+        key, found = sweep_values(text, Path(config_dir) if config_dir else None)
+        if found is None:
+            fixed.append(text)
+        elif key in parameters:
+            raise ConfigError(f"{text}: {key} is swept twice")
+        elif isinstance(found, Interval):
+            parameters[key] = ranged(key, found.low, found.high, None, found.log)
+        else:
+            parameters[key] = Values(tuple(dict.fromkeys(found)))
+    return parameters, fixed
+
+
+def _values(space: Space) -> tuple[str, ...]:
+    return space.texts if isinstance(space, Values) else ()
