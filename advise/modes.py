@@ -77,9 +77,9 @@ def _why_raced(choice: Choice | None) -> str:
     if choice is None:
         return RACED
     sync = build("sync", choice, Sync, (), given.usual())
-    if not sync.synchronous:
+    if not sync.traits.synchronous:
         return RACED + ": asynchronous"
-    return "" if sync.exact and sync.weights_agree and not sync.survives else RACED
+    return "" if sync.traits.exact and sync.traits.weights_agree and not sync.traits.survives else RACED
 
 
 def _is_exact(strategy: str, knobs: Settings) -> bool:

@@ -144,7 +144,7 @@ def rules_against_a_network(comm: ProcessComm, rounds: int) -> list[Outcome]:
     for name, make in RULES.items():
         rule: Compressor = make()
         sent = sum(rule.of_total(GRADIENT)) if isinstance(rule, Summed) else rule.nbytes(GRADIENT)
-        if not rule.steady:
+        if not rule.traits.steady:
             sent = rule.encode(_sample(GRADIENT.n), Slot("x", GRADIENT, 0, 1)).nbytes
         saved = (GRADIENT.nbytes - sent) / GIGABIT * 1e3
         what = f"25 MiB by {name}, encoded and decoded"

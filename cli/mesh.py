@@ -16,7 +16,7 @@ def raw_mesh(plan: "Plan") -> list[dict[str, Any]]:
 
 
 def is_shown(plan: "Plan") -> bool:
-    return plan.layout.parts > 1 or bool(plan.strategy.across_replicas)
+    return plan.layout.parts > 1 or bool(plan.strategy.traits.across_replicas)
 
 
 def _of(plan: "Plan", rank: int) -> dict[str, Any]:
@@ -100,7 +100,9 @@ def _sent(plan: "Plan", send: dict[str, Any]) -> str:
         return f"replica: {size} to servers"
     if send["to"] is not None:
         return f"{send['axis']}: {size} to {_ranks(send['to'], ' and ')}"
-    what = f" ({plan.strategy.across_replicas})" if send["axis"] == "replica" and send["by"] == "strategy" else ""
+    what = (
+        f" ({plan.strategy.traits.across_replicas})" if send["axis"] == "replica" and send["by"] == "strategy" else ""
+    )
     return f"{send['axis']}: {size} among {_ranks(send['among'], ', ')}{what}"
 
 

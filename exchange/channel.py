@@ -131,7 +131,7 @@ class Channel:
 
     def keep(self, kept: Mapping[str, Tensor]) -> None:
         """Of the vectors of these keys, [n] of bool: all other entries are 0 on all workers from now on."""
-        if self.compress.of_kept:
+        if self.compress.traits.of_kept:
             for key, each in kept.items():
                 self._slots[key].memory[KEPT] = places_of(each)
 
@@ -163,7 +163,7 @@ def check_adds_up(compress: Compressor, collective: Collective) -> None:
 
 def check_differences(compress: Compressor, what: str = "messages", instead: str = "sync=bsp") -> None:
     """Refuse a rule that is for gradients, where differences of weights travel. Raises `LayoutError`."""
-    if compress.of_gradients:
+    if compress.traits.of_gradients:
         raise LayoutError(
             f"compress, sync: {what} are differences of weights, and this rule is one for gradients; choose {instead}, "
             "or another compress"

@@ -114,7 +114,7 @@ class Deliveries(ABC):
     @property
     def remembers(self) -> bool:
         """Whether there is anything in `server_state`."""
-        return not self._server.plain or self._joining.aggregate.remembers or self._client.controls
+        return not self._server.plain or self._joining.aggregate.traits.remembers or self._client.controls
 
     def server_state(self) -> State:
         """What rules remember on the server."""
@@ -172,7 +172,7 @@ class OpenDeliveries(Deliveries):
     def __init__(self, rules: Rules, compress: Compressor) -> None:
         super().__init__(rules)
         self._compress = compress
-        self.brings_weights = compress.lossless and not rules.joining.attack.forges
+        self.brings_weights = compress.traits.lossless and not rules.joining.attack.forges
 
     def prepare(
         self, weights: Tensor, parameters: Sequence[Tensor], optimizer: Optimizer, rounds: Rounds, comm: Comm
@@ -233,7 +233,7 @@ class OpenDeliveries(Deliveries):
             else:
                 self._server.step(self._weights, self._way_of_all(counts, number))
             changes = {k: each.change for k, each in self._delivered.items() if each.change is not None}
-            if self._joining.aggregate.robust:
+            if self._joining.aggregate.traits.robust:
                 changes = {k: change for k, change in changes.items() if change.isfinite().all()}
             self._client.take(changes, {k: counts[k] / n for k in changes})
             self._check_finite(number)
@@ -243,7 +243,7 @@ class OpenDeliveries(Deliveries):
     def _stretch(self, counts: dict[int, int]) -> None:
         """w_k <- w + f_k (w_k - w)"""
         lengths = {k: each.length for k, each in self._delivered.items()}
-        factors = self._client.factors(counts, lengths, self._joining.aggregate.robust)
+        factors = self._client.factors(counts, lengths, self._joining.aggregate.traits.robust)
         for k, factor in factors.items():
             if factor != 1:
                 self._delivered[k].weights.sub_(self._weights).mul_(factor).add_(self._weights)

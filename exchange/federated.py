@@ -90,7 +90,7 @@ def check_in_turn(
             "made of each client's change; choose compress=none, or sync.clients=null"
         )
     if not joining.plain:
-        by, usual = ("attack", "none") if joining.aggregate.streaming else ("aggregate", "mean")
+        by, usual = ("attack", "none") if joining.aggregate.traits.streaming else ("aggregate", "mean")
         raise LayoutError(
             f"{by}, sync: with {given} a worker sends what its clients make together, and the server never has the "
             f"change of each; choose {by}={usual}, or sync.clients=null"

@@ -33,7 +33,7 @@ class Joining:
     def __init__(self, aggregate: Aggregator | None, attack: Attack | None, of: Joined = "gradients") -> None:
         """None for the mean, and for nobody. `of`: what is joined. Raises `LayoutError`."""
         self.aggregate, self.attack = aggregate or Mean(), attack or Honest()
-        if self.aggregate.local and of != "neighbours":
+        if self.aggregate.traits.local and of != "neighbours":
             raise LayoutError(
                 "aggregate: goes from each worker's own weights, so that all would get other ones; choose sync=gossip, "
                 "or aggregate=centered_clipping"
@@ -43,24 +43,24 @@ class Joining:
                 "aggregate: compares gradients of the same samples and weights to the bit, in each step; choose "
                 "sync=bsp or parameter_server, or another aggregate"
             )
-        if self.aggregate.one_by_one and of != "pushes":
+        if self.aggregate.traits.one_by_one and of != "pushes":
             raise LayoutError(
                 "aggregate: looks at each push as it comes, by the last one of a trusted replica; choose sync=asp, or "
                 "aggregate=fltrust"
             )
-        if of == "neighbours" and not self.aggregate.of_points:
+        if of == "neighbours" and not self.aggregate.traits.of_points:
             raise LayoutError(
                 "aggregate: is one for gradients or changes of weights, and here each worker joins its neighbours' "
                 "weights; choose aggregate=self_centered_clipping, or another"
             )
         self._unread: dict[int, MessageError] = {}  # by replica, of the rows that are joined next
-        self.streaming = self.aggregate.streaming and not self.attack.colludes
+        self.streaming = self.aggregate.traits.streaming and not self.attack.colludes
         self.plain = self.streaming and not self.attack.forges
 
     @property
     def whole_rows(self) -> Literal["", "aggregate", "attack"]:
         """Which of the two looks at rows as a whole, so that no piece of them will do; "" where neither does."""
-        if not self.aggregate.coordinatewise:
+        if not self.aggregate.traits.coordinatewise:
             return "aggregate"
         return "" if self.attack.coordinatewise else "attack"
 
@@ -82,24 +82,25 @@ class Joining:
         `rows`: the most that there can be from now on.
         """
         rule = self.aggregate
-        if lost and rule.robust and rule.f is not None and rule.withstands(rows) < rule.f:
+        if lost and rule.traits.robust and rule.f is not None and rule.withstands(rows) < rule.f:
             raise TooFewClientsError(
-                f"aggregate.f={rule.f}: {lost} workers were lost, and the rule needs {rule.bound} where n={rows} rows "
-                "are left. Choose more hardware.workers, or aggregate.f=null, which is less with fewer rows"
+                f"aggregate.f={rule.f}: {lost} workers were lost, and the rule needs {rule.traits.bound} where "
+                f"n={rows} rows are left. Choose more hardware.workers, or aggregate.f=null, which is less with fewer "
+                "rows"
             )
 
     def check_exchange(self, compress: Compressor, collective: Collective) -> None:
         """Refuse what cannot be where all rows go to all. Raises `LayoutError`."""
         if self.streaming:
             return
-        by = "attack" if self.aggregate.streaming else "aggregate"
+        by = "attack" if self.aggregate.traits.streaming else "aggregate"
         if not isinstance(collective, Fabric):
             raise LayoutError(
                 f"collective, {by}: each worker gets what all send, to join it; it is not added up on its way; choose "
                 "collective=fabric, or aggregate=mean and attack=none"
             )
         self.check_lossless(compress)
-        if compress.of_kept:
+        if compress.traits.of_kept:
             raise LayoutError(
                 f"compress, {by}: each worker gets what all send, whole, to join it; choose compress=none, or "
                 "aggregate=mean and attack=none"
@@ -107,7 +108,7 @@ class Joining:
 
     def check_lossless(self, compress: Compressor) -> None:
         """Raises `LayoutError`."""
-        if self.aggregate.copies > 1 and not compress.lossless:
+        if self.aggregate.copies > 1 and not compress.traits.lossless:
             raise LayoutError(
                 "compress, aggregate: gradients of the same samples are compared to the bit, and messages of them may "
                 "differ; choose compress=none"
@@ -145,7 +146,7 @@ class Joining:
                 f"attack.workers={self.attack.workers}: {lying} of {replicas} replicas lie, and this aggregate is made "
                 f"for {most} at most: training may go anywhere"
             )
-        if self.aggregate.robust and self.aggregate.f is None and not lying and most == 0:
+        if self.aggregate.traits.robust and self.aggregate.f is None and not lying and most == 0:
             of_round, fraction = (" of a round", " or a larger sync.fraction") if n < replicas else ("", "")
             found.append(
                 f"aggregate: of {n} {'row' if n == 1 else 'rows'}{of_round} it withstands none that lie; choose more "
@@ -153,7 +154,7 @@ class Joining:
             )
         if not lying and not isinstance(self.attack, Honest):
             found.append(f"attack.workers={self.attack.workers}: nobody lies")
-        if not self.aggregate.streaming and compress.sparse:
+        if not self.aggregate.traits.streaming and compress.traits.sparse:
             found.append(
                 "compress, aggregate: each worker sends other entries, so that of most entries most rows are 0, and so "
                 "is what a median makes of them; compress=none, fp16 or bf16 goes with it"
@@ -180,7 +181,7 @@ class Joining:
         try:
             receive()
         except MessageError as error:
-            if not (rule.robust or rule.copies > 1) or replica == rule.trusted:
+            if not (rule.traits.robust or rule.copies > 1) or replica == rule.trusted:
                 raise
             row.fill_(torch.nan)
             self._unread[replica] = error
@@ -251,7 +252,7 @@ class Joining:
     def _made(self, stacked: Tensor, weighed: Tensor, given: list[int], rows: int, step: int) -> Tensor:
         """[n, d] and [n], of these replicas -> [d]. `rows`: as many as there are where each has samples."""
         rule = self.aggregate
-        if not rule.robust:
+        if not rule.traits.robust:
             self._unread.clear()
             return _checked(rule.aggregate(stacked, weighed, 0), stacked, rule)
         if rule.first is not None and rule.first not in given:
@@ -303,10 +304,10 @@ class Joining:
 
     def check_one_at_a_time(self) -> None:
         """Refuse what needs several rows at once, where each is used as it comes. Raises `LayoutError`."""
-        if self.aggregate.one_by_one and not self.attack.colludes:
+        if self.aggregate.traits.one_by_one and not self.attack.colludes:
             return
         if not self.streaming:
-            of_attack = self.aggregate.streaming or self.aggregate.one_by_one
+            of_attack = self.aggregate.traits.streaming or self.aggregate.traits.one_by_one
             by, usual = ("attack", "none") if of_attack else ("aggregate", "mean")
             raise LayoutError(
                 f"{by}: this server applies each push as it comes, and never has several gradients to look at; "

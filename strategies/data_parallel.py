@@ -16,6 +16,7 @@ Cost within a replica: nothing. What replicas send is said by the sync mode.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Literal
 
 from torch import Tensor, nn
@@ -35,20 +36,20 @@ from .whole import Whole
 class DataParallel(Whole):
     """A replica is one worker."""
 
-    runs_whole = True
+    traits = replace(Whole.traits, runs_whole=True)
     _across: Across | None = None
 
     def __init__(self, batch_norm: Literal["replica", "all"] = "replica") -> None:
         """`batch_norm`: over the batch of a replica, or over those of all."""
-        self.across_replicas = ALL if batch_norm == "all" else ""
+        self.traits = replace(self.traits, across_replicas=ALL if batch_norm == "all" else "")
 
     def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
-        if self.across_replicas:
+        if self.traits.across_replicas:
             check_norms(self.split(model), [inputs])
         return super().settled(model, inputs, targets, loss)
 
     def split(self, model: nn.Module) -> list[nn.Module]:
-        if not self.across_replicas:
+        if not self.traits.across_replicas:
             return [model]
         return [swapped(model, over_replicas(batch_norms(model), Across.of(Fabric())))]
 
@@ -56,8 +57,8 @@ class DataParallel(Whole):
         [module] = self.split(model)
         self.begin(module, loss, comm, before_backward)
         self._across = across_of(self.module)
-        if self._across is not None and self.across is not None:
-            self._across.join(self.across)
+        if self._across is not None and self.setting.across is not None:
+            self._across.join(self.setting.across)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         if batch.size == 0 and self._across is not None and self._across.has_others:
@@ -68,12 +69,12 @@ class DataParallel(Whole):
         """Counted in a rehearsal of a pass."""
         [part] = parts
         across = across_of(part)
-        if across is None or not self.worlds:
+        if across is None or not self.setting.worlds:
             return [{}]
-        across.foresee(self.worlds[0])
+        across.foresee(self.setting.worlds[0])
         call(part, inputs).sum().backward()
         part.zero_grad()
         return [across.group.traffic()]
 
     def cost_along(self, parts: Sequence[nn.Module], inputs: Samples) -> Mapping[str, list[Traffic]]:
-        return {"replica": self.cost(parts, inputs)} if self.across_replicas else {}
+        return {"replica": self.cost(parts, inputs)} if self.traits.across_replicas else {}

@@ -40,8 +40,8 @@ from .core.copies import without_data
 from .core.cost import Cost, Memory, Traffic, World, payload
 from .core.errors import LayoutError
 from .core.loss import Loss
-from .core.strategy import Strategy
-from .core.sync import Sync
+from .core.strategy import Strategy, StrategyTraits
+from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.deepspeed_stages import Stages, most_held
 from .pipeline import Pipeline
@@ -54,15 +54,15 @@ LOSSES, LOSS = 8, 4  # bytes: its own mean and that over replicas, in fp32
 class DeepSpeedPipeline(Strategy):
     """A replica is `stages` workers in a row; DeepSpeed owns the passes and the update."""
 
-    one_input = "cuts a model into layers, of which each is given the one tensor that the layer before it made"
-    whole_targets = "hands targets to its own library, which takes one tensor of them"
-    own_micro_batches = "micro_batches"
-    needs_processes = True
-    one_precision = (
-        "DeepSpeed's pipeline engine is set up for float32 here; choose strategy=pipeline strategy.schedule=1f1b, or "
-        "precision=fp32"
+    traits = StrategyTraits(
+        one_input="cuts a model into layers, of which each is given the one tensor that the layer before it made",
+        whole_targets="hands targets to its own library, which takes one tensor of them",
+        own_micro_batches="micro_batches",
+        needs_processes=True,
+        one_precision="DeepSpeed's pipeline engine is set up for float32 here; choose strategy=pipeline "
+        "strategy.schedule=1f1b, or precision=fp32",
+        uncompiled="DeepSpeed's pipeline engine calls layers one by one. Choose compile=false or strategy=pipeline",
     )
-    uncompiled = "DeepSpeed's pipeline engine calls layers one by one. Choose compile=false or strategy=pipeline"
     trial = Trial(rounding=1e-6, slow=True)  # it trains in float32 whatever the weights are
 
     def __init__(
@@ -175,7 +175,7 @@ class DeepSpeedPipeline(Strategy):
 class _Update(Sync):
     """DeepSpeed's engine steps within forward_backward."""
 
-    unaveraged = "leaves its weights to DeepSpeed, which would have to gather them after each step"
+    traits = SyncTraits(unaveraged="leaves its weights to DeepSpeed, which would have to gather them after each step")
 
     def __init__(self, strategy: DeepSpeedPipeline) -> None:
         self._strategy = strategy

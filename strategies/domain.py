@@ -36,6 +36,7 @@ that flatten early gather nearly all of it, and gain nothing.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -50,7 +51,7 @@ from .core.batch import Batch, BeforeBackward, Pass
 from .core.cost import Traffic
 from .core.errors import LayoutError
 from .core.loss import Loss
-from .core.strategy import Strategy
+from .core.strategy import Strategy, StrategyTraits
 from .core.trial import Trial
 from .domains.cut import Cut, cut
 from .domains.group import ROWS, Group
@@ -60,12 +61,12 @@ from .domains.replicas import ALL, across_of, check_norms
 class DomainParallel(Strategy):
     """A replica is `degree` workers, each with a slab of every image."""
 
-    uncompiled = (
-        "its layers exchange rows in passes of their own, whose shapes differ. Choose compile=false or "
-        "strategy=data_parallel"
+    traits = StrategyTraits(
+        uncompiled="its layers exchange rows in passes of their own, whose shapes differ. Choose compile=false or "
+        "strategy=data_parallel",
+        one_input="cuts the one image of each sample into slabs of rows",
+        bitwise=False,  # sums over pixels come in another order
     )
-    one_input = "cuts the one image of each sample into slabs of rows"
-    bitwise = False  # sums over pixels come in another order
     shares = True
     trial = Trial(model={"model": "cnn"})
 
@@ -81,7 +82,7 @@ class DomainParallel(Strategy):
         """
         self.axes = {"domain": degree}
         self.image = image
-        self.across_replicas = ALL if batch_norm == "all" else ""
+        self.traits = replace(self.traits, across_replicas=ALL if batch_norm == "all" else "")
         self.collective = collective or Fabric()
 
     def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
@@ -100,7 +101,7 @@ class DomainParallel(Strategy):
         found = self._cut_up(model, image)
         if found.rows is not None:
             _check_loss(found, targets, loss)
-        if self.across_replicas:
+        if self.traits.across_replicas:
             check_norms(found.parts, [_slab(found, inputs, place) for place in range(self.parts)])
         return {"image": image}
 
@@ -111,7 +112,7 @@ class DomainParallel(Strategy):
         return self._cut.parts
 
     def _cut_up(self, model: nn.Module, image: Sequence[int]) -> Cut:
-        return cut(model, image, self.parts, self.collective, bool(self.across_replicas))
+        return cut(model, image, self.parts, self.collective, bool(self.traits.across_replicas))
 
     def of_each_sample(self, part: int) -> str:
         deal = self._cut.deal
@@ -122,8 +123,8 @@ class DomainParallel(Strategy):
         self._group = group_of(self.module)
         self._group.comm = comm
         self._across = across_of(self.module)
-        if self._across is not None and self.across is not None:
-            self._across.join(self.across)
+        if self._across is not None and self.setting.across is not None:
+            self._across.join(self.setting.across)
         self._loss, self._comm, self._before_backward = loss, comm, before_backward
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
@@ -186,10 +187,10 @@ class DomainParallel(Strategy):
         to_replicas: list[list[Traffic]] = []
         for place, part in enumerate(parts):
             group, across = group_of(part), across_of(part)
-            group.hosts = self.hosts
+            group.hosts = self.setting.hosts
             group.traffic()
-            if across is not None and self.worlds:
-                across.foresee(self.worlds[place])
+            if across is not None and self.setting.worlds:
+                across.foresee(self.setting.worlds[place])
             outputs = part(_slab(self._cut, lone(inputs), place))
             loss = outputs.sum()
             loss.backward()

@@ -23,6 +23,7 @@ replicas with what is left.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -41,7 +42,8 @@ from .core.cost import Memory, Traffic
 from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.placements import gather
-from .core.strategy import Strategy
+from .core.setting import Setting
+from .core.strategy import Strategy, StrategyTraits
 from .core.sync import Sync
 from .hybrid_stages import StageSums, kinds_of_stages
 from .pipeline import Pipeline
@@ -57,8 +59,10 @@ from .tensor_parallel.vocabulary import is_cut, loss_over
 class Hybrid(Strategy):
     """A replica is `stages` x `tensor` workers."""
 
-    one_input = "cuts a model into layers, of which each is given the one tensor that the layer before it made"
-    own_micro_batches = "micro_batches"
+    traits = StrategyTraits(
+        one_input="cuts a model into layers, of which each is given the one tensor that the layer before it made",
+        own_micro_batches="micro_batches",
+    )
 
     def __init__(
         self,
@@ -90,9 +94,12 @@ class Hybrid(Strategy):
                 )
         self._pipeline = Pipeline(stages, schedule, micro_batches, cut, recompute, chunks, vertical_sync)
         self.loss_part = self.mesh.rank({"stage": self._pipeline.loss_part, "tensor": 0})
-        self.shares, self.bitwise = tensor > 1, tensor == 1 and self._pipeline.bitwise
-        self.fills, self.owns_update = self._pipeline.fills, self._pipeline.owns_update
-        self.uncompiled = self._pipeline.uncompiled
+        self.shares = tensor > 1
+        self.traits = replace(self.traits, bitwise=tensor == 1 and self._pipeline.traits.bitwise)
+        self.traits = replace(
+            self.traits, fills=self._pipeline.traits.fills, owns_update=self._pipeline.traits.owns_update
+        )
+        self.traits = replace(self.traits, uncompiled=self._pipeline.traits.uncompiled)
 
     @classmethod
     def read_files(cls, knobs: dict[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
@@ -167,9 +174,12 @@ class Hybrid(Strategy):
         part = self._pieces(stages[here["stage"]], kinds, group)[here["tensor"]]
         group.join(part, along["tensor"])
         lane = [part if each == rank else self._parts[each] for each in mesh.along(rank, "stage")]
-        self._pipeline.precision = self.precision
         self._pipeline.take(lane, loss_over(part, loss), along["stage"], before_backward)
         self.module = part
+
+    def configure(self, setting: Setting) -> None:
+        super().configure(setting)
+        self._pipeline.configure(setting)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         loss = self._pipeline.forward_backward(batch)
@@ -262,7 +272,8 @@ class Hybrid(Strategy):
 
     def _hosts(self, rank: int) -> tuple[int, ...] | None:
         """Of the workers of its stage."""
-        return None if self.hosts is None else tuple(self.hosts[each] for each in self.mesh.along(rank, "tensor"))
+        hosts = self.setting.hosts
+        return None if hosts is None else tuple(hosts[each] for each in self.mesh.along(rank, "tensor"))
 
 
 def _joined(comm: Comm | None) -> Comm:

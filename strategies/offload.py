@@ -33,6 +33,7 @@ Use it where there is one device, the model does not fit, and time matters less 
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
@@ -49,8 +50,8 @@ from .core.cost import Cost, Memory, World, payload
 from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.state import State, layers_of
-from .core.strategy import Strategy
-from .core.sync import Measures, Sync
+from .core.strategy import Strategy, StrategyTraits
+from .core.sync import Measures, Sync, SyncTraits
 from .memory.offloaded_step import OffloadedStep
 from .memory.pool import Copier, NoCopier, Pool, copier_for, megabytes
 from .schedules import scaled
@@ -60,14 +61,14 @@ from .sync.bsp import BSP
 class Offload(Strategy):
     """A replica is one worker. A model is an `nn.Sequential`; its layers are what is fetched and let go of."""
 
-    one_input = "fetches a model layer by layer, of which each is given the one tensor that the layer before it made"
-    moves_model = True
-    needs_shapes = True
-    uncompiled = (
-        "fetches the weights of each layer by hooks, which compiled code would pass by. Choose compile=false or "
-        "strategy=data_parallel"
+    traits = StrategyTraits(
+        one_input="fetches a model layer by layer, of which each is given the one tensor that the layer before it made",
+        moves_model=True,
+        needs_shapes=True,
+        uncompiled="fetches the weights of each layer by hooks, which compiled code would pass by. Choose "
+        "compile=false or strategy=data_parallel",
+        unaveraged="keeps weights on the host, and its pool has no room for an average of them",
     )
-    unaveraged = "keeps weights on the host, and its pool has no room for an average of them"
 
     def __init__(
         self,
@@ -83,7 +84,10 @@ class Offload(Strategy):
         self.pool_mb, self.cap = pool_mb, None if pool_mb is None else int(pool_mb * 2**20)
         self.activations, self.prefetch, self.delayed_update = activations, prefetch, delayed_update
         if delayed_update:
-            self.owns_update = "with strategy.delayed_update=true steps behind a synchronous mean of gradients"
+            self.traits = replace(
+                self.traits,
+                owns_update="with strategy.delayed_update=true steps behind a synchronous mean of gradients",
+            )
         self._demands: dict[object, list[int]] = {}  # by the shape of a batch
         self._pool, self._host = Pool(), Pool()  # the fullest of this worker's steps
 
@@ -109,7 +113,7 @@ class Offload(Strategy):
         inputs, targets, device = lone(batch.inputs), batch.targets, batch.inputs.device
         shape = tuple(inputs.shape), inputs.dtype, *(tuple(each.shape) for each in tensors_of(targets))
         if not self._demands:
-            self.precision.attach(self._twin, device)
+            self.setting.precision.attach(self._twin, device)
         if shape not in self._demands:
             self._demands[shape] = self._demand(self._twin, inputs, targets, self._loss, device)
         with copier_for(device) as copier:
@@ -249,12 +253,13 @@ class DelayedUpdate(Sync):
     Only BSP: others send weights, or step elsewhere, and would have to know of two versions of them.
     """
 
-    exact = serial_alone = False  # gradients are of the weights before
-    one_scale = (
-        "strategy.delayed_update=true has a step under way while the next one may be left out; choose precision=bf16, "
-        "or strategy.delayed_update=false"
+    traits = SyncTraits(
+        exact=False,  # gradients are of the weights before
+        serial_alone=False,
+        one_scale="strategy.delayed_update=true has a step under way while the next one may be left out; choose "
+        "precision=bf16, or strategy.delayed_update=false",
+        unaveraged="steps while the next gradients are computed",
     )
-    unaveraged = "steps while the next gradients are computed"
 
     def __init__(self) -> None:
         self._bsp = BSP()

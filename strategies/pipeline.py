@@ -25,6 +25,7 @@ samples; with p stages and m micro-batches of equal times the bubble is (p-1)/(m
 import copy
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from typing import Annotated, Any, Literal
@@ -43,7 +44,7 @@ from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.placements import gather
 from .core.precision import META
-from .core.strategy import Strategy
+from .core.strategy import Strategy, StrategyTraits
 from .core.sync import Sync
 from .pipelining.actions import Action, Schedule
 from .pipelining.again import joined, recomputes
@@ -64,8 +65,10 @@ from .pipelining.without_flush import READS, Reads, period, reads_of, stream
 class Pipeline(Strategy):
     """A replica is `stages` workers in a row."""
 
-    one_input = "cuts a model into layers, of which each is given the one tensor that the layer before it made"
-    own_micro_batches = "micro_batches"
+    traits = StrategyTraits(
+        one_input="cuts a model into layers, of which each is given the one tensor that the layer before it made",
+        own_micro_batches="micro_batches",
+    )
 
     def __init__(
         self,
@@ -95,8 +98,11 @@ class Pipeline(Strategy):
         self.updates = Updates() if self.reads else None
         if isinstance(schedule, str) and self.reads is not None:
             self.schedule, _ = stream(stages, self.micro_batches, self.reads)
-            self.owns_update = f"with strategy.schedule={schedule} updates each stage when its schedule says so"
-            self.bitwise, self.fills = False, stages
+            self.traits = replace(
+                self.traits,
+                owns_update=f"with strategy.schedule={schedule} updates each stage when its schedule says so",
+            )
+            self.traits = replace(self.traits, bitwise=False, fills=stages)
         elif isinstance(schedule, str) and schedule in SCHEDULES:
             self.schedule = SCHEDULES[schedule](stages, self.micro_batches, self.chunks)
         else:
@@ -106,9 +112,10 @@ class Pipeline(Strategy):
         if recompute:
             self.schedule = [joined(row, range(len(self.holders))) for row in self.schedule]
         if any(action.kind == "I" for row in self.schedule for action in row):
-            self.uncompiled = (
-                "its schedule takes a backward pass in two pieces, and that of compiled code is one. Choose "
-                "compile=false or strategy.schedule=1f1b"
+            self.traits = replace(
+                self.traits,
+                uncompiled="its schedule takes a backward pass in two pieces, and that of compiled code is one. Choose "
+                "compile=false or strategy.schedule=1f1b",
             )
         self.loss_part = self.holders[-1]
         self._restricted: dict[int, Sequence[Action]] = {}
@@ -409,7 +416,7 @@ class Pipeline(Strategy):
         """Room for what `stage` puts out for inputs of the shape of `x`."""
         key = stage, tuple(x.shape)
         if key not in self._shapes:
-            with self.precision.casting(META), self.precision.foreseen(x.device):
+            with self.setting.precision.casting(META), self.setting.precision.foreseen(x.device):
                 self._shapes[key] = self.activations(self._looks, x.to("meta"), stage + 1)[-1]
         return torch.empty_like(self._shapes[key], device=x.device, memory_format=torch.contiguous_format)
 

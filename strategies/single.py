@@ -10,6 +10,7 @@ Cost: nothing is sent.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from torch import Tensor, nn
 
@@ -20,15 +21,14 @@ from ..exchange.privacy.dp_sgd import of_samples
 from .core.batch import BeforeBackward
 from .core.cost import Cost, World
 from .core.loss import Loss
-from .core.sync import Sync
+from .core.sync import Sync, SyncTraits
 from .whole import Whole
 
 
 class Single(Whole):
     """Serial mini-batch SGD: w <- step(w, grad of the batch's mean loss)."""
 
-    max_replicas = 1
-    runs_whole = True
+    traits = replace(Whole.traits, max_replicas=1, runs_whole=True)
 
     def __init__(self, clip: Clip | None = None, privacy: Privacy | None = None) -> None:
         """`clip`: of the gradient; None for none. `privacy`: None for a plain gradient. Raises `LayoutError`."""
@@ -44,7 +44,7 @@ class Single(Whole):
 class LocalUpdate(Sync):
     """The worker steps alone."""
 
-    may_begin_anew = True
+    traits = SyncTraits(may_begin_anew=True)
 
     def __init__(self, clip: Clip | None = None, privacy: Privacy | None = None) -> None:
         self.clip, self.privacy = clip, privacy

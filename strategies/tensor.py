@@ -51,7 +51,7 @@ from .core.cost import Traffic
 from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.placements import gather
-from .core.strategy import Strategy
+from .core.strategy import Strategy, StrategyTraits
 from .tensor_parallel import unpaired
 from .tensor_parallel.cost import sent_in_a_pass
 from .tensor_parallel.cut import cut_over
@@ -64,7 +64,7 @@ from .tensor_parallel.vocabulary import is_cut, loss_over
 class TensorParallel(Strategy):
     """A replica is `degree` workers, each with a piece of some layers."""
 
-    bitwise = False  # sums of pieces come in another order
+    traits = StrategyTraits(bitwise=False)  # sums of pieces come in another order
     shares = True
 
     def __init__(
@@ -152,5 +152,5 @@ class TensorParallel(Strategy):
 
     def exchanges(self, parts: Sequence[nn.Module], inputs: Samples) -> list[list[Traffic]]:
         group = Group(self.parts, self.collective)
-        sent = [group.traffic([each], self.hosts) for each in sent_in_a_pass(parts[0], inputs)]
+        sent = [group.traffic([each], self.setting.hosts) for each in sent_in_a_pass(parts[0], inputs)]
         return [sent for _ in parts]

@@ -23,6 +23,7 @@ torch.nn.parallel.DistributedDataParallel.
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -42,8 +43,8 @@ from .core.cost import Cost, World, payload
 from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.state import State
-from .core.strategy import Strategy
-from .core.sync import Sync
+from .core.strategy import Strategy, StrategyTraits
+from .core.sync import Sync, SyncTraits
 from .external.zero_redundancy import ZeroRedundancy, shares_of
 from .schedules import scaled
 
@@ -51,7 +52,7 @@ from .schedules import scaled
 class TorchDDP(Strategy):
     """A replica is one worker; torch owns the exchange of gradients."""
 
-    needs_processes = True
+    traits = StrategyTraits(needs_processes=True)
 
     def __init__(
         self,
@@ -82,6 +83,10 @@ class TorchDDP(Strategy):
         self.wrapped: nn.Module = model
         self.replicas = 1
         self.comm: ProcessComm | None = None  # of the replicas
+
+    def wrap(self, ddp: DistributedDataParallel, comm: ProcessComm) -> None:
+        """The replicas have met."""
+        self.wrapped, self.replicas, self.comm = ddp, comm.size, comm
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         with self._sending(batch.last):
@@ -122,11 +127,11 @@ class TorchDDP(Strategy):
 
 
 class _DDPUpdate(Sync):
-    steps_together = True
+    traits = SyncTraits(steps_together=True)
 
     def __init__(self, strategy: TorchDDP) -> None:
         self._strategy, self.clip = strategy, strategy.clip
-        self.may_begin_anew = not strategy.zero_optimizer
+        self.traits = replace(self.traits, may_begin_anew=not strategy.zero_optimizer)
         self._seen: dict[int, Tensor] = {}  # DDP's buckets, by index
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
@@ -150,7 +155,7 @@ class _DDPUpdate(Sync):
                 return comm.all_reduce_future(gradient, blocks=bucket.is_last()).then(lambda done: done.value()[0])
 
         ddp.register_comm_hook(comm, reduce)
-        strategy.wrapped, strategy.replicas, strategy.comm = ddp, comm.size, comm
+        strategy.wrap(ddp, comm)
         if strategy.zero_optimizer:
             self._zero = ZeroRedundancy(optimizer, comm)
 

@@ -25,6 +25,7 @@ block, ahead of their use.
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Annotated, Any
 
@@ -51,8 +52,8 @@ from .core.cost import Cost, Memory, World
 from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.state import State
-from .core.strategy import Strategy
-from .core.sync import Sync
+from .core.strategy import Strategy, StrategyTraits
+from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.fsdp_memory import Account, Group, held_bytes, padded, stated
 
@@ -61,9 +62,7 @@ class TorchFSDP(Strategy):
     """A replica is one worker; torch owns the sharding and the exchange."""
 
     trial = Trial(slow=True)
-    needs_processes = True
-    moves_model = True
-    passes_together = True
+    traits = StrategyTraits(needs_processes=True, moves_model=True, passes_together=True)
 
     def __init__(
         self, reshard: bool = True, shard_over: Annotated[int, Ge(2)] | None = None, clip: Clip | None = None
@@ -113,6 +112,10 @@ class TorchFSDP(Strategy):
         self.module, self._loss = model, loss
         self.replicas = 1
 
+    def meet(self, replicas: int) -> None:
+        """The replicas have met."""
+        self.replicas = replicas
+
     def forward_backward(self, batch: Batch) -> Tensor | None:
         if isinstance(self.module, FSDPModule):
             self.module.set_requires_gradient_sync(batch.last)
@@ -149,8 +152,10 @@ def grouped(model: nn.Module) -> tuple[Group, list[Group]]:
 
 
 class _FSDPUpdate(Sync):
-    steps_together = True
-    unaveraged = "cuts its weights up over the workers, which would have to gather them after each step"
+    traits = SyncTraits(
+        steps_together=True,
+        unaveraged="cuts its weights up over the workers, which would have to gather them after each step",
+    )
 
     def __init__(self, strategy: TorchFSDP) -> None:
         self._strategy, self.clip = strategy, strategy.clip
@@ -177,8 +182,9 @@ class _FSDPUpdate(Sync):
         cut_up = dict(module.named_parameters())
         for group in optimizer.param_groups:
             group["params"] = [cut_up[names[parameter]] for parameter in group["params"]]
-        strategy.replicas = comm.size
-        self.hooked = False  # FSDP scatters gradients of whole parameters, and leaves rows of their sum
+        strategy.meet(comm.size)
+        # FSDP scatters gradients of whole parameters, and leaves rows of their sum
+        self.traits = replace(self.traits, hooked=False)
         super().prepare({name: cut_up[name] for name in parameters}, optimizer, comm)
 
     def update(self) -> None:
@@ -226,7 +232,7 @@ class _FSDPUpdate(Sync):
 
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
         strategy = self._strategy
-        accumulates = self.backward_passes > 1
+        accumulates = self.setting.backward_passes > 1
         return stated(strategy.root, strategy.blocks, strategy.reshard, accumulates, held, strategy.shards(replicas))
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
@@ -236,7 +242,8 @@ class _FSDPUpdate(Sync):
         reduced = padded([parameter for parameter in every if parameter.requires_grad], shards)
         others = (shards - 1) / shards
         twice = 2 if strategy.sends_twice else 1
-        traffic = {"all_gather": self.backward_passes * others * gathered, "reduce_scatter": twice * others * reduced}
+        passes = self.setting.backward_passes
+        traffic = {"all_gather": passes * others * gathered, "reduce_scatter": twice * others * reduced}
         if shards < world.replicas:
             traffic |= Fabric().traffic(reduced // shards, World(world.replicas // shards))
         if strategy.clip is not None and strategy.clip.measures:

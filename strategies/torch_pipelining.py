@@ -35,7 +35,7 @@ from .core.cost import Cost, Memory, Traffic, World, payload
 from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.precision import META
-from .core.strategy import Strategy
+from .core.strategy import Strategy, StrategyTraits
 from .core.sync import Sync
 from .core.trial import Trial
 from .external.torch_schedules import TorchSchedule
@@ -47,12 +47,14 @@ from .pipelining.chunks import Chunks
 class TorchPipelining(Strategy):
     """A replica is `stages` workers in a row; there is one."""
 
-    one_input = "cuts a model into layers, of which each is given the one tensor that the layer before it made"
-    whole_targets = "hands targets to its own library, which takes one tensor of them"
-    own_micro_batches = "micro_batches"
-    needs_processes = True
-    max_replicas = 1
-    uncompiled = "torch's stages call their part in steps alone. Choose compile=false or strategy=pipeline"
+    traits = StrategyTraits(
+        one_input="cuts a model into layers, of which each is given the one tensor that the layer before it made",
+        whole_targets="hands targets to its own library, which takes one tensor of them",
+        own_micro_batches="micro_batches",
+        needs_processes=True,
+        max_replicas=1,
+        uncompiled="torch's stages call their part in steps alone. Choose compile=false or strategy=pipeline",
+    )
     trial = Trial(slow=True)
 
     def __init__(
@@ -178,7 +180,7 @@ class TorchPipelining(Strategy):
         )
 
     def _foreseen(self, inputs: Tensor) -> list[Tensor]:
-        with self.precision.casting(META), self.precision.foreseen(inputs.device):
+        with self.setting.precision.casting(META), self.setting.precision.foreseen(inputs.device):
             return self._flowing(self._looks, inputs.to("meta"))
 
     def _flowing(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Tensor]:

@@ -36,7 +36,7 @@ from .core.cost import Cost, Traffic, World
 from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.placements import gather
-from .core.strategy import Strategy
+from .core.strategy import Strategy, StrategyTraits
 from .core.sync import Sync
 from .core.trial import Trial
 from .tensor_parallel.cost import sent_in_a_pass
@@ -49,10 +49,14 @@ class TorchTensor(Strategy):
     """One replica of `degree` workers; torch owns the pieces and the sums."""
 
     trial = Trial(slow=True)
-    bitwise = False
+    traits = StrategyTraits(
+        bitwise=False,
+        max_replicas=1,
+        needs_processes=True,
+        one_precision="its messages are stated for layers of torch's in float32; choose strategy=tensor, or "
+        "precision=fp32",
+    )
     shares = True
-    max_replicas = 1
-    needs_processes = True
 
     def __init__(self, degree: Annotated[int, Ge(2)] = 2) -> None:
         self.axes = {"tensor": degree}
@@ -62,10 +66,6 @@ class TorchTensor(Strategy):
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         check_elementwise(optimizer, "strategy=torch_tensor", "strategy=data_parallel")
-
-    one_precision = (
-        "its messages are stated for layers of torch's in float32; choose strategy=tensor, or precision=fp32"
-    )
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         kinds = kinds_of(model, self.parts)
@@ -107,7 +107,7 @@ class TorchTensor(Strategy):
         return gather(self.part_state(parameters), self._parts, self.mesh, self.comm, self.loss_part)
 
     def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
-        return [Group(self.parts).traffic(sent_in_a_pass(parts[0], inputs), self.hosts) for _ in parts]
+        return [Group(self.parts).traffic(sent_in_a_pass(parts[0], inputs), self.setting.hosts) for _ in parts]
 
 
 class _LocalUpdate(Sync):

@@ -15,24 +15,24 @@ from ..exchange.privacy.per_sample import PerSample, check_model, rehearsed
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.cost import Memory, payload
 from .core.loss import Loss
-from .core.strategy import Strategy
+from .core.strategy import Strategy, StrategyTraits
 
 
 class Whole(Strategy):
     """`begin` is what `prepare` ends with."""
 
-    per_sample = True
+    traits = StrategyTraits(per_sample=True)
     _sample_by_sample: PerSample | None = None
     _at_once = 0  # samples whose gradients are held together, where they are
 
     def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
-        if (privacy := of_samples(self.privacy)) is not None:
+        if (privacy := of_samples(self.setting.privacy)) is not None:
             check_model(model, inputs, targets, loss, privacy)
         return {}
 
     def begin(self, module: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module, self._loss, self._before_backward = module, loss, before_backward
-        if (privacy := of_samples(self.privacy)) is not None:
+        if (privacy := of_samples(self.setting.privacy)) is not None:
             self._sample_by_sample = PerSample(module, loss, privacy, comm.board.rank)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
@@ -49,7 +49,7 @@ class Whole(Strategy):
     def rehearse(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
-        if (privacy := of_samples(self.privacy)) is None:
+        if (privacy := of_samples(self.setting.privacy)) is None:
             return super().rehearse(parts, inputs, targets, loss, device)
         self._at_once = min(privacy.at_once or len(inputs), len(inputs))
         return rehearsed(parts, inputs, targets, loss, privacy)

@@ -53,8 +53,8 @@ from .core.cost import Cost, Memory, World
 from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.state import State
-from .core.strategy import Strategy
-from .core.sync import Sync
+from .core.strategy import Strategy, StrategyTraits
+from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.deepspeed_memory import Account, stated
 from .external.deepspeed_ops import build_ops, end_with_parent
@@ -71,12 +71,13 @@ class Zero(Strategy):
     """A replica is one worker; DeepSpeed owns the update."""
 
     trial = Trial(rounding=1e-6, slow=True)  # it steps in float32 whatever the weights are
-    needs_processes = True
-    moves_model = True
-    own_micro_batches = "micro_batches"
-    rounds_weights = True
-    uncompiled = (
-        "DeepSpeed's engine calls the model through hooks of its own. Choose compile=false or strategy=torch_ddp"
+    traits = StrategyTraits(
+        needs_processes=True,
+        moves_model=True,
+        own_micro_batches="micro_batches",
+        rounds_weights=True,
+        uncompiled="DeepSpeed's engine calls the model through hooks of its own. Choose compile=false or "
+        "strategy=torch_ddp",
     )
 
     def __init__(
@@ -203,6 +204,10 @@ class Zero(Strategy):
         self.account = Account(model, self.stage, self.offload, not self._narrow)
         self.replicas = 1
 
+    def start(self, engine: Any, replicas: int) -> None:
+        """The replicas have met, and `engine` is DeepSpeed's."""
+        self.engine, self.replicas = engine, replicas
+
     def micro_sizes(self, batch_size: int) -> list[int]:
         return [-(-batch_size // self.accumulated)]  # each has its backward pass before the next begins
 
@@ -235,7 +240,7 @@ class Zero(Strategy):
 class _ZeroUpdate(Sync):
     """DeepSpeed's engine steps within forward_backward."""
 
-    unaveraged = "leaves its weights to DeepSpeed, which would have to gather them after each step"
+    traits = SyncTraits(unaveraged="leaves its weights to DeepSpeed, which would have to gather them after each step")
 
     def __init__(self, strategy: Zero) -> None:
         self._strategy = strategy
@@ -256,14 +261,14 @@ class _ZeroUpdate(Sync):
         zero = {**strategy.settings["zero_optimization"], "reduce_bucket_size": bucket}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            strategy.engine, *_ = deepspeed.initialize(
+            engine, *_ = deepspeed.initialize(
                 model=forward,
                 optimizer=optimizer,
                 config={**strategy.settings, "zero_optimization": zero},
                 dist_init_required=False,
             )
-        strategy.replicas = comm.size
-        self._engine = strategy.engine
+        strategy.start(engine, comm.size)
+        self._engine = engine
         for name, parameter in parameters.items():
             self._keep(parameter, None, weights[name])  # DeepSpeed copies them from what it has rounded already
 

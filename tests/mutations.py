@@ -574,7 +574,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/config/looking.py",
-        "if strategy.privacy is None and not strategy.needs_shapes and strategy.parts == 1:",
+        "if strategy.setting.privacy is None and not strategy.traits.needs_shapes and strategy.parts == 1:",
         "if True:",
         "tests/engine/test_own_models.py -k computes_shapes",
     ),
@@ -647,8 +647,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/training/worker.py",
-        "sync.steps_per_epoch, len(parts.load()[0]))",
-        "sync.steps_per_epoch, 2**31)",
+        "dealt.steps_per_epoch, len(parts.load()[0]))",
+        "dealt.steps_per_epoch, 2**31)",
         "tests/engine/test_rates.py -k full_batches",
     ),
     Mutation(
@@ -750,7 +750,7 @@ MUTATIONS = [
     ),
     Mutation(
         "exchange/joining.py",
-        "if self.aggregate.robust and self.aggregate.f is None and not lying and most == 0:",
+        "if self.aggregate.traits.robust and self.aggregate.f is None and not lying and most == 0:",
         "if False:",
         "tests/strategies/test_joining.py -k may_surprise",
     ),
@@ -1109,19 +1109,19 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/features/averaging.py",
-        'own if self._sync.averages == "own" else self._sync.consensus()',
+        'own if self._sync.traits.averages == "own" else self._sync.consensus()',
         "own",
         "tests/engine/test_averages.py -k first_replica_averages",
     ),
     Mutation(
         "engine/features/averaging.py",
-        'if self._sync.averages != "own" or self._sync.comm.size == 1:',
+        'if self._sync.traits.averages != "own" or self._sync.comm.size == 1:',
         "if True:",
         "tests/engine/test_averages.py -k mean_of_their_averages",
     ),
     Mutation(
         "engine/features/averaging.py",
-        "if not self._sync.synchronous and step > 0:",
+        "if not self._sync.traits.synchronous and step > 0:",
         "if False:",
         "tests/engine/test_averages.py -k first_replica_averages",
     ),
@@ -1145,8 +1145,8 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/core/sync.py",
-        "if self.before_step is not None:",
-        "if self.before_step is not None and self.clip is None:",
+        "if self.setting.before_step is not None:",
+        "if self.setting.before_step is not None and self.clip is None:",
         "tests/engine/test_noise_scale.py -k before_clipping",
     ),
     # -- data that are read when they are wanted
@@ -1222,7 +1222,7 @@ MUTATIONS = [
     # -- several inputs, and weights
     Mutation(
         "engine/training/loop.py",
-        "if job.sync.synchronous:",
+        "if job.sync.traits.synchronous:",
         "if False:",
         "tests/engine/test_several_inputs.py -k weighted",
     ),
@@ -2058,7 +2058,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/training/dates.py",
-        "ranks = range(layout.parts if self._sync.weights_agree else layout.workers)",
+        "ranks = range(layout.parts if self._sync.traits.weights_agree else layout.workers)",
         "ranks = range(layout.parts)",
         "tests/engine/test_dates.py",
     ),
@@ -2443,7 +2443,7 @@ MUTATIONS = [
     ),
     Mutation(
         "strategies/sync/bsp.py",
-        "self._waits = self.scaled and not isinstance(self.compress, Dense)",
+        "self._waits = self.setting.scaled and not isinstance(self.compress, Dense)",
         "self._waits = False",
         "tests/strategies/test_precision.py -k never_given_an_overflow",
     ),
@@ -2467,8 +2467,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/training/loop.py",
-        "job.sync.rate.factor(step % job.training))\n",
-        "job.sync.rate.factor((step + 1) % job.training))\n",
+        "job.sync.setting.rate.factor(step % job.training))\n",
+        "job.sync.setting.rate.factor((step + 1) % job.training))\n",
         "tests/engine/test_rates.py -k schedules_rates",
     ),
     Mutation(
@@ -2479,7 +2479,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/features/rates.py",
-        "if parts.sync.synchronous and parts.sync.weights_agree:",
+        "if parts.sync.traits.synchronous and parts.sync.traits.weights_agree:",
         "if True:",
         "tests/engine/test_rates.py -k scaling_rule",
     ),
@@ -2527,8 +2527,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/training/loop.py",
-        "job.sync.rate.factor(step % job.training)",
-        "job.sync.rate.factor(step)",
+        "job.sync.setting.rate.factor(step % job.training)",
+        "job.sync.setting.rate.factor(step)",
         "tests/strategies/test_pruned.py -k schedule_begins -m slow",
     ),
     Mutation(
@@ -2979,7 +2979,7 @@ MUTATIONS = [
     ),
     Mutation(
         "exchange/client/base.py",
-        "if self.controls and joining.aggregate.robust:",
+        "if self.controls and joining.aggregate.traits.robust:",
         "if False:",
         "tests/strategies/test_federated_clients.py -k cannot_defend",
     ),
@@ -3069,7 +3069,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/training/work.py",
-        "parts.sync.stops_before = _stops_before_round(worker)",
+        "parts.sync.configure(replace(parts.sync.setting, stops_before=_stops_before_round(worker)))",
         "pass",
         "tests/engine/test_engine_faults.py -k 'same_round_on_ctrl_c and all' -m fault",
     ),
@@ -3516,8 +3516,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/features/iterating.py",
-        "    if not (sync.weights_agree and sync.exact):\n",
-        "    if not sync.weights_agree:\n",
+        "    if not (sync.traits.weights_agree and sync.traits.exact):\n",
+        "    if not sync.traits.weights_agree:\n",
         "tests/engine/test_iterating.py -k 'refused and topk'",
     ),
     Mutation(
@@ -4108,8 +4108,8 @@ MUTATIONS = [
     ),
     Mutation(
         "exchange/aggregate/base.py",
-        "type(self).coordinatewise and isinstance(self.before, Unchanged)",
-        "type(self).coordinatewise",
+        "type(self).traits.coordinatewise and isinstance(self.before, Unchanged)",
+        "type(self).traits.coordinatewise",
         "tests/strategies/test_joining.py -k what_comes_before_it_does",
     ),
     Mutation(

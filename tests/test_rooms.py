@@ -3,6 +3,7 @@ every choice can be had.
 """
 
 import ast
+import dataclasses
 import importlib
 import inspect
 import pkgutil
@@ -20,6 +21,8 @@ from own_files import OF_FILES
 import paceline.strategies
 from paceline import engine
 from paceline.cli.choices import Choice, groups, read_yaml
+from paceline.exchange.aggregate import Aggregator
+from paceline.exchange.compress import Compressor
 from paceline.strategies import Strategy, Sync
 
 ROOT = Path(__file__).parents[1]
@@ -182,6 +185,42 @@ def test_no_files_import_each_other_in_a_circle() -> None:
     while free := set(uses) - set().union(*uses.values()):  # they import from a circle, and are in none
         uses = {name: used for name, used in uses.items() if name not in free}
     assert sorted(uses) == []
+
+
+CALLED = {"strategy", "sync", "mode", "compress", "aggregate", "attack", "collective", "callback", "clip", "privacy"}
+
+
+def assigned_outside(source: str) -> set[str]:
+    """What a file assigns of objects that go by these names: `parts.sync.rate = 1`, and not `self.rate = 1`."""
+    found = set[str]()
+    for node in ast.walk(ast.parse(source)):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        for each in [
+            each for target in targets for each in (target.elts if isinstance(target, ast.Tuple) else [target])
+        ]:
+            if isinstance(each, ast.Attribute) and ast.unparse(each.value).split(".")[-1].strip("_") in CALLED:
+                found.add(ast.unparse(each))
+    return found
+
+
+def test_nobody_assigns_what_belongs_to_the_class_of_a_choice() -> None:
+    found = {str(path.relative_to(ROOT)): assigned_outside(path.read_text()) for path in SOURCES}
+    assert {path: names for path, names in found.items() if names} == {}
+    assert assigned_outside("self.a, parts.sync.setting = b, 1; self._strategy.x = 2") == {
+        "parts.sync.setting",
+        "self._strategy.x",
+    }
+
+
+def below(cls: type) -> set[type]:
+    return {cls}.union(*map(below, cls.__subclasses__()))
+
+
+@pytest.mark.parametrize("base", [Strategy, Sync, Compressor, Aggregator])
+def test_what_a_class_declares_is_in_its_traits(base: type[Strategy | Sync | Compressor | Aggregator]) -> None:
+    fields = {field.name for field in dataclasses.fields(base.traits)}
+    assert len(fields) >= 8 and len(below(base)) > 10
+    assert {cls.__name__: found for cls in below(base) if (found := fields & vars(cls).keys())} == {}
 
 
 def module_of(path: Path) -> tuple[str, ...]:

@@ -122,7 +122,7 @@ class _Verifier:
         allowed = tuple(self.allowed)
         strategy = build("strategy", experiment.strategy, Strategy, allowed, given.make(experiment, allowed))
         workers = strategy.parts * way.replicas
-        if way.replicas > 1 and (workers > self.most or way.replicas > (strategy.max_replicas or way.replicas)):
+        if way.replicas > 1 and (workers > self.most or way.replicas > (strategy.traits.max_replicas or way.replicas)):
             return None
         if workers > self.most:
             raise ConfigError(f"takes {workers} workers, and there may be {self.most}: --workers {workers}")
@@ -137,8 +137,8 @@ class _Verifier:
         """On the samples that these replicas take together."""
         partition, replicas = parts.deal(), range(parts.layout.replicas)
         taken = [torch.cat([partition.indices(step, j) for j in replicas]) for step in range(self.steps)]
-        precision = parts.strategy.precision
-        rounds = parts.strategy.rounds_weights
+        precision = parts.strategy.setting.precision
+        rounds = parts.strategy.traits.rounds_weights
         rate = rate_of(experiment, parts, partition.steps_per_epoch, len(parts.load()[0]))
         factors = tuple(rate.factor(step) for step in range(self.steps))
         key = precision.name, rounds, factors, tuple(tuple(step.tolist()) for step in taken)

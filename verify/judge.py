@@ -70,19 +70,19 @@ def not_judged(parts: Parts, reference: Reference, batch_size: int) -> str:
     alone = replicas == 1
     accumulated = max(parts.accumulation.micro_batches, strategy.accumulated)
     pieces = accumulated * len(strategy.micro_sizes(batch_size))
-    if reference.draws and not (alone and pieces == 1 and strategy.bitwise):
+    if reference.draws and not (alone and pieces == 1 and strategy.traits.bitwise):
         return "the model draws random numbers (dropout), and each worker and micro-batch its own"
-    if reference.together and (pieces > 1 or not (alone or strategy.across_replicas)):
+    if reference.together and (pieces > 1 or not (alone or strategy.traits.across_replicas)):
         return "the model treats a batch's samples together (batch norm), and each replica and micro-batch its own"
     if alone:
-        return "" if sync.serial_alone else "one replica alone is not serial training in this mode either"
-    if not sync.synchronous:
+        return "" if sync.traits.serial_alone else "one replica alone is not serial training in this mode either"
+    if not sync.traits.synchronous:
         return "asynchronous: replicas step at paces of their own"
-    if sync.experts:
+    if sync.traits.experts:
         return "each replica learns its own samples alone, and the run's model is all of them side by side"
-    if not sync.weights_agree:
+    if not sync.traits.weights_agree:
         return "replicas differ between exchanges"
-    if not sync.exact:
+    if not sync.traits.exact:
         return "what is sent is rounded or left out, or gradients are joined, cut or timed in another way"
     return ""
 
@@ -99,7 +99,7 @@ def judge(overrides: tuple[str, ...], parts: Parts, batch_size: int, seen: Witne
         word, why = "fail", f"step {step}: workers that should hold the same {name} hold different values"
     elif why:
         word = "by design"
-        if parts.sync.synchronous and parts.sync.weights_agree and parts.layout.workers > 1:
+        if parts.sync.traits.synchronous and parts.sync.traits.weights_agree and parts.layout.workers > 1:
             why = f"{why}; {agrees}"
     elif wrong := [each for each in found if not each.share <= 1]:
         first = next((each for each in wrong if each.name and each.step == wrong[0].step), wrong[0])

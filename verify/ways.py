@@ -172,7 +172,7 @@ def _changes(kind: str, choice: Choice, allowed: tuple[str, ...], every: bool) -
 
 def _rounds_weights(strategy: Choice, allowed: tuple[str, ...]) -> bool:
     try:
-        return load_class("strategy", strategy.target, Strategy, allowed).rounds_weights
+        return load_class("strategy", strategy.target, Strategy, allowed).traits.rounds_weights
     except (ConfigError, AttributeError):  # what is no class says nothing of itself
         return False
 
@@ -188,7 +188,7 @@ def _is_serial(mode: Choice, allowed: tuple[str, ...]) -> bool:
         sync = build("sync", mode, Sync, allowed, _usual())
     except (ConfigError, LayoutError):
         return False
-    return sync.synchronous and sync.weights_agree and sync.exact
+    return sync.traits.synchronous and sync.traits.weights_agree and sync.traits.exact
 
 
 def _typed(group: str, change: dict[str, Any]) -> tuple[str, ...]:

@@ -98,7 +98,7 @@ class Gradients:
         if isinstance(self._sync, FinishesGradients):
             self.finished = self._sync.finish_gradients()
         else:
-            self.finished = Finished.UNSENT if self._sync.steps_together else Finished.OWN
+            self.finished = Finished.UNSENT if self._sync.traits.steps_together else Finished.OWN
         if self.finished is Finished.SHARDED:
             self._held = [(each, each.grad) for each in self._all()]
             for each, _ in self._held:
@@ -208,7 +208,7 @@ class Gradients:
 
     def compare_weights(self, steps: int) -> None:
         """Compares the replicas' weights after so many steps. Raises `ScriptError`."""
-        if self._comm.size == 1 or not self._sync.weights_agree:
+        if self._comm.size == 1 or not self._sync.traits.weights_agree:
             return
         parameters = self._sync.parameters
         mine = [digest_of(each.detach()) for each in parameters.values()]

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -80,7 +81,7 @@ class Run:
                 assert group is not None
                 self._group = group
                 trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
-                self.sync.steps_per_epoch = len(shared)
+                self.sync.configure(replace(self.sync.setting, steps_per_epoch=len(shared)))
                 share_state(model, group)
                 self._vectors = Vectors(trained.values())
                 self._trained = TrainedSet(model, optimizer, self._vectors)

@@ -74,17 +74,17 @@ def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
     with given.naming(experiment):
         strategy = build("strategy", experiment.strategy, Strategy, (), of_groups)
         sync = build("sync", experiment.sync, Sync, (), of_groups)
-        if strategy.across_replicas:
+        if strategy.traits.across_replicas:
             raise ConfigError(
-                f"{strategy.across_replicas}: swaps layers of the model; choose paceline train, or leave it out"
+                f"{strategy.traits.across_replicas}: swaps layers of the model; choose paceline train, or leave it out"
             )
-        if sync.servers or not sync.synchronous:
+        if sync.servers or not sync.traits.synchronous:
             why = "has servers" if sync.servers else "lets replicas take steps at paces of their own"
             raise ConfigError(
                 f"sync={experiment.sync.name}: {why}, which a script with a loop of its own cannot be; choose a mode "
                 "whose step is between backward and the optimizer, such as sync=bsp, local_sgd, diloco or gossip"
             )
-        if sync.experts:
+        if sync.traits.experts:
             raise ConfigError(
                 f"sync={experiment.sync.name}: each replica is the expert of samples of its own, and wrap deals a "
                 "script's samples anew in each epoch; paceline train takes the model as a class (docs/your_own.md)"

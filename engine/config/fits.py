@@ -56,14 +56,14 @@ def check_takes(experiment: Experiment, forward: Callable[..., object], spec: Da
 def check_parts_take(experiment: Experiment, strategy: Strategy, spec: DataSpec) -> None:
     """Whether the strategy takes such samples. Raises `ConfigError`."""
     name, data = experiment.strategy.name, experiment.data.name
-    if spec.inputs is not None and strategy.one_input:
+    if spec.inputs is not None and strategy.traits.one_input:
         raise ConfigError(
-            f"strategy={name}: {strategy.one_input}, and a sample of data={data} has several inputs "
+            f"strategy={name}: {strategy.traits.one_input}, and a sample of data={data} has several inputs "
             f"({', '.join(map(str, spec.fields))}); strategy=data_parallel takes them"
         )
-    if spec.weights and strategy.whole_targets:
+    if spec.weights and strategy.traits.whole_targets:
         raise ConfigError(
-            f"strategy={name}: {strategy.whole_targets}, and the samples of data={data} have weights; "
+            f"strategy={name}: {strategy.traits.whole_targets}, and the samples of data={data} have weights; "
             "strategy=pipeline takes them"
         )
 

@@ -127,12 +127,12 @@ def check_strategy(
     """
     if tried(experiment) is not Tried.REAL:
         return
-    if strategy.privacy is None and not strategy.needs_shapes and strategy.parts == 1:
+    if strategy.setting.privacy is None and not strategy.traits.needs_shapes and strategy.parts == 1:
         return
     inputs, _ = real_batch(train(), SAMPLES)
     with model_takes(experiment, inputs, allowed), torch.random.fork_rng(devices=[]):
         call(model, inputs)
-    if strategy.privacy is not None:
+    if strategy.setting.privacy is not None:
         raise LayoutError(
             f"privacy={experiment.choice('privacy').name}: computes each sample's gradient by torch.func, and "
             f"model={experiment.model.name} looks at values ({why(experiment)}). Choose privacy=none"

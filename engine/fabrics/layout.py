@@ -84,7 +84,7 @@ def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: 
             )
         workers = available
     if workers is None:
-        workers = parts if parts > 1 else min(2, strategy.max_replicas or 2)
+        workers = parts if parts > 1 else min(2, strategy.traits.max_replicas or 2)
     replicas, rest = divmod(workers, parts)
     name = experiment.strategy.name
     if rest or replicas == 0:
@@ -94,9 +94,9 @@ def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: 
             f"hardware.workers={workers}: strategy={name} lays one replica over {parts} workers, so it must be a "
             f"multiple of {parts}, for instance {nearest}"
         )
-    if strategy.max_replicas is not None and replicas > strategy.max_replicas:
+    if strategy.traits.max_replicas is not None and replicas > strategy.traits.max_replicas:
         raise ConfigError(
-            f"hardware.workers={workers}: strategy={name} takes at most {strategy.max_replicas * parts}; "
+            f"hardware.workers={workers}: strategy={name} takes at most {strategy.traits.max_replicas * parts}; "
             "strategy=data_parallel takes any number"
         )
     return Layout(Mesh({"replica": replicas, **strategy.axes}), servers, strategy.loss_part)

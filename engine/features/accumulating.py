@@ -23,12 +23,12 @@ def of(experiment: Experiment, strategy: Strategy) -> tuple[Choice, Accumulation
             f"accumulate={k}: a replica's batch has batch_size={experiment.batch_size} samples, and cannot be cut into "
             f"more micro-batches; choose accumulate <= {experiment.batch_size}, or a larger batch_size"
         )
-    if strategy.across_replicas:
+    if strategy.traits.across_replicas:
         raise ConfigError(
-            f"accumulate={k}: {strategy.across_replicas} makes the batch norm of all replicas' batches that of one "
-            "worker, which the batch norm of micro-batches is not; leave it out, or choose accumulate=1"
+            f"accumulate={k}: {strategy.traits.across_replicas} makes the batch norm of all replicas' batches that of "
+            "one worker, which the batch norm of micro-batches is not; leave it out, or choose accumulate=1"
         )
-    knob = strategy.own_micro_batches
+    knob = strategy.traits.own_micro_batches
     if not knob:
         return chosen, Accumulation(k)
     if strategy.accumulated == 0:

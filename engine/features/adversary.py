@@ -70,7 +70,7 @@ def training_of(
     needs_range(chosen, experiment.data.name, spec)
     if isinstance(made, OnAttacks):
         check_furthest(GROUP, "eps", made.threat.eps, made.threat.norm.name, spec)
-    if not strategy.runs_whole:
+    if not strategy.traits.runs_whole:
         raise ConfigError(
             f"{chosen}: takes gradients by the inputs of a replica's whole model on one worker, and strategy="
             f"{experiment.strategy.name} has it in pieces or leaves its passes to a library; strategy=data_parallel "

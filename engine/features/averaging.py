@@ -42,17 +42,17 @@ class Averaging:
     def _now(self) -> dict[str, Tensor]:
         """What is averaged, as it is."""
         own = {name: parameter.detach() for name, parameter in self._sync.parameters.items()}
-        weights = own if self._sync.averages == "own" else self._sync.consensus()
+        weights = own if self._sync.traits.averages == "own" else self._sync.consensus()
         return weights | (_buffers(self._module) if self.average.buffers else {})
 
     def begins(self, step: int) -> None:
         """A step begins, after so many others. A worker that steps by itself fetches only now what these made."""
-        if not self._sync.synchronous and step > 0:
+        if not self._sync.traits.synchronous and step > 0:
             self._take(step)
 
     def ends(self, done: int) -> None:
         """So many steps are made, the last just now."""
-        if self._sync.synchronous:
+        if self._sync.traits.synchronous:
             self._take(done)
 
     def finish(self, done: int) -> None:
@@ -76,7 +76,7 @@ class Averaging:
         """In place of `Sync.consensus`, and called where that is."""
         if self.count == 0:
             return self._sync.consensus()
-        if self._sync.averages != "own" or self._sync.comm.size == 1:
+        if self._sync.traits.averages != "own" or self._sync.comm.size == 1:
             return dict(self._kept)
         names = list(self._sync.parameters)
         flat = torch.cat([self._kept[name].flatten() for name in names])
@@ -94,7 +94,7 @@ class Averaging:
 
 def keeps(average: Average, sync: Sync, replica: int) -> bool:
     """Whether a worker of this replica has a part in it."""
-    return average.kept and (replica == 0 or sync.averages == "own")
+    return average.kept and (replica == 0 or sync.traits.averages == "own")
 
 
 def stated(average: Average, module: nn.Module, trained: Sequence[Tensor]) -> Memory:
@@ -134,11 +134,11 @@ def check(experiment: Experiment, average: Average, strategy: Strategy, sync: Sy
     owner = (
         f"strategy={experiment.strategy.name}" if strategy.own_sync() is not None else f"sync={experiment.sync.name}"
     )
-    why = sync.unaveraged and f"{owner} {sync.unaveraged}"
-    if strategy.unaveraged:
-        why = f"strategy={experiment.strategy.name} {strategy.unaveraged}"
-    if not why and sync.averages is None and sync.synchronous and not sync.weights_agree:
-        why = f"{owner} does not say whose weights an average is of (Sync.averages)"
+    why = sync.traits.unaveraged and f"{owner} {sync.traits.unaveraged}"
+    if strategy.traits.unaveraged:
+        why = f"strategy={experiment.strategy.name} {strategy.traits.unaveraged}"
+    if not why and sync.traits.averages is None and sync.traits.synchronous and not sync.traits.weights_agree:
+        why = f"{owner} does not say whose weights an average is of (SyncTraits.averages)"
     if why:
         raise ConfigError(
             f"{chosen}: {why}; choose average=none, or another way: strategy=data_parallel with sync=bsp, local_sgd, "
@@ -154,7 +154,7 @@ def check_model(experiment: Experiment, average: Average, sync: Sync, model: nn.
             f"{chosen}: {', '.join(others[:4])} keep running statistics, which are made anew for torch's own batch "
             "norms alone; choose average=ema, which averages them, or a model with other norms"
         )
-    if average.renews and not sync.synchronous and batch_norms(model):
+    if average.renews and not sync.traits.synchronous and batch_norms(model):
         raise ConfigError(
             f"{chosen}: makes running statistics of batch norm anew by a pass over the training data, while the "
             f"others of sync={experiment.sync.name} train on; choose average=ema, which averages them, a mode whose "

@@ -75,7 +75,7 @@ def check_fit(
 ) -> None:
     """Refuse what this strategy, mode or partition cannot give. Raises `ConfigError`."""
     for name, callback in callbacks.items():
-        if callback.stops and not sync.synchronous:
+        if callback.stops and not sync.traits.synchronous:
             raise ConfigError(
                 f"{key_of(name, callback)}: ends a run after an evaluation, and sync={experiment.sync.name} evaluates "
                 "when training is over, as its workers go at their own paces; choose a mode whose replicas step "
@@ -97,7 +97,7 @@ def check_fit(
                 f"partition={experiment.partition.name} draws are divided by how many are expected; choose "
                 "partition=shuffled, or leave it out"
             )
-        if "gradients" in callback.sees and strategy.needs_processes:
+        if "gradients" in callback.sees and strategy.traits.needs_processes:
             raise ConfigError(
                 f"callbacks.{name}: sees gradients, and strategy={experiment.strategy.name} leaves its update, and "
                 "them, to a library; strategy=data_parallel shows them"
@@ -118,7 +118,7 @@ def check_norms(callbacks: Callbacks, experiment: Experiment, strategy: Strategy
                 f"{asks}, and strategy={experiment.strategy.name} does not show both whole on a worker; choose "
                 "strategy=data_parallel with sync=bsp"
             )
-        if not sync.shows_mean:
+        if not sync.traits.shows_mean:
             raise ConfigError(f"{asks}, and {_hides(experiment)}")
         if replicas < 2:
             raise ConfigError(

@@ -39,14 +39,14 @@ def check(experiment: Experiment, strategy: Strategy, fabric: Fabric) -> None:
             "Choose compile=false or hardware=local"
         )
     name = experiment.strategy.name
-    if strategy.uncompiled:
-        raise ConfigError(f"compile=true: strategy={name}: {strategy.uncompiled}")
-    if strategy.across_replicas:
+    if strategy.traits.uncompiled:
+        raise ConfigError(f"compile=true: strategy={name}: {strategy.traits.uncompiled}")
+    if strategy.traits.across_replicas:
         raise ConfigError(
-            f"compile=true: {strategy.across_replicas} sends between replicas inside of a pass. Choose compile=false, "
-            "or leave it out"
+            f"compile=true: {strategy.traits.across_replicas} sends between replicas inside of a pass. Choose "
+            "compile=false, or leave it out"
         )
-    if strategy.privacy is not None:
+    if strategy.setting.privacy is not None:
         privacy = experiment.choice("privacy").name
         raise ConfigError(
             f"compile=true: privacy={privacy} computes the gradient of each sample by torch.func. Choose "

@@ -111,7 +111,7 @@ def teacher_of(
 
 
 def _check(experiment: Experiment, chosen: str, data: Data, task: Task, strategy: Strategy, sync: Sync) -> None:
-    if not strategy.runs_whole:
+    if not strategy.traits.runs_whole:
         raise ConfigError(
             f"{chosen}: adds the teacher's outputs to the targets of a replica's whole model on one worker, and "
             f"strategy={experiment.strategy.name} has it in pieces or leaves its passes to a library; "

@@ -20,7 +20,7 @@ from ..config.experiment import Experiment
 
 def check(experiment: Experiment, sync: Sync, partitioner: Partitioner, spec: DataSpec) -> None:
     """Raises `ConfigError` where replicas that are experts would have no samples of their own, or no centres."""
-    if sync.experts:
+    if sync.traits.experts:
         refuse(f"sync={experiment.sync.name}: {why}" for why in _refused(experiment, partitioner, spec))
 
 
@@ -74,10 +74,10 @@ def check_alike(board: Board, chief: int, dealt: Partition) -> None:
 
 def judged(sync: Sync, replicas: int, make_model: Callable[[], nn.Module]) -> nn.Module:
     """The model that is evaluated, for the state that `Worker.consensus` gives."""
-    if not sync.experts or replicas == 1:
+    if not sync.traits.experts or replicas == 1:
         return make_model()
-    assert sync.centres is not None, "they are set before"
-    return Experts([make_model() for _ in range(replicas)], sync.centres.clone())
+    assert sync.setting.centres is not None, "they are set before"
+    return Experts([make_model() for _ in range(replicas)], sync.setting.centres.clone())
 
 
 def is_of_experts(names: Mapping[str, object]) -> bool:

@@ -50,7 +50,7 @@ def of_kept(of_groups: Given) -> bool:
     """Whether what travels is what pruning has kept alone."""
     compress = of_groups["compress"]
     assert isinstance(compress, Compressor)
-    return compress.of_kept
+    return compress.traits.of_kept
 
 
 def of_kept_alone() -> set[str]:

@@ -5,6 +5,8 @@ tell each other the square of the first, by an all-reduce of eight bytes. It is 
 ledger does not count it.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -27,7 +29,7 @@ class GradientNorms:
         self._own = self._mean = 0.0  # squares
         self._measures = False
         self.last: Norms | None = None
-        sync.before_step = self._see_mean
+        sync.configure(replace(sync.setting, before_step=self._see_mean))
 
     def after_backward(self, step: int) -> None:
         """`step`: steps made before this one."""

@@ -86,7 +86,7 @@ def _check_layout(experiment: Experiment, model: Unsupervised, strategy: Strateg
             f"strategy={experiment.strategy.name}: cuts a model over workers, and the step of model={name} takes all "
             "of it; choose strategy=data_parallel"
         )
-    if not (sync.weights_agree and sync.exact):
+    if not (sync.traits.weights_agree and sync.traits.exact):
         with_it = "".join(
             f" with {group}={experiment.choice(group).name}"
             for group in _EXCHANGED

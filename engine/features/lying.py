@@ -15,7 +15,7 @@ def notes_on(parts: Parts, steps: int | None) -> list[str]:
     found: list[str] = []
     lying, replicas = len(attack.liars(parts.layout.replicas)), parts.layout.replicas
     if "attack" not in given.taken(type(parts.sync)):  # else the sync mode says so, by its rule
-        found.append(f"attack.workers={attack.workers}: {_what_comes_of(lying, replicas, parts.sync.experts)}")
+        found.append(f"attack.workers={attack.workers}: {_what_comes_of(lying, replicas, parts.sync.traits.experts)}")
     if steps is not None and attack.from_step >= steps:
         found.append(
             f"attack.from_step={attack.from_step}: the run has {steps:,} steps, and nobody lies in any of them"

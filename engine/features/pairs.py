@@ -27,51 +27,53 @@ def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Syn
     """Raises `ConfigError` or `LayoutError`."""
     if strategy.own_sync() is not None and sync_name != BSP_ONLY:
         raise ConfigError(
-            f"sync={sync_name}: strategy={strategy_name} {strategy.owns_update} and takes sync=bsp only; "
+            f"sync={sync_name}: strategy={strategy_name} {strategy.traits.owns_update} and takes sync=bsp only; "
             "strategy=data_parallel takes any (which goes with which: paceline list pairs)"
         )
-    if strategy.across_replicas and (not sync.synchronous or sync.survives):
+    if strategy.traits.across_replicas and (not sync.traits.synchronous or sync.traits.survives):
         why = (
             "goes on without replicas that have died"
-            if sync.synchronous
+            if sync.traits.synchronous
             else "lets replicas take steps at paces of their own"
         )
+        across = strategy.traits.across_replicas
         raise ConfigError(
-            f"sync={sync_name}: {why}, and {strategy.across_replicas} waits for all of them in every step; choose a "
-            f"mode in which replicas step together, such as sync=bsp, or leave out {strategy.across_replicas}"
+            f"sync={sync_name}: {why}, and {across} waits for all of them in every step; choose a mode in which "
+            f"replicas step together, such as sync=bsp, or leave out {across}"
         )
-    if sync.privacy is not None and sync.privacy.of == "sample" and not strategy.per_sample:
+    if sync.privacy is not None and sync.privacy.of == "sample" and not strategy.traits.per_sample:
         raise LayoutError(
             f"privacy, strategy: takes the gradient of each sample by itself, which strategy={strategy_name} does not "
             "give; choose strategy=data_parallel or single, or privacy=none"
         )
-    if sync.whole_rows and strategy.parts > 1:
+    traits = sync.traits
+    if traits.whole_rows and strategy.parts > 1:
         others = "aggregate=mean, median, trimmed_mean or majority_vote, with aggregate.before=none"
-        if sync.whole_rows == "attack":
+        if traits.whole_rows == "attack":
             others = "any but attack=min_max and min_sum"
         raise LayoutError(
-            f"{sync.whole_rows}: looks at each replica's gradient whole, and strategy={strategy_name} cuts a replica "
+            f"{traits.whole_rows}: looks at each replica's gradient whole, and strategy={strategy_name} cuts a replica "
             f"over {_workers(strategy.parts)}, of which each has a piece; choose strategy=data_parallel, or one that "
             f"looks at each entry by itself: {others}"
         )
-    if sync.max_parts is not None and strategy.parts > sync.max_parts:
+    if traits.max_parts is not None and strategy.parts > traits.max_parts:
         raise ConfigError(
-            f"sync={sync_name}: takes replicas of {_workers(sync.max_parts)}, and strategy={strategy_name} cuts one "
+            f"sync={sync_name}: takes replicas of {_workers(traits.max_parts)}, and strategy={strategy_name} cuts one "
             f"over {_workers(strategy.parts)}; strategy=data_parallel goes with it, and sync=bsp with this strategy"
         )
-    if strategy.shares and not sync.synchronous:
+    if strategy.shares and not traits.synchronous:
         raise ConfigError(
             f"sync={sync_name}: updates each part at a time of its own, and strategy={strategy_name} holds some "
             "parameters whole on several workers of a replica, which would drift apart; choose a mode in which "
             "replicas step together, such as sync=bsp or sync=local_sgd"
         )
-    if strategy.shares and not type(sync).entrywise:
+    if strategy.shares and not type(sync).traits.entrywise:
         raise ConfigError(
             f"sync={sync_name}: what it makes of a weight depends on what else a worker holds, and "
             f"strategy={strategy_name} holds some parameters whole on several workers of a replica, which would drift "
             "apart; choose another mode in which replicas step together, such as sync=bsp or sync=local_sgd"
         )
-    if strategy.shares and not sync.entrywise:
+    if strategy.shares and not traits.entrywise:
         raise LayoutError(
             f"compress: chooses entries by what else a worker sends, and strategy={strategy_name} holds some "
             "parameters whole on several workers of a replica, which would drift apart; choose compress=none, fp16, "
@@ -103,7 +105,7 @@ def pairs(strategies: Sequence[Choice], modes: Sequence[Choice], allowed: tuple[
             for group in usual:
                 of_mode = others("sync", mode.name, group) if strategy.own_sync() is None else []
                 found = [*others("strategy", chosen.name, group), *of_mode]
-                if not sync.may_begin_anew or strategy.axes.get("tensor", 1) > 1:
+                if not sync.traits.may_begin_anew or strategy.axes.get("tensor", 1) > 1:
                     found = [(name, made) for name, made in found if group != "compress" or name not in whole_only]
                 names = [name for name, made in found if _goes(chosen.name, mode.name, strategy, made)]
                 if names:
@@ -122,14 +124,14 @@ def _goes(strategy_name: str, sync_name: str, strategy: Strategy, made: Sync | S
 
 
 def _meaning(strategy: Strategy, sync: Sync) -> str:
-    if strategy.max_replicas == 1:
+    if strategy.traits.max_replicas == 1:
         return "one replica, which has nobody to agree with"
     if strategy.own_sync() is not None:
-        return f"the strategy {strategy.owns_update}, synchronously"
+        return f"the strategy {strategy.traits.owns_update}, synchronously"
     if strategy.parts == 1:
         return "replicas of one worker each agree as the sync mode says"
     servers = ", through servers of its own" if sync.servers else ""
-    return sync.over_parts or f"each stage agrees with the same stage of the other replicas{servers}"
+    return sync.traits.over_parts or f"each stage agrees with the same stage of the other replicas{servers}"
 
 
 def _workers(number: int) -> str:

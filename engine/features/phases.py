@@ -23,12 +23,12 @@ def check(experiment: Experiment, adapt: Adapt, strategy: Strategy, sync: Sync) 
         return
     assert adapt.trainings == adapt.following.trainings == 1, "a way has several trainings, or one that follows it"
     chosen = f"adapt={experiment.choice('adapt').name}: makes the model another one in mid-run"
-    if strategy.needs_processes:
+    if strategy.traits.needs_processes:
         raise ConfigError(
             f"{chosen}, and the library that strategy={experiment.strategy.name} hands it to is set up for one model; "
             "strategy=data_parallel, pipeline, hybrid or single goes with it"
         )
-    if not sync.synchronous or sync.servers:
+    if not sync.traits.synchronous or sync.servers:
         why = "has servers, which are set up for one model" if sync.servers else "lets each replica do so at its pace"
         raise ConfigError(
             f"{chosen}, before one step on all workers, and sync={experiment.sync.name} {why}; choose a mode in which "

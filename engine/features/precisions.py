@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
 def check(experiment: Experiment, strategy: Strategy, sync: Sync) -> None:
     """Raises `ConfigError`."""
-    precision, chosen = strategy.precision, f"precision={experiment.choice('precision').name}"
+    precision, chosen = strategy.setting.precision, f"precision={experiment.choice('precision').name}"
     if precision.dtype is None:
         return
-    if strategy.one_precision:
-        raise ConfigError(f"{chosen}: strategy={experiment.strategy.name}: {strategy.one_precision}")
-    if precision.scale() is None or strategy.rounds_weights:
+    if strategy.traits.one_precision:
+        raise ConfigError(f"{chosen}: strategy={experiment.strategy.name}: {strategy.traits.one_precision}")
+    if precision.scale() is None or strategy.traits.rounds_weights:
         return
-    of_strategy = strategy.one_scale or (sync.one_scale if strategy.own_sync() is not None else "")
+    of_strategy = sync.traits.one_scale if strategy.own_sync() is not None else ""
     if of_strategy:
         raise ConfigError(f"{chosen}: strategy={experiment.strategy.name}: {of_strategy}")
-    if sync.one_scale:
-        raise ConfigError(f"{chosen}: sync={experiment.sync.name}: {sync.one_scale}")
+    if sync.traits.one_scale:
+        raise ConfigError(f"{chosen}: sync={experiment.sync.name}: {sync.traits.one_scale}")
 
 
 def flag(parts: "Parts") -> tuple[Traffic, bool]:
     """What a worker sends in a step to agree on leaving it out, and whether to the workers of its replica alone."""
-    within = not (parts.sync.steps_together and parts.layout.replicas > 1)
+    within = not (parts.sync.traits.steps_together and parts.layout.replicas > 1)
     among = parts.layout.parts if within else parts.layout.workers
     if among == 1 or parts.precision.scale() is None:
         return {}, within

@@ -82,7 +82,7 @@ def check(
             f"{chosen}: samples of data={experiment.data.name} have weights, which are over the mean of those in a "
             "step, so that one sample changes how much others count; choose data without weights, or privacy=none"
         )
-    if strategy.precision.dtype is not None:
+    if strategy.setting.precision.dtype is not None:
         raise ConfigError(
             f"{chosen}: gradients of single samples are computed in float32 alone; choose precision=fp32, or "
             "privacy=none"

@@ -38,7 +38,7 @@ def rate_of(experiment: Experiment, parts: "Parts", steps_per_epoch: int, sample
 def _of_update(experiment: Experiment, parts: "Parts", samples: int) -> int:
     """The samples of one update, at most: a batch may be larger than what there is to train on."""
     replicas = parts.layout.replicas // parts.partitioner.copies
-    if parts.sync.synchronous and parts.sync.weights_agree:  # all replicas make one update together
+    if parts.sync.traits.synchronous and parts.sync.traits.weights_agree:  # all replicas make one update together
         return min(experiment.batch_size * replicas, samples)
     return min(experiment.batch_size, samples if parts.partitioner.owns else -(-samples // replicas))
 
@@ -48,8 +48,8 @@ def check(experiment: Experiment, schedule: Schedule, sync: Sync, optimizer: Opt
     if isinstance(schedule, Unscheduled):
         return
     chosen = f"schedule={experiment.schedule.name}"
-    if sync.one_rate:
-        raise ConfigError(f"{chosen}: {sync.one_rate}; schedule=none goes with all")
+    if sync.traits.one_rate:
+        raise ConfigError(f"{chosen}: {sync.traits.one_rate}; schedule=none goes with all")
     if any("lr" not in group for group in optimizer.param_groups):
         raise ConfigError(
             f"{chosen}: moves the rate lr of an optimizer, and {type(optimizer).__name__} has none; choose "

@@ -34,7 +34,7 @@ def _untaken(experiment: Experiment, group: Group, of_groups: Given, strategy: S
     mode, name = experiment.sync.name, experiment.strategy.name
     who, where = f"sync={mode}", ""
     if sync is None:
-        who, where = f"strategy={name} {strategy.owns_update} and", "with strategy=data_parallel, "
+        who, where = f"strategy={name} {strategy.traits.owns_update} and", "with strategy=data_parallel, "
     return (
         f"{group.name}{_shown(experiment.choice(group.name), group)}: {who} has no use for it; {where}"
         f"{_takers(experiment, group, of_groups, None if sync is None else strategy)}; "
@@ -102,4 +102,4 @@ def _goes(kind: str, name: str, strategy_name: str, sync_name: str, with_it: Giv
 
 def _may_prune(kind: str, name: str) -> bool:
     made = build(kind, shipped(kind, name), BASES[kind], (), usual())
-    return isinstance(made, Sync) and made.may_begin_anew
+    return isinstance(made, Sync) and made.traits.may_begin_anew

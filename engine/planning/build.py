@@ -16,6 +16,8 @@ from ...exchange.compress import Compressor
 from ...strategies import LayoutError, Strategy, Sync
 from ...strategies.adapt import Adapt
 from ...strategies.averages import Average
+from ...strategies.core.protocols import ChecksModel
+from ...strategies.core.setting import Setting
 from ...strategies.domains.replicas import check_process_group
 from ...strategies.precision import Float32, Precision
 from ...strategies.schedules import Schedule
@@ -94,10 +96,9 @@ def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int 
         strategy = build("strategy", chosen, Strategy, allowed, of_groups)
         precision = of_groups["precision"]
         assert isinstance(precision, Precision)
-        strategy.precision = precision
         sync = build("sync", experiment.sync, Sync, allowed, of_groups)
         check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)
-        strategy.privacy = private.of_gradients(sync)
+        strategy.configure(Setting(precision=precision, privacy=private.of_gradients(sync)))
         own = strategy.own_sync()
         if own is None:
             return strategy, sync
@@ -107,7 +108,7 @@ def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int 
                     f"sync.{name}={value}: strategy={experiment.strategy.name} owns its update, and sync=bsp's knobs "
                     "do nothing there; strategy=data_parallel takes them"
                 )
-        if strategy.needs_processes and fabric.modelled:
+        if strategy.traits.needs_processes and fabric.modelled:
             raise ConfigError(
                 f"hardware=virtual: strategy={experiment.strategy.name} talks to torch's own process groups; "
                 "hardware=local runs it, and strategy=data_parallel runs here"
@@ -198,11 +199,11 @@ def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int 
         strategy, sync = pair_of(of_groups, settled)
     with given.naming(experiment):
         modules = _laid_out(experiment, strategy.split, model, plain_model)
-    if layout.replicas > 1 and not strategy.needs_processes:
+    if layout.replicas > 1 and not strategy.traits.needs_processes:
         check_process_group(modules)
     precisions.check(experiment, strategy, sync)
     compiling.check(experiment, strategy, fabric)
-    precision = Float32() if strategy.rounds_weights else strategy.precision
+    precision = Float32() if strategy.traits.rounds_weights else strategy.setting.precision
     with given.naming(experiment):
         precision.check(modules)
     device = fabric.device(experiment, layout)
@@ -225,7 +226,8 @@ def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int 
     compress = of_groups["compress"]
     assert isinstance(compress, Compressor)
     with given.naming(experiment):
-        sync.check_model(trained)
+        if isinstance(sync, ChecksModel):
+            sync.check_model(trained)
         compress.check_model(trained)
     compute = fabric.compute(experiment.hardware)
     if compute is not None:

@@ -74,8 +74,8 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
     while of_phase is not None:
         until = ends_of(experiment, of_phase, steps_per_epoch)
         worlds = _worlds(experiment, of_phase, steps_per_epoch, first, until)
-        of_phase.strategy.hosts = None if own is None else own[: layout.parts]
-        of_phase.strategy.worlds = worlds
+        hosts = None if own is None else own[: layout.parts]
+        of_phase.strategy.configure(replace(of_phase.strategy.setting, hosts=hosts, worlds=worlds))
         with given.naming(experiment):
             plans = _part_plans(experiment, of_phase, worlds, device)
         phases.append(Phase(first, until, plans, _uncompressed(experiment, of_phase, worlds, plans)))
@@ -108,7 +108,7 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
         parts.strategy,
         shapes,
         parts.adapt.added(frozenset(shapes)),
-        parts.sync.survives,
+        parts.sync.traits.survives,
         parts.sync.period,
         [
             *notes_on(experiment, parts.sync, layout, steps, spec.train_size if steps_per_epoch else None, device),
@@ -117,7 +117,7 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
             *iterating.notes_on(experiment, parts.model, layout.replicas, spec.train_size),
             *(given.named(text, experiment) for text in surprises),
             *parts.adapt.notes(training),
-            *(given.named(text, experiment) for text in kept.notes(parts, parts.strategy.worlds)),
+            *(given.named(text, experiment) for text in kept.notes(parts, parts.strategy.setting.worlds)),
             *private.notes_on(spent, experiment, parts.sync.privacy, parts.partitioner),
             *calling.notes_on(parts.callbacks, parts.fabric.modelled, steps),
             *lying.notes_on(parts, steps),
@@ -129,7 +129,7 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
         [given.named(text, experiment) for text in collective.explain()],
         rate,
         spent,
-        layout.replicas if parts.sync.experts else None,
+        layout.replicas if parts.sync.traits.experts else None,
     )
 
 
@@ -151,7 +151,7 @@ def _uncompressed(
         sync = build("sync", experiment.sync, Sync, parts.allowed, usual)
     except LayoutError:  # with these knobs there is nothing to compare with, such as sync.compress_answers=true
         return None
-    sync.backward_passes = parts.sync.backward_passes
+    sync.configure(parts.sync.setting)
     found: list[Sent] = []
     for module, world, plan in zip(parts.modules, worlds, plans, strict=True):
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
@@ -217,7 +217,8 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
     with foreseen(device), repeats:
         along = _summed_over(sizes, lambda size: parts.strategy.cost_along(modules, inputs[:size]))
     along, over_axes = _with_sums(parts, along)
-    parts.sync.backward_passes = len(sizes) * len(parts.strategy.micro_sizes(sizes[0]))
+    passes = len(sizes) * len(parts.strategy.micro_sizes(sizes[0]))
+    parts.sync.configure(replace(parts.sync.setting, backward_passes=passes))
     plans: list[PartPlan] = []
     receivers = parts.strategy.sends_to(modules)
     owned = entries(modules, parts.strategy.mesh)
@@ -242,7 +243,7 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
         held = {
             "parameters": payload(parameters),
             "gradients": payload(trained),
-            "optimizer": state if parts.sync.steps_on_workers else 0,
+            "optimizer": state if parts.sync.traits.steps_on_workers else 0,
             "activations": saved,
             "buffers": cost.buffers + payload(list(module.buffers())) + parts.adapt.holds(module),
         }

@@ -120,4 +120,4 @@ def _on_replicas(experiment: Experiment, sync: Sync, layout: Layout) -> list[str
             f"sync={mode}: has nothing to do, as strategy={strategy} cuts 1 replica over {layout.parts} workers; "
             f"hardware.workers={2 * layout.parts} makes 2 replicas"
         ]
-    return [f"sync={mode} with strategy={strategy}: {sync.over_parts}"] if sync.over_parts else []
+    return [f"sync={mode} with strategy={strategy}: {sync.traits.over_parts}"] if sync.traits.over_parts else []

@@ -94,7 +94,7 @@ def parts_of_step(
         )
     fused = bool(experiment.optimizer.knobs.get("fused"))
     works = work_of_parts(experiment, parts)
-    if sync.steps_on_workers:
+    if sync.traits.steps_on_workers:
         works = [
             stepped(work, owned(strategy, trained(module), replicas), parts.make_optimizer, fused)
             for work, module in zip(works, parts.modules, strict=True)
@@ -156,7 +156,7 @@ def _with_stragglers(experiment: Experiment, parts: Parts, found: dict[str, floa
     chosen = experiment.stragglers
     if chosen.name == "none":
         return found
-    together = parts.layout.workers if parts.sync.synchronous else parts.layout.parts
+    together = parts.layout.workers if parts.sync.traits.synchronous else parts.layout.parts
     factor = expected_maximum(chosen.name, chosen.knobs, together, least=1.0)
     if isinstance(parts.sync, BackupWorkers):  # replicas of one worker each
         replicas = parts.layout.replicas

@@ -35,7 +35,7 @@ class Dates:
     def of_step(self, done: int, meter: Meter) -> float:
         """Of the consensus after step `done`, of replicas that step together; all workers call this."""
         layout = self._layout
-        ranks = range(layout.parts if self._sync.weights_agree else layout.workers)
+        ranks = range(layout.parts if self._sync.traits.weights_agree else layout.workers)
         return self._latest(f"evaluated/{done}", ranks, meter.seconds)
 
     def of_snapshot(self, done: int, meter: Meter, moment: float) -> float:

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ...batches import tensors_of
 from ...comm import PeerLostError
+from ...strategies.core.protocols import what_may_help
 from ...strategies.core.state import load_state
 from ...tasks.base import Readable
 from ...tasks.clients import Clients
@@ -60,14 +61,14 @@ class Evaluations:
     def during(self, done: int, job: Job) -> None:
         """After step `done`, between two steps."""
         self._evaluated_at = done
-        if self._worker.sync.synchronous:
+        if self._worker.sync.traits.synchronous:
             self._evaluate(done, job, self.spread())
         else:
             self._take_snapshot(done, job)
 
     def at_end(self, done: int, job: Job, spread: float | None) -> None:
         """Of what training made. `spread`: of the replicas, before they took over the consensus."""
-        if self._worker.sync.synchronous:
+        if self._worker.sync.traits.synchronous:
             if done != self._evaluated_at:  # else the evaluation ended the run
                 self._evaluate(done, job, spread)
         elif (state := self._worker.consensus()) is not None:
@@ -86,11 +87,11 @@ class Evaluations:
         told to stop while some have made them all. The distance is of those that have, if the chief is among them.
         """
         worker, layout = self._worker, self._worker.layout
-        if worker.sync.weights_agree or layout.replicas == 1 or worker.role.part != layout.loss_part:
+        if worker.sync.traits.weights_agree or layout.replicas == 1 or worker.role.part != layout.loss_part:
             return None
         own = worker.role.replica
         others: Sequence[int] = range(1, layout.replicas)
-        if not worker.sync.synchronous:
+        if not worker.sync.traits.synchronous:
             worker.comm.board.post(f"completed/{own}", json.dumps(completed))
             if completed:
                 asked = others if own == 0 else [0]
@@ -165,12 +166,12 @@ class Evaluations:
         """Returns the message for a metric that is not a number."""
         begins = f"worker {self._worker.comm.rank} diverged: evaluated after step {done}, the test split's loss is"
         if result.unknown is None:
-            return f"{begins} {result.loss}; {self._worker.sync.may_help()}"
+            return f"{begins} {result.loss}; {what_may_help(self._worker.sync)}"
         inputs = self._test.take(slice(result.unknown, result.unknown + 1)).inputs
         sample = f"of test sample {result.unknown} (counted from 0)"
         if any(each.is_floating_point() and not bool(each.isfinite().all()) for each in tensors_of(inputs)):
             return f"{begins} {result.loss}: the inputs {sample} hold NaN or infinite values. Look at the data"
-        return f"{begins} {result.loss} and the outputs {sample} are NaN; {self._worker.sync.may_help()}"
+        return f"{begins} {result.loss} and the outputs {sample} are NaN; {what_may_help(self._worker.sync)}"
 
     @property
     def measured(self) -> dict[str, float]:

@@ -15,6 +15,7 @@ from ...comm.board import Board
 from ...strategies import Batch, Strategy, Sync
 from ...strategies.adapt import While
 from ...strategies.core.accumulation import Accumulation
+from ...strategies.core.protocols import InRounds, what_may_help
 from ...strategies.core.sync import StoppedBefore
 from ...strategies.precision import LossScale
 from ...tasks.base import Readable, Taken
@@ -68,6 +69,7 @@ class Job:
     training: int = sys.maxsize  # steps after which a schedule of the rate begins anew
     stopped: str | None = None  # why the run ends before its last step; all that step together have it at once
     activations: int = field(default=0)  # measured in the first steps
+    took_step: bool = True  # the last step's samples trained the model
 
 
 def train(job: Job) -> int:
@@ -90,10 +92,10 @@ def _train(job: Job) -> int:
         seed_step(job, step)
         size = job.partition.size(step, job.replica)
         if size > most:  # a run that goes on, or does so with another model, may begin with what an epoch has left
-            most, accounted = size, job.strategy.fills
+            most, accounted = size, job.strategy.traits.fills
         account = memory.activations(found) if job.activations == 0 or accounted > 0 else nullcontext()
         accounted -= 1
-        at_rate = job.sync.at_rate(job.sync.rate.factor(step % job.training))
+        at_rate = job.sync.at_rate(job.sync.setting.rate.factor(step % job.training))
         with job.meter.step(size), account, at_rate:
             batch = take(job, step)
             job.sync.begin(batch)
@@ -109,14 +111,14 @@ def _train(job: Job) -> int:
                 job.trained.check(step)
             if job.norms is not None:
                 job.norms.after_backward(step)
-            _update(job)
+            job.took_step = _update(job)
             if job.meanwhile is not None:
                 job.meanwhile.after_update()
-            if job.norms is not None and job.sync.took_step:
+            if job.norms is not None and job.took_step:
                 job.norms.after_update(step)
             if job.average is not None:
                 job.average.ends(step + 1)
-            if not job.sync.took_step:
+            if not job.took_step:
                 job.meter.discount()
             if job.each_step is not None and loss is not None:
                 job.each_step(job, step + 1, loss)
@@ -131,21 +133,18 @@ def _train(job: Job) -> int:
         if job.stopped is not None:
             return done
     job.meter.jump(job.until - done)
-    job.sync.is_through(job.until)
+    if isinstance(job.sync, InRounds):
+        job.sync.is_through(job.until)
     return job.until
 
 
-def _update(job: Job) -> None:
-    """Or leave the step out, where its gradients are scaled and overflowed."""
-    if job.scale is None:
-        job.sync.update()
-        return
-    job.sync.took_step = True
-    if job.scale.overflowed(job.comm.rank):
+def _update(job: Job) -> bool:
+    """Returns whether the step's samples trained the model: it is left out where scaled gradients overflowed."""
+    if job.scale is not None and job.scale.overflowed(job.comm.rank):
         job.sync.skip()
-        job.sync.took_step = False
-    else:
-        job.sync.update()
+        return False
+    job.sync.update()
+    return job.sync.took_step
 
 
 @contextmanager
@@ -162,9 +161,9 @@ def _why(job: Job, batch: Batch, step: int) -> str:
     """What may help, once the loss is no longer finite."""
     if any(each.is_floating_point() and not bool(each.isfinite().all()) for each in tensors_of(batch.inputs)):
         return "the batch itself holds values that are NaN or infinite: look at the data"
-    if step == 0 and job.sync.synchronous:
+    if step == 0 and job.sync.traits.synchronous:
         return "nothing was updated yet, so that it is the model as it begins that gives this, at any optimizer.lr"
-    return job.sync.may_help()
+    return what_may_help(job.sync)
 
 
 def take(job: Job, step: int) -> Batch:
@@ -188,7 +187,7 @@ def _of_mean_one(job: Job, step: int, weights: Tensor) -> Tensor:
     """The weights of a batch over their mean: over the samples of all replicas where these step together, so that the
     mean of their gradients is that of the weighted mean over all samples, sum_i w_i l_i / sum_i w_i.
     """
-    if job.sync.synchronous:
+    if job.sync.traits.synchronous:
         replicas = [job.partition.indices(step, replica) for replica in range(job.partition.replicas)]
         shape = torch.Size([sum(map(len, replicas)), *weights.shape[1:]])
         everyone = job.train.weights_of(torch.cat(replicas), shape)

@@ -33,9 +33,9 @@ class Saving:
         Replica 0 writes: its parts their files, the chief the manifest once it has all their sums.
         """
         worker, sync, role = self._worker, self._worker.sync, self._worker.role
-        alike = sync.weights_agree and sync.state_agrees
-        each = sync.synchronous and not alike  # replicas differ: each writes its own
-        if not (sync.synchronous or role.replica == 0):
+        alike = sync.traits.weights_agree and sync.traits.state_agrees
+        each = sync.traits.synchronous and not alike  # replicas differ: each writes its own
+        if not (sync.traits.synchronous or role.replica == 0):
             return
         own = {name: parameter.detach() for name, parameter in sync.parameters.items()}
         parameters = own if each else sync.consensus()

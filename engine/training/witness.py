@@ -60,7 +60,7 @@ def _after_step(worker: Worker, folder: Path, job: Job, before: int, done: int, 
     with worker.comm.ledger.aside():
         kept: dict[str, Tensor] = {}
         digests: dict[str, str] = {}
-        if worker.sync.synchronous and worker.sync.weights_agree:
+        if worker.sync.traits.synchronous and worker.sync.traits.weights_agree:
             own = worker.sync.consensus()
             digests = _digests(worker, own)
             gradients = worker.sync.gradients()

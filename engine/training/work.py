@@ -64,7 +64,7 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
     if worker.role.kind == "server":
         comm.board.gauges = gauges_of(worker.role, comm, None)
         started()
-        parts.sync.stops_before = _stops_before_round(worker)
+        parts.sync.configure(replace(parts.sync.setting, stops_before=_stops_before_round(worker)))
         parts.sync.serve()
         dates.tell_end(parts.sync.made_at)
         return leave_together(worker) if assignment.witness else report(worker, None)
@@ -180,7 +180,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
     start = manifest.step if manifest else 0
     left_out = untimed(experiment.measure.after, steps - start)
     group = replica // worker.parts.partitioner.copies  # of those that take the same samples, and draw alike
-    together, sees = worker.sync.synchronous, sees_norms(worker.parts.callbacks)
+    together, sees = worker.sync.traits.synchronous, sees_norms(worker.parts.callbacks)
     pauses = not together or worker.parts.fabric.modelled  # modelled ones take as long as training goes on in them
     job = Job(
         strategy=worker.strategy,
@@ -197,7 +197,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         steps=steps,
         until=until,
         meter=Meter(comm, left_out, pauses, manifest.seconds if manifest else 0.0, compiler=worker.compiler),
-        stop=None if worker.sync.server_stops else _stop_agreement(worker, start),
+        stop=None if worker.sync.traits.server_stops else _stop_agreement(worker, start),
         compute=worker.compute,
         after_step=partial(_after_step, worker, evaluations, saving),
         trained=TrainedSet(worker.module, vectors=worker.vectors),
@@ -217,7 +217,12 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
 
 
 def _stop_agreement(worker: Worker, start: int) -> StopAgreement:
-    layout, board, replica, together = worker.layout, worker.comm.board, worker.role.replica, worker.sync.synchronous
+    layout, board, replica, together = (
+        worker.layout,
+        worker.comm.board,
+        worker.role.replica,
+        worker.sync.traits.synchronous,
+    )
     return StopAgreement(
         board,
         worker.comm.rank,
@@ -264,7 +269,7 @@ def _announce(worker: Worker, job: Job, test: Readable) -> None:
             workers=worker.layout.workers,
             servers=worker.layout.servers * worker.layout.parts,
             modelled=worker.parts.fabric.modelled,
-            together=worker.sync.synchronous,
+            together=worker.sync.traits.synchronous,
             target_accuracy=worker.experiment.target_accuracy,
             choices=worker.choices(),
             contents=contents(data.spec, data.described(), len(job.train), len(test)).plain(),
@@ -292,7 +297,7 @@ def _after_step(
         return every > 0 and done // every > before // every
 
     # the last evaluation is made at the end; where callbacks count them, before the checkpoint that has their state
-    counts = worker.calling.counts and worker.sync.synchronous
+    counts = worker.calling.counts and worker.sync.traits.synchronous
     evaluates = is_due(per_epoch * experiment.evaluate.every) and (done < job.steps or counts)
     saves = is_due(experiment.checkpoint.every_steps or per_epoch * experiment.checkpoint.every) and worker.saves
     if not (evaluates or saves):
@@ -308,7 +313,7 @@ def _after_step(
         job.stopped = verdict.stop
         if saves or (verdict.keep and worker.saves):
             saving.save(done, job.meter.seconds, evaluations.time_to_accuracy)
-        if worker.sync.synchronous and not worker.sync.survives:
+        if worker.sync.traits.synchronous and not worker.sync.traits.survives:
             assert worker.workers is not None
             worker.workers.barrier()
 
@@ -322,8 +327,8 @@ def _each_step(worker: Worker, job: Job, done: int, loss: Tensor) -> None:
 def _record_step(worker: Worker, job: Job, done: int, loss: float) -> None:
     partition, step = job.partition, done - 1
     # asynchronously, others go at paces of their own
-    samples = partition.total(step) if worker.sync.synchronous else partition.size(step, worker.role.replica)
-    samples *= worker.sync.took_step
+    samples = partition.total(step) if worker.sync.traits.synchronous else partition.size(step, worker.role.replica)
+    samples *= job.took_step
     took, of_step = job.meter.last, worker.calling.of_step
     if worker.sync.clip is not None and worker.sync.clip.norm is not None:
         of_step = {**of_step, "unclipped_norm": worker.sync.clip.norm}

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -16,6 +16,7 @@ from ...strategies import Strategy, Sync
 from ...strategies.adapt import Held, While
 from ...strategies.core.accumulation import Accumulation
 from ...strategies.core.placements import owned
+from ...strategies.core.protocols import SideBySide
 from ...strategies.core.state import State, load_state, state_of
 from ...strategies.precision import LossScale
 from ...tasks.running_statistics import batch_norms, renew
@@ -116,12 +117,13 @@ class Worker:
         return self._whole(self.sync.consensus)
 
     def _whole(self, of_part: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor] | None:
-        if not (self.sync.synchronous or self.role.replica == 0):
+        if not (self.sync.traits.synchronous or self.role.replica == 0):
             return None
         parameters = of_part()
-        if self.sync.experts:
+        if self.sync.traits.experts:
             whole = self.strategy.full_state(parameters)
             assert whole is not None, "a replica of experts is one worker"
+            assert isinstance(self.sync, SideBySide)
             return self.sync.gathered(whole)
         return self.strategy.full_state(parameters) if self.role.replica == 0 else None
 
@@ -144,7 +146,7 @@ class Worker:
             try:
                 found.append(json.loads(self.comm.board.read(f"{key}/{rank}", rank)))
             except PeerLostError:
-                if not self.sync.survives:
+                if not self.sync.traits.survives:
                     raise
         return found
 
@@ -157,17 +159,18 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
         manifest = checkpoint.read_manifest(assignment.resume)
         phase = manifest.phase
         parts = phases.phase_of(parts, phase)
-    if parts.sync.experts:
-        parts.sync.centres = experts.centres(experiment, parts.load()[0], parts.deal())
+    if parts.sync.traits.experts:
+        centres = experts.centres(experiment, parts.load()[0], parts.deal())
+        parts.sync.configure(replace(parts.sync.setting, centres=centres))
         experts.check_alike(comm.board, parts.layout.chief, parts.deal())
     torch.manual_seed(experiment.seed)
     model = parts.make_model()
     if experiment.weights is not None and manifest is None:
         replica = parts.layout.role(comm.rank).replica
-        weights.put_into(model, experiment.weights, assignment.run, parts.adapt, replica, parts.sync.centres)
+        weights.put_into(model, experiment.weights, assignment.run, parts.adapt, replica, parts.sync.setting.centres)
     elif manifest is None:
         iterating.begin(model, parts.load)
-    chief, together = parts.layout.chief, parts.sync.synchronous
+    chief, together = parts.layout.chief, parts.sync.traits.synchronous
     calling = Calling(parts.callbacks, comm.board, chief, together, experiment.strategy.name)
     if manifest is not None and manifest.callbacks is not None:
         calling.load(manifest.callbacks)
@@ -230,8 +233,9 @@ def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Ma
     of_replica = comm.split(role.replica if trains else None, axes[0] if len(axes) == 1 else None)
     of_part = comm.split(role.part, "replica")
     workers = comm.split(0 if trains else None)
-    if parts.strategy.across_replicas:
-        parts.strategy.across = comm.split(role.part if trains else None, "replica")
+    if parts.strategy.traits.across_replicas:
+        across = comm.split(role.part if trains else None, "replica")
+        parts.strategy.configure(replace(parts.strategy.setting, across=across))
     assert of_part is not None
     if parts.compute is not None:
         compute = ModelledCompute(comm, parts.compute, role.part, parts.stragglers)
@@ -243,9 +247,8 @@ def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Ma
             judged = experts.judged(parts.sync, parts.layout.replicas, parts.make_model)
     accumulation = Accumulation(parts.accumulation.micro_batches)
     scale = parts.precision.scale() if trains else None
-    parts.sync.scaled = scale is not None
     if of_replica is not None:
-        model = model if parts.strategy.moves_model else model.to(device)
+        model = model if parts.strategy.traits.moves_model else model.to(device)
         plain = parts.task.function(parts.data.spec)
         parts.strategy.prepare(
             model,
@@ -262,14 +265,14 @@ def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Ma
     if kept.compiler is not None and of_replica is not None:
         kept.compiler.compile(parts.strategy, parts, device)
     if scale is not None and of_replica is not None:
-        among = workers if parts.sync.steps_together else of_replica
+        among = workers if parts.sync.traits.steps_together else of_replica
         scale.among = among if among is not None and among.size > 1 else None
         if kept.scale is not None:
             scale.load_state_dict(kept.scale)
     state, meanwhile, vectors = _begin(kept.assignment, parts, role, module, of_part, of_replica, scale, saved)
     average = None
     if trains and keeps(parts.average, parts.sync, role.replica):
-        average = Averaging(parts.average, parts.sync, module, parts.sync.steps_per_epoch)
+        average = Averaging(parts.average, parts.sync, module, parts.sync.setting.steps_per_epoch)
         if state is not None:
             average.load_state_dict(state["average"])
     return Worker(
@@ -324,23 +327,29 @@ def _begin(
         load_state(module, state["parameters"])
     optimizer = parts.make_optimizer(module.parameters())
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    sync.steps_per_epoch, sync.shares_of_samples = parts.deal().steps_per_epoch, parts.deal().shares
-    counted = None
+    counted, dealt = None, parts.deal()
     if of_replica is not None and of_replica.size > 1:
         counted = Counted(of_replica, frozenset(owned(parts.modules, parts.strategy.mesh)[role.part]))
-    if sync.clip is not None and sync.clip.measures:
-        sync.counted = counted
-    sync.rate = rate_of(assignment.experiment, parts, sync.steps_per_epoch, len(parts.load()[0]))
+    sync.configure(
+        replace(
+            sync.setting,
+            steps_per_epoch=dealt.steps_per_epoch,
+            shares_of_samples=dealt.shares,
+            counted=counted if sync.clip is not None and sync.clip.measures else None,
+            rate=rate_of(assignment.experiment, parts, dealt.steps_per_epoch, len(parts.load()[0])),
+            scaled=scale is not None,
+        )
+    )
     vectors = Vectors(trained.values() if parts.strategy.own_sync() is None else ())
     sync.prepare(trained, optimizer, of_part)
     vectors.accept()
     if scale is not None:
-        scale.watch(sync.parameters.values(), sync.hooked)
+        scale.watch(sync.parameters.values(), sync.traits.hooked)
         if state is not None:
             scale.load_state_dict(state["scale"])
     meanwhile = _meanwhile(assignment.experiment, parts, module, counted) if role.kind == "worker" else None
     if state is not None:
-        if sync.synchronous and not (sync.weights_agree and sync.state_agrees):
+        if sync.traits.synchronous and not (sync.traits.weights_agree and sync.traits.state_agrees):
             load_state(module, state["parameters"])  # `prepare` may have made all replicas alike
         sync.load_state_dict(state["sync"])
         if meanwhile is not None:
@@ -349,7 +358,7 @@ def _begin(
 
 
 def _meanwhile(experiment: Experiment, parts: Parts, module: nn.Module, counted: Counted | None) -> While | None:
-    steps = experiment.steps_in_all(parts.sync.steps_per_epoch)
+    steps = experiment.steps_in_all(parts.sync.setting.steps_per_epoch)
     assert steps is not None
 
     def redraw(number: int) -> dict[str, Tensor]:

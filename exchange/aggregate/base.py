@@ -8,6 +8,7 @@ A robust rule never sees a row that is not finite: such a row was removed, and f
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from torch import Tensor
@@ -40,27 +41,30 @@ def before_named(name: Named, bucket: int | None) -> Before:
             return Unchanged()
 
 
-class Aggregator(ABC):
-    """`streaming`: the weighted mean, which needs no two rows at once: rows are added up as they come.
+@dataclass(frozen=True)
+class AggregatorTraits:
+    """What holds of a rule. A class declares it; a constructor may change it by its knobs."""
 
-    `coordinatewise`: each entry of the result depends on the same entry of the rows alone, so that a vector may be cut
-    into pieces, each of which is aggregated apart. `robust`: rows that are not finite are removed before it, and it has
-    a bound. `remembers`: a result depends on those before it. `first`: the replica whose row comes first, where the
-    rule must know it. `trusted`: the replica that it takes at its word. `local`: the first row is that of the worker
-    that joins, each for itself. `of_points`: rows may be measured from any point, and the result is measured from
-    there, too. `copies`: so many replicas in a row are given the same samples, and `decoded` says which row of each
-    group counts. `one_by_one`: it is asked about each row as it comes, by `admitted`.
+    streaming: bool = False  # the weighted mean, which needs no two rows at once: rows are added up as they come
+    coordinatewise: bool = False  # an entry of the result depends on the same entry of the rows alone: it may be cut
+    robust: bool = False  # rows that are not finite are removed before it, and it has a bound
+    bound: str = ""  # on the f of n rows that may lie, in n and f
+    remembers: bool = False  # a result depends on those before it
+    local: bool = False  # the first row is that of the worker that joins, each for itself
+    of_points: bool = True  # rows may be measured from any point, and the result is measured from there, too
+    one_by_one: bool = False  # it is asked about each row as it comes, by `admitted`
+
+
+class Aggregator(ABC):
+    """How rows of several workers become one.
+
+    `copies`: so many replicas in a row are given the same samples, and `decoded` says which row of each group counts.
+    `first`: the replica whose row comes first, where the rule must know it. `trusted`: the replica that it takes at its
+    word.
     """
 
-    streaming: bool = False
-    coordinatewise: bool = False
-    robust: bool = False
-    remembers: bool = False
-    local: bool = False
-    of_points: bool = True
+    traits = AggregatorTraits()
     copies: int = 1
-    one_by_one: bool = False
-    bound: str = ""  # in n rows and f
     first: int | None = None
     trusted: int | None = None
     f: int | None = None
@@ -73,14 +77,14 @@ class Aggregator(ABC):
 
     def withstands(self, rows: int) -> int:
         """How many of so many rows may lie, by what the rule promises."""
-        if not self.robust:
+        if not self.traits.robust:
             return 0
         most = min(self.before.most(rows), self.most(self.before.rows(rows)))
         return most if self.f is None else min(self.f, most)
 
     def check(self, rows: int) -> None:
         """Refuse a number of rows that is too small for the rule, or for its f. Raises `LayoutError`."""
-        if not self.robust:
+        if not self.traits.robust:
             return
         mixed = self.before.rows(rows)
         most = min(self.before.most(rows), self.most(mixed))
@@ -90,7 +94,7 @@ class Aggregator(ABC):
             asked = f"at most f={most}" if most >= 0 else "too few for any f"
             smaller = ", a smaller aggregate.bucket" if isinstance(self.before, Bucketing) else ""
             raise LayoutError(
-                f"{said}the rule needs {self.bound}, and there are n={rows} rows{left}: {asked}; "
+                f"{said}the rule needs {self.traits.bound}, and there are n={rows} rows{left}: {asked}; "
                 f"choose more hardware.workers{smaller}, or another aggregate"
             )
 
@@ -121,8 +125,7 @@ class Aggregator(ABC):
 class Robust(Aggregator):
     """A rule with a bound, and with what is done to rows before it. Each row counts once, whatever its samples."""
 
-    robust = True
-    bound = "n > 2 f"
+    traits = AggregatorTraits(robust=True, bound="n > 2 f")
 
     def __init__(self, f: int | None = None, before: Named = "none", bucket: int | None = None, seed: int = 0) -> None:
         """`f`: how many rows may lie; None for as many as the bound allows. `before`: see before/. `bucket`: rows of
@@ -131,7 +134,8 @@ class Robust(Aggregator):
         if f is not None and f < 0:
             raise LayoutError(f"aggregate.f={f}: must be at least 0, or null for as many as the rule withstands")
         self.f, self.before, self.seed = f, before_named(before, bucket), seed
-        self.coordinatewise = type(self).coordinatewise and isinstance(self.before, Unchanged)
+        by_entry = type(self).traits.coordinatewise and isinstance(self.before, Unchanged)
+        self.traits = replace(self.traits, coordinatewise=by_entry)
 
     def most(self, rows: int) -> int:
         return (rows - 1) // 2

@@ -13,6 +13,8 @@ Cost: every row must be there; distances of all pairs once, then each entry of n
 Use it where there are many workers and few liars, who may hide in single entries.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -32,7 +34,7 @@ def selected(distances: Tensor, f: int, theta: int) -> Tensor:
 
 
 class Bulyan(Robust):
-    bound = "n >= 4 f + 3"
+    traits = replace(Robust.traits, bound="n >= 4 f + 3")
 
     def most(self, rows: int) -> int:
         return (rows - 3) // 4

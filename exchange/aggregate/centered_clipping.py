@@ -11,6 +11,7 @@ Cost: every row must be there; `steps` passes over all of them, and memory for v
 Use it with workers that have momentum, whose rows change slowly, against lies that are small and always to one side.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -22,8 +23,7 @@ from .base import Named, Robust
 
 
 class CenteredClipping(Robust):
-    remembers = True
-    of_points = False
+    traits = replace(Robust.traits, remembers=True, of_points=False)
 
     def __init__(
         self,

@@ -25,12 +25,11 @@ from annotated_types import Ge
 from torch import Tensor
 
 from ...strategies.core.errors import LayoutError, NotFiniteError
-from .base import Aggregator
+from .base import Aggregator, AggregatorTraits
 
 
 class Draco(Aggregator):
-    coordinatewise = True
-    of_points = False
+    traits = AggregatorTraits(coordinatewise=True, of_points=False)
 
     def __init__(self, f: Annotated[int, Ge(1)] = 1) -> None:
         """`f`: how many replicas may lie."""

@@ -19,13 +19,11 @@ import torch
 from torch import Tensor
 
 from ...strategies.core.errors import LayoutError
-from .base import Aggregator
+from .base import Aggregator, AggregatorTraits
 
 
 class FLTrust(Aggregator):
-    robust = True
-    of_points = False
-    bound = "two rows at least, one of which is trusted"
+    traits = AggregatorTraits(robust=True, of_points=False, bound="two rows at least, one of which is trusted")
 
     def __init__(self, trusted: int = 0) -> None:
         """`trusted`: a replica. Raises `LayoutError`."""

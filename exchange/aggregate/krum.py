@@ -15,6 +15,8 @@ Use it where lies lie far from honest rows, as a whole. One row in place of a me
 `multi_krum` has less of it, and `before=nnm` too.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from ...strategies.core.errors import LayoutError
@@ -36,7 +38,7 @@ def ranking(distances: Tensor, f: int) -> list[int]:
 
 
 class Krum(Robust):
-    bound = "n > 2 f + 2"
+    traits = replace(Robust.traits, bound="n > 2 f + 2")
 
     def most(self, rows: int) -> int:
         return (rows - 3) // 2

@@ -11,14 +11,15 @@ Cost: every row must be there; one pass over all of them.
 Use it where lengths of gradients cannot be trusted at all.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from .base import Robust
 
 
 class MajorityVote(Robust):
-    coordinatewise = True
-    of_points = False
+    traits = replace(Robust.traits, coordinatewise=True, of_points=False)
 
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
         return rows.sign().sum(0).sign()

@@ -7,12 +7,11 @@ Cost: no more than the sum itself; where rows are not needed for another reason,
 
 from torch import Tensor
 
-from .base import Aggregator
+from .base import Aggregator, AggregatorTraits
 
 
 class Mean(Aggregator):
-    streaming = True
-    coordinatewise = True
+    traits = AggregatorTraits(streaming=True, coordinatewise=True)
 
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
         return (weights / weights.sum()).to(rows.dtype) @ rows

@@ -14,6 +14,8 @@ Cost: every row must be there: under bsp each worker gets the rows of all others
 Use it where up to half of the workers may lie, and little else is known.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from .base import Robust
@@ -21,7 +23,7 @@ from .ranked import ranked
 
 
 class Median(Robust):
-    coordinatewise = True
+    traits = replace(Robust.traits, coordinatewise=True)
 
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
         n = len(rows)

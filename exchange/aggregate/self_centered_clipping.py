@@ -18,6 +18,7 @@ Cost: every row must be there; a few passes over all of them.
 Use it under gossip, where no worker sees more than its neighbours, and a few liars may cut the graph in two.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -28,7 +29,7 @@ from .base import Named, Robust
 
 
 class SelfCenteredClipping(Robust):
-    local = True
+    traits = replace(Robust.traits, local=True)
 
     def __init__(
         self,

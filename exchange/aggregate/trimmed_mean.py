@@ -10,6 +10,8 @@ Cost: every row must be there, as for the median; the rows' entries are ranked b
 Use it where workers' data are alike and a lie may stand in a few entries of a row alone. It leans less than the median.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from .base import Robust
@@ -17,7 +19,7 @@ from .ranked import ranked
 
 
 class TrimmedMean(Robust):
-    coordinatewise = True
+    traits = replace(Robust.traits, coordinatewise=True)
 
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
         return ranked(rows, f, len(rows) - f).mean(0)

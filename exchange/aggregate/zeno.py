@@ -24,14 +24,11 @@ from torch import Tensor
 
 from ...strategies.core.errors import LayoutError
 from ...strategies.core.state import State
-from .base import Aggregator
+from .base import Aggregator, AggregatorTraits
 
 
 class ZenoPlusPlus(Aggregator):
-    one_by_one = True
-    remembers = True
-    robust = True
-    of_points = False
+    traits = AggregatorTraits(one_by_one=True, remembers=True, robust=True, of_points=False)
 
     def __init__(
         self,

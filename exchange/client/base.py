@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...strategies.core.errors import LayoutError
+from ...strategies.core.protocols import SMALLER_RATE
 from ...strategies.core.state import State
-from ...strategies.core.sync import SMALLER_RATE
 from ..attack import Honest
 from ..joining import Joining
 
@@ -40,7 +40,7 @@ class ClientRule(ABC):
 
     def check(self, joining: Joining) -> None:
         """Of one that `controls`: nobody may lie. Raises `LayoutError`."""
-        if self.controls and joining.aggregate.robust:
+        if self.controls and joining.aggregate.traits.robust:
             raise LayoutError(
                 "client, aggregate: the rule joins clients' weights, and the vectors that they deliver beside are "
                 "added up as they come, so that one client that lies moves all; choose client=plain, fedprox or "

@@ -32,13 +32,13 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from .base import Compressor, Slot, Vector, check_finite
+from .base import Compressor, CompressorTraits, Slot, Vector, check_finite
 from .matrices import check_rank, message_bytes, read, shortened, whole
 from .packing import scale_type
 
 
 class Atomo(Compressor):
-    entrywise = False
+    traits = CompressorTraits(entrywise=False)
 
     def __init__(self, seed: int = 0, triples: Annotated[int, Ge(1)] = 3) -> None:
         """`triples`: s."""

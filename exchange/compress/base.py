@@ -71,25 +71,33 @@ class Slot:
         return generator(seed, self.key, self.count, "all" if common else self.rank)
 
 
-class Compressor(ABC):
-    """`lossless`: what is decoded is what was encoded. `sparse`: most entries of what is decoded are 0. `entrywise`:
-    what is decoded for an entry depends on that entry alone, whatever vector it is part of. `of_gradients`: it makes no
-    sense for differences of weights. `of_kept`: it sends what pruning has kept alone (`Channel.keep`). `steady`:
-    messages of a vector always have `nbytes` bytes. `feedback`: what is done about what messages leave out; None for
-    nothing. `keeps`: slots have tensors in them that are a worker's own. `encode_passes`, `decode_passes`: how often
-    the vector is read or written, for the time that it takes on a modelled worker; the message comes once on top. Where
-    it says "as long as these took", it is the time on one core, of 25 MiB, over that of one pass at 10 GB a second.
+@dataclass(frozen=True)
+class CompressorTraits:
+    """What holds of a compressor. A class declares it; a constructor may change it by its knobs.
+
+    Passes are over the vector, and give the time on a modelled worker; the message comes once on top. Where a class
+    says "as long as these took", they are the time on one core, of 25 MiB, over that of one pass at 10 GB a second.
     """
 
-    lossless: bool = False
-    sparse: bool = False
-    entrywise: bool = True
-    of_gradients: bool = False
-    of_kept: bool = False
-    steady: bool = True
+    lossless: bool = False  # what is decoded is what was encoded
+    sparse: bool = False  # most entries of what is decoded are 0
+    entrywise: bool = True  # what is decoded for an entry depends on that entry alone, whatever vector it is part of
+    of_gradients: bool = False  # it makes no sense for differences of weights
+    of_kept: bool = False  # it sends what pruning has kept alone (`Channel.keep`)
+    steady: bool = True  # messages of a vector always have `nbytes` bytes
+    encode_passes: float = 1.0  # how often the vector is read or written to encode it
+    decode_passes: float = 1.0  # how often to decode it
+
+
+class Compressor(ABC):
+    """What travels in place of a vector.
+
+    `feedback`: what is done about what messages leave out; None for nothing. `keeps`: slots have tensors in them that
+    are a worker's own.
+    """
+
+    traits = CompressorTraits()
     feedback: Feedback | None = None
-    encode_passes: float = 1.0
-    decode_passes: float = 1.0
 
     @property
     def keeps(self) -> bool:
@@ -146,11 +154,11 @@ class Compressor(ABC):
 
     def encoding(self, vector: Vector) -> float:
         """Bytes of memory that a worker goes through to encode, without feedback."""
-        return self.encode_passes * vector.nbytes + self.nbytes(vector)
+        return self.traits.encode_passes * vector.nbytes + self.nbytes(vector)
 
     def decoding(self, vector: Vector) -> float:
         """And to decode."""
-        return self.decode_passes * vector.nbytes + self.nbytes(vector)
+        return self.traits.decode_passes * vector.nbytes + self.nbytes(vector)
 
     def finish(self, total: Tensor, vector: Vector) -> Tensor:
         """What is made of the sum of what was decoded, before anybody steps with it."""

@@ -36,7 +36,7 @@ from annotated_types import Ge, Le, Lt
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .base import Compressor, Slot, Vector, check_finite, check_length, check_read
+from .base import Compressor, CompressorTraits, Slot, Vector, check_finite, check_length, check_read
 from .feedback import ErrorFeedback, check_no_momentum
 from .packing import packed_bytes, scale_type
 from .places import bits_of, check_rising, largest_of_rows, pack_places, unpack_places
@@ -52,8 +52,8 @@ class Tiles(NamedTuple):
 
 
 class DeMo(Compressor):
-    of_gradients, entrywise = True, False
-    encode_passes, decode_passes = 29.0, 11.0  # as long as these took on one core
+    # as long as these took on one core
+    traits = CompressorTraits(of_gradients=True, entrywise=False, encode_passes=29.0, decode_passes=11.0)
 
     def __init__(
         self,

@@ -27,6 +27,7 @@ Use it for very small ratios (0.001) over slow networks, in long runs: the warm-
 ratios from losing accuracy.
 """
 
+from dataclasses import replace
 from math import ceil
 from typing import Annotated
 
@@ -35,7 +36,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 from torch.optim import Optimizer
 
-from .base import Compressor, Slot, UnreadableError, Vector, check_length
+from .base import Compressor, CompressorTraits, Slot, UnreadableError, Vector, check_length
 from .feedback import Feedback, Remembered, check_no_momentum
 from .places import note_on_ratio, pair_bytes, pairs, read_pairs
 from .topk import largest
@@ -44,8 +45,11 @@ STAGES = 5  # the last of them is what comes after the warm-up
 
 
 class DGC(Compressor):
-    of_gradients, entrywise = True, False
-    encode_passes = 7.0  # as long as these took on one core
+    traits = CompressorTraits(
+        of_gradients=True,
+        entrywise=False,
+        encode_passes=7.0,  # as long as these took on one core
+    )
 
     def __init__(
         self,
@@ -61,7 +65,7 @@ class DGC(Compressor):
         """
         self.ratio, self.warmup = ratio, warmup
         self.feedback = MomentumCorrection(momentum, clip, masking)
-        self.steady, self.sparse = warmup == 0, ratio < 0.5
+        self.traits = replace(self.traits, steady=warmup == 0, sparse=ratio < 0.5)
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         check_no_momentum(optimizer, "the workers' momentum is in what they send, compress.momentum")
@@ -70,7 +74,7 @@ class DGC(Compressor):
         return pairs(largest(x, share(self.ratio_at(slot.count), len(x))), x)
 
     def decode(self, message: Tensor, vector: Vector) -> Tensor:
-        if self.steady:
+        if self.traits.steady:
             check_length(message, self.nbytes(vector))
         elif message.nbytes > self.nbytes(vector):
             raise UnreadableError(f"{message.nbytes} bytes where at most {self.nbytes(vector)} were expected")

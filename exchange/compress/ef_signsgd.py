@@ -22,14 +22,18 @@ Use it for one bit an entry at a usual learning rate: the error feedback makes g
 import torch
 from torch import Tensor
 
-from .base import Compressor, Slot, Vector, check_finite
+from .base import Compressor, CompressorTraits, Slot, Vector, check_finite
 from .feedback import ErrorFeedback
 from .packing import joined, joined_bytes, parted, scale_type
 
 
 class EFSignSGD(Compressor):
-    entrywise = False
-    encode_passes, decode_passes = 5.0, 3.0  # as long as these took on one core
+    traits = CompressorTraits(
+        entrywise=False,
+        # as long as these took on one core
+        encode_passes=5.0,
+        decode_passes=3.0,
+    )
 
     def __init__(self, error_feedback: bool = True) -> None:
         self.feedback = ErrorFeedback() if error_feedback else None

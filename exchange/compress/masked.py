@@ -15,6 +15,8 @@ Use it with adapt=pruned, where the network is what a step waits for and few wei
 Source: none is needed. It is what Han et al. 2015 (NeurIPS, section 3) prune, not sent.
 """
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -31,12 +33,15 @@ def places_of(kept: Tensor) -> Tensor:
 
 
 class Masked(Summed):
-    lossless = True
-    steady = False
-    of_kept = True
-    of_gradients = True  # weights are averaged by modes that keep replicas apart, which pruning does not go with
-    encode_passes = 1.0  # as long as these took, with 8 in 10 entries kept
-    decode_passes = 2.0
+    traits = replace(
+        Summed.traits,
+        lossless=True,
+        steady=False,
+        of_kept=True,
+        of_gradients=True,
+        encode_passes=1.0,
+        decode_passes=2.0,
+    )
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         """All of it: who gets it need not know the mask."""

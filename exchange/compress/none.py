@@ -9,13 +9,15 @@ Equation: C(x) = x.
 Source: none is needed; it is what all others are compared with.
 """
 
+from dataclasses import replace
+
 from torch import Tensor
 
 from .base import Slot, Summed, Totalling, Vector, check_length
 
 
 class Dense(Summed):
-    lossless = True
+    traits = replace(Summed.traits, lossless=True)
 
     def encoding(self, vector: Vector) -> float:
         return 0.0

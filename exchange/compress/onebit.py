@@ -25,15 +25,19 @@ Use it for one bit an entry where columns of a layer differ in size: each unit h
 import torch
 from torch import Tensor
 
-from .base import Compressor, Slot, Vector, check_finite
+from .base import Compressor, CompressorTraits, Slot, Vector, check_finite
 from .feedback import ErrorFeedback
 from .packing import joined, joined_bytes, parted, scale_type
 from .places import count_of_rows
 
 
 class OneBit(Compressor):
-    entrywise = False
-    encode_passes, decode_passes = 10.0, 5.0  # as long as these took on one core
+    traits = CompressorTraits(
+        entrywise=False,
+        # as long as these took on one core
+        encode_passes=10.0,
+        decode_passes=5.0,
+    )
 
     def __init__(self, error_feedback: bool = True) -> None:
         self.feedback = ErrorFeedback() if error_feedback else None

@@ -27,6 +27,7 @@ rank of 1 to 4 costs little accuracy.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -40,8 +41,13 @@ from .packing import scale_type
 
 
 class PowerSGD(Summed):
-    entrywise = False
-    encode_passes, decode_passes = 3.0, 1.0  # M is looked through, and multiplied twice; the product is written
+    traits = replace(
+        Summed.traits,
+        entrywise=False,
+        # M is looked through, and multiplied twice; the product is written
+        encode_passes=3.0,
+        decode_passes=1.0,
+    )
 
     def __init__(self, seed: int = 0, rank: Annotated[int, Ge(1)] = 4, error_feedback: bool = True) -> None:
         """`rank`: r."""

@@ -21,26 +21,31 @@ Use it where messages must be unbiased, without a memory on the workers: 8 bits 
 smaller learning rate.
 """
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from .base import Compressor, Slot, UnreadableError, Vector, not_finite
+from .base import Compressor, CompressorTraits, Slot, UnreadableError, Vector, not_finite
 from .packing import joined, joined_bytes, parted, scale_type
 from .rounding import generator, levels, norms_of
 
 
 class QSGD(Compressor):
-    entrywise = False
-    encode_passes, decode_passes = 10.0, 2.0  # as long as these took on one core
+    traits = CompressorTraits(
+        entrywise=False,
+        # as long as these took on one core
+        encode_passes=10.0,
+        decode_passes=2.0,
+    )
 
     def __init__(self, seed: int = 0, bits: Literal[2, 4, 8] = 8, bucket: Annotated[int, Ge(1)] = 512) -> None:
         """`bits`: an entry. `bucket`: entries that share a norm."""
         self.seed, self.bits, self.bucket = seed, bits, bucket
         self.s = 2 ** (bits - 1) - 1
-        self.sparse = self.s < bucket**0.5  # most levels are 0
+        self.traits = replace(self.traits, sparse=self.s < bucket**0.5)  # most levels are 0
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         draws, wide = generator(slot.draws(self.seed)), x.to(scale_type(x.dtype))

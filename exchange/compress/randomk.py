@@ -27,6 +27,7 @@ Use it where sums must be made by an all-reduce and few bytes: all workers draw 
 than compress=topk at the same ratio.
 """
 
+from dataclasses import replace
 from math import ceil
 from typing import Annotated
 
@@ -43,14 +44,15 @@ SEED = 8  # bytes: int64
 
 
 class RandomK(Summed):
-    encode_passes = 14.0  # as long as drawing and sorting a tenth took on one core, once for a sum
+    # as long as drawing and sorting a tenth took on one core, once for a sum
+    traits = replace(Summed.traits, encode_passes=14.0)
 
     def __init__(self, seed: int = 0, ratio: Annotated[float, Gt(0), Le(1)] = 0.1, error_feedback: bool = True) -> None:
         """`ratio`: the share of entries that is sent. `error_feedback`: False for an unbiased estimate."""
         self.seed, self.ratio = seed, ratio
         self.feedback = ErrorFeedback() if error_feedback else None
-        self.lossless = ratio == 1
-        self.sparse, self.entrywise = ratio < 0.5, self.lossless
+        lossless = ratio == 1
+        self.traits = replace(self.traits, lossless=lossless, sparse=ratio < 0.5, entrywise=lossless)
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         seed = self.drawn(slot)

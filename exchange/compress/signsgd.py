@@ -22,16 +22,20 @@ size. Its vote withstands some workers that lie.
 import torch
 from torch import Tensor
 
-from .base import Compressor, Slot, UnreadableError, Vector, check_finite, check_length
+from .base import Compressor, CompressorTraits, Slot, UnreadableError, Vector, check_finite, check_length
 from .packing import pack, packed_bytes, unpack
 
 VOTES, ABSTAINS = 1, 0  # the first byte
 
 
 class SignSGD(Compressor):
-    entrywise = False  # a vector of zeros abstains
-    of_gradients = True
-    encode_passes, decode_passes = 6.0, 3.0  # as long as these took on one core
+    traits = CompressorTraits(
+        entrywise=False,  # a vector of zeros abstains
+        of_gradients=True,
+        # as long as these took on one core
+        encode_passes=6.0,
+        decode_passes=3.0,
+    )
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         check_finite(x, slot)

@@ -24,6 +24,7 @@ Use it with sync=diloco over the Internet: what travels every hundred steps is o
 entries.
 """
 
+from dataclasses import replace
 from math import ceil
 from typing import Annotated
 
@@ -31,14 +32,15 @@ import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 
-from .base import Compressor, Slot, UnreadableError, Vector, check_finite, check_length, check_read
+from .base import Compressor, CompressorTraits, Slot, UnreadableError, Vector, check_finite, check_length, check_read
 from .feedback import ErrorFeedback
 from .packing import pack, packed_bytes, scale_type, unpack
 from .places import bits_of, check_rising, largest_of_rows, note_on_ratio, pack_places, unpack_places
 
 
 class SparseLoCo(Compressor):
-    encode_passes, decode_passes = 40.0, 5.0  # as long as these took on one core
+    # as long as these took on one core
+    traits = CompressorTraits(encode_passes=40.0, decode_passes=5.0)
 
     def __init__(
         self,
@@ -51,13 +53,13 @@ class SparseLoCo(Compressor):
         """`ratio`: the share of entries that is sent. `chunk`: entries. `quantize`: to two bits."""
         self.ratio, self.chunk, self.quantize = ratio, chunk, quantize
         self.feedback = ErrorFeedback(beta) if error_feedback else None
-        self.lossless = ratio == 1 and not quantize
-        self.sparse, self.entrywise = ratio < 0.5, self.lossless
+        lossless = ratio == 1 and not quantize
+        self.traits = replace(self.traits, lossless=lossless, sparse=ratio < 0.5, entrywise=lossless)
         self.bits = bits_of(chunk)
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         check_finite(x, slot)
-        if self.lossless:
+        if self.traits.lossless:
             return x.view(torch.uint8)
         places = [largest_of_rows(rows, self.count(rows.shape[1])) for rows in self.rows(x)]
         values = [rows.gather(1, at) for rows, at in zip(self.rows(x), places, strict=True)]
@@ -71,7 +73,7 @@ class SparseLoCo(Compressor):
 
     def decode(self, message: Tensor, vector: Vector) -> Tensor:
         check_length(message, self.nbytes(vector))
-        if self.lossless:
+        if self.traits.lossless:
             return self.read(message, vector)
         m, head = self.entries(vector.n), self.scale_bytes(vector)
         middle = head + packed_bytes(m, self.bits)
@@ -110,7 +112,7 @@ class SparseLoCo(Compressor):
         return note_on_ratio(self.ratio, min(self.chunk, vector.n), "chunk")
 
     def nbytes(self, vector: Vector) -> int:
-        if self.lossless:
+        if self.traits.lossless:
             return vector.nbytes
         m = self.entries(vector.n)
         sent = packed_bytes(m, 2) if self.quantize else m * vector.dtype.itemsize

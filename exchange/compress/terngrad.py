@@ -26,7 +26,7 @@ import torch
 from annotated_types import Gt
 from torch import Tensor
 
-from .base import Compressor, Slot, UnreadableError, Vector, check_finite
+from .base import Compressor, CompressorTraits, Slot, UnreadableError, Vector, check_finite
 from .packing import joined, joined_bytes, parted, scale_type
 from .rounding import LEAST, generator, levels
 
@@ -34,9 +34,13 @@ BITS = 2
 
 
 class TernGrad(Compressor):
-    entrywise = False
-    sparse = True
-    encode_passes, decode_passes = 13.0, 3.0  # as long as these took on one core
+    traits = CompressorTraits(
+        entrywise=False,
+        sparse=True,
+        # as long as these took on one core
+        encode_passes=13.0,
+        decode_passes=3.0,
+    )
 
     def __init__(self, seed: int = 0, clip: Annotated[float, Gt(0)] | None = None) -> None:
         """`clip`: c; None for no clipping."""

@@ -26,14 +26,14 @@ from typing import Annotated
 from annotated_types import Gt
 from torch import Tensor
 
-from .base import Compressor, Slot, Vector
+from .base import Compressor, CompressorTraits, Slot, Vector
 from .feedback import ErrorFeedback
 from .places import pair_bytes, pairs, read_pairs
 
 
 class Threshold(Compressor):
-    sparse, steady = True, False
-    encode_passes, decode_passes = 12.0, 3.0  # as long as these took on one core
+    # as long as these took on one core
+    traits = CompressorTraits(sparse=True, steady=False, encode_passes=12.0, decode_passes=3.0)
 
     def __init__(self, tau: Annotated[float, Gt(0)] = 0.001, error_feedback: bool = True) -> None:
         """`tau`: the least magnitude that is sent."""

@@ -24,6 +24,7 @@ Use it for ratios around 0.01 over slow networks: with error feedback it loses l
 workers the union of their places grows, and sums become dense.
 """
 
+from dataclasses import replace
 from math import ceil
 from typing import Annotated
 
@@ -32,7 +33,7 @@ import torch
 from annotated_types import Gt, Le
 from torch import Tensor
 
-from .base import Compressor, Slot, Vector, check_length
+from .base import Compressor, CompressorTraits, Slot, Vector, check_length
 from .feedback import ErrorFeedback
 from .places import note_on_ratio, pair_bytes, pairs, read_pairs
 
@@ -41,14 +42,14 @@ STRIDE = 61  # every so many entries one is in the sample
 
 
 class TopK(Compressor):
-    encode_passes = 7.0  # as long as these took on one core
+    traits = CompressorTraits(encode_passes=7.0)  # as long as these took on one core
 
     def __init__(self, ratio: Annotated[float, Gt(0), Le(1)] = 0.01, error_feedback: bool = True) -> None:
         """`ratio`: the share of entries that is sent."""
         self.ratio = ratio
         self.feedback = ErrorFeedback() if error_feedback else None
-        self.lossless = ratio == 1
-        self.sparse, self.entrywise = ratio < 0.5, self.lossless
+        lossless = ratio == 1
+        self.traits = replace(self.traits, lossless=lossless, sparse=ratio < 0.5, entrywise=lossless)
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         return pairs(largest(x, self.count(len(x))), x)

@@ -44,6 +44,7 @@ from torch import Tensor, nn
 from ..core.cost import payload
 from ..core.errors import LayoutError
 from ..core.placements import placements_of
+from ..core.protocols import Prunable
 from ..core.state import State, load_state, recv_state, state_of, to_messages
 from ..core.strategy import Strategy
 from ..core.sync import Sync
@@ -126,15 +127,16 @@ class Pruned(Adapt):
         if not self.prunes:
             return
         chosen, mode = names
-        if not sync.may_begin_anew:
+        if not sync.traits.may_begin_anew:
             if strategy.own_sync() is not None:
                 raise LayoutError(
-                    f"adapt=pruned: changes weights between steps, and strategy={chosen} {strategy.owns_update}, of "
-                    "which it would have to change its copies; choose strategy=data_parallel, single, domain, "
-                    "offload, torch_ddp, or pipeline with strategy.schedule=1f1b"
+                    f"adapt=pruned: changes weights between steps, and strategy={chosen} "
+                    f"{strategy.traits.owns_update}, of which it would have to change its copies; choose "
+                    "strategy=data_parallel, single, domain, offload, torch_ddp, or pipeline with "
+                    "strategy.schedule=1f1b"
                 )
             why = "keeps more of training than weights and an optimizer's state, which would have to be pruned, too"
-            if not (sync.synchronous and sync.weights_agree):
+            if not (sync.traits.synchronous and sync.traits.weights_agree):
                 why = "leaves replicas with weights of their own between steps, and each would prune others"
             elif sync.servers:
                 why = "has the weights on a server, and workers prune theirs"
@@ -213,7 +215,7 @@ def _in_order(own: Mapping[str, Tensor], ones: Sequence[int]) -> dict[str, list[
 def _state_of_all(sync: Sync) -> State:
     """What each replica may load: where their state agrees, replica 0 alone need have it (`sync.shard`)."""
     state, comm = copy.deepcopy(sync.state_dict()), sync.comm
-    if comm.size == 1 or not sync.state_agrees:
+    if comm.size == 1 or not sync.traits.state_agrees:
         return state
     if comm.rank != 0:
         return recv_state(0, comm)
@@ -295,7 +297,8 @@ class Pruning(While):
         elif restart != "none":
             load_state(held.module, self._rewind)
         held.sync.load_state_dict(copy.deepcopy(self._fresh))
-        held.sync.prune(self.gone)
+        if isinstance(held.sync, Prunable):
+            held.sync.prune(self.gone)
         self.after_update()
 
     @torch.no_grad()
@@ -333,4 +336,5 @@ class Pruning(While):
         self._rounds = state["rounds"]
         self.gone = {name: each.to(device) for name, each in state["gone"].items()}
         self._rewind = {name: each.to(device) for name, each in state["rewind"].items()}
-        self._held.sync.prune(self.gone)
+        if isinstance(self._held.sync, Prunable):
+            self._held.sync.prune(self.gone)

@@ -57,7 +57,7 @@ class Accumulation:
         if self.micro_batches == 1:
             return strategy.forward_backward(batch)
         mean: Tensor | None = None
-        for micro in self._cut(batch, strategy.passes_together):
+        for micro in self._cut(batch, strategy.traits.passes_together):
             self.weight, self._last = micro.size / batch.size if batch.size else 1.0, micro.last
             loss = strategy.forward_backward(micro)  # (n_i / n) l_i
             if loss is not None:

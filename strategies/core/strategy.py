@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -12,14 +13,41 @@ from torch.optim import Optimizer
 from ...batches import Samples, call
 from ...comm import Comm
 from .batch import Batch, BeforeBackward, Pass
-from .cost import Memory, Traffic, World
+from .cost import Memory, Traffic
 from .loss import Loss
 from .mesh import Mesh
-from .precision import Precision
-from .privacy import Privacy
+from .setting import Setting
 from .state import state_of
 from .sync import Sync
 from .trial import Trial
+
+
+@dataclass(frozen=True)
+class StrategyTraits:
+    """What holds of a strategy. A class declares it; a constructor may change it by its knobs."""
+
+    bitwise: bool = True  # one replica is serial training bit for bit, and not only but for the order of sums
+    max_replicas: int | None = None  # the most replicas; None for any number
+    fills: int = 1  # steps until a worker holds as many activations as it ever does
+    per_sample: bool = False  # it makes of `privacy` what a step's gradient is
+
+    # How it uses the machine.
+    needs_processes: bool = False  # it talks to torch.distributed by itself
+    moves_model: bool = False  # it moves the model to the device itself, and the engine must not
+    needs_shapes: bool = False  # it computes shapes on the meta device as it trains, also with one worker a replica
+    runs_whole: bool = False  # `module` is the whole model, which others may run between two passes
+    rounds_weights: bool = False  # it computes in another precision in a way of its own, with rounded weights
+    passes_together: bool = False  # replicas talk in forward and backward passes, and so make equally many of them
+    across_replicas: str = ""  # the override by which it talks to other replicas in every step; "" where it does not
+    own_micro_batches: str = ""  # the knob by which it cuts a batch into micro-batches; "" where it does not
+
+    # What it cannot do. Each text says why, after the strategy's name or by itself; "" where it can.
+    owns_update: str = "owns its update"  # why no sync mode is chosen, where `own_sync` gives one
+    one_precision: str = ""  # why it computes in float32 alone, and what to choose for others
+    uncompiled: str = ""  # why its passes cannot be compiled (compile=true), and what to choose
+    unaveraged: str = ""  # why no average of weights over steps is kept
+    one_input: str = ""  # why a sample must be one tensor
+    whole_targets: str = ""  # why targets can have no weights
 
 
 class Strategy(ABC):
@@ -29,36 +57,18 @@ class Strategy(ABC):
     for those that its layers say are split (placements.py).
     """
 
+    traits = StrategyTraits()
     axes: Mapping[str, int] = {}  # of one replica: {"stage": 4}, {"tensor": 2}
     loss_part: int = 0  # the part whose loss counts; it also gathers `full_state`
-    bitwise: bool = True  # one replica is serial training bit for bit, and not but for the order of sums
     shares: bool = False  # parts hold some parameters in common, which every update must leave alike on them
-    max_replicas: int | None = None
-    runs_whole: bool = False  # `module` is the whole model, which may be run by others between two passes
-    needs_processes: bool = False  # it talks to torch.distributed by itself
-    fills: int = 1  # steps until a worker holds as many activations as it ever does
-    precision: Precision = Precision()  # in which its passes compute; the engine sets it before `prepare`
-    rounds_weights: bool = False  # it has a way of its own to compute in another precision, whose weights are rounded
-    one_precision: str = ""  # why it computes in float32 alone, and what to choose for others; "" where it need not
-    one_scale: str = ""  # why its gradients cannot be scaled (precision=fp16), likewise
-    uncompiled: str = ""  # why its passes cannot be compiled (compile=true), likewise
-    moves_model: bool = False  # moves the model to the device itself; the engine must not
-    owns_update: str = "owns its update"  # said where `own_sync` leaves no choice
     trial: Trial = Trial()
-    hosts: tuple[int, ...] | None = None  # of a replica's workers; the engine sets it before `cost`, where it is known
-    across_replicas: str = ""  # what of it talks to other replicas in every step, as it is typed; "" where nothing does
-    passes_together: bool = False  # replicas talk in forward and backward passes, and so make equally many of them
-    own_micro_batches: str = ""  # the knob with which it cuts a batch into micro-batches; "" where it does not
     accumulated: int = 0  # of these, where each has its backward pass before the next one begins; 0 where not
-    per_sample: bool = False  # it makes of `privacy` what a step's gradient is
-    privacy: Privacy | None = None  # where gradients are to be clipped sample by sample; the engine sets it
-    unaveraged: str = ""  # why no average of weights over steps is kept, after the strategy's name; "" where it can be
-    needs_shapes: bool = False  # computes shapes on the meta device as it trains, also where a replica is one worker
-    one_input: str = ""  # why a sample must be one tensor, after the strategy's name; "" where it may be several
-    whole_targets: str = ""  # why targets can have no weights, after the strategy's name; "" where they can
-    across: Comm | None = None  # those who hold this part; the engine sets it before `prepare`, where it is asked for
-    worlds: Sequence[World] = ()  # the same, of each part; the engine sets it before `cost`
+    setting: Setting = Setting()
     module: nn.Module
+
+    def configure(self, setting: Setting) -> None:
+        """Takes over what the run tells; called again when more is known (`Setting` says when)."""
+        self.setting = setting
 
     @property
     def parts(self) -> int:

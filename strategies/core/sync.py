@@ -1,8 +1,9 @@
 """The interface of a sync mode: how replicas agree."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from math import inf
 from typing import Literal, TypedDict
 
@@ -12,14 +13,13 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from .batch import Batch
-from .clip import Clip, Counted
+from .clip import Clip
 from .cost import Cost, Memory, World
 from .privacy import Privacy
-from .schedule import CONSTANT, Rate, scaled
+from .schedule import scaled
+from .setting import Setting
 from .state import State
 from .trial import Trial
-
-SMALLER_RATE = "a smaller optimizer.lr may help"
 
 
 class Measures(TypedDict, total=False):
@@ -51,69 +51,63 @@ class StoppedBefore(Exception):
         self.step = step
 
 
+@dataclass(frozen=True)
+class SyncTraits:
+    """What holds of a sync mode. A class declares it; a constructor may change it by its knobs."""
+
+    # How replicas step.
+    synchronous: bool = True  # replicas step together, so that all of them reach `consensus` at the same step
+    steps_together: bool = False  # replicas step with one gradient: if it overflows on one of them, none steps
+    steps_on_workers: bool = True  # workers hold optimizer state, and not servers alone
+    survives: bool = False  # the others go on when a worker dies, as long as replica 0 and the servers live
+    server_stops: bool = False  # a run that is told to stop ends before a round, and the servers say before which
+
+    # What weights are after an update.
+    exact: bool = True  # where weights agree, they are those of serial training on all samples of a step
+    serial_alone: bool = True  # one replica alone is serial training, bit for bit
+    weights_agree: bool = True  # replicas are bit-identical after every update
+    state_agrees: bool = True  # so is what `state_dict` gives, so that replica 0 may save for all
+    entrywise: bool = True  # what an update makes of an entry depends on that entry of the replicas alone
+    experts: bool = False  # what is evaluated is the models of all replicas side by side (`gathered`), and no consensus
+
+    # What it can go together with. A text says why it cannot, and what to choose; "" where it can.
+    max_parts: int | None = None  # the most parts that a replica may have; None for any number
+    whole_rows: Literal["", "aggregate", "attack"] = ""  # the choice for which it is 1: it looks at whole gradients
+    over_parts: str = ""  # what it means for replicas of several parts, where that is not plain
+    one_rate: str = ""  # why its rate can follow no schedule
+    one_scale: str = ""  # why its gradients cannot be scaled (precision=fp16)
+    unaveraged: str = ""  # why no average of its weights is kept
+    averages: Averages | None = None  # what an average is kept of; None: of the consensus, where weights agree
+    may_begin_anew: bool = False  # all that training made is in weights and `state_dict`, and may be set back in a run
+    hooked: bool = True  # hooks of the parameters see the gradients of a backward pass
+    shows_mean: bool = False  # at `clip_gradients` gradients are the mean of all replicas, before it a replica's own
+
+
 class Sync(ABC):
     """How replicas agree. `comm` spans the replicas' workers that hold the same part, then the servers.
 
-    `servers`: for each part of the model. `synchronous`: replicas step together, so that all of them reach `consensus`
-    at the same step. `weights_agree`: replicas are bit-identical after every update. `state_agrees`: so is what
-    `state_dict` gives, so that replica 0 may save for all. `exact`: where weights agree, they are those of serial
-    training on all samples of a step. `serial_alone`: one replica alone is serial training, bit for bit. `survives`:
-    the others go on when a worker dies, as long as replica 0 and the servers live. `entrywise`: what an update makes of
-    an entry depends on that entry of the replicas alone. `experts`: what is evaluated is no consensus, but the models
-    of all replicas side by side, which `gathered` gives. They may be set by the constructor, from its knobs.
+    `servers`: how many there are for each part of the model.
     """
 
+    traits = SyncTraits()
     servers: int = 0
     period: int = 1  # steps from one exchange of replicas to the next; the last one may be missing
-    max_parts: int | None = None  # that a replica may have; None for any number
-    whole_rows: Literal["", "aggregate", "attack"] = ""  # so that it is 1: what looks at a replica's gradient whole
-    over_parts: str = ""  # what it means for replicas of several parts, where that is not plain
-    synchronous: bool = True
-    steps_on_workers: bool = True  # workers hold optimizer state, not servers alone
-    weights_agree: bool = True
-    state_agrees: bool = True
-    exact: bool = True
-    serial_alone: bool = True
-    survives: bool = False
-    entrywise: bool = True
-    experts: bool = False
     trial: Trial = Trial()
-    server_stops: bool = False  # a run that is told to stop ends before a round, and the servers say before which
-    stops_before: Callable[[int], bool] | None = None  # asked there of each round but the first; the engine sets it
     took_step: bool = True  # the last step's samples trained the model; False where its gradient came too late
     made_at: float = -inf  # on the fabric's clock; where others' clocks make it: see `consensus`
-    steps_per_epoch: int = 1  # of the partition; the engine sets it before `prepare`
-    shares_of_samples: Sequence[float] | None = None  # by replica; None: as many each; the engine sets it likewise
-    backward_passes: int = 1  # of a step; the engine sets it before `memory` and `cost`
     clip: "Clip | None" = None  # of gradients; None where this mode has no use for it
     privacy: "Privacy | None" = None  # None where this mode has no use for it
-    counted: "Counted | None" = None  # where a replica is several workers, and `clip` measures; the engine sets it
-    rate: Rate = CONSTANT  # how the optimizer's goes over the run; the engine sets it before `prepare`
-    may_begin_anew: bool = False  # all that training made is in weights and `state_dict`, and may be set back in a run
-    one_rate: str = ""  # why its rate can follow no schedule, and what to choose for that; "" where it can
-    steps_together: bool = False  # replicas step with one gradient: if it overflows on one of them, none does
-    one_scale: str = ""  # why its gradients cannot be scaled (precision=fp16), and what to choose; "" where they can
-    scaled: bool = False  # they are, and `skip` may be called; the engine sets it before `prepare`
-    hooked: bool = True  # hooks of the parameters see the gradients of a backward pass
-    averages: Averages | None = None  # see `Averages`; None: the consensus, where weights agree or it is asynchronous
-    unaveraged: str = ""  # why no average of its weights is kept; "" where `averages` says how
-    shows_mean: bool = False  # before `update` gradients are a replica's own, at `clip_gradients` the mean of all
-    before_step: Callable[[], None] | None = None  # called with that mean, before it is clipped; the engine sets it
-    centres: Tensor | None = (
-        None  # [replicas, ...] of the samples of each, where they are `experts`; the engine sets it
-    )
+    setting: Setting = Setting()
     parameters: dict[str, nn.Parameter]
     optimizer: Optimizer
     comm: Comm
 
+    def configure(self, setting: Setting) -> None:
+        """Takes over what the run tells; called again when more is known (`Setting` says when)."""
+        self.setting = setting
+
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Refuse an optimizer that this mode cannot step with; its parameters may be on the meta device.
-
-        Raises `LayoutError`.
-        """
-
-    def check_model(self, parts: Sequence[Sequence[Tensor]]) -> None:
-        """Refuse knobs of which nothing in the model can make use. `parts`: what is trained of each part of a replica.
 
         Raises `LayoutError`.
         """
@@ -133,7 +127,7 @@ class Sync(ABC):
     def at_rate(self, factor: float) -> Iterator[None]:
         """The step that is made within it, from `begin` to `update`, has `factor` times the optimizer's rate.
 
-        A server is in no step of the loop's: what it steps with, it scales itself, by `rate`.
+        A server is in no step of the loop's: what it steps with, it scales itself, by the `rate` of its setting.
         """
         with scaled([self.optimizer], factor):
             yield
@@ -150,11 +144,11 @@ class Sync(ABC):
 
         Called once a step, on all workers of a replica. Raises `LayoutError`, or `NotFiniteError`.
         """
-        if self.before_step is not None:
-            self.before_step()
+        if self.setting.before_step is not None:
+            self.setting.before_step()
         if self.clip is not None and self.clip.clips:
             gradients = {name: each.grad for name, each in self.parameters.items() if each.grad is not None}
-            self.clip.apply(gradients, self.comm.board.rank, self.counted)
+            self.clip.apply(gradients, self.comm.board.rank, self.setting.counted)
 
     @abstractmethod
     def update(self) -> None:
@@ -173,22 +167,9 @@ class Sync(ABC):
         for parameter in self.parameters.values():
             parameter.grad = None
 
-    def may_help(self) -> str:
-        """What to try where a loss, or weights, are no longer finite; the end of a sentence."""
-        return SMALLER_RATE
-
-    def prune(self, gone: Mapping[str, Tensor]) -> None:
-        """Of parameters by name, True where weights, and their gradients, are 0 from now on, alike on all replicas.
-
-        Called between steps, and after `load_state_dict`, where it `may_begin_anew`.
-        """
-
     def serve(self) -> None:
         """A server worker's whole life."""
         raise AssertionError(f"{type(self).__name__} has no servers")
-
-    def is_through(self, steps: int) -> None:
-        """This worker takes no more of the run's `steps`. Raises `StoppedBefore` where the run ended before them."""
 
     def drain(self) -> None:
         """The last step is over on this worker: hand over what the others can use, before anybody is waited for."""
@@ -207,12 +188,6 @@ class Sync(ABC):
         sent were made, if that may be later than replica 0's own clock.
         """
         return {name: parameter.detach() for name, parameter in self.parameters.items()}
-
-    def gathered(self, state: dict[str, Tensor]) -> dict[str, Tensor] | None:
-        """Where replicas are `experts`: of this replica's whole state the state of what is evaluated, on replica 0;
-        None elsewhere. Called on every replica, of one worker, where `consensus` is.
-        """
-        raise AssertionError(f"{type(self).__name__} has no experts")
 
     def gradients(self) -> dict[str, Tensor] | None:
         """What the last update stepped with, of this part's parameters by name; zeros for one that had no gradient.

@@ -21,7 +21,7 @@ from ...compat.storages import unseen_writes
 from ..core.batch import Batch
 from ..core.cost import Cost, World, payload
 from ..core.state import State
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures, Sync, SyncTraits
 from ..schedules import scaled
 from ..sync.bsp import BSP
 
@@ -29,12 +29,13 @@ from ..sync.bsp import BSP
 class Updates(Sync):
     """BSP, once for each batch, at a time of the schedule's."""
 
-    exact = serial_alone = False  # gradients are of older weights
-    one_scale = (
-        "a schedule without a flush steps while other batches are under way, whose gradients have the scale of before; "
-        "choose precision=bf16, or a schedule with a flush such as strategy.schedule=1f1b"
+    traits = SyncTraits(
+        exact=False,  # gradients are of older weights
+        serial_alone=False,
+        one_scale="a schedule without a flush steps while other batches are under way, whose gradients have the scale "
+        "of before; choose precision=bf16, or a schedule with a flush such as strategy.schedule=1f1b",
+        unaveraged="has stages of different steps after each step",
     )
-    unaveraged = "has stages of different steps after each step"
 
     def __init__(self) -> None:
         self._bsp = BSP()

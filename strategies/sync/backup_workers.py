@@ -35,6 +35,7 @@ b/(N+b) of all machines, and save what waiting for the b slowest takes.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import IntEnum
 from typing import Annotated
 
@@ -58,7 +59,7 @@ from ..core.batch import Batch
 from ..core.cost import Cost, Memory, World, payload
 from ..core.errors import LayoutError
 from ..core.state import State, recv_state
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures, Sync, SyncTraits
 from ..core.trial import Trial
 from ..schedules import scaled
 
@@ -80,10 +81,12 @@ class BackupWorkers(Sync):
 
     trial = Trial(alone={"backups": 0})
     servers = 1
-    synchronous = False
-    weights_agree = False
-    steps_on_workers = False
-    max_parts = 1  # the parts of one replica could be given different versions
+    traits = SyncTraits(
+        synchronous=False,
+        weights_agree=False,
+        steps_on_workers=False,
+        max_parts=1,  # the parts of one replica could be given different versions
+    )
 
     def __init__(
         self, backups: Annotated[int, Ge(0)] = 1, compress: Compressor | None = None, clip: Clip | None = None
@@ -92,9 +95,12 @@ class BackupWorkers(Sync):
         `clip`: of a gradient before it is pushed; None for none.
         """
         self.backups, self.compress, self.clip = backups, compress or Dense(), clip
-        self.survives = backups > 0
-        self.exact = self.compress.lossless and (clip is None or not clip.clips)
-        self.entrywise = self.compress.entrywise
+        self.traits = replace(
+            self.traits,
+            survives=backups > 0,
+            exact=self.compress.traits.lossless and (clip is None or not clip.clips),
+            entrywise=self.compress.traits.entrywise,
+        )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         self.compress.check_optimizer(optimizer)
@@ -169,7 +175,7 @@ class BackupWorkers(Sync):
     def serve(self) -> None:
         for parameter, gradient in zip(self._params, self._gradients, strict=True):
             parameter.grad = gradient
-        self._serving = serving = Serving(self.comm, self._replicas, self.survives)
+        self._serving = serving = Serving(self.comm, self._replicas, self.traits.survives)
         self._without: set[int] = set()  # who have none for this version
         self._sum = RankOrderedSum(self._gradient)
         self._waiting: list[int] = []  # for the next version
@@ -217,7 +223,7 @@ class BackupWorkers(Sync):
             total = self._sum.close()
             if (made := self._channel.finish("gradient", total)) is not total:
                 total.copy_(made)
-            with scaled([self.optimizer], self.rate.factor(self._version)):  # versions are steps
+            with scaled([self.optimizer], self.setting.rate.factor(self._version)):  # versions are steps
                 self.optimizer.step()
             self.made_at = self.comm.now()
         self._sum.clear()
@@ -282,7 +288,7 @@ class BackupWorkers(Sync):
         size = payload(parameters)
         pushed, kept = stated([parameters], self.compress, world)
         varies = self.compress.varies(world.steps)
-        if self.backups and (world.busy or not self.compress.steady):
+        if self.backups and (world.busy or not self.compress.traits.steady):
             varies = varies or "sync.backups: which steps a worker leaves out, as it is late, is known once it is"
         return Cost(
             worker={"send": pushed + HEADER},

@@ -35,6 +35,7 @@ the time of a backward pass. `bsp_naive` shows what buckets and overlap are wort
 
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -65,7 +66,7 @@ from ..core.clip import NORM
 from ..core.cost import Cost, Memory, World, payload
 from ..core.errors import LayoutError
 from ..core.state import State
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures, Sync, SyncTraits
 
 SHARE = 8  # bytes: a float64, or an int64
 
@@ -73,9 +74,7 @@ SHARE = 8  # bytes: a float64, or an int64
 class NaiveBSP(Sync):
     """One blocking all-reduce for each parameter after backward."""
 
-    steps_together = True
-    shows_mean = True
-    may_begin_anew = True
+    traits = SyncTraits(steps_together=True, shows_mean=True, may_begin_anew=True)
 
     def __init__(
         self, collective: Collective | None = None, clip: Clip | None = None, privacy: Privacy | None = None
@@ -119,8 +118,7 @@ class NaiveBSP(Sync):
 class BSP(Sync):
     """Algorithm 1: buckets are all-reduced in order while backward goes on."""
 
-    steps_together = True
-    may_begin_anew = True
+    traits = SyncTraits(steps_together=True, may_begin_anew=True)
 
     def __init__(
         self,
@@ -147,18 +145,22 @@ class BSP(Sync):
         self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
         self.privacy = of_samples(privacy)
         check_adds_up(self.compress, self.collective)
-        self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
         self.joining = Joining(aggregate, attack)
-        self.exact = self.compress.lossless and self.joining.plain
-        self.shows_mean = shard == "none" and isinstance(self.compress, Dense) and self.joining.plain
+        self.traits = replace(
+            self.traits,
+            state_agrees=not self.compress.keeps,
+            entrywise=self.compress.traits.entrywise,
+            exact=self.compress.traits.lossless and self.joining.plain,
+            shows_mean=shard == "none" and isinstance(self.compress, Dense) and self.joining.plain,
+            whole_rows=self.joining.whole_rows,
+            max_parts=1 if self.joining.whole_rows else None,
+        )
         if not self.joining.plain:
             self.capacity = self.first = sys.maxsize  # one bucket: a rule, and who lies, sees a gradient whole
-        self.whole_rows = self.joining.whole_rows
-        if self.whole_rows:
-            self.max_parts = 1
         self.joining.check_exchange(self.compress, self.collective)
         if self.privacy is not None and not (self.joining.plain and isinstance(self.compress, Dense)):
-            by = "compress" if self.joining.plain else "attack" if self.joining.aggregate.streaming else "aggregate"
+            streaming = self.joining.aggregate.traits.streaming
+            by = "compress" if self.joining.plain else "attack" if streaming else "aggregate"
             raise LayoutError(
                 f"privacy, {by}: each replica adds its share of the noise, which hides a sample in the sum of all "
                 "gradients and in nothing else that is made of them; choose compress=none, aggregate=mean and "
@@ -198,7 +200,7 @@ class BSP(Sync):
         self._reducer: Reducer[Any] | None = None
         self._rows: Tensor | None = None  # [replicas, entries], where they must all be there
         # what is compressed is never sent in vain: error feedback would keep of an overflow what it left out
-        self._waits = self.scaled and not isinstance(self.compress, Dense)
+        self._waits = self.setting.scaled and not isinstance(self.compress, Dense)
         if comm.size == 1:
             return
         if self.shard == "none":
@@ -299,10 +301,10 @@ class BSP(Sync):
             return
         names = list(self.parameters)
         pieces = {names[i]: gradient for i, gradient in self._shards.gradients().items()}
-        self.clip.apply(pieces, self.comm.board.rank, self.counted, Shared(self.comm))
+        self.clip.apply(pieces, self.comm.board.rank, self.setting.counted, Shared(self.comm))
 
     def prune(self, gone: Mapping[str, Tensor]) -> None:
-        if not self.compress.of_kept or self.comm.size == 1:
+        if not self.compress.traits.of_kept or self.comm.size == 1:
             return
         pruned = {id(self.parameters[name]): each for name, each in gone.items()}
         kept: dict[str, Tensor] = {}
@@ -339,7 +341,7 @@ class BSP(Sync):
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
         if self.shard == "none" or replicas == 1:
             return held
-        return self._layout(parameters, replicas).memory(held, parameters, self.backward_passes)
+        return self._layout(parameters, replicas).memory(held, parameters, self.setting.backward_passes)
 
     def measured(self, held: Memory) -> Memory:
         if self._shards is None or self._reducer is None:

@@ -54,17 +54,19 @@ from ..core.batch import Batch
 from ..core.cost import Cost, World
 from ..core.errors import LayoutError
 from ..core.state import State
-from ..core.sync import Sync
+from ..core.sync import Sync, SyncTraits
 
 
 class Dion(Sync):
     """Replicas step together and agree."""
 
-    exact = False  # serial training has the run's optimizer
-    serial_alone = False
-    state_agrees = False
-    steps_together = True
-    entrywise = False
+    traits = SyncTraits(
+        exact=False,  # serial training has the run's optimizer
+        serial_alone=False,
+        state_agrees=False,
+        steps_together=True,
+        entrywise=False,
+    )
 
     def __init__(
         self,

@@ -42,6 +42,7 @@ steps.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 from annotated_types import Ge
@@ -63,15 +64,13 @@ from ...exchange.stepping import Stepping
 from ..core.batch import Batch
 from ..core.cost import Cost, Memory, World, payload
 from ..core.state import State
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures, Sync, SyncTraits
 
 
 class Downpour(Sync):
     """Workers and, for each part of the model, one or several servers."""
 
-    synchronous = False
-    weights_agree = False
-    survives = True
+    traits = SyncTraits(synchronous=False, weights_agree=False, survives=True)
 
     def __init__(
         self,
@@ -93,16 +92,20 @@ class Downpour(Sync):
         """
         self.n_push, self.n_fetch, self.servers, self.lock = push, fetch, servers, lock
         self.takes_share = rate == "share"
-        self.steps_on_workers = fetch > 1
         self.compress = compress or Dense()
-        self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
         self.joining = Joining(aggregate, attack, of="pushes")
         self.joining.check_one_at_a_time()
         self.joining.check_pieces(servers)
-        self.max_parts = 1 if self.joining.whole_rows else None
         self.clip = clip
-        self.exact = self.compress.lossless and self.joining.plain and (clip is None or not clip.clips)
-        self.serial_alone = push == 1  # what is kept back is not stepped with yet
+        self.traits = replace(
+            self.traits,
+            steps_on_workers=fetch > 1,
+            state_agrees=not self.compress.keeps,
+            entrywise=self.compress.traits.entrywise,
+            max_parts=1 if self.joining.whole_rows else None,
+            exact=self.compress.traits.lossless and self.joining.plain and (clip is None or not clip.clips),
+            serial_alone=push == 1,  # what is kept back is not stepped with yet
+        )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         self.compress.check_optimizer(optimizer)
@@ -114,9 +117,9 @@ class Downpour(Sync):
         self._among_servers = None if self.lock else comm.split(0 if self._serves else None)
         shards = self._shards_of(list(parameters.values()))
         if self._serves:
-            serving = Serving(comm, self._workers, self.survives)
+            serving = Serving(comm, self._workers, self.traits.survives)
             shard = shards[self._number] if self.lock else shards[0]
-            self._server = Stepping(shard, optimizer, serving, self.compress, None, "asp", self.rate)
+            self._server = Stepping(shard, optimizer, serving, self.compress, None, "asp", self.setting.rate)
             self._server.remember(self.joining)
             self._dropped = 0
             if self._among_servers is not None:
@@ -200,7 +203,7 @@ class Downpour(Sync):
 
     def _admits(self, worker: int) -> bool:
         """What this worker pushed counts, as the rule will have it."""
-        if not self.joining.aggregate.one_by_one:
+        if not self.joining.aggregate.traits.one_by_one:
             return True
         gradient = self._server.gradient
         admitted = self.joining.aggregate.admitted(gradient, worker)
@@ -228,7 +231,7 @@ class Downpour(Sync):
     def report(self) -> Measures:
         if not self._serves:
             return {}
-        dropped: Measures = {"dropped": self._dropped} if self.joining.aggregate.one_by_one else {}
+        dropped: Measures = {"dropped": self._dropped} if self.joining.aggregate.traits.one_by_one else {}
         return {**self._server.report(), **dropped}
 
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:

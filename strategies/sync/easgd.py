@@ -23,6 +23,7 @@ replicas apart, where sync=local_sgd makes them alike.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -43,15 +44,17 @@ from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import Cost, World, payload
 from ..core.state import State
-from ..core.sync import Sync
+from ..core.sync import Sync, SyncTraits
 
 
 class EASGD(Sync):
     """Synchronous: all replicas exchange with the centre together; each has a copy of it."""
 
-    weights_agree = False
-    averages = "consensus"  # the centre, of which all have a copy
-    serial_alone = False  # the centre pulls a lone replica, too
+    traits = SyncTraits(
+        weights_agree=False,
+        averages="consensus",  # the centre, of which all have a copy
+        serial_alone=False,  # the centre pulls a lone replica, too
+    )
 
     def __init__(
         self,
@@ -69,7 +72,7 @@ class EASGD(Sync):
         self.compress, self.collective = compress or Dense(), collective or Fabric()
         check_adds_up(self.compress, self.collective)
         check_differences(self.compress)
-        self.entrywise = self.compress.entrywise
+        self.traits = replace(self.traits, entrywise=self.compress.traits.entrywise)
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         check_springs(optimizer, self.rho, self.nesterov)

@@ -19,6 +19,7 @@ nobody waits for another. `easgd_momentum` adds Nesterov momentum, which the pap
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import IntEnum
 from typing import Annotated
 
@@ -36,7 +37,7 @@ from ...exchange.springs import Replica, check_springs
 from ...exchange.start_alike import start_alike
 from ..core.cost import Cost, Memory, World, payload
 from ..core.state import State
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures, Sync, SyncTraits
 
 REQUEST = 8  # bytes
 
@@ -52,10 +53,12 @@ class AsyncEASGD(Sync):
     """Each replica exchanges at its own pace with a server that has the centre."""
 
     servers = 1
-    synchronous = False
-    weights_agree = False
-    serial_alone = False  # the centre pulls a lone replica, too
-    survives = True
+    traits = SyncTraits(
+        synchronous=False,
+        weights_agree=False,
+        serial_alone=False,  # the centre pulls a lone replica, too
+        survives=True,
+    )
 
     def __init__(
         self,
@@ -67,9 +70,10 @@ class AsyncEASGD(Sync):
         """`clip`: of a replica's own gradient; None for none."""
         self.rho, self.period, self.nesterov, self.clip = rho, period, nesterov, clip
         if rho is not None:
-            self.one_rate = (
-                f"sync.rho={rho:g} is taken times the rate on a replica and on the server, which is in no step of the "
-                "schedule's; choose sync.rho=null, or sync=easgd"
+            self.traits = replace(
+                self.traits,
+                one_rate=f"sync.rho={rho:g} is taken times the rate on a replica and on the server, which is in no "
+                "step of the schedule's; choose sync.rho=null, or sync=easgd",
             )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
@@ -119,7 +123,7 @@ class AsyncEASGD(Sync):
     # -- the server
 
     def serve(self) -> None:
-        self._serving = serving = Serving(self.comm, self._server, self.survives)
+        self._serving = serving = Serving(self.comm, self._server, self.traits.survives)
         self._version, self._seen = 0, [0] * self._server  # exchanges so far; and when a replica had its last one
         while serving.going:
             serving.hear(self._listen)

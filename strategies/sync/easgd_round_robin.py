@@ -34,7 +34,7 @@ from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import Cost, World, payload
 from ..core.state import State
-from ..core.sync import Sync
+from ..core.sync import Sync, SyncTraits
 from ..core.trial import Trial
 
 
@@ -42,9 +42,11 @@ class RoundRobinEASGD(Sync):
     """One replica exchanges with the centre at a time; the centre goes round with the turn."""
 
     trial = Trial(of_64={"optimizer.lr": 0.01})  # who meets the centre once in 64 steps goes far
-    weights_agree = False
-    unaveraged = "has its centre where it was last, and would have to send it around after each step"
-    serial_alone = False  # the centre pulls a lone replica, too
+    traits = SyncTraits(
+        weights_agree=False,
+        unaveraged="has its centre where it was last, and would have to send it around after each step",
+        serial_alone=False,  # the centre pulls a lone replica, too
+    )
 
     def __init__(
         self,

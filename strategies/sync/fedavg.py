@@ -98,18 +98,20 @@ from ...exchange.serving import recv_dated
 from ..core.batch import Batch
 from ..core.cost import Cost, Memory, World, payload
 from ..core.state import State, recv_state
-from ..core.sync import Measures, StoppedBefore, Sync
+from ..core.sync import Measures, StoppedBefore, Sync, SyncTraits
 
 
 class FedAvg(Sync):
     """Clients that train for a whole round between two messages, one server for each part of the model."""
 
     servers = 1
-    synchronous = False
-    weights_agree = False
-    unaveraged = "has its weights on the server, which would have to be asked for them after each step"
-    survives = True
-    server_stops = True
+    traits = SyncTraits(
+        synchronous=False,
+        weights_agree=False,
+        unaveraged="has its weights on the server, which would have to be asked for them after each step",
+        survives=True,
+        server_stops=True,
+    )
 
     def __init__(
         self,
@@ -142,9 +144,10 @@ class FedAvg(Sync):
         self.joining, self.clip = Joining(aggregate, attack, of="ways"), clip
         self.client.check(self.joining)
         self.privacy = hides = of_clients(privacy)
-        self.whole_rows = self.joining.whole_rows
-        if self.privacy is not None or self.whole_rows:
-            self.max_parts = 1
+        whole = self.privacy is not None or self.joining.whole_rows
+        self.traits = replace(
+            self.traits, whole_rows=self.joining.whole_rows, max_parts=1 if whole else self.traits.max_parts
+        )
         self.compress = compress or Dense()
         check_differences(self.compress)
         self.epochs, self.momentum, self.clients = epochs, momentum, clients
@@ -154,8 +157,10 @@ class FedAvg(Sync):
         check_hidden(hides, sums, *with_all)
         if clients is not None:
             check_in_turn(clients, momentum, hides, sums, *with_all)
-            self.one_rate = (
-                f"with sync.clients={clients} a client's steps are made at different times of a run, and have one rate"
+            self.traits = replace(
+                self.traits,
+                one_rate=f"with sync.clients={clients} a client's steps are made at different times of a run, and have "
+                "one rate",
             )
         rules = Rules(self.server, self.client, self.joining, hides)
         self._deliveries = OpenDeliveries(rules, self.compress) if sums is None else SecureDeliveries(rules, sums)
@@ -167,8 +172,8 @@ class FedAvg(Sync):
         super().prepare(parameters, optimizer, comm)
         self._weights, params = flatten(parameters.values(), "fedavg"), list(parameters.values())  # w, or w_k
         self._server = k = comm.size - 1
-        shares = tuple(self.shares_of_samples or (1 / k,) * k)  # n_k / n by client
-        self._rounds = Rounds(self.participation, shares, self.epochs * self.steps_per_epoch)
+        shares = tuple(self.setting.shares_of_samples or (1 / k,) * k)  # n_k / n by client
+        self._rounds = Rounds(self.participation, shares, self.epochs * self.setting.steps_per_epoch)
         if (in_turn := self.shares(k)) is not None:  # each worker has some of the clients of each round
             self._rounds = replace(self._rounds, participation=replace(self.participation, fraction=1.0))
         self.client.prepare(self._weights, params, shares)
@@ -179,11 +184,11 @@ class FedAvg(Sync):
         self._evaluated: Tensor | None = None  # on replica 0, the server's weights ...
         self._evaluated_round = -1  # ... that this round starts from
         if comm.rank == self._server:
-            self._round_server = RoundServer(self._weights, self._deliveries, self._rounds, comm, self.survives)
+            self._round_server = RoundServer(self._weights, self._deliveries, self._rounds, comm, self.traits.survives)
         elif in_turn is None:
             self._own = OneClient(self._rounds, comm.rank)
         else:
-            self._own = InTurn(in_turn, comm.rank, self.steps_per_epoch, self._weights)
+            self._own = InTurn(in_turn, comm.rank, self.setting.steps_per_epoch, self._weights)
 
     # -- a client: ClientUpdate
 
@@ -290,7 +295,7 @@ class FedAvg(Sync):
     # -- the server: see exchange/round_server.py
 
     def serve(self) -> None:
-        self._round_server.serve(self.stops_before)
+        self._round_server.serve(self.setting.stops_before)
         self.made_at = self._round_server.made_at
 
     # -- who takes part

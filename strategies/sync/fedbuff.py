@@ -62,7 +62,7 @@ from ..core.batch import Batch
 from ..core.cost import Cost, Memory, World, payload
 from ..core.errors import LayoutError
 from ..core.state import State, recv_state
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures, Sync, SyncTraits
 
 HEADER = 16  # bytes: a message, a number of samples
 
@@ -81,11 +81,13 @@ class FedBuff(Sync):
     """Clients that train for a whole round between two messages, and a server that waits for none of them."""
 
     servers = 1
-    synchronous = False
-    weights_agree = False
-    serial_alone = False  # w + (y - w) is y but for rounding
-    survives = True
-    unaveraged = "has its weights on the server, which would have to be asked for them after each step"
+    traits = SyncTraits(
+        synchronous=False,
+        weights_agree=False,
+        serial_alone=False,  # w + (y - w) is y but for rounding
+        survives=True,
+        unaveraged="has its weights on the server, which would have to be asked for them after each step",
+    )
 
     def __init__(
         self,
@@ -140,7 +142,7 @@ class FedBuff(Sync):
     # -- a client
 
     def next_step(self, step: int) -> int:
-        self._ends_round = (step + 1) % (self.steps or self.epochs * self.steps_per_epoch) == 0
+        self._ends_round = (step + 1) % (self.steps or self.epochs * self.setting.steps_per_epoch) == 0
         return step
 
     def begin(self, batch: Batch) -> None:
@@ -191,7 +193,7 @@ class FedBuff(Sync):
     # -- the server
 
     def serve(self) -> None:
-        self._serving = serving = Serving(self.comm, self._clients, self.survives)
+        self._serving = serving = Serving(self.comm, self._clients, self.traits.survives)
         while serving.going:
             serving.hear(self._listen)
         self._step()

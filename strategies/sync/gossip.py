@@ -51,6 +51,7 @@ to neighbours on a ring, which suits its wires; `gossip_matching` needs pairs al
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal
 
@@ -74,7 +75,7 @@ from ..core.batch import Batch
 from ..core.cost import Cost, World, payload
 from ..core.errors import LayoutError
 from ..core.state import State
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures, Sync, SyncTraits
 
 STAYS = ("ring", "exponential")  # topologies whose neighbours stay the same
 
@@ -82,9 +83,7 @@ STAYS = ("ring", "exponential")  # topologies whose neighbours stay the same
 class Gossip(Sync):
     """Replicas step together and differ."""
 
-    weights_agree = False
-    averages = "own"
-    survives = True
+    traits = SyncTraits(weights_agree=False, averages="own", survives=True)
 
     def __init__(
         self,
@@ -107,12 +106,14 @@ class Gossip(Sync):
         self.period, self.seed, self.consensus_step = period, seed, consensus_step
         self.compress, self.clip = compress or Dense(), clip
         check_differences(self.compress)
-        self.entrywise = self.compress.entrywise
+        self.traits = replace(self.traits, entrywise=self.compress.traits.entrywise)
         self.joining = Joining(aggregate, attack, of="neighbours")
         if self.joining.whole_rows:
-            self.max_parts = 1
+            self.traits = replace(self.traits, max_parts=1)
         if not self.joining.plain:
-            self.unaveraged = "joins weights of neighbours, of which some lie or a rule makes what it will"
+            self.traits = replace(
+                self.traits, unaveraged="joins weights of neighbours, of which some lie or a rule makes what it will"
+            )
             if not isinstance(self.compress, Dense):
                 by = "attack" if self.joining.streaming else "aggregate"
                 raise LayoutError(

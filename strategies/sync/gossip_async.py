@@ -56,7 +56,7 @@ from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
 from ..core.batch import Batch
 from ..core.cost import Cost, World, payload
 from ..core.state import State
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures, Sync, SyncTraits
 
 HEADER = 24  # bytes: float64 message, steps that the sender has done, w
 
@@ -72,10 +72,12 @@ class Message(IntEnum):
 class AsyncGossip(Sync):
     """Replicas go at their own pace, without a server."""
 
-    synchronous = False
-    weights_agree = False
-    unaveraged = "joins the weights of all when training is over, and no average of them is known before"
-    survives = True
+    traits = SyncTraits(
+        synchronous=False,
+        weights_agree=False,
+        unaveraged="joins the weights of all when training is over, and no average of them is known before",
+        survives=True,
+    )
 
     def __init__(
         self,

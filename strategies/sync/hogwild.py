@@ -39,6 +39,7 @@ Use it on one host, for models whose gradients are sparse, so that workers seldo
 from collections import Counter
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -54,7 +55,7 @@ from ...exchange.survivors import isend_to, recv_from, wait_for
 from ..core.batch import Batch
 from ..core.cost import Cost, World
 from ..core.errors import LayoutError
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures, Sync, SyncTraits
 from ..core.trial import Trial
 
 
@@ -62,11 +63,12 @@ class Hogwild(Sync):
     """Replicas at their own pace, on the same weights."""
 
     trial = Trial(of_64={"optimizer.lr": 0.002})  # each of 64 writers steps in full
-    synchronous = False
-    weights_agree = False
-    survives = True
-    over_parts = (
-        "the replicas of each stage share that stage's weights in memory; a step may see the stages at different times"
+    traits = SyncTraits(
+        synchronous=False,
+        weights_agree=False,
+        survives=True,
+        over_parts="the replicas of each stage share that stage's weights in memory; a step may see the stages at "
+        "different times",
     )
 
     def __init__(self, lock: Literal["none", "update", "step"] = "none", clip: Clip | None = None) -> None:
@@ -74,7 +76,9 @@ class Hogwild(Sync):
         for none.
         """
         self.lock, self.clip = lock, clip
-        self.max_parts = 1 if lock == "step" else None  # parts wait for each other within a step
+        self.traits = replace(
+            self.traits, max_parts=1 if lock == "step" else None
+        )  # parts wait for each other within a step
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         """Raises `LayoutError` where no memory can be shared."""

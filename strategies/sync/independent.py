@@ -34,7 +34,7 @@ from ...exchange.survivors import mean_of_living
 from ..core.batch import Batch
 from ..core.cost import Cost, World
 from ..core.state import State
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures, Sync, SyncTraits
 from ..core.trial import Trial
 
 
@@ -42,10 +42,12 @@ class Independent(Sync):
     """Replicas at their own pace, that meet at the end."""
 
     trial = Trial(of_64={"optimizer.lr": 0.01})  # the mean of models that went far apart is a poor one
-    synchronous = False
-    weights_agree = False
-    unaveraged = "joins the weights of all when training is over, and no average of them is known before"
-    survives = True
+    traits = SyncTraits(
+        synchronous=False,
+        weights_agree=False,
+        unaveraged="joins the weights of all when training is over, and no average of them is known before",
+        survives=True,
+    )
 
     def __init__(self, clip: Clip | None = None) -> None:
         """`clip`: of a replica's own gradient; None for none."""

@@ -49,6 +49,7 @@ workers are far apart, in other data centres, and exchange every hundred steps o
 
 import copy
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -74,15 +75,14 @@ from ..core.batch import Batch
 from ..core.cost import Cost, World, payload
 from ..core.errors import LayoutError
 from ..core.state import State
-from ..core.sync import Sync
+from ..core.sync import Sync, SyncTraits
 from .bsp import BSP, SHARE
 
 
 class LocalSGD(Sync):
     """Replicas step together and differ between rounds."""
 
-    weights_agree = False
-    averages = "own"
+    traits = SyncTraits(weights_agree=False, averages="own")
 
     def __init__(
         self,
@@ -103,15 +103,17 @@ class LocalSGD(Sync):
         none. Raises `LayoutError`.
         """
         self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
-        self.entrywise = self.compress.entrywise
+        self.traits = replace(self.traits, entrywise=self.compress.traits.entrywise)
         check_adds_up(self.compress, self.collective)
         check_differences(self.compress)
         self.joining = Joining(aggregate, attack, of="ways")
         self.joining.check_exchange(self.compress, self.collective)
         if self.joining.whole_rows:
-            self.max_parts = 1
+            self.traits = replace(self.traits, max_parts=1)
         if not self.joining.plain:
-            self.unaveraged = "joins the changes of replicas, of which some lie or a rule makes what it will"
+            self.traits = replace(
+                self.traits, unaveraged="joins the changes of replicas, of which some lie or a rule makes what it will"
+            )
             if average_state:
                 raise LayoutError(
                     f"sync.average_state={list(average_state)}: what an optimizer keeps is averaged as it is, that of "
@@ -135,10 +137,13 @@ class LocalSGD(Sync):
             )
         self.period, self.average_state, self.switch_step = period, list(average_state), switch_step
         self.outer_lr, self.outer_momentum = outer_lr, outer_momentum
-        self.serial_alone = outer_lr is None  # the outer optimizer steps on a lone replica, too
-        self.steps_together = switch_step > 0  # to begin with
+        self.traits = replace(
+            self.traits,
+            serial_alone=outer_lr is None,  # the outer optimizer steps on a lone replica, too
+            steps_together=switch_step > 0,  # to begin with
+        )
         if outer_lr is not None:
-            self.unaveraged = "knows what is evaluated only where an outer step is made"
+            self.traits = replace(self.traits, unaveraged="knows what is evaluated only where an outer step is made")
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -147,7 +152,7 @@ class LocalSGD(Sync):
         start_alike(parameters, comm)
         self._before_switch = BSP(collective=self.collective, clip=self.clip) if self.switch_step > 0 else None
         if self._before_switch is not None:
-            self._before_switch.counted, self._before_switch.scaled = self.counted, self.scaled
+            self._before_switch.configure(self.setting)
             self._before_switch.prepare(parameters, optimizer, comm)
         self._channel = Channel(self.compress, comm, {"way": vector_of(self._params)}, self.collective)
         whole = (isinstance(self.compress, Dense) and self.joining.plain) or comm.size == 1

@@ -51,16 +51,18 @@ from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
 from ...exchange.topology import neighbours, out_degree
 from ..core.cost import Cost, World, payload
 from ..core.state import State
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures, Sync, SyncTraits
 
 
 class NoLoCo(Sync):
     """Replicas step together and differ."""
 
-    weights_agree = False
-    averages = "own"
-    serial_alone = False  # the outer optimizer steps on a lone worker, too
-    survives = True
+    traits = SyncTraits(
+        weights_agree=False,
+        averages="own",
+        serial_alone=False,  # the outer optimizer steps on a lone worker, too
+        survives=True,
+    )
 
     def __init__(
         self,

@@ -47,7 +47,7 @@ from ..core.batch import Batch
 from ..core.cost import Cost, World, payload
 from ..core.errors import LayoutError
 from ..core.state import State
-from ..core.sync import Sync
+from ..core.sync import Sync, SyncTraits
 from ..core.trial import Trial
 from .bsp import BSP
 
@@ -55,10 +55,7 @@ from .bsp import BSP
 class OneBitAdam(Sync):
     """Replicas step together and agree."""
 
-    exact = False
-    state_agrees = False
-    steps_together = True
-    entrywise = False
+    traits = SyncTraits(exact=False, state_agrees=False, steps_together=True, entrywise=False)
     trial = Trial(optimizer={"optimizer": "adam", "optimizer.lr": 0.005})
 
     def __init__(
@@ -85,7 +82,7 @@ class OneBitAdam(Sync):
         self._params = list(parameters.values())
         check_one_dtype(self._params, "onebit_adam")
         self._bsp = BSP(collective=self.collective)
-        self._bsp.scaled = self.scaled
+        self._bsp.configure(self.setting)
         self._bsp.prepare(parameters, optimizer, comm)
         self._channel = Channel(self._rule, comm, {"momentum": vector_of(self._params)})
         self._sent = self._params[0].new_empty(sum(x.numel() for x in self._params) if comm.size > 1 else 0)  # m_i

@@ -36,6 +36,7 @@ links than each other. One server's link carries what all workers send: sync=bsp
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 from annotated_types import Ge
@@ -59,14 +60,13 @@ from ..core.batch import Batch
 from ..core.cost import Cost, Memory, World, payload
 from ..core.errors import LayoutError
 from ..core.state import State
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures, Sync, SyncTraits
 
 
 class ParameterServer(Sync):
     """Workers and, for each part of the model, one or several servers."""
 
-    steps_on_workers = False
-    steps_together = True
+    traits = SyncTraits(steps_on_workers=False, steps_together=True)
 
     def __init__(
         self,
@@ -90,14 +90,18 @@ class ParameterServer(Sync):
                 raise LayoutError(
                     "sync.compress_answers=true: there is no compression; choose compress=bf16, or another"
                 )
-        self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
         self.joining = Joining(aggregate, attack)
         self.joining.check_lossless(self.compress)
         self.joining.check_pieces(servers)
-        self.whole_rows = self.joining.whole_rows
-        self.max_parts = 1 if self.whole_rows else None
         self.clip = clip
-        self.exact = self.compress.lossless and self.joining.plain and (clip is None or not clip.clips)
+        self.traits = replace(
+            self.traits,
+            state_agrees=not self.compress.keeps,
+            entrywise=self.compress.traits.entrywise,
+            whole_rows=self.joining.whole_rows,
+            max_parts=1 if self.joining.whole_rows else None,
+            exact=self.compress.traits.lossless and self.joining.plain and (clip is None or not clip.clips),
+        )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         self.compress.check_optimizer(optimizer)
@@ -109,10 +113,10 @@ class ParameterServer(Sync):
         shards = shards_of(list(parameters.values()), self.servers)
         servers = range(self._workers, comm.size)
         if self._serves:
-            serving = Serving(comm, self._workers, self.survives)
+            serving = Serving(comm, self._workers, self.traits.survives)
             shard = shards[comm.rank - self._workers]
             self._server = Stepping(
-                shard, optimizer, serving, self.compress, self.joining, "parameter_server", self.rate
+                shard, optimizer, serving, self.compress, self.joining, "parameter_server", self.setting.rate
             )
             if self.compress_answers:
                 self._server.compress_answers()

@@ -47,7 +47,7 @@ from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
 from ...exchange.topology import Topology, neighbours, out_degree
 from ..core.cost import Cost, World, payload
 from ..core.state import State
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures, Sync, SyncTraits
 
 WEIGHT = 8  # bytes of w
 
@@ -55,9 +55,9 @@ WEIGHT = 8  # bytes of w
 class PushSum(Sync):
     """Replicas step together and differ."""
 
-    weights_agree = False
-    unaveraged = "trains weights whose mean over workers is not what is evaluated"
-    survives = True
+    traits = SyncTraits(
+        weights_agree=False, unaveraged="trains weights whose mean over workers is not what is evaluated", survives=True
+    )
 
     def __init__(
         self,

@@ -39,7 +39,7 @@ from ...exchange.clip import Clip
 from ...exchange.survivors import isend_to, wait_for
 from ..core.cost import Cost, World
 from ..core.state import State, from_bytes, to_bytes
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures, Sync, SyncTraits
 from ..core.trial import Trial
 
 CENTRES, LIVING = "centres", "living"
@@ -50,11 +50,13 @@ class Routed(Sync):
     """Replicas train alone, and stay apart. Between two steps they meet where the run is evaluated or saved."""
 
     trial = Trial(beside={"partition": "clusters"}, accuracy_lost=0.03)  # each has seen a part of the samples
-    weights_agree = False
-    unaveraged = "evaluates the models of all replicas side by side, and keeps no average of any"
-    survives = True
-    experts = True
-    max_parts = 1
+    traits = SyncTraits(
+        weights_agree=False,
+        unaveraged="evaluates the models of all replicas side by side, and keeps no average of any",
+        survives=True,
+        experts=True,
+        max_parts=1,
+    )
 
     def __init__(self, clip: Clip | None = None) -> None:
         """`clip`: of a replica's own gradient; None for none."""
@@ -75,8 +77,8 @@ class Routed(Sync):
         for replica in range(1, self.comm.size):
             with suppress(PeerLostError):
                 experts[replica] = from_bytes(self.comm.recv_message(replica, len(message)).numpy().tobytes())
-        assert self.centres is not None, "the engine sets them"
-        return state_of_experts(experts, self.centres)
+        assert self.setting.centres is not None, "the engine sets them"
+        return state_of_experts(experts, self.setting.centres)
 
     def state_dict(self) -> State:
         return {**super().state_dict(), "expert": self.comm.rank}

@@ -41,15 +41,17 @@ from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.start_alike import start_alike
 from ..core.cost import Cost, World
 from ..core.state import State
-from ..core.sync import Sync
+from ..core.sync import Sync, SyncTraits
 
 
 class Sparta(Sync):
     """Replicas step together and differ."""
 
-    weights_agree = False
-    averages = "own"
-    entrywise = False  # which entries are drawn depends on all that a worker holds
+    traits = SyncTraits(
+        weights_agree=False,
+        averages="own",
+        entrywise=False,  # which entries are drawn depends on all that a worker holds
+    )
 
     def __init__(
         self,

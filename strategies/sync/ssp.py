@@ -43,7 +43,7 @@ does.
 
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import inf
 from typing import Annotated, Literal
 
@@ -68,7 +68,7 @@ from ...exchange.stepping import Stepping
 from ..core.batch import Batch
 from ..core.cost import Cost, Memory, World, payload
 from ..core.state import State
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures, Sync, SyncTraits
 
 
 @dataclass(frozen=True)
@@ -83,10 +83,7 @@ class Push:
 class SSP(Sync):
     """Workers and, for each part of the model, one or several servers."""
 
-    synchronous = False
-    weights_agree = False
-    steps_on_workers = False
-    survives = True
+    traits = SyncTraits(synchronous=False, weights_agree=False, steps_on_workers=False, survives=True)
 
     def __init__(
         self,
@@ -106,15 +103,19 @@ class SSP(Sync):
         self.bound = inf if staleness is None else staleness  # s
         self.takes_share, self.servers = rate == "share", servers
         self.compress = compress or Dense()
-        self.state_agrees, self.entrywise = not self.compress.keeps, self.compress.entrywise
         self.joining = Joining(aggregate, attack, of="clocks")
         if self.bound > 0:
             self.joining.check_one_at_a_time()
         self.joining.check_pieces(servers)
-        self.whole_rows = self.joining.whole_rows
-        self.max_parts = 1 if self.whole_rows else None
         self.clip = clip
-        self.exact = self.compress.lossless and self.joining.plain and (clip is None or not clip.clips)
+        self.traits = replace(
+            self.traits,
+            state_agrees=not self.compress.keeps,
+            entrywise=self.compress.traits.entrywise,
+            whole_rows=self.joining.whole_rows,
+            max_parts=1 if self.joining.whole_rows else None,
+            exact=self.compress.traits.lossless and self.joining.plain and (clip is None or not clip.clips),
+        )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         self.compress.check_optimizer(optimizer)
@@ -126,9 +127,9 @@ class SSP(Sync):
         shards = shards_of(list(parameters.values()), self.servers)
         servers = range(self._workers, comm.size)
         if self._serves:
-            serving = Serving(comm, self._workers, self.survives)
+            serving = Serving(comm, self._workers, self.traits.survives)
             shard, joining = shards[comm.rank - self._workers], self.joining if self.bound == 0 else None
-            self._server = Stepping(shard, optimizer, serving, self.compress, joining, "ssp", self.rate)
+            self._server = Stepping(shard, optimizer, serving, self.compress, joining, "ssp", self.setting.rate)
         else:
             self._worker = Pushing(shards, servers, self._workers, comm, self.compress, self.joining, "ssp")
 

@@ -35,7 +35,7 @@ turn, and are hidden behind the steps that follow.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -58,7 +58,7 @@ from ..core.batch import Batch
 from ..core.cost import Cost, World, payload
 from ..core.errors import LayoutError
 from ..core.state import State
-from ..core.sync import Sync
+from ..core.sync import Sync, SyncTraits
 
 Pattern = Literal["strided", "sequential"]
 
@@ -87,9 +87,11 @@ class Fragment:
 class StreamingDiLoCo(Sync):
     """Replicas step together and differ."""
 
-    weights_agree = False
-    unaveraged = "knows what is evaluated only where an outer step is made"
-    serial_alone = False  # the outer optimizer steps on a lone replica, too
+    traits = SyncTraits(
+        weights_agree=False,
+        unaveraged="knows what is evaluated only where an outer step is made",
+        serial_alone=False,  # the outer optimizer steps on a lone replica, too
+    )
 
     def __init__(
         self,
@@ -109,7 +111,7 @@ class StreamingDiLoCo(Sync):
         None for none. Raises `LayoutError`.
         """
         self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
-        self.entrywise = self.compress.entrywise
+        self.traits = replace(self.traits, entrywise=self.compress.traits.entrywise)
         check_adds_up(self.compress, self.collective)
         check_differences(self.compress)
         if fragments > period:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -297,7 +298,7 @@ def test_what_cannot_be_averaged_is_refused_by_name(how: list[str], says: str) -
 class Wandering(LocalUpdate):
     """A mode of a user's, whose replicas differ, and which says nothing of averages."""
 
-    weights_agree = False
+    traits = replace(LocalUpdate.traits, weights_agree=False)
 
 
 def test_a_mode_whose_replicas_differ_must_say_whose_weights_an_average_is_of() -> None:
@@ -308,7 +309,7 @@ def test_a_mode_whose_replicas_differ_must_say_whose_weights_an_average_is_of() 
         ConfigError, match=r"average=ema: 0 keep running statistics, which are made anew for torch's own"
     ):
         check_model(chosen, SWA(), LocalUpdate(), nn.Sequential(nn.InstanceNorm1d(3, track_running_stats=True)))
-    for sync in (LocalUpdate(), type("Mode", (Wandering,), {"averages": "own"})()):
+    for sync in (LocalUpdate(), type("Mode", (Wandering,), {"traits": replace(Wandering.traits, averages="own")})()):
         check(chosen, EMA(), strategy, sync)
     check(chosen, Trained(), strategy, Wandering())
 

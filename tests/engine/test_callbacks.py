@@ -285,7 +285,7 @@ def test_the_gradient_of_replicas_is_that_of_serial_training(run: Run) -> None:
     assert together.tolist() == pytest.approx(serial.tolist(), rel=1e-5)
 
 
-SYNCHRONOUS = [name for name, sync in SYNCS.items() if sync.synchronous]
+SYNCHRONOUS = [name for name, sync in SYNCS.items() if sync.traits.synchronous]
 
 
 @pytest.mark.dist
@@ -334,7 +334,7 @@ def test_stop_at_target_is_refused_where_nothing_is_evaluated_meanwhile(run: Run
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize("strategy", [name for name, each in STRATEGIES.items() if not each.needs_processes])
+@pytest.mark.parametrize("strategy", [name for name, each in STRATEGIES.items() if not each.traits.needs_processes])
 def test_callbacks_go_with_every_strategy_of_ours(strategy: str, run: Run) -> None:
     models: dict[str, Any] = {"domain": "cnn", "hybrid": {"hidden": [16] * 5}}
     base = {**VIRTUAL, "model": models.get(strategy, {"hidden": [32]})}

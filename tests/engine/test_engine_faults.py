@@ -91,7 +91,7 @@ def test_a_killed_server_is_named(train: Train, root: Path) -> None:
     assert str(error).startswith("server 2, after step ") and "SIGKILL" in str(error)
 
 
-@pytest.mark.parametrize("sync", [name for name, sync in SYNCS.items() if sync.survives])
+@pytest.mark.parametrize("sync", [name for name, sync in SYNCS.items() if sync.traits.survives])
 def test_the_others_go_on_when_a_worker_dies_and_say_so(
     train: Train, root: Path, sync: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
@@ -126,7 +126,7 @@ def test_the_expert_of_a_dead_worker_answers_no_more_and_begins_again_when_the_r
     assert any(tensor.any() for name, tensor in again.items() if name.startswith("experts.1."))
 
 
-@pytest.mark.parametrize("sync", [name for name, sync in SYNCS.items() if not sync.survives])
+@pytest.mark.parametrize("sync", [name for name, sync in SYNCS.items() if not sync.traits.survives])
 def test_a_synchronous_run_ends_when_a_worker_dies(train: Train, root: Path, sync: str) -> None:
     error = fails(
         lambda: train(*LONG, f"sync={sync}", *overrides_for(sync), "hardware.workers=3", name="victim"),

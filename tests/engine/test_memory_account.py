@@ -47,7 +47,7 @@ def measured(tmp_path: Path, *overrides: str) -> tuple[dict[str, int], dict[str,
 
 def count(strategy: str) -> str:
     chosen = CHOSEN[strategy]
-    return f"hardware.workers={max(chosen.parts, 1 if chosen.max_replicas == 1 else 2)}"
+    return f"hardware.workers={max(chosen.parts, 1 if chosen.traits.max_replicas == 1 else 2)}"
 
 
 NO_TIES = ("torch_pipelining",)  # over stages

@@ -3,7 +3,7 @@
 import math
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -236,12 +236,12 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
         of_replica = comm.split(None if serves else slot)
         of_part = comm.split(part)
         assert of_part is not None
-        across = comm.split(None if serves else part, "replica") if strategy.across_replicas else None
+        across = comm.split(None if serves else part, "replica") if strategy.traits.across_replicas else None
         model = case.start(0 if serves else plan.seeds[min(slot, len(plan.seeds) - 1)])
         if of_replica is None:
             module = strategy.split(model)[part]
         else:
-            strategy.across = across
+            strategy.configure(replace(strategy.setting, across=across))
             loss, before_backward = accumulation.weighing(case.loss), accumulation.telling(sync.before_backward)
             strategy.prepare(model, loss, of_replica, before_backward)
             module = strategy.module
@@ -254,10 +254,11 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
         optimizer = case.optimizer(module.parameters())
         if of_replica is not None and strategy.parts > 1:
             looks = strategy.split(case.start().to("meta"))
-            sync.counted = Counted(of_replica, frozenset(owned(looks, strategy.mesh)[part]))
+            counted = Counted(of_replica, frozenset(owned(looks, strategy.mesh)[part]))
+            sync.configure(replace(sync.setting, counted=counted))
         sync.prepare(dict(module.named_parameters()), optimizer, of_part)
         if state is not None:
-            if sync.synchronous and not (sync.weights_agree and sync.state_agrees):
+            if sync.traits.synchronous and not (sync.traits.weights_agree and sync.traits.state_agrees):
                 module.load_state_dict(state["weights"])
             sync.load_state_dict(state["sync"])
     if serves:
@@ -277,7 +278,7 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
         trajectory.append(weights_of(module))
     strategy.drain()
     with comm.ledger.aside():
-        kept = sync.state_dict() if sync.synchronous or slot == 0 else None
+        kept = sync.state_dict() if sync.traits.synchronous or slot == 0 else None
         before_finish = weights_of(module)
         sync.finish()
         whole = strategy.full_state(sync.consensus())

@@ -41,7 +41,7 @@ def live(comm: Comm, life: Life) -> dict[str, Any]:
             model.load_state_dict(saved["weights"])
         sync.prepare(dict(model.named_parameters()), case.optimizer(model.parameters()), comm)
         if saved is not None:
-            if sync.synchronous and not (sync.weights_agree and sync.state_agrees):
+            if sync.traits.synchronous and not (sync.traits.weights_agree and sync.traits.state_agrees):
                 model.load_state_dict(saved["weights"])
             sync.load_state_dict(saved["sync"])
     trajectory, kept, seen = [], [], []

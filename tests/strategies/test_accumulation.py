@@ -1,7 +1,7 @@
 """accumulate=k: a batch in k micro-batches with one exchange and one update equals the batch in one piece."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, cast
 
@@ -59,7 +59,7 @@ class Noting(Strategy):
     """Notes the batches that it is given."""
 
     def __init__(self, together: bool = False) -> None:
-        self.passes_together = together
+        self.traits = replace(self.traits, passes_together=together)
         self.seen: list[Batch] = []
 
     def prepare(self, model: Any, loss: Any, comm: Any, before_backward: Any) -> None: ...
@@ -288,7 +288,7 @@ def test_what_cannot_accumulate_is_refused_with_what_to_choose(how: list[str], s
 
 
 def test_who_has_micro_batches_of_its_own_says_with_which_knob() -> None:
-    own = {name for name, each in STRATEGIES.items() if each.own_micro_batches}
+    own = {name for name, each in STRATEGIES.items() if each.traits.own_micro_batches}
     assert own == {"deepspeed_pipeline", "hybrid", "pipeline", "torch_pipelining", "zero"}
     assert {name for name, each in STRATEGIES.items() if each.accumulated} == {"zero"}
 

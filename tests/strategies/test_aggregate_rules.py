@@ -375,7 +375,8 @@ def test_too_few_rows_are_refused_with_the_bound(rule: str) -> None:
     for f, fewest in enumerate(BOUNDS[rule], 1):
         RULES[rule](f).check(fewest)
         assert RULES[rule]().withstands(fewest) == f and RULES[rule]().withstands(fewest - 1) == f - 1
-        with pytest.raises(LayoutError, match=f"aggregate.f={f}: the rule needs {re.escape(RULES[rule].bound)}, and"):
+        bound = re.escape(RULES[rule].traits.bound)
+        with pytest.raises(LayoutError, match=f"aggregate.f={f}: the rule needs {bound}, and"):
             RULES[rule](f).check(fewest - 1)
 
 

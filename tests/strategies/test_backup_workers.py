@@ -296,7 +296,7 @@ def test_nobody_waits_for_ever_for_those_who_were_told_to_stop(fabric, leaves):
 
 
 def test_it_goes_on_without_as_many_workers_as_there_are_backups(workers):
-    assert BackupWorkers(1).survives
+    assert BackupWorkers(1).traits.survives
     zero, _, two, server = workers(4, work, Job(1, [[0.005] * 6] * 3, die=(1,)), lost=[1])
     assert zero["steps"][-1] == 5 and two["steps"][-1] == 5
     assert torch.equal((server["final"] > 0).sum(0), torch.full((6,), 2))
@@ -311,7 +311,7 @@ def test_with_more_deaths_than_backups_it_ends_and_names_the_dead(workers):
 
 
 def test_without_backups_a_death_ends_the_run():
-    assert not BackupWorkers(0).survives
+    assert not BackupWorkers(0).traits.survives
 
 
 # -- how long a step takes

@@ -1,6 +1,7 @@
 """Each sync mode that compresses, against the same computed in plain torch, on both fabrics."""
 
 import copy
+from dataclasses import replace
 from functools import partial
 from typing import cast
 
@@ -141,7 +142,7 @@ class Everything(SparseLoCo):
 
     def __init__(self, ratio: float, beta: float, quantize: bool) -> None:
         super().__init__(ratio, beta, quantize=quantize)
-        self.lossless = False
+        self.traits = replace(self.traits, lossless=False)
 
 
 def test_sparseloco_steps_with_the_mean_of_what_is_decoded(virtual_workers):
@@ -337,7 +338,7 @@ SAVED = {
 def test_replicas_go_on_where_they_were_saved_bit_for_bit(fabric, name):
     """Each replica saves what it has left out; after an odd number of steps, inside a round."""
     sync = SAVED[name]
-    assert not (sync.weights_agree and sync.state_agrees)
+    assert not (sync.traits.weights_agree and sync.traits.state_agrees)
     whole = fabric(3, live, Life(copy.deepcopy(sync), CASE))
     again = fabric(3, live, Life(copy.deepcopy(sync), CASE, saved=saved_after(whole, 3), start=3))
     for a, b in zip(whole, again, strict=True):
@@ -403,7 +404,7 @@ def time_of(compress: Compressor) -> float:
 @pytest.mark.parametrize("feedback", [True, False])
 def test_encoding_and_decoding_take_the_time_that_memory_needs_on_a_virtual_cluster(feedback):
     """50 entries of 8 bytes, of which five go with their places: 60 bytes; two messages are decoded."""
-    encode, decode, keep = TopK.encode_passes * 400 + 60, 400 + 60, 6 * 400 + 400 + 60
+    encode, decode, keep = TopK.traits.encode_passes * 400 + 60, 400 + 60, 6 * 400 + 400 + 60
     stated = encode + 2 * decode + (keep if feedback else 0)
     assert time_of(TopK(0.1, feedback)) == pytest.approx(stated / 1e3)
 

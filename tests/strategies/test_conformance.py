@@ -96,9 +96,9 @@ def is_accepted(strategy: str, sync: str) -> bool:
     """
     if sync != "bsp" and STRATEGIES[strategy].own_sync() is not None:
         return False
-    if STRATEGIES[strategy].shares and not (SYNCS[sync].synchronous and type(SYNCS[sync]).entrywise):
+    if STRATEGIES[strategy].shares and not (SYNCS[sync].traits.synchronous and type(SYNCS[sync]).traits.entrywise):
         return False
-    most = SYNCS[sync].max_parts
+    most = SYNCS[sync].traits.max_parts
     return most is None or STRATEGIES[strategy].parts <= most
 
 
@@ -109,20 +109,20 @@ def the_sync(strategy: str, sync: str) -> Sync:
 ALL = list(product(CHOICES["strategy"], CHOICES["sync"]))
 ACCEPTED = [both for both in ALL if is_accepted(*both)]
 REFUSED = [both for both in ALL if both not in ACCEPTED]
-REPLICATED = [(strategy, sync) for strategy, sync in ACCEPTED if STRATEGIES[strategy].max_replicas != 1]
-AGREEING = [(strategy, sync) for strategy, sync in REPLICATED if the_sync(strategy, sync).weights_agree]
-EXACT = [both for both in AGREEING if the_sync(*both).exact]
+REPLICATED = [(strategy, sync) for strategy, sync in ACCEPTED if STRATEGIES[strategy].traits.max_replicas != 1]
+AGREEING = [(strategy, sync) for strategy, sync in REPLICATED if the_sync(strategy, sync).traits.weights_agree]
+EXACT = [both for both in AGREEING if the_sync(*both).traits.exact]
 
 
 def kind(strategy: str, sync: str) -> tuple[bool, ...]:
     """Of how many parts, and whether replicas step together, agree, and have servers."""
     mode = the_sync(strategy, sync)
-    return STRATEGIES[strategy].parts > 1, mode.synchronous, mode.weights_agree, mode.servers > 0
+    return STRATEGIES[strategy].parts > 1, mode.traits.synchronous, mode.traits.weights_agree, mode.servers > 0
 
 
 def first_of_each_kind(pairs: list[tuple[str, str]]) -> list[tuple[str, str]]:
     """Plain strategies before those that own their update, or move the model about."""
-    plain = [both for both in pairs if (both[0], "asp") in ACCEPTED and not STRATEGIES[both[0]].moves_model]
+    plain = [both for both in pairs if (both[0], "asp") in ACCEPTED and not STRATEGIES[both[0]].traits.moves_model]
     return list({kind(*both): both for both in reversed(plain)}.values())
 
 
@@ -146,7 +146,7 @@ def on_both_fabrics(pairs: list[tuple[str, str]]) -> pytest.MarkDecorator:
     marked = []
     for strategy, sync in pairs:
         slow = not is_tried_by_default(strategy, sync)
-        if not STRATEGIES[strategy].needs_processes:
+        if not STRATEGIES[strategy].traits.needs_processes:
             marked.append(pytest.param("virtual", strategy, sync, marks=pytest.mark.slow if slow else []))
             slow = (strategy, sync) not in ON_PROCESSES
         marked.append(pytest.param("process", strategy, sync, marks=pytest.mark.slow if slow else []))
@@ -286,7 +286,9 @@ def test_a_misspelt_knob_is_refused_with_the_nearest_name_and_an_unknown_one_by_
 
 
 @pytest.mark.dist
-@on_both_fabrics([both for both in ACCEPTED if the_sync(*both).serial_alone and STRATEGIES[both[0]].bitwise])
+@on_both_fabrics(
+    [both for both in ACCEPTED if the_sync(*both).traits.serial_alone and STRATEGIES[both[0]].traits.bitwise]
+)
 def test_one_replica_is_serial_training_bit_for_bit(fabric, strategy, sync):
     """Over its micro-batches, where it has several. Nine steps, an uneven last batch among them."""
     weights, _ = finish(strategy, sync, 1, "data.limit=60", "steps=9", fabric=fabric)
@@ -342,7 +344,7 @@ def test_measured_bytes_are_the_stated_cost(fabric, strategy, sync):
 @pytest.mark.dist
 @once_of_a_kind(ACCEPTED)
 def test_the_same_seed_gives_the_same_bits_and_a_resumed_run_equals_the_uninterrupted_one(strategy, sync):
-    replicas = 2 if (strategy, sync) in REPLICATED and parts_of(strategy, sync).sync.synchronous else 1
+    replicas = 2 if (strategy, sync) in REPLICATED and parts_of(strategy, sync).sync.traits.synchronous else 1
     data = ["data.limit=60", "checkpoint.every_steps=5"]  # inside a round, where one has four steps
     straight, _ = finish(strategy, sync, replicas, *data, "steps=8", name="straight")
     again, _ = finish(strategy, sync, replicas, *data, "steps=5", name="again")
@@ -386,10 +388,10 @@ def test_what_a_sync_mode_saves_goes_through_bytes_and_back(fabric, strategy, sy
 
     Where replicas differ, each saves its own.
     """
-    several = (strategy, sync) in REPLICATED and parts_of(strategy, sync).sync.synchronous
+    several = (strategy, sync) in REPLICATED and parts_of(strategy, sync).sync.traits.synchronous
     replicas = 2 if several else 1
     parts = parts_of(strategy, sync, *([] if several else alone_with(sync)))
-    each = several and not (parts.sync.weights_agree and parts.sync.state_agrees)
+    each = several and not (parts.sync.traits.weights_agree and parts.sync.traits.state_agrees)
     whole = case_for(strategy, [[3] * replicas] * 4, optimizer_of(sync))
     half = replace(whole, sizes=whole.sizes[:2])
     plan = Plan(parts.strategy, parts.sync, half)

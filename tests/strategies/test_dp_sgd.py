@@ -38,6 +38,7 @@ from paceline.exchange.privacy.per_sample import PerSample
 from paceline.strategies import Strategy
 from paceline.strategies.core.batch import Batch
 from paceline.strategies.core.errors import LayoutError, MissingToolError, NotFiniteError
+from paceline.strategies.core.setting import Setting
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.single import Single
 from paceline.strategies.sync.bsp import BSP, NaiveBSP
@@ -66,7 +67,7 @@ def trained(
     strategy: Strategy, sync: BSP | NaiveBSP, case: Case, privacy: DPSGD | None, accumulate: int = 1
 ) -> Weights:
     """By all replicas, on the virtual cluster; what the first has."""
-    strategy.privacy = privacy
+    strategy.configure(Setting(privacy=privacy))
     planned = Plan(strategy, sync, case, accumulate=accumulate)
     return FABRICS["virtual"](workers_of(planned), train, planned)[0]["weights"]
 
@@ -157,7 +158,7 @@ def test_noise_repeats_with_its_seed_and_step_and_with_no_other() -> None:
 def test_replicas_draw_noise_of_their_own_and_stay_alike() -> None:
     case = replace(Case([[2, 2]]), optimizer=momentum)
     strategy = DataParallel()
-    strategy.privacy = DPSGD(clip=C, noise=1.0)
+    strategy.configure(Setting(privacy=DPSGD(clip=C, noise=1.0)))
     planned = Plan(strategy, BSP(), case)
     one, other = (each["weights"] for each in FABRICS["virtual"](2, train, planned))
     assert identical(one, other)

@@ -324,7 +324,7 @@ def only_springs(comm, knobs: Knobs, steps: int, rest: list[float] | None = None
             comm.elapse(rest[comm.rank])
         sync.update()
         trajectory.append(flat(weights_of(model)))
-        if sync.synchronous:
+        if sync.traits.synchronous:
             centre.append(flat(copy(sync.consensus())))
     sync.finish()
     return {"trajectory": torch.stack(trajectory), "centre": torch.stack(centre) if centre else None}

@@ -46,6 +46,7 @@ from paceline.exchange.server import FedAdagrad, FedAdam, FedYogi, Plain, Server
 from paceline.strategies.core.batch import Batch
 from paceline.strategies.core.cost import World
 from paceline.strategies.core.errors import LayoutError
+from paceline.strategies.core.setting import Setting
 from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.core.sync import StoppedBefore
 from paceline.strategies.data_parallel import DataParallel
@@ -128,7 +129,13 @@ def take_part(comm, federation: Federation) -> dict[str, Any]:
     knobs = federation.fraction, federation.epochs, federation.momentum, federation.seed, compress, *joining
     sync = FedAvg(*knobs, **own)
     partition = federation.partition
-    sync.steps_per_epoch, sync.shares_of_samples = partition.steps_per_epoch, partition.shares
+    sync.configure(
+        Setting(
+            steps_per_epoch=partition.steps_per_epoch,
+            shares_of_samples=partition.shares,
+            stops_before=None if federation.stops is None else lambda number: number == federation.stops,
+        )
+    )
     state = from_bytes(federation.state) if federation.state is not None else None
     if state is not None:
         model.load_state_dict(state["weights"])
@@ -136,7 +143,6 @@ def take_part(comm, federation: Federation) -> dict[str, Any]:
     if state is not None:
         sync.load_state_dict(state["sync"])
     if serves:
-        sync.stops_before = None if federation.stops is None else lambda number: number == federation.stops
         sync.serve()
         return {"weights": weights_of(model), "report": sync.report(), "ledger": comm.ledger.snapshot()}
     trained, looks, states, stopped = [], [], [], None
@@ -387,7 +393,7 @@ def test_one_client_alone_is_serial_training_bit_for_bit(fabric, length, optimiz
     """Whatever the length of a round, training that ends inside one and empty batches included."""
     case = Case([[4], [3], [4], [1], [4], [2], [4]], model=mlp, optimizer=optimizer)
     sync = FedAvg()
-    sync.steps_per_epoch = length
+    sync.configure(Setting(steps_per_epoch=length))
     client, server = fabric(2, train, Plan(DataParallel(), sync, case))
     assert identical(client["weights"], serial(case))
     assert identical(server["weights"], serial(case))

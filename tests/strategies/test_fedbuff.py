@@ -37,6 +37,7 @@ from paceline.exchange.server import FedAdam, ServerRule, ServerSGD
 from paceline.strategies.core.batch import Batch
 from paceline.strategies.core.cost import World
 from paceline.strategies.core.errors import LayoutError
+from paceline.strategies.core.setting import Setting
 from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.sync.fedavg import FedAvg
 from paceline.strategies.sync.fedbuff import HEADER, FedBuff, Message
@@ -99,7 +100,7 @@ class Federation:
         compress, server = copy.deepcopy(self.compress), copy.deepcopy(self.server)
         how = (self.buffer, self.epochs, self.steps_a_round, self.discount, self.momentum, compress, server)
         sync = FedBuff(*how)
-        sync.steps_per_epoch = self.partition.steps_per_epoch
+        sync.configure(Setting(steps_per_epoch=self.partition.steps_per_epoch))
         return sync
 
 
@@ -304,7 +305,7 @@ def test_ways_come_in_the_order_of_the_clock_and_the_same_run_has_the_same_bits(
 def test_as_many_as_there_are_clients_of_one_speed_and_size_is_fedavg(virtual_workers):
     federation = Federation((4, 4, 4), steps=8, buffer=3, seconds=(1.0, 1.0, 1.0), optimizer=momentum)
     fedavg = FedAvg()
-    fedavg.steps_per_epoch = federation.partition.steps_per_epoch
+    fedavg.configure(Setting(steps_per_epoch=federation.partition.steps_per_epoch))
     buffered, rounds = run(virtual_workers, federation)[-1], run(virtual_workers, federation, fedavg)[-1]
     assert distance(buffered["weights"], rounds["weights"]) < ROUNDING
     assert buffered["report"] == {"lost": [], "staleness": {0: 12}, "rounds": 4}

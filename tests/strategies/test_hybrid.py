@@ -229,7 +229,12 @@ def test_local_sgd_over_hybrid_replicas_is_that_of_single_workers(virtual_worker
 
 
 def test_a_pipeline_of_whole_stages_takes_what_tensor_workers_refuse(virtual_workers):
-    assert not Hybrid(2, 1).shares and Hybrid(2, 1).bitwise and Hybrid(2, 2).shares and not Hybrid(2, 2).bitwise
+    assert (
+        not Hybrid(2, 1).shares
+        and Hybrid(2, 1).traits.bitwise
+        and Hybrid(2, 2).shares
+        and not Hybrid(2, 2).traits.bitwise
+    )
     case = Case([[4], [3], [1]], model=mlp)
     results = run(virtual_workers, Hybrid(2, 1), case, Downpour())
     plain = run(virtual_workers, Pipeline(2), case, Downpour())

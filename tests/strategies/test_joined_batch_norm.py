@@ -21,6 +21,7 @@ from paceline.exchange.collectives import Fabric
 from paceline.exchange.collectives.ring import Ring
 from paceline.strategies import LayoutError
 from paceline.strategies.core.cost import World
+from paceline.strategies.core.setting import Setting
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.domain import DomainParallel, group_of
 from paceline.strategies.domains.cut import cut
@@ -215,7 +216,7 @@ def test_one_replica_has_the_bits_of_its_own_statistics(virtual_workers) -> None
 
 def stated(model, replicas: int, samples: int = 2, collective: Any = None) -> dict[str, list[dict[str, float]]]:
     strategy = over_all(model, collective=collective)
-    strategy.worlds = [World(replicas)] * DEGREE
+    strategy.configure(Setting(worlds=[World(replicas)] * DEGREE))
     with torch.device("meta"):
         parts = strategy.split(model())
         inputs = torch.empty(samples, *MODELS[model], dtype=torch.float64)
@@ -260,17 +261,17 @@ def test_a_plan_of_data_parallel_states_what_its_replicas_send_one_another(here)
 def test_it_takes_the_modes_in_which_replicas_take_every_step_together(virtual_workers, sync: str) -> None:
     """And ends, where not all replicas have samples in a step; a virtual cluster names a deadlock."""
     mode, strategy = copy.deepcopy(SYNCS[sync]), over_all(behind)
-    if not mode.synchronous or mode.survives:
+    if not mode.traits.synchronous or mode.traits.survives:
         for name, chosen in (("domain", strategy), ("data_parallel", DataParallel("all"))):
             with pytest.raises(ConfigError, match=rf"sync={sync}: .*strategy.batch_norm=all waits for all"):
                 check_pair(name, sync, chosen, mode)
-    elif type(mode).entrywise:
+    elif type(mode).traits.entrywise:
         check_pair("domain", sync, strategy, mode)
         case = Case(UNEVEN, behind, momentum, shape=MODELS[behind])
         plan = Plan(strategy, mode, case)
         results = virtual_workers(workers_of(plan), train, plan)
         whole = results[0]["whole"]
-        if mode.weights_agree and mode.exact:
+        if mode.traits.weights_agree and mode.traits.exact:
             assert distance(dict(whole), serial_with_buffers(case, whole)) < 1e-12
         assert all(bool(tensor.isfinite().all()) for tensor in whole.values())
 

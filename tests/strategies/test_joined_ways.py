@@ -132,7 +132,7 @@ def test_compressed_ways_of_all_entries_are_joined_as_whole_ones(virtual_workers
 
 def test_samples_that_were_tampered_with_change_nothing_that_travels():
     sync = LocalSGD(2, attack=LabelFlip())
-    assert sync.joining.plain and not sync.unaveraged and LocalSGD(2, ["momentum_buffer"], attack=LabelFlip())
+    assert sync.joining.plain and not sync.traits.unaveraged and LocalSGD(2, ["momentum_buffer"], attack=LabelFlip())
 
 
 @pytest.mark.parametrize(
@@ -245,7 +245,7 @@ def test_a_rule_of_lengths_or_for_neighbours_is_refused_where_it_means_nothing()
         LocalSGD(aggregate=SelfCenteredClipping())
     with pytest.raises(LayoutError, match="compress, attack: with compress a worker knows"):
         Gossip(compress=TopK(0.5), attack=SignFlip())
-    assert Joining(Median(), None, of="neighbours").aggregate.of_points
+    assert Joining(Median(), None, of="neighbours").aggregate.traits.of_points
 
 
 # -- whole runs

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -303,14 +304,14 @@ def test_what_makes_no_sense_is_refused_by_name(here, overrides, says):
 class Whole(Median):
     """A rule that is not coordinate-wise, as far as it says."""
 
-    coordinatewise = False
+    traits = replace(Median.traits, coordinatewise=False)
 
 
 @pytest.mark.parametrize("before", ["nnm", "arc", "bucketing"])
 def test_a_rule_of_entries_looks_at_whole_gradients_where_what_comes_before_it_does(before):
     with pytest.raises(LayoutError, match=r"sync.servers=2: .*choose sync.servers=1"):
         ParameterServer(servers=2, aggregate=Median(before=before))
-    assert BSP(aggregate=Median(before=before)).whole_rows and not BSP(aggregate=Median()).whole_rows
+    assert BSP(aggregate=Median(before=before)).traits.whole_rows and not BSP(aggregate=Median()).traits.whole_rows
 
 
 def test_a_rule_that_looks_at_whole_gradients_is_not_given_pieces():
@@ -320,11 +321,11 @@ def test_a_rule_that_looks_at_whole_gradients_is_not_given_pieces():
         SSP(0, servers=2, aggregate=Whole())
     of = [BSP, FedAvg, ParameterServer, partial(SSP, 0)]
     for sync in (one(aggregate=Whole()) for one in of):
-        assert sync.max_parts == 1
+        assert sync.traits.max_parts == 1
     for sync in (one(attack=MinMax()) for one in [*of, LocalSGD, Gossip]):  # it goes as far as whole rows are apart
-        assert sync.max_parts == 1
+        assert sync.traits.max_parts == 1
     for sync in (one(attack=InnerProduct()) for one in of):
-        assert sync.max_parts is None
+        assert sync.traits.max_parts is None
     with pytest.raises(LayoutError, match=r"one vector of one dtype, and the model has torch\.float32, torch\.float64"):
         BSP(aggregate=Median()).cost(list(TwoDtypes().parameters()), World(2))
 

@@ -21,6 +21,7 @@ from paceline.exchange.server import FedAdam, ServerSGD
 from paceline.strategies.core.batch import Batch
 from paceline.strategies.core.cost import World
 from paceline.strategies.core.errors import LayoutError
+from paceline.strategies.core.setting import Setting
 from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.sync.fedavg import HEADER, FedAvg
 from paceline.tasks.errors import PartitionError
@@ -41,7 +42,7 @@ def take_part(comm, federation: Federation, rounds: float) -> dict[str, Any]:
     shares = sync.shares(workers)
     assert shares is not None
     partition = PartitionOfClients(federation.partition, shares)
-    sync.steps_per_epoch = partition.steps_per_epoch
+    sync.configure(Setting(steps_per_epoch=partition.steps_per_epoch))
     steps = round(rounds * federation.epochs * partition.steps_per_epoch)
     model = federation.initial(0 if comm.rank == workers else comm.rank + 5)
     state = from_bytes(federation.state) if federation.state is not None else None

@@ -33,6 +33,7 @@ from paceline.exchange.seeded import generator
 from paceline.strategies import Strategy
 from paceline.strategies.core.cost import payload
 from paceline.strategies.core.errors import LayoutError
+from paceline.strategies.core.setting import Setting
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.single import Single
 from paceline.strategies.sync.bsp import BSP, NaiveBSP
@@ -66,7 +67,7 @@ def loop(case: Case, sigma: float) -> Weights:
 
 def trained(strategy: Strategy, sync: BSP | NaiveBSP, case: Case, privacy: DPSGD, accumulate: int = 1) -> list[Weights]:
     """By each replica, on the virtual cluster."""
-    strategy.privacy = privacy
+    strategy.configure(Setting(privacy=privacy))
     planned = Plan(strategy, sync, case, accumulate=accumulate)
     return [each["weights"] for each in FABRICS["virtual"](workers_of(planned), train, planned)]
 

@@ -20,6 +20,7 @@ from paceline.engine.base.errors import ConfigError, WorkerFailedError
 from paceline.engine.features import experts
 from paceline.strategies import LayoutError
 from paceline.strategies.core.cost import World
+from paceline.strategies.core.setting import Setting
 from paceline.strategies.core.state import load_state, state_of
 from paceline.strategies.sync.routed import Experts, Routed, state_of_expert, state_of_experts
 from paceline.tasks.clusters import Clusters, centres_of
@@ -122,7 +123,7 @@ def gather(comm, dies: int | None = None) -> dict[str, Any]:
     sync = Routed()
     model = Whole(comm.rank)
     sync.prepare(dict(model.named_parameters()), torch.optim.SGD(model.parameters(), lr=0.1), comm)
-    sync.centres = CENTRES
+    sync.configure(Setting(centres=CENTRES))
     if comm.rank == dies:
         os.kill(os.getpid(), signal.SIGKILL)
     with comm.ledger.aside():

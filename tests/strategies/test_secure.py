@@ -29,6 +29,7 @@ from paceline.exchange.server import ServerSGD
 from paceline.strategies.core.batch import Batch
 from paceline.strategies.core.cost import World
 from paceline.strategies.core.errors import LayoutError, MissingToolError
+from paceline.strategies.core.setting import Setting
 from paceline.strategies.sync.fedavg import FedAvg
 from paceline.tasks.partition import OwnedPartition
 from paceline.tracking.summaries import row_of
@@ -89,7 +90,7 @@ def take_part(comm, federation: Federation) -> dict[str, Any]:
     model, secure = mlp64(), Liar(federation.act) if federation.act else Mortal(federation.dies)
     given = {"attack": federation.attack, "server": federation.server(), "secure": secure}
     sync = FedAvg(federation.fraction, **given)
-    sync.steps_per_epoch = federation.partition.steps_per_epoch
+    sync.configure(Setting(steps_per_epoch=federation.partition.steps_per_epoch))
     with comm.ledger.aside():
         sync.prepare(dict(model.named_parameters()), sgd(model.parameters()), comm)
     if serves:

@@ -155,7 +155,7 @@ ASYNCHRONOUS = {
 @pytest.mark.parametrize("name", list(ASYNCHRONOUS)[:4])
 def test_asynchronous_workers_go_on_without_one_that_dies(virtual_workers, name, how):
     sync = ASYNCHRONOUS[name]
-    assert sync.survives
+    assert sync.traits.survives
     job = Paced(sync, random_seconds(3, 6, 1.0), dies={1: (3, how)})
     check_all_but_worker_1_from_step_3_on(virtual_workers(3 + sync.servers, pace, job), sync.servers)
 
@@ -224,7 +224,7 @@ def test_stated_cost_is_what_a_step_sends(fabric, sync):
     size = 4 * sum(parameter.numel() for parameter in mlp().parameters())
     push, fetch = getattr(sync, "n_push", 1), getattr(sync, "n_fetch", 1)
     told = sync.servers if getattr(sync, "lock", True) else 1
-    asks = 0 if sync.synchronous else steps // fetch
+    asks = 0 if sync.traits.synchronous else steps // fetch
     sent = steps // push * (size + HEADER * told) + asks * HEADER * told
     assert all(worker["ledger"] == {"send": sent} for worker in trained)
     assert cost.worker["send"] * steps == pytest.approx(sent)
@@ -237,7 +237,7 @@ def test_stated_cost_is_what_a_step_sends(fabric, sync):
 def test_stated_buffers_are_those_that_a_worker_holds(virtual_workers, sync):
     """A server has room for one more gradient where it gathers those of a clock."""
     stated = sync.cost(list(mlp().parameters()), World(1)).buffers
-    gathers = sync.synchronous or getattr(sync, "bound", 1) == 0
+    gathers = sync.traits.synchronous or getattr(sync, "bound", 1) == 0
     assert virtual_workers(2, buffers_of, sync) == [stated, stated * (2 if gathers else 1)]
 
 
@@ -266,7 +266,7 @@ def left_out_of(comm, sync, states):
         sync.load_state_dict(from_bytes(states[0]))
         sync.serve()
         return {}
-    sync.load_state_dict(from_bytes(states[comm.rank if sync.synchronous else 0]))
+    sync.load_state_dict(from_bytes(states[comm.rank if sync.traits.synchronous else 0]))
     left_out = sync._worker._channel.state_dict()
     sync.finish()
     return left_out

@@ -36,6 +36,7 @@ from paceline.exchange.elementwise import check_elementwise
 from paceline.exchange.sharded_gradients import lay_out
 from paceline.strategies.core.cost import World, payload
 from paceline.strategies.core.errors import LayoutError
+from paceline.strategies.core.setting import Setting
 from paceline.strategies.core.state import to_bytes
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline
@@ -367,7 +368,7 @@ def test_stated_memory_is_what_is_held(virtual_workers, shard, replicas, passes)
     parameters = [p for _ in range(8) for p in nn.Linear(40, 40).parameters()]
     size = payload(parameters)
     sync = BSP(bucket_mb=7000 / 2**20, first_bucket_mb=7000 / 2**20, shard=shard)
-    sync.backward_passes = passes
+    sync.configure(Setting(backward_passes=passes))
     whole = {"parameters": size, "gradients": size, "optimizer": 2 * size + 4 * 16, "activations": 5, "buffers": 7}
     stated = dict(sync.memory(whole, parameters, replicas))
     stated["buffers"] = sync.cost(parameters, World(replicas)).buffers

@@ -72,12 +72,12 @@ def test_vectors_of_no_entry_and_of_one_and_of_every_dtype_are_messages(rule, dt
         x, vector = drawn(n, dtype), Vector(((n,),), dtype)
         message = rule.encode(x, slot_of(x))
         assert message.dtype == torch.uint8 and message.nbytes <= rule.nbytes(vector)
-        assert not rule.steady or message.nbytes == rule.nbytes(vector)
+        assert not rule.traits.steady or message.nbytes == rule.nbytes(vector)
         decoded = rule.decode(message, vector)
         assert decoded.dtype == dtype and decoded.shape == x.shape
 
 
-@pytest.mark.parametrize("rule", [rule for rule in EVERY if rule.steady], ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize("rule", [rule for rule in EVERY if rule.traits.steady], ids=lambda rule: type(rule).__name__)
 def test_messages_of_another_length_are_refused(rule):
     x = drawn(21)
     message = rule.encode(x, slot_of(x))
@@ -232,7 +232,7 @@ def test_the_share_falls_in_four_stages_of_the_warm_up():
     x = drawn(n, torch.float32)
     lengths = [rule.encode(x, slot_of(x, count=t)).nbytes for t in (0, 1, 2, 4, 6, 7, 8, 99)]
     assert lengths == [8 * ceil(0.001 ** (i / 5) * n) for i in (1, 1, 2, 3, 4, 4, 5, 5)]
-    assert not rule.steady and rule.nbytes(flat_vector(x)) == lengths[0] and DGC().steady
+    assert not rule.traits.steady and rule.nbytes(flat_vector(x)) == lengths[0] and DGC().traits.steady
     with pytest.raises(UnreadableError, match="bytes where at most"):
         rule.decode(torch.zeros(lengths[0] + 8, dtype=torch.uint8), flat_vector(x))
 
@@ -294,7 +294,7 @@ def test_sparseloco_has_the_bytes_that_it_states_and_twelve_bits_a_place():
 
 def test_sparseloco_that_sends_all_is_what_there_was():
     x = drawn(100, torch.float32)
-    assert SparseLoCo(1.0, quantize=False).lossless and not SparseLoCo(1.0).lossless
+    assert SparseLoCo(1.0, quantize=False).traits.lossless and not SparseLoCo(1.0).traits.lossless
     assert torch.equal(round_trip(SparseLoCo(1.0, quantize=False), x), x)
 
 

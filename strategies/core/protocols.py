@@ -1,0 +1,67 @@
+"""What one or two sync modes have alone: the engine asks whether a mode has it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor
+
+SMALLER_RATE = "a smaller optimizer.lr may help"
+
+
+@runtime_checkable
+class ChecksModel(Protocol):
+    """Some of its knobs need something of the model."""
+
+    def check_model(self, parts: Sequence[Sequence[Tensor]]) -> None:
+        """Raises `LayoutError` where nothing in the model makes use of a knob.
+
+        `parts`: what is trained of each part of a replica.
+        """
+        ...
+
+
+@runtime_checkable
+class Prunable(Protocol):
+    """It sends nothing for weights that are pruned."""
+
+    def prune(self, gone: Mapping[str, Tensor]) -> None:
+        """Takes over which weights, and their gradients, are 0 from now on: True in `gone`, alike on all replicas.
+
+        Called between steps, and after `load_state_dict`.
+        """
+        ...
+
+
+@runtime_checkable
+class SideBySide(Protocol):
+    """Its replicas are experts (the trait `experts`), and what is evaluated is the models of all side by side."""
+
+    def gathered(self, state: dict[str, Tensor]) -> dict[str, Tensor] | None:
+        """Returns the state of what is evaluated on replica 0, None elsewhere. `state`: of this replica's whole model.
+
+        Called on every replica, of one worker, where `consensus` is.
+        """
+        ...
+
+
+@runtime_checkable
+class InRounds(Protocol):
+    """Its servers stop a run before a round (the trait `server_stops`)."""
+
+    def is_through(self, steps: int) -> None:
+        """This worker takes no more of the run's `steps`. Raises `StoppedBefore` where the run ended before them."""
+        ...
+
+
+@runtime_checkable
+class Advises(Protocol):
+    """It knows better than that a smaller rate may help where a loss, or weights, are no longer finite."""
+
+    def may_help(self) -> str:
+        """Returns what to try; the end of a sentence."""
+        ...
+
+
+def what_may_help(sync: object) -> str:
+    """Returns what to try where a loss, or weights, are no longer finite; the end of a sentence."""
+    return sync.may_help() if isinstance(sync, Advises) else SMALLER_RATE
