@@ -74,10 +74,6 @@ class Links:
             self._queues[connection] = deque([flow])
             self._push(at, _BEGINS, flow)
 
-    def is_busy(self, connection: Hashable) -> bool:
-        """Whether what is posted on it now has to wait for its turn."""
-        return connection in self._queues
-
     def happen(self, before: float) -> bool:
         """Let the next moment's events happen; False if there is none until `before`.
 

@@ -28,14 +28,6 @@ def redact(config: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def redact_override(override: str) -> str:
-    """A command line's `key=value` with the value hidden when the key looks secret."""
-    key, equals, value = override.partition("=")
-    if equals and is_secret(key):
-        return f"{key}={HIDDEN}"
-    return key + equals + _redact_value(value)
-
-
 def is_secret(key: str) -> bool:
     """Whether the value under `key` should not be shown. A dotted key is judged by its last part."""
     words = [word.lower() for word in _WORDS.findall(key.rpartition(".")[2])]

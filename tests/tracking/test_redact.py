@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.tracking.redact import redact, redact_override
+from paceline.tracking.redact import redact
 
 SECRET_KEYS = [
     "key",
@@ -62,27 +62,12 @@ def test_the_login_in_a_url_is_hidden_and_the_rest_of_the_url_kept():
 )
 def test_every_value_of_a_urls_query_is_hidden(text, shown):
     assert redact({"url": text}) == {"url": shown}
-    assert redact_override(f"data.urls=[{text}]").startswith(f"data.urls=[{shown}"[:-1])
 
 
 def test_the_configuration_given_is_not_changed():
     config = {"a": {"token": "x"}}
     redact(config)
     assert config == {"a": {"token": "x"}}
-
-
-@pytest.mark.parametrize(
-    ("override", "shown"),
-    [
-        ("tracking.api_key=abc=def", "tracking.api_key=***"),
-        ("+data.token=abc", "+data.token=***"),
-        ("model=cnn", "model=cnn"),
-        ("--resume", "--resume"),
-        ("data.urls=https://me:pass@host", "data.urls=https://***@host"),
-    ],
-)
-def test_an_override_is_echoed_without_its_secret(override, shown):
-    assert redact_override(override) == shown
 
 
 @given(
