@@ -24,6 +24,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..compat.full_gpu import says_full
 from ..compat.process_groups import all_gather_into
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, nbytes, numbered
@@ -661,11 +662,16 @@ class ProcessComm(Comm):
         return sorted(self.ranks[rank] for rank in {*self._ended_peers(), *self.lost()})
 
     def blocked(self, what: str, call: Callable[[], T]) -> T:
-        """Make a call that may block; turn torch's errors into ours, naming who is missing."""
+        """Make a call that may block; turn torch's errors into ours, naming who is missing.
+
+        An error about this worker's full GPU stays as it is: no peer is to blame.
+        """
         self.board.doing(what)
         try:
             return call()
         except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError) or says_full(str(error)):
+                raise
             raise self.explained(error, what) from error
         finally:
             self.board.doing("computing")
