@@ -191,6 +191,12 @@ MUTATIONS = [
         "        raise",
         "tests/engine/test_failures.py -k whose_gpu_is_full",
     ),
+    Mutation(
+        "benchmarks/gpu.py",
+        "        theirs = replace(card, until=card.until - kept)",
+        "        theirs = card",
+        "tests/test_benchmarks.py -k no_time_of_those_after",
+    ),
     # -- data of one's own
     Mutation(
         "tasks/data/parts.py",
