@@ -197,6 +197,12 @@ MUTATIONS = [
         "        theirs = card",
         "tests/test_benchmarks.py -k no_time_of_those_after",
     ),
+    Mutation(
+        "tracking/baseline.py",
+        """    memory = "device_peak_mib" if on_gpu else "peak_memory_mib\"""",
+        """    memory = "peak_memory_mib\"""",
+        "tests/tracking/test_compare.py -k peak_of_a_gpu",
+    ),
     # -- data of one's own
     Mutation(
         "tasks/data/parts.py",
