@@ -203,6 +203,12 @@ MUTATIONS = [
         """    memory = "peak_memory_mib\"""",
         "tests/tracking/test_compare.py -k peak_of_a_gpu",
     ),
+    Mutation(
+        "comm/process.py",
+        "work = self.blocked(what, lambda: without_saved_hooks(lambda: launch(group)))",
+        "work = self.blocked(what, lambda: launch(group))",
+        "tests/comm/test_process_messages.py -k keeps_no_hooks",
+    ),
     # -- data of one's own
     Mutation(
         "tasks/data/parts.py",
