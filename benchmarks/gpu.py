@@ -1,9 +1,13 @@
 """`make gpu`: what one card does, in two slices of under nine minutes, as a table for docs/performance.md.
 
 Each row comes from runs in processes of their own, so that one that fails costs its own row alone. A row says what
-happened to it where it has no figure: what is missing, what failed, or that no time was left. TFLOP/s count 6 flops a
+happened to it where it has no figure: what is missing, what failed, or that its time was over. TFLOP/s count 6 flops a
 parameter and token (forward 2, backward 4), without what recomputation adds, as papers do. Ren et al. 2021 (arXiv
 2101.06840), figure 7, have 40 TFLOP/s at 10 billion parameters on one V100 of 32 GB.
+
+The seconds of a slice are divided by a plan (PLAN). A row has its own seconds and what those before it left over, and
+never those of a row that comes after it. In the same way, trainings of one row divide its seconds. The goal, 10 billion
+parameters in bf16 with offload, is the first row of slice 2 and has the largest share.
 """
 
 import json
@@ -11,12 +15,12 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterator
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from statistics import median
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import torch
 import typer
@@ -26,13 +30,27 @@ from paceline.engine.config.compose import compose
 from paceline.engine.planning.build import assemble
 from paceline.tasks.losses.cross_entropy import cross_entropy
 
+T = TypeVar("T")
 NO_CARD = 3  # exit status, as of everything that this machine lacks
 SLICE = 530.0  # seconds
-LEAST = 20.0  # seconds that are worth a try
+LEAST = 15.0  # seconds that are worth a try
 ROOT = Path(__file__).parents[1]
 BF16 = ("precision=bf16", "optimizer=adam", "model.recompute=true")
 WITHOUT, WITH = ("strategy=zero", "strategy.stage=0"), ("strategy=zero", "strategy.stage=3", "strategy.offload=all")
 POOL = ("strategy=offload",)
+PLAN: dict[int, dict[str, float]] = {  # seconds of each slice's rows, in their order
+    1: {
+        "resume": 60,
+        "evaluation": 40,
+        "bare loop": 40,
+        "precision": 60,
+        "compile": 60,
+        "memory": 60,
+        "calibration": 120,
+        "tests": 90,
+    },
+    2: {"goal": 220, "speed": 150, "pool": 60, "largest": 100},
+}
 PUBLISHED = {"10b": "ZeRO-Offload on one V100 of 32 GB: 40 TFLOP/s"}
 PEAK = 8192  # rows and columns of the product that says what the card can do
 FIT = 0.05  # how near the largest model that fits is looked for, as a share of its parameters
@@ -65,6 +83,10 @@ class Card:
     def left(self) -> float:
         return self.until - time.monotonic()
 
+    def part(self, of: int) -> "Card":
+        """Returns the card for the next of so many trainings, which has an equal part of the seconds that are left."""
+        return replace(self, until=self.until - self.left * (of - 1) / of)
+
     @property
     def steps(self) -> int:
         return 30 if self.short else 16  # a figure needs 10 timed steps, and 0.1 s
@@ -79,20 +101,25 @@ class Card:
         """Returns the summary of a run. Raises NoFigureError with its last words where it does not end well."""
         patience = self.left
         if patience < LEAST:
-            raise NoFigureError("left out: no time was left")
+            raise NoFigureError("left out: no time of its share was left")
         command = [str(Path(sys.executable).with_name("paceline")), "train", *overrides]
         if "--resume" not in overrides:
             command += ["--name", name, *EVERYWHERE, f"hardware.device={self.device}", "hardware.timeout=300"]
         try:
             ended = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=patience)
         except subprocess.TimeoutExpired:
-            raise NoFigureError(f"did not end in the {patience:.0f} s that were left") from None
+            raise NoFigureError(f"did not end in the {patience:.0f} s of its share") from None
         if ended.returncode:
             raise NoFigureError(f"exit status {ended.returncode}: {last_line(ended.stderr)}")
         return json.loads((self.folder / "runs" / name / "summary.json").read_text())
 
 
 EVERYWHERE = ("tracking=none", "measure.after=2", "epochs=100000", "checkpoint.every=0", "evaluate.every=100000")
+
+
+def counted_down(each: Collection[T]) -> Iterator[tuple[int, T]]:
+    """Yields each with how many are left, itself among them."""
+    return zip(range(len(each), 0, -1), each, strict=True)
 
 
 def of_text(context: int, batch: int) -> tuple[str, ...]:
@@ -164,9 +191,9 @@ def bare_step(card: Card, overrides: list[str], batch: int, steps: int) -> float
 
 def memory_by_kind(card: Card) -> Iterator[Row]:
     """Puts memory that was measured beside what the plan states, for one run on each engine."""
-    for how in (("strategy=data_parallel",), WITHOUT, POOL):
+    for left, how in counted_down((("strategy=data_parallel",), WITHOUT, POOL)):
         name = " ".join(how)
-        summary = card.train(
+        summary = card.part(left).train(
             f"memory-{how[0][9:]}-{len(how)}", *how, *card.gpt("400m"), "optimizer=adam", f"steps={card.steps}"
         )
         stated, measured = summary["predicted"]["memory"], summary["memory"]
@@ -190,9 +217,9 @@ def mib(size: float) -> str:
 def precisions(card: Card) -> Iterator[Row]:
     """Steps of the same model in each precision, and how far its loss is from that of fp32."""
     plain = None
-    for precision in ("fp32", "bf16", "fp16"):
+    for left, precision in counted_down(("fp32", "bf16", "fp16")):
         how = ("strategy=single", *card.gpt("100m"), f"precision={precision}", "optimizer=adam", f"steps={card.steps}")
-        summary = card.train(f"precision-{precision}", *how)
+        summary = card.part(left).train(f"precision-{precision}", *how)
         plain = summary["loss"] if plain is None else plain
         yield Row(
             f"precision={precision}, strategy=single",
@@ -205,7 +232,7 @@ def compiled(card: Card) -> Iterator[Row]:
     """Puts steps of one model with torch.compile off and on side by side."""
     model = ("model.hidden=[16]",) if card.short else (*card.gpt("400m"), "precision=bf16", "optimizer=adam")
     how = ("strategy=single", *model, f"steps={card.steps}")
-    plain = step_of(card.train("eager", *how))
+    plain = step_of(card.part(2).train("eager", *how))
     summary = card.train("compiled", *how, "compile=true")
     ours = step_of(summary)
     beside = f"eager {1e3 * plain:.1f} ms, {plain / ours:.2f} times as fast; compiled in {summary['compile_s']:.0f} s"
@@ -215,8 +242,8 @@ def compiled(card: Card) -> Iterator[Row]:
 def resumed(card: Card) -> Iterator[Row]:
     """Compares a run that was taken up again with one that was not, by the digest of the weights."""
     how = ("checkpoint.every_steps=4", "strategy=data_parallel", "hardware.workers=1")
-    whole = card.train("whole", *how, "steps=8")
-    card.train("halved", *how, "steps=4")
+    whole = card.part(3).train("whole", *how, "steps=8")
+    card.part(2).train("halved", *how, "steps=4")
     again = card.train("halved", "--resume", "halved", "steps=8")
     alike = whole["model_sha256"] == again["model_sha256"]
     yield Row("a resumed run and an uninterrupted one", "the same bits" if alike else "OTHER BITS")
@@ -224,7 +251,7 @@ def resumed(card: Card) -> Iterator[Row]:
 
 def evaluated(card: Card) -> Iterator[Row]:
     """Puts the accuracy that the run measured beside that of the same weights on the CPU."""
-    on_card = card.train("judged", "strategy=single", "steps=40")
+    on_card = card.part(2).train("judged", "strategy=single", "steps=40")
     weights = f"weights={card.folder / 'runs' / 'judged'}"
     on_cpu = card.train("judged-cpu", "strategy=single", weights, "steps=1", "optimizer.lr=0", "hardware.device=cpu")
     yield Row("accuracy of the same weights", f"{on_card['accuracy']:.4f}", f"on the CPU {on_cpu['accuracy']:.4f}")
@@ -240,7 +267,8 @@ def calibrated(card: Card) -> Iterator[Row]:
         "conf/hardware/here.yaml",
     ]
     command += ["--quick"] if card.short else []
-    ended = subprocess.run(command, cwd=card.folder, capture_output=True, text=True, timeout=max(card.left, LEAST))
+    patience = max(card.part(2).left, LEAST)
+    ended = subprocess.run(command, cwd=card.folder, capture_output=True, text=True, timeout=patience)
     if ended.returncode:
         raise NoFigureError(f"calibrate: exit status {ended.returncode}: {last_line(ended.stderr)}")
     here = ("--config-dir", "conf", "hardware=here", "hardware.workers=1")
@@ -249,8 +277,8 @@ def calibrated(card: Card) -> Iterator[Row]:
         "gpt_100m, fp32": (*card.gpt("100m"), f"steps={card.steps}"),
         "gpt_400m, bf16": (*card.gpt("400m"), "precision=bf16", f"steps={card.steps}"),
     }
-    for number, (name, how) in enumerate(steps.items()):
-        summary = card.train(f"predicted-{number}", *here, "strategy=single", *how)
+    for left, (name, how) in counted_down(steps.items()):
+        summary = card.part(left).train(f"predicted-{left}", *here, "strategy=single", *how)
         measured, predicted = 1e3 * step_of(summary), summary.get("predicted_step_ms")
         beside = (
             "not predicted" if predicted is None else f"predicted {predicted:.2f} ms, {predicted / measured - 1:+.1%}"
@@ -258,22 +286,32 @@ def calibrated(card: Card) -> Iterator[Row]:
         yield Row(f"a step of {name}", f"{measured:.2f} ms", beside)
 
 
-def speeds(card: Card) -> Iterator[Row]:
-    """TFLOP/s of GPTs in bf16, and their share of what a large product reaches here."""
+def goal(card: Card) -> Iterator[Row]:
+    """10 billion parameters with offload, and what their TFLOP/s are a share of."""
     peak = product_teraflops(card)
     yield Row(f"a product of {PEAK} x {PEAK} in bf16", f"{peak:.1f} TFLOP/s")
-    for size in ("1b", "4b", "10b"):
-        for how in (WITHOUT, WITH):
-            what = f"gpt_{size}, {'strategy.offload=all' if how is WITH else 'without offload'}, bf16, recomputed"
-            try:
-                summary = card.train(f"speed-{size}-{len(how)}", *how, *BF16, *card.gpt(size), f"steps={card.steps}")
-            except NoFigureError as error:
-                yield Row(what, str(error), PUBLISHED.get(size, ""))
-                continue
-            rate = tokens_per_second(card, summary)
-            reached = 6 * parameters(summary) * rate / 1e12
-            figure = f"{rate:,.0f} tokens/s, {reached:.1f} TFLOP/s, {reached / peak:.0%}"
-            yield Row(what, figure, PUBLISHED.get(size, ""))
+    yield speed(card, "10b", WITH, peak)
+
+
+def speeds(card: Card) -> Iterator[Row]:
+    """All other sizes, with and without offload."""
+    peak = product_teraflops(card)
+    others = (("1b", WITHOUT), ("1b", WITH), ("4b", WITHOUT), ("4b", WITH), ("10b", WITHOUT))
+    for left, (size, how) in counted_down(others):
+        yield speed(card.part(left), size, how, peak)
+
+
+def speed(card: Card, size: str, how: tuple[str, ...], peak: float) -> Row:
+    """Returns the TFLOP/s of a GPT in bf16, and their share of what a large product reaches here."""
+    what = f"gpt_{size}, {'strategy.offload=all' if how is WITH else 'without offload'}, bf16, recomputed"
+    try:
+        summary = card.train(f"speed-{size}-{len(how)}", *how, *BF16, *card.gpt(size), f"steps={card.steps}")
+        rate = tokens_per_second(card, summary)
+    except NoFigureError as error:
+        return Row(what, str(error), PUBLISHED.get(size, ""))
+    reached = 6 * parameters(summary) * rate / 1e12
+    figure = f"{rate:,.0f} tokens/s, {reached:.1f} TFLOP/s, {reached / peak:.0%}"
+    return Row(what, figure, PUBLISHED.get(size, ""))
 
 
 def product_teraflops(card: Card) -> float:
@@ -290,55 +328,69 @@ def product_teraflops(card: Card) -> float:
 
 def largest(card: Card) -> Iterator[Row]:
     """The widest GPT of 32 layers that trains, by halving between one that does and one that does not."""
-    for how in (WITHOUT, WITH):
+    for left, how in counted_down((WITHOUT, WITH)):
+        half, why = card.part(left), "no time of its share was left"
         low, high, best = 0, 2 if card.short else 256, 0
-        while high - low > 1 and (best == 0 or (high / low) ** 2 > 1 + FIT):
+        while high - low > 1 and (best == 0 or (high / low) ** 2 > 1 + FIT) and half.left >= LEAST:
             middle = (low + high) // 2
             shape = ("model.n_layer=2", f"model.width={64 * middle}", f"model.n_head={middle}")
             shape = shape if card.short else ("model.n_layer=32", *shape[1:])
             try:
-                summary = card.train(f"largest-{len(how)}-{middle}", *how, *BF16, *card.gpt("1b"), *shape, "steps=2")
-            except NoFigureError:
-                if card.left < LEAST:
-                    break
-                high = middle
+                summary = half.train(f"largest-{len(how)}-{middle}", *how, *BF16, *card.gpt("1b"), *shape, "steps=2")
+            except NoFigureError as error:
+                high, why = middle, str(error)
             else:
                 low, best = middle, parameters(summary)
         between = f"{low * 64} wide trains, {high * 64} does not or was not tried"
-        yield Row(f"the largest GPT, {' '.join(how[1:])}", f"{best / 1e9:.2f} B" if best else "none was found", between)
+        figure = f"{best / 1e9:.2f} B" if best else f"none was found: {why}"
+        yield Row(f"the largest GPT, {' '.join(how[1:])}", figure, between)
 
 
 def pool_beside_deepspeed(card: Card) -> Iterator[Row]:
-    for how in (POOL, WITH):
-        summary = card.train(f"pool-{len(how)}", *how, *card.gpt("400m"), "optimizer=adam", f"steps={card.steps}")
-        yield Row(f"gpt_400m, {' '.join(how)}, fp32", f"{1e3 * step_of(summary):.0f} ms", peak(summary))
+    for left, how in counted_down((POOL, WITH)):
+        what = f"gpt_400m, {' '.join(how)}, fp32"
+        shape = (*card.gpt("400m"), "optimizer=adam", f"steps={card.steps}")
+        try:
+            summary = card.part(left).train(f"pool-{len(how)}", *how, *shape)
+            yield Row(what, f"{1e3 * step_of(summary):.0f} ms", peak(summary))
+        except NoFigureError as error:
+            yield Row(what, str(error))
 
 
 Finds = Callable[[Card], Iterator[Row]]
-SLICES: dict[int, dict[str, Finds]] = {
-    1: {
-        "tests": marked_tests,
-        "resume": resumed,
-        "evaluation": evaluated,
-        "bare loop": against_a_bare_loop,
-        "precision": precisions,
-        "compile": compiled,
-        "memory": memory_by_kind,
-        "calibration": calibrated,
-    },
-    2: {"speed": speeds, "pool": pool_beside_deepspeed, "largest": largest},
+FINDS: dict[str, Finds] = {
+    "resume": resumed,
+    "evaluation": evaluated,
+    "bare loop": against_a_bare_loop,
+    "precision": precisions,
+    "compile": compiled,
+    "memory": memory_by_kind,
+    "calibration": calibrated,
+    "tests": marked_tests,
+    "goal": goal,
+    "speed": speeds,
+    "pool": pool_beside_deepspeed,
+    "largest": largest,
 }
 
 
-def rows(finds: dict[str, Finds], card: Card) -> Iterator[Row]:
-    """Yields all of them; one that has no figure says why, and the others go on."""
-    for name, find in finds.items():
+def rows(plan: dict[str, float], card: Card, finds: dict[str, Finds] = FINDS) -> Iterator[Row]:
+    """Yields all of them; one that has no figure says why, and the others go on.
+
+    Args:
+        plan: seconds of each; where the card has more or fewer in all, they are its parts
+    """
+    shares = list(plan.values())
+    whole = card.left
+    for at, name in enumerate(plan):
+        kept = whole * sum(shares[at + 1 :]) / sum(shares)
+        theirs = replace(card, until=card.until - kept)
         try:
-            yield from find(card)
+            yield from finds[name](theirs)
         except NoFigureError as error:
             yield Row(name, str(error))
-        except subprocess.TimeoutExpired:
-            yield Row(name, "no time was left")
+        except subprocess.TimeoutExpired as error:
+            yield Row(name, f"did not end in the {error.timeout:.0f} s of its share")
         except Exception as error:  # a mistake of one row costs no other
             yield Row(name, f"{type(error).__name__}: {last_line(str(error))}")
 
@@ -356,11 +408,11 @@ def main(
     name = torch.cuda.get_device_name(0) if device == "cuda" else "CPU"
     print(f"{name}, torch {torch.__version__}{', shortened: no figures to quote' if short else ''}\n")
     print("| what | figure | beside it |\n|---|---|---|")
-    for number in part or SLICES:
-        finds = {each: find for each, find in SLICES[number].items() if not only or each in only}
+    for number in part or PLAN:
+        plan = {each: seconds for each, seconds in PLAN[number].items() if not only or each in only}
         with tempfile.TemporaryDirectory(prefix="paceline-gpu-") as folder:
             patience = SLICE * (3 if short else 1)  # to see that all rows run, and not how fast
-            for row in rows(finds, Card(device, short, time.monotonic() + patience, Path(folder))):
+            for row in rows(plan, Card(device, short, time.monotonic() + patience, Path(folder))):
                 print(row, flush=True)
 
 

@@ -10,6 +10,7 @@ import torch
 import torch.distributed as dist
 
 from ..compat import process_groups
+from ..compat.full_gpu import says_full
 from ..compat.process_groups import Backend
 from .errors import PeerLostError, RendezvousError
 from .gloo import Gloo
@@ -43,6 +44,8 @@ class Groups:
         except RendezvousError:
             raise
         except RuntimeError as error:
+            if says_full(str(error)):
+                raise
             raise PeerLostError(f"{name}: could not connect to the other workers: {error}") from error
         return process_groups.group_of(store, rank, size, name, backends, self.device)
 

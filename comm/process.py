@@ -24,7 +24,9 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from ..compat.full_gpu import says_full
 from ..compat.process_groups import all_gather_into
+from ..compat.saved_hooks import without_saved_hooks
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, nbytes, numbered
 from .board import BEAT, StoreBoard
@@ -297,7 +299,7 @@ class ProcessComm(Comm):
         what = f"in {primitive} of {self.name}"
         self._calls.check(call, what)
         launched = self.mark()
-        work = self.blocked(what, lambda: launch(group))
+        work = self.blocked(what, lambda: without_saved_hooks(lambda: launch(group)))
         operation = self.timeline.launched(f"{self.name}#", primitive, self.roughly(launched))
         return Pending(self, work, what, operation, launched)
 
@@ -311,7 +313,8 @@ class ProcessComm(Comm):
         launched = self.mark()
         at = self.roughly(launched)
         operation = self.timeline.launched(f"{self.name}#", "all_reduce", at)
-        work = self.group.allreduce([tensor], _reduce_options("sum"))
+        group, options = self.group, _reduce_options("sum")
+        work = without_saved_hooks(lambda: group.allreduce([tensor], options))
         if self._worker.event is not None:
             self._of_futures.append((work, operation, launched, blocks))
             return work.get_future()
@@ -661,11 +664,16 @@ class ProcessComm(Comm):
         return sorted(self.ranks[rank] for rank in {*self._ended_peers(), *self.lost()})
 
     def blocked(self, what: str, call: Callable[[], T]) -> T:
-        """Make a call that may block; turn torch's errors into ours, naming who is missing."""
+        """Make a call that may block; turn torch's errors into ours, naming who is missing.
+
+        An error about this worker's full GPU stays as it is: no peer is to blame.
+        """
         self.board.doing(what)
         try:
             return call()
         except RuntimeError as error:
+            if isinstance(error, torch.OutOfMemoryError) or says_full(str(error)):
+                raise
             raise self.explained(error, what) from error
         finally:
             self.board.doing("computing")

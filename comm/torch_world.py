@@ -20,6 +20,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from ..compat.process_groups import AllgatherOptions, is_registered
+from ..compat.saved_hooks import without_saved_hooks
 from . import ledger as wire
 from .base import nbytes
 from .marks import Mark
@@ -185,7 +186,7 @@ class _CountedGroup(dist.ProcessGroup):
             comm.ledger.count(primitive, size)
         launched = comm.mark()
         at = NEVER if primitive == "recv" else comm.roughly(launched)
-        work = comm.blocked(what, launch) or _InStream(comm.mark(), launched)
+        work = comm.blocked(what, lambda: without_saved_hooks(launch)) or _InStream(comm.mark(), launched)
         operation = comm.timeline.launched(f"{self._channel}{way}", primitive, at)
         return _Counted(comm, work, what, operation, launched, then, message=bool(way))
 

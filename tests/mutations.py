@@ -168,6 +168,18 @@ MUTATIONS = [
         "tests/comm/test_nccl.py -k does_not_connect",
     ),
     Mutation(
+        "comm/groups.py",
+        "            if says_full(str(error)):",
+        "            if False:",
+        "tests/comm/test_nccl.py -k full_as_nccl_connects",
+    ),
+    Mutation(
+        "comm/process.py",
+        "            if isinstance(error, torch.OutOfMemoryError) or says_full(str(error)):",
+        "            if False:",
+        "tests/comm/test_nccl.py -k full_as_nccl_launches",
+    ),
+    Mutation(
         "compat/process_groups.py",
         "        os.environ.setdefault(variable, value)",
         "        pass",
@@ -178,6 +190,24 @@ MUTATIONS = [
         "        raise lack_of_gpu(error, assignment.predicted.memory) from error",
         "        raise",
         "tests/engine/test_failures.py -k whose_gpu_is_full",
+    ),
+    Mutation(
+        "benchmarks/gpu.py",
+        "        theirs = replace(card, until=card.until - kept)",
+        "        theirs = card",
+        "tests/test_benchmarks.py -k no_time_of_those_after",
+    ),
+    Mutation(
+        "tracking/baseline.py",
+        """    memory = "device_peak_mib" if on_gpu else "peak_memory_mib\"""",
+        """    memory = "peak_memory_mib\"""",
+        "tests/tracking/test_compare.py -k peak_of_a_gpu",
+    ),
+    Mutation(
+        "comm/process.py",
+        "work = self.blocked(what, lambda: without_saved_hooks(lambda: launch(group)))",
+        "work = self.blocked(what, lambda: launch(group))",
+        "tests/comm/test_process_messages.py -k keeps_no_hooks",
     ),
     # -- data of one's own
     Mutation(

@@ -1,5 +1,6 @@
 """The benchmarks go with the code that they time. What they print is looked at, not tested."""
 
+import functools
 import importlib
 import json
 import re
@@ -9,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -60,13 +62,56 @@ def test_a_row_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch, tmp_pa
         yield gpu.Row("never", card.train("late", "steps=1"))
 
     finds = {"fails": fails, "late": late, "sound": lambda _: iter([gpu.Row("last", "2 ms", "of 3")])}
-    found = [str(row) for row in gpu.rows(finds, gpu.Card("cuda", True, time.monotonic(), tmp_path))]
+    card = gpu.Card("cuda", True, time.monotonic(), tmp_path)
+    found = [str(row) for row in gpu.rows(dict.fromkeys(finds, 1.0), card, finds)]
     assert found == [
         "| first | 1 ms |  |",
         "| fails | ValueError: kernel |  |",
-        "| late | left out: no time was left |  |",
+        "| late | left out: no time of its share was left |  |",
         "| last | 2 ms | of 3 |",
     ]
+
+
+@pytest.mark.parametrize("part", [1, 2])
+def test_a_row_takes_no_time_of_those_after_it(part: int, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Each program that a row starts takes all the time that it may."""
+    monkeypatch.syspath_prepend(str(ROOT))
+    gpu = importlib.import_module("benchmarks.gpu")
+    now, started = [0.0], []
+
+    def run(command: list[str], timeout: float, **_: Any) -> None:
+        started.append((" ".join(command), timeout))
+        now[0] += timeout
+        raise subprocess.TimeoutExpired(command, timeout)
+
+    monkeypatch.setattr(gpu, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    monkeypatch.setattr(subprocess, "run", run)
+    monkeypatch.setattr(gpu, "bare_step", lambda *_: 1.0)
+    monkeypatch.setattr(gpu, "product_teraflops", lambda _: 400.0)
+    plan = gpu.PLAN[part]
+    found = list(gpu.rows(plan, gpu.Card("cuda", False, gpu.SLICE, tmp_path)))
+    assert sum(plan.values()) == gpu.SLICE and now[0] <= gpu.SLICE + 1e-6
+    assert len(found) == (8 if part == 1 else 11)
+    for row in found:
+        assert "did not end in the" in row.figure or row.what.startswith("a product of"), row
+    if part == 2:
+        assert "model=gpt_10b" in started[0][0] and "strategy.offload=all" in started[0][0]
+        assert started[0][1] == plan["goal"] == max(plan.values())
+
+
+def test_time_that_a_row_leaves_is_the_next_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    gpu = importlib.import_module("benchmarks.gpu")
+    monkeypatch.setattr(gpu, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    had: dict[str, list[float]] = {"first": [], "second": []}
+
+    def note(name: str, card: Any) -> Iterator[Any]:
+        had[name] = [card.part(left).left for left, _ in gpu.counted_down("ab")]
+        return iter(())
+
+    finds = {name: functools.partial(note, name) for name in had}
+    list(gpu.rows({"first": 30.0, "second": 10.0}, gpu.Card("cuda", False, 80.0, tmp_path), finds))
+    assert had == {"first": [30.0, 60.0], "second": [40.0, 80.0]}
 
 
 def test_the_peak_of_a_card_is_not_that_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:

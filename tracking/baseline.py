@@ -13,18 +13,20 @@ def ratios(entry: Entry, reference: Entry) -> Row:
     speedup_throughput = its throughput / the baseline's
     speedup_time_to_accuracy = the baseline's time to accuracy / its, where both aimed at the same accuracy
     bytes_ratio = its bytes a step / the baseline's
-    memory_ratio = its peak memory / the baseline's
+    memory_ratio = its peak memory / the baseline's: of their GPUs where one of them has a GPU, else of their hosts
     dollars_ratio = its dollars / the baseline's
     All are None between runs of another model, data set or task, and between modelled and measured ones.
     """
     mine, its = entry.row, reference.row
     comparable = all(mine[key] == its[key] for key in (*TRAINED, "modelled"))
+    on_gpu = any(each["device_peak_mib"] is not None for each in (mine, its))
+    memory = "device_peak_mib" if on_gpu else "peak_memory_mib"
     same_target = target(entry) == target(reference)
     found = {
         "speedup_throughput": ratio(mine["throughput_samples_per_s"], its["throughput_samples_per_s"]),
         "speedup_time_to_accuracy": ratio(its["time_to_accuracy_s"], mine["time_to_accuracy_s"]),
         "bytes_ratio": ratio(mine["bytes_per_step"], its["bytes_per_step"]),
-        "memory_ratio": ratio(mine["peak_memory_mib"], its["peak_memory_mib"]),
+        "memory_ratio": ratio(mine[memory], its[memory]),
         "dollars_ratio": ratio(mine["dollars"], its["dollars"]),
     }
     if not same_target:

@@ -128,7 +128,8 @@ COLUMNS = (
     Column("communication_ms", "comm. ms", _milliseconds, short="communication"),
     Column("waiting_ms", "wait ms", _milliseconds, short="waiting"),
     Column("blocked", "blocked", lambda value: f"{value:.1%}"),
-    Column("peak_memory_mib", "peak MiB", _fixed(0), short="memory"),
+    Column("device_peak_mib", "GPU peak MiB", _fixed(0), short="gpu_memory"),
+    Column("peak_memory_mib", "host peak MiB", _fixed(0), short="memory"),
     *(Column(f"{kind}_mib", f"{kind.replace('_', ' ')} MiB", _mebibytes, short=kind) for kind in MEMORY_KINDS),
     Column("bytes_per_step", "sent/step", human_bytes, short="bytes", rank=6),
     Column("megabytes", "MB sent", _significant),
@@ -179,7 +180,8 @@ TIMED = ("throughput_samples_per_s", "step_ms", "speedup_throughput")
 # Positive numbers of which two settings differ by a factor: what makes a run twice as long doubles their difference.
 RATIOS = (
     *("throughput_samples_per_s", "updates_per_second", "step_ms", "predicted_step_ms", "compute_ms", "dollars"),
-    *("bytes_per_step", "megabytes", "messages", "peak_memory_mib", "time_to_accuracy_s", "time_per_pass_s"),
+    *("bytes_per_step", "megabytes", "messages", "device_peak_mib", "peak_memory_mib"),
+    *("time_to_accuracy_s", "time_per_pass_s"),
     *("epochs_to_accuracy", "rounds_to_accuracy", "steps_to_accuracy"),
 )
 BY_KEY = {column.key: column for column in COLUMNS}

@@ -54,7 +54,14 @@ MEANINGS: dict[str, tuple[str, str]] = {
     ),
     "waiting_ms": ("ms", "the time of a step that was blocked until the last worker or server that takes part began"),
     "blocked": ("share", "communication and waiting, of a step's time over all workers; a pipeline's bubble is in it"),
-    "peak_memory_mib": ("MiB", "peak of the largest process, worker or server"),
+    "device_peak_mib": (
+        "MiB",
+        "peak of what torch's allocator gave out on a GPU, of the worker or server with the most; none on a CPU",
+    ),
+    "peak_memory_mib": (
+        "MiB",
+        "peak of the largest process, worker or server, in the host's memory; nothing of a GPU is in it",
+    ),
     **{
         f"{kind}_mib": (
             "MiB",
@@ -143,7 +150,10 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "speedup_throughput": (_RATIO, "throughput over that of the baseline"),
     "speedup_time_to_accuracy": (_RATIO, "the baseline's time to accuracy over this one's"),
     "bytes_ratio": (_RATIO, "bytes sent in a step over those of the baseline"),
-    "memory_ratio": (_RATIO, "peak memory over that of the baseline"),
+    "memory_ratio": (
+        _RATIO,
+        "peak memory over that of the baseline: of GPUs where one of the two has one, else of hosts",
+    ),
     "dollars_ratio": (_RATIO, "dollars over those of the baseline"),
     "why": ("", "why a run has not completed"),
 }

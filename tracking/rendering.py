@@ -27,7 +27,7 @@ _NOT_FOR_PEOPLE = (
     *("steps_to_accuracy", "time_per_pass_s"),
 )
 _OF_KINDS = tuple(f"{kind}_mib" for kind in MEMORY_KINDS)
-_MEMORY_VIEW = ("run", "strategy", "sync", "workers", *_OF_KINDS, "peak_memory_mib")
+_MEMORY_VIEW = ("run", "strategy", "sync", "workers", *_OF_KINDS, "device_peak_mib", "peak_memory_mib")
 _LIKE = {"accuracy": "accuracy", "bytes": "model_bytes", "loss": "loss"}  # by the end of a metric's name, the column
 _SHARED = 6.5  # the rank of a choice that all rows share
 _UNITS = {"%": 100.0, "KiB": 2**-10, "MiB": 2**-20, "GiB": 2**-30, "TiB": 2**-40}

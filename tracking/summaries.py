@@ -43,6 +43,7 @@ FIELDS: dict[str, Field] = {
     "compute_ms": Field("compute", "step_time", 1e3),
     "communication_ms": Field("communication", "step_time", 1e3),
     "waiting_ms": Field("waiting", "step_time", 1e3),
+    "device_peak_mib": Field("device_peak", "memory", 1 / 2**20),
     "peak_memory_mib": Field("process_peak", "memory", 1 / 2**20),
     **{f"{kind}_mib": Field(kind, "memory", 1 / 2**20) for kind in MEMORY_KINDS},
     "bytes_per_step": Field("bytes_per_step", "wire"),
@@ -92,9 +93,10 @@ def row_of(summary: Summary) -> Row:
         if value is not None:
             value = _text(value, field) if field.text else _scaled(value, field.factor)
         row[key] = value
-    of_servers = _number(sections["server_memory"].get("process_peak"))
-    if of_servers is not None:  # the largest process, whichever it is
-        row["peak_memory_mib"] = max(row["peak_memory_mib"] or 0.0, of_servers / 2**20)
+    for key in ("device_peak_mib", "peak_memory_mib"):
+        of_servers = _number(sections["server_memory"].get(FIELDS[key].name))
+        if of_servers is not None:  # the largest, whichever it is
+            row[key] = max(row[key] or 0.0, of_servers / 2**20)
     if row["effective_batch"] == summary.get("batch_size"):
         row["effective_batch"] = None  # as asked
     if row["strategy"] is not None and row["sync"] is not None:  # a run of ours, maybe from before there was the group

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from ...compat.full_gpu import says_full
 from ...tracking.columns import human_bytes
 from ...tracking.errors import StorageError
 from ...tracking.visible import visible
@@ -24,13 +25,6 @@ _OURS = "paceline"
 OWN_WORDS = ("Killed", "Exited", "ForkServer", "HangError", "DivergedError", "NotFiniteError")
 NO_MEMORY = "there is not enough memory"
 _SIGNS = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
-# of CUDA's libraries, which take memory beside torch's allocator (pytorch #128601)
-_GPU_SIGNS = (
-    "CUDA out of memory",
-    "CUDA error: out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED",
-    "CUDNN_STATUS_ALLOC_FAILED",
-)
 ONE_SAMPLE = "Expected more than 1 value per channel when training"  # torch's word in batch norm
 WAY_OUT = (
     "Batch norm cannot train on a batch of one sample; the last batch of an epoch may have one. "
@@ -73,7 +67,7 @@ def lack_of(error: BaseException) -> MachineError | StorageError | None:
 
 def fills_gpu(error: RuntimeError) -> bool:
     """Returns whether `error`, of torch or of a library of CUDA's, says that a GPU has no memory left."""
-    return exit_code_of(error) is None and any(sign in _message(error) for sign in _GPU_SIGNS)
+    return exit_code_of(error) is None and says_full(_message(error))
 
 
 def lack_of_gpu(error: RuntimeError, planned: Mapping[str, int]) -> MachineError:

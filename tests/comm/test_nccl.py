@@ -214,6 +214,34 @@ def test_what_nccl_raises_as_it_connects_is_raised(monkeypatch):
         groups(30.0)._connect(cast(Any, None))
 
 
+FULL = dist.DistBackendError(
+    "NCCL error in: ProcessGroupNCCL.cpp:77, unhandled cuda error, NCCL version 2.27.5\n"
+    "ncclUnhandledCudaError: Call to CUDA function failed.\nLast error:\nCuda failure 2 'out of memory'"
+)
+
+
+def test_a_gpu_that_is_full_as_nccl_connects_is_no_lost_peer(monkeypatch):
+    monkeypatch.setattr(process_groups, "nccl", lambda *_: None)
+    monkeypatch.setattr(process_groups, "connect", Mock(side_effect=[FULL, RuntimeError("no NVLink")]))
+    with pytest.raises(dist.DistBackendError):
+        groups(30.0).make("all", 0, 1, on_gpus=True)
+    with pytest.raises(PeerLostError, match="all: could not connect to the other workers: no NVLink"):
+        groups(30.0).make("all", 0, 1, on_gpus=True)
+
+
+def fill(comm, call):
+    nccl = on_gpus(comm)
+    nccl.allreduce = nccl.broadcast = Mock(side_effect=FULL)
+    with pytest.raises(RuntimeError) as caught:
+        CALLS[call](comm, nccl)
+    return type(caught.value).__name__
+
+
+@pytest.mark.parametrize("call", ["ours", pytest.param("torch's", marks=pytest.mark.slow)])
+def test_a_gpu_that_is_full_as_nccl_launches_is_no_lost_peer(workers, call):
+    assert workers(2, fill, call) == ["DistBackendError"] * 2
+
+
 def test_an_abort_that_fails_hides_no_error():
     made = groups(30.0)
     failing = Mock()

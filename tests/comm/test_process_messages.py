@@ -1,7 +1,10 @@
 """Point to point on both fabrics: order, contents, receiving from whoever is first; timeouts of processes."""
 
+import weakref
+
 import pytest
 import torch
+from torch.autograd.graph import saved_tensors_hooks
 
 from paceline.comm import HangError, MessageError, connecting
 
@@ -383,3 +386,30 @@ def let_time_pass(comm):
 def test_elapse_lets_that_much_time_pass(fabric):
     [seconds] = fabric(1, let_time_pass)
     assert 0.2 <= seconds < 5
+
+
+def launch_amid_hooks(comm):
+    """Returns whether work that is under way lets go of autograd's hooks."""
+
+    class Kept:
+        def __call__(self, tensor):
+            return tensor
+
+    for _ in range(2):  # from here on this call is foretold, and made without the other worker
+        comm.all_reduce(torch.ones(3), "max").wait()
+    if comm.rank == 1:
+        comm.board.read("looked", 0)
+        return comm.all_reduce(torch.ones(3), "max").wait()
+    hook = Kept()
+    with saved_tensors_hooks(hook, hook):
+        work = comm.all_reduce(torch.ones(3), "max")
+    held = weakref.ref(hook)
+    del hook
+    gone = held() is None
+    comm.board.post("looked", "")
+    work.wait()
+    return gone
+
+
+def test_work_under_way_keeps_no_hooks_of_autograd_which_would_abort_an_interpreter_at_its_end(workers):
+    assert workers(2, launch_amid_hooks)[0] is True

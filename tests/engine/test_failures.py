@@ -164,6 +164,7 @@ FULL = (
     torch.OutOfMemoryError("Allocation on device"),
     RuntimeError("CUDA error: out of memory"),
     RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("NCCL error in: ProcessGroupNCCL.cpp:77\nLast error:\nCuda failure 2 'out of memory'"),
 )
 
 

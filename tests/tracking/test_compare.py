@@ -110,6 +110,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "communication_ms": 2.0,
         "waiting_ms": 0.5,
         "blocked": pytest.approx(0.25),
+        "device_peak_mib": None,
         "peak_memory_mib": 300.0,
         "parameters_mib": 1.0,
         "gradients_mib": None,
@@ -175,7 +176,7 @@ def test_every_key_of_a_row_is_a_column_in_the_columns_order():
 def test_the_memory_view_has_a_column_for_each_kind_that_any_run_has_and_the_usual_one_none():
     table = rows([summary(), summary("other", memory={"parameters": 2**18, "buffers": 0, "process_peak": 2**28})])
     lines = render(table, "markdown", memory=True).splitlines()
-    assert cells(lines[0])[4:] == ["parameters MiB", "buffers MiB", "host optimizer MiB", "other MiB", "peak MiB"]
+    assert cells(lines[0])[4:] == ["parameters MiB", "buffers MiB", "host optimizer MiB", "other MiB", "host peak MiB"]
     assert cells(lines[2])[4:] == ["1.00", "-", "2.00", "3.00", "300"]
     assert cells(lines[3])[4:] == ["0.25", "0.00", "-", "-", "256"]
     for width in (None, 120):
@@ -345,6 +346,24 @@ def test_the_peak_is_that_of_the_largest_process_worker_or_server():
     assert rows([summary(server_memory=server | {"process_peak": 1})])[0]["peak_memory_mib"] == 300
     assert rows([summary(server_memory=server, memory=None)])[0]["peak_memory_mib"] == 700
     assert rows([summary(server_memory=None)])[0]["peak_memory_mib"] == 300
+
+
+def test_the_peak_of_a_gpu_is_beside_that_of_the_process_and_is_what_the_ratio_is_of():
+    on_gpu = [
+        summary(name, memory={"process_peak": 300 * 2**20, "device_peak": size * 2**20})
+        for name, size in {"a": 1000, "b": 4000}.items()
+    ]
+    table = rows([*on_gpu, summary("c")], baseline="a")
+    assert [row["device_peak_mib"] for row in table] == [1000, 4000, None]
+    assert [row["memory_ratio"] for row in table] == [1.0, 4.0, None]
+    for view in (True, False):
+        lines = [cells(line) for line in render(table, "markdown", memory=view).splitlines()]
+        at = lines[0].index("GPU peak MiB")
+        assert lines[0][at + 1] == "host peak MiB"
+        assert [line[at : at + 2] for line in lines[2:5]] == [["1,000", "300"], ["4,000", "300"], ["-", "300"]]
+    assert "GPU" not in render(rows([summary()]), "markdown")
+    server = {"process_peak": 1, "device_peak": 5000 * 2**20}
+    assert rows([summary(server_memory=server)])[0]["device_peak_mib"] == 5000
 
 
 def test_what_a_summary_holds_for_each_worker_leaves_its_row_as_it_is():

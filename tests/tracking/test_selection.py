@@ -132,7 +132,7 @@ def test_a_heading_is_taken_as_it_is_shown() -> None:
 
 
 def test_a_heading_is_taken_in_conditions_sorts_and_fronts_too() -> None:
-    assert kept("sent/step>=1e9") == [] and kept("peak MiB<1000") == kept("memory<1000") == ["bsp", "ssp"]
+    assert kept("sent/step>=1e9") == [] and kept("host peak MiB<1000") == kept("memory<1000") == ["bsp", "ssp"]
     assert [row["run"] for row in table(RUNS, Request(sort="samples/s"))[0]][:2] == ["bsp", "ssp"]
     assert front("Accuracy", "to acc. s") == front("accuracy", "time_to_accuracy")
 
