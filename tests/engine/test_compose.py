@@ -110,7 +110,7 @@ def test_a_users_directory_that_is_not_there_is_refused() -> None:
         ("strategy.nosuch=2", "strategy.nosuch: there is no such key", "valid: strategy.batch_norm"),
         ("optimizer.clip=1", "optimizer.clip: there is no such key", "clip=none, norm or value chooses it"),
         ("precision=bf17", "precision=bf17: there is no such choice", "did you mean bf16"),
-        ("strategy.precision=bf16", "strategy.precision: there is no such key", "precision=bf16 goes with every"),
+        ("strategy.precision=bf16", "strategy.precision: there is no such key", "precision=bf16 chooses it"),
         ("network=infiniband", "network: there is no such key", "hardware/network=infiniband chooses it"),
         ("workers=4", "workers: there is no such key", "it is hardware.workers=4"),
         ("+lr=0.2", "lr: there is no such key", "it is optimizer.lr=..."),
