@@ -2010,6 +2010,18 @@ MUTATIONS = [
     ),
     Mutation(
         "tasks/data/images.py",
+        "        _turn_upright(picture)\n",
+        "",
+        "tests/tasks/test_own_files.py -k camera",
+    ),
+    Mutation(
+        "tasks/data/images.py",
+        'picture.info.get("transparency", -1)',
+        "-1",
+        "tests/tasks/test_own_files.py -k 16_bits",
+    ),
+    Mutation(
+        "tasks/data/images.py",
         "seen[real] = folder",
         "pass",
         "tests/tasks/test_own_files.py -k linked_folder",
