@@ -2009,6 +2009,18 @@ MUTATIONS = [
         "tests/tasks/test_own_files.py -k by_its_bits",
     ),
     Mutation(
+        "engine/base/failures.py",
+        "text = hide_known(str(error))",
+        "text = str(error)",
+        "tests/engine/test_failures.py -k secret",
+    ),
+    Mutation(
+        "sweep/definition.py",
+        "if _may_be_secret(text) and tells_secret(text):",
+        "if False:",
+        "tests/sweep/test_sweep_definition.py -k secret",
+    ),
+    Mutation(
         "tasks/data/images.py",
         "        _turn_upright(picture)\n",
         "",
