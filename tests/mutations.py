@@ -1370,8 +1370,8 @@ MUTATIONS = [
     ),
     Mutation(
         "wrap/gradients.py",
-        "                each.grad = hidden(each, self._refuse)\n",
-        "                pass\n",
+        "for each, _ in self._held:\n                each.grad = hidden(each, self._refuse)\n",
+        "for each, _ in self._held:\n                pass\n",
         "tests/wrap/test_steps.py -k clipping",
     ),
     Mutation(
@@ -2007,6 +2007,12 @@ MUTATIONS = [
         "return 1 - values if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO else values",
         "return values",
         "tests/tasks/test_own_files.py -k by_its_bits",
+    ),
+    Mutation(
+        "wrap/run.py",
+        "        self.gradients.hide_others()\n",
+        "",
+        "tests/wrap/test_steps.py -k second_optimizer",
     ),
     Mutation(
         "engine/base/failures.py",

@@ -43,7 +43,7 @@ class Gradients:
         self._kept: list[tuple[int, int] | None] = []
         self._held: list[tuple[nn.Parameter, Tensor | None]] = []  # the gradients that stand-ins take the place of
         self._left: list[tuple[nn.Parameter, Tensor]] = []  # the gradients of a step that was not made
-        self._passing = False
+        self._passing = self._hides = False
         self._hooks = [each.register_hook(self._comes) for each in sync.parameters.values()]
 
     def close(self) -> None:
@@ -57,6 +57,9 @@ class Gradients:
         """A step that was made leaves no gradients."""
         self._optimizer.zero_grad()
         self.zero()
+        for each in self._all():
+            if isinstance(each.grad, Hidden):
+                each.grad = None
 
     def zero(self, set_to_none: bool = True) -> None:
         """Does what `zero_grad` of the script's optimizer does."""
@@ -116,7 +119,15 @@ class Gradients:
         self._agree(step, skips=False, changed=changed and self.finished is Finished.MEAN)
         for each, gradient in self._held:
             each.grad = gradient
-        self._held, self.finished = [], None
+        self._held, self._hides, self.finished = [], self.finished is Finished.SHARDED, None
+
+    def hide_others(self) -> None:
+        """Hides sharded gradients after the update from another optimizer, which would find none and leave weights."""
+        if self._hides:
+            own = {id(each) for each in self._stepped}
+            for each in self._sync.parameters.values():
+                if id(each) not in own:
+                    each.grad = hidden(each, self._refuse)
 
     def are_dropped(self) -> bool:
         """Returns True if the step that the script does not make has no gradients, or infinite or NaN ones."""

@@ -205,6 +205,7 @@ class Run:
         self.gradients.settle(self.steps + 1)
         with self._updating():
             self.sync.update()
+        self.gradients.hide_others()
         self._made()
 
     def _skip(self) -> None:
