@@ -2009,6 +2009,12 @@ MUTATIONS = [
         "tests/tasks/test_own_files.py -k by_its_bits",
     ),
     Mutation(
+        "wrap/gradients.py",
+        "mine.append(sum(digest_of(each.detach()) for each in foreign) % MOST)",
+        "mine.append(0)",
+        "tests/wrap/test_alike.py -k second_model",
+    ),
+    Mutation(
         "wrap/run.py",
         "        self.gradients.hide_others()\n",
         "",
