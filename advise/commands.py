@@ -3,7 +3,9 @@
 import shlex
 from functools import lru_cache
 
+from ..engine.config.compose import tells_secret
 from ..engine.config.experiment import shipped
+from ..tracking.redact import HIDDEN
 from .candidate import Candidate
 from .question import HOSTS, Question, key_of
 
@@ -25,9 +27,11 @@ def overrides_of(question: Question, candidate: Candidate) -> list[str]:
 
 
 def command(question: Question, candidate: Candidate) -> str:
+    """Returns the line, with `***` in place of secrets: a page of the answer may be sent to others."""
     extra = [f"--config-dir {shlex.quote(str(question.config_dir))}"] if question.config_dir else []
     extra += [f"--allow-module {shlex.quote(name)}" for name in question.allowed]
-    return " ".join(["paceline train", *map(shlex.quote, overrides_of(question, candidate)), *extra])
+    words = [f"{key_of(text)}={HIDDEN}" if tells_secret(text) else text for text in overrides_of(question, candidate)]
+    return " ".join(["paceline train", *map(shlex.quote, words), *extra])
 
 
 def _counted_otherwise(question: Question, candidate: Candidate) -> bool:

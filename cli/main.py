@@ -4,7 +4,6 @@ import os
 import signal
 import sys
 import threading
-import traceback
 from itertools import dropwhile
 from pathlib import Path
 from types import FrameType
@@ -198,7 +197,7 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def _explain(error: Exception) -> int:
     """Say what went wrong, the last line in one sentence; returns the exit status."""
-    from ..engine.base.failures import exit_code_of, lack_of, misnamed, named, shortened
+    from ..engine.base.failures import exit_code_of, lack_of, misnamed, named, shortened, traceback_of
 
     if exit_code_of(error) is None:
         error = misnamed(error) or error
@@ -212,7 +211,7 @@ def _explain(error: Exception) -> int:
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("paceline"):
         note(f"the package {error.name.partition('.')[0]} is not installed; what works here: paceline doctor")
         return MACHINE
-    note(shortened("".join(traceback.format_exception(error)).rstrip()))
+    note(shortened(traceback_of(error)))
     note(f"this is a mistake in paceline, or in a class of yours: {named(error)}")
     return BUG
 

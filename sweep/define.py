@@ -12,7 +12,7 @@ from ..engine.config.experiment import CONF
 from ..engine.config.metric import metric_of
 from ..engine.config.receivers import check_definition
 from ..tracking.columns import METRICS
-from .definition import Definition, Range, Space, Values, check, larger_is_better, ranged
+from .definition import Definition, Range, Space, Values, check, larger_is_better, ranged, texts_of
 from .schema import from_file
 
 READY = CONF.parent / "sweeps"  # beside conf, in a clone and as installed
@@ -71,7 +71,7 @@ def _check_receivers(file: str, definition: Definition, given: Sequence[str]) ->
     """Raises `ConfigError` where the file alone says who receives its runs' results."""
     texts = [*definition.fixed, *(text for _, way in definition.ways for text in way)]
     told = [(sweep_values(text)[0], text.partition("=")[2]) for text in texts]
-    told += [(key, value) for key, space in definition.parameters.items() for value in _values(space)]
+    told += [(key, value) for key, space in definition.parameters.items() for value in texts_of(space)]
     plain = [(key.lstrip("+~"), value.strip("'\"")) for key, value in told]
     check_definition(file, plain, {sweep_values(text)[0].lstrip("+~") for text in given})
 
@@ -133,7 +133,3 @@ def _read(overrides: Sequence[str], config_dir: str | None) -> tuple[dict[str, S
         else:
             parameters[key] = Values(tuple(dict.fromkeys(found)))
     return parameters, fixed
-
-
-def _values(space: Space) -> tuple[str, ...]:
-    return space.texts if isinstance(space, Values) else ()

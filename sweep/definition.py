@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..engine.base.errors import ConfigError
-from ..engine.config.compose import sweep_values
+from ..engine.config.compose import sweep_values, tells_secret
 from ..tracking.columns import METRICS
+from ..tracking.redact import HIDDEN, is_secret
 
 Method = Literal["grid", "random", "bayes"]
 METHODS = ("grid", "random", "bayes")
@@ -269,7 +270,7 @@ def _check_metric(metric: str) -> None:
 
 
 def _check_overrides(definition: Definition) -> None:
-    """What each run is given: one value for each key that can be written. Raises `ConfigError`."""
+    """What each run is given: one value for each key that can be written, and no secret. Raises `ConfigError`."""
     for text in definition.fixed:
         key, swept = sweep_values(text)
         if swept is not None:
@@ -280,6 +281,23 @@ def _check_overrides(definition: Definition) -> None:
     for key in definition.parameters:
         if not _is_key(key):
             raise ConfigError(f"{key}: is no key to sweep; write one such as sync or optimizer.lr")
+    values = [f"{key}={text}" for key, space in definition.parameters.items() if key != WAY for text in texts_of(space)]
+    for text in (*definition.fixed, *values, *(text for _, way in definition.ways for text in way)):
+        if _may_be_secret(text) and tells_secret(text):
+            raise ConfigError(
+                f"{sweep_values(text)[0]}={HIDDEN}: a sweep stores its definition, but no secret. Have your class read "
+                "it from an environment variable"
+            )
+
+
+def texts_of(space: Space) -> tuple[str, ...]:
+    return space.texts if isinstance(space, Values) else ()
+
+
+def _may_be_secret(text: str) -> bool:
+    """Spares a long list of plain values from being parsed."""
+    key, _, value = text.partition("=")
+    return is_secret(key) or "{" in value or "://" in value
 
 
 def _is_key(text: str) -> bool:

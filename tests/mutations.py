@@ -1400,8 +1400,8 @@ MUTATIONS = [
     ),
     Mutation(
         "wrap/gradients.py",
-        "                each.grad = hidden(each, self._refuse)\n",
-        "                pass\n",
+        "for each, _ in self._held:\n                each.grad = hidden(each, self._refuse)\n",
+        "for each, _ in self._held:\n                pass\n",
         "tests/wrap/test_steps.py -k clipping",
     ),
     Mutation(
@@ -2037,6 +2037,42 @@ MUTATIONS = [
         "return 1 - values if tags.get(PHOTOMETRIC) == WHITE_IS_ZERO else values",
         "return values",
         "tests/tasks/test_own_files.py -k by_its_bits",
+    ),
+    Mutation(
+        "wrap/gradients.py",
+        "mine.append(sum(digest_of(each.detach()) for each in foreign) % MOST)",
+        "mine.append(0)",
+        "tests/wrap/test_alike.py -k second_model",
+    ),
+    Mutation(
+        "wrap/run.py",
+        "        self.gradients.hide_others()\n",
+        "",
+        "tests/wrap/test_steps.py -k second_optimizer",
+    ),
+    Mutation(
+        "engine/base/failures.py",
+        "text = hide_known(str(error))",
+        "text = str(error)",
+        "tests/engine/test_failures.py -k secret",
+    ),
+    Mutation(
+        "sweep/definition.py",
+        "if _may_be_secret(text) and tells_secret(text):",
+        "if False:",
+        "tests/sweep/test_sweep_definition.py -k secret",
+    ),
+    Mutation(
+        "tasks/data/images.py",
+        "        _turn_upright(picture)\n",
+        "",
+        "tests/tasks/test_own_files.py -k camera",
+    ),
+    Mutation(
+        "tasks/data/images.py",
+        'picture.info.get("transparency", -1)',
+        "-1",
+        "tests/tasks/test_own_files.py -k 16_bits",
     ),
     Mutation(
         "tasks/data/images.py",

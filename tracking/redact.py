@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 HIDDEN = "***"
+SHORTEST = 4  # characters of a secret that is looked for in other texts
 # The last word of a key decides: api_key, hfToken and db-password are secrets, max_tokens and monkey are not.
 _SECRET_WORDS = frozenset(
     {"key", "token", "password", "secret", "passwd", "passphrase", "credential", "credentials"}
@@ -11,9 +12,10 @@ _SECRET_WORDS = frozenset(
 )
 _PLURAL_KEYS = ("api", "keys")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://\S+")
+_URL = re.compile(r"(?<=[A-Za-z0-9+.-])://\S+")
 _URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 _URL_QUERY = re.compile(r"(?<=[?&])([^=&#\s]*=)[^&#\s]+")
+_known: set[str] = set()  # the secrets of this process's configurations
 
 
 def redact(config: dict[str, Any]) -> dict[str, Any]:
@@ -26,6 +28,44 @@ def redact(config: dict[str, Any]) -> dict[str, Any]:
         key: HIDDEN if is_secret(str(key)) and not _is_token_id(str(key), value) else _redact_value(value)
         for key, value in config.items()
     }
+
+
+def shown(key: str, value: Any) -> Any:
+    """Returns the value for a message: itself, or what `redact` makes of it if it is or has a secret."""
+    return redact({key: value})[key] if holds_secret(key, value) else value
+
+
+def holds_secret(key: str, value: Any) -> bool:
+    """Returns True if `redact` hides the value, or a part of it."""
+    return HIDDEN in str(redact({key: value}))
+
+
+def know_secrets(config: dict[str, Any]) -> None:
+    """Has `hide_known` hide the values that `redact` hides in `config`, from now on."""
+    for key, value in config.items():
+        if is_secret(str(key)) and not _is_token_id(str(key), value):
+            _known.update(text for text in _texts(value) if len(text) >= SHORTEST)
+        else:
+            for each in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(each, dict):
+                    know_secrets(each)
+
+
+def hide_known(text: str) -> str:
+    """Returns `text` without the secrets of this process's configurations and without logins in URLs.
+
+    A message of a database or a traceback may have them.
+    """
+    for secret in sorted(_known, key=len, reverse=True):
+        text = text.replace(secret, HIDDEN)
+    return hide_in_urls(text)
+
+
+def _texts(value: Any) -> list[str]:
+    if isinstance(value, dict | list | tuple):
+        each = value.values() if isinstance(value, dict) else value
+        return [text for one in each for text in _texts(one)]
+    return [] if value is None or isinstance(value, bool) else [str(value)]
 
 
 def is_secret(key: str) -> bool:

@@ -22,6 +22,7 @@ from .alike import digest, is_compared
 from .errors import ScriptError
 
 ROW = 1021
+MOST = 1 << 62
 DIGITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -43,7 +44,9 @@ class Gradients:
         self._kept: list[tuple[int, int] | None] = []
         self._held: list[tuple[nn.Parameter, Tensor | None]] = []  # the gradients that stand-ins take the place of
         self._left: list[tuple[nn.Parameter, Tensor]] = []  # the gradients of a step that was not made
-        self._passing = False
+        self._foreign: list[nn.Parameter] = []  # those that the model lacks, in the last step that was looked at
+        self._met: list[nn.Parameter] = []  # those of the step before; others are made anew in each step
+        self._passing = self._hides = False
         self._hooks = [each.register_hook(self._comes) for each in sync.parameters.values()]
 
     def close(self) -> None:
@@ -57,6 +60,9 @@ class Gradients:
         """A step that was made leaves no gradients."""
         self._optimizer.zero_grad()
         self.zero()
+        for each in self._all():
+            if isinstance(each.grad, Hidden):
+                each.grad = None
 
     def zero(self, set_to_none: bool = True) -> None:
         """Does what `zero_grad` of the script's optimizer does."""
@@ -116,7 +122,15 @@ class Gradients:
         self._agree(step, skips=False, changed=changed and self.finished is Finished.MEAN)
         for each, gradient in self._held:
             each.grad = gradient
-        self._held, self.finished = [], None
+        self._held, self._hides, self.finished = [], self.finished is Finished.SHARDED, None
+
+    def hide_others(self) -> None:
+        """Hides sharded gradients after the update from another optimizer, which would find none and leave weights."""
+        if self._hides:
+            own = {id(each) for each in self._stepped}
+            for each in self._sync.parameters.values():
+                if id(each) not in own:
+                    each.grad = hidden(each, self._refuse)
 
     def are_dropped(self) -> bool:
         """Returns True if the step that the script does not make has no gradients, or infinite or NaN ones."""
@@ -137,6 +151,13 @@ class Gradients:
         for each, gradient in left:
             each.grad = gradient
         self._left, self.finished = left, None
+
+    def look(self, loss: Tensor, is_first: bool) -> None:
+        """Notes the parameters of a step's pass that the model lacks. `is_first`: it is the step's first pass."""
+        if is_first:
+            self._foreign, self._met = [], self._foreign
+        own = {id(each) for each in self._all()} | {id(each) for each in self._foreign}
+        self._foreign += [each for each in parameters_of(loss) if id(each) not in own]
 
     # -- what the script does meanwhile
 
@@ -208,14 +229,23 @@ class Gradients:
 
     def compare_weights(self, steps: int) -> None:
         """Compares the replicas' weights after so many steps. Raises `ScriptError`."""
-        if self._comm.size == 1 or not self._sync.traits.weights_agree:
+        if self._comm.size == 1:
             return
-        parameters = self._sync.parameters
+        parameters = self._sync.parameters if self._sync.traits.weights_agree else {}
+        met = {id(each) for each in self._met}
+        foreign = [each for each in self._foreign if id(each) in met]
         mine = [digest_of(each.detach()) for each in parameters.values()]
-        device = next(iter(parameters.values())).device
+        mine.append(sum(digest_of(each.detach()) for each in foreign) % MOST)
+        device = next(iter(self._sync.parameters.values())).device
         with self._comm.ledger.aside():
             every = self._comm.all_gather(torch.tensor(mine, dtype=torch.int64, device=device)).cpu()
-        for name, digests in zip(parameters, every.T.tolist(), strict=True):
+        if other := _first_other(every[:, -1].tolist()):
+            shapes = ", ".join(str(list(each.shape)) for each in foreign)
+            raise ScriptError(
+                f"wrap: the model lacks parameters that the script trains, of shapes {shapes}: those of worker {other} "
+                f"differ from worker 0's after {steps} steps. Give wrap one nn.ModuleList of all models"
+            )
+        for name, digests in zip(parameters, every.T[:-1].tolist(), strict=True):
             if other := _first_other(digests):
                 raise ScriptError(
                     f"wrap: parameter {name} of worker {other} differs from that of worker 0 after {steps} steps. The "
@@ -231,6 +261,22 @@ class Gradients:
         gradient = gradient.detach().contiguous()
         self._comm.broadcast(gradient, src=0).wait()
         parameter.grad = gradient
+
+
+def parameters_of(loss: Tensor) -> list[nn.Parameter]:
+    """Returns the parameters that a backward pass from `loss` gives gradients, each once."""
+    nodes, seen = [loss.grad_fn], set[Any]()
+    found: dict[int, nn.Parameter] = {}
+    while nodes:
+        node = nodes.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        variable = getattr(node, "variable", None)
+        if isinstance(variable, nn.Parameter):
+            found[id(variable)] = variable
+        nodes += [each for each, _ in node.next_functions]
+    return list(found.values())
 
 
 def _first_other(numbers: list[int]) -> int:

@@ -177,6 +177,8 @@ class Run:
             )
         if self._passes == 0:
             self._begin()
+        if self.workers > 1 and is_compared(self.steps + 1):
+            self.gradients.look(loss, self._passes == 0)
         self._passes += 1
         if self._own[0] > 0:  # else the batch had fewer samples than there are workers
             value = loss.item()
@@ -206,6 +208,7 @@ class Run:
         self.gradients.settle(self.steps + 1)
         with self._updating():
             self.sync.update()
+        self.gradients.hide_others()
         self._made()
 
     def _skip(self) -> None:

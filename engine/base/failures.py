@@ -15,6 +15,7 @@ from types import FrameType
 from ...compat.full_gpu import says_full
 from ...tracking.columns import human_bytes
 from ...tracking.errors import StorageError
+from ...tracking.redact import hide_known
 from ...tracking.visible import visible
 from .errors import ConfigError, MachineError
 
@@ -100,6 +101,11 @@ def words_of(error: BaseException) -> str:
     return visible(" ".join(shortened(_message(error)).split()))
 
 
+def traceback_of(error: BaseException) -> str:
+    """Returns the whole traceback, with the secrets of the configuration hidden."""
+    return hide_known("".join(traceback.format_exception(error)).rstrip())
+
+
 def first_line_of(error: BaseException) -> str:
     """The first line of its message, or its type where it has none."""
     lines = shortened(_message(error)).strip().splitlines()
@@ -108,7 +114,7 @@ def first_line_of(error: BaseException) -> str:
 
 def _message(error: BaseException) -> str:
     try:
-        text = str(error)
+        text = hide_known(str(error))
     except Exception:
         return "(its message cannot be shown)"
     return f"{text}. {WAY_OUT}" if text.startswith(ONE_SAMPLE) else text

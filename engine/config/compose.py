@@ -29,7 +29,7 @@ from ...compat.hydra import apply_overrides, files_checked
 from ...compat.omegaconf import no_resolvers
 from ...conf.groups import BY_NAME
 from ...tracking.files import UnusableFileError, check_values
-from ...tracking.redact import HIDDEN
+from ...tracking.redact import HIDDEN, holds_secret
 from ..base.errors import ConfigError
 from ..base.grammar import as_text
 from .choice_files import Files, check_file, check_files, check_sections, files_in, fills_its_own_section, section
@@ -363,6 +363,12 @@ def sweep_values(text: str, config_dir: Path | None = None) -> tuple[str, list[s
         return _swept(text, config_dir)
     finally:
         random.setstate(before)
+
+
+def tells_secret(text: str) -> bool:
+    """Returns True if an override of one value has a secret in it. Raises `ConfigError`."""
+    override = _parsed(text)
+    return holds_secret(override.key_or_group, override.value())
 
 
 def _swept(text: str, config_dir: Path | None) -> tuple[str, list[str] | Interval | None]:

@@ -15,6 +15,7 @@ from ...conf.groups import BY_NAME, GROUPS
 from ...cost.calibration import read
 from ...cost.devices import DEVICES
 from ...tracking.files import UnusableFileError, parse_yaml, read_yaml
+from ...tracking.redact import shown
 from ..base.errors import ConfigError
 from .moved import renewed
 
@@ -349,6 +350,7 @@ def explain(error: ValidationError, prefix: str = "") -> str:
     found = error.errors()
     paths = [".".join(str(p) for p in (prefix, *each["loc"]) if p != "" and not _is_tag(p)) for each in found]
     for finding, path in zip(found, paths, strict=True):
+        given = shown(path, finding["input"])
         if finding["type"] == "string_type" and any(each.startswith(f"{path}.") for each in paths):
             continue  # a list, whose entries are what is wrong
         if finding["type"] == "extra_forbidden":
@@ -360,10 +362,10 @@ def explain(error: ValidationError, prefix: str = "") -> str:
         elif finding["type"] == "too_short":
             least = finding.get("ctx", {}).get("min_length", 1)
             many = "one entry" if least == 1 else f"{least} entries"
-            what, rule = f"{path}={finding['input']!r}", f"must have {many} at least"
+            what, rule = f"{path}={given!r}", f"must have {many} at least"
         else:
             said = finding["msg"].removeprefix("Value error, ").replace("Input should be", "must be")
-            what, rule = f"{path}={finding['input']!r}", said
+            what, rule = f"{path}={given!r}", said
             if finding["type"] == "string_type" and isinstance(finding["input"], bool | int | float):
                 hints[what] = f". Write a name in quotes: {json.dumps(str(finding['input']))}"
         rules.setdefault(what, {})[rule] = None

@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ...conf.groups import BY_NAME, CALLBACKS, Group
 from ...tasks.data.torch_dataset import OWN, OfDataset, is_dataset, of_dataset
+from ...tracking.redact import shown
 from ..base.blame import place, said
 from ..base.errors import ConfigError
 from ..base.failures import first_line_of, speaks_for_itself
@@ -156,7 +157,7 @@ def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], g
         if not (is_of_knobs and choice.knobs):
             raise ConfigError(f"{group}={choice.name}: {where or choice.target}: {said(error)}") from error
         blamed = [name for name in choice.knobs if not _accepts(maker, {**passed, name: choice.knobs[name]})]
-        knobs = ", ".join(f"{group}.{name}={choice.knobs[name]!r}" for name in blamed or choice.knobs)
+        knobs = ", ".join(f"{group}.{name}={shown(name, choice.knobs[name])!r}" for name in blamed or choice.knobs)
         raise ConfigError(f"{knobs}: {first_line_of(error)} ({where or choice.target})") from error
 
 

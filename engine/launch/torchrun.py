@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -22,7 +21,7 @@ from ...comm.rendezvous import job_of_torchrun
 from ...tracking.run_directory import RunDirectory
 from ...tracking.values import flat
 from ..base.errors import ConfigError, WorkerFailedError
-from ..base.failures import named, speaks_for_itself
+from ..base.failures import named, speaks_for_itself, traceback_of
 from ..base.parent_death import die_with_parent
 from ..base.started import UNSET
 from ..config.experiment import Experiment
@@ -137,7 +136,7 @@ class _ThisWorker:
         except Exception as error:
             if speaks_for_itself(error):
                 raise
-            details = ["".join(traceback.format_exception(error)).rstrip()]
+            details = [traceback_of(error)]
             message = f"worker {self._comm.rank} failed: {named(error)}; {what_is_saved(self._assignment)}"
             raise WorkerFailedError(message, WORKER_FAILED, details) from error
         self.kill()

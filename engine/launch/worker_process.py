@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import sys
-import traceback
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
@@ -18,7 +17,7 @@ from ...compat import fork_server
 from ...tracking.files import open_to_write
 from ...tracking.records import Predicted
 from ...tracking.run_directory import writing
-from ..base.failures import OWN_WORDS, exit_code_of, lack_of, named, place_of, words_of
+from ..base.failures import OWN_WORDS, exit_code_of, lack_of, named, place_of, traceback_of, words_of
 from ..base.parent_death import die_with_parent
 from ..base.signals import STOP_SIGNALS
 from ..config.experiment import from_yaml, to_yaml
@@ -80,7 +79,7 @@ def worker_main(launcher: "Launcher", rank: int, told: dict[str, Any], channel: 
     except BaseException as error:
         ended = describe(error, launcher.failed_rank())
         with suppress(OSError):  # a full disk takes no log either
-            traceback.print_exc()
+            print(traceback_of(error), file=sys.stderr)
     with suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()

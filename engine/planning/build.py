@@ -25,6 +25,7 @@ from ...tasks.base import Data
 from ...tasks.checks import check_spec, load_checked
 from ...tasks.losses.base import Task
 from ...tasks.partition import Partition, Partitioner, Repeated
+from ...tracking.redact import know_secrets
 from ..base.blame import blaming
 from ..base.errors import ConfigError
 from ..base.meta import Repeats
@@ -69,6 +70,7 @@ def assemble(
 
     `instead`: of the experiment's own `adapt`. A model that looks at values may need a few samples: see looking.py.
     """
+    know_secrets(experiment.model_dump())
     return on_values_where_needed(experiment, lambda: _assemble(experiment, allowed, world_size, instead))
 
 

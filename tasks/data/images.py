@@ -5,6 +5,7 @@ says it is, and decodes no more pixels than are wanted.
 """
 
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -37,6 +38,8 @@ MOST_PIXELS = 1 << 24  # of an image that is taken as it is: 201 MB of float32 i
 MOST_RESIZED = 1 << 26  # of one that is resized; a large camera has as many
 OPAQUE = 255  # of an alpha channel
 BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF, and a value of the second
+SAMPLE_FORMAT, SIGNED = 339, 2  # another tag, and its value for whole numbers with a sign
+TRANSPARENT = "is transparent in places, and has no background. Save it without transparency"
 
 
 class Images(Data):
@@ -214,20 +217,34 @@ def _decoded(opened: BinaryIO, mode: str, size: tuple[int, int] | None, most: in
             raise ValueError(f"is of {height:,} x {width:,} pixels; the most is {most:,}{hint}")
         if picture.format != "MPO" and getattr(picture, "is_animated", False):  # MPO: a photograph, then its previews
             raise ValueError("has several frames or pages, and an image is one. Save each in a file of its own")
-        if picture.mode == "F" or (picture.mode == "I" and picture.format != "PPM"):
-            kind = "floating-point numbers" if picture.mode == "F" else "whole numbers of 32 bits"
+        signed = picture.format == "TIFF" and SIGNED in picture.tag_v2.get(SAMPLE_FORMAT, ())
+        if picture.mode == "F" or (picture.mode == "I" and picture.format != "PPM") or signed:
+            kind = "floating-point numbers" if picture.mode == "F" else "whole numbers of 32 bits or with a sign"
             raise ValueError(f"holds {kind}, which have no white; save it with 8 or 16 bits, or use data=arrays")
+        _turn_upright(picture)
         if picture.mode == "I" or picture.mode.startswith("I;16"):  # Pillow's `convert` would make 255 of most of them
+            if (np.asarray(picture) == picture.info.get("transparency", -1)).any():
+                raise ValueError(TRANSPARENT)
             grey = _grey(picture)
             if size is not None:
                 grey = np.asarray(image.fromarray(grey).resize((size[1], size[0]))).clip(0, 1)
             return torch.from_numpy(np.array(grey)).expand(CHANNELS[mode], -1, -1).contiguous()
         whole = picture.convert("RGBA") if picture.has_transparency_data else picture
         if whole is not picture and whole.getchannel("A").getextrema()[0] < OPAQUE:
-            raise ValueError("is transparent in places, and has no background. Save it without transparency")
+            raise ValueError(TRANSPARENT)
         wanted = whole.convert(mode)
         pixels = torch.from_numpy(np.array(wanted if size is None else wanted.resize((size[1], size[0])))).float() / 255
     return pixels.unsqueeze(0) if pixels.dim() == 2 else pixels.permute(2, 0, 1).contiguous()
+
+
+def _turn_upright(picture: Any) -> None:
+    """Turns a photograph in place as its EXIF orientation says. Damaged EXIF data says nothing.
+
+    Pillow does so for TIFF alone.
+    """
+    picture.load()
+    with suppress(Exception):  # Pillow's EXIF parser raises whatever Python raises
+        import_module("PIL.ImageOps").exif_transpose(picture, in_place=True)
 
 
 def _grey(picture: Any) -> np.ndarray:

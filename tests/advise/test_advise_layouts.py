@@ -194,6 +194,8 @@ def test_every_command_composes_to_its_settings(searched: Searched, ground: Grou
                 stands = experiment.choice(group).knobs[knob]
                 assert (typed[stands] if isinstance(stands, bool | None) else str(stands)) == value, key
         assert command(ground.question, row.candidate).startswith("paceline train hardware=a100_8 ")
+    asked = replace(ground.question, overrides=(*ground.question.overrides, "data.api_key=swordfish"))
+    assert " 'data.api_key=***' " in command(asked, one_of_each(searched.fit)[0].candidate)
 
 
 @pytest.mark.slow

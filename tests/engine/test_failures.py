@@ -22,10 +22,12 @@ from paceline.engine.base.failures import (
     misnamed,
     named,
     place_of,
+    traceback_of,
     words_of,
 )
 from paceline.engine.launch.worker_process import describe
 from paceline.engine.training import work as engine_work
+from paceline.tracking import redact
 from paceline.tracking.errors import StorageError
 from paceline.tracking.records import Predicted
 
@@ -88,6 +90,15 @@ def test_to_leave_before_the_end_is_a_failure_with_whatever_status(status: objec
     told = describe(raised(lambda: fail(SystemExit(status))))
     assert told["exit_code"] == 4 and told["error"] == "Exited"
     assert told["message"].startswith("left before the end: SystemExit")
+
+
+def test_a_secret_of_the_configuration_is_hidden_in_messages_and_tracebacks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(redact, "_known", set())
+    redact.know_secrets({"data": {"knobs": {"db_password": "swordfish"}}})
+    error = raised(lambda: int("swordfish"))
+    assert describe(error)["message"].startswith("ValueError: invalid literal for int() with base 10: '***', in ")
+    assert traceback_of(error).endswith("ValueError: invalid literal for int() with base 10: '***'")
+    assert "me:pw" not in words_of(ValueError("no answer of postgresql://me:pw@host"))
 
 
 def test_a_message_is_bounded_and_says_how_much_was_cut() -> None:

@@ -171,6 +171,18 @@ def test_a_knob_that_the_constructor_needs_and_was_not_given_is_named() -> None:
         build("model", choice("torch.nn.Linear", in_features=2), nn.Module, (), {})
 
 
+def test_a_refused_knob_that_is_a_secret_is_not_shown(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "logs_in.py").write_text(
+        "from torch import nn\n"
+        "def net(api_key: int) -> nn.Module:\n    pass\n"
+        "def other(api_key: str) -> nn.Module:\n    raise ValueError('no such account')\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    for target, rule in (("logs_in.net", "must be a valid integer"), ("logs_in.other", "no such account")):
+        with pytest.raises(ConfigError, match=rf"^model\.api_key='\*\*\*': {rule}"):
+            build("model", choice(target, api_key="swordfish"), nn.Module, ("logs_in",), {})
+
+
 @pytest.mark.parametrize(
     ("knobs", "blamed"),
     [

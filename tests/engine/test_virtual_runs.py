@@ -60,6 +60,16 @@ def step_time(result: Result) -> float:
     return result.summary["seconds"] / result.summary["steps"]
 
 
+@pytest.mark.slow
+def test_an_exception_with_a_secret_leaves_it_in_no_file(virtual: Virtual, root: Path) -> None:
+    harmful = "sync={_target_:virtual_saboteur.Harmful,act:raise,at:1,password:swordfish}"
+    with pytest.raises(WorkerFailedError, match=r"the coffee machine is on fire\*\*\*"):
+        virtual(harmful, name="secretive")
+    files = [file for file in (root / "secretive").rglob("*") if file.is_file()]
+    assert any(b"on fire***" in file.read_bytes() for file in files)
+    assert not any(b"swordfish" in file.read_bytes() for file in files)
+
+
 # -- the same again
 
 

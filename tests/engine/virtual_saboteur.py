@@ -17,8 +17,10 @@ class SabotageError(Exception):
 class Harmful(Sync):
     """Workers meet at the end of each step; worker `rank` does `act`."""
 
-    def __init__(self, act: Literal["wait", "raise", "raise_in_backward"], rank: int = 2, at: int = 3) -> None:
-        self.act, self.rank, self.at, self._step = act, rank, at, 0
+    def __init__(
+        self, act: Literal["wait", "raise", "raise_in_backward"], rank: int = 2, at: int = 3, password: str = ""
+    ) -> None:
+        self.act, self.rank, self.at, self._step, self.password = act, rank, at, 0, password
 
     def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
         if self.act == "raise_in_backward" and self._is_harmful():
@@ -38,7 +40,7 @@ class Harmful(Sync):
 
     def _fail(self, gradient: Tensor | None = None) -> None:
         self.comm.elapse(1e-4)  # the others are in the middle of theirs
-        raise SabotageError("the coffee machine is on fire")
+        raise SabotageError(f"the coffee machine is on fire{self.password}")
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         return Cost()

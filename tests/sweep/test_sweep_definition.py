@@ -323,3 +323,18 @@ def test_a_ready_sweep_is_found_by_its_name_far_from_a_clone(tmp_path: Path, mon
     for word in ("sweeps/../conf/config.yaml", "nosuch", "sweeps/nosuch.yaml"):
         with pytest.raises(ConfigError):
             define([word])
+
+
+@pytest.mark.parametrize(
+    ("told", "key"),
+    [
+        ("data.db_password=swordfish", "data.db_password"),
+        ("data.db_password=swordfish,marlin", "data.db_password"),
+        ("data={_target_:mine.Table,api_key:swordfish}", "data"),
+        ("data.url='postgresql://me:swordfish@host'", "data.url"),
+    ],
+)
+def test_a_secret_is_refused_as_a_sweep_would_store_it(told: str, key: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{key}=\*\*\*: a sweep stores its definition, but no secret"):
+        define([told, "sync=bsp,ssp"])
+    assert define(["model.pad_token=0", "data.token=null", "sync=bsp,ssp"]).size() == 2

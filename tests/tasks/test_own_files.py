@@ -376,10 +376,10 @@ def test_an_image_of_other_numbers_is_refused(tmp_path: Path, dtype: type, word:
         _ = Images(str(pets)).spec
 
 
-def tiff(values: np.ndarray, bits: int, white_is_zero: bool = False) -> bytes:
+def tiff(values: np.ndarray, bits: int, white_is_zero: bool = False, signed: bool = False) -> bytes:
     """A TIFF of grey values, which is not compressed."""
     height, width = values.shape
-    pixels = values.astype("<u2").tobytes()
+    pixels = values.astype("<u2" if bits == 16 else "u1").tobytes()
     if bits == 12:
         digits = "".join(f"{value:03x}" for value in values.flatten())
         pixels = bytes.fromhex(digits)
@@ -389,9 +389,10 @@ def tiff(values: np.ndarray, bits: int, white_is_zero: bool = False) -> bytes:
         258: bits,
         259: 1,
         262: int(not white_is_zero),
-        273: 110,
+        273: 122,
         277: 1,
         279: len(pixels),
+        339: 1 + signed,
     }
     entries = b"".join(struct.pack("<HHII", tag, 4 if tag == 279 else 3, 1, value) for tag, value in sizes.items())
     return b"II*\0\x08\0\0\0" + struct.pack("<H", len(sizes)) + entries + bytes(4) + pixels
@@ -409,6 +410,14 @@ def test_grey_values_of_a_tiff_are_read_by_its_bits_and_by_what_it_calls_white(
     taken = Images(str(tmp_path), mode="L").load()[0].take(slice(0, 1)).inputs
     wanted = (most - values if white_is_zero else values) / most
     np.testing.assert_allclose(lone(taken)[0, 0], wanted, atol=1e-6)
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_numbers_with_a_sign_that_a_tiff_holds_are_refused(bits: int, tmp_path: Path) -> None:
+    pets = folder_of_images(tmp_path / "pets")
+    (pets / "cat" / "0.png").rename(pets / "cat" / "0.tif").write_bytes(tiff(np.full((3, 4), -1), bits, signed=True))
+    with pytest.raises(SampleError, match=r"0\.tif: holds whole numbers .* with a sign, .*data=arrays"):
+        _ = Images(str(pets)).spec
 
 
 def test_floats_that_a_ppm_holds_are_refused(tmp_path: Path) -> None:
@@ -447,6 +456,46 @@ def test_an_image_that_is_transparent_in_places_is_refused_and_an_opaque_one_is_
     picture.save(pets / "cat" / "0.png")
     with pytest.raises(SampleError, match=r"0\.png: is transparent in places"):
         _ = Images(str(pets)).spec
+
+
+def test_grey_values_of_16_bits_that_are_transparent_in_places_are_refused(tmp_path: Path) -> None:
+    from PIL import Image
+
+    pets = folder_of_images(tmp_path / "pets")
+    picture = Image.fromarray(np.full((3, 4), 40_000, dtype=np.uint16))
+    picture.save(pets / "cat" / "0.png", transparency=39_999)
+    assert Images(str(pets)).spec.classes == 2
+    picture.save(pets / "cat" / "0.png", transparency=40_000)
+    with pytest.raises(SampleError, match=r"0\.png: is transparent in places"):
+        _ = Images(str(pets)).spec
+
+
+@pytest.mark.parametrize("suffix", ["png", "jpg", "tif", "webp"])
+def test_a_photograph_is_turned_as_its_camera_says(suffix: str, tmp_path: Path) -> None:
+    from PIL import Image
+
+    pets = folder_of_images(tmp_path / "pets")
+    (pets / "cat" / "0.png").unlink()
+    picture, exif = Image.new("L", (16, 8)), Image.Exif()
+    picture.paste(255, (0, 0, 16, 2))
+    exif[0x0112] = 6  # a quarter turn to the right: the bright rows are columns at the right
+    picture.save(pets / "cat" / f"0.{suffix}", exif=exif, quality=100)
+    assert Images(str(pets)).spec.input_shape == (3, 16, 8)
+    for other in (*pets.glob("*/[1-9].png"), pets / "dog" / "0.png"):
+        other.unlink()
+    for i in range(5):
+        (pets / "dog" / f"{i}.{suffix}").write_bytes((pets / "cat" / f"0.{suffix}").read_bytes())
+    pixels = lone(Images(str(pets), mode="L").load()[0].take(slice(0, 1)).inputs)[0, 0]
+    assert pixels[:, -2:].min() > 0.9 and pixels[:, :-2].max() < 0.1
+
+
+def test_a_photograph_of_damaged_exif_data_is_read_as_it_is(tmp_path: Path) -> None:
+    from PIL import Image
+
+    pets = folder_of_images(tmp_path / "pets")
+    Image.new("L", (4, 3)).save(pets / "cat" / "0.jpg", exif=b"Exif\0\0nonsense")
+    (pets / "cat" / "0.png").unlink()
+    assert Images(str(pets)).spec.input_shape == (3, 3, 4)
 
 
 def test_a_photograph_with_its_previews_is_one_image(tmp_path: Path) -> None:

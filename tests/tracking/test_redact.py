@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.tracking.redact import redact
+from paceline.tracking import redact as redact_module
+from paceline.tracking.redact import hide_known, know_secrets, redact, shown
 
 SECRET_KEYS = [
     "key",
@@ -68,6 +69,29 @@ def test_the_configuration_given_is_not_changed():
     config = {"a": {"token": "x"}}
     redact(config)
     assert config == {"a": {"token": "x"}}
+
+
+@pytest.fixture
+def no_secrets_known(monkeypatch):
+    monkeypatch.setattr(redact_module, "_known", set())
+
+
+def test_a_known_secret_is_hidden_in_any_text(no_secrets_known):
+    know_secrets(
+        {
+            "data": {"knobs": {"db_password": "hunter2", "pin_key": 4711, "mode": "plain"}},
+            "list": [{"api_key": ["abcde"]}],
+        }
+        | {"pad_token": 50256, "token": None, "key": "x"}
+    )
+    text = "mode plain, hunter2 and abcde are not 4711 or 50256, x: postgresql://me:pw@host"
+    assert hide_known(text) == "mode plain, *** and *** are not *** or 50256, x: postgresql://***@host"
+
+
+def test_a_message_shows_a_value_as_it_is_unless_it_has_a_secret():
+    assert shown("data.size", (1, 2)) == (1, 2)
+    assert shown("data.api_key", "x") == "***"
+    assert shown("data", {"api_key": "x", "size": 1}) == {"api_key": "***", "size": 1}
 
 
 @given(

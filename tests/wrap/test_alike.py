@@ -131,6 +131,32 @@ def test_a_group_of_parameters_that_come_later_is_refused_where_state_is_sharded
         run_virtual(2, adds, root)
 
 
+@pytest.mark.parametrize("told", [(), ("sync=local_sgd", "sync.period=2")])
+@pytest.mark.parametrize("is_trained", [True, False])
+def test_a_second_model_that_the_script_trains_apart_is_refused(
+    is_trained: bool, told: tuple[str, ...], root: str
+) -> None:
+    def two(comm: Comm, root: str) -> None:
+        model, optimizer, loader = parts()
+        critic = torch.nn.Linear(2, 1).double()
+        second = torch.optim.SGD(critic.parameters(), lr=0.1)
+        with joined(comm, root, model, optimizer, loader, *told) as run:
+            for batch in run.loader:
+                comm.elapse(0.01)
+                output = run.model(**batch)
+                noise = torch.nn.Parameter(torch.full((1,), float(comm.rank)).double())  # a step's own
+                run.backward(output.loss + noise.sum() + critic(output.logits).square().mean())
+                run.optimizer.step()
+                if is_trained:
+                    second.step()
+
+    if is_trained:
+        with pytest.raises(ScriptError, match=r"lacks parameters .* of shapes \[1, 2\], \[1\]: .* after \d steps"):
+            run_virtual(2, two, root)
+    else:
+        run_virtual(2, two, root)
+
+
 def drawn(comm: Comm, root: str, kind: str, late: int, size: int = 16) -> int:
     """Worker 1 draws two indices the other way round, from index `late` on."""
     order = [*range(size)]

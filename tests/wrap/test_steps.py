@@ -93,6 +93,28 @@ def test_removing_gradients_that_are_sharded_is_refused(overrides: tuple[str, ..
         run_virtual(2, wrapped, root, removes, *overrides)
 
 
+@pytest.mark.parametrize("overrides", [(), *HIDES])
+def test_a_second_optimizer_steps_with_the_mean_or_is_refused(overrides: tuple[str, ...], root: str) -> None:
+    def two(comm: Comm, root: str) -> dict[str, Tensor]:
+        model, _, loader = parts(samples=16)
+        first = torch.optim.SGD([*model.embedding.parameters(), *model.norm.parameters()], lr=0.1)
+        second = torch.optim.Adam(model.head.parameters(), lr=0.1)
+        with joined(comm, root, model, first, loader, *overrides) as run:
+            for batch in run.loader:
+                comm.elapse(0.01)
+                run.backward(loss_of(run, batch))
+                run.optimizer.step()
+                second.step()
+                second.zero_grad()
+        return weights_of(model)
+
+    if overrides:
+        with pytest.raises(ScriptError, match=r"^sync.shard=.*cannot read or change.*sync.shard=none"):
+            run_virtual(2, two, root)
+    else:
+        assert distance(run_virtual(2, two, root)[0], run_virtual(1, two, root + "1")[0]) < EXACT
+
+
 # -- zero_grad
 
 
