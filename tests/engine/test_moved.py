@@ -1,5 +1,6 @@
 """Runs of the version before, whose classes had other names: read, shown and resumed as what they are."""
 
+import importlib
 from typing import Any
 
 import pytest
@@ -33,6 +34,34 @@ def test_what_was_stored_is_what_would_be_typed_now(typed: list[str]) -> None:
     assert then != now.model_dump()
     assert from_plain(then) == now
     assert sorted(overrides_of(then)) == sorted(typed)
+
+
+THEN = """
+paceline.engine.callbacks.Best
+paceline.engine.stragglers.Exponential
+paceline.strategies.adapt.none.AsItIs
+paceline.strategies.averages.ema.EMA
+paceline.strategies.data_parallel.DataParallel
+paceline.strategies.exchange.attack.Constant
+paceline.strategies.exchange.aggregate.Mean
+paceline.strategies.exchange.client.Plain
+paceline.strategies.exchange.clip.Unclipped
+paceline.strategies.exchange.collectives.Fabric
+paceline.strategies.exchange.compress.Dense
+paceline.strategies.exchange.privacy.Open
+paceline.strategies.exchange.secure.Open
+paceline.strategies.exchange.server.Plain
+paceline.strategies.precision.Float32
+paceline.strategies.schedules.cosine.Cosine
+paceline.strategies.schedules.base.Unscheduled
+paceline.strategies.sync.bsp.BSP
+"""
+
+
+@pytest.mark.parametrize("then", THEN.split())
+def test_a_class_that_the_version_before_named_is_there(then: str) -> None:
+    module, _, name = moved(then).rpartition(".")
+    assert isinstance(getattr(importlib.import_module(module), name), type)
 
 
 def test_a_former_name_is_refused_by_the_new_one() -> None:
