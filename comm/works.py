@@ -23,7 +23,7 @@ LOOK = timedelta(seconds=BEAT)
 
 
 class Waiter(Protocol):
-    """Who hands them out, and how it waits: a `ProcessComm`."""
+    """The `ProcessComm` that hands works out, as they use it."""
 
     timeline: Timeline
 

@@ -15,7 +15,7 @@ __all__ = ["AllgatherOptions", "Backend", "all_gather_into", "connect", "gloo", 
 # This process ends a wait that fails, and says who is to blame. torch's watchdog would end it without a name.
 _NO_WATCHDOG = {
     "TORCH_NCCL_BLOCKING_WAIT": "1",  # no watchdog thread, and none of its monitor
-    # Where somebody sets the first to 0, the watchdog still ends no process, and asks nothing of our store.
+    # The second keeps the watchdog from ending the process, and from asking our store, if somebody sets the first to 0.
     "TORCH_NCCL_ASYNC_ERROR_HANDLING": "0",
     "TORCH_NCCL_ENABLE_MONITORING": "0",
     "TORCH_NCCL_DUMP_ON_TIMEOUT": "0",

@@ -1,4 +1,4 @@
-"""From the words of a command line to the definition of a sweep."""
+"""The definition of a sweep, as the words of a command line give it."""
 
 import re
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ _READY = re.compile(r"(?:sweeps/)?((?:studies/)?[\w-]{1,80})(?:\.yaml)?", re.ASC
 
 
 def define(arguments: Sequence[str], **changes: Any) -> Definition:
-    """From the words of a command line: at first a file, if it is one, then overrides, which go before what is in it.
+    """Returns the definition that words of a command line give: a file first, if any, then overrides, which win.
 
     `changes`: of the definition's fields, None where nothing is to change. Raises `ConfigError`.
     """
@@ -88,7 +88,7 @@ def _reported(definition: Definition) -> str | None:
 
 
 def _changed(definition: Definition, overrides: Sequence[str], config_dir: str | None) -> Definition:
-    """With other values for some keys, fixed or swept."""
+    """Returns the definition with other values for some keys, fixed or swept."""
     parameters, fixed = dict(definition.parameters), list(definition.fixed)
     own = {sweep_values(text)[0] for _, texts in definition.ways for text in texts}
     for text in overrides:

@@ -191,7 +191,7 @@ CALLED = {"strategy", "sync", "mode", "compress", "aggregate", "attack", "collec
 
 
 def assigned_outside(source: str) -> set[str]:
-    """What a file assigns of objects that go by these names: `parts.sync.rate = 1`, and not `self.rate = 1`."""
+    """Returns a file's assignments to attributes of such objects: `parts.sync.rate = 1`, and not `self.rate = 1`."""
     found = set[str]()
     for node in ast.walk(ast.parse(source)):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]

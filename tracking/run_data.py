@@ -15,7 +15,7 @@ SWEEP_FILE = "sweep.yaml"  # in the directory of a sweep
 
 @dataclass(frozen=True)
 class Swept:
-    """Which trial of which sweep a run is."""
+    """The trial of a sweep that a run is."""
 
     sweep: str
     trial: int
@@ -24,7 +24,7 @@ class Swept:
 
     @classmethod
     def of_overrides(cls, sweep: str, trial: int, seed: int, parameters: dict[str, Any]) -> "Swept":
-        """Of parameters that are texts as overrides write them: `1e-3` is a number, `'3'` in quotes is text."""
+        """Reads parameters from texts as overrides write them: `1e-3` is a number, `'3'` in quotes is text."""
         return cls(sweep, trial, seed, {name: read_value(value) for name, value in parameters.items()})
 
 
@@ -46,7 +46,7 @@ class RunData:
 
 
 def read_value(value: Any) -> Any:
-    """What an override's value means; a list, a mapping and what is no text stay as they are."""
+    """Returns the value of an override's text; a list, a mapping and what is no text stay as they are."""
     if not isinstance(value, str):
         return value
     if len(value) > 1 and value[0] == value[-1] and value[0] in "'\"":

@@ -1,4 +1,4 @@
-"""How the progress of a run is shown: a live view, a line in place, or lines."""
+"""The choice of a view of a run's progress: live, a line in place, or lines."""
 
 import os
 import sys
@@ -28,6 +28,6 @@ def progress(directory: Path, stream: TextIO | None = None, plain: bool = False)
 
 
 def in_notebook() -> bool:
-    """Whether IPython runs this process for a notebook, and not in a terminal."""
+    """Returns True if IPython runs this process for a notebook, and not in a terminal."""
     shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
     return hasattr(shell, "kernel")

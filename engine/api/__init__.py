@@ -1,1 +1,1 @@
-"""What Python and the commands call: sessions, results, comparisons, advice."""
+"""The functions that Python and the commands call: sessions, results, comparisons, advice."""

@@ -232,7 +232,7 @@ def find_fit(
     config_dir: Path | str | None = None,
     allow_modules: Sequence[str] = (),
 ) -> "Fit":
-    """What the hardware's memory holds (engine/predict/fit.py). `strategies`: the names of the choices to try, too."""
+    """Returns what fits into the hardware's memory (engine/predict/fit.py). `strategies`: further choices to try."""
     prepared = prepare(overrides, config_dir, allow_modules)
     from ..predict.fit import search
 

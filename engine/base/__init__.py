@@ -1,4 +1,4 @@
-"""What the rest of the engine stands on: errors, checkpoints, memory, signals. It knows no experiment."""
+"""The base of the engine: errors, checkpoints, memory, signals. It knows no experiment."""
 
 from pathlib import Path
 

@@ -1,1 +1,1 @@
-"""From overrides, files and objects to one validated experiment, and to the objects that it names."""
+"""Overrides, files and objects become one validated experiment, and the objects that it names."""

@@ -1,4 +1,4 @@
-"""Where classes have gone since the version before: runs that it stored are read, shown and resumed."""
+"""Classes that moved since the version before. Runs that it stored are read, shown and resumed."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """What the fabric of a run is, and so what can be said of the run before anything starts: whether its times are those
 of a model, whether it keeps checkpoints, which device and which links its workers have.
 
-Who starts the workers on it is in launchers/.
+engine/launch/ starts the workers on it.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,4 @@
-"""Who does what: workers at the points of a mesh (strategies/core/mesh.py), then servers.
+"""The roles of a run: workers at the points of a mesh (strategies/core/mesh.py), then servers.
 
 A replica's workers follow one another. Its *parts* are its workers in that order: worker `replica * parts + part`.
 Servers follow: `servers` for each part.

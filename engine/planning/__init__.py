@@ -1,1 +1,1 @@
-"""What a run would do and hold, before anything starts."""
+"""Plans: the actions and the memory of a run, before anything starts."""

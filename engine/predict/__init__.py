@@ -1,1 +1,1 @@
-"""How long a step would take, and what would fit: predicted from plans and measured machines."""
+"""Predictions, from plans and measured machines: the time of a step, and the largest model that fits."""

@@ -43,7 +43,7 @@ def before_named(name: Named, bucket: int | None) -> Before:
 
 @dataclass(frozen=True)
 class AggregatorTraits:
-    """What holds of a rule. A class declares it; a constructor may change it by its knobs."""
+    """The declaration of a rule. A constructor may change it by the knobs."""
 
     streaming: bool = False  # the weighted mean, which needs no two rows at once: rows are added up as they come
     coordinatewise: bool = False  # an entry of the result depends on the same entry of the rows alone: it may be cut
@@ -56,7 +56,7 @@ class AggregatorTraits:
 
 
 class Aggregator(ABC):
-    """How rows of several workers become one.
+    """A rule that makes one row of several workers' rows.
 
     `copies`: so many replicas in a row are given the same samples, and `decoded` says which row of each group counts.
     `first`: the replica whose row comes first, where the rule must know it. `trusted`: the replica that it takes at its

@@ -1,4 +1,4 @@
-"""What is done to a gradient that is too large: one file a rule. See strategies/core/clip.py."""
+"""Rules for gradients that are too large, one file each. See strategies/core/clip.py."""
 
 from ...strategies.core.clip import Clip, Counted, Shared
 from .none import Unclipped

@@ -73,7 +73,7 @@ class Slot:
 
 @dataclass(frozen=True)
 class CompressorTraits:
-    """What holds of a compressor. A class declares it; a constructor may change it by its knobs.
+    """The declaration of a compressor. A constructor may change it by the knobs.
 
     Passes are over the vector, and give the time on a modelled worker; the message comes once on top. Where a class
     says "as long as these took", they are the time on one core, of 25 MiB, over that of one pass at 10 GB a second.
@@ -90,7 +90,7 @@ class CompressorTraits:
 
 
 class Compressor(ABC):
-    """What travels in place of a vector.
+    """A rule for messages that travel in place of vectors.
 
     `feedback`: what is done about what messages leave out; None for nothing. `keeps`: slots have tensors in them that
     are a worker's own.

@@ -1,4 +1,4 @@
-"""Whose data a trained model may not give away, and what is done for it: one file a way. See core/privacy.py."""
+"""Mechanisms of differential privacy, one file each. See strategies/core/privacy.py."""
 
 from ...strategies.core.privacy import Budget, Privacy
 from .dp_fedavg import DPFedAvg

@@ -1,4 +1,4 @@
-"""What a replica learns from in one step, and what its forward passes are to a plan."""
+"""A replica's samples of one step, and its forward passes as a plan takes them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ class Batch:
 
     @property
     def counted(self) -> float:
-        """What a sum over these samples is divided by: their number, or what is expected for as many of a batch."""
+        """Returns the divisor of a sum over these samples: their number, or the expected one of this part."""
         if self.expected is None:
             return self.size
         return self.expected * self.size / self.of if self.of else self.expected
@@ -55,7 +55,7 @@ class Pass:
 
 
 class PassTime(NamedTuple):
-    """What a batch through one part takes, in seconds, or anything in proportion."""
+    """The time of a batch through one part, in seconds or in proportion to them."""
 
     forward: float
     backward: float

@@ -1,4 +1,4 @@
-"""What a step of an algorithm costs in closed form: bytes that leave a worker, and bytes that it holds."""
+"""The cost of a step in closed form: bytes that leave a worker, and bytes that it holds."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,14 +6,12 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 Traffic = Mapping[str, float]  # primitive -> payload bytes that leave one worker in one step
-
-
 Memory = Mapping[str, int]  # kind -> bytes on a worker's device; "host_" + kind: in its host's memory instead
 
 
 @dataclass(frozen=True)
 class World:
-    """Among whom a sync mode's cost is stated, and over which run: the holders of one part of the model."""
+    """The holders of one part of the model, and the run, for which a sync mode states its cost."""
 
     replicas: int
     steps_per_epoch: int | None = None  # None before the data are there
@@ -22,10 +20,9 @@ class World:
     busy: tuple[tuple[int, int], ...] = ()  # (steps of the run with samples, replicas that have so many); (): all
 
     def often(self, every: int, first: int | None = None, with_samples: bool = False) -> float:
-        """How often in a step, on average over the run and the replicas, happens what does in each one's steps `first`,
-        `first` + `every`, ...; the first step is 1, and `first` None is `every`.
+        """Returns mean occurrences per step of an event that happens at steps `first`, `first + every`, ...
 
-        `with_samples`: steps in which a replica has none are not counted.
+        Steps count from 1; `first` defaults to `every`. `with_samples`: steps without samples are not counted.
         """
         if self.steps is None:
             return 1 / every

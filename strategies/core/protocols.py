@@ -1,4 +1,4 @@
-"""What one or two sync modes have alone: the engine asks whether a mode has it."""
+"""Interfaces of one or two sync modes each. The engine asks whether a mode has one."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
@@ -10,7 +10,7 @@ SMALLER_RATE = "a smaller optimizer.lr may help"
 
 @runtime_checkable
 class ChecksModel(Protocol):
-    """Some of its knobs need something of the model."""
+    """A mode with knobs that need something of the model."""
 
     def check_model(self, parts: Sequence[Sequence[Tensor]]) -> None:
         """Raises `LayoutError` where nothing in the model makes use of a knob.
@@ -22,7 +22,7 @@ class ChecksModel(Protocol):
 
 @runtime_checkable
 class Prunable(Protocol):
-    """It sends nothing for weights that are pruned."""
+    """A mode that sends nothing for weights that are pruned."""
 
     def prune(self, gone: Mapping[str, Tensor]) -> None:
         """Takes over which weights, and their gradients, are 0 from now on: True in `gone`, alike on all replicas.
@@ -34,7 +34,7 @@ class Prunable(Protocol):
 
 @runtime_checkable
 class SideBySide(Protocol):
-    """Its replicas are experts (the trait `experts`), and what is evaluated is the models of all side by side."""
+    """A mode whose replicas are experts (the trait `experts`): the models of all are evaluated side by side."""
 
     def gathered(self, state: dict[str, Tensor]) -> dict[str, Tensor] | None:
         """Returns the state of what is evaluated on replica 0, None elsewhere. `state`: of this replica's whole model.
@@ -46,7 +46,7 @@ class SideBySide(Protocol):
 
 @runtime_checkable
 class InRounds(Protocol):
-    """Its servers stop a run before a round (the trait `server_stops`)."""
+    """A mode whose servers stop a run before a round (the trait `server_stops`)."""
 
     def is_through(self, steps: int) -> None:
         """This worker takes no more of the run's `steps`. Raises `StoppedBefore` where the run ended before them."""
@@ -55,7 +55,7 @@ class InRounds(Protocol):
 
 @runtime_checkable
 class Advises(Protocol):
-    """It knows better than that a smaller rate may help where a loss, or weights, are no longer finite."""
+    """A mode with advice of its own for a loss, or weights, that are no longer finite."""
 
     def may_help(self) -> str:
         """Returns what to try; the end of a sentence."""

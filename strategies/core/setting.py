@@ -1,4 +1,4 @@
-"""What a run tells a strategy and a sync mode."""
+"""The facts of a run for its strategy and sync mode."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ PLAIN = Precision()
 
 @dataclass(frozen=True)
 class Setting:
-    """What a run tells a strategy and a sync mode, beside their knobs: by `configure`, as soon as it is known.
+    """The facts of a run for its strategy and sync mode, given by `configure` as soon as they are known.
 
     Before a model is split: `precision` and `privacy`. Before a cost is asked for: `hosts`, `worlds` and
     `backward_passes`. Before `prepare`: what else is there but for `before_step` and `stops_before`, which come before

@@ -24,14 +24,14 @@ from .trial import Trial
 
 @dataclass(frozen=True)
 class StrategyTraits:
-    """What holds of a strategy. A class declares it; a constructor may change it by its knobs."""
+    """The declaration of a strategy. A constructor may change it by the knobs."""
 
     bitwise: bool = True  # one replica is serial training bit for bit, and not only but for the order of sums
     max_replicas: int | None = None  # the most replicas; None for any number
     fills: int = 1  # steps until a worker holds as many activations as it ever does
     per_sample: bool = False  # it makes of `privacy` what a step's gradient is
 
-    # How it uses the machine.
+    # Use of the machine.
     needs_processes: bool = False  # it talks to torch.distributed by itself
     moves_model: bool = False  # it moves the model to the device itself, and the engine must not
     needs_shapes: bool = False  # it computes shapes on the meta device as it trains, also with one worker a replica
@@ -41,7 +41,7 @@ class StrategyTraits:
     across_replicas: str = ""  # the override by which it talks to other replicas in every step; "" where it does not
     own_micro_batches: str = ""  # the knob by which it cuts a batch into micro-batches; "" where it does not
 
-    # What it cannot do. Each text says why, after the strategy's name or by itself; "" where it can.
+    # Limits. A text says why something is impossible, after the strategy's name or by itself; "" stands for possible.
     owns_update: str = "owns its update"  # why no sync mode is chosen, where `own_sync` gives one
     one_precision: str = ""  # why it computes in float32 alone, and what to choose for others
     uncompiled: str = ""  # why its passes cannot be compiled (compile=true), and what to choose
@@ -51,7 +51,7 @@ class StrategyTraits:
 
 
 class Strategy(ABC):
-    """How ONE replica is laid over workers: one, or those of a mesh (mesh.py), whose axes `axes` says.
+    """The layout of ONE replica over workers: one, or those of a mesh (mesh.py) with the axes `axes`.
 
     After `prepare`, `module` is this worker's part; its parameters are named as in the whole model, and are whole but
     for those that its layers say are split (placements.py).
@@ -72,12 +72,12 @@ class Strategy(ABC):
 
     @property
     def parts(self) -> int:
-        """The workers of one replica."""
+        """Returns the number of workers of one replica."""
         return prod(self.axes.values())
 
     @property
     def mesh(self) -> Mesh:
-        """Of the workers of one replica."""
+        """Returns the mesh of the workers of one replica."""
         return Mesh(self.axes)
 
     def own_sync(self) -> "Sync | None":
@@ -95,11 +95,11 @@ class Strategy(ABC):
         return [model]
 
     def of_each_sample(self, part: int) -> str:
-        """What a part has of each sample, in words, once `split` was called; "" where that is all of it."""
+        """Returns in words what a part has of each sample, once `split` was called; "" for all of it."""
         return ""
 
     def layers(self, part: nn.Module) -> list[list[str]]:
-        """What a part is made of, by name: runs of layers that follow one another in the model."""
+        """Returns the names of a part's layers, in runs that follow one another in the model."""
         return [[name for name, _ in part.named_children()]]
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
@@ -109,7 +109,7 @@ class Strategy(ABC):
         """
 
     def make_ready(self, say: Callable[[str], None]) -> None:
-        """On each host before workers start: what takes long, once, and is kept. Raises `MissingToolError`."""
+        """Makes what takes long and is kept. Called on each host before workers start. Raises `MissingToolError`."""
 
     @abstractmethod
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
@@ -179,15 +179,15 @@ class Strategy(ABC):
         return [{} for _ in parts]
 
     def cost_along(self, parts: Sequence[nn.Module], inputs: Samples) -> Mapping[str, list[Traffic]]:
-        """What `cost` states, by the axis along which it is sent. A strategy with several axes says how much each."""
+        """Returns what `cost` states by the axis along which it is sent."""
         return {axis: self.cost(parts, inputs) for axis in self.axes}
 
     def exchanges(self, parts: Sequence[nn.Module], inputs: Samples) -> list[list[Traffic]]:
-        """What `cost` states, exchange by exchange, where one waits for each before it goes on; by part."""
+        """Returns what `cost` states by part and exchange: those for which a worker waits before it goes on."""
         return [[traffic] if traffic else [] for traffic in self.cost(parts, inputs)]
 
     def sends_to(self, parts: Sequence[nn.Module]) -> Mapping[str, list[list[int]]]:
-        """Of axes along which a worker sends to some others only: for each place on the axis, the places of these."""
+        """Returns for each place on an axis the places it sends to; axes on which all send to all are left out."""
         return {}
 
     def memory(self, held: Memory, part: nn.Module) -> Memory:

@@ -23,7 +23,7 @@ from .trial import Trial
 
 
 class Measures(TypedDict, total=False):
-    """What a sync mode measures beside the engine, as JSON: of one worker or server."""
+    """Measures of one worker or server that a sync mode takes beside the engine's, as JSON."""
 
     staleness: dict[int, int]  # pushes, by the versions that came between their fetch and them
     dropped: int  # gradients that were computed and not used
@@ -36,8 +36,8 @@ class Measures(TypedDict, total=False):
     buckets: int  # bsp's, that gradients are summed in
 
 
-# What an average of weights over steps (averages/) is kept of: what `Sync.consensus` gives, which replica 0 must know
-# without a message; or each replica's own weights, of which the consensus is the plain mean over replicas.
+# An average of weights over steps (averages/) is kept of `Sync.consensus`, which replica 0 must know without a message;
+# or of each replica's own weights, if the consensus is their plain mean over replicas.
 Averages = Literal["consensus", "own"]
 
 
@@ -53,16 +53,16 @@ class StoppedBefore(Exception):
 
 @dataclass(frozen=True)
 class SyncTraits:
-    """What holds of a sync mode. A class declares it; a constructor may change it by its knobs."""
+    """The declaration of a sync mode. A constructor may change it by the knobs."""
 
-    # How replicas step.
+    # The steps of replicas.
     synchronous: bool = True  # replicas step together, so that all of them reach `consensus` at the same step
     steps_together: bool = False  # replicas step with one gradient: if it overflows on one of them, none steps
     steps_on_workers: bool = True  # workers hold optimizer state, and not servers alone
     survives: bool = False  # the others go on when a worker dies, as long as replica 0 and the servers live
     server_stops: bool = False  # a run that is told to stop ends before a round, and the servers say before which
 
-    # What weights are after an update.
+    # The weights after an update.
     exact: bool = True  # where weights agree, they are those of serial training on all samples of a step
     serial_alone: bool = True  # one replica alone is serial training, bit for bit
     weights_agree: bool = True  # replicas are bit-identical after every update
@@ -70,7 +70,7 @@ class SyncTraits:
     entrywise: bool = True  # what an update makes of an entry depends on that entry of the replicas alone
     experts: bool = False  # what is evaluated is the models of all replicas side by side (`gathered`), and no consensus
 
-    # What it can go together with. A text says why it cannot, and what to choose; "" where it can.
+    # Limits. A text says why something is impossible, and what to choose; "" stands for possible.
     max_parts: int | None = None  # the most parts that a replica may have; None for any number
     whole_rows: Literal["", "aggregate", "attack"] = ""  # the choice for which it is 1: it looks at whole gradients
     over_parts: str = ""  # what it means for replicas of several parts, where that is not plain
@@ -84,7 +84,7 @@ class SyncTraits:
 
 
 class Sync(ABC):
-    """How replicas agree. `comm` spans the replicas' workers that hold the same part, then the servers.
+    """The way in which replicas agree. `comm` spans the replicas' workers that hold the same part, then the servers.
 
     `servers`: how many there are for each part of the model.
     """
@@ -152,10 +152,10 @@ class Sync(ABC):
 
     @abstractmethod
     def update(self) -> None:
-        """After forward_backward: leave the parameters updated."""
+        """Leaves the parameters updated. Called after `forward_backward`."""
 
     def skip(self) -> None:
-        """In place of `update`, where a gradient overflowed (precision/scaling.py): no weight changes by this step's.
+        """Changes no weight by this step's gradient, as it overflowed (core/loss_scale.py). Stands in for `update`.
 
         On all replicas where they step together. Replicas that step by themselves keep to their rounds.
         """
@@ -190,7 +190,7 @@ class Sync(ABC):
         return {name: parameter.detach() for name, parameter in self.parameters.items()}
 
     def gradients(self) -> dict[str, Tensor] | None:
-        """What the last update stepped with, of this part's parameters by name; zeros for one that had no gradient.
+        """Returns the gradients of the last update by this part's parameters; zeros for one that had none.
 
         Where replicas agree (`exact`), that is the mean over the samples of all of them, whole. None where nobody holds
         it as such: servers step, or replicas share it out. Only `paceline verify` asks; all replicas are called.
@@ -200,7 +200,7 @@ class Sync(ABC):
         return {name: _gradient_of(parameter) for name, parameter in self.parameters.items()}
 
     def state_dict(self) -> State:
-        """What is saved beside the weights; called where `consensus` is.
+        """Returns what is saved beside the weights; called where `consensus` is.
 
         Where replicas step together and differ in anything (`synchronous`, and `weights_agree` or `state_agrees` does
         not hold), each replica saves its own weights and this; else replica 0 saves this beside the consensus.
@@ -208,7 +208,7 @@ class Sync(ABC):
         return {"optimizer": self.optimizer.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
-        """On every worker and server, with what this replica saved, or replica 0 where it alone did.
+        """Takes over what this replica saved, or replica 0 if it alone did. Called on every worker and server.
 
         The weights that were saved are back by then, each replica's own where each saved its own.
         """
@@ -219,7 +219,7 @@ class Sync(ABC):
         return []
 
     def stepped(self, parameters: Sequence[Tensor], replicas: int) -> list[Sequence[Tensor]]:
-        """Of these parameters, those for which an optimizer keeps state: for each worker, where they differ."""
+        """Returns those of the parameters that an optimizer keeps state for: a list for each worker, if they differ."""
         return [parameters]
 
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
@@ -241,11 +241,11 @@ class Sync(ABC):
         return held
 
     def report(self) -> Measures:
-        """What else this worker measured."""
+        """Returns the other measures of this worker."""
         return {}
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
-        """What these knobs do among so many replicas other than one may think, a sentence each; nothing is an error."""
+        """Returns what may surprise somebody about these knobs among so many replicas, a sentence each."""
         return []
 
     @abstractmethod

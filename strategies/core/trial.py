@@ -1,4 +1,4 @@
-"""What the conformance suite must know of a class to try it fairly."""
+"""Hints of a class to the conformance suite."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True)
 class Trial:
-    """What the conformance suite must know of a class to try it fairly. Nothing else reads it."""
+    """The settings under which the conformance suite tries a class fairly. Nothing else reads it."""
 
     beside: Mapping[str, object] = field(default_factory=dict)  # overrides without which it is refused
     alone: Mapping[str, object] = field(default_factory=dict)  # knobs without which it does not run on one replica

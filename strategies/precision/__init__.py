@@ -1,4 +1,4 @@
-"""In which numbers passes compute: one file a choice. See core/precision.py."""
+"""Number formats that passes compute in, one file each. See core/precision.py."""
 
 from ..core.loss_scale import LossScale
 from ..core.precision import Precision
