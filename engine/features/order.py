@@ -10,6 +10,7 @@ from .compiling import Compiled
 from .distilling import Distilled
 from .experts import ExpertReplicas
 from .feature import Chosen, Feature
+from .freezing import Freeze
 from .iterating import Iterates
 from .pegasos import SolvesSVM
 from .poisoning import Attacked
@@ -24,6 +25,7 @@ FEATURES: tuple[type[Feature], ...] = (
     EvaluatedOnAttacks,
     Called,  # sees what an attack of evaluated weights measured, and the loss as it is
     Adapted,
+    Freeze,
     SendsKept,
     Averaged,  # after what changes weights
     Clips,
