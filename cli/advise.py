@@ -6,13 +6,12 @@ from typing import Annotated, Literal
 import typer
 
 from .compare import check_file
-from .cost_numbers import Number
+from .cost_numbers import TOKENS, Number
 from .options import AllowModule, ConfigDir, Overrides
 from .output import note, note_all, results_alone, shortest, show, show_json
 
 Format = Literal["table", "json", "csv", "markdown"]
 Sort = Literal["time", "dollars", "memory", "bytes"]
-TOKENS = Number("--tokens", "T", "tokens", "tokens", "how many are trained on, such as 20e9 or 20B")
 BUDGET = Number("--budget", "D", "price", "US$", "what the whole training may cost, such as 5000USD")
 DEADLINE = Number("--deadline", "t", "hours", "hours", "how long the whole training may take, such as 7d")
 MOST = 1000  # lines

@@ -1,49 +1,42 @@
-"""`paceline show --collective NAME`: how an algorithm makes a sum, step by step, from its own messages."""
+"""How a collective makes a sum, step by step, from its own messages: a part of `paceline explain collective=NAME`."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from .compare import check_file
-from .output import aligned, note, shortest, show, show_json, terminal_width
+from .output import aligned, terminal_width
 
 if TYPE_CHECKING:
     from ..exchange.collectives.recorded import Message, Recording, Step
 
 
 PLANNED = "That is of the sum drawn here; paceline plan says what is chosen for the sums of a model, which are larger."
+# What the picture has unless it is given. The first that the collective takes is used.
+USUAL = (("hardware.workers=4",), ("hardware.workers=4", "hardware.workers_per_host=2"))
 
 
-def show_collective(
-    name: str,
-    overrides: list[str],
-    config_dir: Path | None,
-    allowed: list[str],
-    as_json: bool,
-    html: Path | None,
-    svg: Path | None,
-) -> None:
+def recorded(
+    choice: str, overrides: Sequence[str], config_dir: Path | None, allowed: Sequence[str]
+) -> "tuple[Recording | None, str]":
+    """Returns the sum, or None and the reason why there is no picture of it."""
+    from ..engine.base.errors import ConfigError
+    from ..strategies import LayoutError
+
+    given = {each.partition("=")[0] for each in overrides}
+    why = ""
+    for usual in USUAL:
+        base = [each for each in ("hardware=virtual", *usual) if each.partition("=")[0] not in given]
+        try:
+            return _recorded([*base, *overrides, choice], config_dir, list(allowed)), ""
+        except (ConfigError, LayoutError) as error:
+            why = why or str(error)
+    return None, why
+
+
+def _recorded(overrides: list[str], config_dir: Path | None, allowed: list[str]) -> "Recording":
     """Raises `ConfigError`, `LayoutError` or `TableError`."""
-    check_file("--html", html)
-    check_file("--svg", svg)
-    recording = _recorded(name, overrides, config_dir, allowed)
-    if as_json:
-        show_json(_raw(name, recording))
-    else:
-        show(_drawn(name, recording))
-    if html is None and svg is None:
-        return
-    from ..tracking.collective_picture import as_html, as_svg
-    from ..tracking.run_directory import write_atomically
-
-    for file, picture in ((html, as_html), (svg, as_svg)):
-        if file is not None:
-            write_atomically(file, picture(name, _raw(name, recording)))
-            note(f"picture: {shortest(file)}")
-
-
-def _recorded(name: str, overrides: list[str], config_dir: Path | None, allowed: list[str]) -> "Recording":
     from .. import engine
     from ..engine.fabrics import fabric_of
     from ..engine.features import given
@@ -51,7 +44,7 @@ def _recorded(name: str, overrides: list[str], config_dir: Path | None, allowed:
     from ..exchange.collectives.recorded import nbytes_of, record
     from ..strategies.core.cost import World
 
-    experiment = engine.prepare([*overrides, f"collective={name}"], config_dir, allowed).experiment
+    experiment = engine.prepare(overrides, config_dir, allowed).experiment
     collective = given.make(experiment, tuple(allowed))["collective"]
     assert isinstance(collective, Collective)
     hardware, fabric = experiment.hardware, fabric_of(experiment)
@@ -64,7 +57,7 @@ def _recorded(name: str, overrides: list[str], config_dir: Path | None, allowed:
     return replace(recording, chosen=tuple(given.named(text, experiment) for text in recording.chosen))
 
 
-def _raw(name: str, recording: "Recording") -> dict[str, Any]:
+def raw(name: str, recording: "Recording") -> dict[str, Any]:
     """Chunks hold the workers whose values have been added up."""
     return {
         "collective": name,
@@ -92,7 +85,7 @@ def _raw(name: str, recording: "Recording") -> dict[str, Any]:
 # -- for people
 
 
-def _drawn(name: str, recording: "Recording") -> str:
+def drawn(name: str, recording: "Recording") -> str:
     workers, steps = recording.workers, recording.steps
     hosts = len({*recording.hosts})
     messages = sum(len(step.messages) for step in steps)

@@ -1,4 +1,4 @@
-"""What `paceline cost days` takes from a configuration: the model's parameters, the hardware's devices and price."""
+"""The inputs of `paceline cost` that a configuration has: the model's parameters, the hardware's devices and price."""
 
 import re
 from dataclasses import dataclass
@@ -15,13 +15,8 @@ if TYPE_CHECKING:
     from ..engine.config.experiment import Experiment, Machine
 
 MODEL, HARDWARE = ("model", "data", "experiment"), ("hardware",)
-ASKED = (
-    *MODEL,
-    *HARDWARE,
-    "strategy",
-    "precision",
-    "task",
-)  # what the answer depends on, or what they need beside them
+ASKED = (*MODEL, *HARDWARE, "strategy", "precision", "task")  # groups that an answer depends on, or that these need
+HAVE = {**dict.fromkeys(("devices", "machines", "flops", "price_per_hour"), "hardware"), "parameters": "model"}
 
 
 @dataclass(frozen=True)
@@ -36,6 +31,22 @@ class Chosen:
     @property
     def names_a_model(self) -> bool:
         return any(_group(text) in MODEL for text in self.overrides)
+
+    def has(self, key: str) -> bool:
+        """Returns whether this input follows from the configuration."""
+        return self.names_a_model if key == "parameters" else key in HAVE and self.machine is not None
+
+    def quantity(self, key: str) -> Quantity | None:
+        """Returns an input that it `has`. None: no price is known. Raises `ConfigError`."""
+        match key:
+            case "parameters":
+                return self.parameters()
+            case "flops":
+                return self.rate()
+            case "price_per_hour":
+                return self.price()
+            case _:
+                return self.devices()[key == "machines"]
 
     @property
     def machine(self) -> "Machine | None":
@@ -76,24 +87,19 @@ class Chosen:
             ),
         )
 
-    def rate(self, precision: str | None) -> Quantity:
-        """What a device sustains, in the precision asked for, else the configuration's. Raises `ConfigError`."""
+    def rate(self) -> Quantity:
+        """Returns the rate of a device in the configuration's precision. Raises `ConfigError`."""
         machine = self.machine
         assert machine is not None
         chosen = self.experiment.choice("precision").name
-        dtype = precision or TRAINED_IN.get(chosen, chosen)
+        dtype = TRAINED_IN.get(chosen, chosen)
         flops: dict[str, float] = {**machine.flops}
         if dtype not in flops:
-            known = f"known are {', '.join(flops)} (--precision)" if flops else "none is known; --flops X gives one"
-            raise ConfigError(f"hardware.machine.flops.{dtype}: the hardware has no rate in {dtype}; {known}")
-        whose = "" if precision else f"{dtype}, as precision={chosen} trains (--precision); "
-        return Quantity(
-            "X",
-            "flops",
-            flops[dtype],
-            "flops a second, a device",
-            whose + self._source(f"machine.flops.{dtype}", flops[dtype]),
-        )
+            known = [f"precision={name}" for name, trained in TRAINED_IN.items() if trained in flops]
+            hint = f"Choose {' or '.join(known)}" if known else "Give a rate by this key"
+            raise ConfigError(f"hardware.machine.flops.{dtype}: the hardware has no rate in {dtype}. {hint}")
+        source = f"{dtype}, as precision={chosen} trains; " + self._source(f"machine.flops.{dtype}", flops[dtype])
+        return Quantity("X", "flops", flops[dtype], "flops a second, a device", source)
 
     def price(self) -> Quantity | None:
         machine = self.machine
@@ -115,22 +121,30 @@ class Chosen:
         return f"given: hardware.{key}"
 
 
-def choose(overrides: list[str], config_dir: Path | None, allowed: list[str]) -> Chosen | None:
-    """None: nothing was overridden. Raises `ConfigError`."""
+def choose(overrides: list[str], typed: list[str], config_dir: Path | None, allowed: list[str] | None) -> Chosen | None:
+    """Returns None if nothing is overridden. Raises `ConfigError`.
+
+    Args:
+        typed: the overrides that are no file's. A file may set keys that no answer depends on.
+    """
     if not overrides:
         return None
     from ..engine.config.compose import compose
 
     experiment = compose(overrides, config_dir)
-    for text in overrides:
-        if _group(text) not in ASKED:
-            raise ConfigError(f"{text}: days do not depend on it; what they depend on is model, data and hardware")
-        if _group(text) in HARDWARE and experiment.hardware.machine is None:
+    machine = experiment.hardware.machine
+    for text in typed:
+        group = _group(text)
+        if group not in ASKED:
+            raise ConfigError(f"{text}: no answer depends on it. Answers depend on model, data, hardware and precision")
+        if group in HARDWARE and machine is None:
             raise ConfigError(
-                f"{text}: hardware.machine=null says neither how fast a device is nor what it costs; choose another, "
-                "such as hardware=a100_8, or leave it out and give --devices and --flops"
+                f"{text}: hardware.machine=null says neither how fast a device is nor what it costs. Choose another, "
+                "such as hardware=a100_8, or give devices=N and flops=X"
             )
-    return Chosen(experiment, overrides, config_dir, tuple(allowed))
+        if group == "precision" and machine is None:
+            raise ConfigError(f"{text}: goes with a choice of hardware. Without one, flops=X is the rate of a device")
+    return Chosen(experiment, overrides, config_dir, tuple(allowed or ()))
 
 
 def _group(override: str) -> str:

@@ -1,4 +1,4 @@
-"""Numbers on the command line of `paceline cost`: 300e9, 300B, 50%, 90s, with the rule that each is held to."""
+"""Numbers on the command line: 300e9, 300B, 50%, 90s, with the rule that each is held to."""
 
 import re
 from dataclasses import dataclass
@@ -15,31 +15,38 @@ DOLLARS = "US$"  # how the unit of money begins
 
 @dataclass(frozen=True)
 class Number:
-    """An option that takes a number. `rule`: its name in cost/rules.py."""
+    """A number that an option (`--tokens`) or a key (`tokens`) takes.
 
-    option: str
-    symbol: str  # in formulas
+    Args:
+        symbol: its name in formulas
+        rule: its name in cost/rules.py
+        unit: hours if it is given with a unit of time
+    """
+
+    name: str
+    symbol: str
     rule: str
-    unit: str  # hours: it is given with a unit of time
+    unit: str
     meaning: str
 
     def read(self, text: str | None) -> Quantity | None:
-        """What was given. Raises `ConfigError` with option, value and rule."""
+        """Returns the number. Raises `ConfigError` with name, value and rule."""
         if text is None:
             return None
         value = self._value(text)
         rule = RULES[self.rule]
         if not rule.holds(value):
             after = " hours" if self.unit == "hours" else ", such as 50% or 0.5" if rule is SHARE else ""
-            raise ConfigError(f"{self.option} {_shown(text)}: {rule}{after}")
-        return Quantity(self.symbol, self.rule, value, self.unit, f"given: {self.option}")
+            raise ConfigError(f"{self._given(text)}: {rule}{after}")
+        return Quantity(self.symbol, self.name.removeprefix("--"), value, self.unit, "given")
 
-    def need(self, text: str | None) -> Quantity:
-        """Raises `ConfigError` where it is missing, too."""
-        found = self.read(text)
-        if found is None:
-            raise ConfigError(f"{self.option}: is missing; it is {self.meaning}")
-        return found
+    def missing(self) -> ConfigError:
+        return ConfigError(f"{self.name}: is missing. It is {self.meaning}")
+
+    def _given(self, text: str) -> str:
+        from ..tracking.text import shown
+
+        return f"{self.name}{' ' if self.name.startswith('--') else '='}{shown(text, LONGEST)}"
 
     def _value(self, text: str) -> float:
         is_time = self.unit == "hours"
@@ -53,30 +60,20 @@ class Number:
             example = (
                 "a number with a unit: 90s, 10min, 24h or 3d" if is_time else "a number such as 300e9, 300B or 0.5"
             )
-            raise ConfigError(f"{self.option} {_shown(text)}: must be {example}") from None
+            raise ConfigError(f"{self._given(text)}: must be {example}") from None
 
     def _in_dollars(self, text: str) -> str:
         """`5000USD` and `$5000` are 5000. Raises `ConfigError` for another currency."""
         plain = text.strip().removeprefix("$").removesuffix("USD").strip()
         if re.search(r"[€£¥]|\d\s*[A-Z]{3}$", plain):
-            raise ConfigError(
-                f"{self.option} {_shown(text)}: prices are in US dollars; give it in them, such as 5000USD"
-            )
+            raise ConfigError(f"{self._given(text)}: prices are in US dollars. Give it in them, such as 5000USD")
         return plain
 
 
-def _shown(text: str) -> str:
-    from ..tracking.text import shown
-
-    return shown(text, LONGEST)
-
-
-def refuse_together(first: str, second: str, why: str) -> ConfigError:
-    """Two options that say the same."""
-    return ConfigError(f"{first}: {second} is given, too, and {why}; leave one of them out")
-
-
 def short(value: float) -> str:
-    """Six digits at most: 144, 55,534, 3e11."""
+    """Returns at most six digits: 144, 55,534, 3e11."""
     text = f"{value:,.6g}"
     return text.replace("e+", "e").replace("e0", "e")
+
+
+TOKENS = Number("--tokens", "T", "tokens", "tokens", "how many are trained on, such as 20e9 or 20B")

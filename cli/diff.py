@@ -39,7 +39,7 @@ def diff(first: Run, second: Run, config_dir: ConfigDir = None, format: Format =
     from ..tracking import sources
     from ..tracking.difference import difference
     from ..tracking.errors import CorruptRunError
-    from .show import find
+    from .find import find
 
     files = [sources.is_configuration(name, Path(ROOT)) for name in (first, second)]
     runs = [

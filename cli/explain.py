@@ -52,7 +52,7 @@ def explain(
     Or explain a choice: what it does, its equation, its cost, when to use it, its paper, and who sends what when.
 
     The picture is of a small real run of it on the virtual cluster: sixteen workers on digits, unless you say
-    otherwise.
+    otherwise. A collective has a second picture: how it makes a sum of four workers, with steps to click.
 
     \b
     paceline explain first-asp
@@ -66,7 +66,7 @@ def explain(
         _check_no_key(what, config_dir)
         _explain_run(what, overrides or [], tuple(allow_module or ()), format == "json", html, svg)
         return
-    _explain_choice(what, overrides or [], config_dir, tuple(allow_module or ()), format == "json", html, svg)
+    explain_choice(what, overrides or [], config_dir, tuple(allow_module or ()), format == "json", html, svg)
 
 
 def _check_no_key(what: str, config_dir: Path | None) -> None:
@@ -86,7 +86,7 @@ def _explain_run(
     from ..engine.base.errors import ConfigError
     from ..tracking.sources import check
     from .explain_run import as_page, for_people, raw, told_of
-    from .show import find
+    from .find import find
 
     if overrides:
         raise ConfigError(f"{overrides[0]}: overrides go with a choice, such as sync=ssp; a run has its configuration")
@@ -102,7 +102,7 @@ def _explain_run(
     _write(html, as_page(told) if html is not None else "")
 
 
-def _explain_choice(
+def explain_choice(
     what: str,
     overrides: list[str],
     config_dir: Path | None,
@@ -113,8 +113,13 @@ def _explain_choice(
 ) -> None:
     """Raises `ConfigError` or `LayoutError`."""
     from ..engine.api.small_run import NoPictureError, small_run
+    from ..tracking.drawn import collective
+    from ..tracking.drawn import lanes as lanes_drawn
+    from . import collective as summed
     from .explain_choice import as_page, for_people, lanes_of, raw
 
+    check_file("--html", html)
+    check_file("--svg", svg)
     explained = _explained(what, config_dir, allowed)
     run: SmallRun | None = None
     why = ""
@@ -123,19 +128,27 @@ def _explain_choice(
     except NoPictureError as error:
         why = str(error)
     lanes = None if run is None else lanes_of(run)
+    recording, unseen = None, ""
+    if explained.group == "collective":
+        recording, unseen = summed.recorded(what, overrides, config_dir, allowed)
+    raw_sum = None if recording is None else summed.raw(explained.name, recording)
+    drawn_sum = unseen and f"There is no picture: {unseen}"
+    if recording is not None:
+        drawn_sum = summed.drawn(explained.name, recording)
     if as_json:
-        show_json(raw(explained, run, lanes, why))
+        show_json(raw(explained, run, lanes, why) | ({"sum": raw_sum} if explained.group == "collective" else {}))
     else:
-        show(for_people(explained, run, lanes, why))
-    if lanes is None and svg is not None:
+        show(for_people(explained, run, lanes, why, drawn_sum))
+    if lanes is None and raw_sum is None and svg is not None:
         from ..engine.base.errors import ConfigError
 
         raise ConfigError(f"--svg: there is no picture of {what}: {why}")
-    _write(html, as_page(explained, run, lanes, why))
-    if lanes is not None:
-        from ..tracking.drawn.lanes import as_svg
-
-        _write(svg, as_svg(what, lanes))
+    second = unseen if raw_sum is None else collective.as_svg(raw_sum)
+    _write(html, as_page(explained, run, lanes, why, second))
+    if raw_sum is not None:
+        _write(svg, second)
+    elif lanes is not None:
+        _write(svg, lanes_drawn.as_svg(what, lanes))
 
 
 def _write(file: Path | None, text: str) -> None:

@@ -15,6 +15,7 @@ WIDEST = 100  # characters of a line of text
 MARKS = {"compute": "#", "waiting": ".", "communication": "~"}  # the last, where several are in one place, is seen
 LISTED = 16  # messages, in the terminal
 UNKNOWN = {"use": "its file does not say when to use it", "sources": "its file names no paper"}
+SUMMED = "How the sum is made"
 Plain = dict[str, Any]
 
 
@@ -48,7 +49,8 @@ def _sent(run: "SmallRun") -> dict[str, float | None]:
 # -- for people
 
 
-def for_people(explained: "Explained", run: "SmallRun | None", lanes: Plain | None, why: str) -> str:
+def for_people(explained: "Explained", run: "SmallRun | None", lanes: Plain | None, why: str, summed: str = "") -> str:
+    """`summed`: how a collective makes a sum."""
     width = min(terminal_width() or WIDEST, WIDEST)
     title = f"{explained.group}={explained.name}"
     paragraphs = [_wrapped(f"{title}: {explained.line or explained.what}", width), f"from {explained.file}"]
@@ -59,6 +61,8 @@ def for_people(explained: "Explained", run: "SmallRun | None", lanes: Plain | No
         paragraphs.append(_wrapped(f"There is no picture: {why}", width))
     else:
         paragraphs += ["\n".join(_drawn(lanes, width)), "\n".join(_messages(lanes)), f"again: {command(run)}"]
+    if summed:
+        paragraphs += [SUMMED.upper(), summed]
     return "\n\n".join(paragraphs)
 
 
@@ -142,7 +146,8 @@ def _among(lanes: list[int]) -> str:
 # -- as a page
 
 
-def as_page(explained: "Explained", run: "SmallRun | None", lanes: Plain | None, why: str) -> str:
+def as_page(explained: "Explained", run: "SmallRun | None", lanes: Plain | None, why: str, summed: str = "") -> str:
+    """`summed`: the picture of a collective's sum, or why there is none."""
     from ..tracking.drawn.lanes import as_html, as_svg, in_words
 
     title = f"{explained.group}={explained.name}"
@@ -157,4 +162,7 @@ def as_page(explained: "Explained", run: "SmallRun | None", lanes: Plain | None,
         parts.append(f"<p>There is no picture: {escape(why)}</p>")
     else:
         parts += [as_svg(title, lanes), f"<p>{escape(in_words(lanes))}</p>", f"<pre>{escape(command(run))}</pre>"]
+    if summed:
+        picture = summed if summed.startswith("<svg") else f"<p>There is no picture: {escape(summed)}</p>"
+        parts += [f"<h2>{SUMMED}</h2>", picture]
     return as_html(title, "\n".join(parts))

@@ -16,7 +16,7 @@ from .advise import advise
 from .calibrate import calibrate
 from .compare import compare
 from .completion import InstallCompletion, ShowCompletion, complete_in_shells
-from .cost import cost
+from .cost import PASSED, cost
 from .diff import diff
 from .doctor import doctor
 from .explain import explain
@@ -51,7 +51,7 @@ app = typer.Typer(
 app.command()(train)
 app.command()(plan)
 app.command()(advise)
-app.add_typer(cost, name="cost")
+app.command(context_settings=PASSED, no_args_is_help=True)(cost)
 app.command()(verify)
 app.command()(watch)
 app.command(context_settings=PASSED_ON)(launch)

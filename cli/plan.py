@@ -7,7 +7,7 @@ import typer
 
 from .choices import group_of
 from .compare import check_file
-from .cost_days import TOKENS
+from .cost_numbers import TOKENS
 from .fit import fit_for_people, raw_fit
 from .mesh import drawn_mesh, is_shown, raw_mesh
 from .options import AllowModule, Config, ConfigDir, Overrides, with_config

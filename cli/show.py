@@ -1,4 +1,4 @@
-"""`paceline show`: one run in the terminal, or how a collective makes a sum."""
+"""`paceline show`: one run in the terminal."""
 
 import json
 import shlex
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from .completion import complete_source
+from .find import find
 from .options import AllowModule, ConfigDir
-from .output import aligned, note_all, note_damage, results_alone, shortest, show, terminal_width
+from .output import aligned, note, note_all, note_damage, results_alone, shortest, show, terminal_width
 
 if TYPE_CHECKING:
     from ..tracking.run_data import RunData
@@ -33,7 +34,7 @@ def show_one(
         list[str] | None,
         typer.Argument(
             metavar="RUN",
-            help="A run, SWEEP/RUN, a directory, or a W&B folder of one run; with --collective: overrides.",
+            help="A run, SWEEP/RUN, a directory, or or a W&B folder of one run.",
             show_default=False,
             autocompletion=complete_source,
         ),
@@ -46,40 +47,26 @@ def show_one(
     command: Annotated[
         bool, typer.Option("--command", help="Print the one line that repeats the run, and nothing else.")
     ] = False,
-    collective: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="Draw how this algorithm makes a sum, step by step, instead.", show_default=False
-        ),
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="With --collective: a page with steps to click.", show_default=False),
-    ] = None,
-    svg: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="With --collective: a picture with steps to click.", show_default=False),
-    ] = None,
+    collective: Annotated[str | None, typer.Option("--collective", hidden=True)] = None,
+    html: Annotated[Path | None, typer.Option("--html", hidden=True)] = None,
+    svg: Annotated[Path | None, typer.Option("--svg", hidden=True)] = None,
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
 ) -> None:
     """Show one run: its result, its configuration's differences from the defaults, its curves, where its files are.
-
-    Or, with --collective, the messages of an algorithm that makes sums, and what each worker has after each step.
 
     \b
     paceline show first-asp
     paceline show my-sweep/0003-seed-1
     paceline show first-asp --format json
     paceline show first-asp --command
-    paceline show --collective ring hardware.workers=6 --html ring.html
     """
     if collective is not None:
-        _check_no_run(command)
-        from .collective import show_collective
+        from .explain import explain_choice
 
-        _check_no_csv(format)
-        show_collective(collective, run or [], config_dir, allow_module or [], format == "json", html, svg)
+        choice, overrides = f"collective={collective}", run or []
+        note(f"--collective: is a part of explain now. Write: paceline explain {shlex.join([choice, *overrides])}")
+        explain_choice(choice, overrides, config_dir, tuple(allow_module or ()), format == "json", html, svg)
         return
     _check_alone(run, {"--html": html, "--svg": svg, "--config-dir": config_dir, "--allow-module": allow_module})
     assert run is not None
@@ -92,22 +79,15 @@ def show_one(
 
 
 def _check_alone(runs: list[str] | None, options: dict[str, object]) -> None:
-    """One run, and nothing that a collective's picture takes. Raises RunNameError."""
+    """One run, and nothing that is a choice's. Raises RunNameError."""
     from ..tracking.errors import RunNameError
 
     if not runs or len(runs) > 1:
-        rule = "show takes one run, or --collective NAME and overrides; paceline compare takes any number of runs"
+        rule = "show takes one run; paceline compare takes any number of runs"
         raise RunNameError(f"{' '.join(runs)}: {rule}" if runs else rule)
     for option, value in options.items():
         if value:
-            raise RunNameError(f"{option}: goes with --collective NAME")
-
-
-def _check_no_run(command: bool) -> None:
-    from ..tracking.errors import RunNameError
-
-    if command:
-        raise RunNameError("--command: goes with a run, and --collective NAME shows none")
+            raise RunNameError(f"{option}: show takes none. Choose paceline explain GROUP=CHOICE {option} ...")
 
 
 def _show_command(name: str) -> None:
@@ -123,13 +103,6 @@ def _show_command(name: str) -> None:
         raise RunNameError(f"{name}: its configuration is not one that this version can compose ({error})") from None
     note_all(notes)
     show(line)
-
-
-def _check_no_csv(format: str) -> None:
-    from ..tracking.errors import RunNameError
-
-    if format == "csv":
-        raise RunNameError("--format csv: is a run's row, and --collective NAME shows none; text and json are there")
 
 
 def _show_row(name: str) -> None:
@@ -170,32 +143,6 @@ def _show_text(data: "RunData", ascii: bool) -> None:
         _files(data, overrides),
     ]
     show("\n".join(lines + "\n" for lines in paragraphs if lines))
-
-
-def find(name: str) -> "RunData":
-    """Raises RunNameError or CorruptRunError."""
-    from ..engine import ROOT
-    from ..tracking import sources
-    from ..tracking.errors import RunNameError
-    from ..tracking.visible import visible
-
-    found = sources.gather([name], ROOT, records=False)
-    if len(found) > 1:
-        examples = ", ".join(visible(each.name) for each in found[:3])
-        one = next((text for each in found if (text := _as_typed(name, each))), None)
-        such = f", such as {one}" if one else ""
-        raise RunNameError(
-            f"{name}: holds {len(found)} runs ({examples}, ...); show takes one{such}, "
-            f"paceline compare {shlex.quote(name)} takes all"
-        )
-    return found[0] if found[0].path is None else sources.gather([str(found[0].path)], ROOT)[0]
-
-
-def _as_typed(name: str, run: "RunData") -> str | None:
-    """How to name one of the runs that `name` holds; None: not at all."""
-    if run.path is not None:
-        return shlex.quote(f"{name.rstrip('/')}/{run.name}")
-    return shlex.quote(str(shortest(run.file))) if run.file is not None else None
 
 
 def _result(run: "RunData") -> str:

@@ -4335,15 +4335,15 @@ MUTATIONS = [
         "tests/tasks/test_tasks_text.py",
     ),
     Mutation(
-        "tasks/data/digits.py",
-        "inputs[TRAIN:], targets[TRAIN:]",
-        "inputs[TRAIN - 1 : -1], targets[TRAIN - 1 : -1]",
+        "tasks/data/bundled.py",
+        "inputs[train:], targets[train:]",
+        "inputs[train - 1 : -1], targets[train - 1 : -1]",
         "tests/tasks/test_tasks_digits.py",
     ),
     Mutation(
         "tasks/data/diabetes.py",
-        "measured[order] * SAMPLES**0.5",
-        "measured[order]",
+        "inputs * SAMPLES**0.5",
+        "inputs",
         "tests/tasks/test_tasks_diabetes.py",
     ),
     Mutation(

@@ -26,6 +26,7 @@ from paceline.tasks.data.fashion_mnist import SHA256, FashionMNIST
 from paceline.tasks.data.svmlight import SVMLight
 from paceline.tasks.data.text import Text
 from paceline.tracking import wandb
+from paceline.tracking.helper import HelperMirror
 from paceline.tracking.imported_runs import from_json
 from paceline.tracking.run_directory import RunDirectory
 from paceline.tracking.wandb_datastore import split
@@ -177,7 +178,7 @@ def id_for_wandb(place: Path) -> tuple[Path, Callable[[], object]]:
 
 def log_of_wandb(place: Path) -> tuple[Path, Callable[[], object]]:
     (place / "logs").mkdir()
-    mirror = wandb.WandbMirror({}, "mine", place, "p", None, None, [], "train", "offline")
+    mirror = HelperMirror("W&B", "wandb", place, {}, 0)
     return place / "logs" / "wandb.log", lambda: mirror.record({"kind": "start"})
 
 

@@ -164,7 +164,7 @@ def test_arrows_between_rooms_go_one_way_and_tools_have_one_owner() -> None:
         ("engine/x.py", "import torch.distributed.rpc", set(), {"torch.distributed"}),
         ("engine/x.py", "def f():\n    return torch.distributed.get_rank()", set(), {"torch.distributed"}),
         ("cli/x.py", "import wandb\nfrom hydra.utils import instantiate", set(), {"wandb", "hydra"}),
-        ("cli/x.py", "from ..tracking.wandb import WandbMirror", {"tracking"}, set()),
+        ("cli/x.py", "from ..tracking.wandb import mirror", {"tracking"}, set()),
     ],
 )
 def test_the_scan_sees_what_is_forbidden(path: str, source: str, rooms: set[str], tools: set[str]) -> None:

@@ -1,6 +1,7 @@
 """Mirrors a run to a tracker from a process of its own, so that the tracker can neither slow nor stop training.
 
-As W&B's (wandb.py): the helper reads the run's metrics.jsonl itself; how it begins and ends is in own_process.py.
+The helper process reads the run's metrics.jsonl itself: the trainer never waits for it. own_process.py has how it
+begins and ends; wandb.py, mlflow.py and tensorboard.py have what it writes.
 """
 
 import os
@@ -25,10 +26,24 @@ class HelperMirror:
     """A sink that keeps a helper process running from the first record to `close`."""
 
     def __init__(
-        self, label: str, module: str, directory: Path, config: dict[str, Any], start_at: int, **settings: Any
+        self,
+        label: str,
+        module: str,
+        directory: Path,
+        config: dict[str, Any],
+        start_at: int,
+        finish_seconds: float | None = None,
+        **settings: Any,
     ) -> None:
-        """`module`: of this package, with a function `mirror(settings, finish)`. `start_at`: a byte of the records."""
+        """Starts nothing yet.
+
+        Args:
+            module: of this package, with a function `mirror(settings, finish)`
+            start_at: the byte of the run's metrics.jsonl from which on it is mirrored
+            finish_seconds: how long `close` waits; None: FINISH_SECONDS
+        """
         self._label, self._log = label, directory / "logs" / f"{module}.log"
+        self._finish_seconds = finish_seconds
         self._settings = {
             **settings,
             "label": label,
@@ -46,30 +61,40 @@ class HelperMirror:
         own_process.relay(self._helper)
 
     def close(self, summary: dict[str, Any] | None) -> None:
+        """Lets the helper finish. It reads the summary from the run's directory."""
         if self._helper is not None:
             helper, self._helper = self._helper, None
-            own_process.finish(helper, self._label, FINISH_SECONDS, self._log)
+            own_process.finish(helper, self._label, self._finish_seconds or FINISH_SECONDS, self._log)
 
 
 def main() -> None:
     """The helper process. Ends with os._exit: nothing that a library registered may hold it up."""
     settings, finish = own_process.begin()
-    words, sys.stdout = sys.stdout, sys.stderr  # what libraries print belongs to the log
-    mirror: Callable[[dict[str, Any], threading.Event], None] = import_module(
-        f".{settings['module']}", __package__
-    ).mirror
+    sys.stdout = sys.stderr  # what libraries print belongs to the log
     status = STOPPED
     try:
+        mirror: Callable[[dict[str, Any], threading.Event], None]
+        mirror = import_module(f".{settings['module']}", __package__).mirror
         mirror(settings, finish)
         status = 0
     except Exception as error:
         traceback.print_exc()
-        why = hide_in_urls(f"{type(error).__name__}: {error}").splitlines()[0]
-        line = f"{settings['label']}: stopped ({why}); the results go on in {settings['directory']}"
-        print(line, file=words, flush=True)
+        tell(f"{settings['label']}: stopped ({words_of(error)}); the results go on in {settings['directory']}")
     finally:
         sys.stderr.flush()
         os._exit(status)
+
+
+def tell(line: str) -> None:
+    """Says it to the user, through the trainer."""
+    try:
+        print(line, file=sys.__stdout__, flush=True)
+    except OSError:  # the trainer no longer listens
+        pass
+
+
+def words_of(error: Exception) -> str:
+    return hide_in_urls(f"{type(error).__name__}: {error}").splitlines()[0].rstrip(": ")
 
 
 def final(directory: RunDirectory) -> tuple[dict[str, Any], dict[str, float]]:

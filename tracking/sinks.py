@@ -3,6 +3,7 @@
 from importlib.util import find_spec
 from typing import Any
 
+from . import wandb
 from .errors import TrackerMissingError, TrackingConfigError
 from .helper import HelperMirror
 from .imports import failure
@@ -10,7 +11,6 @@ from .mirror import Sink
 from .run_directory import RunDirectory
 from .shown_progress import progress
 from .visible import visible
-from .wandb import MODES, WandbMirror
 
 KEYS = ("wandb", "mode", "project", "entity", "group", "tags", "job_type", "tensorboard", "mlflow", "uri", "experiment")
 LABELS = {"tensorboard": "TensorBoard", "mlflow": "MLflow"}
@@ -27,19 +27,9 @@ def sinks_from(
     check(tracking)
     sinks: list[Sink] = [] if quiet else [progress(run.path, plain=plain)]
     if tracking["wandb"]:
+        told = {key: tracking[key] for key in ("project", "entity", "group", "tags", "job_type", "mode")}
         sinks.append(
-            WandbMirror(
-                config=config,
-                name=run.name,
-                directory=run.path,
-                project=tracking["project"],
-                entity=tracking["entity"],
-                group=tracking["group"],
-                tags=tracking["tags"],
-                job_type=tracking["job_type"],
-                mode=tracking["mode"],
-                start_at=run.opened_at,
-            )
+            HelperMirror("W&B", "wandb", run.path, config, run.opened_at, wandb.FINISH_SECONDS, name=run.name, **told)
         )
     if tracking.get("tensorboard"):
         sinks.append(HelperMirror(LABELS["tensorboard"], "tensorboard", run.path, config, run.opened_at))
@@ -87,8 +77,8 @@ def _check_package(tracker: str, label: str) -> None:
 def _check_wandb(tracking: dict[str, Any]) -> None:
     if find_spec("wandb") is None:  # to import it here would make every run begin later
         raise TrackerMissingError("tracking=wandb: W&B is not installed; pip install wandb, or tracking=none")
-    if tracking["mode"] not in MODES:
-        raise TrackingConfigError(f"tracking.mode={tracking['mode']}: must be one of {', '.join(MODES)}")
+    if tracking["mode"] not in wandb.MODES:
+        raise TrackingConfigError(f"tracking.mode={tracking['mode']}: must be one of {', '.join(wandb.MODES)}")
     tags = tracking["tags"]
     if not isinstance(tags, list) or not all(isinstance(tag, str) and 1 <= len(tag) <= 64 for tag in tags):
         raise TrackingConfigError(f"tracking.tags={tags}: must be a list of texts of 1 to 64 characters")

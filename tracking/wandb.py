@@ -1,18 +1,9 @@
-"""Mirrors a run to Weights & Biases from a process of its own, so that W&B can neither slow nor stop training.
-
-    trainer: WandbMirror --- standard input: the settings, then "finish" ---> helper: main() --> wandb-core
-                         <-- standard output: lines for the user -----------
-
-The helper reads the run's metrics.jsonl itself: the trainer never waits for it. When standard input ends
-without "finish", or the kernel reports the trainer's death, the helper ends at once, and wandb-core after it.
-"""
+"""Writes a run to Weights & Biases, in the helper process of helper.py."""
 
 import netrc
 import os
 import secrets
 import shutil
-import subprocess
-import sys
 import tempfile
 import threading
 import traceback
@@ -21,12 +12,11 @@ from typing import Any, Literal
 from urllib.parse import urlsplit
 
 from ..compat.wandb import quiet_settings
-from . import own_process
 from .errors import CorruptRunError
 from .files import UnusableFileError, check_regular, read_text
+from .helper import tell, words_of
 from .history import history
-from .redact import redact
-from .run_directory import SWEEP_NOTE, Record, RunDirectory, follow, write_atomically
+from .run_directory import SWEEP_NOTE, RunDirectory, follow, write_atomically
 from .values import flat
 
 Mode = Literal["online", "offline", "disabled"]
@@ -38,75 +28,21 @@ LONGEST_ID = 128  # of a run, as W&B takes it
 MAX_BINS = 512  # of a histogram, as W&B takes it
 
 
-class WandbMirror:
-    """A sink that keeps a helper process running from the first record to `close`."""
+def mirror(settings: dict[str, Any], finish: threading.Event) -> None:
+    """Starts wandb-core, which ends with this process.
 
-    def __init__(
-        self,
-        config: dict[str, Any],
-        name: str,
-        directory: str | Path,
-        project: str,
-        entity: str | None,
-        group: str | None,
-        tags: list[str],
-        job_type: str | None,
-        mode: str,
-        start_at: int = 0,
-    ):
-        """`directory` is the run's; `start_at` the byte of its metrics.jsonl to mirror from."""
-        self._directory = Path(directory)
-        self._settings = {
-            "config": redact(config),
-            "name": name,
-            "directory": str(directory),
-            "project": project,
-            "entity": entity,
-            "group": group,
-            "tags": list(tags),
-            "job_type": job_type,
-            "mode": mode,
-            "start_at": start_at,
-        }
-        self._helper: subprocess.Popen[bytes] | None = None
-
-    def record(self, record: Record) -> None:
-        """Starts the helper on the first record; later ones it reads itself."""
-        if self._helper is None:
-            self._helper = own_process.start(__name__, self._settings, self._log)
-        own_process.relay(self._helper)
-
-    def close(self, summary: dict[str, Any] | None) -> None:
-        """Lets the helper finish: at most FINISH_SECONDS. The summary it reads from the run directory."""
-        if self._helper is not None:
-            helper, self._helper = self._helper, None
-            own_process.finish(helper, "W&B", FINISH_SECONDS, self._log)
-
-    @property
-    def _log(self) -> Path:
-        return self._directory / "logs" / "wandb.log"
-
-
-def main() -> None:
-    """The helper process. Ends with os._exit: nothing that W&B registered may hold it up."""
-    settings, finish = own_process.begin()
+    `settings`: those of conf/tracking/wandb.yaml, and the run's `name`, `directory`, `config` and `start_at`.
+    """
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # offline means: nothing is sent anywhere
     # W&B's own folders, which it would leave in TMPDIR
     scratch = Path(settings["directory"]) / "wandb" / "tmp"
-    status = own_process.STOPPED
+    shutil.rmtree(scratch, ignore_errors=True)  # of a helper that was killed
+    scratch.mkdir(parents=True)
+    tempfile.tempdir = str(scratch)
     try:
-        shutil.rmtree(scratch, ignore_errors=True)  # of a helper that was killed
-        scratch.mkdir(parents=True)
-        tempfile.tempdir = str(scratch)
         _mirror(settings, finish)
-        status = 0
-    except Exception as error:
-        traceback.print_exc()
-        _tell(f"W&B: stopped ({_reason(error)}); the results go on in {settings['directory']}")
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        sys.stderr.flush()
-        os._exit(status)
 
 
 def _mirror(settings: dict[str, Any], finish: threading.Event) -> None:
@@ -128,7 +64,7 @@ def _mirror(settings: dict[str, Any], finish: threading.Event) -> None:
     try:
         run.finish(exit_code=0 if summary and summary.get("status") == "completed" else 1)
     except TimeoutError:
-        _tell(f"W&B: the server did not take everything; send it again with: paceline upload {_named(directory)}")
+        tell(f"W&B: the server did not take everything; send it again with: paceline upload {_named(directory)}")
         online = False
     wandb.teardown()
     if online and file.exists():
@@ -148,7 +84,7 @@ def _init(settings: dict[str, Any], directory: RunDirectory) -> Any:
     if mode == "online":
         try:
             run = _open(settings, files, mode)
-            _tell(f"W&B: {run.url}")
+            tell(f"W&B: {run.url}")
             return run
         except Exception as error:
             traceback.print_exc()
@@ -156,10 +92,10 @@ def _init(settings: dict[str, Any], directory: RunDirectory) -> Any:
             for file in files.glob("run-*/*.wandb"):
                 if file not in earlier:
                     mark_of(file).touch()  # there is nothing in it
-            mode, reason = "offline", _reason(error)
+            mode, reason = "offline", words_of(error)
     run = _open(settings, files, mode)
     if mode == "offline":
-        _tell(f"W&B: offline ({reason}); send it with: paceline upload {_named(directory)}")
+        tell(f"W&B: offline ({reason}); send it with: paceline upload {_named(directory)}")
     return run
 
 
@@ -258,14 +194,3 @@ def _with_histogram(summary: dict[str, Any]) -> dict[str, Any]:
     edges = np.arange(max(values) // width + 2) * width
     binned = np.histogram(values, bins=edges, weights=list(staleness["histogram"].values()))
     return summary | {"staleness": staleness | {"histogram": wandb.Histogram(np_histogram=binned)}}
-
-
-def _tell(line: str) -> None:
-    try:
-        print(line, flush=True)
-    except OSError:  # the trainer no longer listens
-        pass
-
-
-def _reason(error: Exception) -> str:
-    return f"{type(error).__name__}: {error}".splitlines()[0].rstrip(": ")

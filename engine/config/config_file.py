@@ -13,9 +13,9 @@ A run's choice that there is no file of is made from the class that the run name
 
 import re
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,7 @@ class Merged:
     given: list[str]
     overrides: list[str]  # both: what is given wins
     tracking: dict[str, Any]  # of the whole
+    beside: dict[str, str] = field(default_factory=dict)  # keys of the file that are not the configuration's
 
     def check_receivers(self, config_dir: Path | None) -> None:
         """Raises `ConfigError` where the file alone says who receives the results: see receivers.py."""
@@ -71,17 +72,22 @@ class Merged:
             raise
 
 
-def with_file(file: Path, overrides: list[str], config_dir: Path | None = None) -> Merged:
+def with_file(file: Path, overrides: list[str], config_dir: Path | None = None, beside: Collection[str] = ()) -> Merged:
     """The file and then `overrides`: where they make another choice, what the file says of its keys goes.
 
     Raises `ConfigError`.
+
+    Args:
+        beside: the caller's own keys. The file may set them to plain values.
     """
     if preset := choices_in(overrides).get("experiment"):
         raise ConfigError(
             f"experiment={preset}: is a preset, and so is --config {file}; give what shall differ by itself"
         )
     try:
-        told = _told(file, config_dir)
+        plain = _read(file)
+        own = {key: plain.pop(key) for key in beside if key in plain and not isinstance(plain[key], dict)}
+        told = _told(plain, config_dir) if plain else []
         merged = Merged(file, told, overrides, after(told, overrides, usual_choices()), {})
     except UnusableFileError as error:
         raise ConfigError(f"--config {file}: {error}") from None
@@ -91,17 +97,22 @@ def with_file(file: Path, overrides: list[str], config_dir: Path | None = None) 
         raise ConfigError(
             f"--config {file}: {key}={HIDDEN} stands for a secret, which is not stored; give it: {key}=..."
         )
-    return replace(merged, tracking=composed.tracking)
+    return replace(merged, tracking=composed.tracking, beside={key: str(value) for key, value in own.items()})
 
 
-def _told(file: Path, config_dir: Path | None) -> list[str]:
-    """Raises `ConfigError`, or `UnusableFileError` without the file's name."""
+def _read(file: Path) -> dict[Any, Any]:
+    """Raises `UnusableFileError` without the file's name."""
     try:
         plain = parse_yaml(read_text(file), MOST_COMPOSED)
     except OSError as error:
         raise UnusableFileError(f"cannot be read ({error.strerror})") from None
     if not isinstance(plain, dict) or not plain:
         raise UnusableFileError("must be a YAML mapping of keys to values, such as `sync: ssp`")
+    return plain
+
+
+def _told(plain: dict[Any, Any], config_dir: Path | None) -> list[str]:
+    """Raises `ConfigError`, or `UnusableFileError` without the file's name."""
     try:
         if not any(isinstance(value, dict) and value.keys() == _STORED for value in plain.values()):
             told = list(_typed(plain))

@@ -185,5 +185,5 @@ def test_a_budget_in_another_currency_is_told_that_prices_are_in_us_dollars(pace
     ended = paceline("advise", "--budget", budget)
     assert (ended.status, ended.last) == (
         2,
-        f"--budget {budget}: prices are in US dollars; give it in them, such as 5000USD",
+        f"--budget {budget}: prices are in US dollars. Give it in them, such as 5000USD",
     )

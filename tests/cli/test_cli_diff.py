@@ -89,7 +89,6 @@ def test_the_command_of_what_is_no_configuration_is_refused(paceline, two: Path)
     RunDirectory.create(two / "runs", "foreign").write_config("lr: 0.1\n")
     ended = paceline("show", "foreign", "--command")
     assert ended.status == 2 and ended.last.startswith("foreign: its configuration is not one that this version can")
-    assert paceline("show", "--collective", "ring", "--command").status == 2
 
 
 def test_train_begins_with_the_file_of_a_run(paceline, two: Path) -> None:

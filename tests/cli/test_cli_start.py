@@ -51,7 +51,6 @@ def test_a_dry_run_needs_neither_torchs_compiler_nor_what_only_training_and_resu
         ["train", "--help"],
         ["plan", "--help"],
         ["cost", "--help"],
-        ["cost", "days", "--help"],
         ["compare", "--help"],
         ["sweep", "--help"],
         ["show", "--help"],
@@ -78,8 +77,8 @@ def test_list_compare_and_sync_need_neither_torch_nor_hydra(arguments: list[str]
 @pytest.mark.parametrize(
     "arguments",
     [
-        ["days", "--parameters", "1B", "--tokens", "1B", "--devices", "1", "--flops", "1T"],
-        ["spot", "--time", "9h", "--between", "9h", "--checkpoint", "9s", "--restart", "9s"],
+        ["parameters=1B", "tokens=1B", "devices=1", "flops=1T"],
+        ["time=9h", "between=9h", "checkpoint=9s", "restart=9s"],
     ],
     ids=lambda arguments: arguments[0],
 )
