@@ -111,8 +111,8 @@ def test_files_can_be_instrumented() -> None:
 
 
 def test_tests_that_may_reach_a_file() -> None:
-    assert mutations.candidates("exchange/aggregate/krum.py")["tests/strategies/test_aggregate_rules.py"] > 0
-    assert mutations.candidates("strategies/sync/local_sgd.py")["tests/strategies/test_local_sgd.py"] == 0
+    chosen = mutations.candidates("strategies/sync/local_sgd.py")
+    assert chosen["tests/strategies/test_local_sgd.py"] == 0 < max(chosen.values())
 
 
 def test_a_line_that_is_to_be_broken_is_there_once() -> None:
