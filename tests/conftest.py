@@ -49,6 +49,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     draw(config, items)
 
 
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Shortens the name of a case with a long text: pytest-xdist sends each name several times."""
+    if isinstance(val, str | bytes) and len(val) > 100:
+        return val[:60] if isinstance(val, str) else val[:60].decode("latin-1")
+    return None
+
+
 def pytest_collection_finish() -> None:
     """Has the garbage collector pass over all that collection made, which stays to the end."""
     gc.collect()
