@@ -101,19 +101,27 @@ def _named(group: str, target: str, base: type, allowed: tuple[str, ...]) -> obj
     return found
 
 
-@lru_cache(maxsize=1000)
 def _signature(maker: Callable[..., object]) -> inspect.Signature:
     """Returns the parameters of a constructor or a function."""
-    plain = isinstance(maker, type) and maker.__init__ is object.__init__ and maker.__new__ is object.__new__
+    return _signature_by(maker, _own_function(maker))
+
+
+@lru_cache(maxsize=1000)
+def _signature_by(maker: Callable[..., object], function: Callable[..., object]) -> inspect.Signature:
+    plain = isinstance(maker, type) and function is object.__init__ and maker.__new__ is object.__new__
     if plain and not hasattr(maker, "__signature__"):
         return inspect.Signature()  # inspect would parse the text of object's own, in some milliseconds
     return inspect.signature(maker)
 
 
+def _own_function(maker: Callable[..., object]) -> Callable[..., object]:
+    return maker.__init__ if isinstance(maker, type) else maker
+
+
 @lru_cache(maxsize=1000)
-def _hints(maker: Callable[..., object]) -> dict[str, Any]:
+def _hints(function: Callable[..., object]) -> dict[str, Any]:
     try:
-        return get_type_hints(maker.__init__ if isinstance(maker, type) else maker, include_extras=True)
+        return get_type_hints(function, include_extras=True)
     except NameError:  # a signature that names what its module does not import: nothing to check against
         return {}
 
@@ -192,7 +200,7 @@ def _accepts(maker: Callable[..., object], arguments: dict[str, Any]) -> bool:
 def _check_knobs(
     group: str, choice: Choice, maker: Callable[..., object], signature: inspect.Signature, given: set[str]
 ) -> None:
-    knobs, hints = choice.knobs, _hints(maker)
+    knobs, hints = choice.knobs, _hints(_own_function(maker))
     names = [name for name in signature.parameters if name not in given]
     is_optimizer = maker.__module__.startswith("torch.optim.")
     takes_more = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
