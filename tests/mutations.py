@@ -1992,8 +1992,8 @@ MUTATIONS = [
     # -- how a run is described, planned and gone on with
     Mutation(
         "engine/config/compose.py",
-        "config, choices = copy.deepcopy(usual.config), dict(usual.choices)",
-        "config, choices = usual.config, dict(usual.choices)",
+        "config, choices = pickle.loads(usual.config), dict(usual.choices)",
+        "config, choices = pickle.loads(usual.config), usual.choices",
         "tests/engine/test_kept_choices.py",
     ),
     Mutation(
