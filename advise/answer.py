@@ -5,9 +5,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
+from ..conf.errors import ConfigError
 from ..cost.predicted import NotPredicted
 from ..engine.api.session import prepare
-from ..engine.base.errors import ConfigError
 from ..engine.config.compose import instead
 from .accelerators import Ground, ground, search
 from .candidate import Predicted

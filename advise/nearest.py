@@ -2,8 +2,8 @@
 
 from dataclasses import replace
 
+from ..conf.errors import ConfigError
 from ..cost.predicted import NotPredicted
-from ..engine.base.errors import ConfigError
 from .accelerators import search
 from .answer import Answer, closed_form
 from .commands import command

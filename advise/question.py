@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from math import ceil
 from pathlib import Path
 
-from ..engine.base.errors import ConfigError
+from ..conf.errors import ConfigError
 from ..engine.config.compose import compose
 from ..engine.config.experiment import Experiment
 from ..tracking.visible import visible

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from ..engine.base.errors import ConfigError
+from ..conf.errors import ConfigError
 from ..sweep.definition import Definition, listed
 from ..tracking.ranking import Setting, first, order
 from .candidate import Candidate, Predicted

@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from ..conf.errors import ConfigError
 from .compare import check_file
 from .cost_numbers import TOKENS, Number
 from .options import AllowModule, ConfigDir, Overrides
@@ -79,7 +80,6 @@ def advise(
     """
     from ..advise.answer import answer
     from ..advise.question import ask
-    from ..engine.base.errors import ConfigError
     from .advise_view import for_people, nothing_fits, raw, table_as
 
     check_file("--html", html)

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..conf.errors import ConfigError
 from .output import aligned, note, note_counted, shortest, show, show_json
 
 if TYPE_CHECKING:
@@ -23,7 +24,6 @@ def race_of(
     question: "Question", asked: list[str], target: float | None, seeds: int, name: str | None, format: str
 ) -> None:
     from ..advise.race import RaceFailedError, race
-    from ..engine.base.errors import ConfigError
 
     if format not in ("table", "json"):
         raise ConfigError(f"--format {format}: a race has a table, or json")
@@ -71,7 +71,6 @@ def _command(name: str) -> str:
 def _ways(question: "Question", asked: list[str]) -> "list[Way]":
     from ..advise.answer import answer
     from ..advise.race import MOST_WAYS, of_rows, of_words
-    from ..engine.base.errors import ConfigError
 
     if len(asked) == 1 and asked[0].isascii() and asked[0].lstrip("-").isdigit():
         most = int(asked[0])

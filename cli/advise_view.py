@@ -4,20 +4,19 @@ import csv
 import io
 from typing import TYPE_CHECKING, Any
 
+from ..conf.errors import ConfigError
 from .output import aligned
 
 if TYPE_CHECKING:
     from ..advise.answer import Answer
     from ..advise.candidate import Predicted
     from ..advise.why_not import Family
-    from ..engine.base.errors import ConfigError
 
 COLUMNS = ("line", "family", "layout", "workers", "step", "in all", "US$", "memory", "sent/step", "front")
 
 
 def nothing_fits(found: "Answer") -> "ConfigError":
     from ..advise.none import why_none
-    from ..engine.base.errors import ConfigError
 
     return ConfigError(why_none(found))
 

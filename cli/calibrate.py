@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..conf.errors import ConfigError
 from .options import Format
 from .output import aligned, note, results_alone, shortest, show, show_json
 
@@ -34,7 +35,7 @@ def calibrate(
     paceline calibrate --out conf-of-mine/hardware/lab.yaml
     paceline plan --config-dir conf-of-mine hardware=lab model=cnn data=fashion_mnist
     """
-    from ..engine.base.errors import ConfigError, MachineError
+    from ..engine.base.errors import MachineError
     from ..engine.calibration.session import calibrate, cores_in_use, disturbance
     from ..engine.calibration.write import FOLDER, default_name, write
 

@@ -5,7 +5,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from ..engine.base.errors import ConfigError
+from ..conf.errors import ConfigError
 
 CONF = Path(str(files("paceline.conf")))
 

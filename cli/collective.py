@@ -6,6 +6,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..conf.errors import ConfigError
 from .output import aligned, terminal_width
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ def recorded(
     choice: str, overrides: Sequence[str], config_dir: Path | None, allowed: Sequence[str]
 ) -> "tuple[Recording | None, str]":
     """Returns the sum, or None and the reason why there is no picture of it."""
-    from ..engine.base.errors import ConfigError
-    from ..strategies import LayoutError
 
     given = {each.partition("=")[0] for each in overrides}
     why = ""
@@ -30,13 +29,13 @@ def recorded(
         base = [each for each in ("hardware=virtual", *usual) if each.partition("=")[0] not in given]
         try:
             return _recorded([*base, *overrides, choice], config_dir, list(allowed)), ""
-        except (ConfigError, LayoutError) as error:
+        except ConfigError as error:
             why = why or str(error)
     return None, why
 
 
 def _recorded(overrides: list[str], config_dir: Path | None, allowed: list[str]) -> "Recording":
-    """Raises `ConfigError`, `LayoutError` or `TableError`."""
+    """Raises `ConfigError` or `TableError`."""
     from .. import engine
     from ..engine.fabrics import fabric_of
     from ..engine.features import given

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ..conf.errors import ConfigError
 from .completion import Candidates, complete_override
 from .cost_inputs import NUMBERS, QUESTIONS, former
 from .options import AllowModule, Config, ConfigDir, Format
@@ -86,7 +87,6 @@ def _answers(given: "Given") -> "Iterator[Result]":
     """Raises `ConfigError`."""
     from ..cost import answers
     from ..cost.rules import CostError
-    from ..engine.base.errors import ConfigError
 
     asked = [name for name in QUESTIONS if given.asks(name)]
     try:

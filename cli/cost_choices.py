@@ -5,9 +5,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..conf.errors import ConfigError
 from ..cost.quantity import Quantity
 from ..cost.training_time import machines_of
-from ..engine.base.errors import ConfigError
 from .choices import group_of
 from .fit import TRAINED_IN
 

@@ -4,8 +4,8 @@ import re
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from ..conf.errors import ConfigError
 from ..cost.quantity import Quantity
-from ..engine.base.errors import ConfigError
 from .cost_choices import HAVE, Chosen, choose
 from .cost_numbers import Number
 

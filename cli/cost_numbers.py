@@ -3,9 +3,9 @@
 import re
 from dataclasses import dataclass
 
+from ..conf.errors import ConfigError
 from ..cost.quantity import Quantity
 from ..cost.rules import RULES, SHARE
-from ..engine.base.errors import ConfigError
 
 SCALES = {"": 1.0, "%": 0.01, "k": 1e3, "M": 1e6, "B": 1e9, "G": 1e9, "T": 1e12, "P": 1e15}
 HOURS = {"s": 1 / 3600, "min": 1 / 60, "h": 1.0, "d": 24.0}

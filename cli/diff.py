@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ..conf.errors import ConfigError
 from .completion import complete_source
 from .options import ConfigDir
 from .output import aligned, note_damage, show, show_json
@@ -60,7 +61,6 @@ def diff(first: Run, second: Run, config_dir: ConfigDir = None, format: Format =
 
 def _of_file(file: Path, config_dir: Path | None) -> "RunData":
     """What it configures, with the usual value of whatever it leaves out. Raises ConfigError."""
-    from ..engine.base.errors import ConfigError
     from ..engine.config.compose import compose
     from ..engine.config.config_file import with_file
     from ..tracking.redact import redact

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ..conf.errors import ConfigError
 from .choices import group_of
 from .compare import check_file
 from .completion import complete_override
@@ -72,7 +73,6 @@ def explain(
 def _check_no_key(what: str, config_dir: Path | None) -> None:
     """Raises `ConfigError` where a key stands in a run's place."""
     from ..engine import ROOT
-    from ..engine.base.errors import ConfigError
     from .explain_key import about
 
     if not Path(what).exists() and not (Path(ROOT) / what).exists() and (hint := about(what, config_dir)):
@@ -83,7 +83,6 @@ def _explain_run(
     what: str, overrides: list[str], allowed: tuple[str, ...], as_json: bool, html: Path | None, svg: Path | None
 ) -> None:
     """Raises `ConfigError`, `RunNameError` or `CorruptRunError`."""
-    from ..engine.base.errors import ConfigError
     from ..tracking.sources import check
     from .explain_run import as_page, for_people, raw, told_of
     from .find import find
@@ -111,7 +110,7 @@ def explain_choice(
     html: Path | None,
     svg: Path | None,
 ) -> None:
-    """Raises `ConfigError` or `LayoutError`."""
+    """Raises `ConfigError`."""
     from ..engine.api.small_run import NoPictureError, small_run
     from ..tracking.drawn import collective
     from ..tracking.drawn import lanes as lanes_drawn
@@ -140,8 +139,6 @@ def explain_choice(
     else:
         show(for_people(explained, run, lanes, why, drawn_sum))
     if lanes is None and raw_sum is None and svg is not None:
-        from ..engine.base.errors import ConfigError
-
         raise ConfigError(f"--svg: there is no picture of {what}: {why}")
     second = unseen if raw_sum is None else collective.as_svg(raw_sum)
     _write(html, as_page(explained, run, lanes, why, second))
@@ -162,7 +159,6 @@ def _write(file: Path | None, text: str) -> None:
 def _explained(what: str, config_dir: Path | None, allowed: tuple[str, ...]) -> "Explained":
     """Raises `ConfigError`, naming the nearest."""
     from ..conf.groups import BY_NAME
-    from ..engine.base.errors import ConfigError
     from ..engine.config.experiment import Choice
     from ..engine.config.explained import explain as of_file
     from ..tracking.text import did_you_mean

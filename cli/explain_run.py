@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING, Any
 
+from ..conf.errors import ConfigError
 from .output import aligned
 
 if TYPE_CHECKING:
@@ -32,9 +33,7 @@ class Told:
 
 def told_of(run: "RunData", allowed: tuple[str, ...]) -> Told:
     from ..engine.api.changes import Shares, changes, step_of
-    from ..engine.base.errors import ConfigError
     from ..engine.config.overrides import overrides_of
-    from ..strategies import LayoutError
     from ..tracking.drawn import memory, steps
     from ..tracking.figures.facts import finite, section
     from ..tracking.prediction import prediction_of
@@ -53,7 +52,7 @@ def told_of(run: "RunData", allowed: tuple[str, ...]) -> Told:
         foreseen, no_mfu = step_of(overrides, allowed)
     except (KeyError, TypeError, AttributeError):
         no_mfu = no_changes = "its configuration is not one of this version's, or not known"
-    except (ConfigError, LayoutError) as error:
+    except ConfigError as error:
         no_mfu = no_changes = str(error)
     else:
         if foreseen is not None and foreseen.flops and foreseen.peak and parts["median"]:

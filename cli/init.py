@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ..conf.errors import ConfigError
 from .output import note, shortest, show
 
 STARTER = Path(str(files("paceline.cli"))) / "starter"
@@ -28,7 +29,7 @@ def init(
     paceline init             here
     paceline init my-project  in a folder of its own
     """
-    from ..engine.base.errors import ConfigError, MachineError
+    from ..engine.base.errors import MachineError
 
     if folder.exists() and not folder.is_dir():
         raise ConfigError(f"{folder}: must be a folder, or nothing yet")

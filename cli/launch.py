@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from ..conf.errors import ConfigError
+
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 
 
@@ -27,7 +29,6 @@ def launch(
 
     On several hosts torchrun does the same: torchrun --nnodes 2 ... train.py (docs/running.md).
     """
-    from ..engine.base.errors import ConfigError
     from ..engine.base.started import was_started
 
     if not script.is_file():

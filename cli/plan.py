@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..conf.errors import ConfigError
 from .choices import group_of
 from .compare import check_file
 from .cost_numbers import TOKENS
@@ -72,7 +73,6 @@ def plan(
     The same checks, for a script: paceline train ... --dry-run
     """
     from .. import engine
-    from ..engine.base.errors import ConfigError
 
     check_file("--svg", svg)
     check_file("--html", html)
@@ -113,7 +113,6 @@ def plan(
 
 
 def _picture(plan: "Plan", timetable: dict[str, Any] | None, file: Path) -> None:
-    from ..engine.base.errors import ConfigError
     from ..tracking.drawn.schedule import as_svg
     from ..tracking.run_directory import write_atomically
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..conf.errors import ConfigError
 from .completion import complete_source
 from .find import find
 from .options import AllowModule, ConfigDir
@@ -160,7 +161,6 @@ def _result(run: "RunData") -> str:
 
 def _overrides(run: "RunData") -> list[str] | None:
     """Its differences from the defaults; None where its configuration is not ours, or not known."""
-    from ..engine.base.errors import ConfigError
     from ..engine.config.overrides import overrides_of
 
     try:

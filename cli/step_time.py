@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from ..conf.errors import ConfigError
 from ..cost.durations import time_of as time_of
 from .output import aligned
 
@@ -59,7 +60,6 @@ def raw_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> dict[
 def predicted(prepared: "Prepared", plan: "Plan", tokens: float | None) -> tuple[list[str], dict[str, Any]]:
     """For people and for programs; or why it is not predicted. Raises `ConfigError` where `tokens` need it."""
     from ..cost.predicted import NotPredicted
-    from ..engine.base.errors import ConfigError
 
     try:
         step = prepared.step_time(plan)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..conf.errors import ConfigError
 from .completion import complete_override
 from .options import AllowModule, ConfigDir, Format
 from .output import aligned, note, note_counted, results_alone, shortest, show, show_json, terminal_width
@@ -112,7 +113,6 @@ def sweep(
     failed (the table says why), 2 for a bad definition, 3 for a full disk, or where a package or data are missing.
     """
     from ..engine import ROOT
-    from ..engine.base.errors import ConfigError
     from ..sweep.define import define
     from ..sweep.definition import EarlyTermination
     from ..sweep.directory import open_sweep
@@ -274,7 +274,6 @@ def _more_seeds(name: str, words: list[str]) -> str:
 
 
 def _dry_run(definition: "Definition", format: str) -> None:
-    from ..engine.base.errors import ConfigError
     from ..sweep.preview import count, preview
     from .sweep_view import counting
 

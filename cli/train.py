@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ..conf.errors import ConfigError
 from .agent import from_agent
 from .completion import complete_checkpoint
 from .options import AllowModule, Config, ConfigDir, Format, Overrides, with_config
@@ -71,7 +72,6 @@ def train(
     The choices: paceline list. What would run: paceline plan.
     """
     from .. import engine
-    from ..engine.base.errors import ConfigError
 
     if config is not None and resume is not None:
         raise ConfigError(f"--config {config}: a resumed run has its own; --resume {resume} goes on as it began")

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from ..conf.errors import ConfigError
 from .options import AllowModule, Config, ConfigDir, Overrides, with_config
 from .output import note, results_alone, show, show_json
 from .verify_view import as_csv, as_markdown, for_people, raw
@@ -60,7 +61,6 @@ def verify(
     paceline verify model=mine --config-dir conf --allow-module mine --only data_parallel
     paceline verify --only sync=ssp --parameters --format json
     """
-    from ..engine.base.errors import ConfigError
     from ..verify import verify as verify_all
 
     for option, value in {"--tolerance": tolerance, "--time-limit": time_limit}.items():

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..conf.errors import ConfigError
 from .output import aligned, note, show, show_json
 
 if TYPE_CHECKING:
@@ -94,7 +95,6 @@ class Watched:
 
 def _wanted(directory: Path) -> int | None:
     """Runs in all; None where the definition does not say, or is not there."""
-    from ..engine.base.errors import ConfigError
     from ..sweep.definition import from_dict
     from ..sweep.directory import FILE
     from ..tracking.files import UnusableFileError, parse_yaml, read_text

@@ -17,8 +17,8 @@ from functools import partial
 from torch import Tensor
 
 from ..comm import Comm, MessageError, Work
+from ..conf.errors import ConfigError
 from ..strategies.core.cost import Traffic, World
-from ..strategies.core.errors import LayoutError
 from ..strategies.core.state import State
 from .collectives import Collective, Fabric
 from .collectives.base import added
@@ -153,18 +153,18 @@ class Channel:
 
 
 def check_adds_up(compress: Compressor, collective: Collective) -> None:
-    """Refuse a collective that would have nothing to do. Raises `LayoutError`."""
+    """Refuse a collective that would have nothing to do. Raises `ConfigError`."""
     if not isinstance(compress, Summed) and not isinstance(collective, Fabric):
-        raise LayoutError(
+        raise ConfigError(
             "collective, compress: these messages cannot be added up on their way, they go from everyone to everyone; "
             "choose collective=fabric, or a compress whose messages can: bf16, fp16, masked, none, powersgd, randomk"
         )
 
 
 def check_differences(compress: Compressor, what: str = "messages", instead: str = "sync=bsp") -> None:
-    """Refuse a rule that is for gradients, where differences of weights travel. Raises `LayoutError`."""
+    """Refuse a rule that is for gradients, where differences of weights travel. Raises `ConfigError`."""
     if compress.traits.of_gradients:
-        raise LayoutError(
+        raise ConfigError(
             f"compress, sync: {what} are differences of weights, and this rule is one for gradients; choose {instead}, "
             "or another compress"
         )
@@ -173,7 +173,7 @@ def check_differences(compress: Compressor, what: str = "messages", instead: str
 def of_sums(compress: Compressor, collective: Collective, vectors: Sequence[Vector], world: World) -> Traffic:
     """Stated traffic of a worker for one sum of these vectors, the mean over as many as the run has steps.
 
-    Raises `LayoutError`.
+    Raises `ConfigError`.
     """
     for vector in vectors:
         compress.check(vector)

@@ -138,7 +138,7 @@ class Deliveries(ABC):
 
     @abstractmethod
     def check(self, parameters: Sequence[Tensor], per_round: int) -> None:
-        """Raises `LayoutError`."""
+        """Raises `ConfigError`."""
 
     @abstractmethod
     def nbytes(self, parameters: Sequence[Tensor], per_round: int) -> tuple[int, int]:

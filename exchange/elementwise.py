@@ -12,26 +12,26 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..strategies.core.errors import LayoutError
+from ..conf.errors import ConfigError
 
 
 def check_rows(model: nn.Module, setting: str) -> None:
-    """Raises `LayoutError` for a parameter or a gradient that `setting` cannot cut into rows."""
+    """Raises `ConfigError` for a parameter or a gradient that `setting` cannot cut into rows."""
     for name, parameter in model.named_parameters():
         if parameter.dim() == 0:
-            raise LayoutError(
+            raise ConfigError(
                 f"{setting}: parameter {name} is one number, and has no rows to cut up. Give it the shape [1]"
             )
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
-            raise LayoutError(
+            raise ConfigError(
                 f"{setting}: the gradient of {name}.weight is sparse, and only dense ones are cut up. Choose "
                 "strategy=data_parallel, or build the embedding with sparse=False"
             )
 
 
 def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
-    """Raises `LayoutError` unless a few steps on a matrix equal the same on pieces of it.
+    """Raises `ConfigError` unless a few steps on a matrix equal the same on pieces of it.
 
     `setting`: that by which parameters are cut. `instead`: one by which they are not.
     """
@@ -41,7 +41,7 @@ def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
     def cut(matrix: Tensor) -> list[Tensor]:
         return [piece.clone() for piece in matrix.flatten().split([7, 17])]
 
-    refused = LayoutError(
+    refused = ConfigError(
         f"{setting}: a worker steps on pieces of tensors, and {type(optimizer).__name__} is not element-wise: its step "
         f"on a whole tensor is another; choose {instead}, or optimizer=adam, adamw or sgd"
     )

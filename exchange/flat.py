@@ -5,14 +5,14 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from ..strategies.core.errors import LayoutError
+from ..conf.errors import ConfigError
 from .buckets import views_of
 
 
 def flatten(parameters: Iterable[nn.Parameter], mode: str) -> Tensor:
     """[n]: the parameters one after another; from here on they are views of it, in the order given.
 
-    `mode`: the sync mode, for the message of the `LayoutError` that parameters of several dtypes raise.
+    `mode`: the sync mode, for the message of the `ConfigError` that parameters of several dtypes raise.
     """
     parameters = list(parameters)
     check_one_dtype(parameters, mode)
@@ -24,10 +24,10 @@ def flatten(parameters: Iterable[nn.Parameter], mode: str) -> Tensor:
 
 
 def check_one_dtype(parameters: Sequence[Tensor], mode: str) -> None:
-    """Raises `LayoutError` when one vector cannot hold them all."""
+    """Raises `ConfigError` when one vector cannot hold them all."""
     dtypes = {parameter.dtype for parameter in parameters}
     if len(dtypes) > 1:
-        raise LayoutError(
+        raise ConfigError(
             f"sync={mode}: sends all weights as one vector of one dtype, and the model has {len(dtypes)} "
             f"({', '.join(sorted(map(str, dtypes)))}); sync=bsp takes several"
         )

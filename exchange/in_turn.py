@@ -21,8 +21,8 @@ from typing import Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from ..conf.errors import ConfigError
 from ..strategies.core.cost import World
-from ..strategies.core.errors import LayoutError
 from ..strategies.core.state import State
 from .participation import OwnRounds, Participation, sampled
 
@@ -45,10 +45,10 @@ class Shares:
 
     @classmethod
     def of(cls, participation: Participation, clients: int, workers: int, epochs: int) -> "Shares":
-        """Raises `LayoutError` where a worker would have none of a round's clients."""
+        """Raises `ConfigError` where a worker would have none of a round's clients."""
         m = participation.per_round(clients)
         if m < workers:
-            raise LayoutError(
+            raise ConfigError(
                 f"sync.clients={clients}: of them sync.fraction={participation.fraction} is {m} in a round, and "
                 f"{workers} workers take part in each; at most hardware.workers={m}, or a larger fraction"
             )

@@ -11,7 +11,8 @@ import torch
 from torch import Tensor
 
 from ..comm import MessageError
-from ..strategies.core.errors import LayoutError, NotFiniteError, TooFewClientsError
+from ..conf.errors import ConfigError
+from ..strategies.core.errors import NotFiniteError, TooFewClientsError
 from ..strategies.core.state import State
 from .aggregate import Aggregator, Mean
 from .attack import Attack, Honest, Seen
@@ -31,25 +32,25 @@ class Joining:
     """`plain`: rows are what they should be and the rule is the mean, which is plain training."""
 
     def __init__(self, aggregate: Aggregator | None, attack: Attack | None, of: Joined = "gradients") -> None:
-        """None for the mean, and for nobody. `of`: what is joined. Raises `LayoutError`."""
+        """None for the mean, and for nobody. `of`: what is joined. Raises `ConfigError`."""
         self.aggregate, self.attack = aggregate or Mean(), attack or Honest()
         if self.aggregate.traits.local and of != "neighbours":
-            raise LayoutError(
+            raise ConfigError(
                 "aggregate: goes from each worker's own weights, so that all would get other ones; choose sync=gossip, "
                 "or aggregate=centered_clipping"
             )
         if self.aggregate.copies > 1 and of != "gradients":
-            raise LayoutError(
+            raise ConfigError(
                 "aggregate: compares gradients of the same samples and weights to the bit, in each step; choose "
                 "sync=bsp or parameter_server, or another aggregate"
             )
         if self.aggregate.traits.one_by_one and of != "pushes":
-            raise LayoutError(
+            raise ConfigError(
                 "aggregate: looks at each push as it comes, by the last one of a trusted replica; choose sync=asp, or "
                 "aggregate=fltrust"
             )
         if of == "neighbours" and not self.aggregate.traits.of_points:
-            raise LayoutError(
+            raise ConfigError(
                 "aggregate: is one for gradients or changes of weights, and here each worker joins its neighbours' "
                 "weights; choose aggregate=self_centered_clipping, or another"
             )
@@ -65,11 +66,11 @@ class Joining:
         return "" if self.attack.coordinatewise else "attack"
 
     def check(self, replicas: int, rows: int | None = None, leave: bool = False) -> None:
-        """`rows`, `leave`: as `notes` has them. Raises `LayoutError`."""
+        """`rows`, `leave`: as `notes` has them. Raises `ConfigError`."""
         self.attack.check(replicas)
         n = replicas if rows is None else rows
         if (n < replicas or leave) and self.aggregate.first is not None:
-            raise LayoutError(
+            raise ConfigError(
                 f"aggregate.trusted={self.aggregate.first}: not all of the {replicas} replicas are in each round, and "
                 "this one must be; choose sync.fraction=1, sync.sampling=uniform and sync.dropout=0, or another "
                 "aggregate"
@@ -90,34 +91,34 @@ class Joining:
             )
 
     def check_exchange(self, compress: Compressor, collective: Collective) -> None:
-        """Refuse what cannot be where all rows go to all. Raises `LayoutError`."""
+        """Refuse what cannot be where all rows go to all. Raises `ConfigError`."""
         if self.streaming:
             return
         by = "attack" if self.aggregate.traits.streaming else "aggregate"
         if not isinstance(collective, Fabric):
-            raise LayoutError(
+            raise ConfigError(
                 f"collective, {by}: each worker gets what all send, to join it; it is not added up on its way; choose "
                 "collective=fabric, or aggregate=mean and attack=none"
             )
         self.check_lossless(compress)
         if compress.traits.of_kept:
-            raise LayoutError(
+            raise ConfigError(
                 f"compress, {by}: each worker gets what all send, whole, to join it; choose compress=none, or "
                 "aggregate=mean and attack=none"
             )
 
     def check_lossless(self, compress: Compressor) -> None:
-        """Raises `LayoutError`."""
+        """Raises `ConfigError`."""
         if self.aggregate.copies > 1 and not compress.traits.lossless:
-            raise LayoutError(
+            raise ConfigError(
                 "compress, aggregate: gradients of the same samples are compared to the bit, and messages of them may "
                 "differ; choose compress=none"
             )
 
     def check_not_alone(self, replicas: int) -> None:
-        """Raises `LayoutError`."""
+        """Raises `ConfigError`."""
         if replicas == 1 and not self.plain:
-            raise LayoutError(
+            raise ConfigError(
                 "aggregate, attack: one replica alone sends its gradient to nobody; choose more hardware.workers, or "
                 "aggregate=mean and attack=none"
             )
@@ -303,21 +304,21 @@ class Joining:
         self.aggregate.load_state_dict(state)
 
     def check_one_at_a_time(self) -> None:
-        """Refuse what needs several rows at once, where each is used as it comes. Raises `LayoutError`."""
+        """Refuse what needs several rows at once, where each is used as it comes. Raises `ConfigError`."""
         if self.aggregate.traits.one_by_one and not self.attack.colludes:
             return
         if not self.streaming:
             of_attack = self.aggregate.traits.streaming or self.aggregate.traits.one_by_one
             by, usual = ("attack", "none") if of_attack else ("aggregate", "mean")
-            raise LayoutError(
+            raise ConfigError(
                 f"{by}: this server applies each push as it comes, and never has several gradients to look at; "
                 f"choose sync=parameter_server (or sync=ssp with sync.staleness=0), or {by}={usual}"
             )
 
     def check_pieces(self, servers: int) -> None:
-        """Refuse to cut rows into pieces for several servers where a rule looks at whole rows. Raises `LayoutError`."""
+        """Refuse to cut rows into pieces for several servers where a rule looks at whole rows. Raises `ConfigError`."""
         if servers > 1 and self.whole_rows:
-            raise LayoutError(
+            raise ConfigError(
                 f"sync.servers={servers}: this {self.whole_rows} looks at whole gradients, and a server has a piece of "
                 "each; choose sync.servers=1"
             )

@@ -178,7 +178,7 @@ class Pushing:
 def stated(shards: Sequence[Sequence[Tensor]], compress: Compressor, world: World, every: int = 1) -> tuple[float, int]:
     """Bytes a step of pushes, one in `every` steps with samples, without their headers, and those that slots hold.
 
-    Raises `LayoutError`.
+    Raises `ConfigError`.
     """
     vectors = [vector_of(shard) for shard in shards]
     for vector in vectors:

@@ -6,9 +6,9 @@ from typing import TypeVar
 
 from torch import Tensor
 
+from ..conf.errors import ConfigError
 from ..strategies.core.balance import balanced
 from ..strategies.core.cost import Memory, kept_of, payload
-from ..strategies.core.errors import LayoutError
 
 T = TypeVar("T", bound=Tensor)
 
@@ -16,10 +16,10 @@ T = TypeVar("T", bound=Tensor)
 def shards_of(parameters: Sequence[T], servers: int) -> list[list[T]]:
     """Each server's shard, a contiguous run of whole parameters, the one of most bytes as light as can be.
 
-    Raises `LayoutError` when there are fewer parameters than servers.
+    Raises `ConfigError` when there are fewer parameters than servers.
     """
     if servers > len(parameters):
-        raise LayoutError(
+        raise ConfigError(
             f"sync.servers={servers}: each server takes whole parameters, and there are {len(parameters)}; "
             f"choose sync.servers <= {len(parameters)}"
         )

@@ -30,7 +30,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..strategies.core.errors import LayoutError
+from ..conf.errors import ConfigError
 from .buckets import views_of
 from .flat import flatten
 
@@ -82,26 +82,26 @@ class Replica:
 
 
 def check_springs(optimizer: Optimizer, rho: float | None, nesterov: bool) -> None:
-    """Raises `LayoutError` where the optimizer has not the rate, or the momentum, that springs go by."""
+    """Raises `ConfigError` where the optimizer has not the rate, or the momentum, that springs go by."""
     if nesterov:
         for group in optimizer.param_groups:
             _check_nesterov(optimizer, group)
     if rho is not None and any("lr" not in group for group in optimizer.param_groups):
-        raise LayoutError(
+        raise ConfigError(
             f"sync.rho={rho:g}: a spring pulls by rho times the optimizer's rate lr, and {type(optimizer).__name__} "
             "has none; choose sync.rho=null, or optimizer=adam, adamw or sgd"
         )
     if rho is not None and len(optimizer.param_groups) > 1:
-        raise LayoutError(
+        raise ConfigError(
             f"sync.rho={rho:g}: a spring pulls by rho times the optimizer's rate, and {type(optimizer).__name__} has "
             "several; choose sync.rho=null, or optimizer=adam, adamw or sgd"
         )
 
 
 def _check_nesterov(optimizer: Optimizer, group: dict[str, Any]) -> None:
-    """Raises `LayoutError`."""
+    """Raises `ConfigError`."""
     if "nesterov" not in group or group.get("momentum", 0) == 0 or group.get("dampening", 0) != 0:
-        raise LayoutError(
+        raise ConfigError(
             f"sync.nesterov=true: {type(optimizer).__name__} has no momentum that could be Nesterov's; choose "
             "optimizer=sgd with optimizer.momentum=0.9, or sync.nesterov=false"
         )

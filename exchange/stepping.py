@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..comm import Comm, MessageError
-from ..strategies.core.errors import LayoutError
+from ..conf.errors import ConfigError
 from ..strategies.core.schedule import Rate, scaled
 from ..strategies.core.state import State
 from ..strategies.core.sync import Measures
@@ -77,7 +77,7 @@ class Stepping:
     def share(self, servers: Comm) -> None:
         """From here on all of these servers have the weights of the first of them, in shared memory."""
         if self.weights.device.type != "cpu":
-            raise LayoutError(
+            raise ConfigError(
                 "sync.lock=false: servers share the weights in the host's memory; choose hardware.device=cpu"
             )
         self.weights, self._seen = servers.shared(self.weights), servers.shared(self._seen)

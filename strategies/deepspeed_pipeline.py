@@ -33,12 +33,12 @@ from ..comm import Comm
 from ..comm.ledger import broadcast_bytes
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
+from ..conf.errors import ConfigError
 from ..exchange.collectives import Fabric
 from ..exchange.collectives.base import added
 from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
 from .core.copies import without_data
 from .core.cost import Cost, Memory, Traffic, World, payload
-from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.strategy import Strategy, StrategyTraits
 from .core.sync import Sync, SyncTraits
@@ -72,7 +72,7 @@ class DeepSpeedPipeline(Strategy):
         micro_batches: Annotated[int, Ge(1)] = 4,
         cut: Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]] = "parameters",
     ) -> None:
-        """As those of `Pipeline`; `schedule`: DeepSpeed trains by one alone. Raises `LayoutError`."""
+        """As those of `Pipeline`; `schedule`: DeepSpeed trains by one alone. Raises `ConfigError`."""
         self._ours = Pipeline(stages, schedule, micro_batches, cut)
         self.micro_batches = micro_batches
         self.axes, self.loss_part = self._ours.axes, self._ours.loss_part
@@ -93,7 +93,7 @@ class DeepSpeedPipeline(Strategy):
     def split(self, model: nn.Module) -> list[nn.Module]:
         parts = self._ours.split(model.float())
         if len({tuple(holders) for holders in tied(parts).values()}) > 1:
-            raise LayoutError(
+            raise ConfigError(
                 "strategy=deepspeed_pipeline: some stages share one weight and others another (tied weights), and a "
                 "stage is of one TiedLayerSpec; untie them, choose another strategy.cut, or choose strategy=pipeline"
             )

@@ -45,11 +45,11 @@ from torch import Tensor, nn
 
 from ..batches import Fields, Samples, lone, of_each
 from ..comm import Comm
+from ..conf.errors import ConfigError
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.cost import Traffic
-from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.strategy import Strategy, StrategyTraits
 from .core.trial import Trial
@@ -88,14 +88,14 @@ class DomainParallel(Strategy):
     def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         inputs = lone(inputs)
         if inputs.dim() != 4 or not inputs.is_floating_point():
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy=domain cuts images [channels, height, width] by rows; a sample of these data is "
                 f"{inputs.dtype} {list(inputs.shape[1:])}: choose data=digits, fashion_mnist or disks, or "
                 "strategy=data_parallel"
             )
         image = list(inputs.shape[1:])
         if self.image not in (None, image):
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.image={self.image}: a sample of these data is an image {image}; choose strategy.image=null"
             )
         found = self._cut_up(model, image)
@@ -107,7 +107,7 @@ class DomainParallel(Strategy):
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         if self.image is None:
-            raise LayoutError("strategy.image: needs the shape of a sample (Strategy.settled)")
+            raise ConfigError("strategy.image: needs the shape of a sample (Strategy.settled)")
         self._cut = self._cut_up(model, self.image)
         return self._cut.parts
 
@@ -242,7 +242,7 @@ def _check_loss(found: Cut, targets: Samples, loss: Loss) -> None:
         return loss(outputs.narrow(rows, i, 1), of_each(wanted, lambda each: each.narrow(rows, i, 1)))
 
     if not torch.allclose(torch.stack([of_row(i) for i in range(outputs.shape[rows])]).mean(), whole, rtol=1e-4):
-        raise LayoutError(
+        raise ConfigError(
             "strategy=domain: the loss over some rows of pixels is not the mean of the losses of each, so that slabs "
             "cannot have one each; choose task=cross_entropy, or strategy=data_parallel"
         )

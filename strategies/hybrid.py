@@ -33,13 +33,13 @@ from torch.optim import Optimizer
 
 from ..batches import Samples, lone
 from ..comm import Comm
+from ..conf.errors import ConfigError
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added
 from ..exchange.elementwise import check_elementwise
 from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
 from .core.copies import without_data
 from .core.cost import Memory, Traffic
-from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.placements import gather
 from .core.setting import Setting
@@ -82,13 +82,13 @@ class Hybrid(Strategy):
     ) -> None:
         """`vocabulary`, `sequence` and `collective` are as in `TensorParallel`, and all else as in `Pipeline`.
 
-        Raises `LayoutError`.
+        Raises `ConfigError`.
         """
         self.axes = {"stage": stages, "tensor": tensor}
         self.vocabulary, self.sequence, self.collective = vocabulary, sequence, collective or Fabric()
         for name, wanted in {"vocabulary": vocabulary, "sequence": sequence}.items():
             if wanted and tensor == 1:
-                raise LayoutError(
+                raise ConfigError(
                     f"strategy.{name}=true: cuts among the tensor workers of a stage, and strategy.tensor=1 is one; "
                     f"choose strategy.tensor=2, or strategy.{name}=false"
                 )
@@ -131,13 +131,13 @@ class Hybrid(Strategy):
         self.shares = self.axes["tensor"] > 1 or self._pipeline.shares
         kinds = self._kinds(model, stages, bool(self.vocabulary))
         if self.axes["tensor"] > 1 and not any(kinds):
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.tensor={self.axes['tensor']}: no stage has two linear layers with only element-wise ones "
                 "between them, or attention that says its groups of heads (by_group), so that there is nothing to cut; "
                 "choose strategy.tensor=1, fewer strategy.stages, or strategy.cut=[...] that leaves a pair in one stage"
             )
         if self.sequence and not any(map(runs_of, stages, kinds)):
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.sequence=true: no stage of {type(model).__name__} has a norm beside layers that are cut, "
                 "among layers that compute each place of a sequence by itself (`by_place`); choose model=gpt, or "
                 "strategy.sequence=false"
@@ -150,13 +150,13 @@ class Hybrid(Strategy):
         return Group(self.axes["tensor"], self.collective, "strategy.tensor")
 
     def _kinds(self, model: nn.Module, stages: Sequence[nn.Module], vocabulary: bool) -> list[dict[str, Kind]]:
-        """What is cut of each stage. Raises `LayoutError`."""
+        """What is cut of each stage. Raises `ConfigError`."""
         if self.axes["tensor"] == 1:
             return [{} for _ in stages]
         try:
             return kinds_of_stages(model, stages, self.axes["tensor"], vocabulary)
-        except LayoutError as error:
-            raise LayoutError(str(error).replace("strategy.degree", "strategy.tensor")) from None
+        except ConfigError as error:
+            raise ConfigError(str(error).replace("strategy.degree", "strategy.tensor")) from None
 
     def _pieces(self, stage: nn.Module, kinds: Mapping[str, Kind], group: Group) -> list[nn.Module]:
         """What each worker of a stage holds of it."""

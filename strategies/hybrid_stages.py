@@ -25,7 +25,7 @@ def kinds_of_stages(
     """By name, as `find.kinds_of` says it of a whole model: pairs within a stage, and the model's `vocabulary`.
 
     A weight that several stages share is cut alike in all of them: as part of the vocabulary, or not at all. Raises
-    `LayoutError` for what cannot be cut into `degree` pieces.
+    `ConfigError` for what cannot be cut into `degree` pieces.
     """
     held = Counter(name for stage in stages for name, _ in stage.named_parameters())
     shared = {name for name, times in held.items() if times > 1}

@@ -44,10 +44,10 @@ from torch.optim import Optimizer
 from ..batches import Samples, lone, of_each, tensors_of
 from ..comm import Comm
 from ..compat.dispatch import FakeTensorMode
+from ..conf.errors import ConfigError
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.copies import without_data
 from .core.cost import Cost, Memory, World, payload
-from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.state import State, layers_of
 from .core.strategy import Strategy, StrategyTraits
@@ -96,7 +96,7 @@ class Offload(Strategy):
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy=offload fetches the layers of an nn.Sequential one by one, and {type(model).__name__} is "
                 "none; strategy=data_parallel takes any module"
             )
@@ -136,7 +136,7 @@ class Offload(Strategy):
     def rehearse(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
-        """Raises `LayoutError` where the pool is too small, or a layer cannot be swapped."""
+        """Raises `ConfigError` where the pool is too small, or a layer cannot be swapped."""
         yield from super().rehearse(parts, inputs, targets, loss, device)
         inputs = lone(inputs)
         (layers,) = parts
@@ -165,7 +165,7 @@ class Offload(Strategy):
         if self.cap < most:
             phase = demand.index(most)
             name = list(layers_of(layers))[min(phase, 2 * len(layers) - 1 - phase)]
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.pool_mb={self.pool_mb}: a batch of {len(inputs)} takes more in layer {name}; "
                 f"choose strategy.pool_mb >= {megabytes(most)}, or a smaller batch_size"
             )

@@ -36,11 +36,11 @@ from torch import Tensor, nn
 
 from ..batches import Samples, lone
 from ..comm import Comm
+from ..conf.errors import ConfigError
 from ..exchange.collectives.base import added
 from .core.batch import Batch, BeforeBackward, MessageTime, Pass, PassTime, TimeOf
 from .core.copies import without_data
 from .core.cost import Memory, Traffic, payload
-from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.placements import gather
 from .core.precision import META
@@ -88,7 +88,7 @@ class Pipeline(Strategy):
         `micro_batches`: m; an epoch's last batch, if of fewer samples, is cut into single samples. `chunks`: of the
         model on each worker; None for 2 with schedule=interleaved or zb_v, else 1. `schedule`: a name, or that of a
         user's own, or its lines, one for each worker (pipelining/own.py). `vertical_sync`: of schedule=pipedream.
-        Raises `LayoutError`.
+        Raises `ConfigError`.
         """
         self.axes = {"stage": stages}
         self.micro_batches = 1 if schedule in ("naive", "pipedream") else micro_batches
@@ -140,9 +140,9 @@ class Pipeline(Strategy):
         return self.cut_for(self.layers_alone(model), lone(inputs), targets, loss)
 
     def cut_for(self, layers: Sequence[nn.Module], inputs: Tensor, targets: Samples, loss: Loss) -> dict[str, Any]:
-        """`cut` as a list, where it is chosen by what a micro-batch takes in these layers. Raises `LayoutError`."""
+        """`cut` as a list, where it is chosen by what a micro-batch takes in these layers. Raises `ConfigError`."""
         if self.micro_batches > len(inputs):
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.micro_batches={self.micro_batches}: a replica's batch has batch_size={len(inputs)} samples, "
                 f"and cannot be cut into more pieces; choose strategy.micro_batches <= {len(inputs)}"
             )
@@ -156,7 +156,7 @@ class Pipeline(Strategy):
         return {"cut": by_memory(layers, looks, in_flight(self.of_first(m)), self.recompute, self._versions(m))}
 
     def layers_alone(self, model: nn.Module) -> list[Chunks]:
-        """Each block alone. Raises `LayoutError`."""
+        """Each block alone. Raises `ConfigError`."""
         blocks, stages = blocks_of(model), len(self.holders)
         layers = [Chunks(model, [[block]]) for block in blocks]
         trained = sum(any(each.requires_grad for each in layer.parameters()) for layer in layers)
@@ -168,7 +168,7 @@ class Pipeline(Strategy):
             its = f", of which {trained} {have} parameters to train" if trained < len(blocks) else ""
             knob = getattr(model, "depth_knob", None)  # of the models that come with paceline
             deeper = f", or more layers by model.{knob}" if isinstance(knob, str) else ""
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.stages={self.parts}{of_each}: the model has {len(blocks)} layers to cut between{its}; "
                 f"choose {f'strategy.stages <= {most}' if most > 1 else less}{deeper}"
             )
@@ -179,11 +179,11 @@ class Pipeline(Strategy):
         if self.cut == "parameters":
             cuts = by_parameters(layers, stages)
         elif isinstance(self.cut, str):
-            raise LayoutError(f"strategy.cut={self.cut}: needs a batch to look at (Strategy.settled)")
+            raise ConfigError(f"strategy.cut={self.cut}: needs a batch to look at (Strategy.settled)")
         else:
             cuts = self.cut
         if not _rises(cuts, stages, len(layers)):
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.cut={cuts}: needs {stages - 1} rising layer indices from 1 to {len(layers) - 1}"
             )
         cut = [
@@ -194,12 +194,12 @@ class Pipeline(Strategy):
         empty = [i for i, parameters in enumerate(held) if not any(each.requires_grad for each in parameters)]
         if empty:
             fewer = ["fewer strategy.chunks, "] * (stages > self.parts) + ["fewer strategy.stages, "] * (self.parts > 2)
-            raise LayoutError(
+            raise ConfigError(
                 f"stage {empty[0]} has no parameters to train (strategy.cut={cuts}); choose {''.join(fewer)}"
                 "a strategy.cut that leaves each stage some, or strategy=data_parallel"
             )
         if self.reads is not None and sum(map(len, held)) > len(list(model.parameters())):
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.cut={cuts}: two stages share a parameter (tied weights), whose gradients are summed before "
                 "the update; without a flush one of them has its own up to p - 1 batches before the other; untie them, "
                 "cut elsewhere, or choose a schedule with a flush, such as 1f1b"

@@ -31,7 +31,7 @@ class Single(Whole):
     traits = replace(Whole.traits, max_replicas=1, runs_whole=True)
 
     def __init__(self, clip: Clip | None = None, privacy: Privacy | None = None) -> None:
-        """`clip`: of the gradient; None for none. `privacy`: None for a plain gradient. Raises `LayoutError`."""
+        """`clip`: of the gradient; None for none. `privacy`: None for a plain gradient. Raises `ConfigError`."""
         self.clip, self._private = clip, of_samples(privacy)
 
     def own_sync(self) -> Sync:

@@ -42,13 +42,13 @@ from torch.optim import Optimizer
 
 from ..batches import Samples, call
 from ..comm import Comm
+from ..conf.errors import ConfigError
 from ..exchange.collectives import Collective
 from ..exchange.collectives.base import added
 from ..exchange.elementwise import check_elementwise
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.copies import without_data
 from .core.cost import Traffic
-from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.placements import gather
 from .core.strategy import Strategy, StrategyTraits
@@ -101,15 +101,15 @@ class TensorParallel(Strategy):
     def _cut(self, model: nn.Module, group: Group) -> list[nn.Module]:
         kinds = kinds_of(model, self.parts, self.plan, vocabulary_of(model) if self.vocabulary else ())
         if self.plan is not None and not kinds:
-            raise LayoutError("strategy.plan={}: says nothing; null finds pairs of layers")
+            raise ConfigError("strategy.plan={}: says nothing; null finds pairs of layers")
         if not kinds:
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy=tensor: {type(model).__name__} has no two linear layers with only element-wise ones between "
                 "them; choose model=mlp with two layers in model.hidden, say in strategy.plan which layers are cut, "
                 "or choose strategy=data_parallel"
             )
         if self.sequence and not runs_of(model, kinds):
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.sequence=true: {type(model).__name__} has no norm beside the layers that are cut, among "
                 "layers that compute each place of a sequence by itself (`by_place`); choose model=gpt, or "
                 "strategy.sequence=false"

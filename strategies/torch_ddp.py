@@ -36,11 +36,11 @@ from torch.optim import Optimizer
 from ..batches import call
 from ..comm import Comm
 from ..comm.process import ProcessComm
+from ..conf.errors import ConfigError
 from ..exchange.clip import Clip
 from ..exchange.collectives import Fabric
 from .core.batch import Batch, BeforeBackward
 from .core.cost import Cost, World, payload
-from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.state import State
 from .core.strategy import Strategy, StrategyTraits
@@ -71,7 +71,7 @@ class TorchDDP(Strategy):
     def split(self, model: nn.Module) -> list[nn.Module]:
         dtypes = sorted({str(parameter.dtype) for parameter in model.parameters() if parameter.requires_grad})
         if self.zero_optimizer and len(dtypes) > 1:
-            raise LayoutError(
+            raise ConfigError(
                 "strategy.zero_optimizer=true: torch's ZeroRedundancyOptimizer wants parameters of one dtype, these "
                 f"are {', '.join(dtypes)}; choose strategy.zero_optimizer=false, or strategy=data_parallel "
                 "sync.shard=optimizer"
@@ -104,7 +104,7 @@ class TorchDDP(Strategy):
         except RuntimeError as error:
             if "Expected to have finished reduction in the prior iteration" not in str(error):
                 raise
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.find_unused={str(self.find_unused).lower()}: a parameter had no gradient in the step "
                 "before, for which DistributedDataParallel waits. Choose strategy.find_unused=true, or "
                 "strategy=data_parallel"

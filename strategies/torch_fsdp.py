@@ -41,6 +41,7 @@ from ..batches import Samples, call
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
+from ..conf.errors import ConfigError
 from ..exchange.clip import Clip, Shared
 from ..exchange.collectives import Fabric
 from ..exchange.collectives.base import added
@@ -49,7 +50,6 @@ from ..exchange.start_alike import start_alike
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.clip import NORM
 from .core.cost import Cost, Memory, World
-from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.state import State
 from .core.strategy import Strategy, StrategyTraits
@@ -75,13 +75,13 @@ class TorchFSDP(Strategy):
         self.reshard, self.shard_over, self.clip = reshard, shard_over, clip
 
     def shards(self, workers: int) -> int:
-        """N of these K workers. Raises `LayoutError`."""
+        """N of these K workers. Raises `ConfigError`."""
         shards = self.shard_over or workers
         if workers % shards == 0:
             return shards
         divisors = [n for n in range(2, workers + 1) if workers % n == 0]
         nearest = min(divisors, key=lambda n: abs(n - shards), default=None)
-        raise LayoutError(
+        raise ConfigError(
             f"strategy.shard_over={shards}: must divide hardware.workers={workers}, "
             + (f"for instance {nearest}" if nearest else "and one worker has nobody to share with; choose null")
         )
@@ -96,7 +96,7 @@ class TorchFSDP(Strategy):
         check_rows(model, "strategy=torch_fsdp")
         dtypes = sorted({str(parameter.dtype) for parameter in model.parameters()})
         if len(dtypes) > 1:
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy=torch_fsdp: FSDP2 wants parameters of one dtype, these are {', '.join(dtypes)}"
             )
         return [model]

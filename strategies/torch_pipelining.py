@@ -29,10 +29,10 @@ from ..batches import Samples, lone
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
+from ..conf.errors import ConfigError
 from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
 from .core.copies import without_data
 from .core.cost import Cost, Memory, Traffic, World, payload
-from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.precision import META
 from .core.strategy import Strategy, StrategyTraits
@@ -65,14 +65,14 @@ class TorchPipelining(Strategy):
         cut: Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]] = "parameters",
         chunks: Annotated[int, Ge(1)] | None = None,
     ) -> None:
-        """As those of `Pipeline`. Raises `LayoutError`."""
+        """As those of `Pipeline`. Raises `ConfigError`."""
         if schedule in ("gpipe", "1f1b", "zb_h1") and (chunks or 1) > 1:
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.chunks={chunks}: strategy.schedule={schedule} has one on each worker; choose "
                 "strategy.schedule=interleaved, or strategy.chunks=1"
             )
         if schedule == "1f1b" and micro_batches < stages:
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.micro_batches={micro_batches}: torch's 1F1B takes no fewer than strategy.stages={stages}; "
                 f"choose strategy.micro_batches={stages}, or strategy.schedule=gpipe"
             )
@@ -98,7 +98,7 @@ class TorchPipelining(Strategy):
     def split(self, model: nn.Module) -> list[nn.Module]:
         parts = self._ours.split(model)
         if self._ours.shares:
-            raise LayoutError(
+            raise ConfigError(
                 "strategy=torch_pipelining: two stages would share a parameter (tied weights), and torch would not sum "
                 "its gradients over them; untie them, choose a strategy.cut that leaves both in one stage, or choose "
                 "strategy=pipeline, which sums them"
@@ -114,7 +114,7 @@ class TorchPipelining(Strategy):
         sizes = self.micro_sizes(len(inputs))
         inputs = lone(inputs)
         if self._ours.recomputing(parts, inputs[: sizes[0]]):
-            raise LayoutError(
+            raise ConfigError(
                 "strategy.schedule=zb_h1: torch takes the gradients of each layer's weights by a call of its own; "
                 "what the model computes again for backward (model.recompute=true) would be computed for each call,"
                 " and kept, which takes more memory than computing nothing again; choose strategy.schedule=1f1b, or"

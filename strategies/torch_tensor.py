@@ -29,11 +29,11 @@ from ..batches import Samples, call
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
+from ..conf.errors import ConfigError
 from ..exchange.elementwise import check_elementwise
 from .core.batch import Batch, BeforeBackward
 from .core.copies import without_data
 from .core.cost import Cost, Traffic, World
-from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.placements import gather
 from .core.strategy import Strategy, StrategyTraits
@@ -70,7 +70,7 @@ class TorchTensor(Strategy):
     def split(self, model: nn.Module) -> list[nn.Module]:
         kinds = kinds_of(model, self.parts)
         if not kinds:
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy=torch_tensor: {type(model).__name__} has no two linear layers with only element-wise ones "
                 "between them; choose model=mlp with two layers in model.hidden, or strategy=torch_ddp"
             )

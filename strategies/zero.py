@@ -44,13 +44,13 @@ from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from ..compat.deepspeed import Place, is_cut_up, loss_scale, place_of, set_loss_scale
+from ..conf.errors import ConfigError
 from ..exchange.clip import ByNorm, Clip
 from ..exchange.collectives import Fabric
 from ..exchange.elementwise import check_elementwise, check_rows
 from ..exchange.start_alike import start_alike
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.cost import Cost, Memory, World
-from .core.errors import LayoutError
 from .core.loss import Loss
 from .core.state import State
 from .core.strategy import Strategy, StrategyTraits
@@ -94,27 +94,27 @@ class Zero(Strategy):
         accumulated. `recompute`: keep the inputs of layers only and compute the rest again for backward. `config`: a
         DeepSpeed JSON file, or what one holds; what it says beside the above is passed on. `clip`: of the mean
         gradient, which DeepSpeed does; None for none. `precision`: that DeepSpeed trains in, by its own rules; None for
-        float32. Raises `LayoutError`.
+        float32. Raises `ConfigError`.
         """
         if stage is None:
             stage = 3 if offload == "all" else 2
         if offload == "optimizer" and stage == 0:
-            raise LayoutError(
+            raise ConfigError(
                 "strategy.offload=optimizer: stage 0 has nothing to offload; choose strategy.stage=1, 2 or 3"
             )
         if offload == "all" and stage != 3:
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.offload=all: parameters are cut up at stage 3 only, this is strategy.stage={stage}; choose "
                 "strategy.stage=3 or strategy.offload=optimizer"
             )
         if clip is not None and clip.clips and not isinstance(clip, ByNorm):
-            raise LayoutError(
+            raise ConfigError(
                 "clip: DeepSpeed clips a gradient by its norm alone; choose clip=norm, or clip=none, or "
                 "strategy=data_parallel"
             )
         self.stage, self.offload, self.precision = stage, offload, precision or Float32()
         if self.precision.name not in DTYPES:
-            raise LayoutError(f"precision: DeepSpeed has {', '.join(DTYPES)}; choose one of these")
+            raise ConfigError(f"precision: DeepSpeed has {', '.join(DTYPES)}; choose one of these")
         self.accumulated, self.recompute, self.config = micro_batches, recompute, config
         self.longest = clip.max if isinstance(clip, ByNorm) else None  # that a gradient may be
         theirs = read(config) if isinstance(config, str) else config or {}
@@ -170,7 +170,7 @@ class Zero(Strategy):
         elif self._narrow:  # DeepSpeed's masters are one flat tensor
             check_elementwise(optimizer, f"precision={self.precision.name}", "precision=fp32")
         if len(optimizer.param_groups) > 1:
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy=zero: what it saves is of one group of parameters, and {type(optimizer).__name__} has "
                 "several; choose strategy=data_parallel, or optimizer=adam, adamw or sgd"
             )
@@ -184,11 +184,11 @@ class Zero(Strategy):
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         if self.precision.name == "fp16" and device.type == "cpu":
-            raise LayoutError(
+            raise ConfigError(
                 "precision=fp16: DeepSpeed has it on GPUs only; choose precision=bf16, or strategy=data_parallel"
             )
         if self.accumulated > len(inputs):
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.micro_batches={self.accumulated}: a replica's batch has batch_size={len(inputs)} samples, "
                 "and cannot be cut into more pieces"
             )
@@ -418,7 +418,7 @@ def read_checkpoint(path: Path) -> dict[str, Tensor]:
 
 
 def check_settings(settings: dict[str, Any]) -> None:
-    """Raises `LayoutError` for what DeepSpeed refuses, and for keys that it does not know, which it would pass over."""
+    """Raises `ConfigError` for what DeepSpeed refuses, and for keys that it does not know, which it would pass over."""
     quiet_import()
     from deepspeed.runtime.config import DeepSpeedConfig
 
@@ -426,11 +426,11 @@ def check_settings(settings: dict[str, Any]) -> None:
     try:
         DeepSpeedConfig(noting)
     except Exception as error:  # DeepSpeed's own, pydantic's, assertions
-        raise LayoutError(f"strategy.config: DeepSpeed refuses {_culprit(settings)}: {_said(error)}") from None
+        raise ConfigError(f"strategy.config: DeepSpeed refuses {_culprit(settings)}: {_said(error)}") from None
     for key in settings.keys() - noting.seen:
         near = get_close_matches(key, [name for name in noting.seen if name], n=3)
         hint = f"; did you mean {' or '.join(near)}?" if near else ""
-        raise LayoutError(f"strategy.config: {key}: DeepSpeed knows no such key{hint}")
+        raise ConfigError(f"strategy.config: {key}: DeepSpeed knows no such key{hint}")
 
 
 def _culprit(settings: dict[str, Any]) -> str:
@@ -469,7 +469,7 @@ def _on_the_host(optimizer: Optimizer) -> Optimizer:
 
     group = optimizer.param_groups[0]
     if group["amsgrad"] or group["maximize"]:
-        raise LayoutError(
+        raise ConfigError(
             "optimizer.amsgrad, optimizer.maximize: DeepSpeed's CPU Adam has neither; choose strategy.offload=none"
         )
     return DeepSpeedCPUAdam(

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from ..engine.base.errors import ConfigError
+from ..conf.errors import ConfigError
 from ..engine.config.compose import Interval, compose, sweep_values
 from ..engine.config.experiment import CONF
 from ..engine.config.metric import metric_of

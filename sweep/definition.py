@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ..engine.base.errors import ConfigError
+from ..conf.errors import ConfigError
 from ..engine.config.compose import sweep_values, tells_secret
 from ..tracking.columns import METRICS
 from ..tracking.redact import HIDDEN, is_secret

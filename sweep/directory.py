@@ -10,7 +10,7 @@ from pathlib import Path
 
 import yaml
 
-from ..engine.base.errors import ConfigError
+from ..conf.errors import ConfigError
 from ..tracking.checksums import marked, verdict_on
 from ..tracking.errors import CorruptRunError
 from ..tracking.files import UnusableFileError, check_regular, open_to_write, parse_yaml, read_text

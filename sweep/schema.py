@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ..engine.base.errors import ConfigError
+from ..conf.errors import ConfigError
 from ..engine.base.grammar import as_override
 from ..tracking.errors import TableError
 from ..tracking.figures.request import Request, in_description

@@ -30,7 +30,8 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, Pro
 from sqlalchemy.pool import NullPool
 
 from ..compat import optuna as database
-from ..engine.base.errors import ConfigError, MachineError
+from ..conf.errors import ConfigError
+from ..engine.base.errors import MachineError
 from ..tracking.errors import CorruptRunError, StorageError
 from ..tracking.files import UnusableFileError, read_text
 from ..tracking.redact import HIDDEN, hide_in_urls

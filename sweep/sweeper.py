@@ -21,8 +21,9 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol
 
+from ..conf.errors import ConfigError
 from ..engine.api.session import Prepared, carry_out, prepare
-from ..engine.base.errors import ConfigError, InterruptedRunError, WorkerFailedError
+from ..engine.base.errors import InterruptedRunError, WorkerFailedError
 from ..engine.base.failures import exit_code_of, lack_of, named, words_of
 from ..engine.base.signals import STOP_SIGNALS
 from ..engine.launch.crew import WORKER_FAILED

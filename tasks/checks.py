@@ -6,34 +6,34 @@ from collections.abc import Callable, Mapping
 import torch
 from torch import Tensor
 
+from ..conf.errors import ConfigError
 from .base import Data, DataSpec, Field, Readable, Split
 from .columns import PIECE, Columns
-from .errors import TaskConfigError
 from .items import label_in_words
 
 
 def check_spec(name: str, spec: object) -> None:
-    """Refuse, before anything is loaded, what nothing here can be trained on. Raises `TaskConfigError`."""
+    """Refuse, before anything is loaded, what nothing here can be trained on. Raises `ConfigError`."""
     if not isinstance(spec, DataSpec):
-        raise TaskConfigError(f"data={name}: spec is a {type(spec).__name__}; must be a paceline.tasks.base.DataSpec")
+        raise ConfigError(f"data={name}: spec is a {type(spec).__name__}; must be a paceline.tasks.base.DataSpec")
     if spec.target_dtype != torch.int64 and spec.targets == "labels":
-        raise TaskConfigError(
+        raise ConfigError(
             f"data={name}: spec.target_dtype={spec.target_dtype}: must be torch.int64 (labels, for task=cross_entropy, "
             "hinge and squared_hinge) or a floating one, such as torch.float32 (numbers, for task=squared, huber and "
             "binary)"
         )
     if spec.targets == "numbers" and spec.classes != 0:
-        raise TaskConfigError(
+        raise ConfigError(
             f"data={name}: spec.classes={spec.classes}: must be 0 (or left out), as targets of {spec.target_dtype} are "
             "numbers; labels are torch.int64"
         )
     if spec.inputs is not None and not spec.inputs:
-        raise TaskConfigError(f"data={name}: spec.inputs={spec.inputs}: must have one or more (None: one tensor)")
+        raise ConfigError(f"data={name}: spec.inputs={spec.inputs}: must have one or more (None: one tensor)")
     for key, field in spec.fields.items():
         if not isinstance(field, Field):
-            raise TaskConfigError(f"data={name}: spec.inputs[{key!r}] is a {type(field).__name__}; must be a Field")
+            raise ConfigError(f"data={name}: spec.inputs[{key!r}] is a {type(field).__name__}; must be a Field")
         if spec.inputs is not None and isinstance(key, str) and not key.isidentifier():
-            raise TaskConfigError(
+            raise ConfigError(
                 f"data={name}: spec.inputs has {key!r}: must be a name in Python, as a model's forward is given "
                 "it as a keyword argument"
             )
@@ -44,7 +44,7 @@ def check_spec(name: str, spec: object) -> None:
         sizes |= {f"target_shape[{i}]": size for i, size in enumerate(spec.target_shape)}
     for key, size in sizes.items():
         if size is not None and size < 1:
-            raise TaskConfigError(f"data={name}: spec.{key}={size}: must be 1 or more")
+            raise ConfigError(f"data={name}: spec.{key}={size}: must be 1 or more")
 
 
 def load_checked(
@@ -52,7 +52,7 @@ def load_checked(
 ) -> tuple[Readable, Readable]:
     """The data's two splits. `check_targets`: the task's.
 
-    Raises `TaskConfigError` where they are not what `spec` says, and what `load` raises.
+    Raises `ConfigError` where they are not what `spec` says, and what `load` raises.
     """
     spec, splits = data.spec, data.load()
     for key, split, size in zip(("train", "test"), splits, (spec.train_size, spec.test_size), strict=True):
@@ -60,14 +60,14 @@ def load_checked(
         tensors = _inputs_of(what, split, spec) if isinstance(split, Split) else {}
         for tensor in tensors.values():
             if len(tensor) != len(split):
-                raise TaskConfigError(f"{what} of {len(tensor)} inputs and {len(split)} targets; must be one each")
+                raise ConfigError(f"{what} of {len(tensor)} inputs and {len(split)} targets; must be one each")
         if size is not None and len(split) != size:
-            raise TaskConfigError(
+            raise ConfigError(
                 f"{what} of {len(split):,} samples, and spec.{key}_size says {size:,}; they must agree (or None: the "
                 "size is only known once the data are there)"
             )
         if isinstance(split, Columns) and not split.counts:
-            raise TaskConfigError(_nothing_counts(what))
+            raise ConfigError(_nothing_counts(what))
         if not isinstance(split, Split):
             continue  # what is read later is held to the spec then
         for key, field in spec.fields.items():
@@ -92,20 +92,18 @@ def load_checked(
 
 
 def _inputs_of(what: str, split: Split, spec: DataSpec) -> dict[str | int, Tensor]:
-    """By name or place, as `spec` has them. Raises `TaskConfigError`."""
+    """By name or place, as `spec` has them. Raises `ConfigError`."""
     inputs, wanted = split.inputs, list(spec.fields)
     if spec.inputs is None:
         if not isinstance(inputs, Tensor):
-            raise TaskConfigError(
-                f"{what} with inputs in a {type(inputs).__name__}; spec.inputs must say what is in it"
-            )
+            raise ConfigError(f"{what} with inputs in a {type(inputs).__name__}; spec.inputs must say what is in it")
         return {"inputs": inputs}
     kind = dict if isinstance(spec.inputs, Mapping) else tuple
     found = list(inputs) if isinstance(inputs, Mapping) else list(range(len(inputs)))
     if isinstance(inputs, Tensor) or isinstance(inputs, Mapping) != (kind is dict):
-        raise TaskConfigError(f"{what} with inputs in a {type(inputs).__name__}; spec.inputs says a {kind.__name__}")
+        raise ConfigError(f"{what} with inputs in a {type(inputs).__name__}; spec.inputs says a {kind.__name__}")
     if set(found) != set(wanted):
-        raise TaskConfigError(f"{what} with inputs {found}; spec.inputs says {wanted}")
+        raise ConfigError(f"{what} with inputs {found}; spec.inputs says {wanted}")
     return {key: inputs[key] for key in wanted}  # pyright: ignore[reportCallIssue, reportArgumentType]
 
 
@@ -113,21 +111,21 @@ def _check_weights(what: str, split: Split, spec: DataSpec) -> None:
     weights, shape = split.weights, tuple(split.targets.shape)
     if (weights is not None) != spec.weights:
         has = "without weights" if weights is None else "with weights"
-        raise TaskConfigError(f"{what} {has}, and spec.weights={spec.weights} says otherwise")
+        raise ConfigError(f"{what} {has}, and spec.weights={spec.weights} says otherwise")
     if weights is None:
         return
     if tuple(weights.shape) not in (shape[:1], shape):
-        raise TaskConfigError(
+        raise ConfigError(
             f"{what} with weights of {list(weights.shape)}; must be {list(shape[:1])}, one for each sample"
             + (f", or {list(shape)}, one for each target" if len(shape) > 1 else "")
         )
     if weights.dtype != torch.bool and not weights.is_floating_point():
-        raise TaskConfigError(f"{what} with weights of {weights.dtype}; must be floating, or torch.bool (a mask)")
+        raise ConfigError(f"{what} with weights of {weights.dtype}; must be floating, or torch.bool (a mask)")
     strange = _first(weights, lambda part: ~part.isfinite() | (part < 0))
     if strange is not None:
-        raise TaskConfigError(f"{what} with weights that are negative or not finite, at first in sample {strange}")
+        raise ConfigError(f"{what} with weights that are negative or not finite, at first in sample {strange}")
     if len(weights) and _first(weights, lambda part: part > 0) is None:
-        raise TaskConfigError(_nothing_counts(what))
+        raise ConfigError(_nothing_counts(what))
 
 
 def _nothing_counts(what: str) -> str:
@@ -143,7 +141,7 @@ def _check_values(what: str, split: Split, spec: DataSpec) -> None:
         strange = _first(targets, lambda part: ~part.isfinite())
         if strange is not None:
             also = "; with weights, 0 will do in the place of what is not known" if spec.weights else ""
-            raise TaskConfigError(
+            raise ConfigError(
                 f"{what} with targets that are NaN or infinite, at first in sample {strange}; must be finite{also}"
             )
         return
@@ -151,7 +149,7 @@ def _check_values(what: str, split: Split, spec: DataSpec) -> None:
     low, high = min(int(each.min) for each in bounds), max(int(each.max) for each in bounds)
     if low < 0 or high >= spec.classes:
         more = f"; a label is {label_in_words(low)}" if low < 0 else ""
-        raise TaskConfigError(
+        raise ConfigError(
             f"{what} with targets from {low} to {high}; spec.classes={spec.classes} leaves 0 to "
             f"{spec.classes - 1}{more}"
         )
@@ -168,9 +166,9 @@ def _first(tensor: Tensor, strange: Callable[[Tensor], Tensor]) -> int | None:
 
 def _check(what: str, tensor: Tensor, keys: tuple[str, str], shape: tuple[int, ...], dtype: torch.dtype) -> None:
     if tuple(tensor.shape[1:]) != tuple(shape):
-        raise TaskConfigError(
+        raise ConfigError(
             f"{what} of {list(tensor.shape[1:])} each, and spec.{keys[0]} says {list(shape)} "
             f"({math.prod(tensor.shape[1:])} numbers and {math.prod(shape)})"
         )
     if tensor.dtype != dtype:
-        raise TaskConfigError(f"{what} of {tensor.dtype}, and spec.{keys[1]} says {dtype}; they must agree")
+        raise ConfigError(f"{what} of {tensor.dtype}, and spec.{keys[1]} says {dtype}; they must agree")

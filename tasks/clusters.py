@@ -36,8 +36,8 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from ..conf.errors import ConfigError
 from .base import DataSpec
-from .errors import PartitionError
 from .partition import OwnedPartition, Partitioner
 
 _DRAW = 2  # tells its seed from those of dealing by label, and of the epochs' orders
@@ -58,7 +58,7 @@ class Clusters(Partitioner):
     ) -> None:
         """`passes`: of k-means, at most; None: 50."""
         if passes is not None and method != "balanced":
-            raise PartitionError(
+            raise ConfigError(
                 f"partition.passes={passes}: are of k-means, and partition.method={method} makes none; leave it out, "
                 "or choose partition.method=balanced"
             )
@@ -74,12 +74,12 @@ class Clusters(Partitioner):
     def check(self, spec: DataSpec, replicas: int) -> None:
         why = unmeasured(spec)
         if why and self.method != "random":
-            raise PartitionError(
+            raise ConfigError(
                 f"partition.method={self.method}: deals samples by how far they are from each other, and {why}; "
                 "partition.method=random and partition=shuffled deal any data"
             )
         if spec.train_size is not None and spec.train_size < replicas:
-            raise PartitionError(
+            raise ConfigError(
                 f"partition=clusters: {replicas} replicas cannot each own one of {spec.train_size} samples; "
                 f"hardware.workers must make {spec.train_size} replicas or fewer"
             )
@@ -94,7 +94,7 @@ class Clusters(Partitioner):
         elif replicas == 1:
             parts = [np.arange(len(targets))]
         elif inputs is None:
-            raise PartitionError(
+            raise ConfigError(
                 f"partition.method={self.method}: deals samples by how far they are from each other, and samples of "
                 "these data are read when they are wanted, which k-means would take many passes over; "
                 "partition.method=random and partition=shuffled deal any data"
@@ -128,14 +128,14 @@ def sizes_of(samples: int, parts: int) -> list[int]:
 
 
 def distances(inputs: Tensor, centres: Tensor) -> np.ndarray:
-    """|x - c|^2, float64 [n, P], of inputs [n, ...] and centres float64 [P, d]. Raises PartitionError."""
+    """|x - c|^2, float64 [n, P], of inputs [n, ...] and centres float64 [P, d]. Raises ConfigError."""
     squares, found = centres.square().sum(1), list[Tensor]()
     for x in _chunks(inputs):
         # |x|^2 - 2 x c + |c|^2
         found.append((x.square().sum(1, keepdim=True) - 2 * x @ centres.T + squares).clamp_min_(0))
     every = torch.cat(found).numpy()
     if not np.isfinite(every).all():
-        raise PartitionError("partition=clusters: an input is NaN or infinite, and has no distance to any other")
+        raise ConfigError("partition=clusters: an input is NaN or infinite, and has no distance to any other")
     return every
 
 

@@ -21,7 +21,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from ..batches import Fields, Samples
-from .errors import TaskConfigError
+from ..conf.errors import ConfigError
 
 Loss = Callable[[Tensor, Any], Tensor]  # of outputs and targets, a mean over predictions
 LOGITS = "teacher"  # of the fields of a batch's targets
@@ -60,10 +60,10 @@ class Hinton(Distillation):
 def soft_loss(z: Tensor, v: Tensor, temperature: float) -> Tensor:
     """T^2 KL(softmax(v / T) || softmax(z / T)), the mean over predictions, in nats. z, v: [..., classes].
 
-    Raises TaskConfigError where student and teacher have other outputs.
+    Raises ConfigError where student and teacher have other outputs.
     """
     if z.shape != v.shape:
-        raise TaskConfigError(
+        raise ConfigError(
             f"distillation.teacher: puts out {list(v.shape)} for a batch, and the model that is trained "
             f"{list(z.shape)}; must be the same"
         )

@@ -4,22 +4,10 @@
 """
 
 
-class TaskConfigError(ValueError):
-    """A model, a data set, or the two together cannot be built as asked."""
-
-    exit_code = 2
-
-
 class SampleError(ValueError):
     """A sample that is read when it is wanted is not what the first one was; the message names it."""
 
     exit_code = 7
-
-
-class PartitionError(ValueError):
-    """The samples cannot be dealt to that many replicas in that way."""
-
-    exit_code = 2
 
 
 class MissingDataError(FileNotFoundError):

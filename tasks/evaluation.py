@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from ..batches import call
+from ..conf.errors import ConfigError
 from .base import Readable
-from .errors import SampleError, TaskConfigError
+from .errors import SampleError
 from .losses.base import Task
 from .losses.metrics import Metric
 
@@ -34,7 +35,7 @@ def evaluate(
     """Evaluate `model`, which lies on `device`, in evaluation mode; its training mode is put back.
 
     Loss and metric may be the user's, and may change what they are given: each has copies of targets and weights, and
-    the loss comes last. Raises TaskConfigError where the outputs are no tensor, and SampleError
+    the loss comes last. Raises ConfigError where the outputs are no tensor, and SampleError
     where no sample counts.
     """
     loss, counts, tallies = 0.0, 0.0, list[Tensor]()
@@ -48,7 +49,7 @@ def evaluate(
             taken = split.take(slice(first, first + batch_size))
             outputs, targets = call(model, taken.inputs.to(device)), taken.targets.to(device)
             if not isinstance(outputs, Tensor):
-                raise TaskConfigError(
+                raise ConfigError(
                     f"model: {type(model).__name__} returns a {type(outputs).__name__} in evaluation mode; must return "
                     "a tensor, as in training"
                 )

@@ -18,8 +18,8 @@ import torch
 from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
+from ..conf.errors import ConfigError
 from .base import DataSpec
-from .errors import PartitionError
 
 _DEAL = 1  # tells the seed of dealing from those of the epochs' orders
 
@@ -91,14 +91,14 @@ class Partitioner(ABC):
         return None
 
     def check(self, spec: DataSpec, replicas: int) -> None:
-        """Refuse what cannot be dealt, as far as it is known without data. Raises `PartitionError`."""
+        """Refuse what cannot be dealt, as far as it is known without data. Raises `ConfigError`."""
 
     @abstractmethod
     def deal(
         self, targets: Tensor, replicas: int, batch_size: int, seed: int, inputs: Tensor | None = None
     ) -> Partition:
         """`targets`: of the training split, [samples, ...]. `inputs`: likewise, where it looks at them; None where
-        samples are read when they are wanted. Raises `PartitionError` when they cannot be dealt.
+        samples are read when they are wanted. Raises `ConfigError` when they cannot be dealt.
         """
 
 
@@ -245,7 +245,7 @@ class Dirichlet(Partitioner):
     def _check(self, shape: Sequence[int], dtype: torch.dtype, samples: int | None, replicas: int) -> None:
         _check_labels("dirichlet", shape, dtype)
         if samples is not None and samples < replicas:
-            raise PartitionError(
+            raise ConfigError(
                 f"partition=dirichlet: {replicas} replicas cannot each own one of {samples} samples; "
                 f"hardware.workers must make {samples} replicas or fewer"
             )
@@ -285,13 +285,13 @@ class ByLabel(Partitioner):
     def check(self, spec: DataSpec, replicas: int) -> None:
         self._check(spec.target_shape, spec.target_dtype, spec.train_size, replicas)
         if self.labels > spec.classes:
-            raise PartitionError(f"partition.labels={self.labels}: must be {spec.classes} or less, the classes of data")
+            raise ConfigError(f"partition.labels={self.labels}: must be {spec.classes} or less, the classes of data")
 
     def _check(self, shape: Sequence[int], dtype: torch.dtype, samples: int | None, replicas: int) -> None:
         _check_labels("by_label", shape, dtype)
         count = self.labels * replicas
         if samples is not None and samples < count:
-            raise PartitionError(
+            raise ConfigError(
                 f"partition.labels={self.labels}: {replicas} replicas take {count} shards, and there are "
                 f"{samples} samples; fewer hardware.workers (or sync.clients) or partition=dirichlet would do"
             )
@@ -369,12 +369,12 @@ def _places(samples: int, seed: int, epoch: int) -> np.ndarray:
 
 def _check_labels(choice: str, target_shape: Sequence[int], target_dtype: torch.dtype) -> None:
     if target_dtype.is_floating_point:
-        raise PartitionError(
+        raise ConfigError(
             f"partition={choice} deals samples by their label, and the targets of these data are numbers; "
             "partition=shuffled deals any data"
         )
     if target_shape:
-        raise PartitionError(
+        raise ConfigError(
             f"partition={choice} deals samples by their label, and a sample of these data has "
             f"{'x'.join(map(str, target_shape))} targets; partition=shuffled deals any data"
         )
@@ -382,7 +382,7 @@ def _check_labels(choice: str, target_shape: Sequence[int], target_dtype: torch.
 
 def _check_known(choice: str, targets: Tensor) -> None:
     if targets.is_meta:
-        raise PartitionError(
+        raise ConfigError(
             f"partition={choice} deals samples by their label, and of these data no label is known before its sample "
             "is read; a torch Dataset says them in an attribute `targets`, and partition=shuffled deals any data"
         )

@@ -16,8 +16,9 @@ from torch.nn.utils import clip_grad_norm_, clip_grad_value_
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_multi_avg_fn
 
 from ..batches import Samples
+from ..conf.errors import ConfigError
 from ..engine.api.session import Prepared, prepare
-from ..engine.base.errors import ConfigError, InterruptedRunError, MachineError
+from ..engine.base.errors import InterruptedRunError, MachineError
 from ..engine.base.failures import exit_code_of, named
 from ..engine.base.started import was_started
 from ..engine.config.compose import compose
@@ -33,7 +34,7 @@ from ..engine.planning.build import assemble
 from ..engine.planning.planned import Plan
 from ..engine.training.batches import of_mean_one, seed_for
 from ..exchange.clip import ByNorm, ByValue, Clip, Unclipped
-from ..strategies import LayoutError, Strategy
+from ..strategies import Strategy
 from ..strategies.averages import EMA, SWA
 from ..strategies.core.errors import MissingToolError
 from ..tasks.base import Readable
@@ -44,7 +45,7 @@ from .judge import Row, judge, not_judged
 from .reference import Reference, Setting, refer
 from .ways import PLAIN, SERIAL_SYNC, Way, check_found, check_keys, check_only, choices, ways
 
-REFUSALS = (ConfigError, LayoutError, MachineError, MissingToolError)
+REFUSALS = (ConfigError, MachineError, MissingToolError)
 CANNOT = 2, 3  # exit statuses of what is not laid out: bad configuration, and what this machine lacks
 DIVERGED = 6
 SECONDS_ON_PROCESSES, SECONDS_VIRTUAL = 2.0, 0.3  # a configuration of the MLP or the CNN, for the estimate at the start

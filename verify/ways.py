@@ -6,13 +6,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from ..conf.errors import ConfigError
 from ..conf.groups import Group
-from ..engine.base.errors import ConfigError
 from ..engine.base.grammar import as_override
 from ..engine.config.experiment import CONF, Choice, shipped
 from ..engine.config.targets import build, load_class
 from ..engine.features import given
-from ..strategies import LayoutError, Strategy, Sync
+from ..strategies import Strategy, Sync
 from ..tracking.files import UnusableFileError, parse_yaml, read_text
 from .knobs import variants
 
@@ -166,7 +166,7 @@ def _changes(kind: str, choice: Choice, allowed: tuple[str, ...], every: bool) -
     try:
         cls = load_class(kind, choice.target, base, allowed)
         yield from variants(cls, choice.knobs, every)
-    except (ConfigError, LayoutError):  # composing the choice says why
+    except ConfigError:  # composing the choice says why
         yield {}
 
 
@@ -186,7 +186,7 @@ def _is_serial(mode: Choice, allowed: tuple[str, ...]) -> bool:
     """Whether several replicas are to be serial training: with one that is not, no other knob is worth a check."""
     try:
         sync = build("sync", mode, Sync, allowed, _usual())
-    except (ConfigError, LayoutError):
+    except ConfigError:
         return False
     return sync.traits.synchronous and sync.traits.weights_agree and sync.traits.exact
 

@@ -9,9 +9,9 @@ import yaml
 from torch import nn
 
 from ..comm import Comm
+from ..conf.errors import ConfigError
 from ..conf.groups import SHOWN
 from ..engine.base import checkpoint
-from ..engine.base.errors import ConfigError
 from ..engine.base.failures import exit_code_of
 from ..engine.config.experiment import Experiment
 from ..engine.fabrics.layout import Layout

@@ -8,8 +8,8 @@ from torch.nn.parameter import is_lazy
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
+from ..conf.errors import ConfigError
 from ..conf.groups import GROUPS
-from ..engine.base.errors import ConfigError
 from ..engine.config.compose import compose
 from ..engine.config.experiment import Choice, Experiment
 from ..engine.config.targets import build
@@ -53,7 +53,7 @@ def experiment_of(
 
 
 def check_model(model: nn.Module, workers: int) -> None:
-    """Refuses parameters and layers that workers cannot train alike. Raises `ConfigError` or `LayoutError`."""
+    """Refuses parameters and layers that workers cannot train alike. Raises `ConfigError`."""
     for name, each in [*model.named_parameters(), *model.named_buffers()]:
         if is_lazy(each):
             raise ConfigError(f"model: {name} has no shape yet. Pass one batch through the model before wrap.")

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset, Sampler
 
-from ..engine.base.errors import ConfigError
+from ..conf.errors import ConfigError
 from .alike import Order
 
 Own = tuple[int, int]  # this worker's samples of a batch, and those of all

@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ..base.errors import ConfigError
+from ...conf.errors import ConfigError
 from ..config.settings import Settings, asked
 
 if TYPE_CHECKING:

@@ -8,9 +8,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ...conf.errors import ConfigError
 from ...cost.predicted import NotPredicted, PredictedStep
-from ...strategies import LayoutError
-from ..base.errors import ConfigError
 from ..config.repeat import allowing, quoted
 from .session import Prepared, prepare
 
@@ -146,14 +145,14 @@ def _predicted(overrides: Sequence[str], allowed: Sequence[str]) -> PredictedSte
     try:
         prepared = prepare(overrides, None, allowed)
         return prepared.step_time(prepared.plan())
-    except (NotPredicted, ConfigError, LayoutError):
+    except (NotPredicted, ConfigError):
         return None
 
 
 def _is_accepted(overrides: Sequence[str], allowed: Sequence[str]) -> bool:
     try:
         prepare(overrides, None, allowed).plan()
-    except (ConfigError, LayoutError):
+    except ConfigError:
         return False
     return True
 
@@ -161,7 +160,7 @@ def _is_accepted(overrides: Sequence[str], allowed: Sequence[str]) -> bool:
 def step_of(overrides: Sequence[str], allowed: Sequence[str]) -> tuple[PredictedStep | None, str]:
     """The prediction of a run with these overrides, as it is made now; or None, and why.
 
-    Raises `ConfigError` or `LayoutError` where there can be no such run here.
+    Raises `ConfigError` where there can be no such run here.
     """
     prepared: Prepared = prepare(overrides, None, allowed)
     plan = prepared.plan()

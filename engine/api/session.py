@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import yaml
 
+from ...conf.errors import ConfigError
 from ...tracking.alive import held
 from ...tracking.environment import environment
 from ...tracking.errors import StorageError
@@ -25,7 +26,7 @@ from ...tracking.sinks import check as check_tracking
 from ...tracking.sinks import sinks_from
 from ...tracking.visible import visible
 from ..base import ROOT
-from ..base.errors import ConfigError, DivergedError, InterruptedRunError, MachineError, UntrainedError
+from ..base.errors import DivergedError, InterruptedRunError, MachineError, UntrainedError
 from ..base.failures import exit_code_of
 from ..base.signals import noted
 from ..base.started import is_first, was_started

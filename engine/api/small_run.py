@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...strategies import LayoutError
-from ..base.errors import ConfigError
+from ...conf.errors import ConfigError
 from ..base.signals import noted
 from .session import carry_out, prepare
 
@@ -65,7 +64,7 @@ def small_run(
                 continue
             try:
                 found = _long_enough(every, given, config_dir, allowed)
-            except (ConfigError, LayoutError) as error:
+            except ConfigError as error:
                 refusal = refusal or error
                 continue
             file = Path(root) / "trace.json"

@@ -7,8 +7,8 @@ from types import FrameType
 
 from torch import Tensor, nn
 
+from ...conf.errors import ConfigError
 from ...tracking.visible import visible
-from .errors import ConfigError
 from .failures import first_line_of, place_in, speaks_for_itself
 
 

@@ -1,12 +1,6 @@
 """What can end a run, each with the exit status that the command ends with."""
 
 
-class ConfigError(ValueError):
-    """The configuration is wrong: key, value, rule, what would be right."""
-
-    exit_code = 2
-
-
 class MachineError(RuntimeError):
     """This machine lacks something."""
 

@@ -13,11 +13,12 @@ from pathlib import Path
 from types import FrameType
 
 from ...compat.full_gpu import says_full
+from ...conf.errors import ConfigError
 from ...tracking.columns import human_bytes
 from ...tracking.errors import StorageError
 from ...tracking.redact import hide_known
 from ...tracking.visible import visible
-from .errors import ConfigError, MachineError
+from .errors import MachineError
 
 LONGEST = 4000  # characters of a message that are shown; a log has all of it
 _HEAD = 3 * LONGEST // 4

@@ -2,17 +2,16 @@
 
 from collections.abc import Callable, Iterable
 
-from ...strategies import LayoutError
-from .errors import ConfigError
+from ...conf.errors import ConfigError
 
 
 def refuse_all(checks: Iterable[Callable[[], object]]) -> None:
     """Ask each check. Raises what one alone refuses as it is; of several a `ConfigError`, with a line for each."""
-    refused: list[ConfigError | LayoutError] = []
+    refused: list[ConfigError] = []
     for check in checks:
         try:
             check()
-        except (ConfigError, LayoutError) as error:
+        except ConfigError as error:
             refused.append(error)
     if len(refused) == 1:
         raise refused[0]

@@ -2,7 +2,7 @@
 
 import os
 
-from .errors import ConfigError
+from ...conf.errors import ConfigError
 
 _ENV = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")  # other launchers than torchrun need not set them

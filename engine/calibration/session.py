@@ -13,10 +13,11 @@ from typing import Any
 import torch
 
 from ...comm.rendezvous import serve_store
+from ...conf.errors import ConfigError
 from ...cost.alpha_beta import fit
 from ...cost.calibration import Calibration, Disk, Link
 from ...cost.kernels import Rates, Table
-from ..base.errors import ConfigError, MachineError
+from ..base.errors import MachineError
 from ..base.machine import cores, cpu_model
 from . import worker
 from .timing import DIFFER

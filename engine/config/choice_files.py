@@ -11,9 +11,9 @@ from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
+from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
 from ...tracking.files import UnusableFileError, check_yaml, read_bytes, read_text
-from ..base.errors import ConfigError
 from .experiment import CONF
 
 Files = tuple[tuple[str, int, int], ...]  # of a user's directory: a path in it, the time of its change, its size

@@ -27,10 +27,10 @@ from pydantic import ValidationError
 
 from ...compat.hydra import apply_overrides, files_checked
 from ...compat.omegaconf import no_resolvers
+from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
 from ...tracking.files import UnusableFileError, check_values
 from ...tracking.redact import HIDDEN, holds_secret
-from ..base.errors import ConfigError
 from ..base.grammar import as_text
 from .choice_files import Files, check_file, check_files, check_sections, files_in, fills_its_own_section, section
 from .described import described

@@ -1,9 +1,9 @@
 """Whether the files that a run is trained on are still those that it began with."""
 
+from ...conf.errors import ConfigError
 from ...tasks.base import Data
 from ...tasks.data.files import sha256_of
 from ...tracking.run_directory import RunDirectory
-from ..base.errors import ConfigError
 from .stored import anew
 
 

@@ -11,9 +11,9 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
 from ...tracking.redact import HIDDEN
-from ..base.errors import ConfigError
 from ..base.grammar import as_override
 from .experiment import Choice
 

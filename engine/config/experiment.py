@@ -12,12 +12,12 @@ import yaml
 from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
 
+from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME, GROUPS
 from ...cost.calibration import read
 from ...cost.devices import DEVICES
 from ...tracking.files import UnusableFileError, parse_yaml, read_yaml
 from ...tracking.redact import shown
-from ..base.errors import ConfigError
 from .moved import renewed
 
 Positive = Annotated[int, Ge(1)]

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
-from ..base.errors import ConfigError
 from .experiment import Choice
 from .targets import check_target
 

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.nn.parameter import UninitializedBuffer, UninitializedParameter
 
 from ...batches import Fields, Samples, call
+from ...conf.errors import ConfigError
 from ...strategies import Strategy
 from ...strategies.core.loss import Loss
 from ...tasks.base import DataSpec
 from ...tasks.losses.base import Task
 from ..base.blame import layer, place, said
-from ..base.errors import ConfigError
 from ..base.failures import shortest, speaks_for_itself
 from .experiment import Experiment
 

@@ -13,11 +13,11 @@ import torch
 from torch import nn
 
 from ...batches import Samples, call
-from ...strategies import LayoutError, Strategy
+from ...conf.errors import ConfigError
+from ...strategies import Strategy
 from ...strategies.core.copies import without_data
 from ...tasks.base import Readable
 from ..base.blame import said
-from ..base.errors import ConfigError
 from ..base.failures import speaks_for_itself
 from .experiment import Experiment
 from .fits import NotTakenError, model_takes, weighted
@@ -111,7 +111,7 @@ def _telling(experiment: Experiment, first: NotTakenError | None, error: Excepti
         return error
     _known.pop(_key(experiment), None)
     is_of_meta = "meta" in str(first).lower()
-    return error if is_of_meta or isinstance(error, LayoutError) else first
+    return error if is_of_meta or type(error) is ConfigError else first
 
 
 def check_strategy(
@@ -123,7 +123,7 @@ def check_strategy(
 ) -> None:
     """Refuses a strategy that needs shapes without values, for a model that takes real samples of `train`.
 
-    Raises `LayoutError`, or `NotTakenError` where the model does not take them either.
+    Raises `ConfigError`, or `NotTakenError` where the model does not take them either.
     """
     if tried(experiment) is not Tried.REAL:
         return
@@ -133,11 +133,11 @@ def check_strategy(
     with model_takes(experiment, inputs, allowed), torch.random.fork_rng(devices=[]):
         call(model, inputs)
     if strategy.setting.privacy is not None:
-        raise LayoutError(
+        raise ConfigError(
             f"privacy={experiment.choice('privacy').name}: computes each sample's gradient by torch.func, and "
             f"model={experiment.model.name} looks at values ({why(experiment)}). Choose privacy=none"
         )
-    raise LayoutError(
+    raise ConfigError(
         f"strategy={experiment.strategy.name}: computes the shapes of its tensors without values, and "
         f"model={experiment.model.name} looks at values ({why(experiment)}). Choose strategy=data_parallel, torch_ddp, "
         "torch_fsdp or zero"

@@ -2,8 +2,8 @@
 
 from torch import nn
 
+from ...conf.errors import ConfigError
 from ...tasks.base import Data
-from ..base.errors import ConfigError
 from .experiment import Experiment
 from .looking import on_meta
 from .targets import build

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from ..base.errors import ConfigError
+from ...conf.errors import ConfigError
 from .choice_files import file_of, section
 from .experiment import CONF
 

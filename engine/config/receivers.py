@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from ...conf.errors import ConfigError
 from ...tracking.redact import hide_in_urls
-from ..base.errors import ConfigError
 from .choice_files import file_of, section
 
 RECEIVERS = ("uri", "entity")  # keys of `tracking`

@@ -11,9 +11,9 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME, NAMING
 from ...tracking.files import UnusableFileError, check_values
-from ..base.errors import ConfigError
 from ..base.grammar import as_override
 from .experiment import CONF, Choice, Experiment, explain, from_config, from_plain, shipped
 

@@ -10,10 +10,11 @@ from typing import Any
 
 import yaml
 
+from ...conf.errors import ConfigError
 from ...tracking.checksums import sha256, verdict_on
 from ...tracking.files import parse_yaml, read_text
 from ...tracking.run_directory import RunDirectory
-from ..base.errors import ConfigError, CorruptCheckpointError
+from ..base.errors import CorruptCheckpointError
 from .compose import RESUMABLE
 from .experiment import Experiment, from_plain
 

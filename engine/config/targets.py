@@ -22,11 +22,11 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 from torch import Tensor
 
+from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME, CALLBACKS, Group
 from ...tasks.data.torch_dataset import OWN, OfDataset, is_dataset, of_dataset
 from ...tracking.redact import shown
 from ..base.blame import place, said
-from ..base.errors import ConfigError
 from ..base.failures import first_line_of, speaks_for_itself
 from .experiment import Choice, explain
 from .hints import elsewhere

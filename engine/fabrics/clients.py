@@ -6,10 +6,10 @@ Only places of samples are kept for each client; samples are read where they are
 import torch
 from torch import Tensor
 
+from ...conf.errors import ConfigError
 from ...exchange.in_turn import Shares, shares_of
 from ...strategies import Sync
 from ...tasks.partition import Partition, Partitioner
-from ..base.errors import ConfigError
 from ..config.experiment import Experiment
 from .layout import Layout
 

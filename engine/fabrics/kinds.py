@@ -5,7 +5,7 @@ import os
 import torch
 
 from ...comm.network import Link, Network
-from ..base.errors import ConfigError
+from ...conf.errors import ConfigError
 from ..base.started import UNSET, place, was_started
 from ..config.experiment import Experiment, Hardware, Machine, VirtualHardware
 from .compute import ComputeModel

@@ -8,9 +8,9 @@ import os
 from dataclasses import dataclass
 from typing import Literal
 
+from ...conf.errors import ConfigError
 from ...strategies import Strategy, Sync
 from ...strategies.core.mesh import Mesh
-from ..base.errors import ConfigError
 from ..base.started import UNSET
 from ..config.experiment import Experiment
 

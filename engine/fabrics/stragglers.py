@@ -11,8 +11,8 @@ from typing import Annotated
 import numpy as np
 from annotated_types import Ge, Gt, Le
 
+from ...conf.errors import ConfigError
 from ...tracking.files import read_text
-from ..base.errors import ConfigError
 
 
 class Stragglers(ABC):

@@ -5,10 +5,10 @@ from typing import Self
 
 from torch import nn
 
+from ...conf.errors import ConfigError
 from ...strategies import Strategy
 from ...strategies.core.accumulation import Accumulation
 from ...strategies.core.loss import Loss
-from ..base.errors import ConfigError
 from ..config.experiment import Choice, Experiment
 from .feature import Chosen, Context, Feature, Hooks, Known
 

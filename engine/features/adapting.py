@@ -7,11 +7,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from ...conf.errors import ConfigError
 from ...strategies.adapt import Adapt, Apart, AsItIs, Held, While
 from ...strategies.core.clip import Counted
 from ...strategies.core.cost import Cost, Memory, World
 from ...strategies.core.state import state_of
-from ..base.errors import ConfigError
 from ..config.experiment import Experiment
 from ..config.targets import build
 from . import given, kept

@@ -12,13 +12,13 @@ import torch
 from torch import Tensor
 
 from ...batches import Samples, lone
+from ...conf.errors import ConfigError
 from ...strategies import Batch, Strategy
 from ...strategies.core.loss import Loss
 from ...tasks.adversarial.attacks import ascent, evaluating
 from ...tasks.adversarial.robust import check_range
 from ...tasks.adversarial.training import AdversarialTraining, OnAttacks
 from ..base import memory
-from ..base.errors import ConfigError
 from ..config.experiment import Experiment
 from ..config.targets import build
 from ..fabrics.compute import ModelledCompute, RealCompute

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...compat import foreach
+from ...conf.errors import ConfigError
 from ...cost.kernels import Kernel
 from ...exchange.survivors import mean_of_living
 from ...strategies import Strategy, Sync
@@ -23,7 +24,6 @@ from ...strategies.core.clip import Counted
 from ...strategies.core.cost import Memory, payload
 from ...strategies.core.state import load_state, state_of
 from ...tasks.running_statistics import batch_norms, other_keepers, renew
-from ..base.errors import ConfigError
 from ..config.experiment import Experiment
 from ..config.targets import build
 from .feature import Chosen, Context, Feature, Hooks, Known, Parts, State

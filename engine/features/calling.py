@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from ...batches import Samples, of_each
 from ...comm.board import Board
+from ...conf.errors import ConfigError
 from ...strategies import Strategy, Sync
 from ...strategies.core.clip import Counted
 from ...strategies.core.loss import Loss
@@ -19,7 +20,6 @@ from ...strategies.data_parallel import DataParallel
 from ...tasks.base import DataSpec
 from ...tasks.clients import Clients
 from ...tasks.partition import Partitioner
-from ..base.errors import ConfigError
 from ..callbacks.at_target import AtTarget
 from ..callbacks.base import Callback, EvaluationView, Metrics, Norms, StepView, watches_steps
 from ..config.experiment import Experiment

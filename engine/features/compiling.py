@@ -18,8 +18,9 @@ import torch
 from ...batches import Samples, of_each
 from ...comm.private import NotPrivateError, private, user_cache
 from ...compat.compiler import CompileClock, compile_in_place, unsupported, usual_folder
+from ...conf.errors import ConfigError
 from ...strategies import Strategy
-from ..base.errors import ConfigError, MachineError
+from ..base.errors import MachineError
 from ..config.experiment import Experiment
 from ..fabrics.kinds import Fabric
 from .feature import Chosen, Feature, Known, Parts

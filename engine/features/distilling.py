@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from ...batches import Fields, Samples, call
+from ...conf.errors import ConfigError
 from ...strategies import Batch
 from ...strategies.core.cost import Memory, payload
 from ...strategies.core.loss import Loss, is_mean_cross_entropy
@@ -22,7 +23,6 @@ from ...strategies.core.state import load_state, state_of
 from ...tasks.distillation import Distillation, taught
 from ...tracking.run_directory import RunDirectory, is_run
 from ..base import ROOT
-from ..base.errors import ConfigError
 from ..config.experiment import Experiment
 from ..config.looking import on_meta
 from ..config.stored import read_stored

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from ...comm import Comm
 from ...comm.board import Board
+from ...conf.errors import ConfigError
 from ...strategies.sync.routed import CENTRES, LIVING, state_of_expert
 from ...tasks.base import DataSpec, Readable, Split
 from ...tasks.clusters import centres_of, unmeasured
 from ...tasks.partition import Partition, Partitioner
-from ..base.errors import ConfigError
 from ..base.refusals import refuse
 from ..config.experiment import Experiment
 from .feature import Chosen, Feature, Parts

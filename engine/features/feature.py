@@ -278,7 +278,7 @@ class Feature:
         """Returns what it does that closed forms of transformers (cost/) leave out; "" where that is nothing."""
         return ""
 
-    # -- refusals: each raises `ConfigError` or `LayoutError`
+    # -- refusals: each raises `ConfigError`
 
     def check(self, chosen: Chosen) -> None:
         """Refuses what the choices do not allow."""

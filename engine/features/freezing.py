@@ -26,9 +26,8 @@ from typing import Annotated, Any
 from annotated_types import Ge, Gt, MinLen
 from torch import nn
 
-from ...strategies import LayoutError
+from ...conf.errors import ConfigError
 from ...strategies.adapt.patterns import matches, shown
-from ..base.errors import ConfigError
 from ..config.experiment import Experiment
 from ..config.targets import build
 from .feature import Chosen, Known, Parts
@@ -88,10 +87,10 @@ class Layers(Freeze):
             modules: whole names, or what names end in after a dot; * stands for anything.
             until: epochs after which all layers are trained; None: never.
 
-        Raises `LayoutError`.
+        Raises `ConfigError`.
         """
         if not first and not modules:
-            raise LayoutError(
+            raise ConfigError(
                 "freeze.first=0, freeze.modules=[]: freeze no layer. Choose freeze.first=N for the first N layers, "
                 "freeze.modules=[PATTERN] for some by name, or freeze=none"
             )
@@ -127,11 +126,11 @@ class Layers(Freeze):
         return model
 
     def _chosen(self, model: nn.Module) -> list[nn.Module]:
-        """Returns the layers to freeze. Raises `LayoutError`."""
+        """Returns the layers to freeze. Raises `ConfigError`."""
         every = layers_of(model)
         for pattern in self._modules:
             if not any(matches(name, pattern) for name in every):
-                raise LayoutError(
+                raise ConfigError(
                     f"freeze.modules={list(self._modules)}: no layer is called {pattern}. Choose of "
                     f"{', '.join(shown(every))}"
                 )
@@ -141,14 +140,14 @@ class Layers(Freeze):
         others = {name: layer for name, layer in every.items() if name not in frozen}
         for name, layer in others.items():
             if any(parameter in own for parameter in layer.parameters(recurse=False)):
-                raise LayoutError(
+                raise ConfigError(
                     f"freeze: layer {name} shares a weight with a frozen one. Freeze both, or neither; there are "
                     f"{', '.join(shown(every))}"
                 )
         if not any(
             parameter.requires_grad for layer in others.values() for parameter in layer.parameters(recurse=False)
         ):
-            raise LayoutError(
+            raise ConfigError(
                 f"freeze: leaves nothing to train of {len(every)} layers: {', '.join(shown(every))}. Freeze fewer"
             )
         return [*frozen.values()]
@@ -157,7 +156,7 @@ class Layers(Freeze):
         assert self.until is not None
         first = round(self.until * steps_per_epoch)
         if not 0 < first < steps:
-            raise LayoutError(
+            raise ConfigError(
                 f"freeze.until={self.until:g}: is step {first:,} of a run of {steps:,} steps, "
                 f"{steps / steps_per_epoch:.3g} epochs. Choose an epoch within the run, or null"
             )

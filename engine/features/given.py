@@ -9,11 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from ...conf import groups
+from ...conf.errors import ConfigError
 from ...conf.groups import Group
 from ...exchange.compress import Compressor
-from ...strategies import LayoutError, Strategy, Sync
+from ...strategies import Strategy, Sync
 from ...strategies.precision import Precision
-from ..base.errors import ConfigError
 from ..config.experiment import CONF, Choice, Experiment, shipped
 from ..config.targets import base_of, build, load_class
 from ..fabrics import fabric_of
@@ -79,8 +79,11 @@ def naming(experiment: Experiment) -> Iterator[None]:
     """Objects do not know by which name they were chosen: refusals are given it here."""
     try:
         yield
-    except LayoutError as error:
-        raise LayoutError(named(str(error), experiment)) from None
+    except ConfigError as error:
+        told = named(str(error), experiment)
+        if told == str(error):
+            raise
+        raise ConfigError(told) from None
 
 
 def has_use_for(kind: str, choice: Choice, group: Group, allowed: tuple[str, ...] = ()) -> bool:
@@ -94,7 +97,7 @@ def with_others(
 ) -> Iterator[tuple[str, Sync | Strategy]]:
     """The group's own choices that it takes, but the usual one, and what it is with each. It has a use for them."""
     for other in _others(group):
-        with suppress(ConfigError, LayoutError):
+        with suppress(ConfigError):
             made = _built(group.name, other)
             yield other, build(kind, choice, BASES[kind], allowed, {**usual(), group.name: made})
 

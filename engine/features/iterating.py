@@ -9,13 +9,13 @@ from typing import Self
 from torch import nn
 from torch.optim import Optimizer
 
+from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
 from ...strategies import Strategy, Sync
 from ...strategies.optimizers.iteration import Iteration
 from ...tasks.losses.base import Task
 from ...tasks.models.kmeans import KMeans
 from ...tasks.models.unsupervised import Unsupervised
-from ..base.errors import ConfigError
 from ..config.experiment import Experiment, shipped
 from ..config.targets import load_class
 from .feature import Chosen, Feature, Known, Parts
@@ -39,7 +39,7 @@ class Iterates(Feature):
         check(chosen.experiment, chosen.allowed, model, chosen.task, chosen.strategy, chosen.sync)
 
     def initialise(self, parts: Parts, model: nn.Module) -> None:
-        """A model that begins with training samples takes them. Raises TaskConfigError."""
+        """A model that begins with training samples takes them. Raises ConfigError."""
         if isinstance(model, Unsupervised):
             model.begin(parts.load()[0])
 

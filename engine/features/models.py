@@ -22,11 +22,11 @@ class ModelFeature(Feature):
     following: "ModelFeature | None" = None
 
     def model(self, model: nn.Module) -> nn.Module:
-        """Returns the model to train. It works on the meta device too. Raises `LayoutError`."""
+        """Returns the model to train. It works on the meta device too. Raises `ConfigError`."""
         return model
 
     def lasts(self, steps: int, steps_per_epoch: int) -> int:
-        """Returns how many of the run's steps are made before `following`. Raises `LayoutError`."""
+        """Returns how many of the run's steps are made before `following`. Raises `ConfigError`."""
         raise NotImplementedError
 
     def carried(self, model: nn.Module, state: State) -> Mapping[str, Tensor]:
@@ -55,7 +55,7 @@ def of_model(parts: Parts) -> list[ModelFeature]:
 
 
 def made(features: Sequence[Feature], model: nn.Module) -> nn.Module:
-    """Returns the model that is trained. Raises `LayoutError`."""
+    """Returns the model that is trained. Raises `ConfigError`."""
     for each in features:
         if isinstance(each, ModelFeature):
             model = each.model(model)

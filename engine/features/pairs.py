@@ -4,9 +4,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
 
+from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
-from ...strategies import LayoutError, Strategy, Sync
-from ..base.errors import ConfigError
+from ...strategies import Strategy, Sync
 from ..config.experiment import Choice
 from ..config.targets import build
 from . import given
@@ -24,7 +24,7 @@ class Pair:
 
 
 def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Sync) -> None:
-    """Raises `ConfigError` or `LayoutError`."""
+    """Raises `ConfigError`."""
     if strategy.own_sync() is not None and sync_name != BSP_ONLY:
         raise ConfigError(
             f"sync={sync_name}: strategy={strategy_name} {strategy.traits.owns_update} and takes sync=bsp only; "
@@ -42,7 +42,7 @@ def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Syn
             f"replicas step together, such as sync=bsp, or leave out {across}"
         )
     if sync.privacy is not None and sync.privacy.of == "sample" and not strategy.traits.per_sample:
-        raise LayoutError(
+        raise ConfigError(
             f"privacy, strategy: takes the gradient of each sample by itself, which strategy={strategy_name} does not "
             "give; choose strategy=data_parallel or single, or privacy=none"
         )
@@ -51,7 +51,7 @@ def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Syn
         others = "aggregate=mean, median, trimmed_mean or majority_vote, with aggregate.before=none"
         if traits.whole_rows == "attack":
             others = "any but attack=min_max and min_sum"
-        raise LayoutError(
+        raise ConfigError(
             f"{traits.whole_rows}: looks at each replica's gradient whole, and strategy={strategy_name} cuts a replica "
             f"over {_workers(strategy.parts)}, of which each has a piece; choose strategy=data_parallel, or one that "
             f"looks at each entry by itself: {others}"
@@ -74,7 +74,7 @@ def check_pair(strategy_name: str, sync_name: str, strategy: Strategy, sync: Syn
             "apart; choose another mode in which replicas step together, such as sync=bsp or sync=local_sgd"
         )
     if strategy.shares and not traits.entrywise:
-        raise LayoutError(
+        raise ConfigError(
             f"compress: chooses entries by what else a worker sends, and strategy={strategy_name} holds some "
             "parameters whole on several workers of a replica, which would drift apart; choose compress=none, fp16, "
             "bf16 or threshold"
@@ -118,7 +118,7 @@ def _goes(strategy_name: str, sync_name: str, strategy: Strategy, made: Sync | S
     try:
         if isinstance(made, Sync):
             check_pair(strategy_name, sync_name, strategy, made)
-    except (ConfigError, LayoutError):
+    except ConfigError:
         return False
     return True
 

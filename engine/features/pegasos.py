@@ -6,6 +6,7 @@ from typing import Self
 from torch import nn
 from torch.optim import Optimizer
 
+from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
 from ...exchange.aggregate import MajorityVote
 from ...exchange.clip import Clip, Unclipped
@@ -18,7 +19,6 @@ from ...strategies.single import Single
 from ...strategies.torch_ddp import TorchDDP
 from ...tasks.losses import Hinge
 from ...tasks.losses.base import Task
-from ..base.errors import ConfigError
 from ..base.refusals import refuse
 from ..config.experiment import Experiment
 from ..config.targets import load_class

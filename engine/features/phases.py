@@ -7,8 +7,8 @@ whole run (the data's order, the schedule, random numbers, evaluations) goes on.
 
 from dataclasses import replace
 
+from ...conf.errors import ConfigError
 from ...strategies import Strategy, Sync
-from ..base.errors import ConfigError
 from ..config.experiment import Experiment
 from .feature import Chosen, Feature, Parts
 from .models import ModelFeature, of_model, trainings
@@ -57,7 +57,7 @@ def _check_pair(experiment: Experiment, key: str, strategy: Strategy, sync: Sync
 def ends_of(parts: Parts, steps_per_epoch: int | None) -> int | None:
     """Returns the step before which the phase of these parts is over; None where the data must say.
 
-    Raises `LayoutError` where the run is too short.
+    Raises `ConfigError` where the run is too short.
     """
     steps = parts.experiment.steps_in_all(steps_per_epoch)
     if steps is None:

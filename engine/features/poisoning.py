@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from ...batches import call, lone
+from ...conf.errors import ConfigError
 from ...exchange.attack import Attack, Backdoor, Honest, Poison
-from ...strategies.core.errors import LayoutError
 from ...tasks.base import Readable, Taken
 from ...tasks.losses.metrics import Accuracy
 from ..callbacks.base import EvaluationView
@@ -55,13 +55,13 @@ def found(of_groups: Given) -> Poison | None:
 
 
 def _check(attack: Poison, chosen: Chosen) -> None:
-    """Raises `LayoutError`, of attack and data."""
+    """Raises `ConfigError`, of attack and data."""
     spec = chosen.data.spec
     attack.check(chosen.layout.replicas)
     shapes = {name: torch.Size(field.shape) for name, field in spec.fields.items()}
     attack.check_data(shapes, all(field.dtype.is_floating_point for field in spec.fields.values()), spec.classes)
     if isinstance(attack, Backdoor) and not isinstance(chosen.task.metric, Accuracy):
-        raise LayoutError(
+        raise ConfigError(
             "attack: what it is worth is told of the label with the largest output, and this task's outputs are other "
             "ones; choose task=cross_entropy, or attack=label_flip"
         )

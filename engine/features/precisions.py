@@ -6,6 +6,7 @@ from typing import Any, Self
 
 from torch import nn
 
+from ...conf.errors import ConfigError
 from ...exchange.collectives import Fabric
 from ...strategies import Strategy, Sync
 from ...strategies.core.clip import Counted
@@ -13,7 +14,6 @@ from ...strategies.core.cost import World
 from ...strategies.core.loss import Loss
 from ...strategies.core.loss_scale import FLAG
 from ...strategies.precision import LossScale, Precision
-from ..base.errors import ConfigError
 from ..config.experiment import Experiment
 from .feature import Chosen, Context, Feature, Hooks, Parts, Sums
 

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
+from ...conf.errors import ConfigError
 from ...exchange.privacy import DPSGD, Budget, Privacy
 from ...exchange.privacy.accountant import delta_of, epsilon_as_dealt, epsilon_of, noise_for
 from ...strategies import Strategy, Sync
@@ -12,7 +13,6 @@ from ...strategies.sync.fedavg import FedAvg
 from ...tasks.base import DataSpec
 from ...tasks.partition import Partitioner, Shuffled
 from ...tasks.poisson import Poisson
-from ..base.errors import ConfigError
 from ..config.experiment import Experiment
 from ..fabrics.layout import Layout
 from .feature import Chosen, Context, Feature, Hooks, Known, Parts
@@ -145,7 +145,7 @@ def settled(
 ) -> Experiment | None:
     """With the noise that `privacy.epsilon` asks for; None where it says nothing.
 
-    Raises `ConfigError`, `LayoutError` or `MissingToolError`.
+    Raises `ConfigError` or `MissingToolError`.
     """
     privacy = sync.privacy
     if privacy is None or privacy.epsilon is None:

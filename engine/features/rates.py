@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 from torch.optim import Optimizer
 
+from ...conf.errors import ConfigError
 from ...strategies import Sync
 from ...strategies.schedules import Horizon, Rate, Schedule, Unscheduled
-from ..base.errors import ConfigError
 from ..config.experiment import Experiment
 from .feature import Parts
 
@@ -21,7 +21,7 @@ class Point:
 
 
 def rate_of(experiment: Experiment, parts: Parts, steps_per_epoch: int, samples: int) -> Rate:
-    """Over one training. `samples`: to train on. Raises `LayoutError` where the run is too short for its schedule."""
+    """Over one training. `samples`: to train on. Raises `ConfigError` where the run is too short for its schedule."""
     steps = experiment.steps_in_all(steps_per_epoch)
     assert steps is not None
     horizon = Horizon(steps, steps_per_epoch, _of_update(experiment, parts, samples))

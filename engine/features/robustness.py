@@ -14,13 +14,13 @@ import torch
 from torch import Tensor, nn
 
 from ...batches import lone
+from ...conf.errors import ConfigError
 from ...tasks.adversarial.attacks import default_step, evaluating
 from ...tasks.adversarial.robust import Attack, Robust, Signs, robustness, zero_gradients
 from ...tasks.adversarial.threat import NORMS, NormName, Threat
 from ...tasks.base import DataSpec, Readable
 from ...tasks.losses.base import Task
 from ...tracking.run_directory import RunDirectory
-from ..base.errors import ConfigError
 from ..callbacks.base import EvaluationView
 from ..config.experiment import Evaluate, Experiment
 from .feature import Chosen, Context, Feature, Hooks

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
+from ...conf.errors import ConfigError
 from ...conf.groups import Group
-from ...strategies import LayoutError, Strategy, Sync
-from ..base.errors import ConfigError
+from ...strategies import Strategy, Sync
 from ..base.refusals import refuse
 from ..config.experiment import CONF, Choice, Experiment, shipped
 from ..config.targets import build
@@ -95,7 +95,7 @@ def _goes(kind: str, name: str, strategy_name: str, sync_name: str, with_it: Giv
         strategy = build("strategy", shipped("strategy", named["strategy"]), Strategy, (), with_it)
         sync = build("sync", shipped("sync", named["sync"]), Sync, (), with_it)
         check_pair(named["strategy"], named["sync"], strategy, sync)
-    except (ConfigError, LayoutError):
+    except ConfigError:
         return False
     return True
 

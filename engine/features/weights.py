@@ -20,6 +20,7 @@ import safetensors.torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
+from ...conf.errors import ConfigError
 from ...strategies.core.state import load_state, state_of
 from ...strategies.sync.routed import state_of_expert
 from ...tracking.checksums import verdict_on_tensors
@@ -28,7 +29,7 @@ from ...tracking.files import NotRegularError, check_regular
 from ...tracking.run_directory import RunDirectory, is_run, run_names
 from ...tracking.text import did_you_mean
 from ..base import ROOT, checkpoint
-from ..base.errors import ConfigError, CorruptCheckpointError
+from ..base.errors import CorruptCheckpointError
 from ..config.experiment import Experiment
 from . import experts
 

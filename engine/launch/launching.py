@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from ...comm.shared_memory import MIB, available
+from ...conf.errors import ConfigError
 from ...tracking.run_directory import RunDirectory
 from ...tracking.visible import visible
-from ..base.errors import ConfigError, InterruptedRunError, WorkerFailedError
+from ..base.errors import InterruptedRunError, WorkerFailedError
 from ..base.failures import NO_MEMORY, how_it_ended
 from ..base.signals import STOP_SIGNALS, lost
 from ..fabrics.assignment import Assignment

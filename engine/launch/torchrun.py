@@ -18,9 +18,10 @@ from ...comm.connecting import connect_env
 from ...comm.errors import HangError
 from ...comm.process import ProcessComm
 from ...comm.rendezvous import job_of_torchrun
+from ...conf.errors import ConfigError
 from ...tracking.run_directory import RunDirectory
 from ...tracking.values import flat
-from ..base.errors import ConfigError, WorkerFailedError
+from ..base.errors import WorkerFailedError
 from ..base.failures import named, speaks_for_itself, traceback_of
 from ..base.parent_death import die_with_parent
 from ..base.started import UNSET

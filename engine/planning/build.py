@@ -12,9 +12,10 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ...batches import Samples
+from ...conf.errors import ConfigError
 from ...exchange.aggregate import Aggregator
 from ...exchange.compress import Compressor
-from ...strategies import LayoutError, Strategy, Sync
+from ...strategies import Strategy, Sync
 from ...strategies.core.loss import Loss
 from ...strategies.core.protocols import ChecksModel
 from ...strategies.core.setting import Setting
@@ -27,7 +28,6 @@ from ...tasks.losses.base import Task
 from ...tasks.partition import Partition, Partitioner, Repeated
 from ...tracking.redact import know_secrets
 from ..base.blame import blaming
-from ..base.errors import ConfigError
 from ..base.meta import Repeats
 from ..base.refusals import refuse_all
 from ..config import looking
@@ -301,19 +301,19 @@ def _deal(chosen: Chosen) -> Partition:
 def _laid_out(
     experiment: Experiment, lay_out: Callable[[nn.Module], T], model: nn.Module, plain_model: Callable[[], nn.Module]
 ) -> T:
-    """Returns `lay_out(model)`. Raises `LayoutError`, which names `adapt` where the model goes without it."""
+    """Returns `lay_out(model)`. Raises `ConfigError`, which names `adapt` where the model goes without it."""
     try:
         return lay_out(model)
-    except LayoutError as error:
+    except ConfigError as error:
         adapt = experiment.choice("adapt").name
         if adapt == "none":
             raise
         plain = looking.built(experiment, plain_model)
         try:
             lay_out(plain)
-        except LayoutError:
+        except ConfigError:
             raise error from None
-        raise LayoutError(
+        raise ConfigError(
             f"adapt={adapt}: has swapped layers of the model that strategy={experiment.strategy.name} would cut, and "
             "these stay whole; choose adapt=none, or a strategy that cuts no layers, such as data_parallel, pipeline "
             "or zero"

@@ -10,11 +10,12 @@ from torch.optim import Optimizer
 from ...batches import Samples
 from ...compat import checkpointing
 from ...compat.dynamo import without_dynamo
+from ...conf.errors import ConfigError
 from ...exchange.collectives import Collective, Fabric
 from ...exchange.collectives.base import added
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.in_turn import shares_of
-from ...strategies import LayoutError, Sync
+from ...strategies import Sync
 from ...strategies.core.clip import NORM
 from ...strategies.core.cost import Traffic, World, payload
 from ...strategies.core.placements import entries, placements_of
@@ -23,7 +24,6 @@ from ...tasks.contents import contents
 from ...tasks.contents import notes_on as notes_on_contents
 from ...tasks.partition import Repeated
 from ..base import memory
-from ..base.errors import ConfigError
 from ..base.meta import Repeats
 from ..config import looking
 from ..config.experiment import Experiment
@@ -74,7 +74,7 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
     assert isinstance(collective, Collective)
     with given.naming(experiment):
         if device.type == "cuda" and not collective.on_gpus:
-            raise LayoutError(
+            raise ConfigError(
                 "collective: sums in a host's memory, and the workers compute on GPUs; choose collective=fabric, or "
                 "hardware.device=cpu"
             )
@@ -149,7 +149,7 @@ def _uncompressed(
     usual = {**parts.of_groups, "compress": Dense()}
     try:
         sync = build("sync", experiment.sync, Sync, parts.allowed, usual)
-    except LayoutError:  # with these knobs there is nothing to compare with, such as sync.compress_answers=true
+    except ConfigError:  # with these knobs there is nothing to compare with, such as sync.compress_answers=true
         return None
     sync.configure(parts.sync.setting)
     found: list[Sent] = []

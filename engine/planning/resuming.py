@@ -3,11 +3,11 @@
 from contextlib import suppress
 from pathlib import Path
 
+from ...conf.errors import ConfigError
 from ...tasks.base import Data
 from ...tracking.errors import CorruptRunError
 from ...tracking.run_directory import RunDirectory
 from ..base.checkpoint import directory_of, read_manifest, steps_of
-from ..base.errors import ConfigError
 from ..base.started import was_started
 from ..callbacks.best import FILE, best_step
 from ..config.data_sums import check_data, sums_of

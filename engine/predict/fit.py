@@ -29,11 +29,11 @@ from typing import Any
 import torch
 
 from ...compat.dynamo import without_dynamo
+from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
 from ...strategies import Strategy
 from ...tasks.losses.base import Task
 from ...tasks.models.gpt import GPT
-from ..base.errors import ConfigError
 from ..base.failures import exit_code_of
 from ..config.compose import compose, instead
 from ..config.experiment import Choice, Experiment, Machine

@@ -7,6 +7,7 @@ from math import ceil
 
 import torch
 
+from ...conf.errors import ConfigError
 from ...cost.device import Device, Efficiency
 from ...cost.devices import DEVICES, INSIDE
 from ...cost.layout import Layout, Recompute
@@ -17,7 +18,6 @@ from ...cost.step import ADAM_BYTES, Cluster, step_time
 from ...cost.transformer import Transformer
 from ...tasks.base import DataSpec
 from ...tasks.models.gpt import GPT
-from ..base.errors import ConfigError
 from ..config.experiment import Experiment, Machine
 from ..config.targets import load_class
 from ..fabrics.layout import Layout as Workers

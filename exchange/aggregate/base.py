@@ -13,7 +13,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from ...strategies.core.state import State
 from .before import ARC, Before, Bucketing, Mixing, Unchanged
 
@@ -24,9 +24,9 @@ BUCKET = 2  # rows, where nothing is said
 
 
 def before_named(name: Named, bucket: int | None) -> Before:
-    """Raises `LayoutError`."""
+    """Raises `ConfigError`."""
     if bucket is not None and name != "bucketing":
-        raise LayoutError(
+        raise ConfigError(
             f"aggregate.bucket={bucket}: is of aggregate.before=bucketing, and aggregate.before={name} makes no "
             "buckets; choose aggregate.before=bucketing, or leave aggregate.bucket null"
         )
@@ -83,7 +83,7 @@ class Aggregator(ABC):
         return most if self.f is None else min(self.f, most)
 
     def check(self, rows: int) -> None:
-        """Refuse a number of rows that is too small for the rule, or for its f. Raises `LayoutError`."""
+        """Refuse a number of rows that is too small for the rule, or for its f. Raises `ConfigError`."""
         if not self.traits.robust:
             return
         mixed = self.before.rows(rows)
@@ -93,7 +93,7 @@ class Aggregator(ABC):
             left = "" if mixed == rows else f", of which {mixed} are left after aggregate.before"
             asked = f"at most f={most}" if most >= 0 else "too few for any f"
             smaller = ", a smaller aggregate.bucket" if isinstance(self.before, Bucketing) else ""
-            raise LayoutError(
+            raise ConfigError(
                 f"{said}the rule needs {self.traits.bound}, and there are n={rows} rows{left}: {asked}; "
                 f"choose more hardware.workers{smaller}, or another aggregate"
             )
@@ -129,10 +129,10 @@ class Robust(Aggregator):
 
     def __init__(self, f: int | None = None, before: Named = "none", bucket: int | None = None, seed: int = 0) -> None:
         """`f`: how many rows may lie; None for as many as the bound allows. `before`: see before/. `bucket`: rows of
-        one bucket; None for 2, with bucketing. `seed`: of what `before` draws. Raises `LayoutError`.
+        one bucket; None for 2, with bucketing. `seed`: of what `before` draws. Raises `ConfigError`.
         """
         if f is not None and f < 0:
-            raise LayoutError(f"aggregate.f={f}: must be at least 0, or null for as many as the rule withstands")
+            raise ConfigError(f"aggregate.f={f}: must be at least 0, or null for as many as the rule withstands")
         self.f, self.before, self.seed = f, before_named(before, bucket), seed
         by_entry = type(self).traits.coordinatewise and isinstance(self.before, Unchanged)
         self.traits = replace(self.traits, coordinatewise=by_entry)

@@ -34,7 +34,7 @@ class CenteredClipping(Robust):
         steps: Annotated[int, Gt(0)] = 3,
         seed: int = 0,
     ) -> None:
-        """`tau`: the furthest that a row counts. Raises `LayoutError`."""
+        """`tau`: the furthest that a row counts. Raises `ConfigError`."""
         super().__init__(f, before, bucket, seed)
         self.tau, self.steps = tau, steps
         self._v: Tensor | None = None

@@ -24,7 +24,8 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from ...strategies.core.errors import LayoutError, NotFiniteError
+from ...conf.errors import ConfigError
+from ...strategies.core.errors import NotFiniteError
 from .base import Aggregator, AggregatorTraits
 
 
@@ -43,7 +44,7 @@ class Draco(Aggregator):
         if rows % self.copies:
             below = rows // self.copies * self.copies
             nearest = f"{below} or {below + self.copies}" if below else f"{self.copies}"
-            raise LayoutError(
+            raise ConfigError(
                 f"aggregate.f={self.f}: groups of 2 f + 1 = {self.copies} replicas compute the same, and there are "
                 f"{rows}, no multiple of it; choose hardware.workers for {nearest} of them, or another aggregate.f"
             )

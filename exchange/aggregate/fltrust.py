@@ -18,7 +18,7 @@ Use it where one worker, or its data, is known to be honest: then most of the ot
 import torch
 from torch import Tensor
 
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .base import Aggregator, AggregatorTraits
 
 
@@ -26,9 +26,9 @@ class FLTrust(Aggregator):
     traits = AggregatorTraits(robust=True, of_points=False, bound="two rows at least, one of which is trusted")
 
     def __init__(self, trusted: int = 0) -> None:
-        """`trusted`: a replica. Raises `LayoutError`."""
+        """`trusted`: a replica. Raises `ConfigError`."""
         if trusted < 0:
-            raise LayoutError(f"aggregate.trusted={trusted}: must be a replica, from 0 on")
+            raise ConfigError(f"aggregate.trusted={trusted}: must be a replica, from 0 on")
         self.first = self.trusted = trusted
 
     def most(self, rows: int) -> int:
@@ -37,7 +37,7 @@ class FLTrust(Aggregator):
     def check(self, rows: int) -> None:
         assert self.first is not None
         if rows < 2 or self.first >= rows:
-            raise LayoutError(
+            raise ConfigError(
                 f"aggregate.trusted={self.first}: there are {rows} replicas, and it must be one of them, beside "
                 "others; choose another, or more hardware.workers"
             )

@@ -37,7 +37,7 @@ class GeometricMedian(Robust):
         steps: Annotated[int, Gt(0)] = 100,
         seed: int = 0,
     ) -> None:
-        """`nu`: distances below it count as it. `steps`: at most. Raises `LayoutError`."""
+        """`nu`: distances below it count as it. `steps`: at most. Raises `ConfigError`."""
         super().__init__(f, before, bucket, seed)
         self.nu, self.steps = nu, steps
 

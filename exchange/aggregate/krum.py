@@ -19,7 +19,7 @@ from dataclasses import replace
 
 from torch import Tensor
 
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .base import Named, Robust
 from .distances import squared
 
@@ -56,16 +56,16 @@ class MultiKrum(Krum):
         selected: int | None = None,
         seed: int = 0,
     ) -> None:
-        """`selected`: m; None for n - f. Raises `LayoutError`."""
+        """`selected`: m; None for n - f. Raises `ConfigError`."""
         super().__init__(f, before, bucket, seed)
         if selected is not None and selected < 1:
-            raise LayoutError(f"aggregate.selected={selected}: must be at least 1, or null for n - f")
+            raise ConfigError(f"aggregate.selected={selected}: must be at least 1, or null for n - f")
         self.m = selected
 
     def check(self, rows: int) -> None:
         super().check(rows)
         if self.m is not None and self.m > (left := self.before.rows(rows)):
-            raise LayoutError(f"aggregate.selected={self.m}: the rule is given {left} rows; choose at most as many")
+            raise ConfigError(f"aggregate.selected={self.m}: the rule is given {left} rows; choose at most as many")
 
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
         m = min(self.m or len(rows) - f, len(rows))

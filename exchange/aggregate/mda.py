@@ -18,7 +18,7 @@ from itertools import combinations
 import torch
 from torch import Tensor
 
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .base import Robust
 from .distances import squared
 
@@ -30,7 +30,7 @@ class MinimumDiameter(Robust):
         super().check(rows)
         n, f = self.before.rows(rows), self.withstands(rows)
         if (subsets := math.comb(n, f)) > SUBSETS:
-            raise LayoutError(
+            raise ConfigError(
                 f"aggregate.f={f}: of n={n} rows it would look at {subsets:,} subsets, and {SUBSETS:,} are the most; "
                 "choose a smaller aggregate.f, or another aggregate, such as multi_krum"
             )

@@ -39,7 +39,7 @@ class SelfCenteredClipping(Robust):
         tau: Annotated[float, Gt(0)] | None = None,
         seed: int = 0,
     ) -> None:
-        """`tau`: the furthest that a neighbour counts; None for the paper's, by the spread. Raises `LayoutError`."""
+        """`tau`: the furthest that a neighbour counts; None for the paper's, by the spread. Raises `ConfigError`."""
         super().__init__(f, before, bucket, seed)
         self.tau = tau
 

@@ -22,7 +22,7 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from ...strategies.core.state import State
 from .base import Aggregator, AggregatorTraits
 
@@ -48,7 +48,7 @@ class ZenoPlusPlus(Aggregator):
     def check(self, rows: int) -> None:
         assert self.trusted is not None
         if rows < 2 or self.trusted >= rows:
-            raise LayoutError(
+            raise ConfigError(
                 f"aggregate.trusted={self.trusted}: there are {rows} replicas, and it must be one of them, beside "
                 "others; choose another, or more hardware.workers"
             )

@@ -17,7 +17,7 @@ from statistics import NormalDist
 
 from torch import Tensor
 
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .base import Attack, Seen
 
 
@@ -32,7 +32,7 @@ class ALittleIsEnough(Attack):
     colludes = True
 
     def __init__(self, workers: int | Sequence[int] = 1, from_step: int = 0, z: float | None = None) -> None:
-        """`z`: None for the paper's. Raises `LayoutError`."""
+        """`z`: None for the paper's. Raises `ConfigError`."""
         super().__init__(workers, from_step)
         self.z = z
 
@@ -40,7 +40,7 @@ class ALittleIsEnough(Attack):
         super().check(replicas)
         f = len(self.liars(replicas))
         if self.z is None and f and f > replicas // 2:
-            raise LayoutError(
+            raise ConfigError(
                 f"attack.workers={self.workers}: {f} of {replicas} replicas are a majority, for which the paper has no "
                 "z; choose fewer, or give attack.z"
             )

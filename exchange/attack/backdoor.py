@@ -22,7 +22,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from ...batches import Samples, lone
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .base import Poison
 
 
@@ -37,7 +37,7 @@ class Backdoor(Poison):
         share: Annotated[float, Gt(0), Le(1)] = 0.5,
     ) -> None:
         """`target`: the label. `size`: of the patch, in pixels. `value`: of each of them, as the model sees them.
-        `share`: of a batch. Raises `LayoutError`.
+        `share`: of a batch. Raises `ConfigError`.
         """
         super().__init__(workers, from_step)
         self.target, self.size, self.value, self.share = target, size, value, share
@@ -59,13 +59,13 @@ class Backdoor(Poison):
         shape = next(iter(inputs.values()))
         if len(inputs) > 1 or not floating or len(shape) < 2:
             shown = ", ".join("x".join(map(str, each)) for each in inputs.values())
-            raise LayoutError(
+            raise ConfigError(
                 f"attack: puts a patch on images, and a sample of these data is {shown} "
                 f"{'numbers' if floating else 'of whole numbers'}; choose attack=label_flip, or data of images"
             )
         if self.size > min(shape[-2:]):
-            raise LayoutError(
+            raise ConfigError(
                 f"attack.size={self.size}: the images are {shape[-2]}x{shape[-1]}; choose {min(shape[-2:])} at most"
             )
         if self.target >= classes:
-            raise LayoutError(f"attack.target={self.target}: must be below {classes}, the classes of these data")
+            raise ConfigError(f"attack.target={self.target}: must be below {classes}, the classes of these data")

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...batches import Samples
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 
 
 @dataclass(frozen=True)
@@ -38,16 +38,16 @@ class Attack(ABC):
 
     def __init__(self, workers: int | Sequence[int] = 1, from_step: int = 0) -> None:
         """`workers`: who lies; a number means so many of the last replicas, a list names them. `from_step`: they tell
-        the truth in the steps (fedavg: rounds) before it. Raises `LayoutError`.
+        the truth in the steps (fedavg: rounds) before it. Raises `ConfigError`.
         """
         self.workers = workers if isinstance(workers, int) else sorted(set(workers))
         if (self.workers < 0) if isinstance(self.workers, int) else any(worker < 0 for worker in self.workers):
-            raise LayoutError(f"attack.workers={workers}: must be at least 0, or a list of replicas from 0 on")
+            raise ConfigError(f"attack.workers={workers}: must be at least 0, or a list of replicas from 0 on")
         if not isinstance(workers, int) and len(workers) > len(set(workers)):
             twice = next(worker for worker in workers if list(workers).count(worker) > 1)
-            raise LayoutError(f"attack.workers={list(workers)}: names replica {twice} twice; choose each once")
+            raise ConfigError(f"attack.workers={list(workers)}: names replica {twice} twice; choose each once")
         if from_step < 0:
-            raise LayoutError(f"attack.from_step={from_step}: must be at least 0, the step in which lies begin")
+            raise ConfigError(f"attack.from_step={from_step}: must be at least 0, the step in which lies begin")
         self.from_step = from_step
 
     def liars(self, replicas: int) -> frozenset[int]:
@@ -56,18 +56,18 @@ class Attack(ABC):
         return frozenset(self.workers)
 
     def check(self, replicas: int) -> None:
-        """Raises `LayoutError` where there are fewer replicas than are to lie."""
+        """Raises `ConfigError` where there are fewer replicas than are to lie."""
         too_many = (
             self.workers > replicas if isinstance(self.workers, int) else max(self.workers, default=0) >= replicas
         )
         if too_many:
-            raise LayoutError(
+            raise ConfigError(
                 f"attack.workers={self.workers}: there are {replicas} replicas"
                 + ("" if isinstance(self.workers, int) else f", 0 to {replicas - 1}")
                 + "; choose fewer, or more hardware.workers"
             )
         if self.colludes and len(self.liars(replicas)) == replicas:
-            raise LayoutError(
+            raise ConfigError(
                 f"attack.workers={self.workers}: all {replicas} replicas lie, and this attack is made of what honest "
                 "ones send; choose fewer, or more hardware.workers"
             )
@@ -89,11 +89,11 @@ class Poison(Attack):
         """Of [n, ...] each, on the host, what is trained on in their place; they stay. `classes`: labels are below."""
 
     def check_data(self, inputs: Mapping[str | int, torch.Size], floating: bool, classes: int) -> None:
-        """Raises `LayoutError` where it cannot be done to samples of these shapes. `classes`: 0 where targets are
+        """Raises `ConfigError` where it cannot be done to samples of these shapes. `classes`: 0 where targets are
         numbers. `floating`: so are all inputs.
         """
         if classes == 0:
-            raise LayoutError(
+            raise ConfigError(
                 "attack: changes labels, and these data have none; choose attack=none, or data with labels"
             )
 

@@ -10,7 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .base import Attack, Seen
 
 NotFinite = Literal["nan", "inf", "-inf"]
@@ -18,7 +18,7 @@ NotFinite = Literal["nan", "inf", "-inf"]
 
 class Constant(Attack):
     def __init__(self, workers: int | Sequence[int] = 1, from_step: int = 0, value: float | NotFinite = 0.0) -> None:
-        """`value`: of each entry. Raises `LayoutError`."""
+        """`value`: of each entry. Raises `ConfigError`."""
         super().__init__(workers, from_step)
         self.value = float(value)
 
@@ -30,10 +30,10 @@ class Infinite(Constant):
     """NaN, or infinity."""
 
     def __init__(self, workers: int | Sequence[int] = 1, from_step: int = 0, value: float | NotFinite = "nan") -> None:
-        """`value`: of each entry. Raises `LayoutError`."""
+        """`value`: of each entry. Raises `ConfigError`."""
         super().__init__(workers, from_step, value)
         if math.isfinite(self.value):
-            raise LayoutError(
+            raise ConfigError(
                 f"attack.value={self.value:g}: must be nan, inf or -inf; attack=zero sends a number, which its "
                 "attack.value says"
             )

@@ -37,7 +37,7 @@ class Furthest(Attack):
         from_step: int = 0,
         direction: Literal["std", "unit", "sign"] = "std",
     ) -> None:
-        """`direction`: p. Raises `LayoutError`."""
+        """`direction`: p. Raises `ConfigError`."""
         super().__init__(workers, from_step)
         self.direction = direction
 

@@ -24,7 +24,7 @@ class InnerProduct(Attack):
     def __init__(
         self, workers: int | Sequence[int] = 1, from_step: int = 0, eps: Annotated[float, Gt(0)] = 0.1
     ) -> None:
-        """`workers`, `from_step`: see `Attack`. Raises `LayoutError`."""
+        """`workers`, `from_step`: see `Attack`. Raises `ConfigError`."""
         super().__init__(workers, from_step)
         self.eps = eps
 

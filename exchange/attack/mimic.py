@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .base import Attack, Seen
 
 
@@ -24,16 +24,16 @@ class Mimic(Attack):
     colludes = True
 
     def __init__(self, workers: int | Sequence[int] = 1, from_step: int = 0, copies: int = 0) -> None:
-        """`copies`: which of the honest replicas, counted from 0. Raises `LayoutError`."""
+        """`copies`: which of the honest replicas, counted from 0. Raises `ConfigError`."""
         super().__init__(workers, from_step)
         if copies < 0:
-            raise LayoutError(f"attack.copies={copies}: must be at least 0, one of the honest replicas")
+            raise ConfigError(f"attack.copies={copies}: must be at least 0, one of the honest replicas")
         self.copies = copies
 
     def check(self, replicas: int) -> None:
         super().check(replicas)
         if self.copies >= (honest := replicas - len(self.liars(replicas))):
-            raise LayoutError(f"attack.copies={self.copies}: there are {honest} honest replicas, 0 to {honest - 1}")
+            raise ConfigError(f"attack.copies={self.copies}: there are {honest} honest replicas, 0 to {honest - 1}")
 
     def forge(self, own: Tensor, seen: Seen) -> Tensor:
         assert seen.honest is not None

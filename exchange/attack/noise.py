@@ -25,7 +25,7 @@ class Noise(Attack):
         added: bool = True,
         seed: int = 0,
     ) -> None:
-        """`std`: of each entry. `added`: to the row that it should send. Raises `LayoutError`."""
+        """`std`: of each entry. `added`: to the row that it should send. Raises `ConfigError`."""
         super().__init__(workers, from_step)
         self.std, self.added, self.seed = std, added, seed
 

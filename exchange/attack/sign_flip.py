@@ -19,7 +19,7 @@ class SignFlip(Attack):
     def __init__(
         self, workers: int | Sequence[int] = 1, from_step: int = 0, scale: Annotated[float, Gt(0)] = 1.0
     ) -> None:
-        """`workers`, `from_step`: see `Attack`. Raises `LayoutError`."""
+        """`workers`, `from_step`: see `Attack`. Raises `ConfigError`."""
         super().__init__(workers, from_step)
         self.scale = scale
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from ...strategies.core.protocols import SMALLER_RATE
 from ...strategies.core.state import State
 from ..attack import Honest
@@ -39,21 +39,21 @@ class ClientRule(ABC):
     # -- what is refused
 
     def check(self, joining: Joining) -> None:
-        """Of one that `controls`: nobody may lie. Raises `LayoutError`."""
+        """Of one that `controls`: nobody may lie. Raises `ConfigError`."""
         if self.controls and joining.aggregate.traits.robust:
-            raise LayoutError(
+            raise ConfigError(
                 "client, aggregate: the rule joins clients' weights, and the vectors that they deliver beside are "
                 "added up as they come, so that one client that lies moves all; choose client=plain, fedprox or "
                 "fednova, or aggregate=mean"
             )
         if self.controls and not isinstance(joining.attack, Honest):
-            raise LayoutError(
+            raise ConfigError(
                 "client, attack: what a liar says beside its weights is not defined; choose client=plain, fedprox or "
                 "fednova, or attack=none"
             )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
-        """Of clients; its parameters may be on the meta device. Raises `LayoutError`."""
+        """Of clients; its parameters may be on the meta device. Raises `ConfigError`."""
 
     # -- on a client
 

@@ -30,7 +30,7 @@ from statistics import median
 
 from torch.optim import SGD, Optimizer
 
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from ...strategies.core.state import State
 from .base import ClientRule
 
@@ -44,7 +44,7 @@ class FedNova(ClientRule):
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         if type(optimizer) is not SGD:
-            raise LayoutError(
+            raise ConfigError(
                 "client: counts how often each gradient is in a client's change of the weights, which has a formula "
                 f"for SGD and its momentum, and {type(optimizer).__name__} divides gradients; choose optimizer=sgd, or "
                 "client=plain, fedprox or scaffold"

@@ -38,7 +38,7 @@ from annotated_types import Ge, Lt
 from torch import Tensor, nn
 from torch.optim import SGD, Optimizer
 
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from ...strategies.core.state import State
 from ..buckets import views_of
 from .base import ClientRule, dense_gradient
@@ -59,14 +59,14 @@ class MimeLite(ClientRule):
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         if type(optimizer) is not SGD:
-            raise LayoutError(
+            raise ConfigError(
                 f"client: the server's momentum takes the place of a client's own optimizer, and "
                 f"{type(optimizer).__name__} would step with both; choose optimizer=sgd optimizer.momentum=0, or "
                 "client=plain, fedprox or scaffold"
             )
         momentum = max(float(group["momentum"]) for group in optimizer.param_groups)
         if momentum > 0:
-            raise LayoutError(
+            raise ConfigError(
                 f"client: clients step with the server's momentum, and optimizer.momentum={momentum:g} is a "
                 "second one; choose optimizer.momentum=0, or another client"
             )

@@ -55,7 +55,7 @@ class Collective(ABC):
     def traffic(self, nbytes: float, world: World) -> Traffic:
         """Bytes that leave a worker, on average over the replicas, for the sum of a tensor of `nbytes`.
 
-        Raises `LayoutError` where the algorithm has no use for such replicas.
+        Raises `ConfigError` where the algorithm has no use for such replicas.
         """
 
     @abstractmethod

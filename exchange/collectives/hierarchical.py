@@ -26,8 +26,8 @@ from itertools import zip_longest
 from torch import Tensor
 
 from ...comm import Comm, Work
+from ...conf.errors import ConfigError
 from ...strategies.core.cost import Traffic, World
-from ...strategies.core.errors import LayoutError
 from . import ring, tree
 from .base import Collective, Members, OnceWaitedFor, Phase, phase
 
@@ -82,7 +82,7 @@ def has_levels(world: World) -> bool:
 
 
 def _checked(world: World) -> list[list[int]]:
-    """The ranks of each host. Raises `LayoutError` where there is only one level."""
+    """The ranks of each host. Raises `ConfigError` where there is only one level."""
     if world.replicas == 1:
         return [[0]]
     if world.hosts is None:
@@ -93,7 +93,7 @@ def _checked(world: World) -> list[list[int]]:
         where = f"all {world.replicas} that make this sum are on one host"
     else:
         where = f"each of the {world.replicas} that make this sum is alone on its host"
-    raise LayoutError(
+    raise ConfigError(
         f"collective: sums inside of hosts and then between them, and {where}; must be several workers on several "
         "hosts: choose hardware=virtual with hardware.workers_per_host above 1 and more hardware.workers than that, "
         "torchrun on several hosts, or collective=ring"

@@ -11,7 +11,7 @@ import torch
 from ...comm import Comm
 from ...comm.network import Link, Network
 from ...comm.virtual import Cluster
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .base import Collective
 
 MOST = 16  # workers of a picture
@@ -62,9 +62,9 @@ def nbytes_of(workers: int) -> int:
 
 
 def record(collective: Collective, workers: int, workers_per_host: int = 1) -> Recording:
-    """Raises `LayoutError` where there are no messages, or too many workers for a picture."""
+    """Raises `ConfigError` where there are no messages, or too many workers for a picture."""
     if not 2 <= workers <= MOST:
-        raise LayoutError(f"hardware.workers={workers}: a picture of a collective has 2 to {MOST} workers")
+        raise ConfigError(f"hardware.workers={workers}: a picture of a collective has 2 to {MOST} workers")
     seen: list[_Seen] = []
 
     def watch(source: int, destination: int, name: str, at: float, message: torch.Tensor) -> None:
@@ -81,7 +81,7 @@ def record(collective: Collective, workers: int, workers_per_host: int = 1) -> R
     hosts = tuple(cluster.fabric.host(rank) for rank in range(workers))
     if not seen:
         chosen = "".join(f" ({why.removeprefix('collective: ')})" for why in collective.explain())
-        raise LayoutError(
+        raise ConfigError(
             f"collective: is made by the fabric{chosen}, and sends no messages of its own that could be drawn; choose "
             "one that does, such as collective=ring"
         )
@@ -124,13 +124,13 @@ def _read(entry: int) -> tuple[int, Values]:
 
 
 def _check_sums(results: list[list[int]]) -> None:
-    """All have all. Raises `LayoutError`: an algorithm may be the user's own."""
+    """All have all. Raises `ConfigError`: an algorithm may be the user's own."""
     everyone = frozenset(range(len(results)))
     for rank, row in enumerate(results):
         for place, entry in enumerate(row):
             _, values = _read(entry)
             if values != everyone:
-                raise LayoutError(
+                raise ConfigError(
                     f"collective: worker {rank} has the values of workers {', '.join(map(str, sorted(values)))} in its "
                     f"chunk {place} in the end; must be the sum of all"
                 )

@@ -18,8 +18,8 @@ Equation: worker r sums its share, s_r = sum_j x_j[r], and all read s_0, ..., s_
 from torch import Tensor
 
 from ...comm import Comm, Work
+from ...conf.errors import ConfigError
 from ...strategies.core.cost import Traffic, World
-from ...strategies.core.errors import LayoutError
 from .base import Collective, Phase
 
 
@@ -44,7 +44,7 @@ class SharedMemory(Collective):
 
 
 def _check(world: World) -> None:
-    """Raises `LayoutError`."""
+    """Raises `ConfigError`."""
     if world.replicas == 1 or (world.hosts is not None and len(set(world.hosts)) == 1):
         return
     where = (
@@ -52,7 +52,7 @@ def _check(world: World) -> None:
         if world.hosts is None
         else f"the {world.replicas} workers that make this sum are on {len(set(world.hosts))} hosts"
     )
-    raise LayoutError(
+    raise ConfigError(
         f"collective: shares memory, and {where}; must be one host: choose hardware=local, hardware=virtual with "
         "hardware.workers_per_host of at least hardware.workers, or collective=hierarchical, ring or fabric"
     )

@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...strategies.core.errors import LayoutError, NotFiniteError
+from ...conf.errors import ConfigError
+from ...strategies.core.errors import NotFiniteError
 from ..seeded import generator
 from .feedback import Feedback
 
@@ -104,9 +105,9 @@ class Compressor(ABC):
         return self.feedback is not None
 
     def check(self, vector: Vector) -> None:
-        """Refuse vectors that this rule cannot make messages of. Raises `LayoutError`."""
+        """Refuse vectors that this rule cannot make messages of. Raises `ConfigError`."""
         if not vector.dtype.is_floating_point:
-            raise LayoutError(
+            raise ConfigError(
                 f"model: a parameter is {vector.dtype}, and replicas sum gradients of real numbers. Keep real and "
                 "imaginary parts as one more dimension (torch.view_as_complex)"
             )
@@ -114,11 +115,11 @@ class Compressor(ABC):
     def check_model(self, parts: Sequence[Sequence[Tensor]]) -> None:
         """Refuse knobs of which nothing in the model can make use. `parts`: what is trained of each part of a replica.
 
-        Raises `LayoutError`.
+        Raises `ConfigError`.
         """
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
-        """Refuse an optimizer that does not go with gradients of this rule. Raises `LayoutError`."""
+        """Refuse an optimizer that does not go with gradients of this rule. Raises `ConfigError`."""
 
     @abstractmethod
     def encode(self, x: Tensor, slot: Slot) -> Tensor:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 
 
 class Remembered(Protocol):
@@ -65,9 +65,9 @@ class ErrorFeedback(Feedback):
 
 
 def check_no_momentum(optimizer: Optimizer, why: str) -> None:
-    """Refuse an optimizer that has momentum, where workers have it. Raises `LayoutError`."""
+    """Refuse an optimizer that has momentum, where workers have it. Raises `ConfigError`."""
     if any(group.get("momentum") or "betas" in group for group in optimizer.param_groups):
-        raise LayoutError(
+        raise ConfigError(
             f"compress: {why}, and {type(optimizer).__name__} would add its own; choose optimizer=sgd and "
             "optimizer.momentum=0"
         )

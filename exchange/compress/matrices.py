@@ -11,7 +11,7 @@ from itertools import accumulate
 import torch
 from torch import Tensor
 
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .base import Vector, check_length, check_read
 
 
@@ -90,14 +90,14 @@ def read(message: Tensor, vector: Vector, places: list[Place], rank: int) -> Ten
 
 
 def check_rank(parts: Sequence[Sequence[Tensor]], knob: str, rank: int) -> None:
-    """Refuse a rank above that of every matrix, which would shorten nothing. Raises `LayoutError`.
+    """Refuse a rank above that of every matrix, which would shorten nothing. Raises `ConfigError`.
 
     A matrix whose sides are shorter than the rank travels whole, beside one whose sides are not.
     """
     found = [place for part in parts for place in matrices(Vector(tuple(x.shape for x in part), torch.float32))]
     most = max(found, key=lambda place: min(place.m, place.n), default=None)
     if most is not None and 0 < min(most.m, most.n) < rank:
-        raise LayoutError(
+        raise ConfigError(
             f"compress.{knob}={rank}: must be at most {min(most.m, most.n)}, the rank that the matrix "
             f"[{most.m}, {most.n}] can have and no other exceeds; what is above that shortens nothing"
         )

@@ -9,7 +9,8 @@ from functools import lru_cache
 from types import ModuleType
 
 from ...compat import opacus
-from ...strategies.core.errors import LayoutError, MissingToolError
+from ...conf.errors import ConfigError
+from ...strategies.core.errors import MissingToolError
 from ...strategies.core.privacy import Budget, Privacy
 
 ORDERS = [1 + x / 10 for x in range(1, 100)] + [*range(12, 64), 80, 96, 128, 192, 256, 512]
@@ -39,7 +40,7 @@ def epsilon_as_dealt(privacy: Privacy, budget: Budget) -> float:
 def noise_for(privacy: Privacy, budget: Budget) -> float:
     """The least sigma, to CLOSE, with which no more than `privacy.epsilon` is spent.
 
-    Raises `LayoutError` or `MissingToolError`.
+    Raises `ConfigError` or `MissingToolError`.
     """
     assert privacy.epsilon is not None
     delta = delta_of(privacy, budget)
@@ -51,7 +52,7 @@ def noise_for(privacy: Privacy, budget: Budget) -> float:
     while spent(high) > privacy.epsilon:
         low, high = high, 2 * high
         if high > LARGEST:
-            raise LayoutError(
+            raise ConfigError(
                 f"privacy.epsilon={privacy.epsilon:g}: no noise up to {LARGEST:g} times privacy.clip spends so little "
                 f"in {budget.steps:,} steps at delta {delta:.2g}; choose a larger epsilon, or fewer epochs"
             )

@@ -30,7 +30,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from ...strategies.core.privacy import Above0, Privacy, Share, check_clipped, noise_of
 from ..seeded import generator
 from .clipping import factors
@@ -48,7 +48,7 @@ class DPFedAvg(Privacy):
         seed: Annotated[int, Ge(0)] = 0,
     ) -> None:
         """`clip`, `noise`: C and sigma, None for 1. `epsilon`: finds sigma, in place of `noise`. `delta`: None for
-        1 / K^1.1. `seed`: of the noise. Raises `LayoutError`.
+        1 / K^1.1. `seed`: of the noise. Raises `ConfigError`.
         """
         self.clip, self.noise = clip, noise_of(noise, epsilon)
         self.epsilon, self.delta, self.seed = epsilon, delta, seed
@@ -65,16 +65,16 @@ class DPFedAvg(Privacy):
     def clipped(self, way: Tensor, client: int, number: int, rounding: float = 0.0) -> Tensor:
         """[d], Delta_k, which is written over, no longer than C once it was made up to `rounding` longer.
 
-        Raises `NotFiniteError`, or `LayoutError` as `longest` does.
+        Raises `NotFiniteError`, or `ConfigError` as `longest` does.
         """
         [factor] = factors([way[None]], self.longest(rounding), f"what client {client} brought in round {number}")
         return way.mul_(factor)
 
     def longest(self, rounding: float) -> float:
-        """C, less what rounding may add to the length of a change. Raises `LayoutError` where nothing is left."""
+        """C, less what rounding may add to the length of a change. Raises `ConfigError` where nothing is left."""
         assert self.clip is not None
         if rounding >= self.clip:
-            raise LayoutError(
+            raise ConfigError(
                 f"privacy.clip={self.clip:g}: changes are rounded to secure.bits behind the point, which may make one "
                 f"{rounding:.3g} longer, more than it may be; choose more secure.bits, or a larger privacy.clip"
             )
@@ -88,11 +88,11 @@ class DPFedAvg(Privacy):
 
 
 def of_clients(privacy: Privacy | None) -> DPFedAvg | None:
-    """What a federated server makes of it; None where changes stay as they are. Raises `LayoutError`."""
+    """What a federated server makes of it; None where changes stay as they are. Raises `ConfigError`."""
     if privacy is None or not privacy.bounds:
         return None
     if not isinstance(privacy, DPFedAvg):
-        raise LayoutError(
+        raise ConfigError(
             "privacy, sync: clients train by themselves for a round here, and this hides samples in the gradient of "
             "a step that all take together; choose privacy=dp_fedavg, which hides clients, or sync=bsp"
         )

@@ -35,7 +35,7 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from ...strategies.core.privacy import Above0, Privacy, Share, check_clipped, noise_of
 
 
@@ -55,7 +55,7 @@ class DPSGD(Privacy):
         1 / n^1.1. `at_once`: samples whose gradients are held together; None for the batch, of drawn ones for
         as many as are expected. `seed`: of the noise.
 
-        Raises `LayoutError`.
+        Raises `ConfigError`.
         """
         self.clip, self.noise = clip, noise_of(noise, epsilon)
         self.epsilon, self.delta = epsilon, delta
@@ -66,12 +66,12 @@ class DPSGD(Privacy):
 def of_samples(privacy: Privacy | None) -> DPSGD | None:
     """What a mode whose replicas step with the mean gradient makes of it; None where gradients stay plain.
 
-    Raises `LayoutError`.
+    Raises `ConfigError`.
     """
     if privacy is None or not privacy.bounds:
         return None
     if not isinstance(privacy, DPSGD):
-        raise LayoutError(
+        raise ConfigError(
             "privacy, sync: replicas step with the mean gradient here, and this hides clients that train by themselves "
             "for a round; choose sync=fedavg, or privacy=dp_sgd, which hides samples"
         )

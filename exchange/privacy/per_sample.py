@@ -17,10 +17,10 @@ from torch.func import functional_call, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from ...batches import Samples, call, of_each, tensors_of
+from ...conf.errors import ConfigError
 from ...strategies.core.accumulation import unweighed, weigher
 from ...strategies.core.batch import Batch, Pass
 from ...strategies.core.cost import payload
-from ...strategies.core.errors import LayoutError
 from ...strategies.core.loss import Loss
 from ..seeded import generator
 from .clipping import factors
@@ -137,10 +137,10 @@ def rehearsed(
 
 
 def check_model(model: nn.Module, inputs: Samples, targets: Samples, loss: Loss, privacy: DPSGD) -> None:
-    """All on the meta device. Raises `LayoutError` for a model that has no gradient of each sample."""
+    """All on the meta device. Raises `ConfigError` for a model that has no gradient of each sample."""
     for name, layer in model.named_modules():
         if isinstance(layer, NORMS):
-            raise LayoutError(
+            raise ConfigError(
                 f"privacy: {name or 'the model'} is a {type(layer).__name__}, which mixes the samples of a batch, so "
                 "that there is no gradient of each sample to clip; choose a model with group or layer norms, or "
                 "privacy=none"
@@ -151,7 +151,7 @@ def check_model(model: nn.Module, inputs: Samples, targets: Samples, loss: Loss,
         losses, weights = PerSample(model, loss, privacy, 0).losses(model, inputs[:most], targets[:most])
         torch.autograd.grad(losses.sum(), weights, allow_unused=True)
     except (RuntimeError, NotImplementedError, ValueError) as error:
-        raise LayoutError(
+        raise ConfigError(
             f"privacy.at_once={privacy.at_once}: this model cannot compute the gradients of several samples at once by "
             f"torch's vmap ({' '.join(str(error).split())[:200]}); choose privacy.at_once=1, which takes one sample "
             "after another, or privacy=none"

@@ -32,7 +32,7 @@ from annotated_types import Ge, Gt, Le
 from torch import Tensor
 
 from ...comm import Comm
-from ...strategies.core.errors import LayoutError
+from ...conf.errors import ConfigError
 from ..survivors import isend_to, recv_from, wait_for
 from .base import Secure
 from .fixed_point import WIDTH, FixedPoint
@@ -71,21 +71,21 @@ class Bonawitz(Secure):
         largest: Annotated[float, Gt(0), Le(2**20)] = 16.0,
     ) -> None:
         """`threshold`: the share of a round's clients that must come to its end. `bits`: behind the point. `largest`:
-        that an entry of a change may be, of either sign. Raises `LayoutError` or `MissingToolError`.
+        that an entry of a change may be, of either sign. Raises `ConfigError` or `MissingToolError`.
         """
         check_there()
         self.threshold, self.fixed = threshold, FixedPoint(bits, largest)
         self.delivered = self.lost = 0  # on a client: entries other than 0, and of these those cut or rounded to 0
         if self.fixed.most() < 1:
-            raise LayoutError(
+            raise ConfigError(
                 f"secure.bits={bits}, secure.largest={largest:g}: one number takes more than 63 bits, and sums have "
                 "63; choose fewer bits, or a smaller largest"
             )
 
     def check(self, sampled: int) -> None:
-        """Of the clients of a round. Raises `LayoutError`."""
+        """Of the clients of a round. Raises `ConfigError`."""
         if sampled < FEWEST:
-            raise LayoutError(
+            raise ConfigError(
                 f"secure: a round has {sampled} clients, and of the sum of two each knows what the other brought; "
                 "choose hardware.workers and sync.fraction for three or more a round, or secure=none"
             )

@@ -78,7 +78,7 @@ class While(ABC):
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """The weights and the sync mode's state are back by then. Raises `LayoutError`."""
+        """The weights and the sync mode's state are back by then. Raises `ConfigError`."""
 
 
 class Adapt(ABC):
@@ -96,7 +96,7 @@ class Adapt(ABC):
         """The model to train: `model` with its tensors under their names, some frozen, and others beside them.
 
         It works on the meta device too. What it draws at random is drawn after the model's own weights, which are
-        those of a run without it. Raises `LayoutError`.
+        those of a run without it. Raises `ConfigError`.
         """
 
     def added(self, names: frozenset[str]) -> frozenset[str]:
@@ -116,14 +116,14 @@ class Adapt(ABC):
         return None
 
     def check(self, strategy: "Strategy", sync: "Sync", parts: Sequence[nn.Module], names: tuple[str, str]) -> None:
-        """Refuse what it does not go with. `names`: of strategy and sync mode, as chosen. Raises `LayoutError`."""
+        """Refuse what it does not go with. `names`: of strategy and sync mode, as chosen. Raises `ConfigError`."""
 
     def check_steps(self, steps: int) -> None:
-        """Refuse a training of so many steps. Raises `LayoutError`."""
+        """Refuse a training of so many steps. Raises `ConfigError`."""
 
     def begin(self, held: Held) -> While | None:
         """On each worker that trains, once, before the first step and before a saved state is loaded. Raises
-        `LayoutError`.
+        `ConfigError`.
         """
         return None
 
@@ -144,7 +144,7 @@ class Adapt(ABC):
     def lasts(self, steps: int, steps_per_epoch: int) -> int:
         """Of a run of so many steps, those that are made before `following` takes over.
 
-        Raises `LayoutError` where the run is too short for that.
+        Raises `ConfigError` where the run is too short for that.
         """
         return steps
 

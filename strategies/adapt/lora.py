@@ -32,7 +32,7 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt, Lt, MinLen
 from torch import Tensor, nn
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .base import Adapt, Apart, State
 from .patterns import matches, shown
 
@@ -96,14 +96,14 @@ class LoRA(Adapt):
         return model
 
     def _chosen(self, model: nn.Module) -> dict[nn.Linear, str]:
-        """The layers to adapt, with their names. Raises `LayoutError`."""
+        """The layers to adapt, with their names. Raises `ConfigError`."""
         every = dict(model.named_modules())
         linear = {name: layer for name, layer in every.items() if type(layer) is nn.Linear}
         if not linear:
-            raise LayoutError("adapt=lora: adapts linear layers (torch.nn.Linear), and the model has none; adapt=none")
+            raise ConfigError("adapt=lora: adapts linear layers (torch.nn.Linear), and the model has none; adapt=none")
         for pattern in self.modules:
             if not any(matches(name, pattern) for name in linear):
-                raise LayoutError(
+                raise ConfigError(
                     f"adapt.modules={list(self.modules)}: no linear layer is called {pattern}; there are "
                     f"{', '.join(shown(linear))}"
                 )
@@ -111,7 +111,7 @@ class LoRA(Adapt):
         for layer, name in found.items():
             most = min(layer.weight.shape)
             if self.rank > most:
-                raise LayoutError(
+                raise ConfigError(
                     f"adapt.rank={self.rank}: the layer {name or 'itself'} has a matrix of {list(layer.weight.shape)}, "
                     f"whose rank is at most {most}; choose adapt.rank <= {most}, or adapt.modules that leave it out"
                 )
@@ -120,29 +120,29 @@ class LoRA(Adapt):
         return found
 
     def _check_frozen(self, model: nn.Module, every: dict[str, nn.Module]) -> None:
-        """Raises `LayoutError` where something beside the factors would change."""
+        """Raises `ConfigError` where something beside the factors would change."""
         moving = [name for name, layer in every.items() if getattr(layer, "running_mean", None) is not None]
         if moving:
-            raise LayoutError(
+            raise ConfigError(
                 f"adapt=lora: {', '.join(shown(moving))} would keep running statistics of what it trains on, and all "
                 "but the factors is to stay as it is; choose a model with other norms (model.norm=group), or adapt=none"
             )
         if own := [name for name, _ in model.named_parameters() if _ends_in(name, A) or _ends_in(name, B)]:
-            raise LayoutError(f"adapt=lora: the model has a parameter called {own[0]} already; adapt=none trains it")
+            raise ConfigError(f"adapt=lora: the model has a parameter called {own[0]} already; adapt=none trains it")
 
     def _check_alone(self, chosen: dict[nn.Linear, str], every: dict[str, nn.Module]) -> None:
-        """Raises `LayoutError` where a weight is used by more than the layer that is adapted."""
+        """Raises `ConfigError` where a weight is used by more than the layer that is adapted."""
         holders = Counter(id(weight) for each in every.values() for weight in each.parameters(recurse=False))
         for layer, name in chosen.items():
             if holders[id(layer.weight)] > 1:
                 others = [other for other, each in every.items() if getattr(each, "weight", None) is layer.weight]
-                raise LayoutError(
+                raise ConfigError(
                     f"adapt.modules={list(self.modules)}: {' and '.join(others)} have one weight (tied), and {name} "
                     "alone would be adapted; choose adapt.modules that leave it out"
                 )
             above = every[name.rpartition(".")[0]]
             if isinstance(above, nn.TransformerEncoderLayer):
-                raise LayoutError(
+                raise ConfigError(
                     f"adapt.modules={list(self.modules)}: torch's TransformerEncoderLayer, which {name} is in, reads "
                     "the weights of its layers without calling them when it is evaluated, and would pass over the "
                     "factors; choose adapt.modules that leave it out"

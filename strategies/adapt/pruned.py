@@ -41,8 +41,8 @@ import torch
 from annotated_types import Ge, Gt, Lt, MinLen
 from torch import Tensor, nn
 
+from ...conf.errors import ConfigError
 from ..core.cost import payload
-from ..core.errors import LayoutError
 from ..core.placements import placements_of
 from ..core.protocols import Prunable
 from ..core.state import State, load_state, recv_state, state_of, to_messages
@@ -67,12 +67,12 @@ class Pruned(Adapt):
     ) -> None:
         """`rounds`: n. `share`: p. `scope`: among which weights the smallest are looked for. `restart`: what a round
         begins with. `rewind_to`: k, in steps. `modules`: whose weights are pruned, by the module's name, or by what it
-        ends in after a dot; * stands for anything. Raises `LayoutError`.
+        ends in after a dot; * stands for anything. Raises `ConfigError`.
         """
         self.rounds, self.share, self.scope, self.restart, self.rewind_to = rounds, share, scope, restart, rewind_to
         self.modules = tuple(modules)
         if restart == "none" and rewind_to:
-            raise LayoutError(
+            raise ConfigError(
                 f"adapt.rewind_to={rewind_to}: with adapt.restart=none a round goes on with the weights that were "
                 "trained, and nothing is set back; choose adapt.restart=rewind or random, or adapt.rewind_to=0"
             )
@@ -84,13 +84,13 @@ class Pruned(Adapt):
         """The model as it is."""
         matrices = {name: each for name, each in model.named_parameters() if each.requires_grad and each.dim() >= 2}
         if not matrices:
-            raise LayoutError(
+            raise ConfigError(
                 "adapt=pruned: prunes weights of two dimensions or more, and the model has none to train; adapt=none"
             )
         owners = {name: name.rpartition(".")[0] for name in matrices}
         for pattern in self.modules:
             if not any(matches(owner, pattern) for owner in owners.values()):
-                raise LayoutError(
+                raise ConfigError(
                     f"adapt.modules={list(self.modules)}: no module with a weight of two dimensions or more is called "
                     f"{pattern}; there are {', '.join(shown(dict.fromkeys(owners.values())))}"
                 )
@@ -101,7 +101,7 @@ class Pruned(Adapt):
         }
         dtypes = {each.dtype for each in chosen.values()}
         if self.scope == "global" and len(dtypes) > 1:
-            raise LayoutError(
+            raise ConfigError(
                 f"adapt.scope=global: these weights are {' and '.join(sorted(map(str, dtypes)))}, whose magnitudes are "
                 "rounded in other ways; choose adapt.scope=layer, or adapt.modules of one dtype"
             )
@@ -110,12 +110,12 @@ class Pruned(Adapt):
         return model
 
     def _check_rounds(self) -> None:
-        """Raises `LayoutError` where a round has no weight left to take out, or leaves none."""
+        """Raises `ConfigError` where a round has no weight left to take out, or leaves none."""
         kept = self.ones(sum(self.sizes.values()))
         useful = sum(after < before and after > 0 for before, after in pairwise(kept))
         if useful < self.rounds:
             what = "none" if kept[useful + 1] else "all"
-            raise LayoutError(
+            raise ConfigError(
                 f"adapt.rounds={self.rounds}: after {useful} rounds of adapt.share={self.share:g} there are "
                 f"{kept[useful]:,} of {kept[0]:,} weights left, and another one would take out {what} of them; choose "
                 f"adapt.rounds={useful} or fewer, or another share"
@@ -129,7 +129,7 @@ class Pruned(Adapt):
         chosen, mode = names
         if not sync.traits.may_begin_anew:
             if strategy.own_sync() is not None:
-                raise LayoutError(
+                raise ConfigError(
                     f"adapt=pruned: changes weights between steps, and strategy={chosen} "
                     f"{strategy.traits.owns_update}, of which it would have to change its copies; choose "
                     "strategy=data_parallel, single, domain, offload, torch_ddp, or pipeline with "
@@ -140,9 +140,9 @@ class Pruned(Adapt):
                 why = "leaves replicas with weights of their own between steps, and each would prune others"
             elif sync.servers:
                 why = "has the weights on a server, and workers prune theirs"
-            raise LayoutError(f"adapt=pruned, sync={mode}: it {why}; choose sync=bsp or bsp_naive")
+            raise ConfigError(f"adapt=pruned, sync={mode}: it {why}; choose sync=bsp or bsp_naive")
         if cut := [name for part in parts for name in placements_of(part) if name in self.sizes]:
-            raise LayoutError(
+            raise ConfigError(
                 f"adapt=pruned: strategy={chosen} holds {cut[0]} in pieces, of which a worker has one, and which "
                 "weights are the smallest is found where they are whole; choose strategy=data_parallel, pipeline, "
                 "domain or offload"
@@ -150,7 +150,7 @@ class Pruned(Adapt):
 
     def check_steps(self, steps: int) -> None:
         if self.prunes and self.restart != "none" and self.rewind_to >= steps:
-            raise LayoutError(
+            raise ConfigError(
                 f"adapt.rewind_to={self.rewind_to}: a training has {steps:,} steps; choose adapt.rewind_to below that"
             )
 
@@ -242,7 +242,7 @@ class Pruning(While):
     def _masked(self, name: str, gradient: Tensor) -> Tensor:
         """g <- m * g"""
         if gradient.layout is not torch.strided:
-            raise LayoutError(
+            raise ConfigError(
                 f"adapt=pruned: the gradient of {name} is sparse, and masks are dense; choose model.sparse_gradients="
                 "false, or adapt.modules that leave it out"
             )
@@ -328,7 +328,7 @@ class Pruning(While):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["steps"] != self._held.steps:
-            raise LayoutError(
+            raise ConfigError(
                 f"steps, epochs: a training of adapt=pruned has {state['steps']:,} steps in this run, and would now "
                 f"have {self._held.steps:,}, so that rounds ended elsewhere; go on with as many"
             )

@@ -37,7 +37,7 @@ import torch
 from annotated_types import Ge, Gt, Le, MinLen
 from torch import Tensor, nn
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 from ..core.schedule import Unit
 from .base import Adapt, Apart, State
 from .patterns import matches, shown
@@ -98,10 +98,10 @@ class Pufferfish(Adapt):
     ) -> None:
         """`warm_up`: how long all ranks are full, in `unit`. `ratio`: r over the full rank. `keep_first`: so many of
         the first layers, linear ones and convolutions, stay. `modules`: which of the others are factored, by name, or
-        by what their names end in after a dot; * stands for anything. Raises `LayoutError`.
+        by what their names end in after a dot; * stands for anything. Raises `ConfigError`.
         """
         if unit == "steps" and warm_up != round(warm_up):
-            raise LayoutError(
+            raise ConfigError(
                 f"adapt.warm_up={warm_up:g}: must be a whole number of steps; with adapt.unit=epochs it may be a part "
                 "of an epoch"
             )
@@ -116,7 +116,7 @@ class Pufferfish(Adapt):
         of_run = round(self.warm_up * (steps_per_epoch if self.unit == "epochs" else 1))
         if of_run >= steps:
             longer = f"{self.warm_up:g} {self.unit}" + (f", {of_run:,} steps," if self.unit == "epochs" else "")
-            raise LayoutError(
+            raise ConfigError(
                 f"adapt.warm_up={self.warm_up:g}: a warm-up of {longer} leaves nothing of the run, which has {steps:,} "
                 "steps, for the factors; choose a shorter one, or more steps"
             )
@@ -142,13 +142,13 @@ class LowRank(Adapt):
         return model
 
     def chosen(self, model: nn.Module) -> dict[Layer, str]:
-        """The layers to factor, with their names, in the model's order. Raises `LayoutError`."""
+        """The layers to factor, with their names, in the model's order. Raises `ConfigError`."""
         every = dict(model.named_modules())
         layers = {name: layer for name, layer in every.items() if type(layer) in (nn.Linear, nn.Conv2d)}
         between = list(layers)[self.keep_first : -1]
         for pattern in self.modules:
             if layers and not any(matches(name, pattern) for name in layers):
-                raise LayoutError(
+                raise ConfigError(
                     f"adapt.modules={list(self.modules)}: no linear layer or convolution is called {pattern}; there "
                     f"are {', '.join(shown(layers))}"
                 )
@@ -163,7 +163,7 @@ class LowRank(Adapt):
             and not isinstance(every[name.rpartition(".")[0]], nn.TransformerEncoderLayer)
         }
         if not found:
-            raise LayoutError(
+            raise ConfigError(
                 f"adapt=pufferfish: nothing is left to factor: of the {len(layers)} linear layers and convolutions "
                 f"(torch.nn.Linear, torch.nn.Conv2d) the first {self.keep_first} (adapt.keep_first) and the last stay "
                 f"as they are, and so do convolutions in groups, tied layers and what adapt.modules="

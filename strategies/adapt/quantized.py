@@ -37,8 +37,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...conf.errors import ConfigError
 from ..core.cost import payload
-from ..core.errors import LayoutError
 from .base import Adapt, State
 
 Kind = Literal["float", "int8", "int4", "ternary", "binary"]
@@ -134,7 +134,7 @@ class Quantized(Adapt):
         where |w| > 1, of kind=binary.
         """
         if clip and kind != "binary":
-            raise LayoutError(
+            raise ConfigError(
                 f"adapt.clip=true: is for adapt.kind=binary, and adapt.kind={kind} has its largest weights among its "
                 "levels; choose adapt.clip=false, or adapt.kind=binary"
             )
@@ -159,7 +159,7 @@ class Quantized(Adapt):
         return QuantizedConv2d(layer, self.kind, self.clip)
 
     def _chosen(self, model: nn.Module) -> dict[nn.Linear | nn.Conv2d, str]:
-        """The layers to quantize, with their names. Raises `LayoutError`."""
+        """The layers to quantize, with their names. Raises `ConfigError`."""
         every = dict(model.named_modules())
         found = {
             layer: name
@@ -169,7 +169,7 @@ class Quantized(Adapt):
         taken = list(found.items()) if self.ends else list(found.items())[1:-1]
         if not taken:
             few = {0: "none", 1: "one", 2: "two"}[len(found)]
-            raise LayoutError(
+            raise ConfigError(
                 f"adapt=quantized: quantizes linear layers and convolutions, and the model has {few}"
                 + (
                     ", of which the first and the last stay float; adapt.ends=true quantizes these, too"
@@ -181,17 +181,17 @@ class Quantized(Adapt):
         for layer, name in taken:
             if holders[id(layer.weight)] > 1:
                 others = [other for other, each in every.items() if getattr(each, "weight", None) is layer.weight]
-                raise LayoutError(
+                raise ConfigError(
                     f"adapt=quantized: {' and '.join(others)} have one weight (tied), and {name} alone would use it "
                     "quantized; choose adapt.ends=false, where it is an end of the model, or untie them"
                 )
             if isinstance(layer, nn.Conv2d) and layer.padding_mode != "zeros":
-                raise LayoutError(
+                raise ConfigError(
                     f"adapt=quantized: the convolution {name} has padding_mode={layer.padding_mode!r}; choose 'zeros', "
                     "or adapt=none"
                 )
             if isinstance(every[name.rpartition(".")[0]], nn.TransformerEncoderLayer):
-                raise LayoutError(
+                raise ConfigError(
                     f"adapt=quantized: torch's TransformerEncoderLayer, which {name} is in, reads the weights of its "
                     "layers without calling them when it is evaluated, and would evaluate full ones; choose another "
                     "model, or adapt=none"

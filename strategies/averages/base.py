@@ -27,4 +27,4 @@ class Average(ABC):
         """Of the n-th weights that count, n > 1."""
 
     def check(self, steps: int, steps_per_epoch: int) -> None:
-        """Raises `LayoutError` where a run of so many steps would have nothing to average."""
+        """Raises `ConfigError` where a run of so many steps would have nothing to average."""

@@ -27,7 +27,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Ge
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .base import Average
 
 
@@ -56,7 +56,7 @@ class SWA(Average):
         if first > steps:
             knob = f"average.start={self.start}" if self.start else f"average.every={self.every}"
             has = f"{steps:,} steps, {steps / steps_per_epoch:.3g} epochs" if length > 1 else f"{steps:,} steps"
-            raise LayoutError(
+            raise ConfigError(
                 f"{knob}: the first weights to average would be those after {first:,} steps, and the run has {has}; "
                 "choose an earlier start, average.unit=steps, or more steps"
             )

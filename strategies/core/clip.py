@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ...comm import Comm
-from .errors import LayoutError
+from ...conf.errors import ConfigError
 
 NORM = 8  # bytes that each worker adds to a norm's sum: a float64
 
@@ -53,14 +53,14 @@ class Clip(ABC):
         """Change these gradients in place: all that this worker has, by its parameters' names.
 
         `counted`: where the replica is several workers, which all call. `shared`: where replicas hold some entries
-        each, and all call. Raises `LayoutError`, or `NotFiniteError`.
+        each, and all call. Raises `ConfigError`, or `NotFiniteError`.
         """
 
 
 def check_dense(gradients: Mapping[str, Tensor], choice: str) -> None:
-    """Raises `LayoutError`."""
+    """Raises `ConfigError`."""
     if any(gradient.layout is not torch.strided for gradient in gradients.values()):
-        raise LayoutError(
+        raise ConfigError(
             f"clip={choice}: a gradient of this model is sparse, and only dense ones are clipped; choose clip=none, or "
             "a model with dense gradients (model.sparse_gradients=false, nn.Embedding with sparse=False)"
         )

@@ -1,12 +1,6 @@
 """What a strategy or sync mode refuses."""
 
 
-class LayoutError(ValueError):
-    """The model, the workers and the strategy do not go together; the message says what would."""
-
-    exit_code = 2
-
-
 class MissingToolError(RuntimeError):
     """This machine lacks what a strategy needs; the message says how to get it."""
 

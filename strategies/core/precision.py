@@ -17,7 +17,7 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from .errors import LayoutError
+from ...conf.errors import ConfigError
 from .foreseen import Foreseen
 from .loss import Loss, is_mean_cross_entropy
 from .loss_scale import LossScale, scaled_backward
@@ -36,11 +36,11 @@ class Precision:
         return None
 
     def check(self, parts: Sequence[nn.Module]) -> None:
-        """Raises `LayoutError` for weights that autocast would leave as they are."""
+        """Raises `ConfigError` for weights that autocast would leave as they are."""
         others = {each.dtype for part in parts for each in part.parameters() if each.is_floating_point()}
         if self.dtype is not None and others - {torch.float32}:
             names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in others - {torch.float32}))
-            raise LayoutError(
+            raise ConfigError(
                 f"precision={self.name}: rounds what is float32 on its way through a pass, and weights of this model "
                 f"are {names}; choose precision=fp32"
             )

@@ -12,7 +12,7 @@ from typing import Annotated, Literal
 
 from annotated_types import Gt, Lt
 
-from .errors import LayoutError
+from ...conf.errors import ConfigError
 
 Above0 = Annotated[float, Gt(0)]
 Share = Annotated[float, Gt(0), Lt(1)]
@@ -49,9 +49,9 @@ class Privacy:
 
 
 def noise_of(noise: float | None, epsilon: float | None) -> float:
-    """sigma, as it is given; 1 where it is not, until it is found by `epsilon`. Raises `LayoutError`."""
+    """sigma, as it is given; 1 where it is not, until it is found by `epsilon`. Raises `ConfigError`."""
     if noise is not None and epsilon is not None:
-        raise LayoutError(
+        raise ConfigError(
             f"privacy.noise={noise:g}: privacy.epsilon={epsilon:g} finds the noise that spends no more; give one of "
             "the two, and leave the other null"
         )
@@ -59,9 +59,9 @@ def noise_of(noise: float | None, epsilon: float | None) -> float:
 
 
 def check_clipped(privacy: Privacy) -> None:
-    """Raises `LayoutError`."""
+    """Raises `ConfigError`."""
     if privacy.clip is None and (privacy.noise > 0 or privacy.epsilon is not None):
-        raise LayoutError(
+        raise ConfigError(
             "privacy.clip=null: noise hides what one can change, which is without bounds where nothing is clipped; "
             "choose privacy.clip=1, or privacy.noise=0 for plain training"
         )

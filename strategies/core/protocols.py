@@ -13,7 +13,7 @@ class ChecksModel(Protocol):
     """A mode with knobs that need something of the model."""
 
     def check_model(self, parts: Sequence[Sequence[Tensor]]) -> None:
-        """Raises `LayoutError` where nothing in the model makes use of a knob.
+        """Raises `ConfigError` where nothing in the model makes use of a knob.
 
         `parts`: what is trained of each part of a replica.
         """

@@ -13,7 +13,7 @@ from typing import Annotated, Literal
 from annotated_types import Ge, Gt, Le
 from torch.optim import Optimizer
 
-from .errors import LayoutError
+from ...conf.errors import ConfigError
 
 Unit = Literal["steps", "epochs"]
 Scale = Literal["none", "linear", "sqrt"]
@@ -36,7 +36,7 @@ class Schedule(ABC):
         """>= 0: what the optimizer's rate is multiplied by in this step, 0 <= step < horizon.steps."""
 
     def check(self, horizon: Horizon) -> None:
-        """Raises `LayoutError` where the run is too short for it."""
+        """Raises `ConfigError` where the run is too short for it."""
 
     def corners(self, horizon: Horizon) -> list[int]:
         """Steps at which a reader wants to know the rate, beside the first and the last."""
@@ -62,14 +62,14 @@ class Scaled(Schedule):
     base_batch: Annotated[int, Gt(0)] | None = None  # in samples
 
     def __post_init__(self) -> None:
-        """Raises `LayoutError`."""
+        """Raises `ConfigError`."""
         if self.scale != "none" and self.base_batch is None:
-            raise LayoutError(
+            raise ConfigError(
                 f"schedule.scale={self.scale}: multiplies the rate by the batch over that which the rate was found "
                 "for; choose schedule.base_batch=256 (that batch), or schedule.scale=none"
             )
         if self.scale == "none" and self.base_batch is not None:
-            raise LayoutError(
+            raise ConfigError(
                 f"schedule.base_batch={self.base_batch}: nothing is scaled by it; choose schedule.scale=linear or "
                 "sqrt, or schedule.base_batch=null"
             )
@@ -106,15 +106,15 @@ class WarmedUp(Scaled):
         super().__post_init__()
         self.check_whole("warmup", self.warmup)
         if self.warmup == 0 and self.warmup_from != 0:
-            raise LayoutError(
+            raise ConfigError(
                 f"schedule.warmup_from={self.warmup_from:g}: there is no warm-up that begins with it; choose "
                 "schedule.warmup=100 (steps) too, or schedule.warmup_from=0"
             )
 
     def check_whole(self, knob: str, length: float) -> None:
-        """Raises `LayoutError`."""
+        """Raises `ConfigError`."""
         if self.unit == "steps" and length != round(length):
-            raise LayoutError(
+            raise ConfigError(
                 f"schedule.{knob}={length:g}: must be a whole number of steps; with schedule.unit=epochs it may be a "
                 "part of an epoch"
             )
@@ -126,7 +126,7 @@ class WarmedUp(Scaled):
     def check(self, horizon: Horizon) -> None:
         if (steps := self.in_steps(self.warmup, horizon)) > horizon.steps:
             longer = f" {self.unit}, {steps:,} steps," if self.unit == "epochs" else " steps"
-            raise LayoutError(
+            raise ConfigError(
                 f"schedule.warmup={self.warmup:g}: a warm-up of {self.warmup:g}{longer} is longer than the run, which "
                 f"has {horizon.steps:,}; choose a shorter one, or more steps"
             )

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...comm import Comm
-from .errors import LayoutError
+from ...conf.errors import ConfigError
 
 State = dict[str, Any]  # a tree of dicts and lists with tensors, numbers and strings in it
 _TENSOR = "__tensor__"
@@ -76,14 +76,14 @@ def recv_state(src: int, comm: Comm) -> State:
 def state_of(module: nn.Module) -> dict[str, Tensor]:
     """Parameters and persistent buffers. A parameter that two layers share (tied weights) has its first name only.
 
-    Raises `LayoutError` for extra state that is no tensor.
+    Raises `ConfigError` for extra state that is no tensor.
     """
     parameters = {name: parameter.detach() for name, parameter in module.named_parameters()}
     again = {name for name, _ in module.named_parameters(remove_duplicate=False)} - parameters.keys()
     state = module.state_dict()
     for name, value in state.items():
         if not isinstance(value, Tensor):
-            raise LayoutError(
+            raise ConfigError(
                 f"model: its state has {name} of type {type(value).__name__}, and files of weights hold tensors. Keep "
                 "it in a buffer"
             )

@@ -86,12 +86,12 @@ class Strategy(ABC):
 
     def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         """The knobs that it chooses by the model and a replica's batch, which are on the meta device: once, before
-        `split`, so that all workers have the same. Raises `LayoutError`.
+        `split`, so that all workers have the same. Raises `ConfigError`.
         """
         return {}
 
     def split(self, model: nn.Module) -> list[nn.Module]:
-        """The parts of `model`, in order; it works on the meta device too. Raises `LayoutError`."""
+        """The parts of `model`, in order; it works on the meta device too. Raises `ConfigError`."""
         return [model]
 
     def of_each_sample(self, part: int) -> str:
@@ -105,7 +105,7 @@ class Strategy(ABC):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Refuse an optimizer that cannot step on these parts; its parameters may be on the meta device.
 
-        Raises `LayoutError`.
+        Raises `ConfigError`.
         """
 
     def make_ready(self, say: Callable[[str], None]) -> None:
@@ -147,7 +147,7 @@ class Strategy(ABC):
     def read_files(cls, knobs: dict[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
         """The knobs with what a file holds in place of its name: a run shall depend on nothing beside its directory.
 
-        `allowed`: the user's own modules whose code may run. Raises `LayoutError`.
+        `allowed`: the user's own modules whose code may run. Raises `ConfigError`.
         """
         return knobs
 
@@ -161,7 +161,7 @@ class Strategy(ABC):
         """The passes of a replica's batch, part by part: a plan takes those of one before it asks for the next.
 
         All is on the meta device, and nobody is there to talk to. `device`: that it will be trained on. What a strategy
-        must know of a batch before `memory` is asked, it sees here. Raises `LayoutError`.
+        must know of a batch before `memory` is asked, it sees here. Raises `ConfigError`.
         """
         for part in parts:
             yield [Pass(lambda part=part: loss(call(part, inputs), targets))]

@@ -109,7 +109,7 @@ class Sync(ABC):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Refuse an optimizer that this mode cannot step with; its parameters may be on the meta device.
 
-        Raises `LayoutError`.
+        Raises `ConfigError`.
         """
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
@@ -142,7 +142,7 @@ class Sync(ABC):
     def clip_gradients(self) -> None:
         """g <- clip(g), of what the parameters have: before a step with it, or a push of it.
 
-        Called once a step, on all workers of a replica. Raises `LayoutError`, or `NotFiniteError`.
+        Called once a step, on all workers of a replica. Raises `ConfigError`, or `NotFiniteError`.
         """
         if self.setting.before_step is not None:
             self.setting.before_step()

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 from torch import nn
 
+from ...conf.errors import ConfigError
 from ...exchange.collectives import Collective
-from ..core.errors import LayoutError
 from .group import Group
 from .layers import (
     AfterGathering,
@@ -50,17 +50,17 @@ def cut(
     model: nn.Module, image: Sequence[int], degree: int, collective: Collective, of_all_replicas: bool = False
 ) -> Cut:
     """`image`: [channels, height, width] of a sample. The parts share the model's tensors. `of_all_replicas`: batch
-    norm is over the batches of all. Raises `LayoutError`.
+    norm is over the batches of all. Raises `ConfigError`.
     """
     if degree > image[1]:
-        raise LayoutError(
+        raise ConfigError(
             f"strategy.degree={degree}: an image of these data has {image[1]} rows; choose strategy.degree <= "
             f"{image[1]}"
         )
     layers = {name: layer for name, layer in model.named_modules() if is_known(layer)}
     seen = look(model, image, {name: not isinstance(layer, GATHERING) for name, layer in layers.items()})
     if all(isinstance(layers[name], (*GATHERING, *AS_IT_IS)) for name in seen.met):
-        raise LayoutError(
+        raise ConfigError(
             f"strategy=domain: no layer of {type(model).__name__} works on slabs of an image, as a convolution does; "
             "choose model=cnn, resnet, alexnet or unet, or strategy=data_parallel"
         )
@@ -73,7 +73,7 @@ def cut(
         try:
             moved[name] = halos(rule, *(deals[rows] for rows in seen.met[name]))
         except TooThinError as error:
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.degree={degree}: at the layer {name} {error}; {_nearest(image[1], degree, rules, seen.met)}"
             ) from None
     norms = batch_norms(model) if of_all_replicas else {}
@@ -98,7 +98,7 @@ def is_known(layer: nn.Module) -> bool:
 
 
 def rule_of(name: str, layer: nn.Module, rows_in: int, rows_out: int) -> Rule | None:
-    """What it reads; None where that is its own rows alone, or all. Raises `LayoutError` for what is not known."""
+    """What it reads; None where that is its own rows alone, or all. Raises `ConfigError` for what is not known."""
     said = {
         "padding_mode": "zeros",
         "ceil_mode": False,
@@ -127,8 +127,8 @@ def rule_of(name: str, layer: nn.Module, rows_in: int, rows_out: int) -> Rule | 
     return None
 
 
-def _refused(name: str, layer: nn.Module, what: str, right: str) -> LayoutError:
-    return LayoutError(f"strategy=domain: {name} ({type(layer).__name__}) has {what}; choose {right}, or {INSTEAD}")
+def _refused(name: str, layer: nn.Module, what: str, right: str) -> ConfigError:
+    return ConfigError(f"strategy=domain: {name} ({type(layer).__name__}) has {what}; choose {right}, or {INSTEAD}")
 
 
 def _deals(height: int, degree: int, rules: dict[str, Rule | None], met: dict[str, tuple[int, int]]) -> dict[int, Deal]:

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .group import ROWS
 
 ELEMENTWISE = {
@@ -46,7 +46,7 @@ class Look:
 def look(model: nn.Module, image: Sequence[int], known: dict[str, bool]) -> Look:
     """`known`: the layers that something is known of, by name, and whether what they give is slabs, too.
 
-    Raises `LayoutError`.
+    Raises `ConfigError`.
     """
     tensors = {id(each): each.detach().to("meta") for each in model.buffers()}
     for each in model.parameters():
@@ -101,11 +101,11 @@ class _Watch(TorchFunctionMode):
                 return
             rows = inputs[0].shape[ROWS], output.shape[ROWS] if self.known[name] else 1
             if self.rows_of(inputs[0]) != ROWS or inputs[0].dim() != 4:
-                raise LayoutError(
+                raise ConfigError(
                     f"strategy=domain: {name} takes {list(inputs[0].shape)}, which is no image; {INSTEAD}"
                 )
             if self.found.met.setdefault(name, rows) != rows:
-                raise LayoutError(
+                raise ConfigError(
                     f"strategy=domain: {name} ({type(layer).__name__}) is used at {self.found.met[name][0]} rows and "
                     f"at {rows[0]}; use a layer for each, or {INSTEAD}"
                 )
@@ -130,7 +130,7 @@ class _Watch(TorchFunctionMode):
     def _rows_after(
         self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Tensor], found: set[int | None]
     ) -> int:
-        """The dimension of rows in what an element-wise function gives. Raises `LayoutError` for another one."""
+        """The dimension of rows in what an element-wise function gives. Raises `ConfigError` for another one."""
         rows, *others = (each for each in found if each is not None)
         if others:
             raise self._refused(func, "of slabs whose rows are in different dimensions")
@@ -150,9 +150,9 @@ class _Watch(TorchFunctionMode):
                 raise self._refused(func, f"of a slab and of another tensor, {list(each.shape)}")
         return rows
 
-    def _refused(self, func: Any, why: str) -> LayoutError:
+    def _refused(self, func: Any, why: str) -> ConfigError:
         name = getattr(func, "__name__", str(func))
-        return LayoutError(
+        return ConfigError(
             f"strategy=domain: {self._within[-1]} calls {name} {why}, and on slabs that would be another function; "
             f"make it a layer that is known (docs/domain.md), or {INSTEAD}"
         )

@@ -14,9 +14,9 @@ from torch.overrides import TorchFunctionMode
 
 from ...batches import Samples, call
 from ...comm import Comm
+from ...conf.errors import ConfigError
 from ...exchange.collectives import Collective
 from ..core.cost import World
-from ..core.errors import LayoutError
 from .group import Group
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
@@ -78,10 +78,10 @@ class Across:
 
 
 def check_process_group(parts: Sequence[nn.Module]) -> None:
-    """Refuses torch's SyncBatchNorm, which exchanges nothing without torch's process group. Raises `LayoutError`."""
+    """Refuses torch's SyncBatchNorm, which exchanges nothing without torch's process group. Raises `ConfigError`."""
     for name, layer in (each for part in parts for each in part.named_modules()):
         if isinstance(layer, nn.SyncBatchNorm):
-            raise LayoutError(
+            raise ConfigError(
                 f"model: {name or 'it'} is torch's SyncBatchNorm, and would see one replica's batch alone. Choose "
                 f"nn.BatchNorm1d, 2d or 3d; paceline train joins their batches by {ALL}"
             )
@@ -93,12 +93,12 @@ def across_of(part: nn.Module) -> Across | None:
 
 
 def batch_norms(model: nn.Module) -> dict[str, BatchNorm]:
-    """By name. Raises `LayoutError` where there is none."""
+    """By name. Raises `ConfigError` where there is none."""
     plain = nn.BatchNorm2d.forward  # that of all three; who derives from them may have another
     layers = model.named_modules()
     found = {name: each for name, each in layers if isinstance(each, BatchNorm) and type(each).forward is plain}
     if not found:
-        raise LayoutError(
+        raise ConfigError(
             f"{ALL}: {type(model).__name__} has no batch norm, so that there is nothing to join; choose "
             "strategy.batch_norm=replica"
         )
@@ -107,7 +107,7 @@ def batch_norms(model: nn.Module) -> dict[str, BatchNorm]:
 
 def check_norms(parts: Sequence[nn.Module], inputs: Sequence[Samples]) -> None:
     """Whatever else normalises over a batch would do so over a replica's alone. `inputs`: of each part, on the meta
-    device. Raises `LayoutError`.
+    device. Raises `ConfigError`.
     """
     for part, x in zip(parts, inputs, strict=True):
         with _NoOther(), torch.no_grad():
@@ -119,7 +119,7 @@ class _NoOther(TorchFunctionMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         if func in (F.batch_norm, torch.batch_norm, torch.native_batch_norm):
-            raise LayoutError(
+            raise ConfigError(
                 f"{ALL}: something other than a layer nn.BatchNorm1d, 2d or 3d calls {func.__name__}, which would "
                 "normalise over one replica's batch; make it such a layer, or choose strategy.batch_norm=replica"
             )

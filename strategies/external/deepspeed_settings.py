@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 
 MOST_BYTES = 2**20  # of a configuration
 _ELSEWHERE = {
@@ -49,28 +49,28 @@ _KNOBS: dict[str, tuple[str, Any]] = {  # where it stands in DeepSpeed's file ->
 
 
 def read(path: str) -> dict[str, Any]:
-    """A user's file. Raises `LayoutError`."""
+    """A user's file. Raises `ConfigError`."""
     if not path:
-        raise LayoutError("strategy.config=: name a DeepSpeed JSON file, or leave it out (null)")
+        raise ConfigError("strategy.config=: name a DeepSpeed JSON file, or leave it out (null)")
     file = Path(path)
     try:
         if file.exists() and not (file.is_file() and file.stat().st_size <= MOST_BYTES):
-            raise LayoutError(f"strategy.config={path}: must be a regular file of at most {MOST_BYTES:,} bytes")
+            raise ConfigError(f"strategy.config={path}: must be a regular file of at most {MOST_BYTES:,} bytes")
         theirs = json.loads(file.read_text())
     except (OSError, ValueError) as error:
-        raise LayoutError(f"strategy.config={path}: cannot be read as JSON: {error}") from None
+        raise ConfigError(f"strategy.config={path}: cannot be read as JSON: {error}") from None
     except RecursionError:
-        raise LayoutError(f"strategy.config={path}: cannot be read as JSON: it is nested too deeply") from None
+        raise ConfigError(f"strategy.config={path}: cannot be read as JSON: it is nested too deeply") from None
     if not isinstance(theirs, dict):
-        raise LayoutError(f"strategy.config={path}: must be a JSON object, is a {type(theirs).__name__}")
+        raise ConfigError(f"strategy.config={path}: must be a JSON object, is a {type(theirs).__name__}")
     return theirs
 
 
 def merged(own: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    """Our settings and a user's. Raises `LayoutError` where they contradict each other."""
+    """Our settings and a user's. Raises `ConfigError` where they contradict each other."""
     for key, instead in _ELSEWHERE.items():
         if theirs.get(key, "auto") != "auto":
-            raise LayoutError(f"strategy.config: {key}={json.dumps(theirs[key])}: {instead}; leave it out there")
+            raise ConfigError(f"strategy.config: {key}={json.dumps(theirs[key])}: {instead}; leave it out there")
     return _joined(own, theirs, "")
 
 
@@ -114,17 +114,17 @@ def _joined(own: dict[str, Any], theirs: dict[str, Any], at: str) -> dict[str, A
         if value == "auto":
             continue
         if isinstance(own.get(key), dict) and not isinstance(value, dict):
-            raise LayoutError(f"strategy.config: {where}={json.dumps(value)}: must be a JSON object")
+            raise ConfigError(f"strategy.config: {where}={json.dumps(value)}: must be a JSON object")
         if where in _NOT_HERE and not _is_off(value):
-            raise LayoutError(f"strategy.config: {where}={json.dumps(value)}: {_NOT_HERE[where]}; leave it out there")
+            raise ConfigError(f"strategy.config: {where}={json.dumps(value)}: {_NOT_HERE[where]}; leave it out there")
         if key in _COUNTS and not _is_count(value):
-            raise LayoutError(f"strategy.config: {where}={json.dumps(value)}: must be a number of entries")
+            raise ConfigError(f"strategy.config: {where}={json.dumps(value)}: must be a number of entries")
         if isinstance(value, dict) and isinstance(own.get(key, {}), dict):
             joined[key] = _joined(own.get(key, {}), value, f"{where}.")
         elif where in _KNOBS and own.get(key, _KNOBS[where][1]) not in (value, ANY):
             knob, otherwise = _KNOBS[where]
             ours = json.dumps(own.get(key, otherwise))
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.config: {where} is {json.dumps(value)} there and {ours} by {knob}; "
                 "make them agree, or leave it out there"
             )

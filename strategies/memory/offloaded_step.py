@@ -24,8 +24,8 @@ from torch.func import functional_call
 
 from ...compat.modules import with_tensors
 from ...compat.storages import storage_key, version_of
+from ...conf.errors import ConfigError
 from ..core.cost import payload
-from ..core.errors import LayoutError
 from .pool import Copier, Copy, Pool
 
 
@@ -134,7 +134,7 @@ class OffloadedStep:
         with self.saving(i):
             y = functional_call(layer, given, (x,))
         if not isinstance(y, Tensor):
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy=offload hands one tensor from layer to layer, and layer {i} ({type(layer).__name__}) puts "
                 f"out a {type(y).__name__}; strategy=data_parallel takes any module"
             )
@@ -163,7 +163,7 @@ class OffloadedStep:
             if tensor.device.type != self._device.type:
                 return tensor  # fused attention on CUDA keeps the state of its random numbers on the host
             if tensor.layout is not torch.strided:
-                raise LayoutError(f"strategy=offload cannot swap a {tensor.layout} tensor that layer {i} saves")
+                raise ConfigError(f"strategy=offload cannot swap a {tensor.layout} tensor that layer {i} saves")
             tensor = tensor.resolve_conj().resolve_neg()
             place = tensor.storage_offset(), tensor.size(), tensor.stride()
             weight = self._weight_of.get(storage_key(tensor))
@@ -230,7 +230,7 @@ class OffloadedStep:
         self.restore()
         for gradient in weights:
             if gradient is not None and gradient.layout is not torch.strided:
-                raise LayoutError(
+                raise ConfigError(
                     f"strategy=offload sends dense gradients, and a {gradient.layout} one comes out of layer {i}; "
                     "strategy=data_parallel takes both"
                 )

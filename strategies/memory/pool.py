@@ -13,7 +13,7 @@ from weakref import finalize
 import torch
 from torch import Tensor
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 
 
 class Pool:
@@ -27,9 +27,9 @@ class Pool:
         self._used: Counter[str] = Counter()
 
     def take(self, kind: str, size: int) -> None:
-        """Raises `LayoutError` where it would exceed the cap: more came than the rehearsal had."""
+        """Raises `ConfigError` where it would exceed the cap: more came than the rehearsal had."""
         if not self.fits(self.total + size):
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.pool_mb={megabytes(self.cap)}: {self.total:,} bytes are in the pool and {size:,} of {kind} "
                 "come, more than was foreseen; choose a larger strategy.pool_mb"
             )

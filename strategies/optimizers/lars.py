@@ -58,7 +58,7 @@ class LARS(Optimizer):
         super().__init__(params, defaults)
 
     def step(self, closure: Any = None) -> Any:
-        """Raises `LayoutError` where a gradient is sparse."""
+        """Raises `ConfigError` where a gradient is sparse."""
         return stepped(self, "lars", self._step, closure)
 
     def _step(self, group: dict[str, Any], w: list[Tensor], g: list[Tensor], adapts: bool) -> None:

@@ -34,7 +34,7 @@ from annotated_types import Gt
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 
 
 class Pegasos(Optimizer):
@@ -49,7 +49,7 @@ class Pegasos(Optimizer):
     ) -> None:
         """`weight_decay`: lambda. `project`: onto the ball of radius 1 / sqrt(lambda), in which the minimum is.
 
-        Raises `LayoutError` for other parameters.
+        Raises `ConfigError` for other parameters.
         """
         params = list(params)
         _check_shapes([list(each.shape) for each in params])
@@ -85,13 +85,13 @@ def norms(w: list[Tensor]) -> Tensor:
 
 
 def _check_shapes(shapes: list[list[int]]) -> None:
-    """Raises `LayoutError` unless they are [K, d], and maybe [K]."""
+    """Raises `ConfigError` unless they are [K, d], and maybe [K]."""
     weights, biases = [each for each in shapes if len(each) == 2], [each for each in shapes if len(each) != 2]
     if len(weights) == 1 and biases in ([], [weights[0][:1]]):
         return
     tensors = "one tensor" if len(shapes) == 1 else f"{len(shapes)} tensors"
     listed = ", ".join(map(str, shapes[:4])) + (", ..." if len(shapes) > 4 else "")
-    raise LayoutError(
+    raise ConfigError(
         "optimizer=pegasos: steps with the weights and biases of one linear layer, which is the whole model, and here "
         f"are {tensors} ({listed}); choose model=linear, or optimizer=sgd"
     )

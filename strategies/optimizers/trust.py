@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...compat import foreach
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 
 CACHED = 2**20  # bytes of parameters taken together on the CPU; about four times as many are gone through
 
@@ -27,7 +27,7 @@ StepOf = Callable[[dict[str, Any], list[Tensor], list[Tensor], bool], None]
 def stepped(optimizer: Optimizer, name: str, step_of: StepOf, closure: Callable[[], Any] | None) -> Any:
     """A step on all of its parameters; returns what `closure` does. `name`: the optimizer's choice.
 
-    Raises `LayoutError`.
+    Raises `ConfigError`.
     """
     loss = None
     if closure is not None:
@@ -42,11 +42,11 @@ def stepped(optimizer: Optimizer, name: str, step_of: StepOf, closure: Callable[
 def taken_together(group: dict[str, Any], name: str) -> Iterator[tuple[list[Tensor], list[Tensor], bool]]:
     """Parameters of one dtype and device that have a gradient, their gradients, and whether they get a trust ratio.
 
-    `name`: the optimizer's choice. Raises `LayoutError` where a gradient is sparse: its norm is not that of a whole
+    `name`: the optimizer's choice. Raises `ConfigError` where a gradient is sparse: its norm is not that of a whole
     tensor's gradient.
     """
     if any(param.grad is not None and param.grad.layout is not torch.strided for param in group["params"]):
-        raise LayoutError(
+        raise ConfigError(
             f"optimizer={name}: a gradient of this model is sparse, and the trust ratio is of whole tensors; choose "
             "optimizer=sgd, or model.sparse_gradients=false"
         )

@@ -16,7 +16,7 @@ from typing import Any, cast
 
 from torch import Tensor, fx, nn
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 from ..core.state import layers_of
 
 Run = Callable[[nn.Module, Tensor], Tensor]  # (a module that has what the block uses, under the model's names; input)
@@ -36,7 +36,7 @@ class Block:
 
 
 def blocks_of(model: nn.Module) -> list[Block]:
-    """What no block uses, but the model's state has, goes with the last one. Raises `LayoutError`."""
+    """What no block uses, but the model's state has, goes with the last one. Raises `ConfigError`."""
     if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
         return [_of_module(name) for name in layers_of(model)]
     if _says_blocks(model):
@@ -87,7 +87,7 @@ def _own(model: nn.Module, returned: object) -> list[Block]:
     foreign = [type(each).__name__ for each in modules if id(each) not in names]
     if foreign or not modules:
         what = f"a {foreign[0]} that is no module of it" if foreign else "nothing"
-        raise LayoutError(
+        raise ConfigError(
             f"strategy.stages: {kind}.blocks() returns {what}; must return modules of the model, in the order in "
             "which forward calls them"
         )
@@ -106,7 +106,7 @@ def _traced(model: nn.Module) -> list[Block]:
         graph = _Tracer().trace(model)
     except Exception as error:
         line = (str(error).splitlines() or [type(error).__name__])[0]
-        raise LayoutError(
+        raise ConfigError(
             f"strategy.stages: cannot find where to cut {kind}: it is no nn.Sequential, and torch.fx cannot trace its "
             f"forward ({line}); give it a method blocks() that returns its modules in the order in which forward calls "
             "them, each of which takes what the one before gives; strategy=data_parallel takes any module"
@@ -114,7 +114,7 @@ def _traced(model: nn.Module) -> list[Block]:
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     if len(inputs) != 1 or not nodes:
-        raise LayoutError(f"strategy.stages: the forward of {kind} must take one tensor, and do something with it")
+        raise ConfigError(f"strategy.stages: the forward of {kind} must take one tensor, and do something with it")
     blocks: list[Block] = []
     entering, begin = inputs[0], 0
     alive = {inputs[0]: len(inputs[0].users)}  # values -> users to come

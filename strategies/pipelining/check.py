@@ -2,14 +2,14 @@
 
 from collections.abc import Iterator, Sequence
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .actions import Action, Schedule
 
 
 def check(schedule: Schedule, stages: int, micro_batches: int, flush: bool = True) -> None:
     """That every micro-batch goes forward and backward through every stage once, and nobody waits forever.
 
-    `flush`: the update follows the last action; else every gradient is in some update. Raises `LayoutError`, which
+    `flush`: the update follows the last action; else every gradient is in some update. Raises `ConfigError`, which
     names the worker, the action, and what it waits for.
     """
     _check_actions(schedule, stages, micro_batches, flush)
@@ -19,10 +19,10 @@ def check(schedule: Schedule, stages: int, micro_batches: int, flush: bool = Tru
         for j in range(micro_batches):
             forward, both, inputs, weights = (Action(stage, kind, j) in given for kind in ("F", "B", "I", "W"))
             if not forward:
-                raise LayoutError(f"no worker ever runs {stage}F{j}")
+                raise ConfigError(f"no worker ever runs {stage}F{j}")
             if not both and not (inputs and weights):
                 missing = f"{stage}W{j}" if inputs else f"{stage}B{j}, nor {stage}I{j} and {stage}W{j}"
-                raise LayoutError(f"no worker ever runs {missing}: the gradient would lack micro-batch {j}")
+                raise ConfigError(f"no worker ever runs {missing}: the gradient would lack micro-batch {j}")
     if not flush:
         _check_updates(schedule)
 
@@ -37,7 +37,7 @@ def _check_updates(schedule: Schedule) -> None:
             elif action.kind == "U":
                 waiting.pop(action.stage, None)
         for action in waiting.values():
-            raise LayoutError(f"worker {worker} at {action}: no update of stage {action.stage} comes after it")
+            raise ConfigError(f"worker {worker} at {action}: no update of stage {action.stage} comes after it")
 
 
 def _check_actions(schedule: Schedule, stages: int, micro_batches: int, flush: bool) -> None:
@@ -46,25 +46,25 @@ def _check_actions(schedule: Schedule, stages: int, micro_batches: int, flush: b
     seen: set[Action] = set()
     for worker, row in enumerate(schedule):
         if not row:
-            raise LayoutError(f"worker {worker} has nothing to do")
+            raise ConfigError(f"worker {worker} has nothing to do")
         for action in row:
             if action.kind not in (("F", "B", "I", "W") if flush else ("F", "B", "I", "W", "U")):
-                raise LayoutError(
+                raise ConfigError(
                     f"worker {worker} at {action}: a schedule with a flush is of F, B, I and W; messages are added, "
                     "and the update follows the last action (strategy.schedule=pipedream updates in between)"
                 )
             if action.stage >= stages or action.micro_batch >= micro_batches:
-                raise LayoutError(
+                raise ConfigError(
                     f"worker {worker} at {action}: there are {stages} stages and {micro_batches} micro-batches, "
                     "counted from 0"
                 )
             holder = holders.setdefault(action.stage, worker)
             if holder != worker:
-                raise LayoutError(f"worker {worker} at {action}: worker {holder} has stage {action.stage}")
+                raise ConfigError(f"worker {worker} at {action}: worker {holder} has stage {action.stage}")
             whole = action._replace(kind="B")
             doubled = action in seen or (action.kind in ("I", "W") and whole in seen)
             if doubled or (action.kind == "B" and {action._replace(kind="I"), action._replace(kind="W")} & seen):
-                raise LayoutError(f"worker {worker} at {action}: that was done before")
+                raise ConfigError(f"worker {worker} at {action}: that was done before")
             seen.add(action)
 
 
@@ -112,7 +112,7 @@ def add_messages(schedule: Schedule) -> Schedule:
     All workers go through their lists together. Whoever comes to a send places the receive in its receiver's list, at
     the place that the receiver has come to. So each receives in the order in which the other sends, and a receive is
     never before something that its message needs: they cannot wait for one another. (`_add_send_recv` of
-    torch.distributed.pipelining.) Raises `LayoutError` where the actions themselves do.
+    torch.distributed.pipelining.) Raises `ConfigError` where the actions themselves do.
     """
     stages = 1 + max(action.stage for row in schedule for action in row)
     holders = {action.stage: worker for worker, row in enumerate(schedule) for action in row}
@@ -136,7 +136,7 @@ def add_messages(schedule: Schedule) -> Schedule:
             at[worker] += 1
             progress = True
     if any(at[worker] < len(row) for worker, row in enumerate(schedule)):
-        raise LayoutError(_stuck(schedule, at, done, stages))
+        raise ConfigError(_stuck(schedule, at, done, stages))
     return complete
 
 

@@ -11,8 +11,8 @@ from torch.utils.checkpoint import checkpoint
 from ...batches import Samples
 from ...comm import Comm, Work
 from ...comm.timeline import Pass
+from ...conf.errors import ConfigError
 from ..core.batch import BeforeBackward
-from ..core.errors import LayoutError
 from ..core.loss import Loss
 from .actions import Action
 from .chunks import Chunks, weights_of
@@ -159,7 +159,7 @@ class Step:
         to = stage + 1 if way == "F" else stage - 1
         tensor = self._made.pop((way, (to, j)))
         if way == "F" and tensor.dtype != (foreseen := self.held.like(stage, self._micro_batches[j].inputs).dtype):
-            raise LayoutError(
+            raise ConfigError(
                 f"precision: stage {stage} puts out {tensor.dtype}, and the next one awaits {foreseen}, as passes on "
                 "the meta device have it; choose precision=fp32, or strategy=data_parallel"
             )

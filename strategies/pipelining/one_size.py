@@ -1,6 +1,6 @@
-"""Micro-batches of one size, for engines of others that take no other."""
+from ...conf.errors import ConfigError
 
-from ..core.errors import LayoutError
+"""Micro-batches of one size, for engines of others that take no other."""
 
 
 def micro_sizes(batch_size: int, micro_batches: int) -> list[int]:
@@ -10,9 +10,9 @@ def micro_sizes(batch_size: int, micro_batches: int) -> list[int]:
 
 
 def check(strategy: str, batch_size: int, micro_batches: int) -> None:
-    """Raises `LayoutError` where a batch is no multiple of `micro_batches`."""
+    """Raises `ConfigError` where a batch is no multiple of `micro_batches`."""
     if batch_size % micro_batches:
-        raise LayoutError(
+        raise ConfigError(
             f"strategy.micro_batches={micro_batches}: strategy={strategy} wants micro-batches of one "
             f"size, and batch_size={batch_size} is no multiple of it; choose "
             f"strategy.micro_batches={len(micro_sizes(batch_size, micro_batches))}, or strategy=pipeline"

@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .actions import Action, Schedule, parse
 from .check import check
 from .schedules import SCHEDULES
@@ -18,7 +18,7 @@ _OF_TORCH = re.compile(r"\d+REDUCE_GRAD")  # sums over replicas, which a sync mo
 
 
 def rows_of(named: str, workers: int, micro_batches: int, chunks: int, allowed: Sequence[str]) -> list[str]:
-    """What is called by this name, as the lines of a CSV. Raises `LayoutError`.
+    """What is called by this name, as the lines of a CSV. Raises `ConfigError`.
 
     `allowed`: the modules whose code may run.
     """
@@ -28,14 +28,14 @@ def rows_of(named: str, workers: int, micro_batches: int, chunks: int, allowed: 
         return _called(named, workers, micro_batches, chunks, allowed)
     nearest = difflib.get_close_matches(named, [*SCHEDULES, *READS], n=1)
     hint = f"did you mean {nearest[0]}? " if nearest else ""
-    raise LayoutError(
+    raise ConfigError(
         f"strategy.schedule={named}: {hint}must be {', '.join([*SCHEDULES, *READS])}, a file whose name ends in .csv, "
         "or module.function of your own with --allow-module module"
     )
 
 
 def parsed(rows: Sequence[str]) -> Schedule:
-    """Of the lines of a CSV, one for each worker. Raises `LayoutError`."""
+    """Of the lines of a CSV, one for each worker. Raises `ConfigError`."""
     schedule: list[list[Action]] = []
     for worker, cells in enumerate(csv.reader(rows)):
         row: list[Action] = []
@@ -45,7 +45,7 @@ def parsed(rows: Sequence[str]) -> Schedule:
             try:
                 row.append(parse(cell))
             except ValueError as error:
-                raise LayoutError(f"strategy.schedule: worker {worker}: {error}") from None
+                raise ConfigError(f"strategy.schedule: worker {worker}: {error}") from None
         schedule.append(row)
     return schedule
 
@@ -54,10 +54,10 @@ def _read(path: str) -> list[str]:
     file = Path(path)
     try:
         if file.exists() and not (file.is_file() and file.stat().st_size <= MOST_BYTES):
-            raise LayoutError(f"strategy.schedule={path}: must be a regular file of at most {MOST_BYTES:,} bytes")
+            raise ConfigError(f"strategy.schedule={path}: must be a regular file of at most {MOST_BYTES:,} bytes")
         rows = file.read_text().splitlines()
     except (OSError, ValueError) as error:
-        raise LayoutError(f"strategy.schedule={path}: cannot be read: {error}") from None
+        raise ConfigError(f"strategy.schedule={path}: cannot be read: {error}") from None
     while rows and not rows[-1].strip():
         rows.pop()
     return rows
@@ -66,7 +66,7 @@ def _read(path: str) -> list[str]:
 def _called(named: str, workers: int, micro_batches: int, chunks: int, allowed: Sequence[str]) -> list[str]:
     module, _, function = named.rpartition(".")
     if not any(f"{module}.".startswith(f"{each}.") for each in allowed):
-        raise LayoutError(
+        raise ConfigError(
             f"strategy.schedule={named}: {module} is a module of your own, whose code runs only if you allow it: "
             f"--allow-module {module.split('.')[0]}"
         )
@@ -74,28 +74,28 @@ def _called(named: str, workers: int, micro_batches: int, chunks: int, allowed: 
         made = getattr(importlib.import_module(module), function)(workers, micro_batches, chunks)
         return [",".join(map(str, row)) for row in made]
     except Exception as error:  # whatever a user's code raises
-        raise LayoutError(
+        raise ConfigError(
             f"strategy.schedule={named}: {function}({workers}, {micro_batches}, {chunks}) must return a list of "
             f"actions for each worker: {type(error).__name__}: {error}"
         ) from error
 
 
 def checked(schedule: Schedule, workers: int, micro_batches: int) -> Schedule:
-    """A user's own. Raises `LayoutError`."""
+    """A user's own. Raises `ConfigError`."""
     if len(schedule) != workers:
-        raise LayoutError(
+        raise ConfigError(
             f"strategy.stages={workers}: strategy.schedule has {len(schedule)} lines, one for each worker; "
             + (f"choose strategy.stages={len(schedule)}" if len(schedule) > 1 else f"it needs {workers} of them")
         )
     given = [action for row in schedule for action in row]
     most = 1 + max((action.micro_batch for action in given), default=-1)
     if most != micro_batches:
-        raise LayoutError(
+        raise ConfigError(
             f"strategy.micro_batches={micro_batches}: strategy.schedule has {most}; choose "
             f"strategy.micro_batches={most}"
         )
     try:
         check(schedule, 1 + max(action.stage for action in given), micro_batches)
-    except LayoutError as error:
-        raise LayoutError(f"strategy.schedule: {error}") from None
+    except ConfigError as error:
+        raise ConfigError(f"strategy.schedule: {error}") from None
     return schedule

@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from itertools import zip_longest
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .actions import Action, Kind, Schedule
 
 
@@ -57,12 +57,12 @@ def one_forward_one_backward(workers: int, micro_batches: int, chunks: int = 1) 
 
 
 def interleaved(workers: int, micro_batches: int, chunks: int = 2) -> Schedule:
-    """Micro-batches go through a worker's chunks in rounds. Raises `LayoutError` where rounds are not of one size."""
+    """Micro-batches go through a worker's chunks in rounds. Raises `ConfigError` where rounds are not of one size."""
     rounds = max(1, micro_batches // workers)
     each, rest = divmod(micro_batches, rounds)
     if rest:
         below, above = workers * rounds, workers * (rounds + 1)
-        raise LayoutError(
+        raise ConfigError(
             f"strategy.micro_batches={micro_batches}: strategy.schedule=interleaved takes them in {rounds} rounds of "
             f"one size among {workers} workers; the nearest that fit are {below} and {above}"
         )
@@ -97,7 +97,7 @@ def zb_h1(workers: int, micro_batches: int, chunks: int = 1) -> Schedule:
 
 def zb_v(workers: int, micro_batches: int, chunks: int = 2) -> Schedule:
     if chunks != 2:
-        raise LayoutError(
+        raise ConfigError(
             f"strategy.chunks={chunks}: strategy.schedule=zb_v gives each worker two chunks of the model, one on the "
             "way down and one on the way up; choose strategy.chunks=2"
         )
@@ -160,7 +160,7 @@ def _in_turn(forward: Sequence[Action], backward: Sequence[Action], first: int) 
 
 def _one_chunk(name: str, workers: int, chunks: int) -> range:
     if chunks != 1:
-        raise LayoutError(
+        raise ConfigError(
             f"strategy.chunks={chunks}: strategy.schedule={name} gives each worker one chunk of the model; choose "
             "strategy.chunks=1, or strategy.schedule=interleaved"
         )

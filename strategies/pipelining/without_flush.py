@@ -27,7 +27,7 @@ from collections.abc import Mapping
 from math import lcm
 from typing import Literal, NamedTuple
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .actions import Action, Schedule
 
 Reads = Literal["newest", "entry", "before"]  # pipedream's, that with vertical sync, and pipedream_2bw's
@@ -139,16 +139,16 @@ def stream(workers: int, micro_batches: int, reads: Reads) -> tuple[Schedule, Ve
 
 
 def reads_of(schedule: str | list[str], chunks: int, vertical_sync: bool) -> Reads | None:
-    """Which version of the weights a forward pass reads, where updates come in between. Raises `LayoutError`."""
+    """Which version of the weights a forward pass reads, where updates come in between. Raises `ConfigError`."""
     if vertical_sync and schedule != "pipedream":
-        raise LayoutError(
+        raise ConfigError(
             "strategy.vertical_sync=true: is for strategy.schedule=pipedream, whose stages read versions of their own; "
             "choose that, or strategy.vertical_sync=false"
         )
     if not isinstance(schedule, str) or schedule not in READS:
         return None
     if chunks != 1:
-        raise LayoutError(
+        raise ConfigError(
             f"strategy.chunks={chunks}: strategy.schedule={schedule} gives each worker one chunk of the model; choose "
             "strategy.chunks=1, or strategy.schedule=interleaved"
         )

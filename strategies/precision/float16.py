@@ -18,7 +18,7 @@ from typing import Annotated
 import torch
 from annotated_types import Ge
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 from ..core.loss_scale import LossScale
 from ..core.precision import Precision
 
@@ -30,10 +30,10 @@ class Float16(Precision):
     def __init__(self, scale: Annotated[float, Ge(1)] = 65536.0, grow_every: Annotated[int, Ge(1)] = 2000) -> None:
         """`scale`: S at the start, a power of two. `grow_every`: S doubles after so many steps without an overflow.
 
-        Raises `LayoutError`.
+        Raises `ConfigError`.
         """
         if float(scale).hex().split("p")[0] != "0x1.0000000000000" or scale > 2.0**60:
-            raise LayoutError(
+            raise ConfigError(
                 f"precision.scale={scale:g}: must be a power of two, at most 2^60, by which gradients are multiplied "
                 f"and divided without rounding; choose precision.scale={2 ** min(round(scale).bit_length() - 1, 60)}"
             )

@@ -18,7 +18,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Lt
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 from ..core.schedule import Horizon, Scaled
 
 
@@ -30,7 +30,7 @@ class OneCycle(Scaled):
 
     def check(self, horizon: Horizon) -> None:
         if not 0 < self._peak(horizon) < horizon.steps - 1:
-            raise LayoutError(
+            raise ConfigError(
                 f"schedule.rise={self.rise:g}: a run of {horizon.steps:,} steps is too short to rise in this fraction "
                 f"of it; choose {math.floor(1 / self.rise) + 1:,} steps or more"
             )

@@ -13,7 +13,7 @@ from typing import Annotated
 
 from annotated_types import Gt, Le
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 from ..core.schedule import Horizon, WarmedUp
 
 
@@ -31,7 +31,7 @@ class Step(WarmedUp):
     def check(self, horizon: Horizon) -> None:
         super().check(horizon)
         if self.in_steps(self.every, horizon) < 1:
-            raise LayoutError(
+            raise ConfigError(
                 f"schedule.every={self.every:g}: is less than a step, of which an epoch has "
                 f"{horizon.steps_per_epoch:,}; choose a longer one"
             )

@@ -45,6 +45,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError
+from ...conf.errors import ConfigError
 from ...exchange.buckets import views_of
 from ...exchange.channel import Channel
 from ...exchange.clip import Clip
@@ -57,7 +58,6 @@ from ...exchange.serving import Serving, message_of
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import Cost, Memory, World, payload
-from ..core.errors import LayoutError
 from ..core.state import State, recv_state
 from ..core.sync import Measures, Sync, SyncTraits
 from ..core.trial import Trial
@@ -124,7 +124,7 @@ class BackupWorkers(Sync):
 
     def _check(self, replicas: int) -> None:
         if self.backups >= replicas:
-            raise LayoutError(
+            raise ConfigError(
                 f"sync.backups={self.backups}: leaves no gradient to step with, of {replicas} replicas; "
                 f"choose sync.backups <= {replicas - 1}, or more hardware.workers"
             )

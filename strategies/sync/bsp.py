@@ -44,6 +44,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, Work
+from ...conf.errors import ConfigError
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.buckets import Bucket, allocate, grouped
@@ -64,7 +65,6 @@ from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.clip import NORM
 from ..core.cost import Cost, Memory, World, payload
-from ..core.errors import LayoutError
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits
 
@@ -81,7 +81,7 @@ class NaiveBSP(Sync):
     ) -> None:
         """`collective`: None for the fabric's. `clip`: of the mean gradient; None for none. `privacy`: None for none.
 
-        Raises `LayoutError`.
+        Raises `ConfigError`.
         """
         self.collective, self.clip, self.privacy = collective or Fabric(), clip, of_samples(privacy)
 
@@ -138,7 +138,7 @@ class BSP(Sync):
         `shard`: what replicas share out instead of each holding it whole; see exchange/sharded_gradients.py.
         `compress`: None for no compression. `collective`: None for the fabric's. `aggregate`, `attack`: None for the
         mean, and for nobody. `clip`: of what all step with, the mean or what the rule makes; None for none. `privacy`:
-        of each sample; None for nobody's. Raises `LayoutError`.
+        of each sample; None for nobody's. Raises `ConfigError`.
         """
         self.capacity, self.first = int(bucket_mb * 2**20), int(first_bucket_mb * 2**20)
         self.find_unused, self.shard = find_unused, shard
@@ -161,23 +161,23 @@ class BSP(Sync):
         if self.privacy is not None and not (self.joining.plain and isinstance(self.compress, Dense)):
             streaming = self.joining.aggregate.traits.streaming
             by = "compress" if self.joining.plain else "attack" if streaming else "aggregate"
-            raise LayoutError(
+            raise ConfigError(
                 f"privacy, {by}: each replica adds its share of the noise, which hides a sample in the sum of all "
                 "gradients and in nothing else that is made of them; choose compress=none, aggregate=mean and "
                 "attack=none, or privacy=none"
             )
         if shard != "none" and not self.joining.plain:
-            raise LayoutError(
+            raise ConfigError(
                 f"sync.shard={shard}: a replica gets the sum of its own shard alone, not the others' gradients; choose "
                 "aggregate=mean and attack=none, or sync.shard=none"
             )
         if shard != "none" and not isinstance(self.compress, Dense):
-            raise LayoutError(
+            raise ConfigError(
                 f"sync.shard={shard}: a replica gets the sum of its own shard alone, which no compressor gives; "
                 "choose compress=none or sync.shard=none"
             )
         if shard != "none" and not isinstance(self.collective, Fabric):
-            raise LayoutError(
+            raise ConfigError(
                 f"sync.shard={shard}: a replica gets the sum of its own shard alone, which is no all-reduce; choose "
                 "collective=fabric or sync.shard=none"
             )
@@ -360,7 +360,7 @@ class BSP(Sync):
             buckets = self._vectors(parameters)
             if len(buckets) > 1 and not self.joining.plain:
                 dtypes = ", ".join(sorted(str(vector.dtype) for vector in buckets))
-                raise LayoutError(
+                raise ConfigError(
                     "aggregate, attack: they see a gradient as one vector of one dtype, and the model has "
                     f"{dtypes}; choose aggregate=mean and attack=none"
                 )

@@ -45,6 +45,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...conf.errors import ConfigError
 from ...exchange.buckets import views_of
 from ...exchange.collectives import Collective, Fabric
 from ...exchange.collectives.base import added
@@ -52,7 +53,6 @@ from ...exchange.flat import check_one_dtype
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import Cost, World
-from ..core.errors import LayoutError
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits
 
@@ -171,7 +171,7 @@ class Dion(Sync):
         matrices = [tuple(x.shape) for part in parts for x in part if x.dim() == 2]
         most = max(matrices, key=min, default=None)
         if most is not None and min(most) < self.rank:
-            raise LayoutError(
+            raise ConfigError(
                 f"sync.rank={self.rank}: must be at most {min(most)}, the rank that the matrix [{most[0]}, {most[1]}] "
                 "can have and no other exceeds"
             )

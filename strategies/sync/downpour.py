@@ -88,7 +88,7 @@ class Downpour(Sync):
 
         `lock`: each server has weights of its own; else all have the same. `compress`: of pushes; None for no
         compression. `aggregate`, `attack`: None for the mean, and for nobody. `clip`: of each gradient, before it
-        is accrued; None for none. Raises `LayoutError`.
+        is accrued; None for none. Raises `ConfigError`.
         """
         self.n_push, self.n_fetch, self.servers, self.lock = push, fetch, servers, lock
         self.takes_share = rate == "share"

@@ -66,7 +66,7 @@ class EASGD(Sync):
         clip: Clip | None = None,
     ) -> None:
         """`compress`, `collective`: of pulls; None for no compression, and for the fabric's. `clip`: of a replica's own
-        gradient; None for none. Raises `LayoutError`.
+        gradient; None for none. Raises `ConfigError`.
         """
         self.rho, self.period, self.nesterov, self.clip = rho, period, nesterov, clip
         self.compress, self.collective = compress or Dense(), collective or Fabric()

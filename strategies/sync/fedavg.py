@@ -138,7 +138,7 @@ class FedAvg(Sync):
         `client`: how it trains; None for its optimizer's steps. `sampling`: whether clients are drawn all alike, or by
         their samples. `dropout`: how likely a client leaves a round before its end. `privacy`: of each client; None for
         nobody's. `secure`: None where the server sees all. `clients`: N, trained in turn; None for one a worker. Raises
-        `LayoutError`.
+        `ConfigError`.
         """
         self.server, self.client = server or Plain(), client or PlainClient()
         self.joining, self.clip = Joining(aggregate, attack, of="ways"), clip

@@ -50,6 +50,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, Work
+from ...conf.errors import ConfigError
 from ...exchange.buckets import views_of
 from ...exchange.channel import Channel, check_differences, held
 from ...exchange.clip import Clip
@@ -60,7 +61,6 @@ from ...exchange.serving import Serving, message_of, recv_dated
 from ...exchange.survivors import isend_to, wait_for
 from ..core.batch import Batch
 from ..core.cost import Cost, Memory, World, payload
-from ..core.errors import LayoutError
 from ..core.state import State, recv_state
 from ..core.sync import Measures, Sync, SyncTraits
 
@@ -104,10 +104,10 @@ class FedBuff(Sync):
 
         `discount`: a; 0 weighs all changes alike. `momentum`: of a client's optimizer, all of its state. `compress`:
         of changes; None for no compression. `server`: how it steps; None for the whole mean change. `clip`: of a
-        client's own gradient; None for none. Raises `LayoutError`.
+        client's own gradient; None for none. Raises `ConfigError`.
         """
         if steps is not None and epochs != 1:
-            raise LayoutError(
+            raise ConfigError(
                 f"sync.steps={steps}: says how long a round is, and so does sync.epochs={epochs}; leave one out"
             )
         self.buffer, self.epochs, self.steps, self.discount, self.momentum = buffer, epochs, steps, discount, momentum

@@ -61,6 +61,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError
+from ...conf.errors import ConfigError
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.buckets import views_of
@@ -73,7 +74,6 @@ from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
 from ...exchange.topology import Topology, neighbours, out_degree
 from ..core.batch import Batch
 from ..core.cost import Cost, World, payload
-from ..core.errors import LayoutError
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits
 
@@ -100,7 +100,7 @@ class Gossip(Sync):
         `compress`; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody. `clip`: of a
         replica's own gradient; None for none.
 
-        Raises `LayoutError`.
+        Raises `ConfigError`.
         """
         self.topology: Topology = topology
         self.period, self.seed, self.consensus_step = period, seed, consensus_step
@@ -116,17 +116,17 @@ class Gossip(Sync):
             )
             if not isinstance(self.compress, Dense):
                 by = "attack" if self.joining.streaming else "aggregate"
-                raise LayoutError(
+                raise ConfigError(
                     f"compress, {by}: with compress a worker knows of its neighbours what their messages add up to, "
                     "and not their weights; choose compress=none, or aggregate=mean and attack=none"
                 )
         if not isinstance(self.compress, Dense) and topology not in STAYS:
-            raise LayoutError(
+            raise ConfigError(
                 f"sync.topology={topology}: neighbours change from round to round, and with compress a worker must "
                 f"know what each of them knows of it; choose sync.topology={' or '.join(STAYS)}, or compress=none"
             )
         if isinstance(self.compress, Dense) and consensus_step != 1:
-            raise LayoutError(f"sync.consensus_step={consensus_step}: without compress a round mixes fully; choose 1")
+            raise ConfigError(f"sync.consensus_step={consensus_step}: without compress a round mixes fully; choose 1")
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -288,8 +288,8 @@ class Gossip(Sync):
         rows = self._joined_rows(world.replicas)
         try:
             self.joining.aggregate.check(rows)
-        except LayoutError as error:
-            raise LayoutError(
+        except ConfigError as error:
+            raise ConfigError(
                 f"{error}; a worker joins its own row and those of {rows - 1} neighbours: sync.topology=exponential "
                 "has more of them"
             ) from None

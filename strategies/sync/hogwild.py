@@ -48,13 +48,13 @@ from torch.optim import SGD, Optimizer
 
 from ...comm import Comm
 from ...comm.errors import FabricError
+from ...conf.errors import ConfigError
 from ...exchange.buckets import views_of
 from ...exchange.clip import Clip
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.survivors import isend_to, recv_from, wait_for
 from ..core.batch import Batch
 from ..core.cost import Cost, World
-from ..core.errors import LayoutError
 from ..core.sync import Measures, Sync, SyncTraits
 from ..core.trial import Trial
 
@@ -81,18 +81,18 @@ class Hogwild(Sync):
         )  # parts wait for each other within a step
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
-        """Raises `LayoutError` where no memory can be shared."""
+        """Raises `ConfigError` where no memory can be shared."""
         super().prepare(parameters, optimizer, comm)
         self._weights = list(parameters.values())  # w
         if any(w.device.type != "cpu" for w in self._weights):
-            raise LayoutError("sync=hogwild shares the weights in the host's memory; choose hardware.device=cpu")
+            raise ConfigError("sync=hogwild shares the weights in the host's memory; choose hardware.device=cpu")
         try:
             shared = comm.shared(flatten(self._weights, "hogwild"))
             self._updates = comm.shared(torch.zeros(comm.size, dtype=torch.int64)).numpy()  # that each worker has made
             if self.lock != "none":
                 self._mutex = comm.mutex()
         except FabricError as error:
-            raise LayoutError(f"sync=hogwild: {error}; sync=asp works across hosts") from error
+            raise ConfigError(f"sync=hogwild: {error}; sync=asp works across hosts") from error
         for w, view in zip(self._weights, views_of(shared, self._weights), strict=True):
             w.data = view
         self._held = ExitStack()  # holds the lock in a step, where there is one
@@ -137,9 +137,9 @@ class Hogwild(Sync):
             self.optimizer.step()
 
     def _check_sparse(self, group: dict[str, Any]) -> None:
-        """Raises `LayoutError` unless the optimizer's step is that of plain SGD, on the support alone."""
+        """Raises `ConfigError` unless the optimizer's step is that of plain SGD, on the support alone."""
         if not isinstance(self.optimizer, SGD) or group["momentum"] or group["weight_decay"] or group["maximize"]:
-            raise LayoutError(
+            raise ConfigError(
                 "sync=hogwild: this model's gradients are sparse, and only plain SGD writes to their support alone: "
                 "choose optimizer=sgd optimizer.momentum=0 optimizer.weight_decay=0, or model.sparse_gradients=false"
             )

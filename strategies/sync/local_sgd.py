@@ -58,6 +58,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...conf.errors import ConfigError
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.buckets import views_of
@@ -73,7 +74,6 @@ from ...exchange.outer import nesterov
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import Cost, World, payload
-from ..core.errors import LayoutError
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits
 from .bsp import BSP, SHARE
@@ -100,7 +100,7 @@ class LocalSGD(Sync):
         """`period`: H. `average_state`: keys of what the optimizer keeps for a parameter. `outer_lr`, `outer_momentum`:
         nu and mu. `compress`: None for no compression. `collective`: None for the fabric's. `aggregate`, `attack`:
         None for the mean, and for nobody. `clip`: of a replica's own gradient, before the switch of the mean; None for
-        none. Raises `LayoutError`.
+        none. Raises `ConfigError`.
         """
         self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
         self.traits = replace(self.traits, entrywise=self.compress.traits.entrywise)
@@ -115,23 +115,23 @@ class LocalSGD(Sync):
                 self.traits, unaveraged="joins the changes of replicas, of which some lie or a rule makes what it will"
             )
             if average_state:
-                raise LayoutError(
+                raise ConfigError(
                     f"sync.average_state={list(average_state)}: what an optimizer keeps is averaged as it is, that of "
                     "liars too; choose sync.average_state=[], or aggregate=mean and attack=none"
                 )
             if switch_step > 0:
-                raise LayoutError(
+                raise ConfigError(
                     f"sync.switch_step={switch_step}: a rule sees gradients before the switch and changes of weights "
                     "after it, which are of different lengths; choose sync.switch_step=0, or aggregate=mean and "
                     "attack=none"
                 )
         if switch_step > 0 and not isinstance(self.compress, Dense):
-            raise LayoutError(
+            raise ConfigError(
                 f"sync.switch_step={switch_step}: gradients before the switch and differences after it would share "
                 "what was left out; choose compress=none or sync.switch_step=0"
             )
         if outer_lr is None and outer_momentum > 0:
-            raise LayoutError(
+            raise ConfigError(
                 f"sync.outer_momentum={outer_momentum}: there is no outer optimizer; choose sync.outer_lr=0.7 too, "
                 "or sync.outer_momentum=0"
             )
@@ -278,7 +278,7 @@ class LocalSGD(Sync):
             if isinstance(value, Tensor) and value.shape == parameter.shape
         }
         if name not in known and self._own > 0:
-            raise LayoutError(
+            raise ConfigError(
                 f"sync.average_state: {type(self.optimizer).__name__} keeps no {name} for a parameter; "
                 f"it keeps {', '.join(sorted(known)) or 'nothing'}"
             )

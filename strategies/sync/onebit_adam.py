@@ -36,6 +36,7 @@ from torch import Tensor, nn
 from torch.optim import Adam, Optimizer
 
 from ...comm import Comm
+from ...conf.errors import ConfigError
 from ...exchange.buckets import views_of
 from ...exchange.channel import Channel, held
 from ...exchange.collectives import Collective, Fabric
@@ -45,7 +46,6 @@ from ...exchange.finishing import Finished
 from ...exchange.flat import check_one_dtype
 from ..core.batch import Batch
 from ..core.cost import Cost, World, payload
-from ..core.errors import LayoutError
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits
 from ..core.trial import Trial
@@ -71,7 +71,7 @@ class OneBitAdam(Sync):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         groups = optimizer.param_groups
         if not isinstance(optimizer, Adam) or any(group["amsgrad"] or group["maximize"] for group in groups):
-            raise LayoutError(
+            raise ConfigError(
                 f"sync=onebit_adam: compresses Adam's momentum, and {type(optimizer).__name__} is another optimizer or "
                 "has amsgrad or maximize; choose optimizer=adam or optimizer=adamw, with amsgrad and maximize false"
             )

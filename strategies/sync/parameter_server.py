@@ -44,6 +44,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, MessageError
+from ...conf.errors import ConfigError
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.channel import check_differences
@@ -58,7 +59,6 @@ from ...exchange.start_alike import start_alike
 from ...exchange.stepping import Stepping
 from ..core.batch import Batch
 from ..core.cost import Cost, Memory, World, payload
-from ..core.errors import LayoutError
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits
 
@@ -80,14 +80,14 @@ class ParameterServer(Sync):
         """`compress`: of pushes; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
         `compress_answers`: those of servers, too. `clip`: of a gradient before it is pushed; None for none.
 
-        Raises `LayoutError`.
+        Raises `ConfigError`.
         """
         self.servers = servers
         self.compress, self.compress_answers = compress or Dense(), compress_answers
         if compress_answers:
             check_differences(self.compress, "answers", "sync.compress_answers=false")
             if isinstance(self.compress, Dense):
-                raise LayoutError(
+                raise ConfigError(
                     "sync.compress_answers=true: there is no compression; choose compress=bf16, or another"
                 )
         self.joining = Joining(aggregate, attack)

@@ -98,7 +98,7 @@ class SSP(Sync):
         """`staleness`: s, in steps; None for no bound. `rate`: of a push, where each is a step of its own.
 
         `compress`: of pushes; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
-        `clip`: of a gradient before it is pushed; None for none. Raises `LayoutError`.
+        `clip`: of a gradient before it is pushed; None for none. Raises `ConfigError`.
         """
         self.bound = inf if staleness is None else staleness  # s
         self.takes_share, self.servers = rate == "share", servers

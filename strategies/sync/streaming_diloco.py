@@ -45,6 +45,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, Work
+from ...conf.errors import ConfigError
 from ...exchange.buckets import views_of
 from ...exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
 from ...exchange.clip import Clip
@@ -56,7 +57,6 @@ from ...exchange.outer import nesterov
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import Cost, World, payload
-from ..core.errors import LayoutError
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits
 
@@ -108,19 +108,19 @@ class StreamingDiLoCo(Sync):
     ) -> None:
         """`period`: H. `fragments`: P. `delay`: tau. `local_share`: alpha. `outer_lr`, `outer_momentum`: nu and mu.
         `compress`: None for no compression. `collective`: None for the fabric's. `clip`: of a replica's own gradient;
-        None for none. Raises `LayoutError`.
+        None for none. Raises `ConfigError`.
         """
         self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
         self.traits = replace(self.traits, entrywise=self.compress.traits.entrywise)
         check_adds_up(self.compress, self.collective)
         check_differences(self.compress)
         if fragments > period:
-            raise LayoutError(
+            raise ConfigError(
                 f"sync.fragments={fragments}: one is sent in a step, and a round has sync.period={period} steps; "
                 f"choose {period} fragments at most, or a longer period"
             )
         if delay >= period:
-            raise LayoutError(
+            raise ConfigError(
                 f"sync.delay={delay}: a fragment must have arrived before it is sent again, sync.period={period} steps "
                 f"later; choose {period - 1} at most, or a longer period"
             )

@@ -25,7 +25,7 @@ def cut_over(
     a slice of the sequence; a model without such runs is as without. A worker keeps one part, and calls
     `group.join(part, comm)` before its first pass. A part whose head is cut is trained with `vocabulary.loss_over`.
 
-    Raises `LayoutError` for what cannot be cut.
+    Raises `ConfigError` for what cannot be cut.
     """
     kinds = kinds_of(model, group.size) if kinds is None else kinds
     runs = runs_of(model, kinds) if sequence else []

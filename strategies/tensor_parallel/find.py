@@ -19,7 +19,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from torch import Tensor, nn
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 from ..core.state import layers_of
 from ..pipelining.chunks import Chunks, chunks_of
 
@@ -45,7 +45,7 @@ def kinds_of(
     whole: Collection[str] = (),
 ) -> dict[str, Kind]:
     """What is cut, by name. `plan`: names, in which * stands for any one part; None looks for pairs, of which none has
-    a parameter of `whole`, and adds the layers of `vocabulary`. Raises `LayoutError` for what cannot be cut into
+    a parameter of `whole`, and adds the layers of `vocabulary`. Raises `ConfigError` for what cannot be cut into
     `degree` pieces.
     """
     kinds: dict[str, Kind] = {}
@@ -152,7 +152,7 @@ def planned(model: nn.Module, plan: Mapping[str, Kind]) -> dict[str, Kind]:
         fitting = [name for name in names if isinstance(model.get_submodule(name), wanted)]
         if not matched:
             near = difflib.get_close_matches(pattern, fitting, n=3, cutoff=0.3) or fitting[:5]
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.plan.{pattern}={kind}: the model has no such layer; "
                 + (f"did you mean {' or '.join(near)}?" if near else "it has none that could be cut so")
             )
@@ -162,13 +162,13 @@ def planned(model: nn.Module, plan: Mapping[str, Kind]) -> dict[str, Kind]:
             what = "an nn.Linear or an nn.Embedding" if kind == "vocabulary" else "an nn.Linear"
             within = [each for each in fitting if each.startswith(f"{name}.")]
             near = within[:3] or difflib.get_close_matches(name, fitting, n=3, cutoff=0.3) or fitting[:3]
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.plan.{pattern}={kind}: {name} is of class {kind_of.__name__}, and must be {what}; "
                 f"choose {' or '.join(near) or 'another strategy: the model has none'}"
             )
         for name in fits:
             if kinds.setdefault(name, kind) != kind:
-                raise LayoutError(f"strategy.plan: {name} is {kinds[name]} by one entry and {kind} by another")
+                raise ConfigError(f"strategy.plan: {name} is {kinds[name]} by one entry and {kind} by another")
     return kinds
 
 
@@ -212,16 +212,16 @@ def _divided(name: str, kind: Kind, model: nn.Module) -> int:
 
 
 def check(name: str, kind: Kind, model: nn.Module, degree: int, degrees: Degrees) -> None:
-    """Whether this layer can be cut into so many pieces. Raises `LayoutError`."""
+    """Whether this layer can be cut into so many pieces. Raises `ConfigError`."""
     layer = model.get_submodule(name)
     if kind == "vocabulary":
         rows = cast("Any", layer).weight.shape[0]
         if rows < degree:
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.degree={degree}: the {rows} rows of {name} cannot be cut into {degree}; at most {rows}"
             )
         if why := _why_not(layer):
-            raise LayoutError(f"strategy.plan.{name}=vocabulary: {why}; leave it out of strategy.plan")
+            raise ConfigError(f"strategy.plan.{name}=vocabulary: {why}; leave it out of strategy.plan")
         return
     width = _divided(name, kind, model)
     if width % degree == 0:
@@ -230,11 +230,11 @@ def check(name: str, kind: Kind, model: nn.Module, degree: int, degrees: Degrees
     above, _, own = name.rpartition(".")
     if own in getattr(model.get_submodule(above), "by_group", ()):
         choose = others or "more of them (model.n_kv_head), or strategy=data_parallel"
-        raise LayoutError(
+        raise ConfigError(
             f"strategy.degree={degree} does not divide the {width} keys and values a place of {above}; choose {choose}"
         )
     which = "outputs" if kind == "column" else "inputs"
-    raise LayoutError(
+    raise ConfigError(
         f"strategy.degree={degree}: {width} {which} of the layer {name} cannot be cut into {degree} equal pieces; "
         f"choose {_nearest(width, degree)} of them" + (f", or strategy.degree={others}" if others else "")
     )
@@ -251,7 +251,7 @@ def _check_tied(model: nn.Module, kinds: Mapping[str, Kind]) -> None:
                 (None, None),
                 ("vocabulary", "vocabulary"),
             ):
-                raise LayoutError(
+                raise ConfigError(
                     f"strategy.plan: {other} and {name} have one weight (tied); both must be vocabulary, or neither cut"
                 )
 

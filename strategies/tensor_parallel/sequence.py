@@ -18,7 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .find import ELEMENTWISE, Degrees, Kind, sequences
 from .group import Group
 
@@ -90,14 +90,14 @@ class Enter:
     def __call__(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
         x, *rest = inputs
         if x.dim() < 3:
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.sequence=true: activations {list(x.shape)} have no sequence to cut, which is the second of "
                 "three or more dimensions; choose strategy.sequence=false"
             )
         if (t := x.shape[1]) % (degree := self.group.size):
             near = " or ".join(str(n) for n in (t // degree * degree, (t // degree + 1) * degree) if n)
             others = " or ".join(map(str, self.degrees.nearest(degree, dividing=t)))
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.sequence=true: a sequence of {t} cannot be cut into {degree} equal slices; choose {near} "
                 "places, " + (f"{self.group.knob}={others}, " if others else "") + "or strategy.sequence=false"
             )

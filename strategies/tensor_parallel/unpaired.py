@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from ..core.errors import LayoutError
+from ...conf.errors import ConfigError
 from .layers import ColumnLinear, RowLinear
 
 _RULE = "between a layer by columns and one by rows all is computed of each piece alone"
@@ -19,7 +19,7 @@ _RULE = "between a layer by columns and one by rows all is computed of each piec
 
 @contextmanager
 def named(part: nn.Module) -> Iterator[None]:
-    """In which a pass through `part`, which was cut by a plan, is made. Raises `LayoutError`."""
+    """In which a pass through `part`, which was cut by a plan, is made. Raises `ConfigError`."""
     seen = _Seen()
     handles: list[RemovableHandle] = []
     for name, layer in part.named_modules():
@@ -58,17 +58,17 @@ class _Seen:
 
     def row(self, name: str, layer: RowLinear, inputs: tuple[Any, ...]) -> None:
         if not self.columns and isinstance(inputs[0], Tensor) and inputs[0].shape[-1] != layer.weight.shape[1]:
-            raise LayoutError(
+            raise ConfigError(
                 f"strategy.plan: {name} is by rows and takes pieces of {layer.weight.shape[1]} inputs, and is given "
                 f"all {inputs[0].shape[-1]}, as no layer by columns is before it ({_RULE}); add the linear layer "
                 f"before it as column, or leave {name} out"
             )
         self.columns.clear()
 
-    def without_row(self) -> LayoutError:
+    def without_row(self) -> ConfigError:
         last = self.columns[-1]
         after = f"{self._entered}, which comes next," if self._entered else "the linear layer that comes next"
-        return LayoutError(
+        return ConfigError(
             f"strategy.plan: {last} is by columns, so that each worker has a piece of its outputs, and no layer by "
             f"rows adds the pieces up ({_RULE}); add {after} as row, and linear layers beside {last} as column, or "
             f"leave {last} out"

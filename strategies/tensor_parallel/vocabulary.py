@@ -19,8 +19,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...conf.errors import ConfigError
 from ..core.accumulation import weigher
-from ..core.errors import LayoutError
 from ..core.loss import Loss, is_mean_cross_entropy
 from ..core.placements import Split
 from ..core.precision import like, widened
@@ -76,11 +76,11 @@ class _Summed(torch.autograd.Function):
 def is_cut(wanted: bool | None, model: nn.Module, loss: Loss, or_else: str = "") -> bool:
     """Whether the vocabulary of `model` is cut; None wants it where the loss is the mean cross-entropy.
 
-    Raises `LayoutError` where it is wanted and there is none, which may be mended by `or_else`.
+    Raises `ConfigError` where it is wanted and there is none, which may be mended by `or_else`.
     """
     found = vocabulary_of(model)
     if wanted and not found:
-        raise LayoutError(
+        raise ConfigError(
             f"strategy.vocabulary=true: {type(model).__name__} does not end in a linear layer with as many outputs "
             f"as an embedding has rows; choose strategy.vocabulary=false{or_else}"
         )
@@ -94,12 +94,12 @@ def head_of(part: nn.Module) -> VocabularyHead | None:
 def loss_over(part: nn.Module, loss: Loss) -> Loss:
     """The loss of what `part` puts out: `loss`, or where its head is cut, the same of logits in pieces.
 
-    Raises `LayoutError` where the head is cut and `loss` is no mean cross-entropy.
+    Raises `ConfigError` where the head is cut and `loss` is no mean cross-entropy.
     """
     if (head := head_of(part)) is None:
         return loss
     if not is_mean_cross_entropy(loss):
-        raise LayoutError(
+        raise ConfigError(
             "strategy.vocabulary=true: the head's outputs can be cut for the mean cross-entropy alone, "
             "task=cross_entropy; choose strategy.vocabulary=false, and leave the head out of strategy.plan"
         )

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from annotated_types import Ge, MinLen
 
+from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Described, Field
 from ..columns import Column, Columns, given_dtype
-from ..errors import TaskConfigError
 from .files import are_shown
 from .mapped import Array, arrays_of
 from .parts import (
@@ -60,7 +60,7 @@ class Arrays(Data):
         self.inputs, self.targets, self.weights = inputs, targets, weights
         self.kind: Kind | None = kind
         if range is not None and not range[0] < range[1]:
-            raise TaskConfigError(f"data.range={list(range)}: the first must be below the second")
+            raise ConfigError(f"data.range={list(range)}: the first must be below the second")
         self.range, self.floats = range, floats
         self.classes, self.limit, self.loader_workers = classes, limit, loader_workers
         self._seen: int | None = None  # different labels, once they are counted
@@ -117,7 +117,7 @@ class Arrays(Data):
         return Columns(inputs, columns[self.targets], weights, spec, f"{path}, {split} split", _length(path, arrays))
 
     def _checked(self, path: Path) -> int:
-        """Returns the length of the test file's arrays. Raises TaskConfigError for one that the training file has
+        """Returns the length of the test file's arrays. Raises ConfigError for one that the training file has
         otherwise.
         """
         arrays = self._used(path, self._names)
@@ -152,7 +152,7 @@ class Arrays(Data):
     def _used(self, path: Path, names: Sequence[str] | None) -> dict[str, Array]:
         """The inputs, targets and weights of a file. `names`: of the training file's inputs; None: this is that file.
 
-        Raises TaskConfigError.
+        Raises ConfigError.
         """
         found = arrays_of(path)
         others = [name for name in (self.targets, self.weights) if name is not None]
@@ -166,11 +166,11 @@ class Arrays(Data):
             if not array.is_numbers:
                 left = [each for each in inputs if found[each].is_numbers]
                 how = f", or left out: data.inputs=[{','.join(left)}]" if name in inputs and left else ""
-                raise TaskConfigError(
+                raise ConfigError(
                     f"{path}: {name} is an array of {array.dtype}; must be of numbers (nothing is unpickled){how}"
                 )
         if self.weights is not None and _dtype(found[self.weights]) not in (torch.bool, torch.float32, torch.float64):
-            raise TaskConfigError(
+            raise ConfigError(
                 f"data.weights={self.weights}: in {path} is of {found[self.weights].dtype}; must be floats or a mask"
             )
         return arrays
@@ -200,11 +200,11 @@ def _dtype(array: Array) -> torch.dtype:
 
 
 def _length(path: Path, arrays: dict[str, Array]) -> int:
-    """Raises TaskConfigError where they are not of one length, or empty."""
+    """Raises ConfigError where they are not of one length, or empty."""
     lengths = {name: array.shape[0] if array.shape else 0 for name, array in arrays.items()}
     if len({*lengths.values()}) > 1:
         told = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
-        raise TaskConfigError(f"{path} has arrays of several lengths ({told}); the first axis must be that of samples")
+        raise ConfigError(f"{path} has arrays of several lengths ({told}); the first axis must be that of samples")
     if 0 in lengths.values():
-        raise TaskConfigError(f"{path} has no samples: {', '.join(lengths)} are empty")
+        raise ConfigError(f"{path} has no samples: {', '.join(lengths)} are empty")
     return next(iter(lengths.values()))

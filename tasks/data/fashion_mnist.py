@@ -13,8 +13,9 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Split, at_most
-from ..errors import CorruptDataError, MissingDataError, TaskConfigError
+from ..errors import CorruptDataError, MissingDataError
 from .download import download as download_file
 from .idx import check_sum, parse_idx, read_shape, read_whole
 
@@ -41,7 +42,7 @@ class FashionMNIST(Data):
     `root`: a folder with the four idx files, .gz or not; only it is looked at, and its content may be the user's own
     (28x28, 10 classes). Without it: Debian's package, then the cache folder, both checked by SHA-256.
     `download`: fetch what is missing from `urls` into the cache folder. `limit`: take the first so many training
-    samples. Raises TaskConfigError for both `root` and `download`.
+    samples. Raises ConfigError for both `root` and `download`.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class FashionMNIST(Data):
         limit: Annotated[int, Ge(1)] | None = None,
     ) -> None:
         if root is not None and download:
-            raise TaskConfigError("data.root and data.download=true exclude each other: set one of them.")
+            raise ConfigError("data.root and data.download=true exclude each other: set one of them.")
         self.root = None if root is None else Path(root).expanduser()
         self.download = download
         self.urls = urls

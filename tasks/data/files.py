@@ -9,11 +9,12 @@ from importlib.util import find_spec
 from io import BufferedReader
 from pathlib import Path
 
-from ..errors import MissingDataError, TaskConfigError
+from ...conf.errors import ConfigError
+from ..errors import MissingDataError
 
 
 def open_data(path: Path) -> BufferedReader:
-    """Raises MissingDataError, or TaskConfigError for what is no regular file, without waiting for it."""
+    """Raises MissingDataError, or ConfigError for what is no regular file, without waiting for it."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError) as error:  # ValueError: the name has a NUL in it
@@ -62,16 +63,14 @@ def are_shown(files: Iterable[Path]) -> list[Path]:
 
 
 def check_fits(path: Path, size: int, instead: str) -> None:
-    """Raises TaskConfigError where `size` bytes, which a packed file unpacks to, are more than this host's memory."""
+    """Raises ConfigError where `size` bytes, which a packed file unpacks to, are more than this host's memory."""
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if size > memory:
-        raise TaskConfigError(
+        raise ConfigError(
             f"{path}: takes {size / 2**30:,.1f} GiB once it is unpacked, and this host has {memory / 2**30:,.1f} GiB. "
             f"Choose {instead}"
         )
 
 
-def _not_regular(path: Path) -> TaskConfigError:
-    return TaskConfigError(
-        f"{path} is a directory, a pipe, a socket or a device; data are read from regular files alone."
-    )
+def _not_regular(path: Path) -> ConfigError:
+    return ConfigError(f"{path} is a directory, a pipe, a socket or a device; data are read from regular files alone.")

@@ -13,9 +13,10 @@ import torch
 from annotated_types import Ge, MinLen
 from torch import Tensor
 
+from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Described, Field
 from ..columns import Column, Columns, given_dtype
-from ..errors import CorruptDataError, MissingDataError, SampleError, TaskConfigError
+from ..errors import CorruptDataError, MissingDataError, SampleError
 from .files import folder_of, open_data
 from .mapped import signed
 from .parts import (
@@ -89,7 +90,7 @@ class HuggingFace(Data):
         if not isinstance(found, library.DatasetDict):
             for key, name in (("train", self.train), ("test", self.test)):
                 if name != key:
-                    raise TaskConfigError(
+                    raise ConfigError(
                         f"data.{key}={name}: {self.path} is a Dataset, which has no splits. Leave data.{key} out, or "
                         "save a DatasetDict"
                     )
@@ -105,7 +106,7 @@ class HuggingFace(Data):
         names = self._names
         for data, split in ((train, "train"), (test, "test")):
             if len(data) == 0:
-                raise TaskConfigError(f"{self.path} has no samples in its {split} split")
+                raise ConfigError(f"{self.path} has no samples in its {split} split")
         first = torch.tensor([0])
         read = {name: self._column(train, name).read(first) for name in (*names, self.targets)}
         fields = {
@@ -130,7 +131,7 @@ class HuggingFace(Data):
         )
 
     def _check_alike(self, read: dict[str, Tensor]) -> None:
-        """Holds the test split's columns to those of the training split. Raises TaskConfigError.
+        """Holds the test split's columns to those of the training split. Raises ConfigError.
 
         A ClassLabel is a number, and both splits must mean the same class by it.
 
@@ -141,7 +142,7 @@ class HuggingFace(Data):
         for name, ours in read.items():
             of_train, of_test = (_classes_of(data.features[name]) for data in (train, test))
             if of_train and of_test and of_train != of_test:
-                raise TaskConfigError(
+                raise ConfigError(
                     f"data.test={self.test}: {name} numbers the classes {', '.join(of_test[:8])}, and the split "
                     f"{self.train} numbers {', '.join(of_train[:8])}. Cast both splits to one ClassLabel"
                 )
@@ -181,7 +182,7 @@ class HuggingFace(Data):
 
     def _column(self, data: Any, name: str) -> Column:
         if not _is_numbers(data.features[name]):
-            raise TaskConfigError(
+            raise ConfigError(
                 f"{self.path}: column {name} is {_in_words(data.features[name])}; must be numbers, or lists of one "
                 f"length (map them to such before save_to_disk){self._left(data, name)}"
             )
@@ -310,7 +311,7 @@ def _in_words(feature: Any) -> str:
 def _check_folder(path: Path) -> None:
     """Looks at all that datasets will read: regular files of this folder alone, with whole columns in them.
 
-    Damaged offsets of a mapped column would end the process when a row is read. Raises TaskConfigError for what is no
+    Damaged offsets of a mapped column would end the process when a row is read. Raises ConfigError for what is no
     regular file, and CorruptDataError.
     """
     arrow = import_module("pyarrow")

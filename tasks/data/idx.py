@@ -37,7 +37,7 @@ def read_shape(path: Path, dimensions: int) -> tuple[int, ...]:
 
 
 def read_whole(path: Path, dimensions: int) -> bytes:
-    """The file's header and values, and one byte more where it has more. Raises as `read_shape`, or TaskConfigError
+    """The file's header and values, and one byte more where it has more. Raises as `read_shape`, or ConfigError
     where the values do not fit into memory.
     """
     size = 4 + 4 * dimensions + prod(read_shape(path, dimensions))

@@ -17,8 +17,9 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Described
-from ..errors import MissingDataError, SampleError, TaskConfigError
+from ..errors import MissingDataError, SampleError
 from ..items import Items
 from .files import folder_of, open_data
 from .parts import asked, check_there, fifth, sizes
@@ -93,7 +94,7 @@ class Images(Data):
             return train.rows(first).first(self.limit), test.rows(second)
         held = _listed(self.test_path)
         if held.classes != found.classes:
-            raise TaskConfigError(
+            raise ConfigError(
                 f"data.test_path={self.test_path}: has the folders {held.classes}; data.path has {found.classes}"
             )
         source = _Files(held.files, held.labels, self.mode, self.size, most)
@@ -129,9 +130,9 @@ class _Listing:
 
 
 def _listed(path: Path) -> _Listing:
-    """Raises TaskConfigError or MissingDataError."""
+    """Raises ConfigError or MissingDataError."""
     if not path.is_dir():
-        raise TaskConfigError(f"{path}: must be a folder with a folder of images for each class")
+        raise ConfigError(f"{path}: must be a folder with a folder of images for each class")
     entries = _entries(path)
     folders = [entry for entry, is_folder in entries if is_folder]
     seen: dict[Path, Path] = {}
@@ -140,7 +141,7 @@ def _listed(path: Path) -> _Listing:
     empty = [folder.name for folder, files in zip(folders, found, strict=True) if not files]
     if len(folders) < 2 or empty:
         what = f"no images in {', '.join(empty)}" if empty else f"{len(folders)} folders"
-        raise TaskConfigError(f"{path} has {what}; must have a folder with images for each of two or more classes")
+        raise ConfigError(f"{path} has {what}; must have a folder with images for each of two or more classes")
     left_out = [entry for entry, is_folder in entries if not is_folder]
     left_out += [file for files in inside for file in files if not _is_image(file)]
     return _Listing(
@@ -158,11 +159,11 @@ def _is_image(file: Path) -> bool:
 def _files_in(folder: Path, seen: dict[Path, Path]) -> list[Path]:
     """Returns all files in a folder, its folders and those that it links to. `seen`: folders by their real paths.
 
-    Raises TaskConfigError for a folder that was seen: its images would be read twice, or without an end.
+    Raises ConfigError for a folder that was seen: its images would be read twice, or without an end.
     """
     real = folder.resolve()
     if real in seen:
-        raise TaskConfigError(f"{folder}: is the folder {seen[real]}, which is read already. Remove the link")
+        raise ConfigError(f"{folder}: is the folder {seen[real]}, which is read already. Remove the link")
     seen[real] = folder
     found = ([entry] if not is_folder else _files_in(entry, seen) for entry, is_folder in _entries(folder))
     return [file for files in found for file in files]

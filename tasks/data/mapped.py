@@ -18,7 +18,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from ..errors import CorruptDataError, MissingDataError, SampleError, TaskConfigError
+from ...conf.errors import ConfigError
+from ..errors import CorruptDataError, MissingDataError, SampleError
 from .files import are_shown, check_fits, open_data
 
 SUFFIXES = (".npy", ".npz", ".safetensors")
@@ -99,15 +100,15 @@ def signed(values: np.ndarray, what: str) -> np.ndarray:
 
 def arrays_of(path: Path) -> dict[str, Array]:
     """By name: those of a file, or of the `.npy` files of a folder. Raises MissingDataError, CorruptDataError, or
-    TaskConfigError for a file of another kind.
+    ConfigError for a file of another kind.
     """
     if path.is_dir():
         files = are_shown(path.glob("*.npy"))
         if not files:
-            raise TaskConfigError(f"{path} has no .npy files; must have one for each array")
+            raise ConfigError(f"{path} has no .npy files; must have one for each array")
         return {file.stem: _npy(file, file.stem, 0, _size(file)) for file in files}
     if path.suffix.lower() not in SUFFIXES:
-        raise TaskConfigError(f"{path}: must be a .npz or .safetensors file, or a folder of .npy files")
+        raise ConfigError(f"{path}: must be a .npz or .safetensors file, or a folder of .npy files")
     with _blaming(path):
         if path.suffix.lower() == ".npy":
             return {path.stem: _npy(path, path.stem, 0, _size(path))}
@@ -119,10 +120,10 @@ def _blaming(path: Path) -> Iterator[None]:
     """Turns whatever a damaged file makes of its reader into CorruptDataError."""
     try:
         yield
-    except (CorruptDataError, MissingDataError, TaskConfigError):
+    except (CorruptDataError, MissingDataError, ConfigError):
         raise
     except MemoryError as error:
-        raise TaskConfigError(f"{path} is larger than memory once it is unpacked; save it with numpy.savez") from error
+        raise ConfigError(f"{path} is larger than memory once it is unpacked; save it with numpy.savez") from error
     except Exception as error:  # BadZipFile, zlib.error, NotImplementedError, OSError, and what is yet to come
         raise CorruptDataError(f"{path} is damaged: {type(error).__name__}: {_line(error)}") from error
 
@@ -199,7 +200,7 @@ def _safetensors(path: Path) -> dict[str, Array]:
                 told = opened.get_slice(name)
                 kind, shape = told.get_dtype(), tuple(told.get_shape())
                 if kind not in _SAFETENSORS:
-                    raise TaskConfigError(f"{path}: {name} is of {kind}; must be one of {', '.join(_SAFETENSORS)}")
+                    raise ConfigError(f"{path}: {name} is of {kind}; must be one of {', '.join(_SAFETENSORS)}")
                 dtype = np.dtype(_SAFETENSORS[kind])
                 found[name] = Array(path, name, shape, dtype, offset, bfloat16=kind == "BF16")
                 offset += found[name].nbytes

@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ..errors import MissingDataError, SampleError, TaskConfigError
+from ...conf.errors import ConfigError
+from ..errors import MissingDataError, SampleError
 from ..items import label_in_words
 from .files import is_there
 
@@ -24,7 +25,7 @@ Kind = Literal["labels", "numbers"]
 def fifth(size: int, where: str) -> tuple[Tensor, Tensor]:
     """The numbers of a random four fifths for training and of a fifth for test, the same in each run.
 
-    Raises TaskConfigError where a fifth is none.
+    Raises ConfigError where a fifth is none.
     """
     _check_fifth(size, where)
     order = torch.from_numpy(np.random.default_rng(SPLIT_SEED).permutation(size))
@@ -34,13 +35,13 @@ def fifth(size: int, where: str) -> tuple[Tensor, Tensor]:
 
 def _check_fifth(size: int, where: str) -> None:
     if size < TEST:
-        raise TaskConfigError(f"{where}: of {size} samples, a fifth for test is none; data.test_path names a test set")
+        raise ConfigError(f"{where}: of {size} samples, a fifth for test is none; data.test_path names a test set")
 
 
 def sizes(size: int, test: int | None, limit: int | None, where: str = "data") -> tuple[int, int]:
     """Returns the sizes of the training and the test split of `size` samples, and maybe `test` samples beside them.
 
-    Raises TaskConfigError where a fifth for test is none.
+    Raises ConfigError where a fifth for test is none.
     """
     if test is None:
         _check_fifth(size, where)
@@ -49,13 +50,13 @@ def sizes(size: int, test: int | None, limit: int | None, where: str = "data") -
 
 
 def chosen(names: Sequence[str], wanted: str | Sequence[str], key: str, where: str) -> list[str]:
-    """Returns `wanted` as a list. Raises TaskConfigError for a name that `names` does not have, or has twice."""
+    """Returns `wanted` as a list. Raises ConfigError for a name that `names` does not have, or has twice."""
     found = [wanted] if isinstance(wanted, str) else list(wanted)
     for name in found:
         if name not in names:
-            raise TaskConfigError(f"{key}={name}: {where} does not have it. It has {', '.join(map(repr, names))}")
+            raise ConfigError(f"{key}={name}: {where} does not have it. It has {', '.join(map(repr, names))}")
         if found.count(name) > 1:
-            raise TaskConfigError(f"{key}={found}: names {name!r} {found.count(name)} times. Name it once")
+            raise ConfigError(f"{key}={found}: names {name!r} {found.count(name)} times. Name it once")
     _check_unique(names, found, where)
     return found
 
@@ -70,14 +71,14 @@ def inputs_of(
 ) -> list[str]:
     """Returns the names of the inputs: `wanted`, or all of `names` that are neither targets nor weights.
 
-    Inputs may be the targets themselves, as an autoencoder's are. Raises TaskConfigError for inputs that hold a target
+    Inputs may be the targets themselves, as an autoencoder's are. Raises ConfigError for inputs that hold a target
     beside other columns, and for names that are not there or not unique.
     """
     others = [*targets, *([weights] if weights else [])]
     if wanted is None:
         found = [name for name in names if name not in others]
         if not found:
-            raise TaskConfigError(f"{where} has no {things} beside {', '.join(others)}, so that there are no inputs")
+            raise ConfigError(f"{where} has no {things} beside {', '.join(others)}, so that there are no inputs")
         _check_unique(names, found, where)
         return found
     found = chosen(names, wanted, "data.inputs", where)
@@ -85,7 +86,7 @@ def inputs_of(
     if answers and set(found) != set(targets):
         left = [name for name in found if name not in targets]
         how = f"data.inputs={_listed(left)}" if left else f"{things} that are no targets, or all targets"
-        raise TaskConfigError(
+        raise ConfigError(
             f"data.inputs={_listed(found)}: {answers[0]} is a target, and a model would read the answer. Choose {how}"
         )
     return found
@@ -96,14 +97,14 @@ def check_like(
 ) -> None:
     """Holds the names of a test set to the inputs of the training set, which were not named by the user.
 
-    Raises TaskConfigError for one that is missing or too many.
+    Raises ConfigError for one that is missing or too many.
     """
     missing = [name for name in inputs if name not in names]
     if missing:
-        raise TaskConfigError(f"{test} lacks the {things} {', '.join(missing)}, which are inputs of {train}")
+        raise ConfigError(f"{test} lacks the {things} {', '.join(missing)}, which are inputs of {train}")
     more = [name for name in names if name not in inputs and name not in others]
     if more:
-        raise TaskConfigError(
+        raise ConfigError(
             f"{test} has the {things} {', '.join(more)}, which {train} lacks. Choose data.inputs={_listed(inputs)}, or "
             "leave them out"
         )
@@ -124,7 +125,7 @@ class Stored:
 
 
 def check_stored(name: str, train: Stored, test: Stored, given: torch.dtype | None) -> None:
-    """Holds the values of a test set to the training set's. Raises TaskConfigError for another shape, and for a dtype
+    """Holds the values of a test set to the training set's. Raises ConfigError for another shape, and for a dtype
     of which `given` would change the values.
 
     Args:
@@ -132,26 +133,26 @@ def check_stored(name: str, train: Stored, test: Stored, given: torch.dtype | No
     """
     both = f"{test.where}: {name} has {test}, and {train.where} has {train}"
     if test.shape != train.shape:
-        raise TaskConfigError(f"{both}. Give both one shape")
+        raise ConfigError(f"{both}. Give both one shape")
     if given is None:
         return
     if (train.dtype == torch.uint8) != (test.dtype == torch.uint8):
-        raise TaskConfigError(f"{both}. Bytes (uint8) alone are divided by 255; save both with one dtype")
+        raise ConfigError(f"{both}. Bytes (uint8) alone are divided by 255; save both with one dtype")
     kept = given.is_floating_point or (
         test.dtype == torch.bool if given == torch.bool else not test.dtype.is_floating_point
     )
     if not kept:
-        raise TaskConfigError(
+        raise ConfigError(
             f"{both}. A model is given {str(given).removeprefix('torch.')}; save both with one dtype, or choose "
             "data.floats=true"
         )
 
 
 def _check_unique(names: Sequence[str], used: Sequence[str], where: str) -> None:
-    """Raises TaskConfigError."""
+    """Raises ConfigError."""
     twice = next((name for name in used if names.count(name) > 1), None)
     if twice is not None:
-        raise TaskConfigError(f"{where} has {names.count(twice)} columns of the name {twice!r}. Rename or remove them")
+        raise ConfigError(f"{where} has {names.count(twice)} columns of the name {twice!r}. Rename or remove them")
 
 
 def _listed(names: Sequence[str]) -> str:
@@ -163,13 +164,13 @@ def asked(path: str | None) -> Path | None:
 
 
 def check_said(path: Path | None, example: str, how_to_get: str) -> None:
-    """Raises TaskConfigError where nobody said what to read. `example`: of keys that do."""
+    """Raises ConfigError where nobody said what to read. `example`: of keys that do."""
     if path is None:
-        raise TaskConfigError(f"data.path=null: must name what is to be read. {how_to_get} For instance: {example}")
+        raise ConfigError(f"data.path=null: must name what is to be read. {how_to_get} For instance: {example}")
 
 
 def check_there(example: str, how_to_get: str, *paths: Path | None) -> None:
-    """Raises TaskConfigError where the first was not said (see `check_said`), and MissingDataError."""
+    """Raises ConfigError where the first was not said (see `check_said`), and MissingDataError."""
     check_said(paths[0], example, how_to_get)
     gone = [path for path in paths if path is not None and not is_there(path)]
     if gone:
@@ -192,18 +193,18 @@ class Counted:
 
 
 def count_classes(targets: Callable[[slice], Tensor], dtype: torch.dtype, numel: int, where: str) -> Counted:
-    """Raises TaskConfigError where it would take long to look, or one label would make a huge model; SampleError."""
+    """Raises ConfigError where it would take long to look, or one label would make a huge model; SampleError."""
     if dtype.is_floating_point:
-        raise TaskConfigError(f"{where} are {dtype}; labels must be whole numbers (data.kind=numbers: regression)")
+        raise ConfigError(f"{where} are {dtype}; labels must be whole numbers (data.kind=numbers: regression)")
     if numel > MOST_COUNTED:
-        raise TaskConfigError(f"data.classes=null: {where} are {numel:,}, which takes long to count; say how many")
+        raise ConfigError(f"data.classes=null: {where} are {numel:,}, which takes long to count; say how many")
     found = targets(slice(None))
     smallest, largest = (int(bound) for bound in found.aminmax())
     if smallest < 0:
         row = int((found < 0).reshape(len(found), -1).any(dim=1).nonzero()[0])
         raise SampleError(f"{where}, sample {row}: its label is {label_in_words(smallest)}")
     if largest >= max(MOST_LABELS, numel):
-        raise TaskConfigError(
+        raise ConfigError(
             f"data.classes=null: the largest label of {where} is {largest:,}, and classes are numbered 0, 1, ... up to "
             "it. Number them without gaps, or set data.classes"
         )

@@ -7,8 +7,8 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor
 
+from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Split
-from ..errors import TaskConfigError
 
 
 class Sparse(Data):
@@ -17,7 +17,7 @@ class Sparse(Data):
     Features come in pairs of equal popularity, one leaning to each class; pair i is drawn in proportion to
     (i + 1)^-skew. A sample draws its features one by one, until it has `nonzeros` different ones, and each leans to
     the other class with probability `noise`. Which number a feature has says nothing of its popularity.
-    Raises TaskConfigError where a sample would have more than half of the features.
+    Raises ConfigError where a sample would have more than half of the features.
     """
 
     def __init__(
@@ -30,7 +30,7 @@ class Sparse(Data):
         seed: Annotated[int, Ge(0)] = 0,
     ) -> None:
         if 2 * nonzeros > features // 2 * 2:
-            raise TaskConfigError(
+            raise ConfigError(
                 f"data.nonzeros={nonzeros}: sparse samples have half of data.features={features} at the most."
             )
         self.features, self.nonzeros, self.samples = features, nonzeros, samples

@@ -13,8 +13,9 @@ from annotated_types import Ge
 from torch import Tensor
 
 from ...batches import lone
+from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Described, Split
-from ..errors import CorruptDataError, TaskConfigError
+from ..errors import CorruptDataError
 from .files import check_fits, check_readable, open_data
 from .parts import check_said
 from .sparse import pairs_of
@@ -30,7 +31,7 @@ class SVMLight(Data):
 
     What a model must know beforehand is said, not looked up: `features` (more than there are does no harm), and the
     most `nonzeros` and `classes` that there are. Labels are numbered in the order of their values in the training
-    file. `zero_based`: the first feature is 0, not 1. Loading raises TaskConfigError for a file that has more of
+    file. `zero_based`: the first feature is 0, not 1. Loading raises ConfigError for a file that has more of
     anything than was said, with what it has.
     """
 
@@ -64,7 +65,7 @@ class SVMLight(Data):
         matrix, labels = self._read(self.path)
         known = np.unique(labels)
         if not 2 <= len(known) <= self.classes:
-            raise TaskConfigError(f"data.classes={self.classes}: {self.path} has {len(known)} different labels.")
+            raise ConfigError(f"data.classes={self.classes}: {self.path} has {len(known)} different labels.")
         self._known = known
         whole = self._split(self.path, matrix, labels, known)
         if self.test_path is not None:
@@ -72,7 +73,7 @@ class SVMLight(Data):
         order = torch.from_numpy(np.random.default_rng(SPLIT_SEED).permutation(len(whole)))
         test, train = order[: len(order) // 5], order[len(order) // 5 :]
         if len(test) == 0:
-            raise TaskConfigError(f"data.path={self.path}: of {len(whole)} samples, a fifth for test is none.")
+            raise ConfigError(f"data.path={self.path}: of {len(whole)} samples, a fifth for test is none.")
         return _some(whole, train), _some(whole, test)
 
     def described(self) -> Described:
@@ -102,13 +103,13 @@ class SVMLight(Data):
                 _check_fits(path, unpacked)
                 based: Any = self.zero_based  # sklearn's own annotation lacks bool
                 matrix, labels = load_svmlight_file(unpacked, zero_based=based)
-            except TaskConfigError:
+            except ConfigError:
                 raise
             except (ValueError, OSError, EOFError, OverflowError, zlib.error) as error:
                 raise CorruptDataError(f"{path} cannot be read in the svmlight format: {error}") from error
         self._check_finite(path, matrix, labels)
         if matrix.shape[1] > self.features:
-            raise TaskConfigError(f"data.features={self.features}: {path} has {matrix.shape[1]} features.")
+            raise ConfigError(f"data.features={self.features}: {path} has {matrix.shape[1]} features.")
         return matrix, labels
 
     def _check_finite(self, path: Path, matrix: Any, labels: np.ndarray) -> None:
@@ -133,7 +134,7 @@ class SVMLight(Data):
             raise CorruptDataError(f"{path} has a label {strange[0]:g} that {self.path} has not.")
         counts = np.diff(matrix.indptr)
         if counts.max(initial=0) > self.nonzeros:
-            raise TaskConfigError(f"data.nonzeros={self.nonzeros}: a sample of {path} has {counts.max()} non-zeros.")
+            raise ConfigError(f"data.nonzeros={self.nonzeros}: a sample of {path} has {counts.max()} non-zeros.")
         place = np.arange(self.nonzeros)
         there = place < counts[:, None]  # [n, nonzeros]
         features = np.zeros(there.shape)
@@ -149,7 +150,7 @@ def _named(value: float) -> str:
 
 
 def _check_fits(path: Path, unpacked: Any) -> None:
-    """Reads the text once without keeping it. Raises TaskConfigError where its lines or its numbers exceed memory.
+    """Reads the text once without keeping it. Raises ConfigError where its lines or its numbers exceed memory.
 
     A line takes 16 bytes, for its label and its beginning, and so does a feature with its value.
     """

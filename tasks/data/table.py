@@ -18,9 +18,10 @@ import torch
 from annotated_types import Ge, MinLen
 from torch import Tensor
 
+from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Described, Split, at_most
 from ..contents import folded
-from ..errors import CorruptDataError, MissingDataError, TaskConfigError
+from ..errors import CorruptDataError, MissingDataError
 from .files import check_fits, folder_of, open_data
 from .parts import Kind, asked, check_like, check_there, chosen, fifth, inputs_of, sizes
 
@@ -102,7 +103,7 @@ class Table(Data):
         """The whole table, to look at the targets of all rows."""
         assert self.path is not None
         if self.path.stat().st_size > MOST_COUNTED:
-            raise TaskConfigError(f"data.classes=null: {self.path} is too large to count them beforehand; say how many")
+            raise ConfigError(f"data.classes=null: {self.path} is too large to count them beforehand; say how many")
         return self._read(self.path)
 
     def load(self) -> tuple[Split, Split]:
@@ -112,14 +113,14 @@ class Table(Data):
         known = of_targets = None
         if spec.targets == "labels":
             if self._kind(whole.schema) == "numbers":
-                raise TaskConfigError(
+                raise ConfigError(
                     f"data.kind=null: column {self.targets[0]} of {self.path} begins with whole numbers and has "
                     "fractions further down. Choose data.kind=numbers or labels"
                 )
             of_targets = _value_type(whole.schema.field(self.targets[0]).type)
             known = self._labels(whole)
             if len(known) > spec.classes:
-                raise TaskConfigError(f"data.classes={spec.classes}: {self.path} has {len(known)} different labels")
+                raise ConfigError(f"data.classes={spec.classes}: {self.path} has {len(known)} different labels")
         train = self._split(whole, self.path, spec, known)
         if self.test_path is not None:
             held = self._read(self.test_path, of_targets)
@@ -193,13 +194,13 @@ class Table(Data):
         floating = all(str(each) in ("double", "float", "halffloat") for each in found)
         kind: Kind = self.kind or ("numbers" if floating or len(found) > 1 else "labels")
         if kind == "labels" and len(found) > 1:
-            raise TaskConfigError(
+            raise ConfigError(
                 f"data.targets={self.targets}: labels are one column of {self.path}; data.kind=numbers takes several"
             )
         return kind
 
     def _check_types(self, head: "_Head", path: Path, kind: Kind) -> None:
-        """Raises TaskConfigError for a column that has to be numbers, and by the head of the file is not."""
+        """Raises ConfigError for a column that has to be numbers, and by the head of the file is not."""
         types = import_module("pyarrow").types
 
         def is_number(name: str) -> bool:
@@ -219,7 +220,7 @@ class Table(Data):
             numbers = [each for each in inputs if is_number(each)]
             how = f", or left out: data.inputs=[{','.join(numbers)}]" if name in inputs and numbers else ""
             key = "inputs" if name in inputs else "targets" if name in self.targets else "weights"
-            raise TaskConfigError(
+            raise ConfigError(
                 f"data.{key}: column {name} of {path} is {head.types.field(name).type}; must be numbers{how}"
             )
 
@@ -238,13 +239,13 @@ class Table(Data):
         return column.to_numpy()
 
     def _numbers(self, table: Any, name: str, path: Path) -> np.ndarray:
-        """Raises TaskConfigError or CorruptDataError."""
+        """Raises ConfigError or CorruptDataError."""
         column = self._column(table, name, path)
         if column.dtype.kind not in "biuf":
             row, value = next(((i, each) for i, each in enumerate(column) if not _is_number(each)), (0, column[0]))
             if value in _NOTHING:
                 raise _nothing_in(path, name, row)
-            raise TaskConfigError(
+            raise ConfigError(
                 f"{path}: column {name} is {table.schema.field(name).type} ({value!r} in row {row}, from 0 on); must "
                 "be numbers, or left out of data.inputs"
             )
@@ -297,7 +298,7 @@ class Table(Data):
             table = self._text(path, used, types)
             self._check_exact(table, path)
         if table.num_rows == 0:
-            raise TaskConfigError(f"{path} has no rows")
+            raise ConfigError(f"{path} has no rows")
         if self.kind != "numbers" and head.types.field(target).type != table.schema.field(target).type:
             _check_label(table.schema.field(target), path)
         return table
@@ -356,7 +357,7 @@ class Table(Data):
             )
         for path in (self.path, self.test_path):
             if path is not None and path.suffix.lower() not in SUFFIXES:
-                raise TaskConfigError(f"{path}: must be one of {', '.join(SUFFIXES)}")
+                raise ConfigError(f"{path}: must be one of {', '.join(SUFFIXES)}")
 
     def described(self) -> Described:
         seen = None if self._classes is None else len(self._classes)
@@ -439,7 +440,7 @@ def _cast(column: Any, wanted: Any, what: str, train: Path | None) -> Any:
 
 
 def _first_lines(path: Path, file: Any) -> Any:
-    """The whole lines of a text's first MiB, to be parsed. Raises CorruptDataError or TaskConfigError."""
+    """The whole lines of a text's first MiB, to be parsed. Raises CorruptDataError or ConfigError."""
     found = file.read(HEAD)
     if len(found) == HEAD:
         end = max(found.rfind(b"\n"), found.rfind(b"\r"))
@@ -450,7 +451,7 @@ def _first_lines(path: Path, file: Any) -> Any:
     own = b"\t" if path.suffix.lower() == ".tsv" else b","
     mark = next((each for each in (b";", b"\t", b",") if each in names and each != own), None)
     if own not in names and mark is not None:
-        raise TaskConfigError(
+        raise ConfigError(
             f"{path}: has one column, {names.decode(errors='replace')[:200]!r}; a .csv file is read with commas "
             "between columns, and a .tsv file with tabs. Write numbers with a decimal point"
         )
@@ -479,11 +480,11 @@ def _guarded(path: Path, read: Callable[[], Any]) -> Any:
 
 
 def _check_label(field: Any, path: Path) -> None:
-    """Raises TaskConfigError for a column that cannot be labels."""
+    """Raises ConfigError for a column that cannot be labels."""
     types, found = import_module("pyarrow").types, _value_type(field.type)
     if types.is_binary(found) or types.is_large_binary(found) or types.is_fixed_size_binary(found):
         if path.suffix.lower() != ".parquet":
-            raise TaskConfigError(f"data.targets={field.name}: is not UTF-8 in {path}. Save the file as UTF-8")
+            raise ConfigError(f"data.targets={field.name}: is not UTF-8 in {path}. Save the file as UTF-8")
         raise _no_label(field, path, "text, numbers, or true and false. Cast it to strings")
     if types.is_nested(found):
         raise _no_label(field, path, "text, numbers, or true and false")
@@ -491,10 +492,8 @@ def _check_label(field: Any, path: Path) -> None:
         raise _no_label(field, path, "text, whole numbers or floats. Cast it to strings for labels, or to float64")
 
 
-def _no_label(field: Any, path: Path, wanted: str) -> TaskConfigError:
-    return TaskConfigError(
-        f"data.targets={field.name}: column {field.name} of {path} is {field.type}; must be {wanted}"
-    )
+def _no_label(field: Any, path: Path, wanted: str) -> ConfigError:
+    return ConfigError(f"data.targets={field.name}: column {field.name} of {path} is {field.type}; must be {wanted}")
 
 
 def _value_type(found: Any) -> Any:

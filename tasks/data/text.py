@@ -9,8 +9,8 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Split, at_most
-from ..errors import TaskConfigError
 from .files import check_readable, open_data
 
 SAMPLE = Path(__file__).with_name("sample.txt")
@@ -20,7 +20,7 @@ class Text(Data):
     """Non-overlapping windows: inputs [context] int64, targets the same moved on by one byte.
 
     The last tenth of the file is for test. `path`: null takes the shipped sample; `limit`: take the first so many
-    training windows. `spec` and `load` raise TaskConfigError for a text too short for one window of each split.
+    training windows. `spec` and `load` raise ConfigError for a text too short for one window of each split.
     """
 
     def __init__(
@@ -66,7 +66,7 @@ class Text(Data):
         test = size // 10
         parts = size - test - 1, test - 1
         if min(parts) < self.context:
-            raise TaskConfigError(
+            raise ConfigError(
                 f"{self.path} has {size} bytes, too few for data.context={self.context}: "
                 f"the last tenth, for test, needs {self.context + 1} of them. Use a longer text or a smaller context."
             )

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
+from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Described, Field
-from ..errors import TaskConfigError
 from ..items import Items, tensor_of
 from .parts import fifth, sizes
 
@@ -49,17 +49,17 @@ class OfDataset(Data):
             made = [self._make(train=train) for train in (True, False)] if self.takes_train else [self._make()] * 2
             for source in made:
                 if not hasattr(source, "__len__") or len(source) == 0:
-                    raise TaskConfigError(f"{self.name} has no samples, or no __len__; must have both")
+                    raise ConfigError(f"{self.name} has no samples, or no __len__; must have both")
             self._check_classes(*made)
             self._made = made[0], made[1]
         return self._made
 
     def _check_classes(self, train: Any, test: Any) -> None:
-        """A label is a number, and both Datasets must mean the same class by it. Raises TaskConfigError."""
+        """A label is a number, and both Datasets must mean the same class by it. Raises ConfigError."""
         told = [_classes_of(source) for source in (train, test)]
         if None not in told and told[0] != told[1]:
             of_train, of_test = (", ".join(map(str, (each or [])[:8])) for each in told)
-            raise TaskConfigError(
+            raise ConfigError(
                 f"{self.name}: with train=False it numbers the classes {of_test}, and with train=True {of_train}. Both "
                 "must have the same classes"
             )
@@ -75,7 +75,7 @@ class OfDataset(Data):
         what = f"{self.name}, sample 0"
         read = train[0]
         if not isinstance(read, tuple | list) or len(read) != 2:
-            raise TaskConfigError(f"{what} is a {type(read).__name__}; must be a pair (inputs, target)")
+            raise ConfigError(f"{what} is a {type(read).__name__}; must be a pair (inputs, target)")
         given, target = read[0], tensor_of(read[1], None, f"{what}: the target")
         several = given if isinstance(given, Mapping | tuple | list) and not _is_numbers(given) else None
         named = (
@@ -105,7 +105,7 @@ class OfDataset(Data):
             return len(told)
         if (targets := _targets_of(source)) is not None:
             return max(int(targets.max()) + 1, 2)
-        raise TaskConfigError(
+        raise ConfigError(
             f"data.classes: {self.name} does not say how many classes it has, in an attribute `classes` or `targets`; "
             "set +data.classes=..., or make targets floating numbers for a regression"
         )
@@ -133,10 +133,10 @@ class OfDataset(Data):
 
 
 def of_dataset(cls: type[Any], knobs: dict[str, Any]) -> OfDataset:
-    """Of a class derived from torch's Dataset, and its knobs with ours among them. Raises TaskConfigError."""
+    """Of a class derived from torch's Dataset, and its knobs with ours among them. Raises ConfigError."""
     name = f"{cls.__module__}.{cls.__qualname__}"
     if issubclass(cls, IterableDataset):
-        raise TaskConfigError(
+        raise ConfigError(
             f"data: {name} is an IterableDataset, and samples are dealt to workers by their numbers; must be a "
             "map-style Dataset, with __len__ and __getitem__"
         )
@@ -146,7 +146,7 @@ def of_dataset(cls: type[Any], knobs: dict[str, Any]) -> OfDataset:
     for key, value in ours.items():
         least = {"classes": 2, "limit": 1, "loader_workers": 0}[key]
         if value is not None and (type(value) is not int or value < least):
-            raise TaskConfigError(f"data.{key}={value}: must be a whole number of {least} or more")
+            raise ConfigError(f"data.{key}={value}: must be a whole number of {least} or more")
 
     def make(**more: bool) -> Any:
         return cls(**rest, **more)

@@ -14,8 +14,8 @@ from typing import Any, Literal, TypeVar
 from torch import Tensor
 
 from ...batches import Samples
+from ...conf.errors import ConfigError
 from ..base import DataSpec
-from ..errors import TaskConfigError
 from .metrics import Metric
 
 F = TypeVar("F", bound=Callable[..., Tensor])
@@ -64,24 +64,24 @@ class Task(ABC):
     def check_data(self, task: str, data: str, spec: DataSpec) -> None:
         """Refuse data with other targets than the task learns. Both are called by their names.
 
-        Raises TaskConfigError.
+        Raises ConfigError.
         """
         if spec.weights and not self.weighs:
-            raise TaskConfigError(
+            raise ConfigError(
                 f"task={task}: has no loss of each target ({type(self).__qualname__}.each), and the samples of "
                 f"data={data} have weights; a task with one learns them, such as task=cross_entropy or squared"
             )
         if self.targets not in ("none", spec.targets):
             numbers, labels = "task=squared, huber or binary", "task=cross_entropy, hinge or squared_hinge"
             names = numbers if spec.targets == "numbers" else labels
-            raise TaskConfigError(
+            raise ConfigError(
                 f"task={task}: learns {self.targets}, and the targets of data={data} are {spec.targets} "
                 f"({spec.target_dtype}); {names} learns them"
             )
 
     def check_targets(self, what: str, targets: Tensor) -> None:
         """Refuse targets that were loaded and cannot be learnt, for instance labels out of their range; there is one at
-        least. `what` begins the sentence. Raises TaskConfigError.
+        least. `what` begins the sentence. Raises ConfigError.
         """
 
     def outputs(self, spec: DataSpec) -> tuple[int, ...]:

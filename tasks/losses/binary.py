@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from annotated_types import Gt
 from torch import Tensor
 
-from ..errors import TaskConfigError
+from ...conf.errors import ConfigError
 from .base import Task
 from .metrics import BinaryAccuracy
 
@@ -40,4 +40,4 @@ class BinaryCrossEntropy(Task):
     def check_targets(self, what: str, targets: Tensor) -> None:
         low, high = (float(bound) for bound in targets.aminmax())
         if low < 0 or high > 1:
-            raise TaskConfigError(f"{what} with targets from {low:g} to {high:g}; task=binary learns those from 0 to 1")
+            raise ConfigError(f"{what} with targets from {low:g} to {high:g}; task=binary learns those from 0 to 1")

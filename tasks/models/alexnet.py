@@ -34,7 +34,7 @@ class AlexNet(nn.Sequential):
     """[n, channels, height, width] float -> [n, outputs], for images of at least 5x5.
 
     `channels`: maps of the five convolutions; `hidden`: widths of two linear layers; `dropout`: behind each of these.
-    Raises TaskConfigError for data that are not such images.
+    Raises ConfigError for data that are not such images.
     """
 
     depth_knob = "hidden"  # more of it makes more layers

@@ -1,56 +1,56 @@
 """What a model needs of its data, refused in one sentence where it does not hold."""
 
+from ...conf.errors import ConfigError
 from ..base import DataSpec
-from ..errors import TaskConfigError
 
 SPARSE = "sparse_logistic_regression"  # the model for sparse data
 
 
 def need_numbers(model: str, spec: DataSpec) -> None:
-    """Raises TaskConfigError unless a sample is a float tensor with one label, or with numbers to predict."""
+    """Raises ConfigError unless a sample is a float tensor with one label, or with numbers to predict."""
     need_floats(model, spec)
     if spec.target_shape and spec.targets == "labels":
-        raise TaskConfigError(
+        raise ConfigError(
             f"model={model} predicts one label a sample, and these data have {list(spec.target_shape)}. Choose "
             "model=gpt for a text, or model=unet for images"
         )
 
 
 def need_floats(model: str, spec: DataSpec) -> None:
-    """Raises TaskConfigError unless a sample is a float tensor, whatever its targets are."""
+    """Raises ConfigError unless a sample is a float tensor, whatever its targets are."""
     if spec.features is not None:
-        raise TaskConfigError(f"model={model} takes dense samples; these are sparse: use model={SPARSE}.")
+        raise ConfigError(f"model={model} takes dense samples; these are sparse: use model={SPARSE}.")
     if spec.input_dtype.is_floating_point:
         return
     if _is_text(spec):
-        raise TaskConfigError(f"model={model} takes numbers; these data are tokens: use model=gpt.")
-    raise TaskConfigError(
+        raise ConfigError(f"model={model} takes numbers; these data are tokens: use model=gpt.")
+    raise ConfigError(
         f"model={model} takes floating numbers, and the inputs of these data are {spec.input_dtype}. Choose "
         "data.floats=true, which data=arrays and data=hugging_face have, or a model of your own for tokens"
     )
 
 
 def need_labels(model: str, spec: DataSpec) -> None:
-    """Raises TaskConfigError where targets are numbers."""
+    """Raises ConfigError where targets are numbers."""
     if spec.targets != "labels":
-        raise TaskConfigError(f"model={model} classifies, and the targets of these data are numbers: use model=linear.")
+        raise ConfigError(f"model={model} classifies, and the targets of these data are numbers: use model=linear.")
 
 
 def need_image(model: str, spec: DataSpec, smallest: int) -> None:
-    """Raises TaskConfigError unless a sample is [channels, height, width], both sides at least `smallest`."""
+    """Raises ConfigError unless a sample is [channels, height, width], both sides at least `smallest`."""
     need_numbers(model, spec)
     if len(spec.input_shape) != 3 or min(spec.input_shape[1:]) < smallest:
-        raise TaskConfigError(
+        raise ConfigError(
             f"model={model} needs images [channels, height, width] of at least {smallest}x{smallest}; "
             f"a sample of these data has the shape {list(spec.input_shape)}."
         )
 
 
 def need_tokens(model: str, spec: DataSpec) -> None:
-    """Raises TaskConfigError unless a sample is a row of tokens, each with the next one as its target."""
+    """Raises ConfigError unless a sample is a row of tokens, each with the next one as its target."""
     if spec.input_dtype.is_floating_point or not _is_text(spec):
         targets = f"{spec.targets} {list(spec.target_shape)}"
-        raise TaskConfigError(
+        raise ConfigError(
             f"model={model} predicts the next token of a text, and a sample of these data has inputs "
             f"{spec.input_dtype} {list(spec.input_shape)} and targets {targets}. Choose data=text, or data=arrays with "
             "tokens and the token after each as whole numbers [samples, tokens]"
@@ -63,19 +63,19 @@ def _is_text(spec: DataSpec) -> bool:
 
 
 def need_divisor(knob: str, value: int, of: int, what: str) -> None:
-    """Raises TaskConfigError, with the nearest that would do, unless `value` divides `of`, which is `what`."""
+    """Raises ConfigError, with the nearest that would do, unless `value` divides `of`, which is `what`."""
     if of % value:
         below = max(n for n in range(1, min(value, of) + 1) if of % n == 0)
         above = min((n for n in range(value, of + 1) if of % n == 0), default=None)
         nearest = f"{below}" if above is None else f"{below} or {above}"
-        raise TaskConfigError(f"model.{knob}={value} does not divide {what}; choose {nearest}.")
+        raise ConfigError(f"model.{knob}={value} does not divide {what}; choose {nearest}.")
 
 
 def need_pixels(model: str, spec: DataSpec) -> None:
-    """Raises TaskConfigError unless a sample is an image [channels, height, width] with a label for each pixel."""
+    """Raises ConfigError unless a sample is an image [channels, height, width] with a label for each pixel."""
     is_image = spec.features is None and spec.input_dtype.is_floating_point and len(spec.input_shape) == 3
     if not is_image or spec.targets != "labels" or spec.target_shape != spec.input_shape[1:]:
-        raise TaskConfigError(
+        raise ConfigError(
             f"model={model} labels each pixel of an image; a sample of these data has the shape "
             f"{list(spec.input_shape)} and targets {list(spec.target_shape)}: use data=disks."
         )

@@ -11,8 +11,8 @@ from typing import Annotated
 from annotated_types import Ge
 from torch import nn
 
+from ...conf.errors import ConfigError
 from ..base import DataSpec
-from ..errors import TaskConfigError
 from .checks import need_image
 
 Count = Annotated[int, Ge(1)]
@@ -22,7 +22,7 @@ class CNN(nn.Sequential):
     """[n, channels, height, width] float -> [n, outputs], for images of at least 4x4.
 
     `channels`: maps of the two convolutions; `kernel`: their odd side; `hidden`: widths of two linear layers.
-    Raises TaskConfigError for data that are not such images and for an even kernel.
+    Raises ConfigError for data that are not such images and for an even kernel.
     """
 
     depth_knob = "hidden"  # more of it makes more layers
@@ -36,7 +36,7 @@ class CNN(nn.Sequential):
     ) -> None:
         need_image("cnn", spec, smallest=4)
         if kernel % 2 == 0:
-            raise TaskConfigError(f"model.kernel={kernel}: the kernel's side must be odd.")
+            raise ConfigError(f"model.kernel={kernel}: the kernel's side must be odd.")
         colours, height, width = spec.input_shape
         flat = channels[1] * (height // 4) * (width // 4)
         super().__init__(

@@ -29,8 +29,8 @@ from annotated_types import Ge, Le, Lt
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
+from ...conf.errors import ConfigError
 from ..base import DataSpec
-from ..errors import TaskConfigError
 from .checks import need_divisor, need_tokens
 
 Count = Annotated[int, Ge(1), Le(2**31 - 1)]
@@ -125,7 +125,7 @@ class GPT(nn.Sequential):
     `vocabulary` and `context`: None takes the data's; more than the data have is allowed. `tied`: the head's matrix is
     the embedding's. `recompute`: keep only what enters each block. `n_kv_head`: keys and values; None is one a head.
 
-    Raises TaskConfigError for data that are not tokens, for a vocabulary or context smaller than the data's, and where
+    Raises ConfigError for data that are not tokens, for a vocabulary or context smaller than the data's, and where
     the heads do not divide the width, or keys and values the heads.
     """
 
@@ -148,7 +148,7 @@ class GPT(nn.Sequential):
         vocabulary = _at_least("vocabulary", vocabulary, spec.classes, "tokens")
         context = _at_least("context", context, spec.input_shape[0], "tokens a window")
         if width % n_head:
-            raise TaskConfigError(f"model.n_head={n_head} does not divide model.width={width}.")
+            raise ConfigError(f"model.n_head={n_head} does not divide model.width={width}.")
         n_kv_head = n_head if n_kv_head is None else n_kv_head
         need_divisor("n_kv_head", n_kv_head, n_head, f"model.n_head={n_head}")
         stages: OrderedDict[str, nn.Module] = OrderedDict(embedding=Embedding(vocabulary, context, width, dropout))
@@ -174,7 +174,7 @@ def initialise(model: nn.Module, n_layer: int) -> None:
 
 
 def _at_least(knob: str, chosen: int | None, needed: int, what: str) -> int:
-    """`chosen`, or what the data need. Raises TaskConfigError when it is less."""
+    """`chosen`, or what the data need. Raises ConfigError when it is less."""
     if chosen is not None and chosen < needed:
-        raise TaskConfigError(f"model.{knob}={chosen}: these data have {needed} {what}; null takes just these.")
+        raise ConfigError(f"model.{knob}={chosen}: these data have {needed} {what}; null takes just these.")
     return needed if chosen is None else chosen

@@ -21,8 +21,8 @@ from annotated_types import Ge
 from torch import Tensor, nn
 
 from ...batches import lone
+from ...conf.errors import ConfigError
 from ..base import DataSpec, Readable
-from ..errors import TaskConfigError
 from .checks import need_floats
 from .unsupervised import Unsupervised
 
@@ -30,7 +30,7 @@ from .unsupervised import Unsupervised
 class KMeans(Unsupervised):
     """`centres` [k, d], d the numbers of a sample, and `shares` [k], of the samples that are each centre's.
 
-    Raises TaskConfigError for data that are not numbers, and where there are fewer samples than centres.
+    Raises ConfigError for data that are not numbers, and where there are fewer samples than centres.
     """
 
     iteration = "lloyd"
@@ -45,7 +45,7 @@ class KMeans(Unsupervised):
         """`start_samples`: centres are drawn from so many training samples, themselves drawn at random."""
         need_floats("kmeans", spec)
         if k > start_samples:
-            raise TaskConfigError(
+            raise ConfigError(
                 f"model.start_samples={start_samples}: model.k={k} centres each begin in one of these samples; choose "
                 f"model.start_samples={k} or more, or model.k={start_samples} or less"
             )
@@ -80,7 +80,7 @@ class KMeans(Unsupervised):
 
 def plus_plus(x: Tensor, k: int) -> Tensor:
     """[n, d] -> k of its rows: the first at random, each other one x with probability D(x)^2 / sum_x D(x)^2, with D(x)
-    its distance to the nearest of those before. Raises TaskConfigError.
+    its distance to the nearest of those before. Raises ConfigError.
     """
     chosen = [int(torch.randint(len(x), ()))]
     squares = torch.full((len(x),), torch.inf, dtype=torch.float64)  # D(x)^2
@@ -99,7 +99,7 @@ def _check_enough(k: int, samples: int, repeated: int = 0) -> None:
     there = f"there are {samples:,} training samples"
     if repeated:
         there = f"of the {samples + repeated:,} samples that centres are drawn from {repeated:,} repeat another one"
-    raise TaskConfigError(
+    raise ConfigError(
         f"model.k={k}: each centre begins in a sample of its own, and {there}; choose model.k of "
         f"{'1' if samples == 1 else f'1 to {samples}'}"
     )

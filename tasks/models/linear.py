@@ -12,7 +12,7 @@ from .checks import need_numbers
 
 
 class Linear(nn.Sequential):
-    """[n, *input_shape] float -> [n, outputs], W x + b. Raises TaskConfigError for data that are not numbers."""
+    """[n, *input_shape] float -> [n, outputs], W x + b. Raises ConfigError for data that are not numbers."""
 
     def __init__(self, spec: DataSpec) -> None:
         need_numbers("linear", spec)

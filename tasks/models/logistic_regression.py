@@ -10,7 +10,7 @@ from .checks import need_labels, need_numbers
 
 
 class LogisticRegression(nn.Sequential):
-    """[n, *input_shape] float -> [n, classes]. Raises TaskConfigError unless inputs are numbers and targets labels."""
+    """[n, *input_shape] float -> [n, classes]. Raises ConfigError unless inputs are numbers and targets labels."""
 
     def __init__(self, spec: DataSpec) -> None:
         need_numbers("logistic_regression", spec)

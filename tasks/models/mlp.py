@@ -16,7 +16,7 @@ from .checks import need_numbers
 class MLP(nn.Sequential):
     """[n, *input_shape] float -> [n, outputs], ReLU after each layer of `hidden`.
 
-    Raises TaskConfigError for data that are not numbers.
+    Raises ConfigError for data that are not numbers.
     """
 
     depth_knob = "hidden"  # more of it makes more layers

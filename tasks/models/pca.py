@@ -16,8 +16,8 @@ import torch
 from annotated_types import Ge
 from torch import Tensor, nn
 
+from ...conf.errors import ConfigError
 from ..base import DataSpec
-from ..errors import TaskConfigError
 from .checks import need_floats
 from .unsupervised import Unsupervised
 
@@ -25,7 +25,7 @@ from .unsupervised import Unsupervised
 class PCA(Unsupervised):
     """`components` [d, k], d the numbers of a sample, orthonormal columns, and `mean` [d].
 
-    Raises TaskConfigError for data that are not numbers, and for more components than a sample has numbers, or than
+    Raises ConfigError for data that are not numbers, and for more components than a sample has numbers, or than
     there are training samples.
     """
 
@@ -35,9 +35,9 @@ class PCA(Unsupervised):
         need_floats("pca", spec)
         d = prod(spec.input_shape)
         if k > d:
-            raise TaskConfigError(f"model.k={k}: a sample of these data has {d:,} numbers; choose {d:,} or less")
+            raise ConfigError(f"model.k={k}: a sample of these data has {d:,} numbers; choose {d:,} or less")
         if spec.train_size is not None and k > spec.train_size:
-            raise TaskConfigError(
+            raise ConfigError(
                 f"model.k={k}: there are {spec.train_size:,} training samples, and no more directions in which they "
                 f"differ; choose {spec.train_size:,} or less"
             )

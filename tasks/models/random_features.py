@@ -40,7 +40,7 @@ class FourierFeatures(nn.Module):
 
 
 class RandomFeatures(nn.Sequential):
-    """[n, *input_shape] float -> [n, outputs]. Raises TaskConfigError for data that are not numbers."""
+    """[n, *input_shape] float -> [n, outputs]. Raises ConfigError for data that are not numbers."""
 
     def __init__(
         self,

@@ -22,8 +22,8 @@ import torch.nn.functional as F
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
+from ...conf.errors import ConfigError
 from ..base import DataSpec
-from ..errors import TaskConfigError
 from .checks import need_divisor, need_image
 
 Norm = Callable[[int], nn.Module]  # maps -> layer
@@ -72,7 +72,7 @@ class ResNet(nn.Sequential):
     `depth`: layers with weights, 6n + 2 or 18. `width`: maps of the first group; None is the paper's, 16, or 64 for
     depth 18. `groups`: of maps, with norm=group.
 
-    Raises TaskConfigError for data that are not images, for another depth, for groups that do not divide the width, and
+    Raises ConfigError for data that are not images, for another depth, for groups that do not divide the width, and
     with norm=batch for images of which the last group leaves a single pixel: with one sample there is no variance then.
     """
 
@@ -89,14 +89,14 @@ class ResNet(nn.Sequential):
         need_image("resnet", spec, smallest=1)
         n = (depth - 2) // 6
         if depth != BASIC and (depth % 6 != 2 or n < 1):
-            raise TaskConfigError(f"model.depth={depth} is neither 6n + 2 nor {BASIC}; choose {_nearest(depth)}.")
+            raise ConfigError(f"model.depth={depth} is neither 6n + 2 nor {BASIC}; choose {_nearest(depth)}.")
         blocks = [2] * 4 if depth == BASIC else [n] * 3
         width = (64 if depth == BASIC else 16) if width is None else width
         if norm == "group":
             need_divisor("groups", groups, width, f"model.width={width}")
         shrinks = 2 ** (len(blocks) - 1)  # a side, in all
         if norm == "batch" and max(spec.input_shape[1:]) <= shrinks:
-            raise TaskConfigError(
+            raise ConfigError(
                 f"model.norm=batch with model.depth={depth} needs a side of more than {shrinks} pixels; "
                 f"a sample of these data has the shape {list(spec.input_shape)}: use model.norm=group."
             )

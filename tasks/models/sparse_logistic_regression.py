@@ -4,8 +4,8 @@ from collections import OrderedDict
 
 from torch import Tensor, nn
 
+from ...conf.errors import ConfigError
 from ..base import DataSpec
-from ..errors import TaskConfigError
 from .checks import SPARSE, need_labels
 
 
@@ -29,11 +29,11 @@ class SparseLogisticRegression(nn.Sequential):
     """[n, 2, nonzeros] float64 -> [n, classes], without a bias, which every sample would write to.
 
     `sparse_gradients`: the gradient is a sparse tensor of the batch's features; else a dense one, for optimizers with
-    momentum and for sync modes that send it. Raises TaskConfigError for data that are not sparse.
+    momentum and for sync modes that send it. Raises ConfigError for data that are not sparse.
     """
 
     def __init__(self, spec: DataSpec, sparse_gradients: bool = True) -> None:
         if spec.features is None:
-            raise TaskConfigError(f"model={SPARSE} takes sparse samples, as data=sparse and data=svmlight have them.")
+            raise ConfigError(f"model={SPARSE} takes sparse samples, as data=sparse and data=svmlight have them.")
         need_labels(SPARSE, spec)
         super().__init__(OrderedDict(output=SparseLinear(spec.features, spec.classes, sparse_gradients)))

@@ -17,8 +17,8 @@ import torch
 from annotated_types import Ge, Le
 from torch import Tensor, nn
 
+from ...conf.errors import ConfigError
 from ..base import DataSpec
-from ..errors import TaskConfigError
 from .checks import need_divisor, need_pixels
 
 
@@ -49,7 +49,7 @@ class UNet(nn.Sequential):
     `width`: maps of the first level. `levels`: of sides. `norm`: of samples of the batch together, or of a sample's
     maps in `groups`.
 
-    Raises TaskConfigError for data that are not images with a label for each pixel, and for sides that cannot be halved
+    Raises ConfigError for data that are not images with a label for each pixel, and for sides that cannot be halved
     `levels` - 1 times.
     """
 
@@ -64,7 +64,7 @@ class UNet(nn.Sequential):
         need_pixels("unet", spec)
         halved = 2 ** (levels - 1)
         if any(side % halved for side in spec.input_shape[1:]):
-            raise TaskConfigError(
+            raise ConfigError(
                 f"model.levels={levels}: sides are halved {levels - 1} times, and a sample of these data is "
                 f"{list(spec.input_shape)}; choose model.levels={_most(spec.input_shape[1:])}"
             )

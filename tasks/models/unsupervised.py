@@ -26,5 +26,5 @@ class Unsupervised(nn.Module, ABC):
         """Take the weights that training begins with from training samples, where they come of them.
 
         Called once on each worker, with torch's generator in the same state, so that all begin alike. Raises
-        TaskConfigError.
+        ConfigError.
         """

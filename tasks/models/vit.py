@@ -51,7 +51,7 @@ class First(nn.Module):
 class ViT(nn.Sequential):
     """[n, channels, height, width] float -> [n, outputs].
 
-    `patch`: pixels of a patch's side. Raises TaskConfigError for data that are not images, and where the patch does not
+    `patch`: pixels of a patch's side. Raises ConfigError for data that are not images, and where the patch does not
     divide both sides of the image, or the heads the width.
     """
 

@@ -19,7 +19,7 @@ from paceline.advise.question import Question, ask
 from paceline.advise.ranking import best_of_groups, front, ranked
 from paceline.advise.space import ways
 from paceline.advise.why_not import families, too_much
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose
 
 GPT = ["model=gpt", "model.width=256", "model.n_head=8", "model.n_layer=6", "model.vocabulary=4000"]

@@ -11,7 +11,7 @@ from scipy import stats
 from paceline.advise.question import Question, ask
 from paceline.advise.race import Measured, Raced, Way, of_words, race
 from paceline.cli.advise_race import raw, told
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.sweep.define import define
 from paceline.sweep.definition import Definition, from_dict, listed
 

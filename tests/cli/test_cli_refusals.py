@@ -6,7 +6,7 @@ import pytest
 import typer
 
 import paceline.cli.main
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from paceline.comm import Comm, Work
 from paceline.comm.process import ProcessComm
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.strategies import Batch
 from paceline.strategies.core.batch import BeforeBackward
 from paceline.strategies.core.loss import Loss

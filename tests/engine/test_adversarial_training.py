@@ -12,9 +12,9 @@ from safetensors.torch import load_file
 from short_runs import weights
 from torch import Tensor, nn
 
+from paceline.conf.errors import ConfigError
 from paceline.cost.predicted import NotPredicted
 from paceline.engine import prepare, run
-from paceline.engine.base.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.planning.build import assemble
 from paceline.engine.training.batches import seed_for

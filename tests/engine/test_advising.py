@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline import engine
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 
 
 @pytest.fixture

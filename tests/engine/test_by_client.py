@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline import engine
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.engine.callbacks import ByClient, EvaluationView
 from paceline.engine.callbacks.by_client import _over
 from paceline.engine.config.compose import compose

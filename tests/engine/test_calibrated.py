@@ -7,8 +7,8 @@ import pytest
 from measured_machines import MILLI, machine
 
 from paceline import engine
+from paceline.conf.errors import ConfigError
 from paceline.cost.predicted import NotPredicted, PredictedStep
-from paceline.engine.base.errors import ConfigError
 from paceline.engine.base.machine import cores
 from paceline.engine.predict import exchanges_of_sync
 

@@ -14,9 +14,10 @@ from short_runs import weights
 from some_callbacks import Margin, Missed, Odd, Raising, Scripted
 
 from paceline import engine
+from paceline.conf.errors import ConfigError
 from paceline.engine import Result
 from paceline.engine.base.checkpoint import steps_of
-from paceline.engine.base.errors import ConfigError, WorkerFailedError
+from paceline.engine.base.errors import WorkerFailedError
 from paceline.engine.callbacks import Best, Callback, DynamicInt8, EarlyStop, EvaluationView, GradientNorm
 from paceline.engine.callbacks.dynamic_int8 import sizes
 from paceline.engine.config.compose import compose, override_stored

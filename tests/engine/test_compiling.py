@@ -11,8 +11,9 @@ import safetensors.torch
 import torch
 from torch import nn
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import plan, run
-from paceline.engine.base.errors import ConfigError, MachineError
+from paceline.engine.base.errors import MachineError
 from paceline.engine.config.compose import compose
 from paceline.engine.features import compiling
 from paceline.engine.features.compiling import Compiler, check_machine

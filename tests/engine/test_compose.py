@@ -8,7 +8,7 @@ import pytest
 from short_runs import HERE
 
 from paceline import engine
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose, override_stored
 from paceline.engine.config.experiment import from_yaml, to_yaml
 from paceline.tracking.errors import RunNameError, TrackingConfigError

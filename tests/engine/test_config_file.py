@@ -10,7 +10,7 @@ import yaml
 from needs import needs_bash
 
 from paceline import engine
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.config.config_file import with_file
 from paceline.engine.config.experiment import to_yaml

@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from paceline import engine
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.engine.config.data_sums import check_data, sums_of
 from paceline.tasks.base import Data
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.data.fashion_mnist import SHA256, TRAIN_LABELS, FashionMNIST
 from paceline.tasks.data.svmlight import SVMLight
 from paceline.tasks.data.text import Text
-from paceline.tasks.errors import MissingDataError, TaskConfigError
+from paceline.tasks.errors import MissingDataError
 from paceline.tracking.run_directory import RunDirectory
 
 
@@ -48,7 +48,7 @@ def test_files_that_were_moved_are_the_same_data_and_a_missing_one_is_told(tmp_p
     with pytest.raises(MissingDataError, match=f"{tmp_path}/a cannot be read"):
         sums_of(here[0])
     os.mkfifo(tmp_path / "a")
-    with pytest.raises(TaskConfigError, match=f"{tmp_path}/a is a directory, a pipe"):
+    with pytest.raises(ConfigError, match=f"{tmp_path}/a is a directory, a pipe"):
         sums_of(here[0])
 
 

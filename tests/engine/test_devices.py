@@ -9,7 +9,7 @@ from needs import needs_gpu
 from paceline import engine
 from paceline.comm.connecting import _check_cards
 from paceline.comm.errors import SharedDeviceError
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.fabrics import fabric_of
 from paceline.engine.fabrics.kinds import ThisHost

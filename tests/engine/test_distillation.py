@@ -13,9 +13,10 @@ from short_runs import weights
 from torch import Tensor, nn
 
 from paceline.batches import Fields
+from paceline.conf.errors import ConfigError
 from paceline.cost.predicted import NotPredicted
 from paceline.engine import prepare, run
-from paceline.engine.base.errors import ConfigError, CorruptCheckpointError
+from paceline.engine.base.errors import CorruptCheckpointError
 from paceline.engine.config.compose import compose
 from paceline.engine.features.distilling import Distilled
 from paceline.engine.planning.build import assemble
@@ -23,7 +24,6 @@ from paceline.engine.training.batches import seed_for
 from paceline.strategies.core.cost import payload
 from paceline.strategies.core.state import state_of
 from paceline.tasks.distillation import Hinton, soft_loss
-from paceline.tasks.errors import TaskConfigError
 from paceline.verify.check import verify
 
 slow = pytest.mark.slow
@@ -84,7 +84,7 @@ def test_t_squared_keeps_gradients_as_large_as_they_are_for_high_temperatures() 
 
 
 def test_student_and_teacher_of_other_outputs_are_refused() -> None:
-    with pytest.raises(TaskConfigError, match=r"puts out \[2, 3\] .* \[2, 4\]; must be the same"):
+    with pytest.raises(ConfigError, match=r"puts out \[2, 3\] .* \[2, 4\]; must be the same"):
         soft_loss(torch.zeros(2, 4), torch.zeros(2, 3), 1.0)
 
 
@@ -271,7 +271,7 @@ def test_what_it_does_not_go_with_is_refused_by_name(teacher: Path, overrides: t
 
 def test_a_teacher_that_was_changed_or_has_other_inputs_is_refused(tmp_path: Path, teacher: Path) -> None:
     text = [*ALIKE[:1], "data=text", "model=gpt", "hardware.workers=1", *taught(teacher)]
-    with pytest.raises((ConfigError, TaskConfigError)):
+    with pytest.raises(ConfigError):
         prepare(text).plan()
     copy = tmp_path / "copied"
     copy.mkdir()

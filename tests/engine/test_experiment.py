@@ -2,8 +2,8 @@
 
 import pytest
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
-from paceline.engine.base.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import from_yaml, to_yaml
 

@@ -3,7 +3,7 @@
 import pytest
 
 from paceline.cli.choices import group_of
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.engine.config.experiment import Choice, shipped
 from paceline.engine.config.explained import explain, taken_apart
 

@@ -12,8 +12,9 @@ import pytest
 import torch
 
 from paceline.comm import HangError, PeerLostError
+from paceline.conf.errors import ConfigError
 from paceline.engine.base.blame import said
-from paceline.engine.base.errors import ConfigError, MachineError, WorkerFailedError
+from paceline.engine.base.errors import MachineError, WorkerFailedError
 from paceline.engine.base.failures import (
     LONGEST,
     exit_code_of,

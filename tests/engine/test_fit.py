@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 import paceline.conf
 from paceline import engine
-from paceline.engine.base.errors import ConfigError, MachineError
+from paceline.conf.errors import ConfigError
+from paceline.engine.base.errors import MachineError
 from paceline.engine.config.compose import compose, instead
 from paceline.engine.config.experiment import Experiment, Machine
 from paceline.engine.config.targets import values_of

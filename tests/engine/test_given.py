@@ -8,8 +8,8 @@ from pydantic import create_model
 from zealous import GROUP, Eager, Zealous, ZealousStrategy
 
 from paceline.conf import groups
+from paceline.conf.errors import ConfigError
 from paceline.conf.groups import GROUPS
-from paceline.engine.base.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import Choice, Experiment, shipped
 from paceline.engine.features import given, untaken

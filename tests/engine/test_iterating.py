@@ -13,9 +13,9 @@ from torch import Tensor
 
 from paceline import engine
 from paceline.batches import lone
-from paceline.engine.base.errors import ConfigError, WorkerFailedError
+from paceline.conf.errors import ConfigError
+from paceline.engine.base.errors import WorkerFailedError
 from paceline.engine.callbacks.purity import purity
-from paceline.strategies import LayoutError
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.models.kmeans import KMeans
 from paceline.verify import verify
@@ -226,6 +226,6 @@ def test_small_batches_that_make_centres_jump_are_noted() -> None:
 
 @pytest.mark.parametrize(("overrides", "said"), REFUSED, ids=[" ".join(overrides) for overrides, _ in REFUSED])
 def test_what_does_not_go_with_such_a_step_is_refused_by_name(root: Path, overrides: list[str], said: str) -> None:
-    with pytest.raises((ConfigError, LayoutError, ValueError), match=said) as caught:
+    with pytest.raises((ConfigError, ValueError), match=said) as caught:
         engine.prepare([*VIRTUAL, "experiment=kmeans", "hardware.workers=4", *overrides]).plan()
     assert getattr(caught.value, "exit_code", None) == 2

@@ -11,8 +11,8 @@ from hydra import initialize_config_module
 from hydra.core.global_hydra import GlobalHydra
 from omegaconf import OmegaConf
 
+from paceline.conf.errors import ConfigError
 from paceline.conf.groups import BY_NAME
-from paceline.engine.base.errors import ConfigError
 from paceline.engine.config import compose as composing
 from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import CONF, from_config

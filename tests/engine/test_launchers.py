@@ -10,8 +10,8 @@ import yaml
 
 from paceline.comm.board import Board
 from paceline.comm.errors import HangError
+from paceline.conf.errors import ConfigError
 from paceline.engine.api.session import prepare
-from paceline.engine.base.errors import ConfigError
 from paceline.engine.base.started import is_first
 from paceline.engine.config.compose import compose
 from paceline.engine.fabrics import fabric_of

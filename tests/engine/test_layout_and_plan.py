@@ -6,9 +6,8 @@ import pytest
 import torch
 
 from paceline import engine
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.engine.fabrics.layout import Layout, Role
-from paceline.strategies.core.errors import LayoutError
 from paceline.strategies.core.mesh import Mesh
 from paceline.tasks.errors import MissingDataError
 
@@ -72,7 +71,7 @@ class TestLayout:
             layout("sync=asp")
 
     def test_a_model_that_cannot_be_cut_is_refused(self) -> None:
-        with pytest.raises(LayoutError, match=r"strategy\.stages=40: the model has \d+ layers") as caught:
+        with pytest.raises(ConfigError, match=r"strategy\.stages=40: the model has \d+ layers") as caught:
             layout("strategy=pipeline", "strategy.stages=40")
         assert caught.value.exit_code == 2
 

@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 from short_runs import HERE
 
 from paceline import engine
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 
 QUICK = ["tracking=none", "hardware.threads=1", "checkpoint.every=0", "evaluate.every=100"]
 RESNET = [*QUICK, "model=torchvision_resnet18", "data=pictures", "batch_size=8", "steps=2"]

@@ -11,9 +11,9 @@ from torch import Tensor
 
 import paceline.conf
 from paceline import engine
+from paceline.conf.errors import ConfigError
 from paceline.engine.base import memory
 from paceline.engine.training import outcome
-from paceline.strategies.core.errors import LayoutError
 
 CONF = Path(next(iter(paceline.conf.__path__)))
 STRATEGIES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))
@@ -63,11 +63,11 @@ RUNS = [
 @pytest.mark.parametrize(("strategy", "model"), RUNS)
 def test_the_kinds_of_memory_are_as_predicted(strategy: str, model: str, tmp_path: Path, fork_server: None) -> None:
     if strategy == "domain" and model != "cnn":
-        with pytest.raises(LayoutError, match=r"no layer of MLP works on slabs|cuts images"):
+        with pytest.raises(ConfigError, match=r"no layer of MLP works on slabs|cuts images"):
             measured(tmp_path, f"strategy={strategy}", *MODELS[model])
         return
     if strategy in NO_TIES and model == "tied gpt":
-        with pytest.raises(LayoutError, match=r"two stages would share a parameter \(tied weights\)"):
+        with pytest.raises(ConfigError, match=r"two stages would share a parameter \(tied weights\)"):
             measured(tmp_path, f"strategy={strategy}", *MODELS[model])
         return
     found, stated = measured(tmp_path, f"strategy={strategy}", count(strategy), *MODELS[model])

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import from_plain
 from paceline.engine.config.moved import MOVED, moved

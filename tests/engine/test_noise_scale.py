@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
-from paceline.engine.base.errors import ConfigError
 from paceline.engine.callbacks import NoiseScale, Norms, StepView
 from paceline.engine.callbacks.noise_scale import estimates
 from paceline.engine.planning.build import assemble

@@ -6,8 +6,8 @@ import pytest
 from short_runs import Train
 
 from paceline import engine
+from paceline.conf.errors import ConfigError
 from paceline.engine.api.session import make_ready
-from paceline.engine.base.errors import ConfigError
 
 
 def notes(*overrides: str) -> list[str]:

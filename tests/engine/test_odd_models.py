@@ -8,9 +8,9 @@ from safetensors.torch import load_file
 from short_runs import HERE
 
 from paceline import engine
+from paceline.conf.errors import ConfigError
 from paceline.engine import Result
-from paceline.engine.base.errors import ConfigError, WorkerFailedError
-from paceline.strategies import LayoutError
+from paceline.engine.base.errors import WorkerFailedError
 
 QUICK = ["tracking=none", "data.limit=64", "batch_size=16", "model=odd", "epochs=2", "checkpoint.every=1"]
 
@@ -36,7 +36,7 @@ def train(root: Path, *overrides: str, resume: str | None = None) -> Result:
 
 
 def refusal(*overrides: str) -> str:
-    with pytest.raises((ConfigError, LayoutError)) as caught:
+    with pytest.raises(ConfigError) as caught:
         engine.prepare([*QUICK, *overrides], config_dir=HERE / "conf", allow_modules=["odd_models"]).plan()
     return str(caught.value)
 

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import yaml
 
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.engine.base.grammar import as_override
 from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import to_yaml

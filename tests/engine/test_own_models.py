@@ -12,11 +12,11 @@ from short_runs import HERE
 from torch import nn
 
 from paceline import engine
+from paceline.conf.errors import ConfigError
 from paceline.engine import Result
-from paceline.engine.base.errors import ConfigError, WorkerFailedError
+from paceline.engine.base.errors import WorkerFailedError
 from paceline.engine.base.memory import held, optimizer_state
 from paceline.engine.planning.planned import Plan
-from paceline.strategies import LayoutError
 from paceline.tracking.run_directory import RunDirectory
 
 QUICK = ["tracking=none", "steps=4", "checkpoint.every=0", "hardware=virtual"]
@@ -122,7 +122,7 @@ def test_other_memory_under_a_parameter_is_a_change_of_its_values(train, tmp_pat
 @pytest.mark.parametrize("told", [(), ("strategy.batch_norm=all",)])
 def test_torchs_synchronised_batch_norm_is_refused_where_it_would_not_be_synchronised(plan, told: tuple[str]) -> None:
     chosen = [*QUICK, "model={_target_:own_models.Synchronised}", "data={_target_:own_models.Rows}", "batch_size=16"]
-    with pytest.raises(LayoutError, match=r"SyncBatchNorm|no batch norm"):
+    with pytest.raises(ConfigError, match=r"SyncBatchNorm|no batch norm"):
         plan([*chosen, *told, "hardware.workers=2"])
 
 
@@ -178,7 +178,7 @@ def test_its_activations_are_those_of_the_same_model_without_the_look(plan) -> N
 def test_a_strategy_that_computes_shapes_refuses_a_forward_that_looks_at_values(plan, strategy: str) -> None:
     hardware = "hardware=local" if strategy.startswith("torch") else "hardware=virtual"
     with pytest.raises(
-        LayoutError, match=r"without values, and model=Looking looks at values \(RuntimeError: Tensor.it"
+        ConfigError, match=r"without values, and model=Looking looks at values \(RuntimeError: Tensor.it"
     ):
         plan(looking("Looking", "item", f"strategy={strategy}", hardware))
 

@@ -9,7 +9,7 @@ import safetensors.torch
 import torch
 
 from paceline import engine
-from paceline.strategies import LayoutError
+from paceline.conf.errors import ConfigError
 
 SETTINGS = [
     "strategy=pipeline",
@@ -226,7 +226,7 @@ def test_a_schedule_of_a_users_function_is_gradient_accumulation_bit_for_bit(tmp
     ],
 )
 def test_a_schedule_of_the_users_that_cannot_go_well_is_refused(rows: list[str], says: str, tmp_path: Path) -> None:
-    with pytest.raises(LayoutError, match=says) as caught:
+    with pytest.raises(ConfigError, match=says) as caught:
         engine.prepare([*SETTINGS, *OWN, csv_of(tmp_path / "own.csv", *rows)]).plan()
     assert caught.value.exit_code == 2
 
@@ -240,12 +240,12 @@ def test_a_schedule_of_the_users_that_cannot_go_well_is_refused(rows: list[str],
     ],
 )
 def test_a_schedule_that_there_is_not_is_refused(named: str, says: str) -> None:
-    with pytest.raises(LayoutError, match=says):
+    with pytest.raises(ConfigError, match=says):
         engine.prepare([*SETTINGS, f"strategy.schedule={named}"]).plan()
 
 
 @pytest.mark.parametrize(("function", "says"), [("broken", "KeyError: 'nothing here'"), ("none", "AttributeError")])
 def test_what_a_users_function_raises_is_told(function: str, says: str) -> None:
     named = f"strategy.schedule=my_schedules.{function}"
-    with pytest.raises(LayoutError, match=rf"my_schedules.{function}: {function}\(2, 4, 1\) must return .*{says}"):
+    with pytest.raises(ConfigError, match=rf"my_schedules.{function}: {function}\(2, 4, 1\) must return .*{says}"):
         engine.prepare([*SETTINGS, named], allow_modules=["my_schedules"]).plan()

@@ -7,9 +7,9 @@ import pytest
 from choices import CHOICES, SYNCS, overrides_for
 
 from paceline import engine
+from paceline.conf.errors import ConfigError
 from paceline.engine.config.experiment import CONF
 from paceline.engine.features import given
-from paceline.strategies import LayoutError
 from paceline.strategies.core.cost import World
 
 SETTINGS = ["model.hidden=[16]", "batch_size=8", "tracking=none", "checkpoint.every=0", "evaluate.every=1000"]
@@ -48,7 +48,7 @@ def test_with_each_compressor_under_each_mode(sync, rule):
     overrides += ["sync.backups=0"] if sync == "backup_workers" else []
     try:
         plan = engine.prepare(overrides).plan()
-    except LayoutError as refused:
+    except ConfigError as refused:
         assert refused.exit_code == 2
         return
     stated, sent = stated_and_sent(*overrides)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.config.config_file import with_file
 from paceline.sweep.define import define

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
-from paceline.engine.base.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import Evaluate, from_yaml, to_yaml
 from paceline.engine.features.robustness import Robustness, attack_of

@@ -6,8 +6,8 @@ import pytest
 from omegaconf import OmegaConf
 from torch import nn
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
-from paceline.engine.base.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import Experiment
 from paceline.engine.config.settings import asked

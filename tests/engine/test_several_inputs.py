@@ -11,10 +11,9 @@ from torch import Tensor, nn
 
 from paceline import engine
 from paceline.batches import Fields, call
+from paceline.conf.errors import ConfigError
 from paceline.engine import Result, prepare
-from paceline.engine.base.errors import ConfigError
 from paceline.tasks.base import Split
-from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.partition import ShuffledPartition
 from paceline.verify import verify
 
@@ -182,7 +181,7 @@ def test_they_are_trained_on_processes_too(mine: Path, root: Path, fork_server: 
 )
 def test_what_cannot_take_them_is_refused_by_name(mine: Path, overrides: list[str], sentence: str) -> None:
     chosen = [] if any("experiment" in each for each in overrides) else ["experiment=houses"]
-    with pytest.raises((ConfigError, TaskConfigError)) as caught:
+    with pytest.raises(ConfigError) as caught:
         prepare([*chosen, *overrides], mine, ["houses"]).plan()
     assert sentence in str(caught.value) and caught.value.exit_code == 2
 

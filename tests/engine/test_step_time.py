@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from paceline import engine
+from paceline.conf.errors import ConfigError
 from paceline.cost.device import Efficiency
 from paceline.cost.devices import DEVICES, INSIDE
 from paceline.cost.layout import Layout
@@ -13,7 +14,6 @@ from paceline.cost.links import Link, Links
 from paceline.cost.predicted import NotPredicted, PredictedStep
 from paceline.cost.step import Cluster, step_time
 from paceline.cost.transformer import Transformer
-from paceline.engine.base.errors import ConfigError
 from paceline.engine.predict.step_time import FORMULAS
 
 SMALL = ["data=text", "data.context=128", "model=gpt", "model.n_layer=8", "model.width=256", "batch_size=64"]

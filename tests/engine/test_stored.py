@@ -11,9 +11,10 @@ import torch
 import yaml
 
 from paceline import engine
+from paceline.conf.errors import ConfigError
 from paceline.engine.api import generations, session
 from paceline.engine.api.session import Prepared
-from paceline.engine.base.errors import ConfigError, CorruptCheckpointError
+from paceline.engine.base.errors import CorruptCheckpointError
 from paceline.engine.config.stored import identity
 from paceline.tracking.checksums import KEY, json_sealed, marked, verdict_on
 from paceline.tracking.errors import RunNameError

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
-from paceline.engine.base.errors import ConfigError
 from paceline.engine.fabrics.stragglers import Exponential, LogNormal, NoStragglers, OneSlow, Pareto, Stragglers, Trace
 from paceline.engine.planning.build import assemble
 

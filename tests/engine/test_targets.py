@@ -10,7 +10,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.engine.config.experiment import Choice
 from paceline.engine.config.targets import build, check_target, load_class
 from paceline.strategies import Strategy

@@ -16,7 +16,8 @@ from short_runs import QUICK
 from paceline import engine
 from paceline.comm import Comm
 from paceline.comm.timeline import Operation, Pass, Timeline, last_launches, split
-from paceline.engine.base.errors import ConfigError, MachineError
+from paceline.conf.errors import ConfigError
+from paceline.engine.base.errors import MachineError
 from paceline.engine.fabrics.layout import Role
 from paceline.engine.training.meters import Meter, Report
 from paceline.engine.training.trace import render, write_trace

@@ -12,8 +12,9 @@ from process_table import until
 from short_runs import HERE, QUICK, Start, Train, weights
 
 from paceline import engine
+from paceline.conf.errors import ConfigError
 from paceline.engine import Result, prepare
-from paceline.engine.base.errors import ConfigError, WorkerFailedError
+from paceline.engine.base.errors import WorkerFailedError
 from paceline.tracking.run_directory import RunDirectory
 
 pytestmark = pytest.mark.dist

@@ -6,7 +6,8 @@ import torch
 from torch import nn
 
 from paceline import engine
-from paceline.engine.base.errors import ConfigError, CorruptCheckpointError
+from paceline.conf.errors import ConfigError
+from paceline.engine.base.errors import CorruptCheckpointError
 
 SMALL = ["tracking=none", "model.hidden=[16,12]", "hardware.threads=1", "hardware.workers=2", "checkpoint.every=0"]
 STILL = ["steps=1", "optimizer.lr=1e-30"]  # trains nothing: what comes out is what went in

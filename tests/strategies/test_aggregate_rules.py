@@ -8,6 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.conf.errors import ConfigError
 from paceline.exchange.aggregate import (
     Aggregator,
     Bulyan,
@@ -28,7 +29,6 @@ from paceline.exchange.aggregate.distances import gram, squared, to_combination
 from paceline.exchange.aggregate.ranked import ranked
 from paceline.exchange.joining import Joining
 from paceline.exchange.seeded import generator
-from paceline.strategies import LayoutError
 from paceline.strategies.core.errors import NotFiniteError
 
 N, F, D = 11, 2, 23
@@ -379,17 +379,17 @@ def test_too_few_rows_are_refused_with_the_bound(rule: str) -> None:
         RULES[rule](f).check(fewest)
         assert RULES[rule]().withstands(fewest) == f and RULES[rule]().withstands(fewest - 1) == f - 1
         bound = re.escape(RULES[rule].traits.bound)
-        with pytest.raises(LayoutError, match=f"aggregate.f={f}: the rule needs {bound}, and"):
+        with pytest.raises(ConfigError, match=f"aggregate.f={f}: the rule needs {bound}, and"):
             RULES[rule](f).check(fewest - 1)
 
 
 def test_bounds_hold_for_what_is_left_after_buckets() -> None:
     assert Krum(before="bucketing").withstands(12) == 1 and Krum().withstands(12) == 4
     with pytest.raises(
-        LayoutError, match=r"6 are left after aggregate.before: at most f=1; .* smaller aggregate.bucket"
+        ConfigError, match=r"6 are left after aggregate.before: at most f=1; .* smaller aggregate.bucket"
     ):
         Krum(2, before="bucketing").check(12)
-    with pytest.raises(LayoutError, match=r"n=2 rows: too few for any f"):
+    with pytest.raises(ConfigError, match=r"n=2 rows: too few for any f"):
         Krum().check(2)
 
 
@@ -407,5 +407,5 @@ def test_bounds_hold_for_what_is_left_after_buckets() -> None:
     ],
 )
 def test_knobs_that_make_no_sense_are_refused(make, says: str) -> None:
-    with pytest.raises(LayoutError, match=says):
+    with pytest.raises(ConfigError, match=says):
         make()

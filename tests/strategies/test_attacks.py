@@ -5,6 +5,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.planning.build import assemble
 from paceline.exchange.aggregate import Median
@@ -23,7 +24,6 @@ from paceline.exchange.attack import (
 )
 from paceline.exchange.attack.alie import largest_z
 from paceline.exchange.joining import Joining
-from paceline.strategies import LayoutError
 
 N, F, D = 9, 2, 31
 ROWS = torch.randn(N, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
@@ -116,13 +116,13 @@ def test_liars_tell_the_truth_before_their_step() -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(attack: Attack, says: str) -> None:
-    with pytest.raises(LayoutError, match=says):
+    with pytest.raises(ConfigError, match=says):
         attack.check(N)
     ALittleIsEnough(4).check(N)
 
 
 def test_a_step_before_the_first_is_refused() -> None:
-    with pytest.raises(LayoutError, match=r"attack.from_step=-1: must be at least 0"):
+    with pytest.raises(ConfigError, match=r"attack.from_step=-1: must be at least 0"):
         SignFlip(from_step=-1)
 
 
@@ -134,5 +134,5 @@ def test_what_is_not_finite_is_taken_as_it_is_typed(value: str) -> None:
 
 
 def test_a_finite_value_of_what_is_not_finite_is_refused() -> None:
-    with pytest.raises(LayoutError, match=r"^attack\.value=1: must be nan, inf or -inf"):
+    with pytest.raises(ConfigError, match=r"^attack\.value=1: must be nan, inf or -inf"):
         assemble(compose(["attack=not_finite", "attack.value=1", "hardware.workers=3"]), ())

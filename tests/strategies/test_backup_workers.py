@@ -30,9 +30,9 @@ from torch import nn
 from paceline import engine
 from paceline.batches import lone
 from paceline.comm import Comm
+from paceline.conf.errors import ConfigError
 from paceline.strategies.core.batch import Batch
 from paceline.strategies.core.cost import World
-from paceline.strategies.core.errors import LayoutError
 from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.backup_workers import ANSWER, HEADER, BackupWorkers
@@ -436,13 +436,13 @@ def test_stated_cost_is_what_each_step_of_a_worker_sends(fabric, backups):
 
 @pytest.mark.parametrize(("backups", "replicas"), [(1, 1), (2, 2), (5, 3)])
 def test_as_many_backups_as_replicas_are_refused(backups, replicas):
-    with pytest.raises(LayoutError, match=rf"sync.backups={backups}.*<= {replicas - 1}") as caught:
+    with pytest.raises(ConfigError, match=rf"sync.backups={backups}.*<= {replicas - 1}") as caught:
         BackupWorkers(backups).cost(list(mlp().parameters()), World(replicas))
     assert caught.value.exit_code == 2
 
 
 def test_a_model_of_two_dtypes_is_refused():
-    with pytest.raises(LayoutError, match="sync=bsp takes several"):
+    with pytest.raises(ConfigError, match="sync=bsp takes several"):
         BackupWorkers().cost(list(TwoDtypes().parameters()), World(2))
 
 

@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from oracles import CLASSES, FEATURES, Branching, Case, Plan, identical, serial, train, workers_of
 from torch import Tensor, fx, nn
 
-from paceline.strategies import LayoutError
+from paceline.conf.errors import ConfigError
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.pipelining.blocks import blocks_of
 from paceline.strategies.pipelining.chunks import Chunks, chunks_of, weights_of, worker_of
@@ -181,7 +181,7 @@ def test_a_weight_that_two_blocks_use_counts_once_in_one_stage_and_is_refused_in
 
     assert len(blocks_of(Twice())) == 5
     assert all(isinstance(part, Chunks) for part in Pipeline(2, cut=[1]).split(Twice()))
-    with pytest.raises(LayoutError, match="two stages share a parameter"):
+    with pytest.raises(ConfigError, match="two stages share a parameter"):
         Pipeline(2, "pipedream", cut=[2]).split(Twice())
 
 
@@ -210,7 +210,7 @@ class TwoInputs(nn.Module):
     ],
 )
 def test_what_cannot_be_cut_is_refused_with_what_it_would_need(model, says):
-    with pytest.raises(LayoutError, match=says) as caught:
+    with pytest.raises(ConfigError, match=says) as caught:
         Pipeline(2).split(model())
     assert caught.value.exit_code == 2
 

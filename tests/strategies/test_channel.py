@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from paceline.comm import MessageError
 from paceline.comm.network import Link, Network
 from paceline.comm.virtual import Cluster
+from paceline.conf.errors import ConfigError
 from paceline.exchange.channel import Channel
 from paceline.exchange.compress import BFloat16, Compressor, Dense, SignSGD, SparseLoCo, TopK, Vector
-from paceline.strategies import LayoutError
 from paceline.strategies.core.cost import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.backup_workers import BackupWorkers
@@ -231,7 +231,7 @@ def test_a_server_that_squeezes_too_sends_what_it_has_not_told_yet(fabric):
     ],
 )
 def test_answers_are_not_squeezed_by_nothing_or_by_a_rule_for_gradients(compress, says):
-    with pytest.raises(LayoutError, match=says):
+    with pytest.raises(ConfigError, match=says):
         ParameterServer(compress=compress, compress_answers=True)
 
 
@@ -318,7 +318,7 @@ def test_gossip_with_compression_is_choco_sgd_and_conserves_the_mean(fabric, com
 
 @pytest.mark.parametrize("topology", ["matching", "one_peer_exponential"])
 def test_choco_sgd_needs_neighbours_that_stay(topology):
-    with pytest.raises(LayoutError, match=r"choose sync.topology=ring or exponential, or compress=none"):
+    with pytest.raises(ConfigError, match=r"choose sync.topology=ring or exponential, or compress=none"):
         Gossip(topology, compress=TopK(0.1))
 
 

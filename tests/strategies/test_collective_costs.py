@@ -10,6 +10,7 @@ import torch
 
 from paceline.comm.network import Link, Network
 from paceline.comm.virtual import Cluster
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
 from paceline.exchange.collectives import (
     Auto,
@@ -23,7 +24,6 @@ from paceline.exchange.collectives import (
     Tree,
 )
 from paceline.exchange.collectives.base import seconds
-from paceline.strategies import LayoutError
 from paceline.strategies.core.cost import World
 
 pytestmark = pytest.mark.dist
@@ -122,7 +122,7 @@ def test_one_worker_alone_sends_nothing(algorithm):
 @pytest.mark.parametrize("hosts", [None, (0, 0, 0), (0, 1, 2)], ids=["unknown", "one", "one each"])
 def test_without_two_levels_there_is_no_hierarchy(hosts):
     for ask in (Hierarchical().traffic, Hierarchical().messages, Hierarchical().phases):
-        with pytest.raises(LayoutError, match=r"collective: .*must be several workers on several hosts"):
+        with pytest.raises(ConfigError, match=r"collective: .*must be several workers on several hosts"):
             ask(100.0, World(3, hosts=hosts))
 
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from paceline.comm import Comm, HangError, MessageError, PeerLostError
 from paceline.comm.network import Link, Network
 from paceline.comm.virtual import Cluster
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
 from paceline.engine.base.failures import exit_code_of
 from paceline.engine.config.experiment import CONF, shipped
@@ -35,7 +36,6 @@ from paceline.exchange.collectives import (
     Tree,
 )
 from paceline.exchange.compress import BFloat16, Compressor, Summed
-from paceline.strategies import LayoutError
 from paceline.strategies.core.cost import World
 from paceline.strategies.core.sync import Sync
 
@@ -395,7 +395,7 @@ def mode_with(name: str, **given: object) -> Sync | None:
     cls: Any = load_class("sync", choice.target, Sync, ())
     if not given.keys() <= inspect.signature(cls).parameters.keys():
         return None
-    with suppress(LayoutError):
+    with suppress(ConfigError):
         return cls(**choice.knobs, **given)
     return None
 

@@ -36,8 +36,8 @@ from oracles import (
 
 import paceline.strategies
 from paceline.batches import lone
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
-from paceline.engine.base.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import Experiment, shipped
 from paceline.engine.features.feature import Parts

@@ -8,8 +8,9 @@ from replicas import Life, flat, live, saved_after, stacked
 from torch import Tensor, nn
 
 from paceline.comm import Comm
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
-from paceline.strategies import Batch, LayoutError
+from paceline.strategies import Batch
 from paceline.strategies.core.cost import World
 from paceline.strategies.sync.dion import Dion
 
@@ -164,7 +165,7 @@ def test_a_rank_above_every_matrix_is_refused_and_one_above_some_is_not():
     weights = list(mlp().parameters())
     Dion(rank=8).check_model([weights[2:], weights[:2]])
     says = r"sync.rank=9: must be at most 8, the rank that the matrix \[8, 10\] can have and no other exceeds"
-    with pytest.raises(LayoutError, match=says):
+    with pytest.raises(ConfigError, match=says):
         Dion(rank=9).check_model([weights[2:], weights[:2]])
     assert Dion(rank=9).notes(weights, World(2)) == []
     Dion().check_model([[weights[1]]])
@@ -172,5 +173,5 @@ def test_a_rank_above_every_matrix_is_refused_and_one_above_some_is_not():
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(LayoutError, match=r"sync=dion: .*sync=bsp"):
+    with pytest.raises(ConfigError, match=r"sync=dion: .*sync=bsp"):
         Dion().cost(list(TwoDtypes().parameters()), World(2))

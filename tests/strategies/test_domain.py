@@ -14,10 +14,10 @@ from torch import Tensor, nn
 
 from paceline.comm import Comm
 from paceline.compat.dispatch import TorchDispatchMode
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
 from paceline.engine.fabrics.compute import count_flops
 from paceline.exchange.collectives import Fabric
-from paceline.strategies import LayoutError
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.domain import DomainParallel, group_of
 from paceline.strategies.domains.cut import cut
@@ -170,7 +170,7 @@ def test_windows_of_any_geometry_on_slabs_are_those_of_the_whole(virtual_workers
             layer = nn.AvgPool2d(kernel, stride, padding, count_include_pad=draw.random() < 0.5)
         try:
             cut(nn.Sequential(layer), (MAPS, height, WIDTH), degree, Fabric())
-        except LayoutError:
+        except ConfigError:
             continue
         layers.append((layer.double(), height))
     check_whole(layers, virtual_workers(degree, on_slabs, layers))
@@ -350,7 +350,7 @@ def test_elementwise_functions_in_a_forward_are_taken(name: str) -> None:
     ],
 )
 def test_any_other_function_is_refused_by_its_name(name: str, says: str) -> None:
-    with pytest.raises(LayoutError, match=says):
+    with pytest.raises(ConfigError, match=says):
         cut(Functional(name), (1, 8, 8), 2, Fabric())
 
 
@@ -375,7 +375,7 @@ def conv(**knobs: Any) -> nn.Module:
     ids=lambda value: type(value).__name__ if isinstance(value, nn.Module) else "",
 )
 def test_what_cannot_be_cut_is_refused_with_what_could(model, image, degree, says) -> None:
-    with pytest.raises(LayoutError, match=says):
+    with pytest.raises(ConfigError, match=says):
         cut(model, image, degree, Fabric())
 
 
@@ -409,7 +409,7 @@ def test_a_loss_over_pixels_that_is_no_mean_of_its_rows_is_refused() -> None:
     def largest(outputs: Tensor, wanted: Tensor) -> Tensor:
         return F.cross_entropy(outputs.flatten(0, -2), wanted.flatten(), reduction="none").max()
 
-    with pytest.raises(LayoutError, match="not the mean of the losses of each"):
+    with pytest.raises(ConfigError, match="not the mean of the losses of each"):
         DomainParallel(2).settled(net, inputs, targets, largest)
 
 

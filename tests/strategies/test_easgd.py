@@ -29,7 +29,8 @@ from torch import Tensor
 
 from paceline import engine
 from paceline.batches import lone
-from paceline.strategies import LayoutError, Sync
+from paceline.conf.errors import ConfigError
+from paceline.strategies import Sync
 from paceline.strategies.core.cost import World
 from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.data_parallel import DataParallel
@@ -493,13 +494,13 @@ def test_the_others_go_on_without_a_dead_replica(workers, replicas):
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_nesterov_without_a_momentum_is_refused_with_what_has_one(virtual_workers, variant, optimizer):
     knobs, case = Knobs(variant), Case([[2, 2]], optimizer=optimizer)
-    with pytest.raises(LayoutError, match=r"sync.nesterov=true: .*optimizer.momentum=0.9"):
+    with pytest.raises(ConfigError, match=r"sync.nesterov=true: .*optimizer.momentum=0.9"):
         virtual_workers(2, live, Life(knobs.sync(nesterov=True), case))
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_several_dtypes_are_refused(variant):
-    with pytest.raises(LayoutError, match=r"sync=easgd: .*sync=bsp"):
+    with pytest.raises(ConfigError, match=r"sync=easgd: .*sync=bsp"):
         Knobs(variant).sync().cost(list(TwoDtypes().parameters()), World(2))
 
 

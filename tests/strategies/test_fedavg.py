@@ -36,6 +36,7 @@ from oracles import (
 from torch import nn
 
 from paceline.batches import lone
+from paceline.conf.errors import ConfigError
 from paceline.engine import run as train_with
 from paceline.exchange.aggregate import Aggregator, Median
 from paceline.exchange.attack import SignFlip
@@ -45,7 +46,6 @@ from paceline.exchange.participation import OneClient, Rounds, sampled
 from paceline.exchange.server import FedAdagrad, FedAdam, FedYogi, Plain, ServerRule, ServerSGD
 from paceline.strategies.core.batch import Batch
 from paceline.strategies.core.cost import World
-from paceline.strategies.core.errors import LayoutError
 from paceline.strategies.core.setting import Setting
 from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.core.sync import StoppedBefore
@@ -650,7 +650,7 @@ def test_the_cost_is_not_known_before_the_steps_of_an_epoch_are():
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(LayoutError, match="sync=fedavg") as caught:
+    with pytest.raises(ConfigError, match="sync=fedavg") as caught:
         FedAvg().cost(list(TwoDtypes().parameters()), World(2, 1))
     assert caught.value.exit_code == 2
 

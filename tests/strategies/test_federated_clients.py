@@ -15,7 +15,7 @@ from test_fedavg import Federation, run, sgd
 
 from paceline import engine
 from paceline.batches import lone
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.exchange.aggregate import Median
 from paceline.exchange.attack import SignFlip
 from paceline.exchange.client import FedNova, FedProx, MimeLite, Plain, Scaffold
@@ -25,7 +25,7 @@ from paceline.exchange.joining import Joining
 from paceline.exchange.participation import drawn, leaves_after
 from paceline.exchange.server import ServerSGD
 from paceline.strategies.core.cost import World
-from paceline.strategies.core.errors import LayoutError, NotFiniteError
+from paceline.strategies.core.errors import NotFiniteError
 from paceline.strategies.core.state import to_bytes
 from paceline.strategies.sync.fedavg import HEADER, FedAvg
 
@@ -539,21 +539,21 @@ def test_what_goes_beside_the_ways_is_compressed_as_they_are(virtual_workers, ru
     ],
 )
 def test_what_a_rule_whose_vectors_are_added_up_cannot_defend_is_refused(knobs, said):
-    with pytest.raises(LayoutError, match=said):
+    with pytest.raises(ConfigError, match=said):
         FedAvg(**knobs)
 
 
 def test_fednova_refuses_an_optimizer_that_divides_gradients():
-    with pytest.raises(LayoutError, match=r"client: counts how often .*Adam divides gradients; choose optimizer=sgd"):
+    with pytest.raises(ConfigError, match=r"client: counts how often .*Adam divides gradients; choose optimizer=sgd"):
         FedAvg(client=FedNova()).check_optimizer(adam(mlp().parameters()))
     FedAvg(client=FedNova()).check_optimizer(momentum(mlp().parameters()))
 
 
 def test_mime_refuses_an_optimizer_that_has_a_momentum_of_its_own():
     check = FedAvg(client=MimeLite()).check_optimizer
-    with pytest.raises(LayoutError, match=r"client: clients step .* optimizer.momentum=0.9 is a second one"):
+    with pytest.raises(ConfigError, match=r"client: clients step .* optimizer.momentum=0.9 is a second one"):
         check(momentum(mlp().parameters()))
-    with pytest.raises(LayoutError, match=r"client: the server's momentum .*Adam would .*choose optimizer=sgd"):
+    with pytest.raises(ConfigError, match=r"client: the server's momentum .*Adam would .*choose optimizer=sgd"):
         check(adam(mlp().parameters()))
     check(decayed(mlp().parameters()))
 
@@ -582,7 +582,7 @@ TINY = ["tracking=none", "model.hidden=[16]", "data.limit=96", "batch_size=8", "
     ],
 )
 def test_bad_input_is_refused_by_name(asked, said):
-    with pytest.raises((ConfigError, LayoutError), match=None) as caught:
+    with pytest.raises(ConfigError, match=None) as caught:
         engine.prepare([*TINY, *asked]).plan()
     assert str(caught.value).startswith(said) and caught.value.exit_code == 2
 
@@ -648,7 +648,7 @@ def test_a_run_is_resumed_bit_for_bit(monkeypatch, tmp_path, asked):
     ],
 )
 def test_what_tells_more_of_a_client_is_refused_where_it_is_hidden(by: str, override: str, key: str) -> None:
-    with pytest.raises(LayoutError, match=f"{key}.*{by.partition('=')[0]}.*choose"):
+    with pytest.raises(ConfigError, match=f"{key}.*{by.partition('=')[0]}.*choose"):
         asked = ["sync=fedavg", "optimizer.momentum=0", "hardware=virtual", "hardware.workers=8", by, override]
         engine.prepare(asked).plan()
 
@@ -697,7 +697,7 @@ def test_it_is_said_where_the_rows_of_a_round_may_hold_more_liars_than_a_rule_wi
 )
 def test_the_bound_of_a_rule_is_that_of_the_rows_of_a_round(asked, said) -> None:
     """All ten replicas would be enough, and a round has five."""
-    with pytest.raises(LayoutError, match=said):
+    with pytest.raises(ConfigError, match=said):
         notes_of("sync.fraction=0.5", *asked)
 
 

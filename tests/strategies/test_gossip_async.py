@@ -13,7 +13,7 @@ from oracles import CLASSES, FEATURES, ROUNDING, Case, TwoDtypes, adam, identica
 from replicas import Life, Replica, flat, live, saved_after
 from torch import Tensor, nn
 
-from paceline.strategies import LayoutError
+from paceline.conf.errors import ConfigError
 from paceline.strategies.core.cost import World
 from paceline.strategies.sync.gossip_async import HEADER, AsyncGossip
 
@@ -237,7 +237,7 @@ def test_one_worker_goes_on_where_it_was_saved_and_draws_as_if_it_had_not_stoppe
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(LayoutError, match=r"sync=bsp") as caught:
+    with pytest.raises(ConfigError, match=r"sync=bsp") as caught:
         AsyncGossip().cost(list(TwoDtypes().parameters()), World(2))
     assert caught.value.exit_code == 2
 

@@ -20,8 +20,9 @@ from worker_processes import WorkerError
 from paceline import engine
 from paceline.batches import lone
 from paceline.comm import Comm, PeerLostError
+from paceline.conf.errors import ConfigError
 from paceline.engine.base.errors import WorkerFailedError
-from paceline.strategies import Batch, LayoutError
+from paceline.strategies import Batch
 from paceline.strategies.core.cost import World
 from paceline.strategies.sync.hogwild import Hogwild
 from paceline.tasks.base import DataSpec
@@ -383,7 +384,7 @@ def refuse(comm: Comm, optimizer: Refused) -> None:
     sync.prepare(dict(model.named_parameters()), made, comm)
     sync.begin(batch)
     F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
-    with pytest.raises(LayoutError, match=r"plain SGD.*optimizer.momentum=0.*model.sparse_gradients=false") as caught:
+    with pytest.raises(ConfigError, match=r"plain SGD.*optimizer.momentum=0.*model.sparse_gradients=false") as caught:
         sync.update()
     assert caught.value.exit_code == 2
     assert identical(weights_of(model), before)
@@ -533,7 +534,7 @@ def prepare_elsewhere(comm: Comm, lock: Lock) -> None:
     """As if worker 1 ran on another host."""
     comm._worker.hosts[1] = "elsewhere"  # pyright: ignore[reportAttributeAccessIssue]
     model = mlp()
-    with pytest.raises(LayoutError, match=r"sync=hogwild.*several hosts.*sync=asp") as caught:
+    with pytest.raises(ConfigError, match=r"sync=hogwild.*several hosts.*sync=asp") as caught:
         Hogwild(lock).prepare(dict(model.named_parameters()), momentum(model.parameters()), comm)
     assert caught.value.exit_code == 2
 
@@ -552,17 +553,17 @@ def test_virtual_workers_on_several_hosts_are_refused(tmp_path):
 
 def prepare_odd(comm: Comm) -> None:
     model = mlp().to("meta")
-    with pytest.raises(LayoutError, match=r"hardware.device=cpu") as caught:
+    with pytest.raises(ConfigError, match=r"hardware.device=cpu") as caught:
         Hogwild().prepare(dict(model.named_parameters()), momentum(model.parameters()), comm)
     assert caught.value.exit_code == 2
     mixed = TwoDtypes()
-    with pytest.raises(LayoutError, match="one dtype"):
+    with pytest.raises(ConfigError, match="one dtype"):
         Hogwild().prepare(dict(mixed.named_parameters()), momentum(mixed.parameters()), comm)
 
 
 def test_weights_that_are_not_in_the_hosts_memory_or_of_several_dtypes_are_refused(virtual_workers):
     virtual_workers(1, prepare_odd)
-    with pytest.raises(LayoutError, match=r"one dtype.*sync=bsp"):
+    with pytest.raises(ConfigError, match=r"one dtype.*sync=bsp"):
         Hogwild().cost(list(TwoDtypes().parameters()), World(2))
 
 

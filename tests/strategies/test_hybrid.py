@@ -21,9 +21,10 @@ from oracles import (
 )
 from torch import nn
 
+from paceline.conf.errors import ConfigError
 from paceline.exchange.collectives import Fabric, Ring
 from paceline.exchange.compress import BFloat16, TopK
-from paceline.strategies import LayoutError, World
+from paceline.strategies import World
 from paceline.strategies.hybrid import Hybrid
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.single import LocalUpdate
@@ -292,6 +293,6 @@ def test_two_sums_a_pair_and_micro_batch_and_the_output_once_each_way():
     ],
 )
 def test_what_cannot_be_cut_is_refused_with_what_can(strategy, model, says):
-    with pytest.raises(LayoutError, match=says) as caught:
+    with pytest.raises(ConfigError, match=says) as caught:
         strategy.split(model())
     assert caught.value.exit_code == 2

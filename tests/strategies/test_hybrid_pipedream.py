@@ -9,7 +9,7 @@ from tensor_cases import Tokens, make, tokens
 from test_pipedream import CUTS, FEATURES, HOW, recursion
 from torch import nn
 
-from paceline.strategies import LayoutError
+from paceline.conf.errors import ConfigError
 from paceline.strategies.hybrid import Hybrid
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.sync.bsp import BSP
@@ -105,5 +105,5 @@ def test_bytes_and_versions_are_those_stated(virtual_workers, how):
 
 
 def test_tied_weights_of_two_stages_are_refused_for_updates_that_do_not_wait():
-    with pytest.raises(LayoutError, match=r"two stages share a parameter .* a schedule with a flush, such as 1f1b"):
+    with pytest.raises(ConfigError, match=r"two stages share a parameter .* a schedule with a flush, such as 1f1b"):
         Hybrid(2, 2, "pipedream", cut=[2], vocabulary=True).split(make(tied=True)())

@@ -5,8 +5,9 @@ import torch
 from oracles import ROUNDING, Plan, distance, identical, serial, train, workers_of
 from tensor_cases import PLACES, VOCABULARY, WIDTH, Tokens, gpt, make, tokens
 
+from paceline.conf.errors import ConfigError
 from paceline.exchange.collectives import Fabric, Ring
-from paceline.strategies import LayoutError, World
+from paceline.strategies import World
 from paceline.strategies.core.placements import dims_of, entries, joined
 from paceline.strategies.core.state import state_of
 from paceline.strategies.hybrid import Hybrid
@@ -240,7 +241,7 @@ def test_sums_of_a_stage_are_those_of_its_layers():
     ],
 )
 def test_one_tensor_worker_has_nothing_to_cut_a_vocabulary_or_a_sequence_for(knobs, says):
-    with pytest.raises(LayoutError, match=says) as caught:
+    with pytest.raises(ConfigError, match=says) as caught:
         Hybrid(2, 1, **knobs)
     assert caught.value.exit_code == 2
 
@@ -251,14 +252,14 @@ def test_what_cannot_be_cut_is_refused_in_the_words_of_a_hybrid():
         batch = torch.empty(4, PLACES, dtype=torch.int64)
         model, loss = gpt(), CrossEntropy().loss
         with pytest.raises(
-            LayoutError, match=r"vocabulary=true: Sequential does not end in .*strategy.vocabulary=false$"
+            ConfigError, match=r"vocabulary=true: Sequential does not end in .*strategy.vocabulary=false$"
         ):
             Hybrid(1, 2, vocabulary=True).settled(mlp, torch.empty(4, 4), batch[:, 0], loss)
-        with pytest.raises(LayoutError, match=r"for the mean cross-entropy alone, task=cross_entropy"):
+        with pytest.raises(ConfigError, match=r"for the mean cross-entropy alone, task=cross_entropy"):
             Hybrid(2, 2, vocabulary=True).settled(model, batch, batch, Hinge().loss)
-        with pytest.raises(LayoutError, match=r"a sequence of 3 .* choose 2 or 4 places, or strategy.sequence=false"):
+        with pytest.raises(ConfigError, match=r"a sequence of 3 .* choose 2 or 4 places, or strategy.sequence=false"):
             Hybrid(2, 2, cut="time", sequence=True).settled(model, batch[:, :3], batch[:, :3], loss)
     with pytest.raises(
-        LayoutError, match=r"sequence=true: no stage of Sequential has a norm .*strategy.sequence=false$"
+        ConfigError, match=r"sequence=true: no stage of Sequential has a norm .*strategy.sequence=false$"
     ):
         Hybrid(1, 2, sequence=True).split(mlp)

@@ -21,7 +21,7 @@ from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor
 
 from paceline import engine
-from paceline.strategies import LayoutError
+from paceline.conf.errors import ConfigError
 from paceline.strategies.core.cost import World
 from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.data_parallel import DataParallel
@@ -143,7 +143,7 @@ def test_a_dead_replica_is_left_out_of_the_mean(workers, n):
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(LayoutError, match=r"sync=independent: .*sync=bsp"):
+    with pytest.raises(ConfigError, match=r"sync=independent: .*sync=bsp"):
         Independent().cost(list(TwoDtypes().parameters()), World(2))
 
 

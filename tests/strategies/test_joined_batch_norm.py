@@ -14,12 +14,11 @@ from oracles import CLASSES, FEATURES, Case, Plan, distance, identical, momentum
 from torch import Tensor, nn
 
 from paceline.comm import Comm
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
-from paceline.engine.base.errors import ConfigError
 from paceline.engine.features.pairs import check_pair
 from paceline.exchange.collectives import Fabric
 from paceline.exchange.collectives.ring import Ring
-from paceline.strategies import LayoutError
 from paceline.strategies.core.cost import World
 from paceline.strategies.core.setting import Setting
 from paceline.strategies.data_parallel import DataParallel
@@ -340,7 +339,7 @@ class Own(nn.Module):
 def test_what_else_normalises_over_a_batch_is_refused_by_name() -> None:
     inputs, targets = torch.empty(2, 1, 8, 8, device="meta"), torch.zeros(2, dtype=torch.int64, device="meta")
     DomainParallel(2).settled(Own().to("meta"), inputs, targets, F.cross_entropy)
-    with pytest.raises(LayoutError, match=r"batch_norm=all: .* calls batch_norm, .*choose strategy.batch_norm=replica"):
+    with pytest.raises(ConfigError, match=r"batch_norm=all: .* calls batch_norm, .*choose strategy.batch_norm=replica"):
         DomainParallel(2, batch_norm="all").settled(Own().to("meta"), inputs, targets, F.cross_entropy)
 
 

@@ -11,6 +11,7 @@ from oracles import Case, mlp64, momentum
 from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
 from paceline.exchange.aggregate import (
     Aggregator,
@@ -24,7 +25,6 @@ from paceline.exchange.aggregate import (
 from paceline.exchange.attack import Attack, Honest, InnerProduct, LabelFlip, SignFlip
 from paceline.exchange.compress import TopK
 from paceline.exchange.joining import Joining
-from paceline.strategies import LayoutError
 from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.local_sgd import LocalSGD
 
@@ -152,7 +152,7 @@ def test_samples_that_were_tampered_with_change_nothing_that_travels():
 def test_what_a_rule_of_ways_does_not_go_with_is_refused(knobs, says):
     given: dict[str, Any]
     for given in ({"aggregate": Median()}, {"attack": SignFlip()}):
-        with pytest.raises(LayoutError, match=says):
+        with pytest.raises(ConfigError, match=says):
             LocalSGD(2, **knobs, **given)
 
 
@@ -246,11 +246,11 @@ def test_where_all_have_the_same_weights_they_stay():
 
 def test_a_rule_of_lengths_or_for_neighbours_is_refused_where_it_means_nothing():
     for rule in (CenteredClipping(), MajorityVote(), FLTrust()):
-        with pytest.raises(LayoutError, match="is one for gradients or changes of weights"):
+        with pytest.raises(ConfigError, match="is one for gradients or changes of weights"):
             Gossip(aggregate=rule)
-    with pytest.raises(LayoutError, match="choose sync=gossip, or aggregate=centered_clipping"):
+    with pytest.raises(ConfigError, match="choose sync=gossip, or aggregate=centered_clipping"):
         LocalSGD(aggregate=SelfCenteredClipping())
-    with pytest.raises(LayoutError, match="compress, attack: with compress a worker knows"):
+    with pytest.raises(ConfigError, match="compress, attack: with compress a worker knows"):
         Gossip(compress=TopK(0.5), attack=SignFlip())
     assert Joining(Median(), None, of="neighbours").aggregate.traits.of_points
 

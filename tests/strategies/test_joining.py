@@ -13,13 +13,13 @@ from oracles import Case, Plan, TwoDtypes, identical, mlp, mlp64, momentum, trai
 from replicas import Life, Replica, flat, live
 from torch import Tensor
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
 from paceline.exchange.aggregate import Aggregator, Mean, Median
 from paceline.exchange.attack import Attack, Honest, InnerProduct, MinMax, Seen, SignFlip
 from paceline.exchange.attack.constant import Infinite
 from paceline.exchange.compress import TopK
 from paceline.exchange.joining import Joining
-from paceline.strategies import LayoutError
 from paceline.strategies.core.cost import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.bsp import BSP
@@ -90,13 +90,13 @@ def test_a_number_means_the_last_replicas_and_a_list_names_them(workers, liars):
     [(6, "attack.workers=6: there are 5 replicas; choose"), ([1, 5], "there are 5 replicas, 0 to 4; choose")],
 )
 def test_more_liars_than_replicas_are_refused(workers, says):
-    with pytest.raises(LayoutError, match=says):
+    with pytest.raises(ConfigError, match=says):
         SignFlip(workers).check(5)
 
 
 @pytest.mark.parametrize("workers", [-1, [0, -2]])
 def test_nobody_is_numbered_below_zero(workers):
-    with pytest.raises(LayoutError, match="must be at least 0, or a list of replicas from 0 on"):
+    with pytest.raises(ConfigError, match="must be at least 0, or a list of replicas from 0 on"):
         SignFlip(workers)
 
 
@@ -309,15 +309,15 @@ class Whole(Median):
 
 @pytest.mark.parametrize("before", ["nnm", "arc", "bucketing"])
 def test_a_rule_of_entries_looks_at_whole_gradients_where_what_comes_before_it_does(before):
-    with pytest.raises(LayoutError, match=r"sync.servers=2: .*choose sync.servers=1"):
+    with pytest.raises(ConfigError, match=r"sync.servers=2: .*choose sync.servers=1"):
         ParameterServer(servers=2, aggregate=Median(before=before))
     assert BSP(aggregate=Median(before=before)).traits.whole_rows and not BSP(aggregate=Median()).traits.whole_rows
 
 
 def test_a_rule_that_looks_at_whole_gradients_is_not_given_pieces():
-    with pytest.raises(LayoutError, match=r"sync.servers=2: .*choose sync.servers=1"):
+    with pytest.raises(ConfigError, match=r"sync.servers=2: .*choose sync.servers=1"):
         ParameterServer(servers=2, aggregate=Whole())
-    with pytest.raises(LayoutError, match=r"sync.servers=2: .*choose sync.servers=1"):
+    with pytest.raises(ConfigError, match=r"sync.servers=2: .*choose sync.servers=1"):
         SSP(0, servers=2, aggregate=Whole())
     of = [BSP, FedAvg, ParameterServer, partial(SSP, 0)]
     for sync in (one(aggregate=Whole()) for one in of):
@@ -326,7 +326,7 @@ def test_a_rule_that_looks_at_whole_gradients_is_not_given_pieces():
         assert sync.traits.max_parts == 1
     for sync in (one(attack=InnerProduct()) for one in of):
         assert sync.traits.max_parts is None
-    with pytest.raises(LayoutError, match=r"one vector of one dtype, and the model has torch\.float32, torch\.float64"):
+    with pytest.raises(ConfigError, match=r"one vector of one dtype, and the model has torch\.float32, torch\.float64"):
         BSP(aggregate=Median()).cost(list(TwoDtypes().parameters()), World(2))
 
 

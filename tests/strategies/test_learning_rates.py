@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.optim import lr_scheduler as torchs
 
-from paceline.strategies import LayoutError
+from paceline.conf.errors import ConfigError
 from paceline.strategies.schedules import Horizon, Rate, Schedule, scaled
 from paceline.strategies.schedules.constant import Constant
 from paceline.strategies.schedules.cosine import Cosine
@@ -84,7 +84,7 @@ def test_the_rate_is_scaled_by_the_batch_over_the_base(scale, factor) -> None:
     ],
 )
 def test_what_cannot_be_is_refused_with_the_rule(make, said) -> None:
-    with pytest.raises(LayoutError, match=said):
+    with pytest.raises(ConfigError, match=said):
         make()
 
 

@@ -27,9 +27,9 @@ from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor, nn
 
 from paceline import engine
+from paceline.conf.errors import ConfigError
 from paceline.exchange.clip import ByValue
 from paceline.exchange.outer import nesterov
-from paceline.strategies import LayoutError
 from paceline.strategies.core.cost import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline
@@ -366,7 +366,7 @@ def test_how_much_a_switch_saves_is_said_only_where_the_steps_are_known():
 )
 def test_state_that_the_optimizer_does_not_keep_is_refused_with_what_it_keeps(virtual_workers, optimizer, name, kept):
     case = Case([[2, 2]] * 2, optimizer=optimizer)
-    with pytest.raises(LayoutError, match=rf"sync.average_state: SGD keeps no {name} .*keeps {kept}"):
+    with pytest.raises(ConfigError, match=rf"sync.average_state: SGD keeps no {name} .*keeps {kept}"):
         virtual_workers(2, live, Life(LocalSGD(1, [name]), case))
 
 
@@ -381,12 +381,12 @@ def test_replicas_step_with_one_gradient_where_bsp_comes_first():
 
 
 def test_outer_momentum_without_an_outer_rate_is_refused():
-    with pytest.raises(LayoutError, match=r"sync.outer_momentum=0.9: .*sync.outer_lr"):
+    with pytest.raises(ConfigError, match=r"sync.outer_momentum=0.9: .*sync.outer_lr"):
         LocalSGD(outer_momentum=0.9)
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(LayoutError, match=r"sync=local_sgd: .*sync=bsp"):
+    with pytest.raises(ConfigError, match=r"sync=local_sgd: .*sync=bsp"):
         LocalSGD().cost(list(TwoDtypes().parameters()), World(2))
 
 

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import nn
 from whole_runs import trained
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
-from paceline.strategies import LayoutError
 from paceline.strategies.adapt import LoRA
 from paceline.strategies.core.state import state_of
 
@@ -89,7 +89,7 @@ class Two(nn.Module):
     ],
 )
 def test_what_cannot_be_adapted_is_refused_by_name(model, knobs, says) -> None:
-    with pytest.raises(LayoutError) as caught:
+    with pytest.raises(ConfigError) as caught:
         LoRA(**knobs).apply(model())
     assert says in str(caught.value) and str(caught.value).startswith("adapt") and caught.value.exit_code == 2
 
@@ -111,7 +111,7 @@ def test_a_plan_of_gpt_sends_the_bytes_of_its_factors_alone() -> None:
     assert plan.bytes_per_step() == 4 * 4 * 8 * (128 + 384)
     [part] = plan.parts
     assert part.memory["gradients"] == part.memory["optimizer"] == 4 * 4 * 8 * (128 + 384)
-    with pytest.raises(LayoutError, match=r"^adapt=lora: has swapped layers of the model that strategy=tensor"):
+    with pytest.raises(ConfigError, match=r"^adapt=lora: has swapped layers of the model that strategy=tensor"):
         prepare([*made, "strategy=tensor"]).plan()
 
 

@@ -15,12 +15,13 @@ from oracles import Case, identical, mlp64, momentum
 from replicas import Life, live, saved_after
 from torch import Tensor
 
+from paceline.conf.errors import ConfigError
 from paceline.exchange.channel import Channel
 from paceline.exchange.compress import Atomo, PowerSGD, Slot, UnreadableError, Vector
 from paceline.exchange.compress.atomo import probabilities, systematic
 from paceline.exchange.compress.atomo import triples as triples_of
 from paceline.exchange.compress.matrices import shortened, whole
-from paceline.strategies import LayoutError, Sync
+from paceline.strategies import Sync
 from paceline.strategies.core.errors import NotFiniteError
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.local_sgd import LocalSGD
@@ -66,7 +67,7 @@ def test_a_rank_above_that_of_every_matrix_is_refused(of):
     parts = [[torch.empty(3, 2), torch.empty(2, 90)], [torch.empty(5, 4, 10), torch.empty(7)]]
     of(0, 5).check_model(parts)
     says = r"compress\.(rank|triples)=6: must be at most 5, the rank that the matrix \[5, 40\] can have and no other"
-    with pytest.raises(LayoutError, match=says):
+    with pytest.raises(ConfigError, match=says):
         of(0, 6).check_model(parts)
     of(0, 6).check_model([[torch.empty(7), torch.empty(0, 3)]])  # nothing is a matrix: all travels whole
 

@@ -9,8 +9,8 @@ from oracles import ROUNDING, Case, TwoDtypes, adam, identical, mlp, momentum
 from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor, nn
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
-from paceline.strategies import LayoutError
 from paceline.strategies.core.cost import World
 from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.local_sgd import LocalSGD
@@ -200,5 +200,5 @@ def test_a_pull_with_which_replicas_may_drift_apart_is_noted():
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(LayoutError, match=r"sync=noloco: .*sync=bsp"):
+    with pytest.raises(ConfigError, match=r"sync=noloco: .*sync=bsp"):
         NoLoCo().cost(list(TwoDtypes().parameters()), World(2))

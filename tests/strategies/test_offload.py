@@ -35,9 +35,9 @@ from torch.utils.checkpoint import checkpoint
 
 from paceline import engine
 from paceline.batches import lone
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.engine.planning.build import assemble
-from paceline.strategies import Batch, LayoutError
+from paceline.strategies import Batch
 from paceline.strategies.core.state import to_bytes
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.memory import pool as pools
@@ -87,7 +87,7 @@ def same(a: Trained, b: Trained) -> bool:
 
 def smallest(make_model, batches) -> int:
     """The bytes of the smallest pool that works, as a refusal says."""
-    with pytest.raises(LayoutError, match=r"choose strategy.pool_mb >= ") as caught:
+    with pytest.raises(ConfigError, match=r"choose strategy.pool_mb >= ") as caught:
         fit(Offload(pool_mb=1e-5), make_model(), batches)
     return int(float(str(caught.value).split("strategy.pool_mb >= ")[1].split(",")[0]) * MIB)
 
@@ -162,7 +162,7 @@ def test_the_pool_never_exceeds_its_cap_from_the_smallest_on(name, monkeypatch):
         assert sum(strategy._pool.peaks.values()) == max(totals)
         peaks.append(max(totals))
     assert peaks == sorted(peaks) and peaks[-1] > peaks[0]
-    with pytest.raises(LayoutError):
+    with pytest.raises(ConfigError):
         fit(Offload(pool_mb=(least - 1024) / MIB), task.make_model(), task.batches)
 
 
@@ -501,7 +501,7 @@ class First(nn.Module):
 
 @pytest.mark.parametrize("model", [lambda: Unused(), lambda: Crossed(nn.Linear(6, 6))])
 def test_a_model_that_is_no_chain_of_layers_is_refused(model):
-    with pytest.raises(LayoutError, match=r"nn\.Sequential") as caught:
+    with pytest.raises(ConfigError, match=r"nn\.Sequential") as caught:
         Offload().split(model())
     assert caught.value.exit_code == 2
 
@@ -519,7 +519,7 @@ def test_what_cannot_be_swapped_is_refused_before_training(model, says):
     inputs = torch.zeros(2, 6, device="meta", dtype=torch.int64 if "sparse" in says or "dense" in says else None)
     with torch.device("meta"):
         parts = strategy.split(model())
-    with pytest.raises(LayoutError, match=says):
+    with pytest.raises(ConfigError, match=says):
         targets = torch.zeros(2, dtype=torch.int64, device="meta")
         list(strategy.rehearse(parts, inputs, targets, F.cross_entropy, torch.device("cpu")))
 
@@ -800,7 +800,7 @@ WHOLE = {
 
 def test_too_small_a_pool_is_refused_before_training_with_the_smallest_that_works():
     with pytest.raises(
-        LayoutError, match=r"strategy.pool_mb=0.01: .* layer hidden2.*choose strategy.pool_mb >= "
+        ConfigError, match=r"strategy.pool_mb=0.01: .* layer hidden2.*choose strategy.pool_mb >= "
     ) as caught:
         engine.prepare([*SETTINGS, "strategy.pool_mb=0.01"]).plan()
     assert caught.value.exit_code == 2
@@ -808,7 +808,7 @@ def test_too_small_a_pool_is_refused_before_training_with_the_smallest_that_work
     plan = engine.prepare([*SETTINGS, f"strategy.pool_mb={least}"]).plan()
     on_device = {kind: n for kind, n in plan.peak_memory().items() if not kind.startswith("host_")}
     assert sum(on_device.values()) <= least * MIB
-    with pytest.raises(LayoutError):
+    with pytest.raises(ConfigError):
         engine.prepare([*SETTINGS, f"strategy.pool_mb={least - 1 / 512}"]).plan()
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from paceline.batches import lone
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
-from paceline.strategies.core.errors import LayoutError
 from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.optimizers.pegasos import Pegasos, norms
 from paceline.strategies.optimizers.sgd_free_biases import SGDFreeBiases
@@ -209,7 +209,7 @@ def test_a_model_that_ends_in_something_else_than_a_linear_layer_is_refused(
 
 @pytest.mark.parametrize("shapes", [[[3, 4], [3], [3]], [[3, 4], [4]], [[3]], [[2, 3, 4], [2]], [[3, 4], [3, 4]]])
 def test_tensors_that_are_no_linear_layer_are_refused(shapes: list[list[int]]) -> None:
-    with pytest.raises(LayoutError, match="of one linear layer, which is the whole model, and here"):
+    with pytest.raises(ConfigError, match="of one linear layer, which is the whole model, and here"):
         Pegasos([nn.Parameter(torch.zeros(shape)) for shape in shapes])
 
 

@@ -12,7 +12,7 @@ from oracles import adam as adam_of
 from torch import nn
 from torch.func import functional_call
 
-from paceline.strategies import LayoutError
+from paceline.conf.errors import ConfigError
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.pipelining.actions import Action
 from paceline.strategies.pipelining.check import check
@@ -183,9 +183,9 @@ def test_the_checker_passes_them_and_each_backward_pass_is_in_an_update(drawn):
     (schedule, _), m = schedule_of(workers, micro_batches, *how)
     batches = sum(action.kind == "U" for action in schedule[0])
     check(schedule, workers, batches * m, flush=False)
-    with pytest.raises(LayoutError, match="no update of stage 0 comes after it"):
+    with pytest.raises(ConfigError, match="no update of stage 0 comes after it"):
         check([[a for a in schedule[0] if a.kind != "U"], *schedule[1:]], workers, batches * m, flush=False)
-    with pytest.raises(LayoutError, match="a schedule with a flush is of F, B, I and W"):
+    with pytest.raises(ConfigError, match="a schedule with a flush is of F, B, I and W"):
         check(schedule, workers, batches * m)
 
 
@@ -254,7 +254,7 @@ def test_as_papers_draw_them():
     ],
 )
 def test_knobs_that_do_not_go_together_are_refused(knobs, says):
-    with pytest.raises(LayoutError, match=says):
+    with pytest.raises(ConfigError, match=says):
         Pipeline(**knobs)
 
 

@@ -27,7 +27,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from paceline.strategies import LayoutError
+from paceline.conf.errors import ConfigError
 from paceline.strategies.core.balance import balanced
 from paceline.strategies.core.batch import Batch
 from paceline.strategies.pipeline import Pipeline
@@ -413,7 +413,7 @@ def test_stages_put_together_are_the_model(widths, data):
     cuts = sorted(data.draw(st.sets(st.integers(1, len(widths) - 1), min_size=stages - 1, max_size=stages - 1)))
     try:
         parts = Pipeline(stages, cut=cuts).split(model)
-    except LayoutError as error:
+    except ConfigError as error:
         assert "parameters to train" in str(error)
         assert not all(any(widths[a:b]) for a, b in pairwise([0, *cuts, len(widths)]))
         return
@@ -423,7 +423,7 @@ def test_stages_put_together_are_the_model(widths, data):
 
 def test_a_model_of_ours_names_the_knob_that_makes_more_layers():
     model = MLP(DataSpec((4,), classes=3), hidden=[8])
-    with pytest.raises(LayoutError, match=r"choose strategy\.stages <= 2, or more layers by model\.hidden$"):
+    with pytest.raises(ConfigError, match=r"choose strategy\.stages <= 2, or more layers by model\.hidden$"):
         Pipeline(4).split(model)
 
 
@@ -443,7 +443,7 @@ def test_a_model_of_ours_names_the_knob_that_makes_more_layers():
     ],
 )
 def test_what_cannot_be_cut_is_refused_with_what_can(strategy, model, says):
-    with pytest.raises(LayoutError, match=says) as caught:
+    with pytest.raises(ConfigError, match=says) as caught:
         strategy.split(model())
     assert caught.value.exit_code == 2
 

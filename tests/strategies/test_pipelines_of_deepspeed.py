@@ -7,8 +7,7 @@ from oracles import FEATURES, Case, Plan, adam, deep64, distance, identical, mlp
 from torch import nn
 
 from paceline import engine
-from paceline.engine.base.errors import ConfigError
-from paceline.strategies.core.errors import LayoutError
+from paceline.conf.errors import ConfigError
 from paceline.strategies.deepspeed_pipeline import DeepSpeedPipeline
 from paceline.strategies.external.deepspeed_stages import most_held
 from paceline.strategies.sync.bsp import BSP
@@ -85,7 +84,7 @@ def test_a_weight_that_two_of_three_stages_share_trains_as_one(sizes):
 def test_stages_that_share_several_weights_with_different_others_are_refused():
     model = nn.Sequential(*[nn.Linear(6, 6) for _ in range(6)])
     model[5].weight, model[3].weight = model[0].weight, model[1].weight  # stages 0 and 2, 0 and 1
-    with pytest.raises(LayoutError, match=r"stages share one weight and others another .*strategy=pipeline"):
+    with pytest.raises(ConfigError, match=r"stages share one weight and others another .*strategy=pipeline"):
         DeepSpeedPipeline(3, cut=[2, 4]).split(model)
 
 
@@ -191,6 +190,6 @@ def test_a_checkpoint_is_that_of_our_pipeline_too(fork_server, tmp_path):
     ],
 )
 def test_what_deepspeed_would_not_do_is_refused_with_what_would_be_right(overrides, said):
-    with pytest.raises((ConfigError, LayoutError), match=said) as caught:
+    with pytest.raises(ConfigError, match=said) as caught:
         engine.prepare(["strategy=deepspeed_pipeline", "hardware.workers=2", *overrides]).plan()
     assert caught.value.exit_code == 2

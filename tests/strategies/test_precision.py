@@ -14,14 +14,15 @@ from fabrics import FABRICS
 from torch import Tensor, nn
 
 from paceline.comm import Comm
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
 from paceline.engine.api.results import load
-from paceline.engine.base.errors import ConfigError, UntrainedError
+from paceline.engine.base.errors import UntrainedError
 from paceline.engine.config.compose import compose
 from paceline.engine.features.models import exported
 from paceline.engine.planning.build import assemble
 from paceline.engine.training.batches import seed_for
-from paceline.strategies.core.errors import LayoutError, NotFiniteError
+from paceline.strategies.core.errors import NotFiniteError
 from paceline.strategies.core.foreseen import Foreseen
 from paceline.strategies.core.loss_scale import scaled_backward
 from paceline.strategies.core.state import state_of
@@ -429,14 +430,14 @@ def test_narrow_activations_are_planned() -> None:
     ],
 )
 def test_what_cannot_be_is_refused_by_name(how: list[str], says: str) -> None:
-    with pytest.raises((ConfigError, LayoutError), match="^" + re.escape(says)) as caught:
+    with pytest.raises(ConfigError, match="^" + re.escape(says)) as caught:
         prepare([*how, *MLP, "hardware.workers=2"]).plan()
     assert caught.value.exit_code == 2
 
 
 def test_weights_that_are_not_float32_are_refused() -> None:
     with pytest.raises(
-        LayoutError, match=r"^precision=bf16: .*weights of this model are float64; choose precision=fp32"
+        ConfigError, match=r"^precision=bf16: .*weights of this model are float64; choose precision=fp32"
     ):
         BFloat16().check([nn.Linear(2, 2).double()])
     Float32().check([nn.Linear(2, 2).double()])

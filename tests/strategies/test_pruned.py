@@ -19,8 +19,8 @@ from torch.nn.utils import prune
 from torch.optim import SGD, Adam, AdamW, Optimizer
 from whole_runs import trained
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
-from paceline.strategies import LayoutError
 from paceline.strategies.adapt import Held, Pruned
 from paceline.strategies.adapt.pruned import Pruning
 from paceline.strategies.adapt.smallest import smallest
@@ -239,7 +239,7 @@ def test_its_state_goes_through_bytes_and_back_in_the_middle_of_a_round(restart:
     for each in (whole, again):
         steps_of(*each, STEPS + 2, 3 * STEPS)
     assert identical(state_of(whole[0]), state_of(again[0]))
-    with pytest.raises(LayoutError, match=r"steps, epochs: a training .* has 5 steps .* would now have 6"):
+    with pytest.raises(ConfigError, match=r"steps, epochs: a training .* has 5 steps .* would now have 6"):
         pruning_of(pruned, OPTIMIZERS["adam"], 6)[2].load_state_dict(state["adapt"])
 
 

@@ -12,10 +12,9 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from whole_runs import trained
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
-from paceline.engine.base.errors import ConfigError
 from paceline.engine.planning.build import assemble
-from paceline.strategies import LayoutError
 from paceline.strategies.adapt import Adapt, Pufferfish
 from paceline.strategies.adapt.pufferfish import Factored, factors, product
 from paceline.strategies.core.state import state_of
@@ -86,7 +85,7 @@ def test_the_first_and_the_last_layers_stay_and_so_does_what_is_in_groups_tied_o
     assert factored(shared) == ["1"] and shared[1] is shared[2]  # one layer twice is one layer
     tied = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4))
     tied[1].weight = tied[2].weight
-    with pytest.raises(LayoutError, match="nothing is left to factor: of the 4"):
+    with pytest.raises(ConfigError, match="nothing is left to factor: of the 4"):
         factored(tied)
     encoder = nn.Sequential(nn.Linear(8, 8), nn.TransformerEncoderLayer(8, 2, 8), nn.Linear(8, 8), nn.Linear(8, 8))
     assert factored(encoder) == ["2"]

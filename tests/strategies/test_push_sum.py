@@ -7,7 +7,7 @@ from oracles import ROUNDING, Case, TwoDtypes, adam, identical, mlp, momentum, s
 from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor
 
-from paceline.strategies import LayoutError
+from paceline.conf.errors import ConfigError
 from paceline.strategies.core.cost import World
 from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.push_sum import WEIGHT, PushSum
@@ -197,7 +197,7 @@ def test_replicas_go_on_where_they_were_saved_inside_a_period(fabric):
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(LayoutError, match=r"sync=bsp") as caught:
+    with pytest.raises(ConfigError, match=r"sync=bsp") as caught:
         PushSum().cost(list(TwoDtypes().parameters()), World(2))
     assert caught.value.exit_code == 2
 

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 from whole_runs import trained
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
-from paceline.strategies import LayoutError
 from paceline.strategies.adapt import Quantized
 from paceline.strategies.adapt.quantized import Kind, quantized
 from paceline.strategies.core.state import state_of
@@ -175,7 +175,7 @@ class Tied(nn.Module):
     ],
 )
 def test_what_cannot_be_quantized_is_refused_by_name(model: Any, knobs: dict[str, Any], says: str) -> None:
-    with pytest.raises(LayoutError) as caught:
+    with pytest.raises(ConfigError) as caught:
         Quantized(**knobs).apply(model())
     assert says in str(caught.value) and str(caught.value).startswith("adapt") and caught.value.exit_code == 2
 

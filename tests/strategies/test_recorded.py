@@ -5,6 +5,7 @@ import torch
 from torch import Tensor
 
 from paceline.comm import Comm, Work
+from paceline.conf.errors import ConfigError
 from paceline.exchange.collectives import (
     Collective,
     Fabric,
@@ -17,7 +18,6 @@ from paceline.exchange.collectives import (
 )
 from paceline.exchange.collectives.base import Members, OnceWaitedFor, Phase
 from paceline.exchange.collectives.recorded import record
-from paceline.strategies import LayoutError
 from paceline.strategies.core.cost import Traffic, World
 
 OF_MESSAGES = [Ring, RecursiveDoubling, HalvingDoubling, Tree, Star]
@@ -80,17 +80,17 @@ class Forgets(Collective):
 
 def test_what_makes_no_sum_is_not_drawn_as_one():
     with pytest.raises(
-        LayoutError, match="collective: worker 0 has the values of workers 0, 1 in its chunk 0 in the end"
+        ConfigError, match="collective: worker 0 has the values of workers 0, 1 in its chunk 0 in the end"
     ):
         record(Forgets(), 3)
 
 
 @pytest.mark.parametrize(("workers", "says"), [(1, "2 to 16"), (17, "hardware.workers=17: .*2 to 16 workers")])
 def test_a_picture_has_few_workers(workers, says):
-    with pytest.raises(LayoutError, match=says):
+    with pytest.raises(ConfigError, match=says):
         record(Ring(), workers)
 
 
 def test_what_the_fabric_does_cannot_be_drawn():
-    with pytest.raises(LayoutError, match="collective: is made by the fabric"):
+    with pytest.raises(ConfigError, match="collective: is made by the fabric"):
         record(Fabric(), 3)

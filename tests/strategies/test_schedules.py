@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.pipelining import schedules as torch_schedules
 
-from paceline.strategies import LayoutError
+from paceline.conf.errors import ConfigError
 from paceline.strategies.pipelining.actions import Action, Kind, parse, written
 from paceline.strategies.pipelining.again import joined
 from paceline.strategies.pipelining.check import add_messages, check, placement
@@ -157,16 +157,16 @@ def test_no_stage_has_more_in_flight_than_p_minus_i_of_1f1b_or_p_of_zb_h1(sizes,
 
 @pytest.mark.parametrize("name", FLUSH)
 def test_chunks_are_refused_where_a_worker_has_one(name):
-    with pytest.raises(LayoutError, match=rf"strategy.chunks=2: strategy.schedule={name} .*schedule=interleaved"):
+    with pytest.raises(ConfigError, match=rf"strategy.chunks=2: strategy.schedule={name} .*schedule=interleaved"):
         SCHEDULES[name](2, 4, 2)
 
 
 def test_interleaving_that_does_not_fit_is_refused_with_the_nearest_that_does():
-    with pytest.raises(LayoutError, match=r"strategy.micro_batches=9: .* 2 rounds .* 4 workers; .* 8 and 12"):
+    with pytest.raises(ConfigError, match=r"strategy.micro_batches=9: .* 2 rounds .* 4 workers; .* 8 and 12"):
         SCHEDULES["interleaved"](4, 9, 2)
     for fits in (8, 12):
         SCHEDULES["interleaved"](4, fits, 2)
-    with pytest.raises(LayoutError, match=r"strategy\.chunks=1: .*schedule=zb_v .* choose strategy\.chunks=2"):
+    with pytest.raises(ConfigError, match=r"strategy\.chunks=1: .*schedule=zb_v .* choose strategy\.chunks=2"):
         SCHEDULES["zb_v"](4, 4, 1)
 
 
@@ -302,7 +302,7 @@ def test_our_own_schedules_pass_the_checker(name, workers, batches):
     ],
 )
 def test_what_deadlocks_or_reads_what_was_never_sent_is_refused_by_worker_action_and_what_it_waits_for(schedule, says):
-    with pytest.raises(LayoutError, match=says) as caught:
+    with pytest.raises(ConfigError, match=says) as caught:
         check(schedule, 2, 2)
     assert caught.value.exit_code == 2
 
@@ -314,7 +314,7 @@ def test_a_shuffled_schedule_is_refused_or_simulated_to_its_end(data):
     shuffled = [data.draw(st.permutations(row)) for row in schedule]
     try:
         check(shuffled, 3, 3)
-    except LayoutError:
+    except ConfigError:
         assert sum(map(len, simulate(shuffled, even(3)).events)) < sum(map(len, schedule))
         return
     assert sum(map(len, simulate(shuffled, even(3)).events)) == sum(map(len, schedule))

@@ -17,8 +17,8 @@ from oracles import Weights, identical, mlp64, samples, weights_of
 from worker_processes import WorkerError
 
 from paceline.batches import lone
+from paceline.conf.errors import ConfigError
 from paceline.engine import plan, prepare, run
-from paceline.engine.base.errors import ConfigError
 from paceline.exchange.attack import SignFlip
 from paceline.exchange.participation import sampled
 from paceline.exchange.privacy import DPFedAvg
@@ -28,7 +28,7 @@ from paceline.exchange.secure.protocol import SecureError
 from paceline.exchange.server import ServerSGD
 from paceline.strategies.core.batch import Batch
 from paceline.strategies.core.cost import World
-from paceline.strategies.core.errors import LayoutError, MissingToolError
+from paceline.strategies.core.errors import MissingToolError
 from paceline.strategies.core.setting import Setting
 from paceline.strategies.sync.fedavg import FedAvg
 from paceline.tasks.partition import OwnedPartition
@@ -326,7 +326,7 @@ def test_a_clipped_way_is_no_longer_than_c_once_it_is_rounded() -> None:
     ],
 )
 def test_what_it_cannot_go_with_is_refused_by_name(overrides: list[str], says: str) -> None:
-    with pytest.raises((ConfigError, LayoutError)) as caught:
+    with pytest.raises(ConfigError) as caught:
         prepare([*VIRTUAL, *overrides]).plan()
     assert says in str(caught.value) and caught.value.exit_code == 2
 

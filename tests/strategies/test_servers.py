@@ -14,13 +14,13 @@ from served import UNEVEN, Paced, pace, random_seconds, run
 
 from paceline import engine
 from paceline.comm import PeerLostError
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.exchange.aggregate import Median
 from paceline.exchange.compress import TopK
 from paceline.exchange.pushing import HEADER
 from paceline.exchange.server_shards import shards_of
 from paceline.strategies.core.cost import World
-from paceline.strategies.core.errors import LayoutError, TooFewClientsError
+from paceline.strategies.core.errors import TooFewClientsError
 from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.sync.downpour import Downpour
 from paceline.strategies.sync.parameter_server import ParameterServer
@@ -125,7 +125,7 @@ def test_runs_are_contiguous_whole_and_as_even_as_can_be(data):
 @pytest.mark.parametrize("of", [Downpour, SSP, ParameterServer])
 @pytest.mark.parametrize("servers", [6, 9])
 def test_more_servers_than_parameters_are_refused(servers, of):
-    with pytest.raises(LayoutError, match=f"sync.servers={servers}.*there are 5.*<= 5"):
+    with pytest.raises(ConfigError, match=f"sync.servers={servers}.*there are 5.*<= 5"):
         of(servers=servers).cost(list(mlp().parameters()), World(2))
 
 
@@ -305,7 +305,7 @@ def test_what_does_not_go_together_is_refused_with_what_would(overrides, words):
 
 @pytest.mark.parametrize("sync", ALL.values(), ids=list(ALL))
 def test_a_model_of_two_dtypes_is_refused(sync):
-    with pytest.raises(LayoutError, match="sync=bsp takes several"):
+    with pytest.raises(ConfigError, match="sync=bsp takes several"):
         sync.cost(list(TwoDtypes().parameters()), World(2))
 
 

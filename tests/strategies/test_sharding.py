@@ -30,12 +30,11 @@ from oracles import (
 )
 from torch import Tensor, nn
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
-from paceline.engine.base.errors import ConfigError
 from paceline.exchange.elementwise import check_elementwise
 from paceline.exchange.sharded_gradients import lay_out
 from paceline.strategies.core.cost import World, payload
-from paceline.strategies.core.errors import LayoutError
 from paceline.strategies.core.setting import Setting
 from paceline.strategies.core.state import to_bytes
 from paceline.strategies.data_parallel import DataParallel
@@ -211,7 +210,7 @@ def two_dimensional() -> list[nn.Parameter]:
 
 @pytest.mark.parametrize("kind", [LARS, torch.optim.Adafactor, torch.optim.Muon])
 def test_an_optimizer_that_looks_at_whole_tensors_is_refused(kind):
-    with pytest.raises(LayoutError, match=f"sync.shard=optimizer.*{kind.__name__} is not element-wise"):
+    with pytest.raises(ConfigError, match=f"sync.shard=optimizer.*{kind.__name__} is not element-wise"):
         check_elementwise(kind(two_dimensional()), "sync.shard=optimizer", "sync.shard=none")
 
 
@@ -245,7 +244,7 @@ def test_an_element_wise_optimizer_passes_and_is_left_as_it_was(make):
 @of_shards
 def test_it_is_refused_as_bad_configuration_before_anything_starts(shard):
     optimizer = ["optimizer._target_=torch.optim.Adafactor", "~optimizer.momentum", "~optimizer.nesterov"]
-    with pytest.raises(LayoutError, match=f"sync.shard={shard}.*Adafactor.*sync.shard=none") as caught:
+    with pytest.raises(ConfigError, match=f"sync.shard={shard}.*Adafactor.*sync.shard=none") as caught:
         prepare([f"sync.shard={shard}", *optimizer]).plan()
     assert caught.value.exit_code == 2
 

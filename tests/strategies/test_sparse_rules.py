@@ -9,6 +9,7 @@ import torch
 from coding import Nobody, flat_vector, round_trip, slot_of, totalled
 from torch import Tensor, nn
 
+from paceline.conf.errors import ConfigError
 from paceline.exchange.channel import Channel
 from paceline.exchange.compress import (
     DGC,
@@ -24,7 +25,7 @@ from paceline.exchange.compress import (
 from paceline.exchange.compress.demo import dct, restored, tiles_of, transformed
 from paceline.exchange.compress.places import pack_places, unpack_places
 from paceline.exchange.compress.randomk import places_of
-from paceline.strategies.core.errors import LayoutError, NotFiniteError
+from paceline.strategies.core.errors import NotFiniteError
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 SHAPES = ((6, 10), (7,), (4, 3, 2, 2), (), (0, 3))
@@ -250,7 +251,7 @@ def test_the_mean_of_its_messages_is_stated_for_any_number_of_them():
 def test_an_optimizer_with_a_momentum_of_its_own_is_refused(rule):
     weights = [nn.Parameter(torch.zeros(2))]
     for optimizer in (torch.optim.SGD(weights, momentum=0.9), torch.optim.AdamW(weights)):
-        with pytest.raises(LayoutError, match=f"{type(optimizer).__name__} would add its own; choose optimizer=sgd"):
+        with pytest.raises(ConfigError, match=f"{type(optimizer).__name__} would add its own; choose optimizer=sgd"):
             rule.check_optimizer(optimizer)
     rule.check_optimizer(torch.optim.SGD(weights, momentum=0))
 

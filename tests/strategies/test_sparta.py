@@ -7,8 +7,8 @@ from oracles import ROUNDING, Case, TwoDtypes, adam, identical, mlp, momentum, s
 from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
-from paceline.strategies import LayoutError
 from paceline.strategies.core.cost import World
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.sync.sparta import Sparta, drawn
@@ -132,5 +132,5 @@ def test_a_knob_out_of_its_range_is_refused(override, says):
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(LayoutError, match=r"sync=sparta: .*sync=bsp"):
+    with pytest.raises(ConfigError, match=r"sync=sparta: .*sync=bsp"):
         Sparta().cost(list(TwoDtypes().parameters()), World(2))

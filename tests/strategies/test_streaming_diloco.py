@@ -8,10 +8,10 @@ from oracles import ROUNDING, Case, TwoDtypes, adam, identical, mlp, mlp64, mome
 from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor, nn
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
 from paceline.exchange.collectives.ring import Ring
 from paceline.exchange.compress import BFloat16, Compressor, EFSignSGD, TopK
-from paceline.strategies import LayoutError
 from paceline.strategies.core.cost import World
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.sync.streaming_diloco import StreamingDiLoCo, first_step, fragments_of
@@ -249,5 +249,5 @@ def test_fragments_without_a_layer_are_noted():
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(LayoutError, match=r"sync=streaming_diloco: .*sync=bsp"):
+    with pytest.raises(ConfigError, match=r"sync=streaming_diloco: .*sync=bsp"):
         StreamingDiLoCo().cost(list(TwoDtypes().parameters()), World(2))

@@ -10,6 +10,7 @@ from oracles import CLASSES, FEATURES, Case, Plan, distance, identical, mlp64, m
 from torch import nn
 
 from paceline.comm import Comm
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
 from paceline.engine.launch.virtual import cluster_of
 from paceline.engine.launch.virtual import run as run_virtual
@@ -17,7 +18,7 @@ from paceline.engine.planning.build import assemble
 from paceline.engine.training.evaluations import Evaluations
 from paceline.exchange.collectives import Fabric, Ring
 from paceline.exchange.compress import BFloat16, TopK
-from paceline.strategies import LayoutError, World
+from paceline.strategies import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.sync.bsp import BSP
@@ -203,7 +204,7 @@ def test_two_sums_a_pair_but_none_back_to_what_is_not_trained(virtual_workers, c
     ],
 )
 def test_what_cannot_be_cut_is_refused_with_what_could(degree, model, says):
-    with pytest.raises(LayoutError, match=says):
+    with pytest.raises(ConfigError, match=says):
         TensorParallel(degree).split(model())
 
 

@@ -9,7 +9,7 @@ from oracles import Plan, distance, momentum, serial, train
 from tensor_cases import PLACES, VOCABULARY, Tokens
 from torch import Tensor, nn
 
-from paceline.strategies import LayoutError
+from paceline.conf.errors import ConfigError
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.tensor import TensorParallel
 from paceline.strategies.tensor_parallel.find import Kind, kinds_of
@@ -75,7 +75,7 @@ def test_a_module_of_ones_own_is_cut_by_its_plan_and_trains_as_one_worker(virtua
 
 
 def test_without_a_plan_it_has_nothing_that_is_found():
-    with pytest.raises(LayoutError, match=r"Own has no two linear layers .* say in strategy.plan which layers"):
+    with pytest.raises(ConfigError, match=r"Own has no two linear layers .* say in strategy.plan which layers"):
         TensorParallel(2).split(Own())
 
 
@@ -110,7 +110,7 @@ ONLY: dict[str, Kind] = {"emb": "vocabulary", "head": "vocabulary"}
 )
 def test_a_plan_that_cannot_be_followed_is_refused_with_the_nearest(plan, says):
     degree = 8 if "into 8" in says else 4
-    with pytest.raises(LayoutError, match=says):
+    with pytest.raises(ConfigError, match=says):
         TensorParallel(degree, plan=plan).split(Own())
 
 
@@ -131,7 +131,7 @@ def test_tied_weights_are_cut_in_both_places_or_in_none():
     model.head.weight = model.emb.weight
     [part, _] = TensorParallel(2, plan=ONLY).split(model)
     assert part.get_parameter("head.weight") is part.get_parameter("emb.weight")
-    with pytest.raises(LayoutError, match=r"emb and head have one weight \(tied\); both must be vocabulary"):
+    with pytest.raises(ConfigError, match=r"emb and head have one weight \(tied\); both must be vocabulary"):
         TensorParallel(2, plan={"emb": "vocabulary"}).split(model)
 
 
@@ -160,7 +160,7 @@ def rehearsed(plan: dict[str, Kind], model: nn.Module | None = None) -> Tensor:
 def test_a_layer_whose_other_half_is_missing_is_named_with_the_rule_and_what_to_add(plan, says):
     model = Own()
     model.head = nn.Linear(8, 14)  # an even one
-    with pytest.raises(LayoutError, match=f"strategy.*{says}"):
+    with pytest.raises(ConfigError, match=f"strategy.*{says}"):
         rehearsed(plan, model)
 
 

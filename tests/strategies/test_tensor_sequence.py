@@ -6,8 +6,8 @@ from oracles import Plan, distance, identical, serial, train
 from tensor_cases import PLACES, WIDTH, gpt, tokens
 from torch import nn
 
+from paceline.conf.errors import ConfigError
 from paceline.engine.base import memory
-from paceline.strategies import LayoutError
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.tensor import TensorParallel
@@ -133,7 +133,7 @@ def test_runs_are_what_computes_each_place_by_itself():
 def test_what_has_no_slices_is_refused(shape, degree, says):
     model = nn.Sequential(nn.LayerNorm(4), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     [part, *_] = sliced(degree, vocabulary=False).split(model)
-    with pytest.raises(LayoutError, match=says):
+    with pytest.raises(ConfigError, match=says):
         part(torch.zeros(shape))
 
 
@@ -148,7 +148,7 @@ def test_what_has_no_slices_is_refused(shape, degree, says):
 )
 def test_a_degree_that_is_advised_is_one_that_the_layers_take(t, heads, degree, says):
     model = GPT(DataSpec((t,), torch.int64, (t,), 50, None, None), n_layer=1, n_head=heads, width=8 * heads)
-    with pytest.raises(LayoutError, match=f"{says}$"):
+    with pytest.raises(ConfigError, match=f"{says}$"):
         sliced(degree).split(model)[0](torch.zeros((2, t), dtype=torch.int64))
 
 
@@ -164,5 +164,5 @@ def test_degrees_are_those_that_all_layers_take():
 
 def test_a_model_without_such_layers_is_refused():
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
-    with pytest.raises(LayoutError, match=r"sequence=true: Sequential has no norm beside .* strategy.sequence=false"):
+    with pytest.raises(ConfigError, match=r"sequence=true: Sequential has no norm beside .* strategy.sequence=false"):
         sliced(vocabulary=False).split(model)

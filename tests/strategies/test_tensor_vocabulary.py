@@ -10,9 +10,10 @@ from tensor_cases import PLACES, VOCABULARY, WIDTH, gpt, tokens
 from torch import nn
 
 from paceline.comm import Comm
+from paceline.conf.errors import ConfigError
 from paceline.exchange.collectives import Fabric, Ring
 from paceline.exchange.collectives.base import added
-from paceline.strategies import LayoutError, World
+from paceline.strategies import World
 from paceline.strategies.core.placements import dims_of, entries, joined
 from paceline.strategies.core.state import state_of
 from paceline.strategies.sync.bsp import BSP
@@ -125,11 +126,11 @@ def test_an_embedding_that_does_more_than_look_up_is_whole_and_so_is_its_head():
 
 
 def test_what_cannot_be_cut_is_refused():
-    with torch.device("meta"), pytest.raises(LayoutError, match=r"vocabulary=true: Padded does not end in .* linear"):
+    with torch.device("meta"), pytest.raises(ConfigError, match=r"vocabulary=true: Padded does not end in .* linear"):
         batch = torch.empty(3, PLACES, dtype=torch.int64)
         cut(2).settled(Padded(), batch, batch, CrossEntropy().loss)
-    with pytest.raises(LayoutError, match=r"for the mean cross-entropy alone, task=cross_entropy"):
+    with pytest.raises(ConfigError, match=r"for the mean cross-entropy alone, task=cross_entropy"):
         loss_over(cut(2).split(gpt())[0], Hinge().loss)
-    with pytest.raises(LayoutError, match=r"the 3 rows of .* cannot be cut into 4; at most 3"):
+    with pytest.raises(ConfigError, match=r"the 3 rows of .* cannot be cut into 4; at most 3"):
         layers = nn.Sequential(nn.Embedding(3, 4), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.Tanh())
         cut(4).split(nn.Sequential(*layers, nn.LayerNorm(4), nn.Linear(4, 3)))

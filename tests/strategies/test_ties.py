@@ -10,8 +10,8 @@ from oracles import FEATURES, ROUNDING, Case, Plan, distance, identical, serial,
 from torch import Tensor, nn
 
 from paceline import engine
+from paceline.conf.errors import ConfigError
 from paceline.engine.base.checkpoint import read_parameters
-from paceline.strategies import LayoutError
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.single import LocalUpdate
 from paceline.strategies.sync.bsp import BSP
@@ -119,7 +119,7 @@ def test_bytes_are_those_stated(fabric):
 
 @pytest.mark.parametrize("schedule", ["pipedream", "pipedream_2bw"])
 def test_without_a_flush_it_is_refused(schedule):
-    with pytest.raises(LayoutError, match=r"share a parameter \(tied weights\).* without a flush .* such as 1f1b"):
+    with pytest.raises(ConfigError, match=r"share a parameter \(tied weights\).* without a flush .* such as 1f1b"):
         Pipeline(2, schedule, cut=[2]).split(tied())
 
 

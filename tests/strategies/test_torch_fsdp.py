@@ -6,8 +6,7 @@ import torch
 from torch import nn
 
 from paceline import engine
-from paceline.engine.base.errors import ConfigError
-from paceline.strategies.core.errors import LayoutError
+from paceline.conf.errors import ConfigError
 from paceline.strategies.torch_fsdp import TorchFSDP, block_modules, grouped
 
 EVERYWHERE = ["tracking=none", "optimizer=adam", "hardware.threads=1", "checkpoint.every=0", "evaluate.every=100"]
@@ -111,7 +110,7 @@ def test_a_resumed_hybrid_run_equals_the_uninterrupted_one_bit_for_bit(trained):
     [(3, 4, "hardware.workers=4, for instance 2"), (4, 6, "for instance 3"), (2, 1, "one worker has nobody")],
 )
 def test_workers_that_hold_a_model_together_divide_all(over, workers, said):
-    with pytest.raises(LayoutError, match=rf"strategy.shard_over={over}: must divide .*{said}") as caught:
+    with pytest.raises(ConfigError, match=rf"strategy.shard_over={over}: must divide .*{said}") as caught:
         engine.prepare(["strategy=torch_fsdp", f"strategy.shard_over={over}", f"hardware.workers={workers}"]).plan()
     assert caught.value.exit_code == 2
 
@@ -142,13 +141,13 @@ def test_blocks_are_entries_that_are_there_once_and_share_nothing():
 def test_a_parameter_that_is_one_number_is_refused():
     model = nn.Linear(2, 2)
     model.scale = nn.Parameter(torch.ones(()))
-    with pytest.raises(LayoutError, match=r"strategy=torch_fsdp: parameter scale .*shape \[1\]") as caught:
+    with pytest.raises(ConfigError, match=r"strategy=torch_fsdp: parameter scale .*shape \[1\]") as caught:
         TorchFSDP().split(model)
     assert caught.value.exit_code == 2
 
 
 def test_parameters_of_two_dtypes_are_refused():
-    with pytest.raises(LayoutError, match=r"one dtype.*torch.float32, torch.float64"):
+    with pytest.raises(ConfigError, match=r"one dtype.*torch.float32, torch.float64"):
         TorchFSDP().split(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()))
 
 

@@ -10,7 +10,7 @@ from oracles import CLASSES, FEATURES, Case, Plan, adam, identical, momentum, tr
 from torch import nn
 
 from paceline import engine
-from paceline.strategies.core.errors import LayoutError
+from paceline.conf.errors import ConfigError
 from paceline.strategies.core.state import to_bytes
 from paceline.strategies.external.zero_redundancy import shares_of
 from paceline.strategies.sync.bsp import BSP
@@ -144,5 +144,5 @@ def test_the_shares_are_those_of_the_greedy_order():
 
 
 def test_parameters_of_two_dtypes_are_refused():
-    with pytest.raises(LayoutError, match=r"zero_optimizer=true.*torch.float32, torch.float64.*sync.shard=optimizer"):
+    with pytest.raises(ConfigError, match=r"zero_optimizer=true.*torch.float32, torch.float64.*sync.shard=optimizer"):
         TorchDDP(zero_optimizer=True).split(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()))

@@ -9,8 +9,8 @@ import torch
 from needs import needs_compiler
 
 from paceline import engine
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
-from paceline.strategies.core.errors import LayoutError
 from paceline.strategies.torch_fsdp import TorchFSDP
 from paceline.strategies.zero import Zero
 
@@ -270,7 +270,7 @@ def test_a_run_keeps_what_its_file_of_settings_held(tmp_path):
     ],
 )
 def test_a_contradiction_is_refused_with_both_values(tmp_path, theirs, says):
-    with pytest.raises(LayoutError) as refused:
+    with pytest.raises(ConfigError) as refused:
         settings_with(tmp_path, theirs)
     assert says in str(refused.value)
 
@@ -285,19 +285,19 @@ def test_what_is_switched_off_may_stand_in_the_file(tmp_path):
 def test_the_key_that_deepspeed_refuses_is_named(tmp_path):
     file = tmp_path / "ds.json"
     file.write_text(json.dumps({"wall_clock_breakdown": "yes", "dump_state": False}))
-    with pytest.raises(LayoutError, match='DeepSpeed refuses wall_clock_breakdown="yes"'):
+    with pytest.raises(ConfigError, match='DeepSpeed refuses wall_clock_breakdown="yes"'):
         prepare(["strategy=zero", f"strategy.config={file}"]).plan()
 
 
 def test_a_parameter_that_is_one_number_is_refused() -> None:
     model = torch.nn.Linear(2, 2)
     model.register_parameter("scale", torch.nn.Parameter(torch.tensor(1.0)))
-    with pytest.raises(LayoutError, match=r"parameter scale is one number.* Give it the shape \[1\]"):
+    with pytest.raises(ConfigError, match=r"parameter scale is one number.* Give it the shape \[1\]"):
         Zero().split(model)
 
 
 @pytest.mark.parametrize("strategy", ["zero", "torch_fsdp"])
 def test_a_sparse_embedding_is_refused(strategy: str) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Embedding(3, 2, sparse=True))
-    with pytest.raises(LayoutError, match=rf"strategy={strategy}: the gradient of 1.weight is sparse.*sparse=False"):
+    with pytest.raises(ConfigError, match=rf"strategy={strategy}: the gradient of 1.weight is sparse.*sparse=False"):
         {"zero": Zero, "torch_fsdp": TorchFSDP}[strategy]().split(model)

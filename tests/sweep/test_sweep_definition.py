@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as some
 from sweep_files import COMMAND, parameter, schema, written
 
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.engine.base.grammar import as_override
 from paceline.engine.config.compose import sweep_values
 from paceline.sweep import definition as sweeps

@@ -15,8 +15,9 @@ import pytest
 import yaml
 from process_table import until
 
+from paceline.conf.errors import ConfigError
 from paceline.engine.api.session import Prepared, Result
-from paceline.engine.base.errors import ConfigError, DivergedError, InterruptedRunError, WorkerFailedError
+from paceline.engine.base.errors import DivergedError, InterruptedRunError, WorkerFailedError
 from paceline.sweep.define import define
 from paceline.sweep.definition import EarlyTermination
 from paceline.sweep.directory import open_sweep

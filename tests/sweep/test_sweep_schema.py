@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from sweep_files import COMMAND, SWEPT, parameter, schema, written
 
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.sweep.define import define
 from paceline.sweep.definition import EarlyTermination, Range, Values, from_dict
 from paceline.sweep.directory import _check_same

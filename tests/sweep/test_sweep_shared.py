@@ -15,7 +15,8 @@ from process_table import MARK, until
 from short_runs import HERE, START, clean_environment
 from sweeps_here import SMALL, Noted, sweep
 
-from paceline.engine.base.errors import ConfigError, MachineError
+from paceline.conf.errors import ConfigError
+from paceline.engine.base.errors import MachineError
 from paceline.sweep.define import define
 from paceline.sweep.definition import Definition, Values
 from paceline.sweep.quiet import quiet

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from paceline.engine.base.errors import ConfigError, MachineError
+from paceline.conf.errors import ConfigError
+from paceline.engine.base.errors import MachineError
 from paceline.sweep.define import define
 from paceline.sweep.definition import Definition, EarlyTermination, Range, Values
 from paceline.sweep.directory import open_sweep

@@ -6,9 +6,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from training import trained
 
+from paceline.conf.errors import ConfigError
 from paceline.tasks.base import DataSpec
 from paceline.tasks.data.digits import Digits
-from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.evaluation import evaluate
 from paceline.tasks.losses.cross_entropy import CrossEntropy
 from paceline.tasks.models.alexnet import AlexNet
@@ -70,7 +70,7 @@ def test_parameters_are_as_stated() -> None:
 
 @pytest.mark.parametrize(("height", "width"), [(4, 5), (28, 4)])
 def test_smaller_images_are_refused(height: int, width: int) -> None:
-    with pytest.raises(TaskConfigError, match=rf"model=alexnet needs images .* of at least 5x5; .*{height}, {width}\]"):
+    with pytest.raises(ConfigError, match=rf"model=alexnet needs images .* of at least 5x5; .*{height}, {width}\]"):
         AlexNet(sized(height, width))
 
 

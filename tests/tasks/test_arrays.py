@@ -12,10 +12,11 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from paceline.conf.errors import ConfigError
 from paceline.tasks.checks import check_spec, load_checked
 from paceline.tasks.data.arrays import Arrays
 from paceline.tasks.data.mapped import arrays_of
-from paceline.tasks.errors import CorruptDataError, MissingDataError, SampleError, TaskConfigError
+from paceline.tasks.errors import CorruptDataError, MissingDataError, SampleError
 from paceline.tasks.evaluation import evaluate
 from paceline.tasks.losses.cross_entropy import CrossEntropy
 from paceline.tasks.models.mlp import MLP
@@ -90,7 +91,7 @@ def test_bytes_have_a_range_and_floating_numbers_the_one_that_is_said(tmp_path: 
     path = str(written("npz", tmp_path, made()))
     assert Arrays(path, inputs="image").spec.range == (0.0, 1.0) and Arrays(path, inputs="x").spec.range is None
     assert Arrays(path, inputs="x", range=(-4.0, 4.0)).spec.range == (-4.0, 4.0)
-    with pytest.raises(TaskConfigError, match=r"data\.range=\[1\.0, 1\.0\]: the first must be below the second"):
+    with pytest.raises(ConfigError, match=r"data\.range=\[1\.0, 1\.0\]: the first must be below the second"):
         Arrays(path, inputs="x", range=(1.0, 1.0))
 
 
@@ -119,7 +120,7 @@ def test_a_file_of_another_name_is_the_test_set_and_must_be_like_the_first(tmp_p
     train, test = load_checked("arrays", data)
     assert (len(train), len(test)) == (N, 5)
     np.savez(tmp_path / "t.npz", x=arrays["x"][:5, :2], targets=arrays["targets"][:5])
-    with pytest.raises(TaskConfigError, match=r"x has \[2\] of float64 for each sample, and data\.path=.* has \[3\]"):
+    with pytest.raises(ConfigError, match=r"x has \[2\] of float64 for each sample, and data\.path=.* has \[3\]"):
         Arrays(str(path), str(tmp_path / "t.npz"), "x").load()
 
 
@@ -140,7 +141,7 @@ def test_a_plan_and_a_batch_read_only_what_they_need(tmp_path: Path) -> None:
     taken = train.take(torch.tensor([0, rows - 1, rows // 2]))
     assert taken.inputs.tolist() == [[0.0] * 256] * 3  # pyright: ignore[reportAttributeAccessIssue]
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200 * 1024
-    with pytest.raises(TaskConfigError, match=r"data\.classes=null: .* takes long to count; say how many"):
+    with pytest.raises(ConfigError, match=r"data\.classes=null: .* takes long to count; say how many"):
         _ = Arrays(str(tmp_path / "huge"), str(tmp_path / "huge")).spec
 
 
@@ -149,7 +150,7 @@ def test_whole_numbers_are_floating_where_a_model_takes_numbers(tmp_path: Path) 
     for kind in (np.int8, np.int16, np.int32, np.int64, np.bool_):
         x = (np.arange(2 * N).reshape(N, 2) % 2).astype(kind)
         np.savez(tmp_path / "x.npz", x=x, targets=np.arange(N) % 2)
-        with pytest.raises(TaskConfigError, match=r"takes floating numbers, .* are torch\..* Choose data\.floats=true"):
+        with pytest.raises(ConfigError, match=r"takes floating numbers, .* are torch\..* Choose data\.floats=true"):
             MLP(Arrays(str(tmp_path / "x.npz")).spec)
         data = Arrays(str(tmp_path / "x.npz"), floats=True)
         taken = load_checked("arrays", data)[1].take(slice(None)).inputs
@@ -163,7 +164,7 @@ def test_weights_that_are_all_0_are_refused(held: bool, tmp_path: Path) -> None:
         np.savez(tmp_path / f"{name}.npz", x=np.zeros((N, 2)), targets=np.arange(N) % 2, weights=weights)
     data = Arrays(str(tmp_path / "a.npz"), str(tmp_path / "b.npz"), weights="weights")
     said = rf"a {'train' if held else 'test'} split with weights that are all 0, so that nothing counts"
-    with pytest.raises(TaskConfigError, match=said):
+    with pytest.raises(ConfigError, match=said):
         load_checked("arrays", data)
     with pytest.raises(SampleError, match=f"an evaluation of {N} samples has weights that are all 0"):
         evaluate(CrossEntropy(), MLP(data.spec), data.load()[1])
@@ -190,7 +191,7 @@ def test_what_cannot_be_learnt_of_is_refused(
     changed: dict[str, np.ndarray], knobs: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "a.npz", **{**made(), **changed})  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TaskConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:
         load_checked("arrays", Arrays(str(tmp_path / "a.npz"), **knobs))
     assert sentence in str(caught.value) and str(tmp_path) in str(caught.value)
 
@@ -227,16 +228,16 @@ def test_an_array_that_is_no_numbers_is_no_hindrance_where_nobody_asks_for_it(
     path = str(written(kind, tmp_path, {**arrays, "names": np.array([value] * N)}))
     train, _ = Arrays(path, inputs="x").load()
     assert len(train) == 19
-    with pytest.raises(TaskConfigError, match=r"names is an array of .*; must be of numbers .* data\.inputs=\[x\]"):
+    with pytest.raises(ConfigError, match=r"names is an array of .*; must be of numbers .* data\.inputs=\[x\]"):
         _ = Arrays(path).spec
 
 
 def test_files_that_are_missing_or_damaged_are_named(tmp_path: Path) -> None:
-    for path, error in ((None, TaskConfigError), (str(tmp_path / "none.npz"), MissingDataError)):
+    for path, error in ((None, ConfigError), (str(tmp_path / "none.npz"), MissingDataError)):
         with pytest.raises(error, match=r"Set data\.path to a \.npz or \.safetensors file"):
             _ = Arrays(path).spec
     (tmp_path / "x.csv").write_text("a,b")
-    with pytest.raises(TaskConfigError, match=r"must be a \.npz or \.safetensors file, or a folder"):
+    with pytest.raises(ConfigError, match=r"must be a \.npz or \.safetensors file, or a folder"):
         _ = Arrays(str(tmp_path / "x.csv")).spec
     for kind in ("npz", "safetensors"):
         path = written(kind, tmp_path, made())

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from sklearn.cluster import KMeans
 from torch import Tensor
 
+from paceline.conf.errors import ConfigError
 from paceline.tasks.base import DataSpec, Field
 from paceline.tasks.clusters import Clusters, balanced, centres_of, distances, first_come, kmeans, sizes_of
 from paceline.tasks.data.digits import Digits
-from paceline.tasks.errors import PartitionError
 from paceline.tasks.partition import OwnedPartition, Shuffled, ShuffledPartition
 
 METHODS = ["balanced", "first_come", "random"]
@@ -130,7 +130,7 @@ def test_k_means_makes_no_more_passes_than_it_may():
 
 @pytest.mark.parametrize("method", ["first_come", "random"])
 def test_passes_are_of_k_means_alone(method):
-    with pytest.raises(PartitionError, match=rf"^partition\.passes=7: are of k-means, and partition\.method={method}"):
+    with pytest.raises(ConfigError, match=rf"^partition\.passes=7: are of k-means, and partition\.method={method}"):
         Clusters(method, passes=7)
 
 
@@ -198,19 +198,19 @@ def test_the_centre_of_a_part_is_the_mean_of_its_samples(monkeypatch, at_once):
     ],
 )
 def test_samples_that_have_no_distances_are_refused(spec, why):
-    with pytest.raises(PartitionError, match=rf"partition.method=balanced: .*{why}.*partition.method=random"):
+    with pytest.raises(ConfigError, match=rf"partition.method=balanced: .*{why}.*partition.method=random"):
         Clusters().check(spec, 2)
     Clusters("random").check(spec, 2)
 
 
 def test_fewer_samples_than_replicas_are_refused():
-    with pytest.raises(PartitionError, match=r"partition=clusters: 5 replicas .* 4 samples"):
+    with pytest.raises(ConfigError, match=r"partition=clusters: 5 replicas .* 4 samples"):
         Clusters().check(DataSpec(input_shape=(3,), classes=2, train_size=4), 5)
 
 
 @pytest.mark.parametrize("method", ["balanced", "first_come"])
 def test_samples_that_are_read_when_they_are_wanted_are_refused(method):
-    with pytest.raises(PartitionError, match=rf"partition.method={method}: .*read when they are wanted"):
+    with pytest.raises(ConfigError, match=rf"partition.method={method}: .*read when they are wanted"):
         Clusters(method).deal(torch.empty(9, device="meta"), 2, 4, 0, None)
 
 
@@ -218,5 +218,5 @@ def test_samples_that_are_read_when_they_are_wanted_are_refused(method):
 def test_an_input_that_is_no_number_is_refused(bad):
     inputs = some_inputs(20)
     inputs[7, 1] = bad
-    with pytest.raises(PartitionError, match="NaN or infinite"):
+    with pytest.raises(ConfigError, match="NaN or infinite"):
         dealt("balanced", inputs, 3)

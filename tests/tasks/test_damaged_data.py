@@ -17,14 +17,15 @@ import safetensors.numpy
 import torch
 from needs import needs_datasets, needs_pyarrow
 
+from paceline.conf.errors import ConfigError
 from paceline.tasks.base import Data
 from paceline.tasks.checks import check_spec, load_checked
 from paceline.tasks.data.arrays import Arrays
 from paceline.tasks.data.hugging_face import HuggingFace
 from paceline.tasks.data.table import Table
-from paceline.tasks.errors import CorruptDataError, MissingDataError, SampleError, TaskConfigError
+from paceline.tasks.errors import CorruptDataError, MissingDataError, SampleError
 
-REFUSED = (CorruptDataError, MissingDataError, SampleError, TaskConfigError)
+REFUSED = (CorruptDataError, MissingDataError, SampleError, ConfigError)
 N = 12
 ARRAYS = {"x": np.arange(2 * N, dtype=np.float32).reshape(N, 2), "targets": np.arange(N) % 2}
 
@@ -152,7 +153,7 @@ def test_whole_numbers_without_a_sign_are_labels_and_inputs(tmp_path: Path) -> N
     with pytest.raises(SampleError, match=r"targets has 9223372036854775809; must be less than 2\^63"):
         read(Arrays(str(tmp_path / "a.npz")))
     np.savez(tmp_path / "a.npz", x=ARRAYS["x"].astype(np.longdouble), targets=ARRAYS["targets"])
-    with pytest.raises(TaskConfigError, match="x is an array of float128; must be of numbers"):
+    with pytest.raises(ConfigError, match="x is an array of float128; must be of numbers"):
         read(Arrays(str(tmp_path / "a.npz")))
 
 
@@ -173,7 +174,7 @@ def test_a_pipe_in_a_saved_data_set_is_not_waited_for(name: str, tmp_path: Path)
     file = saved(tmp_path) / name
     file.unlink()
     os.mkfifo(file)
-    with pytest.raises(TaskConfigError, match=f"{name} is a directory, a pipe"):
+    with pytest.raises(ConfigError, match=f"{name} is a directory, a pipe"):
         read(HuggingFace(str(file.parent)))
 
 
@@ -204,7 +205,7 @@ def test_a_column_that_names_files_is_refused_before_one_is_opened(kind: str, tm
     told = json.loads((path / "dataset_info.json").read_text())
     told["features"]["x"] = {"_type": kind}
     (path / "dataset_info.json").write_text(json.dumps(told))
-    with pytest.raises(TaskConfigError, match=f"column x is a {kind}; must be numbers, or lists of one length"):
+    with pytest.raises(ConfigError, match=f"column x is a {kind}; must be numbers, or lists of one length"):
         read(HuggingFace(str(path)))
 
 
@@ -239,7 +240,7 @@ def test_two_columns_of_a_name_are_refused_where_they_are_used(header: str, tmp_
     columns = pyarrow.Table.from_arrays([pyarrow.array([1] * N)] * len(names), names=names)
     pyarrow.parquet.write_table(columns, tmp_path / "x.parquet")
     for path in (tmp_path / "x.csv", tmp_path / "x.parquet"):
-        with pytest.raises(TaskConfigError, match=r"has 2 columns of the name '(a|target|)'. Rename or remove them"):
+        with pytest.raises(ConfigError, match=r"has 2 columns of the name '(a|target|)'. Rename or remove them"):
             read(Table(str(path)))
     if header.endswith(",,target"):
         read(Table(str(tmp_path / "x.csv"), inputs="a"))
@@ -252,9 +253,7 @@ def test_what_is_not_utf_8_is_said(tmp_path: Path) -> None:
     with pytest.raises(CorruptDataError, match=r"x\.csv cannot be read: the names of its columns are not UTF-8"):
         read(Table(str(path)))
     path.write_bytes(b"a,target\n" + b"1,yes\n2,no\n" * N + "3,möglich\n".encode("latin-1"))
-    with pytest.raises(
-        TaskConfigError, match=r"data\.targets=target: is not UTF-8 in .*x\.csv\. Save the file as UTF-8"
-    ):
+    with pytest.raises(ConfigError, match=r"data\.targets=target: is not UTF-8 in .*x\.csv\. Save the file as UTF-8"):
         read(Table(str(path)))
 
 
@@ -275,7 +274,7 @@ def test_bytes_and_decimals_of_parquet_are_no_labels(kind: str, values: list[Any
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(pyarrow.table({"a": [1] * 2 * N, "target": values * N}), tmp_path / "x.parquet")
-    with pytest.raises(TaskConfigError, match=rf"data\.targets=target: column target of .*x\.parquet {said}"):
+    with pytest.raises(ConfigError, match=rf"data\.targets=target: column target of .*x\.parquet {said}"):
         read(Table(str(tmp_path / "x.parquet")))
 
 
@@ -285,11 +284,9 @@ def test_a_column_of_lists_is_no_target(tmp_path: Path) -> None:
     import pyarrow.parquet
 
     pyarrow.parquet.write_table(pyarrow.table({"a": [1] * N, "target": [[1, 2]] * N}), tmp_path / "x.parquet")
-    with pytest.raises(
-        TaskConfigError, match=r"column target of .* is list<.*>; must be text, numbers, or true and false"
-    ):
+    with pytest.raises(ConfigError, match=r"column target of .* is list<.*>; must be text, numbers, or true and false"):
         read(Table(str(tmp_path / "x.parquet")))
-    with pytest.raises(TaskConfigError, match=r"column target of .* is list<.*>; must be numbers"):
+    with pytest.raises(ConfigError, match=r"column target of .* is list<.*>; must be numbers"):
         read(Table(str(tmp_path / "x.parquet"), inputs="target", targets="a"))
 
 
@@ -305,9 +302,9 @@ def test_a_small_file_that_unpacks_to_more_than_memory_is_refused(
     np.savez_compressed(tmp_path / "x.npz", a=many, targets=many)
     assert max(path.stat().st_size for path in tmp_path.iterdir()) < 100_000
     monkeypatch.setattr(os, "sysconf", lambda name: {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 50}[name])
-    with pytest.raises(TaskConfigError, match=r"x\.parquet: takes .* GiB once it is unpacked, .* Choose data=arrays"):
+    with pytest.raises(ConfigError, match=r"x\.parquet: takes .* GiB once it is unpacked, .* Choose data=arrays"):
         read(Table(str(tmp_path / "x.parquet")))
-    with pytest.raises(TaskConfigError, match=r"x\.npz: takes .* GiB once it is unpacked, .* Choose numpy\.savez"):
+    with pytest.raises(ConfigError, match=r"x\.npz: takes .* GiB once it is unpacked, .* Choose numpy\.savez"):
         read(Arrays(str(tmp_path / "x.npz")))
 
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from paceline.conf.errors import ConfigError
 from paceline.tasks.base import Data, DataSpec, Field, Split
 from paceline.tasks.checks import check_spec, load_checked
-from paceline.tasks.errors import TaskConfigError
 
 SPEC = DataSpec((13,), torch.float32, (), 3, 8, 4)
 NUMBERS = DataSpec((13,), torch.float32, (), train_size=8, test_size=4, target_dtype=torch.float32)
@@ -50,7 +50,7 @@ def test_what_fits_its_spec_is_loaded() -> None:
     ],
 )
 def test_what_does_not_is_refused_with_what_was_said_and_what_was_loaded(data: Mine, sentence: str) -> None:
-    with pytest.raises(TaskConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:
         load_checked("mine", data)
     assert str(caught.value).startswith("data=mine: load() gives a ") and sentence in str(caught.value)
     assert caught.value.exit_code == 2
@@ -68,7 +68,7 @@ def test_what_does_not_is_refused_with_what_was_said_and_what_was_loaded(data: M
     ],
 )
 def test_a_spec_that_nothing_can_be_trained_on_is_refused_without_loading(spec: object, sentence: str) -> None:
-    with pytest.raises(TaskConfigError, match="data=mine: ") as caught:
+    with pytest.raises(ConfigError, match="data=mine: ") as caught:
         check_spec("mine", spec)
     assert sentence in str(caught.value)
 
@@ -83,9 +83,9 @@ def test_numbers_are_taken_as_targets_unless_one_is_not_finite() -> None:
     for strange in (float("nan"), float("inf")):
         targets = torch.zeros(8)
         targets[3] = strange
-        with pytest.raises(TaskConfigError, match="NaN or infinite, at first in sample 3; must be finite"):
+        with pytest.raises(ConfigError, match="NaN or infinite, at first in sample 3; must be finite"):
             load_checked("mine", Numbers(NUMBERS, targets=targets))
-    with pytest.raises(TaskConfigError, match=r"targets of torch\.int64, and spec.target_dtype says torch\.float32"):
+    with pytest.raises(ConfigError, match=r"targets of torch\.int64, and spec.target_dtype says torch\.float32"):
         load_checked("mine", Numbers(NUMBERS, targets=torch.zeros(8).long()))
 
 
@@ -123,7 +123,7 @@ class Several(Data):
 )
 def test_several_inputs_and_weights_are_held_to_the_spec(changed: dict[str, object], sentence: str) -> None:
     load_checked("mine", Several())
-    with pytest.raises(TaskConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:
         load_checked("mine", Several(**changed))
     assert sentence in str(caught.value)
 
@@ -133,5 +133,5 @@ def test_several_inputs_and_weights_are_held_to_the_spec(changed: dict[str, obje
     [({}, "must have one or more"), ({"a b": Field(())}, "must be a name in Python"), ({"a": 3}, "must be a Field")],
 )
 def test_a_spec_of_several_inputs_names_them(inputs: object, sentence: str) -> None:
-    with pytest.raises(TaskConfigError, match=sentence):
+    with pytest.raises(ConfigError, match=sentence):
         check_spec("mine", replace(NUMBERS, inputs=inputs))  # pyright: ignore[reportArgumentType]

@@ -8,12 +8,13 @@ import pytest
 import torch
 from needs import needs_datasets, needs_pyarrow
 
+from paceline.conf.errors import ConfigError
 from paceline.tasks.base import Data
 from paceline.tasks.checks import check_spec, load_checked
 from paceline.tasks.data.arrays import Arrays
 from paceline.tasks.data.hugging_face import HuggingFace
 from paceline.tasks.data.table import Table
-from paceline.tasks.errors import CorruptDataError, SampleError, TaskConfigError
+from paceline.tasks.errors import CorruptDataError, SampleError
 
 
 def text(path: Path, rows: list[str], header: str = "a,target") -> str:
@@ -42,9 +43,9 @@ def test_the_type_of_the_targets_is_that_of_the_whole_column(tmp_path: Path) -> 
     path = text(tmp_path / "x.csv", rows)
     spec = Table(path).spec
     assert spec.targets == "numbers" and spec.train_size == len(rows) - len(rows) // 5
-    with pytest.raises(TaskConfigError, match=r"begins with whole numbers and has fractions further down"):
+    with pytest.raises(ConfigError, match=r"begins with whole numbers and has fractions further down"):
         Table(path, classes=90_000).load()
-    with pytest.raises(TaskConfigError, match=r"column target is string \('many' in row 80000, from 0 on\)"):
+    with pytest.raises(ConfigError, match=r"column target is string \('many' in row 80000, from 0 on\)"):
         Table(text(tmp_path / "y.csv", [*rows[:80_000], "0.5,many"]), kind="numbers").load()
 
 
@@ -95,10 +96,10 @@ def test_a_negative_weight_is_named_by_its_file_and_row(tmp_path: Path) -> None:
 @needs_pyarrow
 @pytest.mark.parametrize("size", [1, 4])
 def test_too_few_rows_are_refused_before_a_run(size: int, tmp_path: Path) -> None:
-    with pytest.raises(TaskConfigError, match=f"of {size} samples, a fifth for test is none"):
+    with pytest.raises(ConfigError, match=f"of {size} samples, a fifth for test is none"):
         check_spec("table", Table(text(tmp_path / "x.csv", ["1,yes"] * size)).spec)
     np.savez(tmp_path / "x.npz", a=np.zeros(size), targets=np.zeros(size, dtype=int))
-    with pytest.raises(TaskConfigError, match=f"of {size} samples, a fifth for test is none"):
+    with pytest.raises(ConfigError, match=f"of {size} samples, a fifth for test is none"):
         check_spec("arrays", Arrays(str(tmp_path / "x.npz")).spec)
 
 
@@ -128,9 +129,9 @@ def the_same(kind: str, folder: Path) -> Any:
 def test_a_target_among_the_inputs_is_refused_unless_it_is_all_of_them(kind: str, tmp_path: Path) -> None:
     make = the_same(kind, tmp_path)
     said = r"data\.inputs=\[a,target\]: target is a target, .* Choose data\.inputs=\[a\]"
-    with pytest.raises(TaskConfigError, match=said):
+    with pytest.raises(ConfigError, match=said):
         _ = make(inputs=["a", "target"]).spec
-    with pytest.raises(TaskConfigError, match=r"names 'a' 2 times"):
+    with pytest.raises(ConfigError, match=r"names 'a' 2 times"):
         _ = make(inputs=["a", "a"]).spec
     copied: Data = make(inputs=["a"], targets="a", kind="numbers")
     taken = load_checked(kind, copied)[0].take(slice(None))
@@ -151,7 +152,7 @@ def test_a_label_by_which_torch_leaves_out_targets_is_told_of_masks(classes: int
 
 def test_one_huge_label_makes_no_huge_model(tmp_path: Path) -> None:
     np.savez(tmp_path / "x.npz", a=np.zeros(10), targets=[*range(9), 2**40])
-    with pytest.raises(TaskConfigError, match=r"the largest label of .* is 1,099,511,627,776, .* set data\.classes"):
+    with pytest.raises(ConfigError, match=r"the largest label of .* is 1,099,511,627,776, .* set data\.classes"):
         _ = Arrays(str(tmp_path / "x.npz")).spec
 
 

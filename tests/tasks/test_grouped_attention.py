@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from paceline.conf.errors import ConfigError
 from paceline.tasks.base import DataSpec
-from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.losses.cross_entropy import cross_entropy
 from paceline.tasks.models.gpt import GPT, Attention
 
@@ -124,5 +124,5 @@ def test_groups_that_do_not_divide_the_heads_are_refused_with_the_nearest(
     n_head: int, n_kv_head: int, nearest: str
 ) -> None:
     says = rf"model\.n_kv_head={n_kv_head} does not divide model\.n_head={n_head}; choose {nearest}\.$"
-    with pytest.raises(TaskConfigError, match=says):
+    with pytest.raises(ConfigError, match=says):
         GPT(TEXT, width=n_head, n_head=n_head, n_kv_head=n_kv_head)

@@ -11,6 +11,7 @@ from needs import needs_datasets, needs_pyarrow
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from paceline.conf.errors import ConfigError
 from paceline.tasks.base import Data, Taken
 from paceline.tasks.checks import load_checked
 from paceline.tasks.data.arrays import Arrays
@@ -18,7 +19,7 @@ from paceline.tasks.data.hugging_face import HuggingFace
 from paceline.tasks.data.svmlight import SVMLight
 from paceline.tasks.data.table import Table
 from paceline.tasks.data.torch_dataset import of_dataset
-from paceline.tasks.errors import CorruptDataError, TaskConfigError
+from paceline.tasks.errors import CorruptDataError
 
 ROWS = 7
 A, B = np.arange(ROWS, dtype=np.float32), 100 + np.arange(ROWS, dtype=np.float32)
@@ -52,12 +53,10 @@ def test_columns_of_a_test_file_are_read_by_name(write: Any, tmp_path: Path) -> 
     taken = of_test(Table(train, other, standardize=False))
     np.testing.assert_array_equal(taken.inputs, np.stack([A, B], axis=1))
     fewer = write(tmp_path / f"fewer{suffix}", target=LABELS, a=A)
-    with pytest.raises(
-        TaskConfigError, match=rf"fewer{suffix} lacks the columns b, which are inputs of .*train{suffix}"
-    ):
+    with pytest.raises(ConfigError, match=rf"fewer{suffix} lacks the columns b, which are inputs of .*train{suffix}"):
         _ = Table(train, fewer).spec
     more = write(tmp_path / f"more{suffix}", target=LABELS, a=A, c=A, b=B)
-    with pytest.raises(TaskConfigError, match=rf"more{suffix} has the columns c, which .* Choose data\.inputs=\[a,b\]"):
+    with pytest.raises(ConfigError, match=rf"more{suffix} has the columns c, which .* Choose data\.inputs=\[a,b\]"):
         _ = Table(train, more).spec
     assert torch.equal(of_test(Table(train, more, ["a", "b"], standardize=False)).inputs, taken.inputs)  # pyright: ignore
 
@@ -125,10 +124,10 @@ def test_arrays_of_a_test_file_are_read_by_name(kind: str, tmp_path: Path) -> No
     found = taken.inputs.tensors  # pyright: ignore[reportAttributeAccessIssue]
     np.testing.assert_array_equal(found["a"], A)
     np.testing.assert_array_equal(found["b"], B)
-    with pytest.raises(TaskConfigError, match=r"fewer.* lacks the arrays b, which are inputs of .*train"):
+    with pytest.raises(ConfigError, match=r"fewer.* lacks the arrays b, which are inputs of .*train"):
         _ = Arrays(train, write("fewer", a=A, targets=LABELS)).spec
     more = write("more", a=A, b=B, c=B, targets=LABELS)
-    with pytest.raises(TaskConfigError, match=r"more.* has the arrays c, which .*train.* Choose data\.inputs=\[b,a\]"):
+    with pytest.raises(ConfigError, match=r"more.* has the arrays c, which .*train.* Choose data\.inputs=\[b,a\]"):
         _ = Arrays(train, more).spec
     assert [*Arrays(train, more, ["a", "b"]).spec.fields] == ["a", "b"]
 
@@ -152,7 +151,7 @@ def test_columns_of_a_saved_test_split_are_read_by_name(tmp_path: Path) -> None:
         ({"a": A, "label": LABELS}, "the split test .* lacks the columns b, which are inputs of the split train"),
         ({**train, "c": A}, r"the split test .* has the columns c, .* Choose data\.inputs=\[a,b\]"),
     ):
-        with pytest.raises(TaskConfigError, match=sentence):
+        with pytest.raises(ConfigError, match=sentence):
             _ = HuggingFace(saved(tmp_path / str(len(test)), train=train, test=test)).spec
 
 
@@ -166,7 +165,7 @@ def test_splits_that_number_their_classes_in_other_orders_are_refused(tmp_path: 
 
     both: Any = {"train": split(["cat", "dog"]), "test": split(["dog", "cat"])}
     datasets.DatasetDict(both).save_to_disk(str(tmp_path / "saved"))
-    with pytest.raises(TaskConfigError, match="numbers the classes dog, cat, and the split train numbers cat, dog"):
+    with pytest.raises(ConfigError, match="numbers the classes dog, cat, and the split train numbers cat, dog"):
         _ = HuggingFace(str(tmp_path / "saved")).spec
 
 
@@ -182,9 +181,7 @@ class Pets(Dataset[tuple[Tensor, int]]):
 
 
 def test_a_torch_dataset_with_other_classes_for_test_is_refused() -> None:
-    with pytest.raises(
-        TaskConfigError, match=r"train=False it numbers the classes dog, cat, and with train=True cat, dog"
-    ):
+    with pytest.raises(ConfigError, match=r"train=False it numbers the classes dog, cat, and with train=True cat, dog"):
         _ = of_dataset(Pets, {}).spec
 
 

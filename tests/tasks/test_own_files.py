@@ -13,14 +13,14 @@ from torch import Tensor
 
 from paceline import engine
 from paceline.batches import lone
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.tasks.base import Data, Split
 from paceline.tasks.checks import load_checked
 from paceline.tasks.data import images
 from paceline.tasks.data.hugging_face import HuggingFace
 from paceline.tasks.data.images import Images
 from paceline.tasks.data.table import Table
-from paceline.tasks.errors import CorruptDataError, MissingDataError, SampleError, TaskConfigError
+from paceline.tasks.errors import CorruptDataError, MissingDataError, SampleError
 
 N = 25
 RNG = np.random.default_rng(0)
@@ -97,16 +97,16 @@ def test_columns_of_numbers_are_standardised_by_the_training_rows(tmp_path: Path
 @pytest.mark.parametrize(
     ("changed", "knobs", "error", "sentence"),
     [
-        ({}, {"targets": "prize"}, TaskConfigError, "data.targets=prize: "),
-        ({}, {"inputs": ["size"]}, TaskConfigError, "data.inputs=size: "),
-        ({}, {"targets": ["price", "kind"], "inputs": INPUTS}, TaskConfigError, "data.targets: column kind of "),
+        ({}, {"targets": "prize"}, ConfigError, "data.targets=prize: "),
+        ({}, {"inputs": ["size"]}, ConfigError, "data.inputs=size: "),
+        ({}, {"targets": ["price", "kind"], "inputs": INPUTS}, ConfigError, "data.targets: column kind of "),
         (
             {},
             {"weights": "kind", "targets": "price", "inputs": INPUTS},
-            TaskConfigError,
+            ConfigError,
             "data.weights: column kind of ",
         ),
-        ({}, {"targets": "kind", "classes": 2, "inputs": INPUTS}, TaskConfigError, "has 3 different labels"),
+        ({}, {"targets": "kind", "classes": 2, "inputs": INPUTS}, ConfigError, "has 3 different labels"),
         (
             {"price": ["", *map(str, COLUMNS["price"][1:])]},
             {"targets": "price", "inputs": INPUTS},
@@ -119,12 +119,12 @@ def test_columns_of_numbers_are_standardised_by_the_training_rows(tmp_path: Path
             CorruptDataError,
             "column price has nothing in row 0",
         ),
-        ({}, {"targets": ["kind", "rooms"], "kind": "labels"}, TaskConfigError, "labels are one column of "),
-        ({name: column[:0] for name, column in COLUMNS.items()}, {"targets": "price"}, TaskConfigError, "has no rows"),
+        ({}, {"targets": ["kind", "rooms"], "kind": "labels"}, ConfigError, "labels are one column of "),
+        ({name: column[:0] for name, column in COLUMNS.items()}, {"targets": "price"}, ConfigError, "has no rows"),
         (
             {name: column[:3] for name, column in COLUMNS.items()},
             {"inputs": INPUTS},
-            TaskConfigError,
+            ConfigError,
             "a fifth for test",
         ),
     ],
@@ -142,7 +142,7 @@ def test_what_is_wrong_with_a_table_is_said_with_its_column(
 @pytest.mark.parametrize("suffix", [".csv", ".parquet"])
 def test_a_column_of_text_among_the_inputs_is_refused_by_the_head_of_a_file(suffix: str, tmp_path: Path) -> None:
     path = table(tmp_path, suffix)
-    with pytest.raises(TaskConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:
         _ = Table(str(path), targets="price").spec
     left = "width,rooms,garden,area,trust"
     said = f"data.inputs: column kind of {path} is string; must be numbers, or left out: data.inputs=[{left}]"
@@ -154,7 +154,7 @@ def test_a_column_of_text_among_the_inputs_is_refused_by_the_head_of_a_file(suff
 def test_a_table_with_other_marks_between_its_columns_is_told_which_are_read(tmp_path: Path) -> None:
     for name, mark in (("a.csv", ";"), ("b.csv", "\t")):
         (tmp_path / name).write_text(f"width{mark}price\n1.5{mark}2.5\n")
-        with pytest.raises(TaskConfigError, match=r"has one column, 'width.+price'; a \.csv file is read with commas"):
+        with pytest.raises(ConfigError, match=r"has one column, 'width.+price'; a \.csv file is read with commas"):
             _ = Table(str(tmp_path / name), targets="price").spec
 
 
@@ -162,7 +162,7 @@ def test_a_table_with_other_marks_between_its_columns_is_told_which_are_read(tmp
 def test_decimal_commas_do_not_hide_the_marks_between_columns(tmp_path: Path) -> None:
     """Each row then has more commas than the names have."""
     (tmp_path / "a.csv").write_text("width;price\n1,5;2,5\n")
-    with pytest.raises(TaskConfigError, match=r"has one column, 'width;price'; .* Write numbers with a decimal point"):
+    with pytest.raises(ConfigError, match=r"has one column, 'width;price'; .* Write numbers with a decimal point"):
         _ = Table(str(tmp_path / "a.csv"), targets="price").spec
 
 
@@ -200,10 +200,10 @@ def test_the_head_of_a_tables_test_file_is_held_to_what_is_read_of_it(tmp_path: 
     ):
         (tmp_path / name).mkdir()
         test = table(tmp_path / name, **changed)
-        with pytest.raises(TaskConfigError, match=sentence):
+        with pytest.raises(ConfigError, match=sentence):
             _ = Table(str(table(tmp_path)), str(test), INPUTS, "price").spec
     (tmp_path / "short.csv").write_text("width,price\n1.5,2.5\n")
-    with pytest.raises(TaskConfigError, match=r"data\.inputs=rooms: .*short\.csv does not have it\. It has"):
+    with pytest.raises(ConfigError, match=r"data\.inputs=rooms: .*short\.csv does not have it\. It has"):
         _ = Table(str(table(tmp_path)), str(tmp_path / "short.csv"), ["width", "rooms"], "price").spec
 
 
@@ -214,7 +214,7 @@ def test_what_a_head_cannot_tell_is_refused_when_the_table_is_read(tmp_path: Pat
     path.write_text("\n".join(["a,target", *rows]))
     data = Table(str(path), targets="target")
     assert data.spec.input_shape == (1,)
-    with pytest.raises((TaskConfigError, CorruptDataError), match=r"late\.csv"):
+    with pytest.raises((ConfigError, CorruptDataError), match=r"late\.csv"):
         data.load()
 
 
@@ -269,9 +269,9 @@ def test_an_image_that_is_no_image_or_of_another_size_is_named(tmp_path: Path) -
         for split in Images(str(pets)).load():
             split.take(slice(None))
     (pets / "bird").mkdir()
-    with pytest.raises(TaskConfigError, match="has no images in bird"):
+    with pytest.raises(ConfigError, match="has no images in bird"):
         _ = Images(str(pets)).spec
-    with pytest.raises(TaskConfigError, match="must be a folder with a folder of images for each class"):
+    with pytest.raises(ConfigError, match="must be a folder with a folder of images for each class"):
         _ = Images(str(pets / "cat" / "0.png")).spec
 
 
@@ -531,7 +531,7 @@ def test_images_of_a_linked_folder_are_read_once(tmp_path: Path) -> None:
     ):
         link = pets / "dog" / name
         link.symlink_to(target)
-        with pytest.raises(TaskConfigError, match=rf"pets/{folder}: is the folder .*, which is read already"):
+        with pytest.raises(ConfigError, match=rf"pets/{folder}: is the folder .*, which is read already"):
             _ = Images(str(pets)).spec
         link.unlink()
     (pets / "dog" / "x").symlink_to(pets / "dog" / "x")
@@ -592,10 +592,10 @@ def test_columns_of_a_saved_data_set_are_read_by_rows(split: bool, tmp_path: Pat
 def test_what_is_wrong_with_a_saved_data_set_is_said(tmp_path: Path) -> None:
     path = str(saved(tmp_path, ragged=[[1.0] * (1 + i % 2) for i in range(N)], text=["a"] * N))
     with pytest.raises(
-        TaskConfigError, match=r"data\.targets=labels: .* does not have it\. It has 'tokens', 'size', 'label'"
+        ConfigError, match=r"data\.targets=labels: .* does not have it\. It has 'tokens', 'size', 'label'"
     ):
         _ = HuggingFace(path, targets="labels").spec
-    with pytest.raises(TaskConfigError, match="column text is string; must be numbers, or lists of one length"):
+    with pytest.raises(ConfigError, match="column text is string; must be numbers, or lists of one length"):
         _ = HuggingFace(path, inputs="text").spec
     ragged = HuggingFace(path, inputs="ragged")
     with pytest.raises(SampleError, match="column ragged has"):

@@ -10,10 +10,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
 from paceline.tasks.base import DataSpec
 from paceline.tasks.data.digits import Digits
-from paceline.tasks.errors import PartitionError
 from paceline.tasks.partition import ByLabel, Dirichlet, OwnedPartition, Partitioner, ShuffledPartition
 
 labels = st.lists(st.integers(0, 4), min_size=1, max_size=120).map(torch.tensor)
@@ -180,7 +180,7 @@ def test_nobody_is_left_with_nothing_however_small_alpha_is(alpha):
 
 
 def test_more_replicas_than_samples_are_refused():
-    with pytest.raises(PartitionError, match="5 replicas cannot each own one of 4 samples") as caught:
+    with pytest.raises(ConfigError, match="5 replicas cannot each own one of 4 samples") as caught:
         Dirichlet().deal(torch.zeros(4, dtype=torch.int64), 5, 1, 0)
     assert caught.value.exit_code == 2
 
@@ -223,16 +223,14 @@ def test_which_replica_gets_which_labels_is_drawn():
 
 
 def test_more_shards_than_samples_are_refused():
-    with pytest.raises(PartitionError, match=r"partition.labels=3: 4 replicas take 12 shards.*11 samples") as caught:
+    with pytest.raises(ConfigError, match=r"partition.labels=3: 4 replicas take 12 shards.*11 samples") as caught:
         ByLabel(3).deal(torch.zeros(11, dtype=torch.int64), 4, 1, 0)
     assert caught.value.exit_code == 2
 
 
 @pytest.mark.parametrize("partitioner", [Dirichlet(), ByLabel()])
 def test_samples_without_one_label_are_refused(partitioner):
-    with pytest.raises(
-        PartitionError, match=r"partition=(dirichlet|by_label).*64 targets.*partition=shuffled"
-    ) as caught:
+    with pytest.raises(ConfigError, match=r"partition=(dirichlet|by_label).*64 targets.*partition=shuffled") as caught:
         partitioner.deal(torch.zeros(100, 64, dtype=torch.int64), 2, 8, 0)
     assert caught.value.exit_code == 2
 
@@ -248,13 +246,13 @@ def test_samples_without_one_label_are_refused(partitioner):
     ],
 )
 def test_what_cannot_be_dealt_is_refused_without_the_data_where_that_is_known(partitioner, spec, replicas, says):
-    with pytest.raises(PartitionError, match=says) as caught:
+    with pytest.raises(ConfigError, match=says) as caught:
         partitioner.check(spec, replicas)
     assert caught.value.exit_code == 2
 
 
 def test_a_plan_refuses_what_cannot_be_dealt():
-    with pytest.raises(PartitionError, match=r"partition=by_label.*partition=shuffled"):
+    with pytest.raises(ConfigError, match=r"partition=by_label.*partition=shuffled"):
         prepare(["model=gpt", "data=text", "partition=by_label"]).plan()
 
 

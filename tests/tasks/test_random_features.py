@@ -7,9 +7,9 @@ import torch
 from sklearn.svm import SVC
 
 from paceline.batches import lone
+from paceline.conf.errors import ConfigError
 from paceline.tasks.base import DataSpec
 from paceline.tasks.data.digits import Digits
-from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.losses.hinge import Hinge
 from paceline.tasks.models.random_features import FourierFeatures, RandomFeatures
 
@@ -86,5 +86,5 @@ def test_with_the_hinge_loss_digits_are_classified_as_by_a_kernel_machine():
 
 
 def test_data_that_are_no_numbers_are_refused():
-    with pytest.raises(TaskConfigError, match="model=random_features"):
+    with pytest.raises(ConfigError, match="model=random_features"):
         RandomFeatures(DataSpec((12,), torch.int64, (12,), 256, None, None))

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from paceline.batches import lone
+from paceline.conf.errors import ConfigError
 from paceline.tasks.base import Split
 from paceline.tasks.data.sparse import Sparse
 from paceline.tasks.data.svmlight import SVMLight
-from paceline.tasks.errors import CorruptDataError, MissingDataError, TaskConfigError
+from paceline.tasks.errors import CorruptDataError, MissingDataError
 
 
 def features_of(split: Split) -> Tensor:
@@ -92,7 +93,7 @@ def test_both_classes_are_there_alike() -> None:
 
 @pytest.mark.parametrize(("features", "nonzeros"), [(2, 2), (99, 50), (10, 6), (3, 2)])
 def test_samples_with_more_than_half_of_the_features_are_refused(features: int, nonzeros: int) -> None:
-    with pytest.raises(TaskConfigError, match=f"data.nonzeros={nonzeros}.*data.features={features}") as caught:
+    with pytest.raises(ConfigError, match=f"data.nonzeros={nonzeros}.*data.features={features}") as caught:
         Sparse(features=features, nonzeros=nonzeros)
     assert caught.value.exit_code == 2
 
@@ -179,7 +180,7 @@ def test_a_file_that_has_more_than_was_said_is_bad_configuration(tmp_path: Path,
     write(tmp_path / "one", ["1 1:1"] * 10)
     write(tmp_path / "few", ["1 1:1", "0 1:1"])
     knobs = {**knobs, "path": str(tmp_path / knobs.get("path", "file"))}
-    with pytest.raises(TaskConfigError, match=names) as caught:
+    with pytest.raises(ConfigError, match=names) as caught:
         SVMLight(**knobs).load()
     assert caught.value.exit_code == 2
 
@@ -231,7 +232,7 @@ def test_a_text_that_does_not_fit_into_memory_is_refused_before_it_is_kept(
     (tmp_path / f"a{suffix}").write_bytes(packed(text))
     small, real = {"SC_PAGE_SIZE": 4096, "SC_PHYS_PAGES": 200}, os.sysconf
     monkeypatch.setattr(os, "sysconf", lambda name: small[name] if name in small else real(name))
-    with pytest.raises(TaskConfigError, match=r"once it is unpacked, and this host has .*a file of fewer samples"):
+    with pytest.raises(ConfigError, match=r"once it is unpacked, and this host has .*a file of fewer samples"):
         SVMLight(str(tmp_path / f"a{suffix}")).load()
 
 
@@ -243,7 +244,7 @@ def test_a_missing_file_is_told_by_its_name(tmp_path: Path) -> None:
         with pytest.raises(MissingDataError, match=r"/none is not a file.*data.path") as caught:
             use(missing)
         assert caught.value.exit_code == 3
-        with pytest.raises(TaskConfigError, match=r"^data\.path=null: .* data\.path=samples\.svm") as unsaid:
+        with pytest.raises(ConfigError, match=r"^data\.path=null: .* data\.path=samples\.svm") as unsaid:
             use(SVMLight())
         assert unsaid.value.exit_code == 2 and SVMLight().found() is None
     with pytest.raises(MissingDataError, match="/there is not a file"):

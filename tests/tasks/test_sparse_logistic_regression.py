@@ -8,9 +8,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.batches import lone
+from paceline.conf.errors import ConfigError
 from paceline.tasks.base import DataSpec
 from paceline.tasks.data.sparse import Sparse
-from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.evaluation import evaluate
 from paceline.tasks.losses.cross_entropy import CrossEntropy, cross_entropy
 from paceline.tasks.models.cnn import CNN
@@ -113,14 +113,14 @@ def test_it_learns_the_synthetic_data_one_sample_at_a_time() -> None:
 
 @pytest.mark.parametrize("model", [MLP, CNN, LogisticRegression])
 def test_dense_models_refuse_sparse_samples_and_name_the_one_that_takes_them(model: Callable[..., nn.Module]) -> None:
-    with pytest.raises(TaskConfigError, match="model=sparse_logistic_regression") as caught:
+    with pytest.raises(ConfigError, match="model=sparse_logistic_regression") as caught:
         model(SPEC)
     assert caught.value.exit_code == 2
 
 
 def test_other_samples_are_refused_and_sparse_ones_are_no_text() -> None:
     image = DataSpec((1, 8, 8), torch.float32, (), 10, None, None)
-    with pytest.raises(TaskConfigError, match="data=sparse"):
+    with pytest.raises(ConfigError, match="data=sparse"):
         SparseLogisticRegression(image)
-    with pytest.raises(TaskConfigError, match="data=text"):
+    with pytest.raises(ConfigError, match="data=text"):
         GPT(SPEC)

@@ -13,11 +13,11 @@ from own_files import OF_FILES
 from pydantic import TypeAdapter, ValidationError
 from torch import nn
 
+from paceline.conf.errors import ConfigError
 from paceline.tasks.base import Data, DataSpec
 from paceline.tasks.data.disks import Disks
 from paceline.tasks.data.sparse import Sparse
 from paceline.tasks.data.text import Text
-from paceline.tasks.errors import TaskConfigError
 
 CHOICES = sorted(
     (group, file.name.removesuffix(".yaml"))
@@ -73,9 +73,7 @@ def test_a_choice_builds_what_its_group_demands(group: str, name: str) -> None:
         assert isinstance(target(**values), Data)
         if name in OF_FILES:  # shapes are said in a file alone
             data = target(**values)
-            with pytest.raises(
-                TaskConfigError, match=r"^data\.path=null: .*Set data\.path to .*: data\.path="
-            ) as caught:
+            with pytest.raises(ConfigError, match=r"^data\.path=null: .*Set data\.path to .*: data\.path=") as caught:
                 data.check_files()
                 _ = data.spec
             assert caught.value.exit_code == 2

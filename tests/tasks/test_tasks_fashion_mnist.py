@@ -12,9 +12,10 @@ import torch
 from needs import needs_fashion_mnist
 
 from paceline.batches import lone
+from paceline.conf.errors import ConfigError
 from paceline.tasks.data import fashion_mnist
 from paceline.tasks.data.fashion_mnist import SHA256, SYSTEM_FOLDER, FashionMNIST, cache_folder
-from paceline.tasks.errors import CorruptDataError, MissingDataError, TaskConfigError
+from paceline.tasks.errors import CorruptDataError, MissingDataError
 
 TRAIN, TEST = 7, 3
 IMAGES, LABELS = "train-images-idx3-ubyte", "train-labels-idx1-ubyte"
@@ -165,7 +166,7 @@ def test_the_systems_files_come_before_the_cache(tmp_path: Path) -> None:
 
 
 def test_root_and_download_together_are_bad_configuration() -> None:
-    with pytest.raises(TaskConfigError, match=r"data\.root and data\.download") as caught:
+    with pytest.raises(ConfigError, match=r"data\.root and data\.download") as caught:
         FashionMNIST(root="here", download=True)
     assert caught.value.exit_code == 2
 

@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from paceline.batches import Fields, lone, tensors_of
+from paceline.conf.errors import ConfigError
 from paceline.strategies.core.loss import is_mean_cross_entropy
 from paceline.tasks.base import DataSpec, Split
-from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.evaluation import evaluate
 from paceline.tasks.losses import BinaryCrossEntropy, CrossEntropy, Hinge, Huber, Squared, SquaredHinge, Task
 from paceline.tasks.losses.cross_entropy import cross_entropy
@@ -137,7 +137,7 @@ def test_a_score_beside_a_loss_that_is_infinite_is_none() -> None:
 
 
 def test_a_model_that_gives_other_than_a_tensor_in_evaluation_is_refused() -> None:
-    with pytest.raises(TaskConfigError, match="returns a tuple in evaluation mode"):
+    with pytest.raises(ConfigError, match="returns a tuple in evaluation mode"):
         evaluate(CrossEntropy(), nn.GRU(6, 4), Split(torch.randn(3, 6), torch.zeros(3, dtype=torch.int64)))
 
 
@@ -303,7 +303,7 @@ def test_an_answer_is_yes_above_0_and_a_target_above_a_half() -> None:
 
 def test_the_binary_task_takes_targets_from_0_to_1_alone() -> None:
     BinaryCrossEntropy().check_targets("data=x", torch.tensor([0.0, 0.3, 1.0]))
-    with pytest.raises(TaskConfigError, match="targets from 0 to 2; task=binary learns those from 0 to 1"):
+    with pytest.raises(ConfigError, match="targets from 0 to 2; task=binary learns those from 0 to 1"):
         BinaryCrossEntropy().check_targets("data=x", torch.tensor([0.0, 2.0]))
 
 

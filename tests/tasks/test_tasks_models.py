@@ -6,9 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from paceline.batches import lone
+from paceline.conf.errors import ConfigError
 from paceline.engine.base import memory
 from paceline.tasks.base import DataSpec, Split
-from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.losses.cross_entropy import cross_entropy
 from paceline.tasks.models.alexnet import AlexNet
 from paceline.tasks.models.cnn import CNN
@@ -273,6 +273,6 @@ def test_gpt_drops_out_in_training_only() -> None:
     ],
 )
 def test_a_model_that_does_not_fit_is_bad_configuration(build: Callable[[], nn.Module], names: str) -> None:
-    with pytest.raises(TaskConfigError, match=names) as caught:
+    with pytest.raises(ConfigError, match=names) as caught:
         build()
     assert caught.value.exit_code == 2

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from paceline.batches import lone
+from paceline.conf.errors import ConfigError
 from paceline.tasks.data.text import Text
-from paceline.tasks.errors import MissingDataError, TaskConfigError
+from paceline.tasks.errors import MissingDataError
 from paceline.tasks.evaluation import evaluate
 from paceline.tasks.losses.cross_entropy import CrossEntropy, cross_entropy
 from paceline.tasks.models.gpt import GPT
@@ -46,7 +47,7 @@ def test_the_shortest_text_that_fits_gives_one_test_window(tmp_path: Path, conte
     assert len(Text(str(path), context).load()[1]) == 1
     path.write_bytes(b"x" * (10 * (context + 1) - 1))
     for use in (lambda: Text(str(path), context).load(), lambda: Text(str(path), context).spec):
-        with pytest.raises(TaskConfigError, match=f"data.context={context}") as caught:
+        with pytest.raises(ConfigError, match=f"data.context={context}") as caught:
             use()
         assert caught.value.exit_code == 2
 
@@ -61,7 +62,7 @@ def test_a_missing_file_is_told_by_its_name_and_leaves_the_sizes_open(tmp_path: 
         assert caught.value.exit_code == 3
     with pytest.raises(MissingDataError, match=r"a cannot be read: File name too long\. Set data\.path"):
         Text("a" * 1000).check_files()
-    with pytest.raises(TaskConfigError, match="is a directory, a pipe"):
+    with pytest.raises(ConfigError, match="is a directory, a pipe"):
         Text(str(tmp_path)).check_files()
 
 

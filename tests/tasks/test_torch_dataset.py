@@ -7,12 +7,11 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
-from paceline.engine.base.errors import ConfigError
+from paceline.conf.errors import ConfigError
 from paceline.engine.config.experiment import Choice
 from paceline.engine.config.targets import build
 from paceline.tasks.base import Data
 from paceline.tasks.checks import load_checked
-from paceline.tasks.errors import PartitionError, TaskConfigError
 from paceline.tasks.items import Items
 from paceline.tasks.partition import Dirichlet
 
@@ -93,12 +92,12 @@ def test_one_that_is_not_split_gives_a_fifth_for_test_and_numbers_are_a_regressi
     ],
 )
 def test_what_cannot_be_dealt_by_numbers_is_refused(name: str, knobs: dict[str, object], sentence: str) -> None:
-    with pytest.raises((ConfigError, TaskConfigError)) as caught:
+    with pytest.raises(ConfigError) as caught:
         _ = data_of(name, **knobs).spec
     assert sentence in str(caught.value)
 
 
 def test_labels_that_nobody_knows_before_cannot_deal_samples() -> None:
     unknown = torch.empty(20, dtype=torch.int64, device="meta")
-    with pytest.raises(PartitionError, match="no label is known before its sample is read"):
+    with pytest.raises(ConfigError, match="no label is known before its sample is read"):
         Dirichlet().deal(unknown, 2, 4, 0)

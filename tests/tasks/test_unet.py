@@ -8,12 +8,12 @@ import torch.nn.functional as F
 from torch import nn
 
 from paceline.batches import lone
+from paceline.conf.errors import ConfigError
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.checks import load_checked
 from paceline.tasks.data.diabetes import Diabetes
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.data.disks import Disks
-from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.losses.cross_entropy import CrossEntropy
 from paceline.tasks.models.unet import UNet
 
@@ -69,7 +69,7 @@ def test_a_level_is_that_of_plain_functions() -> None:
     ],
 )
 def test_what_it_cannot_label_is_refused(data, knobs, says) -> None:
-    with pytest.raises(TaskConfigError, match=says):
+    with pytest.raises(ConfigError, match=says):
         UNet(data, **knobs)
 
 

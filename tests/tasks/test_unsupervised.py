@@ -11,8 +11,8 @@ from sklearn.cluster import KMeans as SklearnKMeans
 from sklearn.decomposition import PCA as SklearnPCA
 from torch import Tensor
 
+from paceline.conf.errors import ConfigError
 from paceline.tasks.base import DataSpec, Split
-from paceline.tasks.errors import TaskConfigError
 from paceline.tasks.evaluation import evaluate
 from paceline.tasks.losses import Reconstruction
 from paceline.tasks.models.kmeans import KMeans, plus_plus
@@ -126,16 +126,16 @@ def test_centres_begin_in_samples_that_differ_by_the_seed_alone(start: str) -> N
 
 
 def test_fewer_samples_than_centres_are_refused() -> None:
-    with pytest.raises(TaskConfigError, match=r"model\.k=41: .* are 40 training samples; choose model\.k of 1 to 40"):
+    with pytest.raises(ConfigError, match=r"model\.k=41: .* are 40 training samples; choose model\.k of 1 to 40"):
         KMeans(SPEC, 41)
-    with pytest.raises(TaskConfigError, match=r"model\.start_samples=8: .*choose model\.start_samples=9 or more"):
+    with pytest.raises(ConfigError, match=r"model\.start_samples=8: .*choose model\.start_samples=9 or more"):
         KMeans(SPEC, 9, start_samples=8)
     unknown = KMeans(DataSpec((2, 3), torch.float32, (), 4), 41).double()
-    with pytest.raises(TaskConfigError, match="there are 40 training samples"):
+    with pytest.raises(ConfigError, match="there are 40 training samples"):
         unknown.begin(Split(samples(), torch.zeros(40)))
     alike = torch.ones(40, 2, 3).double()
     alike[0] = 0
-    with pytest.raises(TaskConfigError, match=r"of the 40 samples .* 38 repeat another one; choose model\.k of 1 to 2"):
+    with pytest.raises(ConfigError, match=r"of the 40 samples .* 38 repeat another one; choose model\.k of 1 to 2"):
         kmeans(alike, 3)
     assert kmeans(alike, 2).centres.sum() == 6
 
@@ -182,7 +182,7 @@ def test_components_begin_orthonormal_and_there_are_no_more_than_numbers() -> No
     torch.manual_seed(0)
     w = PCA(SPEC, 6).components.detach()
     torch.testing.assert_close(w.T @ w, torch.eye(6))
-    with pytest.raises(TaskConfigError, match=r"model\.k=7: a sample of these data has 6 numbers"):
+    with pytest.raises(ConfigError, match=r"model\.k=7: a sample of these data has 6 numbers"):
         PCA(SPEC, 7)
 
 
@@ -196,9 +196,9 @@ def test_any_targets_will_do_and_no_tokens_or_sparse_samples(model: type[torch.n
         TASK.check_data("reconstruction", "mine", spec)
         outputs = model(spec, 3)(torch.ones(2, 2, 3))
         assert outputs.shape == ((2, 4) if model is KMeans else (2, 2)) and TASK.accepts(outputs, spec)
-    with pytest.raises(TaskConfigError, match="tokens"):
+    with pytest.raises(ConfigError, match="tokens"):
         model(DataSpec((6,), torch.int64, (6,), 50, 40, 5))
-    with pytest.raises(TaskConfigError, match="sparse"):
+    with pytest.raises(ConfigError, match="sparse"):
         model(DataSpec((2, 3), torch.float64, (), 2, 40, 5, features=9))
 
 

@@ -9,13 +9,14 @@ import torch
 from needs import needs_datasets, needs_pyarrow
 from torch import Tensor
 
+from paceline.conf.errors import ConfigError
 from paceline.tasks.base import Data, DataSpec
 from paceline.tasks.checks import load_checked
 from paceline.tasks.contents import contents
 from paceline.tasks.data.arrays import Arrays
 from paceline.tasks.data.hugging_face import HuggingFace
 from paceline.tasks.data.table import Table
-from paceline.tasks.errors import CorruptDataError, SampleError, TaskConfigError
+from paceline.tasks.errors import CorruptDataError, SampleError
 from paceline.tasks.items import Items
 
 N = 10
@@ -75,7 +76,7 @@ def test_bytes_and_other_numbers_are_not_taken_for_each_other(
 ) -> None:
     data = arrays(tmp_path, {"x": X.astype(train)}, {"x": X.astype(test)}, floats=floats)
     said = f"test.npz: x has [2] of {np.dtype(test)} for each sample, and data.path="
-    with pytest.raises(TaskConfigError) as caught:
+    with pytest.raises(ConfigError) as caught:
         load_checked("arrays", data)
     assert said in str(caught.value) and f"train.npz has [2] of {np.dtype(train)} for" in str(caught.value)
     assert "Bytes (uint8) alone are divided by 255" in str(caught.value)
@@ -93,7 +94,7 @@ def test_inputs_of_a_kind_that_would_lose_values_are_refused(
     how: str, train: str, test: str, said: str, tmp_path: Path
 ) -> None:
     told = tmp_path, {"x": (X % 5).astype(train)}, {"x": (X % 5).astype(test)}
-    with pytest.raises(TaskConfigError, match=said):
+    with pytest.raises(ConfigError, match=said):
         _ = made(how, *told).spec
     (_, _), (inputs, _) = of_both(made(how, *told, floats=True))
     assert inputs == (X % 5).tolist()
@@ -112,7 +113,7 @@ def test_inputs_of_a_kind_that_keeps_values_are_taken(how: str, train: str, test
 def test_a_test_set_of_another_shape_is_refused_before_it_is_read(how: str, name: str, tmp_path: Path) -> None:
     data = made(how, tmp_path, {name: np.ones((N, 2))}, {name: np.ones((N, 3))})
     said = rf"data\.test.*: {name} has \[3\] of float64 for each sample, and .*train.* has \[2\] of float64"
-    with pytest.raises(TaskConfigError, match=said):
+    with pytest.raises(ConfigError, match=said):
         _ = data.spec
 
 
@@ -140,7 +141,7 @@ def test_classes_are_compared_by_name_in_every_column_that_is_used(
         return (X % 3, datasets.List(feature)) if deep else (LABELS, feature)
 
     said = rf"data\.test=test: {name} numbers the classes b, a, c, and the split train numbers a, b, c\. Cast both"
-    with pytest.raises(TaskConfigError, match=said):
+    with pytest.raises(ConfigError, match=said):
         _ = saved(tmp_path, {name: column("abc")}, {name: column("bac")}, **knobs).spec
     data = saved(tmp_path / "alike", {name: column("abc")}, {name: column("abc")}, **knobs)
     assert data.spec.classes == (0 if knobs else 3)
@@ -152,7 +153,7 @@ def test_a_split_is_not_asked_of_a_data_set_that_has_none(key: str, name: str, t
     import datasets
 
     datasets.Dataset.from_dict({"x": X.tolist(), "label": LABELS.tolist()}).save_to_disk(str(tmp_path))
-    with pytest.raises(TaskConfigError, match=rf"data\.{key}={name}: .* is a Dataset, which has no splits\. Leave"):
+    with pytest.raises(ConfigError, match=rf"data\.{key}={name}: .* is a Dataset, which has no splits\. Leave"):
         _ = HuggingFace(str(tmp_path), **{key: name}).spec  # pyright: ignore[reportArgumentType]
 
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from paceline.engine.base.errors import ConfigError
-from paceline.strategies.core.errors import LayoutError
+from paceline.conf.errors import ConfigError
 from paceline.verify import Verification, verify
 from paceline.verify.judge import Row
 
@@ -215,7 +214,7 @@ def test_what_is_not_the_users_to_set_is_refused_at_once(overrides: list[str], o
 
 
 def test_what_no_way_can_be_verified_with_is_refused_by_name() -> None:
-    with pytest.raises(LayoutError, match=r"average.start=3: the first weights to average .* the run has 2 steps"):
+    with pytest.raises(ConfigError, match=r"average.start=3: the first weights to average .* the run has 2 steps"):
         verified("data_parallel", overrides=[*VIRTUAL, "average=swa"])
     with pytest.raises(ConfigError, match=r"callbacks.noise_scale: compares gradients of several replicas"):
         verified("data_parallel", overrides=[*VIRTUAL, "callbacks=[noise_scale]"])

@@ -17,10 +17,10 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from paceline.comm import Comm
+from paceline.conf.errors import ConfigError
 from paceline.engine.base import checkpoint
-from paceline.engine.base.errors import ChangedModelError, ConfigError, DivergedError
+from paceline.engine.base.errors import ChangedModelError, DivergedError
 from paceline.engine.base.failures import exit_code_of
-from paceline.strategies import LayoutError
 from paceline.tracking.compare import render, rows
 from paceline.tracking.run_directory import RunDirectory
 from paceline.wrap import ScriptError, wrap
@@ -196,7 +196,7 @@ def test_a_loss_that_is_not_finite_is_a_run_that_diverged(root: str) -> None:
     ],
 )
 def test_what_a_script_cannot_have_is_refused_by_name(overrides: tuple[str, ...], said: str, root: str) -> None:
-    with pytest.raises((ConfigError, LayoutError), match=said):
+    with pytest.raises(ConfigError, match=said):
         wrap(*parts(), *overrides, root=root)
     assert not Path(root).exists()
 

@@ -15,15 +15,15 @@ import math
 import torch
 from torch import Generator, Tensor
 
-from ....strategies.core.errors import LayoutError
+from ....conf.errors import ConfigError
 from .base import Before
 
 
 class Bucketing(Before):
     def __init__(self, bucket: int = 2) -> None:
-        """`bucket`: s, rows. Raises `LayoutError`."""
+        """`bucket`: s, rows. Raises `ConfigError`."""
         if bucket < 1:
-            raise LayoutError(f"aggregate.bucket={bucket}: must be at least 1, the rows of one bucket")
+            raise ConfigError(f"aggregate.bucket={bucket}: must be at least 1, the rows of one bucket")
         self.s = bucket
 
     def mix(self, rows: Tensor, f: int, draws: Generator) -> Tensor:
