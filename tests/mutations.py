@@ -1336,6 +1336,12 @@ MUTATIONS = [
         "tests/engine/test_signals.py -k python_drops",
     ),
     Mutation(
+        "tracking/drawn/charts.py",
+        "if len(values) == len(point.runs):",
+        "if values:",
+        "tests/tracking/test_against.py -k never_got_there",
+    ),
+    Mutation(
         "tracking/pictures.py",
         "    if not figures:\n        return []\n",
         "",
