@@ -11,18 +11,13 @@ from paceline.batches import lone
 from paceline.comm.connecting import connect
 from paceline.comm.process import ProcessComm
 from paceline.comm.rendezvous import serve_store
-from paceline.engine.base.stop import StopAgreement
-from paceline.engine.fabrics.compute import RealCompute
-from paceline.engine.fabrics.stragglers import NoStragglers
-from paceline.engine.training.feed import Batches, Feed
-from paceline.engine.training.loop import Job, train
-from paceline.engine.training.meters import Meter
-from paceline.strategies.single import Single
+from paceline.engine.training.bare import bare_job
+from paceline.engine.training.job import Job
+from paceline.engine.training.loop import train
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.losses.cross_entropy import cross_entropy
 from paceline.tasks.models.cnn import CNN
 from paceline.tasks.models.mlp import MLP
-from paceline.tasks.partition import ShuffledPartition
 from paceline.tracking.run_directory import RunDirectory
 
 from .measure import Outcome, alternate
@@ -63,35 +58,11 @@ def harness_against_bare_loop(rounds: int) -> list[Outcome]:
 
 
 def _harness(model: nn.Module, data: Split, batch_size: int, steps: int, comm: ProcessComm, run: RunDirectory) -> float:
-    strategy = Single()
-    sync = strategy.own_sync()
-    strategy.prepare(model, cross_entropy, comm, sync.before_backward)
-    sync.prepare(dict(model.named_parameters()), torch.optim.SGD(model.parameters(), lr=0.01), comm)
-    meter = Meter(comm, 0, False)
-
-    def record(_: Job, before: int, done: int, loss: float | None) -> None:
+    def record(job: Job, before: int, done: int, loss: float | None) -> None:
+        meter = job.meter
         run.append({"kind": "step", "step": done, "loss": loss, "step_time": meter.last, "time": meter.seconds})
 
-    partition = ShuffledPartition(len(data), 1, batch_size, 0)
-    job = Job(
-        strategy=strategy,
-        sync=sync,
-        comm=comm,
-        replica=0,
-        train=data,
-        feed=Feed(Batches(data, partition, 0, 0, lambda *_: None), steps, 0, 60.0),
-        partition=partition,
-        device=torch.device("cpu"),
-        seed=0,
-        draws_as=0,
-        start=0,
-        steps=steps,
-        until=steps,
-        meter=meter,
-        stop=StopAgreement(comm.board, 0, 0, f"bench {time.perf_counter()}", 0),
-        compute=RealCompute(comm, NoStragglers()),
-        after_step=record,
-    )
+    job = bare_job(model, data, batch_size, steps, 0.01, 0.0, comm, f"bench {time.perf_counter()}", record)
     start = time.perf_counter()
     train(job)
     return (time.perf_counter() - start) / steps * 1e3

@@ -203,7 +203,7 @@ def _for_people(plan: "Plan", timetable: dict[str, Any] | None, step: list[str])
         f"{human_bytes(plan.largest())} held by the largest worker, the process itself aside",
         *([told] if (told := _accumulated(plan)) else []),
         *([f"rate: {_rate(plan)}"] if plan.rate else []),
-        *([f"privacy: {plan.privacy.in_words()}"] if plan.privacy is not None else []),
+        *(f"{key}: {each.in_words()}" for key, each in plan.stated.items()),
         *(["\n".join(step)] if step else []),
         *(["\n".join(drawn(_schedule_of(plan), timetable))] if timetable is not None else []),
         *(["\n".join(plan.decided)] if plan.decided else []),

@@ -69,6 +69,14 @@ GROUPS = (
         usual="none",
     ),
     Group(
+        "freeze",
+        "which layers of the model keep their weights",
+        modules=("paceline.engine",),
+        base="paceline.engine.features.freezing.Freeze",
+        usual="none",
+        example="CONTRIBUTING.md says how a feature is added",
+    ),
+    Group(
         "strategy",
         "how one replica of the model is laid over its workers",
         modules=("paceline.strategies",),

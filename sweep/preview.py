@@ -132,7 +132,7 @@ def _modelled_compute(experiment: Experiment, allowed: tuple[str, ...], plan: Pl
 
     from ..engine.config import looking
     from ..engine.config.fits import batch_of
-    from ..engine.features.parts import Parts
+    from ..engine.features.feature import Parts
     from ..engine.planning.build import assemble
 
     parts = assemble(experiment, allowed)

@@ -585,8 +585,8 @@ MUTATIONS = [
         "tests/engine/test_own_models.py tests/wrap/test_wrap.py -k 'thawed and ends'",
     ),
     Mutation(
-        "engine/training/loop.py",
-        "job.trained.check(step)",
+        "engine/training/worker.py",
+        "self._trained.check(step)",
         "pass",
         "tests/engine/test_own_models.py -k changes_what",
     ),
@@ -677,8 +677,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/training/worker.py",
-        "dealt.steps_per_epoch, len(parts.load()[0]))",
-        "dealt.steps_per_epoch, 2**31)",
+        "dealt.steps_per_epoch, samples),",
+        "dealt.steps_per_epoch, 2**31),",
         "tests/engine/test_rates.py -k full_batches",
     ),
     Mutation(
@@ -774,7 +774,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/features/adversary.py",
-        'check_furthest(GROUP, "eps", made.threat.eps, made.threat.norm.name, spec)',
+        'check_furthest(GROUP, "eps", threat.eps, threat.norm.name, spec)',
         "pass",
         "tests/engine/test_adversarial_training.py -k 'cannot_be_is_refused and l2'",
     ),
@@ -1017,8 +1017,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/features/adversary.py",
-        "(self.seed, batch.step)",
-        "(self.seed,)",
+        "drawn = self._seed, batch.step",
+        "drawn = (self._seed,)",
         "tests/engine/test_adversarial_training.py -k 'plain_loop_in_torch_bit_for_bit and pgd'",
     ),
     Mutation(
@@ -1251,9 +1251,9 @@ MUTATIONS = [
     ),
     # -- several inputs, and weights
     Mutation(
-        "engine/training/loop.py",
-        "if job.sync.traits.synchronous:",
-        "if False:",
+        "engine/training/batches.py",
+        "if not self._together:",
+        "if True:",
         "tests/engine/test_several_inputs.py -k weighted",
     ),
     Mutation(
@@ -2664,8 +2664,8 @@ MUTATIONS = [
         "tests/strategies/test_pufferfish.py -k own_steps",
     ),
     Mutation(
-        "engine/training/worker.py",
-        "scale.load_state_dict(kept.scale)",
+        "engine/features/precisions.py",
+        "self.load_state_dict(before.state_dict())",
         "pass",
         "tests/strategies/test_pufferfish.py -k scale_of_the_loss",
     ),
@@ -3273,8 +3273,8 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/features/poisoning.py",
-        "if step < attack.from_step or",
-        "if",
+        "or step < self._attack.from_step or",
+        "or",
         "tests/engine/test_poisoning.py -k from_their_step",
     ),
     Mutation(
@@ -3375,7 +3375,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/training/work.py",
-        "    _drain(worker, job)\n    with worker.comm.ledger.aside():\n        verdict",
+        "    drain(job)\n    with worker.comm.ledger.aside():\n        verdict",
         "    with worker.comm.ledger.aside():\n        verdict",
         "tests/strategies/test_tensor.py -k drains",
     ),
@@ -3412,7 +3412,7 @@ MUTATIONS = [
     ),
     Mutation(
         "engine/training/evaluations.py",
-        "FILE, worker.parts.adapt.merged(snapshot.state))",
+        "FILE, exported(worker.parts, snapshot.state))",
         "FILE, {k: v + 1 for k, v in snapshot.state.items()})",
         "tests/engine/test_callbacks.py -k best_weights -m slow",
     ),
@@ -3605,9 +3605,9 @@ MUTATIONS = [
         "tests/engine/test_iterating.py -k 'refused and torch_zero'",
     ),
     Mutation(
-        "engine/training/worker.py",
-        "    elif manifest is None:\n        iterating.begin(model, parts.load)\n",
-        "",
+        "engine/features/iterating.py",
+        "model.begin(parts.load()[0])",
+        "pass",
         "tests/engine/test_iterating.py -k 'scikit_learns_centres and alone'",
     ),
     Mutation(
@@ -3860,9 +3860,9 @@ MUTATIONS = [
         "tests/engine/test_distillation.py -k as_it_is -m slow",
     ),
     Mutation(
-        "engine/planning/make_plan.py",
-        '        held["buffers"] += 0 if parts.teacher is None else parts.teacher.nbytes()\n',
-        "",
+        "engine/features/distilling.py",
+        "payload([*state_of(self.model).values()])",
+        "0",
         "tests/engine/test_distillation.py -k neither_sent",
     ),
     # -- the command

@@ -282,6 +282,7 @@ COMPANIONS = {  # what a choice needs beside it
     ("compress", "demo"): ["optimizer.momentum=0"],
     ("compress", "dgc"): ["optimizer.momentum=0"],
     ("compress", "masked"): ["adapt=pruned"],
+    ("freeze", "layers"): ["freeze.first=1"],
     ("partition", "poisson"): ["privacy=dp_sgd"],
     ("privacy", "dp_fedavg"): ["sync=fedavg"],
     ("secure", "bonawitz"): ["sync=fedavg", "hardware=virtual", "hardware.workers=3"],

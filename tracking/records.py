@@ -208,8 +208,7 @@ class Summary:
     predicted: Predicted
     model_bytes: int | None = None  # where it is put to use, packed if `adapt` packs it; None: not known
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # what callbacks measured last, by name
-    skipped_steps: int | None = None  # of worker 0, as its gradients overflowed; None: they are not scaled
-    # what `adapt`, an attack or privacy tells of the model, by name
+    # what features tell of the run, by name
     beside: Mapping[str, float] = field(default_factory=dict[str, float])
     labels: list[list[int]] | None = None  # of each replica that owns samples, how many of each label it trains on
 
@@ -226,7 +225,6 @@ class Summary:
         told = _spread(_spread(_spread(_spread(told, "choices"), "measured"), "score"), "beside")
         told = told if self.metrics else _without(told, "metrics")
         told = told if self.labels is not None else _without(told, "labels")
-        told = told if self.skipped_steps is not None else _without(told, "skipped_steps")
         return told if self.reason is not None else _without(told, "reason")
 
 

@@ -11,7 +11,7 @@ import torch
 from ..engine.api.session import Prepared, make_ready
 from ..engine.base.errors import InterruptedRunError
 from ..engine.fabrics import fabric_of
-from ..engine.features.parts import Parts
+from ..engine.features.feature import Parts
 from ..engine.features.weights import convert
 from ..engine.launch import launcher_on
 from ..engine.launch.launching import to_the_end

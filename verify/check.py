@@ -6,6 +6,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,23 +20,21 @@ from ..engine.api.session import Prepared, prepare
 from ..engine.base.errors import ConfigError, InterruptedRunError, MachineError
 from ..engine.base.failures import exit_code_of, named
 from ..engine.base.started import was_started
-from ..engine.callbacks.base import Callback
 from ..engine.config.compose import compose
 from ..engine.config.experiment import Experiment
 from ..engine.config.fits import weighted
 from ..engine.config.targets import build
-from ..engine.features import given
-from ..engine.features.iterating import begin
-from ..engine.features.parts import Parts
+from ..engine.features import averaging, given, models
+from ..engine.features.feature import Parts
+from ..engine.features.order import FEATURES
 from ..engine.features.rates import rate_of
 from ..engine.features.weights import put_into
 from ..engine.planning.build import assemble
 from ..engine.planning.planned import Plan
-from ..engine.training.loop import of_mean_one, seed_for
+from ..engine.training.batches import of_mean_one, seed_for
 from ..exchange.clip import ByNorm, ByValue, Clip, Unclipped
 from ..strategies import LayoutError, Strategy
-from ..strategies.adapt import Adapt
-from ..strategies.averages import EMA, SWA, Trained
+from ..strategies.averages import EMA, SWA
 from ..strategies.core.errors import MissingToolError
 from ..tasks.base import Readable
 from ..tasks.running_statistics import batch_norms
@@ -143,7 +142,7 @@ class _Verifier:
         factors = tuple(rate.factor(step) for step in range(self.steps))
         key = precision.name, rounds, factors, tuple(tuple(step.tolist()) for step in taken)
         if key not in self.references:
-            device = parts.fabric.device(experiment, parts.layout)
+            device, average = parts.fabric.device(experiment, parts.layout), averaging.of(parts)
             split, _ = parts.load()
             self.references[key] = refer(
                 Setting(
@@ -157,7 +156,7 @@ class _Verifier:
                     _clipping(experiment, parts.allowed),
                     factors,
                     _averaging(experiment, parts),
-                    lambda done: parts.average.counts(done, partition.steps_per_epoch),
+                    lambda done: average is not None and average.counts(done, partition.steps_per_epoch),
                 ),
                 self.tolerance,
                 precision,
@@ -190,15 +189,15 @@ def _clipping(experiment: Experiment, allowed: tuple[str, ...]) -> Callable[[nn.
 
 def _averaging(experiment: Experiment, parts: Parts) -> Callable[[nn.Module], AveragedModel] | None:
     """torch's own. Raises `ConfigError` for a rule of the user's, and for what is made anew for an evaluation."""
-    chosen, average = f"average={experiment.choice('average').name}", parts.average
+    chosen, average = f"average={experiment.choice('average').name}", averaging.of(parts)
+    if average is None:
+        return None
     if average.renews and batch_norms(parts.model):
         raise ConfigError(
             f"{chosen}: evaluates running statistics that are made anew by a pass over the training data, which no "
             "step of serial training has; choose average=ema, average=none, or a model with other norms"
         )
     match average:
-        case Trained():
-            return None
         case EMA(decay=decay, warmup=False):
             return lambda model: AveragedModel(
                 model, multi_avg_fn=get_ema_multi_avg_fn(decay), use_buffers=average.buffers
@@ -222,9 +221,10 @@ def _begin(experiment: Experiment, parts: Parts) -> nn.Module:
     torch.manual_seed(experiment.seed)
     model = parts.make_model()
     if experiment.weights is not None:
-        put_into(model, experiment.weights, Path(), parts.adapt)
+        put_into(model, experiment.weights, Path(), partial(models.added, parts))
     else:
-        begin(model, parts.load)
+        for feature in parts.features:
+            feature.initialise(parts, model)
     return model
 
 
@@ -257,33 +257,11 @@ def verify(
     check_only(only, strategies, modes)
     began = time.monotonic()
     serial = compose([*overrides, f"strategy={PLAIN}", f"sync={SERIAL_SYNC}"], directory)
-    if (chosen := serial.choice("adversarial_training").name) != "none":
-        raise ConfigError(
-            f"adversarial_training={chosen}: the reference learns samples as they are, and changed ones follow from "
-            "weights to the last bit; choose adversarial_training=none"
-        )
-    if (chosen := serial.choice("distillation").name) != "none":
-        raise ConfigError(f"distillation={chosen}: the reference learns labels alone; choose distillation=none")
     if serial.weights is not None and Path(serial.weights).is_dir() and not is_run(Path(serial.weights)):
         raise ConfigError(f"weights={serial.weights}: must be a file here, such as runs/NAME/model.safetensors")
-    adapt = serial.choice("adapt")
-    way = build("adapt", adapt, Adapt, tuple(allow_modules), {})
-    if way.trainings > 1:
-        raise ConfigError(
-            f"adapt={adapt.name}: trains several times, and changes weights in between, where verify compares one "
-            "training; choose adapt=none"
-        )
-    if way.following is not None:
-        raise ConfigError(
-            f"adapt={adapt.name}: makes the model another one in mid-run, and what is made of weights that differ by "
-            "rounding may differ by more than rounding explains; choose another adapt"
-        )
-    for name, callback in serial.callbacks.items():
-        if "norms" in build(f"callbacks.{name}", callback, Callback, tuple(allow_modules), {"seed": 0}).sees:
-            raise ConfigError(
-                f"callbacks.{name}: compares gradients of several replicas and changes no training, so that there is "
-                "nothing to verify, and most ways have none to show; leave it out"
-            )
+    for feature in FEATURES:
+        if why := feature.unverified(serial, tuple(allow_modules)):
+            raise ConfigError(why)
     if serial.choice("average").name != "none":  # whatever the way, there must be weights to average in so few steps
         alone = [f"strategy={PLAIN}", f"sync={SERIAL_SYNC}", "hardware.workers=1", f"steps={steps}", "tracking=none"]
         prepare([*overrides, *alone], config_dir, allow_modules).plan()

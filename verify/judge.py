@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from torch import Tensor
 
-from ..engine.features.parts import Parts
+from ..engine.features.feature import Parts
 from ..engine.training.witness import Witnessed
 from .reference import Named, Reference, distance, largest
 

@@ -28,7 +28,7 @@ from torch.optim.swa_utils import AveragedModel
 
 from ..batches import Samples, call
 from ..engine.base.errors import ConfigError
-from ..engine.features.parts import Parts
+from ..engine.features.feature import Parts
 from ..strategies.core.state import state_of
 from ..strategies.precision import Float16, Precision
 

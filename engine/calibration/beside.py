@@ -14,19 +14,14 @@ from ...comm import Comm
 from ...cost.kernels import Kernel, Rates
 from ...exchange.buckets import allocate
 from ...exchange.reducer import Reducer
-from ...strategies.single import Single
 from ...tasks.base import Split
 from ...tasks.losses.cross_entropy import cross_entropy
-from ...tasks.partition import ShuffledPartition
 from ...tracking.records import Step
 from ...tracking.run_directory import RunDirectory
 from ..base.operators import trace
-from ..base.stop import StopAgreement
-from ..fabrics.compute import RealCompute
-from ..fabrics.stragglers import NoStragglers
-from ..training.feed import Batches, Feed
-from ..training.loop import Job, train
-from ..training.meters import Meter
+from ..training.bare import bare_job
+from ..training.job import Job
+from ..training.loop import train
 from .timing import seconds_of
 
 CHAIN, SIDE, SAMPLES = 50, 8, 4096
@@ -145,40 +140,17 @@ def _of_loop(comm: Comm, steps: int, key: str) -> float:
     """Of a step that has next to nothing to compute."""
     model = nn.Linear(SIDE, SIDE)
     data = Split(torch.ones(SAMPLES, SIDE), torch.zeros(SAMPLES, dtype=torch.long))
-    strategy = Single()
-    sync = strategy.own_sync()
-    assert sync is not None
-    strategy.prepare(model, cross_entropy, comm, sync.before_backward)
-    sync.prepare(dict(model.named_parameters()), torch.optim.SGD(model.parameters(), lr=1e-6, momentum=0.9), comm)
     took: list[float] = []
     run: RunDirectory | None = None
 
     def recorded(job: Job, before: int, done: int, loss: float | None) -> None:
         """As a run does: what lies between steps makes them start with other things in the cache."""
         assert run is not None and loss is not None
-        took.append(meter.last)
-        run.add(Step(done, done / SAMPLES, loss, SIDE / meter.last, step_time=meter.last, time=meter.seconds))
+        last = job.meter.last
+        took.append(last)
+        run.add(Step(done, done / SAMPLES, loss, SIDE / last, step_time=last, time=job.meter.seconds))
 
-    partition = ShuffledPartition(len(data), 1, SIDE, 0)
-    job = Job(
-        strategy=strategy,
-        sync=sync,
-        comm=comm,
-        replica=0,
-        train=data,
-        feed=Feed(Batches(data, partition, 0, 0, lambda *_: None), steps, 0, 0.0),
-        partition=partition,
-        device=torch.device("cpu"),
-        seed=0,
-        draws_as=0,
-        start=0,
-        steps=steps,
-        until=steps,
-        meter=(meter := Meter(comm, 0, False)),
-        stop=StopAgreement(comm.board, comm.rank, comm.rank, key, 0),
-        compute=RealCompute(comm, NoStragglers()),
-        after_step=recorded,
-    )
+    job = bare_job(model, data, SIDE, steps, 1e-6, 0.9, comm, key, recorded)
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as root:
         run = RunDirectory.create(root, "calibration")
         train(job)

@@ -1,13 +1,42 @@
 """What `accumulate` means for a strategy: who cuts a replica's batch, and what is refused by name."""
 
 from collections import Counter
+from typing import Self
 
 from torch import nn
 
 from ...strategies import Strategy
 from ...strategies.core.accumulation import Accumulation
+from ...strategies.core.loss import Loss
 from ..base.errors import ConfigError
 from ..config.experiment import Choice, Experiment
+from .feature import Chosen, Context, Feature, Hooks, Known
+
+
+class Accumulated(Feature):
+    """A replica's batch is taken in micro-batches (strategies/core/accumulation.py)."""
+
+    key = "accumulate"
+
+    @classmethod
+    def of(cls, chosen: Chosen) -> Self | None:
+        return cls() if chosen.experiment.accumulate > 1 else None
+
+    def hooks(self, context: Context) -> Hooks:
+        return Weighing(context.parts.accumulation)
+
+    def notes(self, known: Known) -> list[str]:
+        return notes_on(known.parts.experiment, known.parts.model)
+
+
+class Weighing(Hooks):
+    """Weighs the loss of each micro-batch by its samples."""
+
+    def __init__(self, accumulation: Accumulation) -> None:
+        self._accumulation = accumulation
+
+    def loss(self, plain: Loss) -> Loss:
+        return self._accumulation.weighing(plain)
 
 
 def of(experiment: Experiment, strategy: Strategy) -> tuple[Choice, Accumulation]:
@@ -55,7 +84,7 @@ def in_words(experiment: Experiment) -> str:
 
 def notes_on(experiment: Experiment, model: nn.Module) -> list[str]:
     norms = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
-    if experiment.accumulate == 1 or not any(isinstance(each, norms) for each in model.modules()):
+    if not any(isinstance(each, norms) for each in model.modules()):
         return []
     return [
         f"accumulate={experiment.accumulate}: model={experiment.model.name} has batch norm, which is over a "

@@ -6,62 +6,131 @@ is sent. Where what is evaluated is the mean over replicas, each averages its ow
 the mean of averages; these are joined when they are evaluated, and training sends nothing more.
 """
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
 
 from ...compat import foreach
+from ...cost.kernels import Kernel
 from ...exchange.survivors import mean_of_living
 from ...strategies import Strategy, Sync
-from ...strategies.adapt import Adapt
 from ...strategies.averages import Average
+from ...strategies.core.clip import Counted
 from ...strategies.core.cost import Memory, payload
-from ...strategies.core.state import state_of
-from ...tasks.running_statistics import batch_norms, other_keepers
+from ...strategies.core.state import load_state, state_of
+from ...tasks.running_statistics import batch_norms, other_keepers, renew
 from ..base.errors import ConfigError
 from ..config.experiment import Experiment
+from ..config.targets import build
+from .feature import Chosen, Context, Feature, Hooks, Known, Parts, State
+from .models import ModelFeature, of_model
 
 KIND = "average"  # of memory
 
 
-class Averaging:
+@dataclass(frozen=True)
+class Averaged(Feature):
+    """An average of weights is evaluated and saved in place of those that are trained."""
+
+    average: Average
+    key = "average"
+
+    @classmethod
+    def of(cls, chosen: Chosen) -> Self | None:
+        average = build("average", chosen.experiment.choice("average"), Average, chosen.allowed, {})
+        return cls(average) if average.kept else None
+
+    def check(self, chosen: Chosen) -> None:
+        check(chosen.experiment, self.average, chosen.strategy, chosen.sync)
+
+    def check_model(self, chosen: Chosen, model: nn.Module) -> None:
+        check_model(chosen.experiment, self.average, chosen.sync, model)
+
+    def check_parts(self, parts: Parts) -> None:
+        for each in of_model(parts):
+            _check_one_model(parts.experiment, each)
+
+    def check_steps(self, known: Known) -> None:
+        if known.training is not None and known.steps_per_epoch is not None:
+            self.average.check(known.training, known.steps_per_epoch)
+
+    def memory(self, module: nn.Module, trained: Sequence[Tensor]) -> Memory:
+        return {KIND: payload([*trained, *(_buffers(module).values() if self.average.buffers else ())])}
+
+    def kernels(self, trained: Sequence[Tensor]) -> tuple[Kernel, ...]:
+        if not self.average.each_step:
+            return ()
+        return tuple(Kernel("add_", (float(max(each.numel(), 1)),)) for each in trained)
+
+    def hooks(self, context: Context) -> Hooks | None:
+        sync = context.parts.sync
+        if context.role.replica > 0 and sync.traits.averages != "own":
+            return None
+        return Averaging(self.average, sync, partial(_renewed, context))
+
+
+def of(parts: Parts) -> Average | None:
+    """Returns the average that is evaluated in place of what is trained."""
+    return next((each.average for each in parts.features if isinstance(each, Averaged)), None)
+
+
+def _renewed(context: Context, state: State, judged: nn.Module) -> State:
+    """Returns `state` with running statistics of batch norms that are those of these weights."""
+    if not batch_norms(judged):
+        return state
+    judged.to(context.device)
+    load_state(judged, state)
+    renew(judged, context.parts.load()[0], context.parts.experiment.batch_size, context.device)
+    found = {name: tensor.detach().clone() for name, tensor in state_of(judged).items()}
+    judged.to("cpu")  # its place on the device is training's
+    return found
+
+
+class Averaging(Hooks):
     """`count`: how many weights are in it."""
 
-    def __init__(self, average: Average, sync: Sync, module: nn.Module, steps_per_epoch: int) -> None:
-        """`sync` is prepared: the weights are where they will be."""
+    key = "average"
+
+    def __init__(self, average: Average, sync: Sync, renewed: Callable[[State, nn.Module], State]) -> None:
+        """`renewed`: makes running statistics anew for weights, with a model to try them in."""
         self.average, self.count = average, 0
-        self._sync, self._module, self._steps_per_epoch = sync, module, steps_per_epoch
+        self._sync, self._renewed = sync, renewed
+        self._buffers: Callable[[], State] = dict
+        self._kept: State = {}
+
+    def begin(self, module: nn.Module, counted: Counted | None = None) -> None:
+        if self.average.buffers:
+            self._buffers = partial(_buffers, module)
         self._kept = {name: torch.empty_like(each) for name, each in self._now().items()}
 
-    @property
-    def tensors(self) -> list[Tensor]:
-        return list(self._kept.values())
+    def tensors(self) -> Mapping[str, Sequence[Tensor]]:
+        return {KIND: list(self._kept.values())}
 
-    def _now(self) -> dict[str, Tensor]:
-        """What is averaged, as it is."""
+    def _now(self) -> State:
+        """Returns what is averaged, as it is."""
         own = {name: parameter.detach() for name, parameter in self._sync.parameters.items()}
         weights = own if self._sync.traits.averages == "own" else self._sync.consensus()
-        return weights | (_buffers(self._module) if self.average.buffers else {})
+        return weights | self._buffers()
 
-    def begins(self, step: int) -> None:
-        """A step begins, after so many others. A worker that steps by itself fetches only now what these made."""
+    def begin_step(self, step: int) -> None:
+        """A worker that steps by itself has fetched only now what others made of the steps before."""
         if not self._sync.traits.synchronous and step > 0:
             self._take(step)
 
-    def ends(self, done: int) -> None:
-        """So many steps are made, the last just now."""
+    def after_update(self, step: int, took: bool) -> None:
         if self._sync.traits.synchronous:
-            self._take(done)
+            self._take(step + 1)
 
     def finish(self, done: int) -> None:
-        """Training is over, after so many steps, and the sync mode has finished."""
-        self.begins(done)
+        self.begin_step(done)
 
     @torch.no_grad()
     def _take(self, done: int) -> None:
-        if not self.average.counts(done, self._steps_per_epoch):
+        if not self.average.counts(done, self._sync.setting.steps_per_epoch):
             return
         now = self._now()
         self.count += 1
@@ -70,18 +139,21 @@ class Averaging:
             for name, average in self._kept.items():
                 average.copy_(now[name])
         else:
-            foreach.lerp_(self.tensors, [now[name] for name in self._kept], self.average.weight(self.count))
+            weight = self.average.weight(self.count)
+            foreach.lerp_([*self._kept.values()], [now[name] for name in self._kept], weight)
 
-    def evaluated(self) -> dict[str, Tensor]:
-        """In place of `Sync.consensus`, and called where that is."""
+    def weights(self, trained: Callable[[], State]) -> State:
         if self.count == 0:
-            return self._sync.consensus()
+            return trained()
         if self._sync.traits.averages != "own" or self._sync.comm.size == 1:
             return dict(self._kept)
         names = list(self._sync.parameters)
         flat = torch.cat([self._kept[name].flatten() for name in names])
         pieces = mean_of_living(flat, 1.0, self._sync.comm).split([self._kept[name].numel() for name in names])
         return self._kept | {name: piece.view_as(self._kept[name]) for name, piece in zip(names, pieces, strict=True)}
+
+    def whole(self, state: State, judged: nn.Module) -> State:
+        return self._renewed(state, judged) if self.average.renews and self.count else state
 
     def state_dict(self) -> dict[str, Any]:
         return {"count": self.count, "tensors": dict(self._kept)}
@@ -92,18 +164,6 @@ class Averaging:
             average.copy_(state["tensors"][name])
 
 
-def keeps(average: Average, sync: Sync, replica: int) -> bool:
-    """Whether a worker of this replica has a part in it."""
-    return average.kept and (replica == 0 or sync.traits.averages == "own")
-
-
-def stated(average: Average, module: nn.Module, trained: Sequence[Tensor]) -> Memory:
-    """Bytes on a worker that keeps it, by kind."""
-    if not average.kept:
-        return {}
-    return {KIND: payload([*trained, *(_buffers(module).values() if average.buffers else ())])}
-
-
 def _buffers(module: nn.Module) -> dict[str, Tensor]:
     """Those of floating point that are saved."""
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
@@ -112,24 +172,24 @@ def _buffers(module: nn.Module) -> dict[str, Tensor]:
     }
 
 
-def check_adapt(experiment: Experiment, average: Average, adapt: Adapt) -> None:
+def _check_one_model(experiment: Experiment, feature: ModelFeature) -> None:
     """Raises `ConfigError` where weights of one model or training would be averaged with those of another."""
     why = ""
-    if adapt.trainings > 1:
-        why = f"trains {adapt.trainings} times in one run, and weights of one training are no part of another's average"
-    if adapt.following is not None:
+    if feature.trainings > 1:
+        why = (
+            f"trains {feature.trainings} times in one run, and weights of one training are no part of another's average"
+        )
+    if feature.following is not None:
         why = "makes the model another one in mid-run, and weights of the two have no average"
-    if average.kept and why:
+    if why:
         raise ConfigError(
-            f"average={experiment.choice('average').name}: adapt={experiment.choice('adapt').name} {why}; choose "
-            "average=none, or another adapt"
+            f"average={experiment.choice('average').name}: {feature.key}={experiment.choice(feature.key).name} {why}; "
+            f"choose average=none, or another {feature.key}"
         )
 
 
 def check(experiment: Experiment, average: Average, strategy: Strategy, sync: Sync) -> None:
     """Raises `ConfigError` where no average can be kept of what is evaluated."""
-    if not average.kept:
-        return
     chosen = f"average={experiment.choice('average').name}"
     owner = (
         f"strategy={experiment.strategy.name}" if strategy.own_sync() is not None else f"sync={experiment.sync.name}"

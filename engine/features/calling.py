@@ -2,10 +2,10 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import wraps
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -13,15 +13,19 @@ from torch import Tensor, nn
 from ...batches import Samples, of_each
 from ...comm.board import Board
 from ...strategies import Strategy, Sync
+from ...strategies.core.clip import Counted
 from ...strategies.core.loss import Loss
 from ...strategies.data_parallel import DataParallel
 from ...tasks.base import DataSpec
+from ...tasks.clients import Clients
 from ...tasks.partition import Partitioner
 from ..base.errors import ConfigError
 from ..callbacks.at_target import AtTarget
 from ..callbacks.base import Callback, EvaluationView, Metrics, Norms, StepView, watches_steps
 from ..config.experiment import Experiment
 from ..config.targets import build
+from .feature import Chosen, Context, Feature, Hooks, Known, Verdict
+from .gradient_norms import GradientNorms
 from .robustness import names_of
 
 Callbacks = Mapping[str, Callback]
@@ -58,6 +62,51 @@ def make(experiment: Experiment, allowed: tuple[str, ...], metric: str) -> Callb
             raise ConfigError(f"callbacks.{STOP}: the name is that of {STOP}=true; choose another, or {STOP}=false")
         made[STOP] = AtTarget(metric, experiment.target_accuracy)
     return made
+
+
+@dataclass(frozen=True)
+class Called(Feature):
+    """The run's callbacks, by name."""
+
+    callbacks: Callbacks
+    key = "callbacks"
+
+    @classmethod
+    def of(cls, chosen: Chosen) -> Self | None:
+        made = make(chosen.experiment, chosen.allowed, chosen.task.metric.name)
+        return cls(made) if made else None
+
+    @classmethod
+    def unverified(cls, experiment: Experiment, allowed: tuple[str, ...]) -> str:
+        for name, choice in experiment.callbacks.items():
+            if "norms" in build(f"callbacks.{name}", choice, Callback, allowed, {"seed": 0}).sees:
+                return (
+                    f"callbacks.{name}: compares gradients of several replicas and changes no training, so that there "
+                    "is nothing to verify, and most ways have none to show; leave it out"
+                )
+        return ""
+
+    def check(self, chosen: Chosen) -> None:
+        experiment, strategy, sync, spec = chosen.experiment, chosen.strategy, chosen.sync, chosen.data.spec
+        check_fit(self.callbacks, experiment, strategy, sync, chosen.partitioner, spec)
+        check_norms(self.callbacks, experiment, strategy, sync, chosen.layout.replicas)
+
+    def check_model(self, chosen: Chosen, model: nn.Module) -> None:
+        check_model(self.callbacks, model)
+
+    def hooks(self, context: Context) -> Hooks:
+        parts = context.parts
+        calling = Calling(
+            self.callbacks,
+            context.comm.board,
+            parts.layout.chief,
+            parts.sync.traits.synchronous,
+            parts.experiment.strategy.name,
+        )
+        return calling.within(context)
+
+    def notes(self, known: Known) -> list[str]:
+        return notes_on(self.callbacks, known.parts.fabric.modelled, known.steps)
 
 
 def key_of(name: str, callback: Callback) -> str:
@@ -169,50 +218,67 @@ def notes_on(callbacks: Callbacks, modelled: bool, steps: int | None) -> list[st
     return found
 
 
-@dataclass(frozen=True)
-class Verdict:
-    """After an evaluation: why the run ends, or None; whether a checkpoint of this step is kept."""
-
-    stop: str | None = None
-    keep: bool = False
-
-
-class Calling:
-    """Built on every worker; called on the chief, but for `verdict`, which all ask."""
+class Calling(Hooks):
+    """Calls the callbacks on the chief. All workers ask for the `verdict`."""
 
     def __init__(self, callbacks: Callbacks, board: Board, chief: int, synchronous: bool, strategy: str) -> None:
         self._all, self._board, self._chief, self._strategy = callbacks, board, chief, strategy
         self._own = callbacks if board.rank == chief else {}
         self._decides = synchronous and any(each.stops or each.keeps for each in callbacks.values())
+        self.counts = synchronous
         self._watching = {name: each for name, each in self._own.items() if watches_steps(each)}
         self._keeps_outputs = any("outputs" in each.sees for each in self._watching.values())
         self._outputs: list[tuple[Tensor, Samples]] = []
-        self.of_step: dict[str, float] = {}  # what was measured of the last step
+        self._context: Context | None = None
+        self._norms: GradientNorms | None = None
+        self._parameters: Callable[[], Mapping[str, nn.Parameter]] = dict
+        self._of_step: dict[str, float] = {}  # what was measured of the last step
         self.last: dict[str, float] = {}  # of everything, the last
 
-    @property
-    def counts(self) -> bool:
-        """Whether there are any, on whichever worker."""
-        return bool(self._all)
+    def within(self, context: Context) -> Self:
+        """Measures what callbacks see of this worker's training."""
+        self._context = context
+        return self
 
-    @property
-    def watches(self) -> bool:
-        """Whether anything here looks at each step."""
-        return bool(self._watching)
-
-    def seeing(self, loss: Loss) -> Loss:
-        """`loss`, with what it is given kept for whoever sees outputs."""
+    def loss(self, plain: Loss) -> Loss:
+        """Returns `plain`; what it is given is kept for callbacks that see outputs."""
         if not self._keeps_outputs:
-            return loss
+            return plain
 
-        @wraps(loss)
+        @wraps(plain)
         def seen(outputs: Tensor, targets: Samples) -> Tensor:
             if not outputs.is_meta:
                 own = of_each(targets, torch.clone)  # the loss may change what it is given
                 self._outputs.append((outputs.detach().clone(), own))
-            return loss(outputs, targets)
+            return plain(outputs, targets)
 
         return seen
+
+    def begin(self, module: nn.Module, counted: Counted | None) -> None:
+        assert self._context is not None
+        parts = self._context.parts
+        self._parameters = lambda: parts.sync.parameters
+        if every := [each.every for each in self._all.values() if "norms" in each.sees]:
+            self._norms = GradientNorms(parts.sync, parts.deal(), every)
+
+    def follow(self, before: Hooks) -> None:
+        assert isinstance(before, Calling)
+        self.last = before.last
+
+    def after_backward(self, step: int) -> None:
+        if self._norms is not None:
+            self._norms.after_backward(step)
+
+    def after_update(self, step: int, took: bool) -> None:
+        if self._norms is not None and took:
+            self._norms.after_update(step)
+
+    def after_step(self, done: int, loss: Tensor) -> None:
+        if self._watching:
+            assert self._context is not None
+            epoch = done / self._context.parts.sync.setting.steps_per_epoch
+            norms = None if self._norms is None else self._norms.last
+            self.each_step(done, epoch, loss.item(), self._parameters(), norms)
 
     def each_step(
         self,
@@ -222,17 +288,17 @@ class Calling:
         parameters: Mapping[str, torch.nn.Parameter],
         norms: Norms | None = None,
     ) -> None:
-        """`step`: steps made, with this one."""
+        """Shows a step to the callbacks that watch steps. `step`: steps made, with this one."""
         outputs, targets = zip(*self._outputs, strict=True) if self._outputs else ((), ())
         view = StepView(step, epoch, loss, parameters, outputs, targets, norms)
-        self.of_step = {}
+        self._of_step = {}
         for name, callback in self._watching.items():
             self._check_seen(name, callback, view)
             with torch.no_grad():
                 told = callback.each_step(view)
-            self.of_step |= _numbers(name, told, self.of_step)
+            self._of_step |= _numbers(name, told, self._of_step)
         self._outputs.clear()
-        self.last |= self.of_step
+        self.last |= self._of_step
 
     def _check_seen(self, name: str, callback: Callback, view: StepView) -> None:
         """A callback that was given nothing must not measure nothing. Raises `ConfigError`."""
@@ -248,8 +314,20 @@ class Calling:
                 "strategy=data_parallel with sync=bsp leaves them"
             )
 
+    def numbers(self) -> Mapping[str, float]:
+        return self._of_step
+
+    def evaluated(self, view: EvaluationView) -> Mapping[str, float]:
+        seen = any("clients" in each.sees for each in self._own.values())
+        return self.each_evaluation(replace(view, clients=self._clients()) if seen else view)
+
+    def _clients(self) -> Clients:
+        assert self._context is not None
+        (train, test), dealt = self._context.parts.load(), self._context.parts.deal()
+        return Clients(train, test, [dealt.owned(owner) for owner in range(dealt.owners)])
+
     def each_evaluation(self, view: EvaluationView) -> dict[str, float]:
-        """What was measured."""
+        """Shows evaluated weights to the callbacks; returns what was measured."""
         found: dict[str, float] = {}
         values = dict(view.values)
         for name, callback in self._own.items():
@@ -262,24 +340,24 @@ class Calling:
         self.last |= found
         return found
 
-    @property
+    def metrics(self) -> Mapping[str, float]:
+        return self.last
+
     def found_best(self) -> bool:
-        """Whether the weights that were evaluated last are to be kept."""
         return any(callback.keeps and callback.is_best() for callback in self._own.values())
 
     def verdict(self, done: int) -> Verdict:
-        """The same on all workers that step together, which all ask after the evaluation at step `done`."""
         if not self._decides:
             return Verdict()
         key = f"callbacks/{done}"
         if self._board.rank == self._chief:
             told = {key_of(name, each): each.reason_to_stop() for name, each in self._own.items() if each.stops}
             stop = next((f"{key}: {reason}" for key, reason in told.items() if reason), None)
-            self._board.post(key, json.dumps({"stop": stop, "keep": self.found_best}))
+            self._board.post(key, json.dumps({"stop": stop, "keep": self.found_best()}))
         return Verdict(**json.loads(self._board.read(key, self._chief)))
 
-    def state(self) -> dict[str, Any]:
-        """Of the chief's, for a checkpoint. Raises TypeError where it is not JSON."""
+    def manifest(self) -> dict[str, Any]:
+        """Returns the callbacks' state, on the chief. Raises TypeError where it is not JSON."""
         states = {name: callback.state_dict() for name, callback in self._own.items()}
         for name, state in states.items():
             try:
@@ -288,10 +366,10 @@ class Calling:
                 raise TypeError(f"callbacks.{name}: state_dict() must be as JSON has it ({error})") from error
         return states
 
-    def load(self, states: Mapping[str, Any]) -> None:
+    def load_manifest(self, state: Mapping[str, Any]) -> None:
         for name, callback in self._own.items():
-            if name in states:
-                callback.load_state_dict(states[name])
+            if name in state:
+                callback.load_state_dict(state[name])
 
 
 def _numbers(callback: str, told: Metrics, others: Sequence[str] | Mapping[str, float]) -> dict[str, float]:

@@ -11,7 +11,7 @@ import sysconfig
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Self
 
 import torch
 
@@ -22,17 +22,32 @@ from ...strategies import Strategy
 from ..base.errors import ConfigError, MachineError
 from ..config.experiment import Experiment
 from ..fabrics.kinds import Fabric
-
-if TYPE_CHECKING:
-    from .parts import Parts
+from .feature import Chosen, Feature, Known, Parts
 
 FOLDERS = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"  # code is loaded from these
 
 
+class Compiled(Feature):
+    """Passes are compiled before the first step."""
+
+    key = "compile"
+
+    @classmethod
+    def of(cls, chosen: Chosen) -> Self | None:
+        return cls() if chosen.experiment.compile else None
+
+    def check(self, chosen: Chosen) -> None:
+        check(chosen.experiment, chosen.strategy, chosen.fabric)
+
+    def notes(self, known: Known) -> list[str]:
+        return [
+            "compile=true: workers compile before the first step, which no throughput or step time counts "
+            "(compile_s). Memory of activations is stated as without it; compiled passes may keep less or more"
+        ]
+
+
 def check(experiment: Experiment, strategy: Strategy, fabric: Fabric) -> None:
     """Raises `ConfigError` for choices whose passes cannot be compiled."""
-    if not experiment.compile:
-        return
     if fabric.modelled:
         raise ConfigError(
             "compile=true: hardware=virtual models the time of passes, and its workers are threads of one process. "
@@ -52,15 +67,6 @@ def check(experiment: Experiment, strategy: Strategy, fabric: Fabric) -> None:
             f"compile=true: privacy={privacy} computes the gradient of each sample by torch.func. Choose "
             "compile=false or privacy=none"
         )
-
-
-def notes_on(experiment: Experiment) -> list[str]:
-    if not experiment.compile:
-        return []
-    return [
-        "compile=true: workers compile before the first step, which no throughput or step time counts (compile_s). "
-        "Memory of activations is stated as without it; compiled passes may keep less or more"
-    ]
 
 
 def check_machine(experiment: Experiment, device: torch.device) -> None:
@@ -127,7 +133,7 @@ class Compiler:
     def seconds(self) -> float:
         return self._clock.seconds
 
-    def compile(self, strategy: Strategy, parts: "Parts", device: torch.device) -> None:
+    def compile(self, strategy: Strategy, parts: Parts, device: torch.device) -> None:
         """Compiles the module of `strategy`, which is in training, for all sizes of the run's batches."""
         compile_in_place(strategy.module, self._backend, torch.get_num_threads())
         sizes = sorted(

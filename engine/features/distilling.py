@@ -5,22 +5,21 @@ whole, and asks it in a step before its own passes, in float32 and evaluation mo
 running statistic moves. It is neither sent nor saved: a run goes on with the teacher's run where that was.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Self
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...batches import Fields, Samples, call
-from ...strategies import Batch, Strategy, Sync
-from ...strategies.core.cost import payload
-from ...strategies.core.loss import is_mean_cross_entropy
+from ...strategies import Batch
+from ...strategies.core.cost import Memory, payload
+from ...strategies.core.loss import Loss, is_mean_cross_entropy
 from ...strategies.core.state import load_state, state_of
-from ...tasks.base import Data
 from ...tasks.distillation import Distillation, taught
-from ...tasks.losses.base import Task
 from ...tracking.run_directory import RunDirectory, is_run
 from ..base import ROOT
 from ..base.errors import ConfigError
@@ -28,42 +27,80 @@ from ..config.experiment import Experiment
 from ..config.looking import on_meta
 from ..config.stored import read_stored
 from ..config.targets import build
-from ..fabrics.compute import ModelledCompute, RealCompute
 from . import weights
+from .feature import Chosen, Context, Feature, Hooks
 
 GROUP = "distillation"
 KEY = f"{GROUP}.teacher"
 
 
 @dataclass(frozen=True)
-class Teacher:
-    """`model`: on the meta device. `on`: with its weights, one for each device of this process. `file` has these."""
+class Distilled(Feature):
+    """A teacher's outputs are learnt beside the labels.
+
+    `model`: on the meta device. `on`: with its weights, one for each device of this process. `file` has these.
+    """
 
     method: Distillation
     model: nn.Module
     file: Path
     name: str  # of its choice of model
     on: Callable[[torch.device], nn.Module]
+    key = GROUP
+    unpredicted = "asks another model in each step"
 
-    def teach(self, batch: Batch, device: torch.device, compute: ModelledCompute | RealCompute) -> Batch:
-        if batch.size == 0:
-            return batch
-        model = self.on(device)
-        compute.frozen(model, batch.inputs)
-        return replace(batch, targets=self.targets(batch.inputs, batch.targets, model))
+    @classmethod
+    def of(cls, chosen: Chosen) -> Self | None:
+        method = build(GROUP, chosen.experiment.choice(GROUP), Distillation, chosen.allowed, {})
+        return cls(method, *_teacher(method, chosen)) if method.teaches else None
+
+    @classmethod
+    def unmodelled(cls, experiment: Experiment) -> str:
+        return "" if experiment.choice(GROUP).name == "none" else "asks another model in each step"
+
+    @classmethod
+    def unverified(cls, experiment: Experiment, allowed: tuple[str, ...]) -> str:
+        name = experiment.choice(GROUP).name
+        return "" if name == "none" else f"{GROUP}={name}: the reference learns labels alone; choose {GROUP}=none"
+
+    def check_files(self) -> None:
+        """Refuses a file without the weights of this model. Raises `ConfigError` or `CorruptCheckpointError`."""
+        shapes = {name: list(each.shape) for name, each in state_of(self.model).items()}
+        weights.check(str(self.file), shapes, self.name, frozenset(), key=KEY)
+
+    def loss(self, plain: Loss) -> Loss:
+        return self.method.loss(plain)
 
     def targets(self, inputs: Samples, targets: Samples, model: nn.Module | None = None) -> Fields:
-        """As the loss takes them; without a `model` on the meta device."""
+        """Returns the targets as the loss takes them; without a `model` on the meta device."""
         with torch.no_grad():
             return taught(targets, call(model or self.model, inputs))
 
-    def nbytes(self) -> int:
-        return payload([*state_of(self.model).values()])
+    def memory(self, module: nn.Module, trained: Sequence[Tensor]) -> Memory:
+        return {"buffers": payload([*state_of(self.model).values()])}
 
-    def check(self) -> None:
-        """Whether the file has the weights of this model. Raises `ConfigError` or `CorruptCheckpointError`."""
-        shapes = {name: list(each.shape) for name, each in state_of(self.model).items()}
-        weights.check(str(self.file), shapes, self.name, frozenset(), key=KEY)
+    def hooks(self, context: Context) -> Hooks:
+        return Distilling(self, context)
+
+
+class Distilling(Hooks):
+    """Asks the teacher in each step."""
+
+    def __init__(self, teacher: Distilled, context: Context) -> None:
+        self._teacher, self._context = teacher, context
+
+    def loss(self, plain: Loss) -> Loss:
+        return self._teacher.loss(plain)
+
+    def batch(self, batch: Batch) -> Batch:
+        if batch.size == 0:
+            return batch
+        model = self._teacher.on(self._context.device)
+        self._context.compute.frozen(model, batch.inputs)
+        return replace(batch, targets=self._teacher.targets(batch.inputs, batch.targets, model))
+
+    def tensors(self) -> Mapping[str, Sequence[Tensor]]:
+        return {"buffers": [*state_of(self._teacher.on(self._context.device)).values()]}
 
 
 def resolved(experiment: Experiment, root: Path | str = ROOT) -> Experiment:
@@ -81,15 +118,10 @@ def resolved(experiment: Experiment, root: Path | str = ROOT) -> Experiment:
     )
 
 
-def teacher_of(
-    experiment: Experiment, data: Data, task: Task, strategy: Strategy, sync: Sync, allowed: tuple[str, ...]
-) -> Teacher | None:
-    """None where labels alone are learnt. Raises `ConfigError`."""
-    choice = experiment.choice(GROUP)
-    method = build(GROUP, choice, Distillation, allowed, {})
-    if not method.teaches:
-        return None
-    _check(experiment, f"{GROUP}={choice.name}", data, task, strategy, sync)
+def _teacher(method: Distillation, chosen: Chosen) -> tuple[nn.Module, Path, str, Callable[[torch.device], nn.Module]]:
+    """Returns the teacher's model, its file, its name, and what makes it. Raises `ConfigError`."""
+    data, allowed = chosen.data, chosen.allowed
+    _check(chosen, f"{GROUP}={chosen.experiment.choice(GROUP).name}")
     if method.teacher is None:
         raise ConfigError(f"{KEY}=null: must be a finished run, by its name or its directory")
     run = RunDirectory(Path(method.teacher))
@@ -107,25 +139,26 @@ def teacher_of(
         load_state(made, weights.load(str(file), run.path, KEY))
         return made.to(device)
 
-    return Teacher(method, on_meta(make)[0], file, model.name, on)
+    return on_meta(make)[0], file, model.name, on
 
 
-def _check(experiment: Experiment, chosen: str, data: Data, task: Task, strategy: Strategy, sync: Sync) -> None:
-    if not strategy.traits.runs_whole:
+def _check(chosen: Chosen, name: str) -> None:
+    experiment = chosen.experiment
+    if not chosen.strategy.traits.runs_whole:
         raise ConfigError(
-            f"{chosen}: adds the teacher's outputs to the targets of a replica's whole model on one worker, and "
+            f"{name}: adds the teacher's outputs to the targets of a replica's whole model on one worker, and "
             f"strategy={experiment.strategy.name} has it in pieces or leaves its passes to a library; "
             "strategy=data_parallel (with any sync mode) and strategy=single take it"
         )
-    if not is_mean_cross_entropy(task.loss):
+    if not is_mean_cross_entropy(chosen.task.loss):
         raise ConfigError(
-            f"{chosen}: learns probabilities of classes, and task={experiment.task.name} makes none of a model's "
+            f"{name}: learns probabilities of classes, and task={experiment.task.name} makes none of a model's "
             "outputs; task=cross_entropy and task=smoothed_labels do"
         )
-    if data.spec.weights:
-        raise ConfigError(f"{chosen}: has no weights of samples, and those of data={experiment.data.name} have some")
-    if sync.privacy is not None:
+    if chosen.data.spec.weights:
+        raise ConfigError(f"{name}: has no weights of samples, and those of data={experiment.data.name} have some")
+    if chosen.sync.privacy is not None:
         raise ConfigError(
-            f"{chosen}: what a teacher has learnt of other samples is in no epsilon of privacy="
+            f"{name}: what a teacher has learnt of other samples is in no epsilon of privacy="
             f"{experiment.choice('privacy').name}; choose {GROUP}=none, or privacy=none"
         )

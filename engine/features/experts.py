@@ -2,26 +2,45 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
+from ...comm import Comm
 from ...comm.board import Board
-from ...strategies import Sync
-from ...strategies.sync.routed import CENTRES, LIVING, Experts, state_of_expert
+from ...strategies.sync.routed import CENTRES, LIVING, state_of_expert
 from ...tasks.base import DataSpec, Readable, Split
 from ...tasks.clusters import centres_of, unmeasured
 from ...tasks.partition import Partition, Partitioner
 from ..base.errors import ConfigError
 from ..base.refusals import refuse
 from ..config.experiment import Experiment
+from .feature import Chosen, Feature, Parts
 
 
-def check(experiment: Experiment, sync: Sync, partitioner: Partitioner, spec: DataSpec) -> None:
-    """Raises `ConfigError` where replicas that are experts would have no samples of their own, or no centres."""
-    if sync.traits.experts:
-        refuse(f"sync={experiment.sync.name}: {why}" for why in _refused(experiment, partitioner, spec))
+@dataclass(frozen=True)
+class ExpertReplicas(Feature):
+    """Replicas are experts of samples of their own."""
+
+    key = "sync"
+
+    @classmethod
+    def of(cls, chosen: Chosen) -> Self | None:
+        return cls() if chosen.sync.traits.experts else None
+
+    def check(self, chosen: Chosen) -> None:
+        """Refuses replicas that would have no samples of their own, or no centres."""
+        experiment = chosen.experiment
+        told = _refused(experiment, chosen.partitioner, chosen.data.spec)
+        refuse(f"sync={experiment.sync.name}: {why}" for why in told)
+
+    def set_up(self, parts: Parts, comm: Comm) -> None:
+        found = centres(parts.experiment, parts.load()[0], parts.deal())
+        parts.sync.configure(replace(parts.sync.setting, centres=found))
+        check_alike(comm.board, parts.layout.chief, parts.deal())
 
 
 def _refused(experiment: Experiment, partitioner: Partitioner, spec: DataSpec) -> Iterator[str]:
@@ -70,14 +89,6 @@ def check_alike(board: Board, chief: int, dealt: Partition) -> None:
             "would not own what the others leave; the data, or the libraries that compute distances, differ between "
             "hosts"
         )
-
-
-def judged(sync: Sync, replicas: int, make_model: Callable[[], nn.Module]) -> nn.Module:
-    """The model that is evaluated, for the state that `Worker.consensus` gives."""
-    if not sync.traits.experts or replicas == 1:
-        return make_model()
-    assert sync.setting.centres is not None, "they are set before"
-    return Experts([make_model() for _ in range(replicas)], sync.setting.centres.clone())
 
 
 def is_of_experts(names: Mapping[str, object]) -> bool:

@@ -17,7 +17,7 @@ from ..base.errors import ConfigError
 from ..config.experiment import CONF, Choice, Experiment, shipped
 from ..config.targets import base_of, build, load_class
 from ..fabrics import fabric_of
-from .parts import Given
+from .feature import Given
 
 BASES: dict[str, type[Sync | Strategy]] = {"sync": Sync, "strategy": Strategy}  # who is given them
 

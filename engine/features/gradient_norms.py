@@ -5,6 +5,7 @@ tell each other the square of the first, by an all-reduce of eight bytes. It is 
 ledger does not count it.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
@@ -14,18 +15,14 @@ from ...compat import foreach
 from ...strategies import Sync
 from ...tasks.partition import Partition
 from ..callbacks.base import Norms
-from .calling import Callbacks
-
-NORMS = "norms"  # what a callback says that it sees
 
 
 class GradientNorms:
     """On each worker. `last`: of the last step, where they were measured."""
 
-    def __init__(self, sync: Sync, partition: Partition, callbacks: Callbacks) -> None:
-        """`callbacks`: all of the run's, wherever they are called. `sync` shows the mean (`shows_mean`)."""
-        self._sync, self._partition = sync, partition
-        self._every = [each.every for each in callbacks.values() if NORMS in each.sees]
+    def __init__(self, sync: Sync, partition: Partition, every: Sequence[int]) -> None:
+        """`every`: steps from one measurement to the next. `sync` shows the mean (`shows_mean`)."""
+        self._sync, self._partition, self._every = sync, partition, every
         self._own = self._mean = 0.0  # squares
         self._measures = False
         self.last: Norms | None = None

@@ -4,7 +4,7 @@ Such a step makes the next weights of sums over samples, which it has from the m
 where replicas step together with that mean, and with nothing that makes another gradient or other weights of it.
 """
 
-from collections.abc import Callable
+from typing import Self
 
 from torch import nn
 from torch.optim import Optimizer
@@ -12,13 +12,13 @@ from torch.optim import Optimizer
 from ...conf.groups import BY_NAME
 from ...strategies import Strategy, Sync
 from ...strategies.optimizers.iteration import Iteration
-from ...tasks.base import Readable
 from ...tasks.losses.base import Task
 from ...tasks.models.kmeans import KMeans
 from ...tasks.models.unsupervised import Unsupervised
 from ..base.errors import ConfigError
 from ..config.experiment import Experiment, shipped
 from ..config.targets import load_class
+from .feature import Chosen, Feature, Known, Parts
 
 # groups of which the usual choice alone goes with such a model
 _PLAIN = ("adversarial_training", "adapt", "precision", "average", "clip", "attack", "privacy")
@@ -26,22 +26,34 @@ _EXCHANGED = ("compress", "aggregate")  # which the sync mode may make another g
 TASK = "task=reconstruction"
 
 
-def begin(model: nn.Module, load: Callable[[], tuple[Readable, Readable]]) -> None:
-    """A model that begins with training samples takes them. Raises TaskConfigError."""
-    if isinstance(model, Unsupervised):
-        model.begin(load()[0])
+class Iterates(Feature):
+    """The model has a step of its own, and none of the usual ones."""
 
+    key = "model"
 
-def notes_on(experiment: Experiment, model: nn.Module, replicas: int, samples: int | None) -> list[str]:
-    """`samples`: to train on; None where the data must say."""
-    batch = experiment.batch_size * replicas
-    whole = samples is None or batch >= samples
-    if whole or not isinstance(model, KMeans) or experiment.optimizer.knobs.get("running"):
-        return []
-    return [
-        f"optimizer.running=false: a step makes a centre the mean of its own of {batch:,} samples alone, of "
-        f"{samples:,}, and forgets those before; optimizer.running=true counts all so far"
-    ]
+    @classmethod
+    def of(cls, chosen: Chosen) -> Self:
+        return cls()
+
+    def check_model(self, chosen: Chosen, model: nn.Module) -> None:
+        check(chosen.experiment, chosen.allowed, model, chosen.task, chosen.strategy, chosen.sync)
+
+    def initialise(self, parts: Parts, model: nn.Module) -> None:
+        """A model that begins with training samples takes them. Raises TaskConfigError."""
+        if isinstance(model, Unsupervised):
+            model.begin(parts.load()[0])
+
+    def notes(self, known: Known) -> list[str]:
+        parts, samples = known.parts, known.samples
+        experiment = parts.experiment
+        batch = experiment.batch_size * parts.layout.replicas
+        whole = samples is None or batch >= samples
+        if whole or not isinstance(parts.model, KMeans) or experiment.optimizer.knobs.get("running"):
+            return []
+        return [
+            f"optimizer.running=false: a step makes a centre the mean of its own of {batch:,} samples alone, of "
+            f"{samples:,}, and forgets those before; optimizer.running=true counts all so far"
+        ]
 
 
 def check(

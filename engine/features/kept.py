@@ -6,15 +6,16 @@ import torch
 from torch import nn
 
 from ...exchange.collectives.base import added, times
+from ...strategies.adapt import Adapt
 from ...strategies.core.cost import Traffic, World
 from ...tracking.columns import human_bytes
 from . import given
-from .parts import Parts
+from .feature import Parts
 
 TOLD = 12  # trainings, one by one
 
 
-def by_training(parts: Parts, module: nn.Module, world: World) -> list[Traffic] | None:
+def by_training(parts: Parts, adapt: Adapt, module: nn.Module, world: World) -> list[Traffic] | None:
     """A step's of the sync mode, for a part; None where all is sent, or the run alone will tell what is kept of it.
 
     It is what the mode states for parameters of as many entries as are kept.
@@ -22,7 +23,7 @@ def by_training(parts: Parts, module: nn.Module, world: World) -> list[Traffic] 
     if not given.of_kept(parts.of_groups):
         return None
     trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
-    counts = parts.adapt.kept(trained)
+    counts = adapt.kept(trained)
     if counts is None:
         return None
     found: list[Traffic] = []
@@ -42,10 +43,10 @@ def mean(trainings: Sequence[Traffic]) -> Traffic:
     return times(1 / len(trainings), added(*trainings))
 
 
-def notes(parts: Parts, worlds: Sequence[World]) -> list[str]:
+def notes(parts: Parts, adapt: Adapt, worlds: Sequence[World]) -> list[str]:
     if not given.of_kept(parts.of_groups):
         return []
-    of_parts = [by_training(parts, module, world) for module, world in zip(parts.modules, worlds, strict=True)]
+    of_parts = [by_training(parts, adapt, module, world) for module, world in zip(parts.modules, worlds, strict=True)]
     stated = [each for each in of_parts if each is not None]
     if len(stated) < len(of_parts):
         return [

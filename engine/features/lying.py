@@ -1,17 +1,15 @@
 """What an attack and a rule come to in a run, other than one may think; nothing of it is an error."""
 
 from ...exchange.aggregate import Aggregator
-from ...exchange.attack import Attack, Honest
+from ...exchange.attack import Attack
 from . import given
-from .parts import Parts
+from .feature import Parts
 
 
-def notes_on(parts: Parts, steps: int | None) -> list[str]:
+def notes_on(parts: Parts, attack: Attack, steps: int | None) -> list[str]:
     """A sentence each. `steps`: of the run; None where the data must say."""
-    attack, rule = parts.of_groups["attack"], parts.of_groups["aggregate"]
-    assert isinstance(attack, Attack) and isinstance(rule, Aggregator)
-    if isinstance(attack, Honest):
-        return []
+    rule = parts.of_groups["aggregate"]
+    assert isinstance(rule, Aggregator)
     found: list[str] = []
     lying, replicas = len(attack.liars(parts.layout.replicas)), parts.layout.replicas
     if "attack" not in given.taken(type(parts.sync)):  # else the sync mode says so, by its rule

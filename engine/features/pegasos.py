@@ -1,6 +1,7 @@
 """What optimizer=pegasos goes with: it is a solver of one problem, and of no other."""
 
 from collections.abc import Iterator, Sequence
+from typing import Self
 
 from torch import nn
 from torch.optim import Optimizer
@@ -20,7 +21,8 @@ from ...tasks.losses.base import Task
 from ..base.errors import ConfigError
 from ..base.refusals import refuse
 from ..config.experiment import Experiment
-from .given import Given
+from ..config.targets import load_class
+from .feature import Chosen, Feature, Given, Parts
 
 # Each worker's optimizer has all parameters of the replica, but for torch's ZeroRedundancyOptimizer
 WHOLE = (DataParallel, Single, TorchDDP)
@@ -35,9 +37,22 @@ _RESIZES: dict[type, str] = {
 }
 
 
+class SolvesSVM(Feature):
+    """The optimizer is a solver of one problem."""
+
+    key = "optimizer"
+
+    @classmethod
+    def of(cls, chosen: Chosen) -> Self | None:
+        optimizer = load_class("optimizer", chosen.experiment.optimizer.target, Optimizer, chosen.allowed)
+        return cls() if issubclass(optimizer, Pegasos) else None
+
+    def check_parts(self, parts: Parts) -> None:
+        check(parts.experiment, parts.task, parts.strategy, parts.sync, parts.modules, parts.of_groups)
+
+
 def check(
     experiment: Experiment,
-    optimizer: Optimizer,
     task: Task,
     strategy: Strategy,
     sync: Sync,
@@ -45,8 +60,6 @@ def check(
     of_groups: Given,
 ) -> None:
     """Raises `ConfigError`."""
-    if not isinstance(optimizer, Pegasos):
-        return
     chosen = f"optimizer={experiment.optimizer.name}"
     if not (isinstance(task, Hinge) and task.multiclass == "one_vs_rest"):
         learnt = f"task={experiment.task.name}"

@@ -1,4 +1,4 @@
-"""A run whose model becomes another one in mid-run, by `adapt`: which strategies and modes that goes with; its phases.
+"""A run whose model becomes another one in mid-run: which strategies and modes that goes with; its phases.
 
 Each phase has parts of its own (build.py), and is trained as a run that begins with the weights which the one before
 left: the strategy, the sync mode, its compressors and the optimizer are new. What counts steps for the
@@ -6,23 +6,41 @@ whole run (the data's order, the schedule, random numbers, evaluations) goes on.
 """
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from ...strategies import Strategy, Sync
-from ...strategies.adapt import Adapt
 from ..base.errors import ConfigError
 from ..config.experiment import Experiment
+from .feature import Chosen, Feature, Parts
+from .models import ModelFeature, of_model, trainings
 
-if TYPE_CHECKING:
-    from .parts import Parts
+
+def following(features: tuple[Feature, ...]) -> tuple[Feature, ...] | None:
+    """Returns the features of the next phase; None where there is none."""
+    if not any(isinstance(each, ModelFeature) and each.following for each in features):
+        return None
+    return tuple(each.following or each if isinstance(each, ModelFeature) else each for each in features)
 
 
-def check(experiment: Experiment, adapt: Adapt, strategy: Strategy, sync: Sync) -> None:
-    """Raises `ConfigError`."""
-    if adapt.following is None:
+def check(chosen: Chosen, features: tuple[Feature, ...]) -> None:
+    """Raises `ConfigError` where the model cannot become another one in mid-run."""
+    changing = [each for each in features if isinstance(each, ModelFeature) and each.following is not None]
+    if not changing:
         return
-    assert adapt.trainings == adapt.following.trainings == 1, "a way has several trainings, or one that follows it"
-    chosen = f"adapt={experiment.choice('adapt').name}: makes the model another one in mid-run"
+    experiment = chosen.experiment
+    if len(changing) > 1:
+        names = " and ".join(f"{each.key}={experiment.choice(each.key).name}" for each in changing)
+        raise ConfigError(f"{names}: each makes the model another one in mid-run, and one may. Leave one out")
+    [feature] = changing
+    _check_pair(experiment, feature.key, chosen.strategy, chosen.sync)
+    if trainings(features) > 1:
+        raise ConfigError(
+            f"{feature.key}={experiment.choice(feature.key).name}: makes the model another one in mid-run, and this "
+            f"run trains {trainings(features)} times. Choose {feature.key}=none, or what trains once"
+        )
+
+
+def _check_pair(experiment: Experiment, key: str, strategy: Strategy, sync: Sync) -> None:
+    chosen = f"{key}={experiment.choice(key).name}: makes the model another one in mid-run"
     if strategy.traits.needs_processes:
         raise ConfigError(
             f"{chosen}, and the library that strategy={experiment.strategy.name} hands it to is set up for one model; "
@@ -36,21 +54,22 @@ def check(experiment: Experiment, adapt: Adapt, strategy: Strategy, sync: Sync) 
         )
 
 
-def ends_of(experiment: Experiment, parts: "Parts", steps_per_epoch: int | None) -> int | None:
-    """The step before which the phase of these parts is over; None where the data must say.
+def ends_of(parts: Parts, steps_per_epoch: int | None) -> int | None:
+    """Returns the step before which the phase of these parts is over; None where the data must say.
 
     Raises `LayoutError` where the run is too short.
     """
-    steps = experiment.steps_in_all(steps_per_epoch)
+    steps = parts.experiment.steps_in_all(steps_per_epoch)
     if steps is None:
         return None
     if parts.following is None:
-        return steps * parts.adapt.trainings
-    return None if steps_per_epoch is None else parts.adapt.lasts(steps, steps_per_epoch)
+        return steps * trainings(parts.features)
+    [feature] = [each for each in of_model(parts) if each.following is not None]
+    return None if steps_per_epoch is None else feature.lasts(steps, steps_per_epoch)
 
 
-def phase_of(parts: "Parts", number: int) -> "Parts":
-    """For one worker, whose own objects they then have. 0: the first, which is `parts` itself."""
+def phase_of(parts: Parts, number: int) -> Parts:
+    """Returns the parts of a phase for one worker, which has its own objects. 0: the first, which is `parts` itself."""
     for _ in range(number):
         assert parts.following is not None, "a checkpoint's phase is one of the run's"
         parts = parts.following

@@ -1,13 +1,13 @@
 """What `privacy` means for a run: with what it goes, the noise by what may be spent, and what is spent."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any, Self
 
 from ...exchange.privacy import DPSGD, Budget, Privacy
 from ...exchange.privacy.accountant import delta_of, epsilon_as_dealt, epsilon_of, noise_for
 from ...strategies import Strategy, Sync
-from ...strategies.adapt import Adapt
 from ...strategies.sync.fedavg import FedAvg
 from ...tasks.base import DataSpec
 from ...tasks.partition import Partitioner, Shuffled
@@ -15,9 +15,8 @@ from ...tasks.poisson import Poisson
 from ..base.errors import ConfigError
 from ..config.experiment import Experiment
 from ..fabrics.layout import Layout
-
-if TYPE_CHECKING:
-    from .parts import Parts
+from .feature import Chosen, Context, Feature, Hooks, Known, Parts
+from .models import ModelFeature, of_model
 
 MUCH = 1e-3  # a delta above it is a guarantee that fails too often
 
@@ -51,14 +50,56 @@ class Spent:
         return asdict(self)
 
 
+@dataclass(frozen=True)
+class Private(Feature):
+    """Updates hide each sample, or client, and batches may be drawn."""
+
+    key = "privacy"
+
+    @classmethod
+    def of(cls, chosen: Chosen) -> Self | None:
+        return cls() if chosen.sync.privacy is not None or chosen.partitioner.draws else None
+
+    def check(self, chosen: Chosen) -> None:
+        check(chosen.experiment, chosen.strategy, chosen.sync, chosen.partitioner, chosen.data.spec)
+
+    def check_parts(self, parts: Parts) -> None:
+        if parts.sync.privacy is not None:
+            for each in of_model(parts):
+                _check_one_model(parts.experiment, each)
+
+    def settled(self, chosen: Chosen) -> Experiment | None:
+        return settled(chosen.experiment, chosen.sync, chosen.data.spec, chosen.partitioner, chosen.layout)
+
+    def stated(self, known: Known) -> Spent | None:
+        parts = known.parts
+        told = known.samples, known.steps_per_epoch
+        return planned(parts.experiment, parts.sync, parts.partitioner, parts.layout, *told)
+
+    def notes(self, known: Known) -> list[str]:
+        parts = known.parts
+        return notes_on(self.stated(known), parts.experiment, parts.sync.privacy, parts.partitioner)
+
+    def hooks(self, context: Context) -> Hooks:
+        return Spending(context.parts)
+
+
+class Spending(Hooks):
+    """Tells what privacy was spent."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+
+    def summary(self, done: int) -> Mapping[str, float]:
+        return spent(self._parts.experiment, self._parts, done)
+
+
 def of_gradients(sync: Sync) -> DPSGD | None:
     """What a strategy is given."""
     return sync.privacy if isinstance(sync.privacy, DPSGD) else None
 
 
-def check(
-    experiment: Experiment, strategy: Strategy, sync: Sync, adapt: Adapt, partitioner: Partitioner, spec: DataSpec
-) -> None:
+def check(experiment: Experiment, strategy: Strategy, sync: Sync, partitioner: Partitioner, spec: DataSpec) -> None:
     """Raises `ConfigError`."""
     privacy = sync.privacy
     if partitioner.draws and (privacy is None or privacy.of != "sample"):
@@ -70,11 +111,6 @@ def check(
     if privacy is None:
         return
     chosen = f"privacy={experiment.choice('privacy').name}"
-    if adapt.prunes or adapt.trainings > 1 or adapt.following is not None:
-        raise ConfigError(
-            f"{chosen}: adapt={experiment.choice('adapt').name} looks at weights and makes the model another one by "
-            "them, or trains it again, which no epsilon of ours counts; choose adapt=none or lora, or privacy=none"
-        )
     if privacy.of != "sample":
         return
     if spec.weights:
@@ -91,6 +127,16 @@ def check(
         raise ConfigError(
             f"{chosen}: its epsilon is that of batches of all samples, and partition={experiment.partition.name} deals "
             "replicas samples of their own; choose partition=poisson or shuffled, or sync=fedavg with privacy=dp_fedavg"
+        )
+
+
+def _check_one_model(experiment: Experiment, feature: ModelFeature) -> None:
+    """Raises `ConfigError` where the model becomes another one by its weights."""
+    if feature.looks_at_weights or feature.trainings > 1 or feature.following is not None:
+        raise ConfigError(
+            f"privacy={experiment.choice('privacy').name}: {feature.key}={experiment.choice(feature.key).name} looks "
+            "at weights and makes the model another one by them, or trains it again, which no epsilon of ours counts; "
+            f"choose {feature.key}=none or adapt=lora, or privacy=none"
         )
 
 
@@ -134,7 +180,7 @@ def planned(
     return None if budget is None or sync.privacy is None else _spent(sync.privacy, budget)
 
 
-def spent(experiment: Experiment, parts: "Parts", done: int) -> dict[str, float]:
+def spent(experiment: Experiment, parts: Parts, done: int) -> dict[str, float]:
     """After so many steps, as a summary has it."""
     sync, deal = parts.sync, parts.deal()
     samples, per_epoch = len(parts.load()[0]), deal.steps_per_epoch

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from torch.optim import Optimizer
 
@@ -10,9 +9,7 @@ from ...strategies import Sync
 from ...strategies.schedules import Horizon, Rate, Schedule, Unscheduled
 from ..base.errors import ConfigError
 from ..config.experiment import Experiment
-
-if TYPE_CHECKING:
-    from .parts import Parts
+from .feature import Parts
 
 
 @dataclass(frozen=True)
@@ -23,19 +20,16 @@ class Point:
     lr: list[float]
 
 
-def rate_of(experiment: Experiment, parts: "Parts", steps_per_epoch: int, samples: int) -> Rate:
-    """Over one training. `samples`: to train on. Raises `LayoutError` where the run is too short for its schedule, or
-    for an average of its weights.
-    """
+def rate_of(experiment: Experiment, parts: Parts, steps_per_epoch: int, samples: int) -> Rate:
+    """Over one training. `samples`: to train on. Raises `LayoutError` where the run is too short for its schedule."""
     steps = experiment.steps_in_all(steps_per_epoch)
     assert steps is not None
     horizon = Horizon(steps, steps_per_epoch, _of_update(experiment, parts, samples))
     parts.schedule.check(horizon)
-    parts.average.check(steps, steps_per_epoch)
     return Rate(parts.schedule, horizon)
 
 
-def _of_update(experiment: Experiment, parts: "Parts", samples: int) -> int:
+def _of_update(experiment: Experiment, parts: Parts, samples: int) -> int:
     """The samples of one update, at most: a batch may be larger than what there is to train on."""
     replicas = parts.layout.replicas // parts.partitioner.copies
     if parts.sync.traits.synchronous and parts.sync.traits.weights_agree:  # all replicas make one update together
@@ -57,7 +51,7 @@ def check(experiment: Experiment, schedule: Schedule, sync: Sync, optimizer: Opt
         )
 
 
-def points_of(rate: Rate, parts: "Parts") -> list[Point]:
+def points_of(rate: Rate, parts: Parts) -> list[Point]:
     """Those that tell how it goes; none where it is the optimizer's own in every step."""
     if isinstance(rate.schedule, Unscheduled):
         return []

@@ -5,10 +5,10 @@ the replicas' consensus. So it goes with every strategy and sync mode, and sends
 """
 
 from base64 import b64encode
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch import Tensor, nn
@@ -19,13 +19,37 @@ from ...tasks.adversarial.robust import Attack, Robust, Signs, robustness, zero_
 from ...tasks.adversarial.threat import NORMS, NormName, Threat
 from ...tasks.base import DataSpec, Readable
 from ...tasks.losses.base import Task
+from ...tracking.run_directory import RunDirectory
 from ..base.errors import ConfigError
+from ..callbacks.base import EvaluationView
 from ..config.experiment import Evaluate, Experiment
+from .feature import Chosen, Context, Feature, Hooks
+from .sizes import evaluated_at_once
 
 EPS, STEPS = 0.1, 20
 TIMES = (0.0, 0.25, 0.5, 0.75, 1.0, 1.5, 2.0)  # eps, of the curve
 EXAMPLES, MOST_PIXELS = 6, 128 * 128
 OF_PGD = ("steps", "step_size", "restarts", "random_start")
+
+
+class EvaluatedOnAttacks(Feature):
+    """Models are attacked when they are evaluated."""
+
+    key = "evaluate"
+
+    @classmethod
+    def of(cls, chosen: Chosen) -> Self:
+        return cls()
+
+    def check(self, chosen: Chosen) -> None:
+        check(chosen.experiment, chosen.data.spec)
+
+    def hooks(self, context: Context) -> Hooks | None:
+        parts = context.parts
+        if not context.is_chief or parts.experiment.evaluate.attack == "none":
+            return None
+        test = parts.load()[1]
+        return Robustness(parts.experiment, parts.data.spec, parts.task, test, evaluated_at_once(parts))
 
 
 def needs_range(what: str, data: str, spec: DataSpec) -> tuple[float, float]:
@@ -137,8 +161,8 @@ def attack_of(chosen: Evaluate, spec: DataSpec, seed: int) -> Attack:
     )
 
 
-class Robustness:
-    """Of a run whose models are attacked, on the chief."""
+class Robustness(Hooks):
+    """Attacks the models that the chief evaluates."""
 
     def __init__(self, experiment: Experiment, spec: DataSpec, task: Task, test: Readable, at_once: int) -> None:
         check_samples(experiment, len(test))
@@ -147,7 +171,17 @@ class Robustness:
         self._at_once = at_once
         self.last: dict[str, float] = {}
 
-    def numbers(self, model: nn.Module, device: torch.device) -> dict[str, float]:
+    def evaluated(self, view: EvaluationView) -> Mapping[str, float]:
+        return self.measured(view.model, view.device)
+
+    def metrics(self) -> Mapping[str, float]:
+        return self.last
+
+    def conclude(self, judged: nn.Module, device: torch.device, directory: RunDirectory) -> None:
+        if self.last:
+            directory.write_adversarial(self.at_end(judged, device))
+
+    def measured(self, model: nn.Module, device: torch.device) -> dict[str, float]:
         """Of an evaluation: `robust_accuracy`, and with a target `target_reached`."""
         found = self._robust(self._attack, model, device)
         self.last = {"robust_accuracy": found.accuracy}

@@ -8,9 +8,9 @@ from ..base.errors import ConfigError
 from ..base.refusals import refuse
 from ..config.experiment import CONF, Choice, Experiment, shipped
 from ..config.targets import build
+from .feature import Given
 from .given import BASES, given_groups, has_use_for, of_kept_alone, taken, usual
 from .pairs import check_pair
-from .parts import Given
 
 MOST_TOLD = 6  # choices in a refusal
 

@@ -7,11 +7,12 @@ read once, into the run's own directory.
 
 What paceline wrote has a checksum, and is refused when that differs. Anyone else's file is taken as it is.
 
-`added`: the names of what `adapt=` has added to the model. A file has all of these or none; then they begin as they
-were made.
+`added`: the names of what features such as `adapt=` have added to the model. A file has all of these or none; then they
+begin as they were made.
 """
 
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -19,7 +20,6 @@ import safetensors.torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from ...strategies.adapt import Adapt
 from ...strategies.core.state import load_state, state_of
 from ...strategies.sync.routed import state_of_expert
 from ...tracking.checksums import verdict_on_tensors
@@ -234,7 +234,12 @@ def _check_parts(folder: Path) -> None:
 
 
 def put_into(
-    model: nn.Module, weights: str, run: Path, adapt: Adapt, replica: int = 0, centres: Tensor | None = None
+    model: nn.Module,
+    weights: str,
+    run: Path,
+    added: Callable[[frozenset[str]], frozenset[str]],
+    replica: int = 0,
+    centres: Tensor | None = None,
 ) -> None:
     """`centres`: of the parts, where replicas are experts, of which this is one. Raises `CorruptCheckpointError` or
     `ConfigError`.
@@ -242,7 +247,7 @@ def put_into(
     state, own = load(weights, run), state_of(model)
     if experts.is_of_experts(state):
         state = experts.begins_with(state, own, replica, centres, weights)
-    load_state(model, {name: own[name] for name in adapt.added(frozenset(own))} | state)
+    load_state(model, {name: own[name] for name in added(frozenset(own))} | state)
 
 
 def load(weights: str, run: Path, key: str = "weights") -> dict[str, Tensor]:

@@ -17,7 +17,7 @@ from ..config.experiment import Experiment
 from ..fabrics.assignment import Assignment
 from ..fabrics.kinds import Fabric
 from ..fabrics.layout import Layout
-from ..features.parts import Parts
+from ..features.feature import Parts
 from .crew import Ended
 
 Opened = tuple[RunDirectory, Path | None]

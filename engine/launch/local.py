@@ -14,7 +14,7 @@ from ...comm.store import StoreServer
 from ..base.failures import how_it_ended
 from ..fabrics.assignment import Assignment
 from ..fabrics.layout import Layout
-from ..features.parts import Parts
+from ..features.feature import Parts
 from ..training.gauges import LiveRecord
 from ..training.work import work
 from .crew import WORKER_FAILED, Crew, Ended

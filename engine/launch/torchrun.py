@@ -28,7 +28,7 @@ from ..config.experiment import Experiment
 from ..fabrics.assignment import Assignment
 from ..fabrics.kinds import Started
 from ..fabrics.layout import Layout
-from ..features.parts import Parts
+from ..features.feature import Parts
 from ..planning.build import assemble
 from ..training.gauges import LiveRecord
 from ..training.work import work

@@ -12,7 +12,7 @@ from ..config.experiment import Hardware, VirtualHardware
 from ..fabrics.assignment import Assignment
 from ..fabrics.kinds import VirtualCluster
 from ..fabrics.layout import Layout
-from ..features.parts import Parts
+from ..features.feature import Parts
 from ..training.gauges import Teller
 from ..training.work import work
 from .launcher import Handle, Launcher

@@ -11,11 +11,11 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
+from ...batches import Samples
 from ...exchange.aggregate import Aggregator
 from ...exchange.compress import Compressor
 from ...strategies import LayoutError, Strategy, Sync
-from ...strategies.adapt import Adapt
-from ...strategies.averages import Average
+from ...strategies.core.loss import Loss
 from ...strategies.core.protocols import ChecksModel
 from ...strategies.core.setting import Setting
 from ...strategies.domains.replicas import check_process_group
@@ -36,66 +36,129 @@ from ..config.fits import batch_of, check_parts_take, check_takes, checked_loss,
 from ..config.looking import on_values_where_needed
 from ..config.targets import build, load_maker
 from ..fabrics import clients, fabric_of
+from ..fabrics.kinds import Fabric
 from ..fabrics.layout import check_samples, lay_out
 from ..fabrics.stragglers import Stragglers
-from ..features import (
-    accumulating,
-    averaging,
-    calling,
-    compiling,
-    experts,
-    given,
-    iterating,
-    pegasos,
-    phases,
-    poisoning,
-    precisions,
-    private,
-    rates,
-    robustness,
-    untaken,
-)
-from ..features.adversary import training_of
-from ..features.distilling import teacher_of
+from ..features import accumulating, experts, given, models, phases, private, rates, untaken
+from ..features.feature import Chosen, Feature, Given, MakeOptimizer, Parts
+from ..features.order import features_of
 from ..features.pairs import check_pair
-from ..features.parts import Given, Parts
 
 T = TypeVar("T")
 
 
 def assemble(
-    experiment: Experiment, allowed: tuple[str, ...], world_size: int | None = None, instead: Adapt | None = None
+    experiment: Experiment,
+    allowed: tuple[str, ...],
+    world_size: int | None = None,
+    features: tuple[Feature, ...] | None = None,
 ) -> Parts:
-    """Build and cross-check everything that needs neither data nor other workers. Raises `ConfigError` and its like.
+    """Builds and cross-checks everything that needs neither data nor other workers. Raises `ConfigError` and its like.
 
-    `instead`: of the experiment's own `adapt`. A model that looks at values may need a few samples: see looking.py.
+    `features`: in place of the experiment's own. A model that looks at values may need a few samples: see looking.py.
     """
     know_secrets(experiment.model_dump())
-    return on_values_where_needed(experiment, lambda: _assemble(experiment, allowed, world_size, instead))
+    return on_values_where_needed(experiment, lambda: _assemble(experiment, allowed, world_size, features))
 
 
-def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None, instead: Adapt | None) -> Parts:
+def _assemble(
+    experiment: Experiment, allowed: tuple[str, ...], world_size: int | None, instead: tuple[Feature, ...] | None
+) -> Parts:
+    chosen, strategy_choice = _choose(experiment, allowed, world_size)
+    features = features_of(chosen) if instead is None else instead
+    _check_choices(chosen, features)
+    settled = [found for each in features if (found := each.settled(chosen)) is not None]
+    if settled:
+        return assemble(settled[0], allowed, world_size, instead)
+    plain_model = partial(_plain_model, chosen)
+
+    def make_model() -> nn.Module:
+        return models.made(features, plain_model())
+
+    model = looking.built(experiment, make_model)
+    _check_model(chosen, features, model)
+    knobs = _settled_knobs(chosen, model, plain_model)
+    strategy_choice = strategy_choice.model_copy(update={"knobs": strategy_choice.knobs | knobs})
+    if knobs:
+        strategy, sync = _pair_of(experiment, allowed, chosen.fabric, chosen.of_groups, strategy_choice)
+        chosen = replace(chosen, strategy=strategy, sync=sync)
+    with given.naming(experiment):
+        modules = _laid_out(experiment, chosen.strategy.split, model, plain_model)
+    parts = Parts(
+        **vars(chosen),
+        deal=cache(partial(_deal, chosen)),
+        compute=chosen.fabric.compute(experiment.hardware),
+        make_pair=lambda: _pair_of(
+            experiment, allowed, chosen.fabric, given.make(experiment, allowed), strategy_choice
+        ),
+        model=model,
+        modules=modules,
+        make_model=make_model,
+        make_optimizer=_optimizers(chosen),
+        precision=Float32() if chosen.strategy.traits.rounds_weights else chosen.strategy.setting.precision,
+        features=features,
+        following=None,
+    )
+    _check_parts(parts)
+    following = phases.following(features)
+    if following is None:
+        return parts
+    again = assemble(experiment, allowed, world_size, following)
+    shared = {name: getattr(parts, name) for name in ("data", "load", "deal", "fabric")}
+    return replace(parts, following=replace(again, **shared))
+
+
+def _choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None) -> tuple[Chosen, Choice]:
+    """Builds what the experiment names, but for its model. Returns that, and the strategy as it is built."""
     data = build("data", experiment.data, Data, allowed, {})
     with blaming(f"data={experiment.data.name}", allowed):
         data.check_files()
     task = build("task", experiment.task, Task, allowed, {})
-    adapt = instead or build("adapt", experiment.choice("adapt"), Adapt, allowed, {})
-    average = build("average", experiment.choice("average"), Average, allowed, {})
     partitioner = build("partition", experiment.partition, Partitioner, allowed, {})
     schedule = build("schedule", experiment.schedule, Schedule, allowed, {})
     stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
-
     fabric = fabric_of(experiment)
-
-    def make_pair() -> tuple[Strategy, Sync]:
-        return pair_of(given.make(experiment, allowed), settled)
-
-    def pair_of(of_groups: Given, chosen: Choice) -> tuple[Strategy, Sync]:
+    of_groups = given.make(experiment, allowed)
+    strategy, sync = _pair_of(experiment, allowed, fabric, of_groups, experiment.strategy)
+    taken, accumulation = accumulating.of(experiment, strategy)
+    if taken != experiment.strategy:
+        strategy, sync = _pair_of(experiment, allowed, fabric, of_groups, taken)
+    with blaming(f"data={experiment.data.name}", allowed):
+        check_spec(experiment.data.name, data.spec)
+    layout = lay_out(experiment, strategy, sync, world_size)
+    aggregate = of_groups["aggregate"]
+    assert isinstance(aggregate, Aggregator)
+    if aggregate.copies > 1:
         with given.naming(experiment):
-            return named_pair_of(of_groups, chosen)
+            aggregate.check(layout.replicas)
+        partitioner = Repeated(partitioner, aggregate.copies)
+    return (
+        Chosen(
+            experiment=experiment,
+            allowed=allowed,
+            data=data,
+            task=task,
+            load=cache(partial(load_checked, experiment.data.name, data, task.check_targets)),
+            partitioner=partitioner,
+            schedule=schedule,
+            stragglers=stragglers,
+            fabric=fabric,
+            of_groups=of_groups,
+            strategy=strategy,
+            sync=sync,
+            accumulation=accumulation,
+            layout=layout,
+        ),
+        taken,
+    )
 
-    def named_pair_of(of_groups: Given, chosen: Choice) -> tuple[Strategy, Sync]:
-        strategy = build("strategy", chosen, Strategy, allowed, of_groups)
+
+def _pair_of(
+    experiment: Experiment, allowed: tuple[str, ...], fabric: Fabric, of_groups: Given, choice: Choice
+) -> tuple[Strategy, Sync]:
+    """Builds a strategy, by `choice`, and its sync mode."""
+    with given.naming(experiment):
+        strategy = build("strategy", choice, Strategy, allowed, of_groups)
         precision = of_groups["precision"]
         assert isinstance(precision, Precision)
         sync = build("sync", experiment.sync, Sync, allowed, of_groups)
@@ -117,196 +180,128 @@ def _assemble(experiment: Experiment, allowed: tuple[str, ...], world_size: int 
             )
         return strategy, own
 
-    of_groups = given.make(experiment, allowed)
-    strategy, sync = pair_of(of_groups, experiment.strategy)
-    taken, accumulation = accumulating.of(experiment, strategy)
-    if taken != experiment.strategy:
-        strategy, sync = pair_of(of_groups, taken)
-    elsewhere = ["attack"] if poisoning.found(of_groups) is not None else []
-    with blaming(f"data={experiment.data.name}", allowed):
-        check_spec(experiment.data.name, data.spec)
+
+def _check_choices(chosen: Chosen, features: tuple[Feature, ...]) -> None:
+    """Raises `ConfigError` and its like for what does not go together, whatever the model."""
+    experiment, data, strategy, sync = chosen.experiment, chosen.data, chosen.strategy, chosen.sync
     mode = sync if strategy.own_sync() is None else None
+    used = [group for each in features for group in each.uses]
     refuse_all(
         [
-            partial(untaken.check_taken, experiment, of_groups, strategy, mode, elsewhere),
-            partial(experts.check, experiment, sync, partitioner, data.spec),
-            partial(averaging.check, experiment, average, strategy, sync),
+            partial(untaken.check_taken, experiment, chosen.of_groups, strategy, mode, used),
+            *(partial(each.check, chosen) for each in features),
+            partial(phases.check, chosen, features),
         ]
     )
-    phases.check(experiment, adapt, strategy, sync)
-    callbacks = calling.make(experiment, allowed, task.metric.name)
-    calling.check_fit(callbacks, experiment, strategy, sync, partitioner, data.spec)
-
-    def plain_model() -> nn.Module:
-        # a copy of the knobs: what a constructor does to its lists is no business of the next call
-        made = build("model", copy.deepcopy(experiment.model), nn.Module, allowed, {"spec": data.spec})
-        materialise(made, experiment, data.spec, allowed)
-        return made
-
-    def make_model() -> nn.Module:
-        return adapt.apply(plain_model())
-
-    def check_inputs() -> None:
-        """Before our own models look for the one input that they know."""
-        maker = load_maker("model", experiment.model.target, nn.Module, allowed)
-        if isinstance(maker, type):
-            check_takes(experiment, maker.forward, data.spec, is_bound=False)
-
-    def make_optimizer(parameters: Iterable[nn.Parameter]) -> Optimizer:
-        params, chosen = list(parameters), experiment.optimizer
-        if any(parameter.is_meta for parameter in params):
-            # torch has neither for the meta device, and capturable=true on no CPU; all else is as without them
-            absent = {"fused": None, **({"capturable": False} if device.type == "cuda" else {})}
-            knobs = {key: absent.get(key, value) for key, value in chosen.knobs.items()}
-            chosen = chosen.model_copy(update={"knobs": knobs})
-        return build("optimizer", chosen, Optimizer, allowed, {"params": params})
-
-    load = cache(partial(load_checked, experiment.data.name, data, task.check_targets))
-
-    task.check_data(experiment.task.name, experiment.data.name, data.spec)
-    robustness.check(experiment, data.spec)
-    adversarial_training = training_of(experiment, data.spec, strategy, allowed)
-    teacher = teacher_of(experiment, data, task, strategy, sync, allowed)
+    chosen.task.check_data(experiment.task.name, experiment.data.name, data.spec)
     check_parts_take(experiment, strategy, data.spec)
-    check_inputs()
-    layout = lay_out(experiment, strategy, sync, world_size)
-    calling.check_norms(callbacks, experiment, strategy, sync, layout.replicas)
-    check_samples(experiment, data.spec.train_size, layout)
+    maker = load_maker("model", experiment.model.target, nn.Module, chosen.allowed)
+    if isinstance(maker, type):  # before our own models look for the one input that they know
+        check_takes(experiment, maker.forward, data.spec, is_bound=False)
+    check_samples(experiment, data.spec.train_size, chosen.layout)
     with given.naming(experiment):
-        poisoning.check(of_groups, data.spec, task, layout.replicas)
-        clients.check_clients(experiment, data.spec.train_size, sync, layout)
-    aggregate = of_groups["aggregate"]
-    assert isinstance(aggregate, Aggregator)
-    if aggregate.copies > 1:
-        with given.naming(experiment):
-            aggregate.check(layout.replicas)
-        partitioner = Repeated(partitioner, aggregate.copies)
-    partitioner.check(data.spec, clients.dealt_to(sync, layout))
-    private.check(experiment, strategy, sync, adapt, partitioner, data.spec)
-    if (settled_noise := private.settled(experiment, sync, data.spec, partitioner, layout)) is not None:
-        return assemble(settled_noise, allowed, world_size, instead)
-    model = looking.built(experiment, make_model)
-    looking.check_strategy(experiment, strategy, model, lambda: load()[0], allowed)
-    check_takes(experiment, model.forward, data.spec, is_bound=True)
-    iterating.check(experiment, allowed, model, task, strategy, sync)
-    averaging.check_adapt(experiment, average, adapt)
-    averaging.check_model(experiment, average, sync, model)
-    calling.check_model(callbacks, model)
-    inputs, targets = batch_of(data.spec, accumulation.sizes(experiment.batch_size)[0])
-    with given.naming(experiment), model_takes(experiment, inputs, allowed), Repeats():
-        loss = checked_loss(experiment, model, data.spec, task)
-        knobs = _laid_out(experiment, lambda each: strategy.settled(each, inputs, targets, loss), model, plain_model)
-    settled = taken.model_copy(update={"knobs": taken.knobs | knobs})
-    if knobs:
-        strategy, sync = pair_of(of_groups, settled)
-    with given.naming(experiment):
-        modules = _laid_out(experiment, strategy.split, model, plain_model)
-    if layout.replicas > 1 and not strategy.traits.needs_processes:
+        clients.check_clients(experiment, data.spec.train_size, sync, chosen.layout)
+    chosen.partitioner.check(data.spec, clients.dealt_to(sync, chosen.layout))
+
+
+def _plain_model(chosen: Chosen) -> nn.Module:
+    """Builds the model as it is without features."""
+    experiment, spec = chosen.experiment, chosen.data.spec
+    # a copy of the knobs: what a constructor does to its lists is no business of the next call
+    made = build("model", copy.deepcopy(experiment.model), nn.Module, chosen.allowed, {"spec": spec})
+    materialise(made, experiment, spec, chosen.allowed)
+    return made
+
+
+def _check_model(chosen: Chosen, features: tuple[Feature, ...], model: nn.Module) -> None:
+    experiment, strategy = chosen.experiment, chosen.strategy
+    looking.check_strategy(experiment, strategy, model, lambda: chosen.load()[0], chosen.allowed)
+    check_takes(experiment, model.forward, chosen.data.spec, is_bound=True)
+    for feature in features:
+        feature.check_model(chosen, model)
+
+
+def _settled_knobs(chosen: Chosen, model: nn.Module, plain_model: Callable[[], nn.Module]) -> dict[str, object]:
+    """Returns the strategy's knobs that follow from a rehearsal of the model's passes."""
+    experiment, spec = chosen.experiment, chosen.data.spec
+    inputs, targets = batch_of(spec, chosen.accumulation.sizes(experiment.batch_size)[0])
+    with given.naming(experiment), model_takes(experiment, inputs, chosen.allowed), Repeats():
+        loss = checked_loss(experiment, model, spec, chosen.task)
+        settle = partial(_settle, chosen.strategy, inputs, targets, loss)
+        return _laid_out(experiment, settle, model, plain_model)
+
+
+def _settle(strategy: Strategy, inputs: Samples, targets: Samples, loss: Loss, model: nn.Module) -> dict[str, object]:
+    return dict(strategy.settled(model, inputs, targets, loss))
+
+
+def _check_parts(parts: Parts) -> None:
+    """Raises `ConfigError` and its like for what the parts of the model do not allow."""
+    experiment, strategy, sync, modules = parts.experiment, parts.strategy, parts.sync, parts.modules
+    if parts.layout.replicas > 1 and not strategy.traits.needs_processes:
         check_process_group(modules)
-    precisions.check(experiment, strategy, sync)
-    compiling.check(experiment, strategy, fabric)
-    precision = Float32() if strategy.traits.rounds_weights else strategy.setting.precision
     with given.naming(experiment):
-        precision.check(modules)
-    device = fabric.device(experiment, layout)
+        parts.precision.check(modules)
+    device = parts.fabric.device(experiment, parts.layout)
     for part in modules:
-        precision.attach(part, device)
+        parts.precision.attach(part, device)
     with given.naming(experiment):
         check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)  # what parts share is known now
-        adapt.check(strategy, sync, modules, (experiment.strategy.name, experiment.sync.name))
-    _check_trainings(experiment, adapt, given.of_kept(of_groups))
-    for part in modules:
-        if not any(parameter.requires_grad for parameter in part.parameters()):
+    for feature in parts.features:
+        feature.check_parts(parts)
+    trained = [[parameter for parameter in part.parameters() if parameter.requires_grad] for part in modules]
+    for part, its in zip(modules, trained, strict=True):
+        if not its:
             raise ConfigError(f"model={experiment.model.name}: has no parameters to train")
-        optimizer = make_optimizer(part.parameters())
-        rates.check(experiment, schedule, sync, optimizer)
-        pegasos.check(experiment, optimizer, task, strategy, sync, modules, of_groups)
+        optimizer = parts.make_optimizer(part.parameters())
+        rates.check(experiment, parts.schedule, sync, optimizer)
         with given.naming(experiment):
             strategy.check_optimizer(optimizer)
             sync.check_optimizer(optimizer)
-    trained = [[parameter for parameter in part.parameters() if parameter.requires_grad] for part in modules]
-    compress = of_groups["compress"]
+    compress = parts.of_groups["compress"]
     assert isinstance(compress, Compressor)
     with given.naming(experiment):
         if isinstance(sync, ChecksModel):
             sync.check_model(trained)
         compress.check_model(trained)
-    compute = fabric.compute(experiment.hardware)
-    if compute is not None:
-        compute.precision = precision
-
-    @cache
-    def deal() -> Partition:
-        train = load()[0]
-        check_samples(experiment, len(train), layout)
-        clients.check_clients(experiment, len(train), sync, layout)
-        spec, targets = data.spec, train.targets if partitioner.looks_at_targets else None
-        if targets is None:
-            targets = torch.empty(len(train), *spec.target_shape, dtype=spec.target_dtype, device="meta")
-        inputs = experts.inputs_of(train) if partitioner.looks_at_inputs else None
-        sizes = clients.dealt_to(sync, layout), experiment.batch_size
-        dealt = partitioner.deal(targets, *sizes, experiment.seed, inputs)
-        return clients.shared_out(dealt, sync, layout)
-
-    following = None
-    if adapt.following is not None:
-        again = assemble(experiment, allowed, world_size, adapt.following)
-        following = replace(again, data=data, load=load, deal=deal, fabric=fabric, callbacks=callbacks, teacher=teacher)
-    return Parts(
-        data,
-        task,
-        load,
-        partitioner,
-        deal,
-        schedule,
-        stragglers,
-        fabric,
-        compute,
-        strategy,
-        sync,
-        accumulation,
-        of_groups,
-        make_pair,
-        layout,
-        model,
-        modules,
-        make_model,
-        adapt,
-        following,
-        adversarial_training,
-        teacher,
-        average,
-        make_optimizer,
-        precision,
-        allowed,
-        callbacks,
-    )
+    if parts.compute is not None:
+        parts.compute.precision = parts.precision
 
 
-def _check_trainings(experiment: Experiment, adapt: Adapt, of_kept: bool) -> None:
-    """Raises `ConfigError` for what asks of `adapt` another number of trainings than it has.
+def _optimizers(chosen: Chosen) -> MakeOptimizer:
+    """Returns what makes the optimizer of some parameters."""
+    device = chosen.fabric.device(chosen.experiment, chosen.layout)
 
-    Args:
-        of_kept: Whether messages leave out what `adapt` takes out.
-    """
-    if adapt.trainings > 1 and experiment.stop_at_target:
-        raise ConfigError(
-            f"stop_at_target=true: would end a run of adapt={experiment.choice('adapt').name} in its first training, "
-            "before there is anything to look at; choose stop_at_target=false, or adapt=none"
-        )
-    if of_kept and not adapt.prunes:
-        name = experiment.choice("adapt").name
-        raise ConfigError(
-            f"compress={experiment.choice('compress').name}: leaves out what adapt=pruned has taken out, and adapt="
-            f"{name} {'with adapt.rounds=0 ' if name == 'pruned' else ''}takes out nothing; choose adapt=pruned "
-            "with rounds, or compress=none"
-        )
+    def make(parameters: Iterable[nn.Parameter]) -> Optimizer:
+        params, choice = list(parameters), chosen.experiment.optimizer
+        if any(parameter.is_meta for parameter in params):
+            # torch has neither for the meta device, and capturable=true on no CPU; all else is as without them
+            absent = {"fused": None, **({"capturable": False} if device.type == "cuda" else {})}
+            knobs = {key: absent.get(key, value) for key, value in choice.knobs.items()}
+            choice = choice.model_copy(update={"knobs": knobs})
+        return build("optimizer", choice, Optimizer, chosen.allowed, {"params": params})
+
+    return make
+
+
+def _deal(chosen: Chosen) -> Partition:
+    """Deals the training samples to replicas."""
+    train, data, layout, partitioner = chosen.load()[0], chosen.data, chosen.layout, chosen.partitioner
+    check_samples(chosen.experiment, len(train), layout)
+    clients.check_clients(chosen.experiment, len(train), chosen.sync, layout)
+    spec, targets = data.spec, train.targets if partitioner.looks_at_targets else None
+    if targets is None:
+        targets = torch.empty(len(train), *spec.target_shape, dtype=spec.target_dtype, device="meta")
+    inputs = experts.inputs_of(train) if partitioner.looks_at_inputs else None
+    sizes = clients.dealt_to(chosen.sync, layout), chosen.experiment.batch_size
+    dealt = partitioner.deal(targets, *sizes, chosen.experiment.seed, inputs)
+    return clients.shared_out(dealt, chosen.sync, layout)
 
 
 def _laid_out(
     experiment: Experiment, lay_out: Callable[[nn.Module], T], model: nn.Module, plain_model: Callable[[], nn.Module]
 ) -> T:
-    """`lay_out(model)`. Raises `LayoutError`, which names `adapt` where the model can be laid out without it."""
+    """Returns `lay_out(model)`. Raises `LayoutError`, which names `adapt` where the model goes without it."""
     try:
         return lay_out(model)
     except LayoutError as error:

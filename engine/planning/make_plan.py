@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...batches import Samples, lone
+from ...batches import Samples
 from ...compat import checkpointing
 from ...compat.dynamo import without_dynamo
 from ...exchange.collectives import Collective, Fabric
@@ -19,7 +19,6 @@ from ...strategies.core.clip import NORM
 from ...strategies.core.cost import Traffic, World, payload
 from ...strategies.core.placements import entries, placements_of
 from ...strategies.core.state import state_of
-from ...tasks.adversarial.attacks import ascent, evaluating
 from ...tasks.contents import contents
 from ...tasks.contents import notes_on as notes_on_contents
 from ...tasks.partition import Repeated
@@ -32,8 +31,9 @@ from ..config.fits import batch_of, checked_loss, model_takes
 from ..config.targets import build
 from ..fabrics import clients, fabric_of
 from ..fabrics.layout import share_of_cores
-from ..features import accumulating, averaging, calling, compiling, given, iterating, kept, lying, precisions, private
-from ..features.parts import MakeOptimizer, Parts
+from ..features import given, models
+from ..features.feature import MakeOptimizer, Parts
+from ..features.known import known_of
 from ..features.phases import ends_of
 from ..features.rates import Point, points_of, rate_of
 from .build import assemble
@@ -53,74 +53,50 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
 
 def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None) -> Plan:
     parts = assemble(experiment, allowed, world_size)
-    if parts.teacher is not None:
-        parts.teacher.check()
+    experiment = parts.experiment  # with what follows from the rest of it
+    for feature in parts.features:
+        feature.check_files()
     layout, spec, described = parts.layout, parts.data.spec, parts.data.described()
     steps_per_epoch = None
     if spec.train_size is not None:
         sizes = spec.train_size, parts.sync, layout, experiment.batch_size
         steps_per_epoch = clients.steps_per_epoch(parts.partitioner, *sizes)
-    training = experiment.steps_in_all(steps_per_epoch)
-    steps = None if training is None else training * parts.adapt.trainings
-    if training is not None:
-        parts.adapt.check_steps(training)
-    device = fabric_of(experiment).device(experiment, layout)
+    known = known_of(parts, spec.train_size, steps_per_epoch)
+    for feature in parts.features:
+        feature.check_steps(known)
+    device = parts.fabric.device(experiment, layout)
     shapes = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
-    own = fabric_of(experiment).hosts(experiment.hardware, layout.world_size)
-    phases: list[Phase] = []
-    surprises: list[str] = []
-    first: int | None = 0
-    of_phase: Parts | None = parts
-    while of_phase is not None:
-        until = ends_of(experiment, of_phase, steps_per_epoch)
-        worlds = _worlds(experiment, of_phase, steps_per_epoch, first, until)
-        hosts = None if own is None else own[: layout.parts]
-        of_phase.strategy.configure(replace(of_phase.strategy.setting, hosts=hosts, worlds=worlds))
-        with given.naming(experiment):
-            plans = _part_plans(experiment, of_phase, worlds, device)
-        phases.append(Phase(first, until, plans, _uncompressed(experiment, of_phase, worlds, plans)))
-        trained = [parameter for parameter in of_phase.modules[0].parameters() if parameter.requires_grad]
-        since = "" if of_phase is parts else "later: " if first is None else f"from step {first + 1:,}: "
-        told = [*of_phase.sync.notes(trained, worlds[0]), *_on_messages(of_phase, trained, worlds[0])]
-        surprises += [since + text for text in told if text not in surprises]
-        first, of_phase = until, of_phase.following
+    planned, surprises = _phases(parts, steps_per_epoch, device)
     rate: list[Point] = []
     if steps_per_epoch is not None and spec.train_size is not None:
         rate = points_of(rate_of(experiment, parts, steps_per_epoch, spec.train_size), parts)
     collective = parts.of_groups["collective"]
     assert isinstance(collective, Collective)
-    spent = private.planned(experiment, parts.sync, parts.partitioner, layout, spec.train_size, steps_per_epoch)
     with given.naming(experiment):
         if device.type == "cuda" and not collective.on_gpus:
             raise LayoutError(
                 "collective: sums in a host's memory, and the workers compute on GPUs; choose collective=fabric, or "
                 "hardware.device=cpu"
             )
+    samples = spec.train_size if steps_per_epoch else None
     return Plan(
         experiment,
         layout,
         device,
         experiment.hardware.threads or share_of_cores(parts.fabric.processes_here(layout)),
         steps_per_epoch,
-        steps,
-        parts.adapt.trainings,
-        phases,
+        known.steps,
+        models.trainings(parts.features),
+        planned,
         parts.strategy,
         shapes,
-        parts.adapt.added(frozenset(shapes)),
+        models.added(parts, frozenset(shapes)),
         parts.sync.traits.survives,
         parts.sync.period,
         [
-            *notes_on(experiment, parts.sync, layout, steps, spec.train_size if steps_per_epoch else None, device),
-            *accumulating.notes_on(experiment, parts.model),
-            *compiling.notes_on(experiment),
-            *iterating.notes_on(experiment, parts.model, layout.replicas, spec.train_size),
+            *notes_on(experiment, parts.sync, layout, known.steps, samples, device),
             *(given.named(text, experiment) for text in surprises),
-            *parts.adapt.notes(training),
-            *(given.named(text, experiment) for text in kept.notes(parts, parts.strategy.setting.worlds)),
-            *private.notes_on(spent, experiment, parts.sync.privacy, parts.partitioner),
-            *calling.notes_on(parts.callbacks, parts.fabric.modelled, steps),
-            *lying.notes_on(parts, steps),
+            *(note for feature in parts.features for note in feature.notes(known)),
             *notes_on_contents(spec, described),
             *looking.notes_on(experiment),
         ],
@@ -128,9 +104,33 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
         contents(spec, described),
         [given.named(text, experiment) for text in collective.explain()],
         rate,
-        spent,
+        {each.key: found for each in parts.features if (found := each.stated(known)) is not None},
         layout.replicas if parts.sync.traits.experts else None,
     )
+
+
+def _phases(parts: Parts, steps_per_epoch: int | None, device: torch.device) -> tuple[list[Phase], list[str]]:
+    """Returns what is planned of each phase, and what is other than one may think."""
+    experiment = parts.experiment
+    own = parts.fabric.hosts(experiment.hardware, parts.layout.world_size)
+    hosts = None if own is None else own[: parts.layout.parts]
+    planned: list[Phase] = []
+    surprises: list[str] = []
+    first: int | None = 0
+    of_phase: Parts | None = parts
+    while of_phase is not None:
+        until = ends_of(of_phase, steps_per_epoch)
+        worlds = _worlds(experiment, of_phase, steps_per_epoch, first, until)
+        of_phase.strategy.configure(replace(of_phase.strategy.setting, hosts=hosts, worlds=worlds))
+        with given.naming(experiment):
+            plans = _part_plans(experiment, of_phase, worlds, device)
+        planned.append(Phase(first, until, plans, _uncompressed(experiment, of_phase, worlds, plans)))
+        trained = [parameter for parameter in of_phase.modules[0].parameters() if parameter.requires_grad]
+        since = "" if of_phase is parts else "later: " if first is None else f"from step {first + 1:,}: "
+        told = [*of_phase.sync.notes(trained, worlds[0]), *_on_messages(of_phase, trained, worlds[0])]
+        surprises += [since + text for text in told if text not in surprises]
+        first, of_phase = until, of_phase.following
+    return planned, surprises
 
 
 def _on_messages(parts: Parts, trained: Sequence[Tensor], world: World) -> list[str]:
@@ -227,8 +227,8 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
         parameters = list(module.parameters())
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         cost = parts.sync.cost(trained, worlds[i])
-        if (while_pruned := kept.by_training(parts, module, worlds[i])) is not None:
-            cost = replace(cost, worker=kept.mean(while_pruned), varies="")
+        for feature in parts.features:
+            cost = feature.cost(parts, module, worlds[i], cost)
         whole = _optimizer_state(parameters, trained, parts.make_optimizer)
         server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": whole}
         server["buffers"] = payload(trained)
@@ -245,11 +245,12 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
             "gradients": payload(trained),
             "optimizer": state if parts.sync.traits.steps_on_workers else 0,
             "activations": saved,
-            "buffers": cost.buffers + payload(list(module.buffers())) + parts.adapt.holds(module),
+            "buffers": cost.buffers + payload(list(module.buffers())),
         }
-        held["buffers"] += 0 if parts.teacher is None else parts.teacher.nbytes()
-        held = parts.strategy.memory(parts.sync.memory(held, trained, parts.layout.replicas), module)
-        held = {**held, **averaging.stated(parts.average, module, trained)}
+        beside = [feature.memory(module, trained) for feature in parts.features]
+        held |= {kind: size + sum(each.get(kind, 0) for each in beside) for kind, size in held.items()}
+        others = {kind: size for each in beside for kind, size in each.items() if kind not in held}
+        held = {**parts.strategy.memory(parts.sync.memory(held, trained, parts.layout.replicas), module), **others}
         plans.append(
             PartPlan(
                 runs=(runs := parts.strategy.layers(module)),
@@ -287,11 +288,11 @@ def _with_sums(parts: Parts, along: Mapping[str, list[Traffic]]) -> tuple[Mappin
     whether it overflowed; and those sums that are over several axes at once.
     """
     clip, axes = parts.sync.clip, [*parts.strategy.axes]
-    overflow, within = precisions.flag(parts)
-    sums = [overflow] if within else []
+    agreed = [feature.sums(parts) for feature in parts.features]
+    sums = [each.within for each in agreed if each.within is not None]
     if clip is not None and clip.measures and parts.layout.parts > 1:
         sums.append(Fabric().traffic(NORM, World(parts.layout.parts)))
-    own, over_axes = added(*sums), {} if within else overflow
+    own, over_axes = added(*sums), added(*(each.among_all for each in agreed if each.among_all is not None))
     if len(axes) != 1 or not own:
         return along, added(own, over_axes)
     [axis] = axes
@@ -306,9 +307,9 @@ def _activations(
     In backward there is more only where something is computed again: how much, each pass is asked by itself.
     """
     loss = checked_loss(experiment, parts.modules[parts.strategy.loss_part], parts.data.spec, parts.task)
-    loss = parts.precision.loss(parts.loss(loss))
-    if parts.teacher is not None:
-        targets = parts.teacher.targets(inputs, targets)
+    for feature in parts.features:
+        loss, targets = feature.loss(loss), feature.targets(inputs, targets)
+    loss = parts.precision.loss(loss)
     peaks: list[int] = []
     for part, passes in enumerate(parts.strategy.rehearse(parts.modules, inputs, targets, loss, device)):
         before = 0
@@ -326,8 +327,7 @@ def _activations(
                     checkpointing.backward(end)
                 again.append(account.peak - before)
         peaks.append(parts.strategy.at_once(part, kept, again, len(inputs)))
-    if parts.adversarial_training.passes:
-        peaks[0] = max(peaks[0], _of_attack(parts, inputs, targets))
+    peaks[0] = max(peaks[0], *(feature.activations(parts, inputs, targets) for feature in parts.features))
     return peaks
 
 
@@ -346,14 +346,6 @@ def _activations_of_few(experiment: Experiment, parts: Parts, size: int, device:
         more + (more - less) * (size - most) // (most - most // 2)
         for less, more in zip(of(most // 2), of(most), strict=True)
     ]
-
-
-def _of_attack(parts: Parts, inputs: Samples, targets: Samples) -> int:
-    """Bytes that a pass forward and back to the inputs keeps."""
-    model = parts.modules[0]
-    with evaluating(model), memory.activations() as account:
-        ascent(model, parts.task.function(parts.data.spec), lone(inputs), targets)
-    return account.peak
 
 
 def _optimizer_state(parameters: list[nn.Parameter], stepped: Sequence[Tensor], make_optimizer: MakeOptimizer) -> int:

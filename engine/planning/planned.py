@@ -13,6 +13,7 @@ from ...tracking.columns import human_bytes
 from ...tracking.records import Predicted
 from ..config.experiment import Experiment
 from ..fabrics.layout import Layout
+from ..features.feature import Stated
 from ..features.private import Spent
 from ..features.rates import Point, in_words
 
@@ -94,7 +95,7 @@ class Plan:
     phases: list[Phase]  # most runs have one; each is said as it is where a run has several
     strategy: Strategy
     shapes: dict[str, list[int]]  # of the whole model's tensors
-    added: frozenset[str]  # of these, what `adapt` has added
+    added: frozenset[str]  # of these, what features have added
     survives: bool  # the others go on when a worker dies
     period: int  # steps from one exchange of replicas to the next; the last one may be missing
     notes: list[str]  # what is other than one may think
@@ -102,13 +103,19 @@ class Plan:
     contents: Contents  # of the data
     decided: list[str]  # what was left to a choice such as collective=auto, and why
     rate: list[Point]  # by its schedule; none where there is none, or the data must say
-    privacy: Spent | None  # by the whole run; None where nothing is hidden, or the data must say
+    stated: dict[str, Stated]  # of the whole run, by features, by their keys
     experts: int | None = None  # the replicas, where each is one (sync=routed)
 
     @property
     def parts(self) -> list[PartPlan]:
         """Of the model that training begins with."""
         return self.phases[0].parts
+
+    @property
+    def privacy(self) -> Spent | None:
+        """What privacy is spent by the whole run; None where nothing is hidden, or the data must say."""
+        spent = self.stated.get("privacy")
+        return spent if isinstance(spent, Spent) else None
 
     @property
     def varies(self) -> str:
@@ -177,7 +184,7 @@ class Plan:
         memory = {f"memory: {kind}": human_bytes(size) for kind, size in plain.pop("memory").items()}
         sent, notes = plain.pop("bytes_per_step"), plain.pop("notes")
         plain["rate"] = in_words(self.rate) or None
-        plain["privacy"] = None if self.privacy is None else self.privacy.in_words()
+        plain |= {key: each.in_words() for key, each in self.stated.items()}
         plain["contents"] = plain["contents"]["in_words"]
         del plain["bytes_why"], plain["decided"], plain["uncompressed_bytes_per_step"], plain["phases"]
         chosen = {group: self.experiment.choice(group).name for group in ("strategy", "sync", "model", "data")}
@@ -208,7 +215,8 @@ class Plan:
             ],
             "uncompressed_bytes_per_step": self.uncompressed_bytes_per_step(),
             "rate": [asdict(point) for point in self.rate],
-            "privacy": None if self.privacy is None else self.privacy.as_dict(),
+            "privacy": None,  # where nothing is stated of it
+            **{key: each.as_dict() for key, each in self.stated.items()},
             "decided": self.decided,
             "contents": self.contents.plain(),
             "notes": self.notes,

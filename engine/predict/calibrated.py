@@ -3,17 +3,13 @@
 What of a strategy or a sync mode has no formula here is not predicted, and the reason is said.
 """
 
-from collections.abc import Sequence
 from dataclasses import replace
-
-from torch import Tensor
 
 from ...cost.calibration import Calibration, read
 from ...cost.expected import expected_maximum, expected_order
-from ...cost.kernels import Kernel
 from ...cost.predicted import NotPredicted, PredictedStep
 from ...cost.rules import CostError
-from ...cost.worker import FORMULAS, Kernels, Placed, Work, exchanged, optimizer, seconds
+from ...cost.worker import FORMULAS, Placed, Work, exchanged, optimizer, seconds
 from ...strategies.data_parallel import DataParallel
 from ...strategies.domain import DomainParallel
 from ...strategies.hybrid import Hybrid
@@ -27,7 +23,7 @@ from ..config.experiment import Experiment
 from ..config.fits import batch_of
 from ..fabrics.layout import Layout as Workers
 from ..fabrics.layout import share_of_cores
-from ..features.parts import Parts
+from ..features.feature import Parts
 from ..planning.build import assemble
 from .exchanges_of_ddp import of_ddp, owned
 from .exchanges_of_sync import Between, between, clipped, of_norm
@@ -43,16 +39,9 @@ def predict_calibrated(experiment: Experiment, allowed: tuple[str, ...], workers
     if (precision := experiment.choice("precision").name) != "fp32":
         raise NotPredicted(f"precision={precision}: a calibration measures float32 alone")
     parts = assemble(experiment, allowed, workers.world_size)
-    if parts.adversarial_training.passes:
-        chosen = experiment.choice("adversarial_training").name
-        raise NotPredicted(
-            f"adversarial_training={chosen} makes passes before a step's own, which are not modelled here"
-        )
-    if parts.teacher is not None:
-        raise NotPredicted(f"distillation={experiment.choice('distillation').name} asks another model in each step")
-    if parts.following is not None:
-        adapt = experiment.choice("adapt").name
-        raise NotPredicted(f"adapt={adapt} makes the model another one in mid-run, and a prediction is of one step")
+    for feature in parts.features:
+        if feature.unpredicted:
+            raise NotPredicted(f"{feature.key}={experiment.choice(feature.key).name} {feature.unpredicted}")
     placed = Placed(
         parts.layout.workers,
         parts.layout.servers * parts.layout.parts,
@@ -107,7 +96,8 @@ def parts_of_step(
             talk = of_ddp(strategy, module, replicas)
         else:
             talk = between(experiment, parts, trained(module), replicas)
-        beside = (*clipped(sync.clip, trained(module)), *_averaged(experiment, trained(module)))
+        beside = [*clipped(sync.clip, trained(module))]
+        beside += [kernel for feature in parts.features for kernel in feature.kernels(trained(module))]
         optimized = (*work.optimizer, *beside)
         work = replace(work, hooked=talk.hooked, moved=talk.moved, every=talk.every, optimizer=optimized)
         inside = of_norm(sync.clip, parts.layout.parts)
@@ -124,13 +114,6 @@ def parts_of_step(
     if isinstance(strategy, Pipeline | Hybrid):
         slowest = pipelined(parts, experiment.batch_size, slowest, placed, calibration)
     return _with_stragglers(experiment, parts, slowest), flops
-
-
-def _averaged(experiment: Experiment, tensors: Sequence[Tensor]) -> Kernels:
-    """Of an average of weights, which goes through them in each step; that of whole epochs hardly ever does."""
-    if experiment.choice("average").name in ("none", "swa"):
-        return ()
-    return tuple(Kernel("add_", (float(max(each.numel(), 1)),)) for each in tensors)
 
 
 def _served(

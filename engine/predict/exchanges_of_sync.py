@@ -37,7 +37,7 @@ from ...strategies.sync.routed import Routed
 from ...strategies.sync.ssp import SSP
 from ..base.operators import Recorder
 from ..config.experiment import Experiment
-from ..features.parts import Parts
+from ..features.feature import Parts
 
 LARGEST_ROWS = 2**30  # bytes of made-up gradients on which a rule that joins is traced
 

@@ -13,7 +13,7 @@ from ...strategies.pipelining.simulate import simulation_of
 from ..base.memory import AttentionOf
 from ..base.operators import Traced, trace
 from ..config.fits import batch_of
-from ..features.parts import Parts
+from ..features.feature import Parts
 
 
 @without_dynamo()

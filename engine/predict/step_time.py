@@ -21,6 +21,7 @@ from ..base.errors import ConfigError
 from ..config.experiment import Experiment, Machine
 from ..config.targets import load_class
 from ..fabrics.layout import Layout as Workers
+from ..features.order import FEATURES
 
 SHARED = {"none": 0, "optimizer": 1, "gradients": 2}  # sync.shard -> the stage of ZeRO
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
@@ -111,10 +112,10 @@ def transformer_of(experiment: Experiment, spec: DataSpec, allowed: tuple[str, .
         is_gpt = False
     if not is_gpt:
         raise NotPredicted(f"model={name} is no GPT, and cost/ models transformers alone")
-    if (distillation := experiment.choice("distillation").name) != "none":
-        raise NotPredicted(f"distillation={distillation} asks another model in each step, which cost/ does not model")
-    if (adapt := experiment.choice("adapt").name) != "none":
-        raise NotPredicted(f"adapt={adapt} changes what is trained or computed, and cost/ models models as they are")
+    for feature in FEATURES:
+        if why := feature.unmodelled(experiment):
+            chosen = f"{feature.key}={experiment.choice(feature.key).name}"
+            raise NotPredicted(f"{chosen} {why}, and cost/ models the passes of the model as it is")
     knobs = experiment.model.knobs
     return Transformer(
         layers=knobs["n_layer"],

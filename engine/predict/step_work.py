@@ -18,7 +18,7 @@ from ..base.operators import Traced, recorded, trace
 from ..config import looking
 from ..config.experiment import Experiment
 from ..config.fits import batch_of, checked_loss, model_takes
-from ..features.parts import MakeOptimizer, Parts
+from ..features.feature import MakeOptimizer, Parts
 
 OPERATIONS = {  # by which operation of comm/ a primitive of the ledger is measured
     "all_reduce": "all_reduce",

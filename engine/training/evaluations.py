@@ -8,12 +8,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ...batches import tensors_of
 from ...comm import PeerLostError
 from ...strategies.core.protocols import what_may_help
 from ...strategies.core.state import load_state
 from ...tasks.base import Readable
-from ...tasks.clients import Clients
 from ...tasks.evaluation import Evaluation as Result
 from ...tasks.evaluation import evaluate
 from ...tracking.records import Evaluation, Score
@@ -21,10 +19,11 @@ from ..base import checkpoint
 from ..base.errors import DivergedError
 from ..callbacks.base import EvaluationView
 from ..callbacks.best import FILE
-from ..features import poisoning
-from ..features.robustness import Robustness
+from ..features.models import exported
+from ..features.sizes import evaluated_at_once
 from .dates import Dates
-from .loop import Job
+from .diverged import holds_unknown
+from .job import Job
 from .spread import consensus_distance
 from .worker import Worker
 
@@ -47,12 +46,7 @@ class Evaluations:
         self.time_to_accuracy = worker.manifest.time_to_accuracy if worker.manifest else None
         self.last = Score(worker.parts.task.metric.name, None, None)
         self.last_date = 0.0
-        self.backdoor: dict[str, float] = {}  # what an attack's patch was worth, last
         self._evaluated_at: int | None = None
-        self._robustness: Robustness | None = None
-        if worker.is_chief and worker.experiment.evaluate.attack != "none":
-            parts = worker.parts
-            self._robustness = Robustness(worker.experiment, parts.data.spec, parts.task, test, self._at_once())
 
     def go_on(self, worker: Worker, dates: Dates) -> None:
         """With another model."""
@@ -130,36 +124,30 @@ class Evaluations:
         assert judged is not None, "the chief judges"
         judged.to(worker.device)
         load_state(judged, snapshot.state)
-        result = evaluate(worker.parts.task, judged, self._test, self._at_once(), worker.device)
+        result = evaluate(worker.parts.task, judged, self._test, evaluated_at_once(self._worker.parts), worker.device)
         if not math.isfinite(result.score):
             raise DivergedError(self._why_unknown(result, snapshot.done))
         values = self._values_of(result)
-        robust = {} if self._robustness is None else self._robustness.numbers(judged, worker.device)
         metric, epoch = worker.parts.task.metric.name, snapshot.done / job.partition.steps_per_epoch
         view = EvaluationView(
             snapshot.done,
             epoch,
             snapshot.seconds,
-            {**values, **robust},
+            values,
             judged.eval(),
             self._test,
             worker.device,
             self._values,
-            self._clients(job),
-            worker.parts.task.loss,
+            loss=worker.parts.task.loss,
         )
-        own = {**robust, **worker.calling.each_evaluation(view)}
-        self.backdoor = poisoning.success(worker.parts.of_groups, judged, self._test, self._at_once(), worker.device)
+        own = worker.hooks.evaluated(view)
         judged.train().to("cpu")  # its place on the device is training's
-        if worker.calling.found_best:
-            checkpoint.export(worker.directory.path / FILE, worker.parts.adapt.merged(snapshot.state))
+        if worker.hooks.found_best():
+            checkpoint.export(worker.directory.path / FILE, exported(worker.parts, snapshot.state))
         if self.time_to_accuracy is None and values[metric] >= worker.experiment.target_accuracy:
             self.time_to_accuracy = snapshot.seconds
         self.last = Score(metric, values[metric], values["loss"], spread)
         self.last_date = snapshot.seconds
-        if worker.meanwhile is not None:
-            own = {**own, **worker.meanwhile.numbers()}
-        own = {**own, **self.backdoor}
         worker.directory.add(Evaluation(snapshot.done, epoch, self.last, snapshot.seconds, own))
 
     def _why_unknown(self, result: Result, done: int) -> str:
@@ -169,41 +157,26 @@ class Evaluations:
             return f"{begins} {result.loss}; {what_may_help(self._worker.sync)}"
         inputs = self._test.take(slice(result.unknown, result.unknown + 1)).inputs
         sample = f"of test sample {result.unknown} (counted from 0)"
-        if any(each.is_floating_point() and not bool(each.isfinite().all()) for each in tensors_of(inputs)):
+        if holds_unknown(inputs):
             return f"{begins} {result.loss}: the inputs {sample} hold NaN or infinite values. Look at the data"
         return f"{begins} {result.loss} and the outputs {sample} are NaN; {what_may_help(self._worker.sync)}"
 
-    @property
-    def measured(self) -> dict[str, float]:
-        """What is measured beside the metric and the loss, by name, of the last evaluation."""
-        return {} if self._robustness is None else self._robustness.last
-
     def finish(self) -> None:
-        """On the chief, after the last evaluation of a run that came to its end: its model is attacked over eps."""
+        """On the chief, after the last evaluation of a run that came to its end."""
         worker, judged = self._worker, self._worker.judged
-        if self._robustness is None or judged is None or not self._robustness.last:
+        if judged is None:
             return
         judged.to(worker.device)
-        worker.directory.write_adversarial(self._robustness.at_end(judged, worker.device))
+        for each in worker.hooks:
+            each.conclude(judged, worker.device, worker.directory)
         judged.to("cpu")
-
-    def _clients(self, job: Job) -> Clients | None:
-        """Where a callback sees them."""
-        if not any("clients" in each.sees for each in self._worker.parts.callbacks.values()):
-            return None
-        owned = [job.partition.owned(owner) for owner in range(job.partition.owners)]
-        return Clients(job.train, self._test, owned)
 
     def _values(self, model: nn.Module, device: torch.device, split: Readable | None = None) -> dict[str, float]:
         """The task's metric by its name, and the loss; what is unknown is NaN. `split`: in place of the test split."""
         task = self._worker.parts.task
-        return self._values_of(evaluate(task, model, self._test if split is None else split, self._at_once(), device))
+        return self._values_of(
+            evaluate(task, model, self._test if split is None else split, evaluated_at_once(self._worker.parts), device)
+        )
 
     def _values_of(self, result: Result) -> dict[str, float]:
         return {self._worker.parts.task.metric.name: result.score, "loss": result.loss}
-
-    def _at_once(self) -> int:
-        """Samples; where each is many predictions (text), no more than training takes, whose outputs fit."""
-        worker = self._worker
-        most = worker.parts.accumulation.sizes(worker.experiment.batch_size)[0]
-        return min(512, most) if worker.parts.data.spec.target_shape else 512

@@ -8,7 +8,7 @@ said in comm/timeline.py. On a GPU these are times of its stream, from events (c
 """
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from statistics import median
@@ -48,7 +48,7 @@ class Report:
     passes: list[Pass] = field(default_factory=list[Pass])  # none where no trace was asked for
     jumped: int = 0  # steps of the run that this worker took no part in
     compiled: float | None = None  # s that it compiled for; None: it did not
-    taken: int | None = None  # steps that were not left out; None: gradients are not scaled, and none can be
+    told: Mapping[str, float] = field(default_factory=dict[str, float])  # by hooks of features, by name
 
     @property
     def measured(self) -> list[tuple[float, float, int]]:

@@ -1,24 +1,22 @@
 """What came of a run: each worker's report, and the summary that the chief makes of all."""
 
 import json
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 import torch
 from torch import Tensor, nn
 
 from ...strategies import Sync
 from ...strategies.core.cost import Memory, payload
-from ...strategies.core.state import state_of
 from ...tasks.clients import Clients
 from ...tracking.records import End, Status, Summary
 from ..base import memory
-from ..features import private
-from ..features.averaging import KIND
 from ..planning.notes import effective_batch
 from ..predict.timetable import schedule_of
 from .evaluations import Evaluations
-from .loop import Job
+from .job import Job
 from .measured_schedule import beside
 from .meters import Meter, Report, is_too_short, summarise, without_times
 from .saving import Saving
@@ -49,7 +47,7 @@ def report(worker: Worker, trained: Trained | None) -> None:
     resident = None if worker.parts.fabric.modelled else worker.resident  # modelled: workers share a process
     held = _with_process(kinds, worker.device, resident)
     own = meter.report(worker.comm.rank, worker.role, held, worker.sync.report())
-    own.taken = None if worker.scale is None else worker.scale.taken
+    own = replace(own, told=worker.hooks.merged(lambda each: each.told()))
     board, layout = worker.comm.board, worker.layout
     board.post(f"report/{worker.comm.rank}", json.dumps(own.as_json()))
     if worker.is_chief:
@@ -76,11 +74,7 @@ def _keep_schedule(worker: Worker, reports: list[Report]) -> None:
 
 def memory_of(worker: Worker, activations: int) -> dict[str, int]:
     """Peak bytes by kind, with the model that it trains now."""
-    average = [] if worker.average is None else worker.average.tensors
-    beside = [] if worker.meanwhile is None else worker.meanwhile.tensors()
-    if worker.parts.teacher is not None:
-        beside = [*beside, *state_of(worker.parts.teacher.on(worker.device)).values()]
-    return _kinds(worker.sync, worker.module, activations, worker.strategy.measured, average, beside)
+    return _kinds(worker.sync, worker.module, activations, worker.strategy.measured, worker.hooks.tensors())
 
 
 def _peaks(earlier: list[dict[str, int]], last: dict[str, int]) -> dict[str, int]:
@@ -107,21 +101,18 @@ def _kinds(
     module: nn.Module,
     activations: int,
     of_strategy: Callable[[Memory], Memory] = lambda held: held,
-    average: Sequence[Tensor] = (),
-    beside: Sequence[Tensor] = (),
+    beside: Mapping[str, Sequence[Tensor]] = MappingProxyType({}),
 ) -> dict[str, int]:
-    """`beside`: what is held for the model beside it."""
+    """`beside`: what is held for the model beside it, by kind."""
     held = {
         "parameters": memory.held(module.parameters()),
         "gradients": payload(list(sync.parameters.values())),
         "optimizer": memory.held(memory.optimizer_state(sync.optimizer)),
         "activations": activations,
-        "buffers": memory.held([*sync.buffers(), *module.buffers(), *beside]),
+        "buffers": memory.held([*sync.buffers(), *module.buffers(), *beside.get("buffers", ())]),
     }
-    kinds = dict(of_strategy(sync.measured(held)))
-    if average:
-        kinds[KIND] = memory.held(average)
-    return kinds
+    others = {kind: memory.held(tensors) for kind, tensors in beside.items() if kind != "buffers"}
+    return {**of_strategy(sync.measured(held)), **others}
 
 
 def _with_process(kinds: dict[str, int], device: torch.device, resident: int | None) -> dict[str, int]:
@@ -147,10 +138,12 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
     modelled = worker.parts.fabric.modelled
     measured = summarise(reports, layout)
     short = not modelled and is_too_short(reports)  # a modelled clock is exact
-    status, scale = trained.status, worker.scale
+    status = trained.status
     reason = trained.job.stopped if status == "completed" else f"was asked to stop, after step {done}"
-    if status == "completed" and scale is not None and not any(report.taken for report in reports):
-        status, reason = "failed", _untrained(done, scale.value, experiment.choice("precision").name)
+    if status == "completed":
+        told = [each.told for each in reports if each.kind == "worker"]
+        if failed := next((why for each in worker.hooks if (why := each.failure(done, told))), None):
+            status, reason = "failed", failed
     worker.directory.write_summary(
         Summary(
             name=worker.directory.name,
@@ -180,22 +173,9 @@ def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
             model_bytes=trained.saving.model_bytes,
             reason=reason,
             predicted=worker.assignment.predicted,
-            metrics={**evaluations.measured, **worker.calling.last},
-            skipped_steps=None if scale is None else scale.skipped,
-            beside={
-                **({} if worker.meanwhile is None else worker.meanwhile.numbers()),
-                **evaluations.backdoor,
-                **private.spent(worker.experiment, worker.parts, done),
-            },
+            metrics=worker.hooks.merged(lambda each: each.metrics()),
+            beside=worker.hooks.merged(lambda each: each.summary(done)),
             labels=_labels(worker, trained.job),
         ).plain()
     )
     worker.directory.add(End(status, reason))
-
-
-def _untrained(steps: int, scale: float, precision: str) -> str:
-    return (
-        f"precision={precision}: no step was taken, and all weights are as they were: in each of {steps:,} steps a "
-        f"gradient overflowed, and the loss scale is down to {scale:,.0f} only; choose a smaller precision.scale, more "
-        "steps, or precision=bf16"
-    )

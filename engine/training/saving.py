@@ -7,6 +7,7 @@ from ...tracking.records import Checkpoint
 from ..base import checkpoint
 from ..base.checkpoint import Manifest
 from ..callbacks.best import best_step
+from ..features import models
 from .worker import Worker
 
 
@@ -43,13 +44,7 @@ class Saving:
         self.saved_at = done
         if role.replica != 0 and not each:
             return
-        whole = {"parameters": worker.strategy.part_state(parameters), "sync": state}
-        if worker.scale is not None:
-            whole["scale"] = worker.scale.state_dict()
-        if worker.average is not None:
-            whole["average"] = worker.average.state_dict()
-        if worker.meanwhile is not None:
-            whole["adapt"] = worker.meanwhile.state_dict()
+        whole = {"parameters": worker.strategy.part_state(parameters), "sync": state, **worker.hooks.state_dict()}
         if dims := dims_of([worker.module]):
             whole["split"] = dims
             whole["piece"] = pieces_of(worker.module, worker.strategy.mesh, role.part)
@@ -61,7 +56,7 @@ class Saving:
             writers = range(worker.layout.workers if each else worker.layout.parts)
             sums = dict(worker.read_of_living(key, writers))
             identity = worker.assignment.identity
-            states = worker.calling.state() or None
+            states = worker.hooks.manifest() or None
             data = self._data_sums
             phase, workers = worker.phase, worker.layout.workers
             manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, data, states, phase, workers)
@@ -72,8 +67,8 @@ class Saving:
         """The trained model as one safetensors file that any of these models loads; beside it what was added to it."""
         worker, state = self._worker, self._worker.consensus()
         if state is not None:
-            adapt = worker.parts.adapt
-            self.exported = checkpoint.export(worker.directory.path / "model.safetensors", adapt.merged(state))
-            self.model_bytes = adapt.nbytes(state)
-            if (apart := adapt.apart(state)) is not None:
+            parts, file = worker.parts, worker.directory.path / "model.safetensors"
+            self.exported = checkpoint.export(file, models.exported(parts, state))
+            self.model_bytes = models.nbytes(parts, state)
+            for apart in models.apart(parts, state):
                 checkpoint.export_apart(worker.directory.path / apart.kind, apart)

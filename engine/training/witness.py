@@ -17,7 +17,9 @@ import torch
 from torch import Tensor
 
 from ...strategies.core.placements import placements_of
-from .loop import Job, train
+from ..features import averaging
+from .job import Job
+from .loop import train
 from .worker import Worker
 
 FOLDER = "witness"
@@ -32,9 +34,9 @@ def watched(worker: Worker, job: Job) -> None:
     with worker.comm.ledger.aside():
         worker.sync.drain()
         worker.sync.finish()
-        if worker.average is not None:
-            worker.average.finish(done)
-        made, averaged = worker.trained(), worker.consensus() if worker.parts.average.kept else None
+        for each in worker.hooks:
+            each.finish(done)
+        made, averaged = worker.trained(), worker.consensus() if averaging.of(worker.parts) else None
         if worker.is_chief and made is not None:
             kept = {WEIGHT + name: tensor for name, tensor in made.items()}
             kept |= {AVERAGE + name: tensor for name, tensor in (averaged or {}).items()}

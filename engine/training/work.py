@@ -6,31 +6,27 @@ from dataclasses import replace
 from functools import partial
 
 import torch
-from torch import Tensor
 
 from ...comm import Comm
-from ...strategies.adapt import While
 from ...tasks.base import Readable
 from ...tasks.contents import contents
 from ...tasks.partition import Partition
 from ...tracking.records import Resume, Start, Step
 from ..base.failures import fills_gpu, lack_of_gpu
 from ..base.stop import StopAgreement
-from ..base.trained import TrainedSet
 from ..config.data_sums import check_data, sums_of
 from ..fabrics.assignment import Assignment
-from ..features import poisoning
-from ..features.adversary import Adversary
-from ..features.calling import Verdict, sees_norms
-from ..features.gradient_norms import GradientNorms
-from ..features.parts import Parts
+from ..features.feature import Parts, Verdict
+from ..features.models import trainings
 from ..features.phases import ends_of
 from ..planning.notes import untimed
+from .batches import Taking
 from .dates import Dates
 from .evaluations import Evaluations
 from .feed import Batches, Feed
 from .gauges import gauges_of
-from .loop import Job, train
+from .job import Job, drain
+from .loop import train
 from .meters import Meter
 from .outcome import Trained, memory_of, report
 from .saving import Saving
@@ -72,9 +68,9 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
     saving = Saving(worker, _checked_sums(worker))
     train_split, test = parts.load()
     evaluations = Evaluations(worker, dates, test)
-    job, left_out = _job(worker, train_split, evaluations, saving)
+    job, feed, left_out = _job(worker, train_split, evaluations, saving)
     comm.board.gauges = gauges_of(worker.role, comm, job.meter)
-    with job.feed.reading():
+    with feed.reading():
         if assignment.witness:
             started()
             return watched(worker, job)
@@ -87,14 +83,14 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
         while done == job.until < job.steps and job.stopped is None:
             if done > job.start:
                 earlier.append(memory_of(worker, job.activations))
-            _drain(worker, job)
+            drain(job)
             with comm.ledger.aside():
                 worker, job = _with_next_model(worker, job, evaluations, saving)
             dates = _dates(worker)
             evaluations.go_on(worker, dates)
             done = train(job)
     status = "completed" if done == job.steps or job.stopped else "interrupted"
-    _drain(worker, job)
+    drain(job)
     with comm.ledger.aside():
         if _saves_at_end(worker, job, saving, status, done):
             saving.save(done, job.meter.seconds, evaluations.time_to_accuracy)
@@ -104,8 +100,8 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
         # others may still be in a round that this one left early
         spread = evaluations.spread(status == "completed")
         worker.sync.finish()
-        if worker.average is not None:
-            worker.average.finish(done)
+        for each in worker.hooks:
+            each.finish(done)
         evaluations.judge_snapshots(job)
         if status == "completed":
             evaluations.at_end(done, job, spread)
@@ -124,12 +120,6 @@ def _saves_at_end(worker: Worker, job: Job, saving: Saving, status: str, done: i
     return wanted and saving.saved_at is None and worker.manifest is None
 
 
-def _drain(worker: Worker, job: Job) -> None:
-    """What the last step left under way is finished, in the time of training."""
-    with job.meter.drain():
-        worker.strategy.drain()
-
-
 def _dates(worker: Worker) -> Dates:
     return Dates(worker.comm.board, worker.comm.rank, worker.layout, worker.sync, worker.read_of_living)
 
@@ -140,7 +130,7 @@ def _with_next_model(worker: Worker, job: Job, evaluations: Evaluations, saving:
     worker.sync.finish()
     again = set_up_again(worker)
     saving.go_on(again)
-    until = ends_of(again.experiment, again.parts, job.partition.steps_per_epoch)
+    until = ends_of(again.parts, job.partition.steps_per_epoch)
     assert until is not None
     return again, replace(
         job,
@@ -150,14 +140,8 @@ def _with_next_model(worker: Worker, job: Job, evaluations: Evaluations, saving:
         start=job.until,
         until=until,
         after_step=partial(_after_step, again, evaluations, saving),
-        trained=TrainedSet(again.module, vectors=again.vectors),
-        accumulation=again.accumulation,
-        scale=again.scale,
-        each_step=partial(_each_step, again) if again.calling.watches else None,
-        norms=None if job.norms is None else GradientNorms(again.sync, job.partition, again.parts.callbacks),
-        average=again.average,
-        meanwhile=again.meanwhile,
-        before_step=None if again.meanwhile is None else partial(_before_step, again, again.meanwhile),
+        hooks=again.hooks,
+        accumulation=again.parts.accumulation,
     )
 
 
@@ -169,26 +153,27 @@ def _checked_sums(worker: Worker) -> dict[str, str]:
     return sums
 
 
-def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving: Saving) -> tuple[Job, int]:
-    """What the loop works with, and how many of its first steps are not timed."""
+def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving: Saving) -> tuple[Job, Feed, int]:
+    """What the loop works with, what reads its batches, and how many of its first steps are not timed."""
     experiment, layout, replica = worker.experiment, worker.layout, worker.role.replica
     partition, manifest, comm = worker.parts.deal(), worker.manifest, worker.comm
     training = experiment.steps_in_all(partition.steps_per_epoch)
-    until = ends_of(experiment, worker.parts, partition.steps_per_epoch)
+    until = ends_of(worker.parts, partition.steps_per_epoch)
     assert training is not None and until is not None
-    steps = training * worker.parts.adapt.trainings
+    steps = training * trainings(worker.parts.features)
     start = manifest.step if manifest else 0
     left_out = untimed(experiment.measure.after, steps - start)
     group = replica // worker.parts.partitioner.copies  # of those that take the same samples, and draw alike
-    together, sees = worker.sync.traits.synchronous, sees_norms(worker.parts.callbacks)
+    together = worker.sync.traits.synchronous
     pauses = not together or worker.parts.fabric.modelled  # modelled ones take as long as training goes on in them
+    feed = _feed(worker, train_split, partition, steps)
     job = Job(
         strategy=worker.strategy,
         sync=worker.sync,
         comm=comm,
         replica=replica,
         train=train_split,
-        feed=_feed(worker, train_split, partition, steps),
+        taking=Taking(train_split, feed, partition, replica, worker.device, together),
         partition=partition,
         device=worker.device,
         seed=experiment.seed,
@@ -200,20 +185,11 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         stop=None if worker.sync.traits.server_stops else _stop_agreement(worker, start),
         compute=worker.compute,
         after_step=partial(_after_step, worker, evaluations, saving),
-        trained=TrainedSet(worker.module, vectors=worker.vectors),
-        accumulation=worker.accumulation,
-        scale=worker.scale,
-        each_step=partial(_each_step, worker) if worker.calling.watches else None,
-        norms=GradientNorms(worker.sync, partition, worker.parts.callbacks) if sees else None,
-        adversary=_adversary(worker),
-        average=worker.average,
-        meanwhile=worker.meanwhile,
-        before_step=None if worker.meanwhile is None else partial(_before_step, worker, worker.meanwhile),
+        hooks=worker.hooks,
+        accumulation=worker.parts.accumulation,
         training=training,
-        poison=poisoning.of(worker.parts, replica),
-        teacher=worker.parts.teacher,
     )
-    return job, left_out
+    return job, feed, left_out
 
 
 def _stop_agreement(worker: Worker, start: int) -> StopAgreement:
@@ -239,13 +215,6 @@ def _stops_before_round(worker: Worker) -> Callable[[int], bool]:
     comm, first, alone = worker.comm, worker.layout.workers, worker.layout.parts == 1
     agreement = StopAgreement(comm.board, comm.rank, first, "servers", 0, comm.now, alone=alone)
     return lambda number: agreement.before(number, 0.0)
-
-
-def _adversary(worker: Worker) -> Adversary | None:
-    parts = worker.parts
-    if parts.adversarial_training.passes == 0:
-        return None
-    return Adversary(parts.adversarial_training, parts.task.function(parts.data.spec), worker.experiment.seed)
 
 
 def _feed(worker: Worker, split: Readable, partition: Partition, steps: int) -> Feed:
@@ -277,14 +246,6 @@ def _announce(worker: Worker, job: Job, test: Readable) -> None:
     )
 
 
-def _before_step(worker: Worker, meanwhile: While, job: Job, step: int) -> None:
-    if not meanwhile.acts_before(step):
-        return
-    _drain(worker, job)
-    with worker.comm.ledger.aside():
-        meanwhile.before_step(step)
-
-
 def _after_step(
     worker: Worker, evaluations: Evaluations, saving: Saving, job: Job, before: int, done: int, loss: float | None
 ) -> None:
@@ -296,18 +257,18 @@ def _after_step(
     def is_due(every: int) -> bool:
         return every > 0 and done // every > before // every
 
-    # the last evaluation is made at the end; where callbacks count them, before the checkpoint that has their state
-    counts = worker.calling.counts and worker.sync.traits.synchronous
+    # the last evaluation is made at the end; where hooks count them, before the checkpoint that has their state
+    counts = worker.hooks.count_evaluations()
     evaluates = is_due(per_epoch * experiment.evaluate.every) and (done < job.steps or counts)
     saves = is_due(experiment.checkpoint.every_steps or per_epoch * experiment.checkpoint.every) and worker.saves
     if not (evaluates or saves):
         return
-    _drain(worker, job)
+    drain(job)
     with worker.comm.ledger.aside():
         verdict = Verdict()
         if evaluates:
             evaluations.during(done, job)
-            verdict = worker.calling.verdict(done)
+            verdict = worker.hooks.verdict(done)
         if verdict.keep:
             saving.best = done
         job.stopped = verdict.stop
@@ -318,24 +279,12 @@ def _after_step(
             worker.workers.barrier()
 
 
-def _each_step(worker: Worker, job: Job, done: int, loss: Tensor) -> None:
-    epoch = done / job.partition.steps_per_epoch
-    norms = None if job.norms is None else job.norms.last
-    worker.calling.each_step(done, epoch, loss.item(), worker.sync.parameters, norms)
-
-
 def _record_step(worker: Worker, job: Job, done: int, loss: float) -> None:
     partition, step = job.partition, done - 1
     # asynchronously, others go at paces of their own
     samples = partition.total(step) if worker.sync.traits.synchronous else partition.size(step, worker.role.replica)
     samples *= job.took_step
-    took, of_step = job.meter.last, worker.calling.of_step
-    if worker.sync.clip is not None and worker.sync.clip.norm is not None:
-        of_step = {**of_step, "unclipped_norm": worker.sync.clip.norm}
-    if worker.scale is not None:
-        of_step = {**of_step, "loss_scale": worker.scale.value, "skipped_steps": worker.scale.skipped}
-    if worker.meanwhile is not None:
-        of_step = {**of_step, **worker.meanwhile.numbers()}
+    took, of_step = job.meter.last, worker.hooks.merged(lambda each: each.numbers())
     worker.directory.add(
         Step(done, done / partition.steps_per_epoch, loss, samples / took, took, job.meter.seconds, of_step)
     )

@@ -3,7 +3,7 @@
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -13,26 +13,22 @@ from ...comm import Comm, PeerLostError
 from ...conf.groups import SHOWN
 from ...exchange.clip import Counted
 from ...strategies import Strategy, Sync
-from ...strategies.adapt import Held, While
 from ...strategies.core.accumulation import Accumulation
 from ...strategies.core.placements import owned
 from ...strategies.core.protocols import SideBySide
-from ...strategies.core.state import State, load_state, state_of
-from ...strategies.precision import LossScale
-from ...tasks.running_statistics import batch_norms, renew
+from ...strategies.core.state import load_state, state_of
 from ...tracking.run_directory import RunDirectory
 from ..base import checkpoint, memory
 from ..base.checkpoint import Manifest
-from ..base.trained import Vectors
+from ..base.trained import TrainedSet, Vectors
 from ..config.experiment import Experiment
 from ..fabrics.assignment import Assignment
 from ..fabrics.compute import ModelledCompute, RealCompute
 from ..fabrics.layout import Layout, Role, share_of_cores
-from ..features import experts, iterating, phases, weights
-from ..features.averaging import Averaging, keeps
-from ..features.calling import Calling
+from ..features import models, phases, weights
 from ..features.compiling import Compiler
-from ..features.parts import Parts
+from ..features.feature import Context, HookList, Hooks, Parts
+from ..features.known import known_of
 from ..features.rates import rate_of
 
 
@@ -62,14 +58,9 @@ class Worker:
     compute: ModelledCompute | RealCompute
     manifest: Manifest | None  # of the checkpoint that it goes on from
     resident: int  # bytes that its process held before anything of the run was there
-    calling: Calling  # the callbacks
-    accumulation: Accumulation
-    scale: LossScale | None  # of its replica's loss
-    average: Averaging | None  # of weights over steps, where it keeps one
-    meanwhile: While | None  # what is done to the model as it trains
+    hooks: HookList  # of the features, in the order in which they act
     compiler: Compiler | None  # of its passes; None: they are not compiled
     phase: int  # which of the run's: see phases.py
-    vectors: Vectors  # in which the sync mode keeps the parameters
 
     @property
     def experiment(self) -> Experiment:
@@ -106,11 +97,11 @@ class Worker:
 
     def consensus(self) -> dict[str, Tensor] | None:
         """The whole model's weights to evaluate, on the chief; everyone else helps and gets None."""
-        average = self.average
-        state = self._whole(self.sync.consensus if average is None else average.evaluated)
-        if state is None or average is None or not (average.average.renews and average.count):
-            return state
-        return self._renewed(state)
+        state = self._whole(partial(self.hooks.weights, self.sync.consensus))
+        if state is None:
+            return None
+        assert self.judged is not None, "the chief judges"
+        return self.hooks.whole(state, self.judged)
 
     def trained(self) -> dict[str, Tensor] | None:
         """As `consensus`, whatever is evaluated: the weights that training goes on with."""
@@ -120,24 +111,11 @@ class Worker:
         if not (self.sync.traits.synchronous or self.role.replica == 0):
             return None
         parameters = of_part()
-        if self.sync.traits.experts:
+        if isinstance(self.sync, SideBySide):
             whole = self.strategy.full_state(parameters)
             assert whole is not None, "a replica of experts is one worker"
-            assert isinstance(self.sync, SideBySide)
             return self.sync.gathered(whole)
         return self.strategy.full_state(parameters) if self.role.replica == 0 else None
-
-    def _renewed(self, state: dict[str, Tensor]) -> dict[str, Tensor]:
-        """With running statistics of batch norms that are those of these weights; on the chief."""
-        assert self.judged is not None, "the chief judges"
-        if not batch_norms(self.judged):
-            return state
-        self.judged.to(self.device)
-        load_state(self.judged, state)
-        renew(self.judged, self.parts.load()[0], self.experiment.batch_size, self.device)
-        found = {name: tensor.detach().clone() for name, tensor in state_of(self.judged).items()}
-        self.judged.to("cpu")  # its place on the device is training's
-        return found
 
     def read_of_living(self, key: str, ranks: Iterable[int]) -> list[Any]:
         """What each of `ranks` posted, without those who died; where a death is the end of the run, it is one here."""
@@ -159,25 +137,26 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
         manifest = checkpoint.read_manifest(assignment.resume)
         phase = manifest.phase
         parts = phases.phase_of(parts, phase)
-    if parts.sync.traits.experts:
-        centres = experts.centres(experiment, parts.load()[0], parts.deal())
-        parts.sync.configure(replace(parts.sync.setting, centres=centres))
-        experts.check_alike(comm.board, parts.layout.chief, parts.deal())
+    for feature in parts.features:
+        feature.set_up(parts, comm)
     torch.manual_seed(experiment.seed)
     model = parts.make_model()
-    if experiment.weights is not None and manifest is None:
-        replica = parts.layout.role(comm.rank).replica
-        weights.put_into(model, experiment.weights, assignment.run, parts.adapt, replica, parts.sync.setting.centres)
-    elif manifest is None:
-        iterating.begin(model, parts.load)
-    chief, together = parts.layout.chief, parts.sync.traits.synchronous
-    calling = Calling(parts.callbacks, comm.board, chief, together, experiment.strategy.name)
-    if manifest is not None and manifest.callbacks is not None:
-        calling.load(manifest.callbacks)
+    if manifest is None:
+        _initialise(assignment, parts, model, comm)
     trains = parts.layout.role(comm.rank).kind == "worker"
     compiler = Compiler() if experiment.compile and trains else None
-    kept = _Kept(assignment, comm, device, manifest, resident, calling, compiler)
-    return _laid_out(kept, parts, phase, model, manifest)
+    return _laid_out(_Kept(assignment, comm, device, manifest, resident, compiler), parts, phase, model, manifest)
+
+
+def _initialise(assignment: Assignment, parts: Parts, model: nn.Module, comm: Comm) -> None:
+    """Gives the whole model the weights that the run begins with."""
+    told = assignment.experiment.weights
+    if told is None:
+        for feature in parts.features:
+            feature.initialise(parts, model)
+        return
+    replica = parts.layout.role(comm.rank).replica
+    weights.put_into(model, told, assignment.run, partial(models.added, parts), replica, parts.sync.setting.centres)
 
 
 def set_up_again(worker: Worker) -> Worker:
@@ -191,21 +170,13 @@ def set_up_again(worker: Worker) -> Worker:
         model = parts.make_model()
     if state is not None:
         on_host = {name: tensor.detach().cpu() for name, tensor in state.items()}
-        load_state(model, parts.adapt.carried(model, on_host))
+        load_state(model, models.carried(parts, model, on_host))
     for tensor in state_of(model).values():
         sent = tensor.to(worker.device)
         worker.comm.broadcast(sent, parts.layout.chief).wait()
         tensor.copy_(sent)
-    scale = None if worker.scale is None else worker.scale.state_dict()
     kept = _Kept(
-        worker.assignment,
-        worker.comm,
-        worker.device,
-        worker.manifest,
-        worker.resident,
-        worker.calling,
-        worker.compiler,
-        scale,
+        worker.assignment, worker.comm, worker.device, worker.manifest, worker.resident, worker.compiler, worker.hooks
     )
     return _laid_out(kept, parts, worker.phase + 1, model, None)
 
@@ -219,14 +190,13 @@ class _Kept:
     device: torch.device
     manifest: Manifest | None
     resident: int
-    calling: Calling
     compiler: Compiler | None
-    scale: State | None = None  # that of its loss, from the phase before
+    hooks: HookList | None = None  # of the phase before
 
 
 def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Manifest | None) -> Worker:
     """With `model`, the whole one. `saved`: of the checkpoint that its weights, and all else, are read from."""
-    comm, device, calling = kept.comm, kept.device, kept.calling
+    comm, device = kept.comm, kept.device
     role = parts.layout.role(comm.rank)
     trains = role.kind == "worker"
     axes = list(parts.strategy.axes)
@@ -241,40 +211,21 @@ def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Ma
         compute = ModelledCompute(comm, parts.compute, role.part, parts.stragglers)
     else:
         compute = RealCompute(comm, parts.stragglers)
-    with torch.random.fork_rng(devices=[]):  # what is drawn here is written over
-        judged = None
-        if comm.rank == parts.layout.chief:
-            judged = experts.judged(parts.sync, parts.layout.replicas, parts.make_model)
-    accumulation = Accumulation(parts.accumulation.micro_batches)
-    scale = parts.precision.scale() if trains else None
-    if of_replica is not None:
-        model = model if parts.strategy.traits.moves_model else model.to(device)
-        plain = parts.task.function(parts.data.spec)
-        parts.strategy.prepare(
-            model,
-            parts.precision.loss(accumulation.weighing(parts.loss(calling.seeing(plain))), scale),
-            of_replica,
-            accumulation.telling(_before_backward(compute, parts.sync)),
-        )
-        module = parts.strategy.module
-        parts.precision.attach(module, device)
-        compute.attach(module)
+    judged = _judged(parts) if comm.rank == parts.layout.chief else None
+    parts = replace(parts, accumulation=Accumulation(parts.accumulation.micro_batches))
+    hooks: list[Hooks] = []
+    if of_replica is not None and workers is not None:
+        context = Context(parts, comm, workers, of_replica, role, device, compute)
+        hooks = [made for each in parts.features if (made := each.hooks(context)) is not None]
+        module = _prepared(parts, model, device, of_replica, compute, hooks)
+        if kept.compiler is not None:
+            kept.compiler.compile(parts.strategy, parts, device)
     else:
         module = parts.strategy.split(model)[role.part].to(device)
-    module.train()
-    if kept.compiler is not None and of_replica is not None:
-        kept.compiler.compile(parts.strategy, parts, device)
-    if scale is not None and of_replica is not None:
-        among = workers if parts.sync.traits.steps_together else of_replica
-        scale.among = among if among is not None and among.size > 1 else None
-        if kept.scale is not None:
-            scale.load_state_dict(kept.scale)
-    state, meanwhile, vectors = _begin(kept.assignment, parts, role, module, of_part, of_replica, scale, saved)
-    average = None
-    if trains and keeps(parts.average, parts.sync, role.replica):
-        average = Averaging(parts.average, parts.sync, module, parts.sync.setting.steps_per_epoch)
-        if state is not None:
-            average.load_state_dict(state["average"])
+        module.train()
+    if kept.manifest is not None and kept.hooks is None:
+        HookList(hooks).load_manifest(kept.manifest.callbacks or {})
+    found = _begin(kept, parts, role, module, of_part, of_replica, hooks, saved)
     return Worker(
         kept.assignment,
         parts,
@@ -287,15 +238,40 @@ def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Ma
         compute,
         kept.manifest,
         kept.resident,
-        calling,
-        accumulation,
-        scale,
-        average,
-        meanwhile,
+        found,
         kept.compiler,
         phase,
-        vectors,
     )
+
+
+def _judged(parts: Parts) -> nn.Module:
+    """Returns a model to evaluate weights in."""
+    with torch.random.fork_rng(devices=[]):  # what is drawn here is written over
+        if isinstance(parts.sync, SideBySide):
+            return parts.sync.judged(parts.layout.replicas, parts.make_model)
+        return parts.make_model()
+
+
+def _prepared(
+    parts: Parts,
+    model: nn.Module,
+    device: torch.device,
+    of_replica: Comm,
+    compute: ModelledCompute | RealCompute,
+    hooks: Sequence[Hooks],
+) -> nn.Module:
+    """Prepares the strategy; returns this worker's part of the model."""
+    model = model if parts.strategy.traits.moves_model else model.to(device)
+    loss = parts.task.function(parts.data.spec)
+    for each in hooks:
+        loss = each.loss(loss)
+    tell = parts.accumulation.telling(_before_backward(compute, parts.sync))
+    parts.strategy.prepare(model, loss, of_replica, tell)
+    module = parts.strategy.module
+    parts.precision.attach(module, device)
+    compute.attach(module)
+    module.train()
+    return module
 
 
 def _before_backward(compute: ModelledCompute | RealCompute, sync: Sync) -> Callable[[Sequence[Tensor], bool], None]:
@@ -307,19 +283,17 @@ def _before_backward(compute: ModelledCompute | RealCompute, sync: Sync) -> Call
 
 
 def _begin(
-    assignment: Assignment,
+    kept: _Kept,
     parts: Parts,
     role: Role,
     module: nn.Module,
     of_part: Comm,
     of_replica: Comm | None,
-    scale: LossScale | None,
+    hooks: Sequence[Hooks],
     saved: Manifest | None,
-) -> tuple[State | None, While | None, Vectors]:
-    """Hand the part to the sync mode, with all that a checkpoint kept of it; returns that, what is done meanwhile, and
-    where the sync mode keeps the parameters.
-    """
-    sync, state = parts.sync, None
+) -> HookList:
+    """Hands the part to the sync mode and to the hooks, with all that a checkpoint kept of it."""
+    assignment, sync, state = kept.assignment, parts.sync, None
     if saved is not None:
         assert assignment.resume is not None
         replica = role.replica if role.kind == "worker" else 0
@@ -327,43 +301,43 @@ def _begin(
         load_state(module, state["parameters"])
     optimizer = parts.make_optimizer(module.parameters())
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
-    counted, dealt = None, parts.deal()
+    counted, dealt, samples = None, parts.deal(), len(parts.load()[0])
     if of_replica is not None and of_replica.size > 1:
         counted = Counted(of_replica, frozenset(owned(parts.modules, parts.strategy.mesh)[role.part]))
+    known = known_of(parts, samples, dealt.steps_per_epoch)
+    for feature in parts.features:
+        feature.check_steps(known)
     sync.configure(
         replace(
             sync.setting,
             steps_per_epoch=dealt.steps_per_epoch,
             shares_of_samples=dealt.shares,
             counted=counted if sync.clip is not None and sync.clip.measures else None,
-            rate=rate_of(assignment.experiment, parts, dealt.steps_per_epoch, len(parts.load()[0])),
-            scaled=scale is not None,
+            rate=rate_of(assignment.experiment, parts, dealt.steps_per_epoch, samples),
+            scaled=role.kind == "worker" and parts.precision.scale() is not None,
         )
     )
     vectors = Vectors(trained.values() if parts.strategy.own_sync() is None else ())
     sync.prepare(trained, optimizer, of_part)
     vectors.accept()
-    if scale is not None:
-        scale.watch(sync.parameters.values(), sync.traits.hooked)
-        if state is not None:
-            scale.load_state_dict(state["scale"])
-    meanwhile = _meanwhile(assignment.experiment, parts, module, counted) if role.kind == "worker" else None
+    found = HookList([Unchanged(module, vectors), *hooks] if hooks else [])
+    for each in hooks:
+        each.begin(module, counted)
+    if kept.hooks is not None:
+        found.follow(kept.hooks)
     if state is not None:
         if sync.traits.synchronous and not (sync.traits.weights_agree and sync.traits.state_agrees):
             load_state(module, state["parameters"])  # `prepare` may have made all replicas alike
         sync.load_state_dict(state["sync"])
-        if meanwhile is not None:
-            meanwhile.load_state_dict(state["adapt"])
-    return state, meanwhile, vectors
+        found.load_state_dict(state)
+    return found
 
 
-def _meanwhile(experiment: Experiment, parts: Parts, module: nn.Module, counted: Counted | None) -> While | None:
-    steps = experiment.steps_in_all(parts.sync.setting.steps_per_epoch)
-    assert steps is not None
+class Unchanged(Hooks):
+    """Holds user code to leaving the model's parameters as they are."""
 
-    def redraw(number: int) -> dict[str, Tensor]:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(((experiment.seed + 1) * 1_000_003 + number) % 2**63)
-            return state_of(parts.make_model())
+    def __init__(self, module: nn.Module, vectors: Vectors) -> None:
+        self._trained = TrainedSet(module, vectors=vectors)
 
-    return parts.adapt.begin(Held(module, parts.sync, steps, redraw, counted))
+    def after_backward(self, step: int) -> None:
+        self._trained.check(step)

@@ -15,6 +15,7 @@ class Average(ABC):
 
     kept: bool = True  # False: what is trained is evaluated, and there is nothing to keep
     buffers: bool = False  # running statistics (buffers of floating point) are averaged like weights
+    each_step: bool = True  # all weights are read and averaged in each step
     renews: bool = False  # running statistics are made anew for the averaged weights, by a pass over the training split
 
     @abstractmethod

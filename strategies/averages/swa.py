@@ -35,6 +35,7 @@ from .base import Average
 class SWA(Average):
     """weight(n) = 1 / n"""
 
+    each_step = False
     renews = True
 
     start: Annotated[int, Ge(0)] = 3  # in `unit`: the weights then are the first that count

@@ -1,9 +1,9 @@
 """Interfaces of one or two sync modes each. The engine asks whether a mode has one."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
-from torch import Tensor
+from torch import Tensor, nn
 
 SMALLER_RATE = "a smaller optimizer.lr may help"
 
@@ -41,6 +41,10 @@ class SideBySide(Protocol):
 
         Called on every replica, of one worker, where `consensus` is.
         """
+        ...
+
+    def judged(self, replicas: int, make_model: Callable[[], nn.Module]) -> nn.Module:
+        """Returns the model that is evaluated, whose state `gathered` returns."""
         ...
 
 

@@ -27,7 +27,7 @@ each expert has seen only 1 / P of them, and is the worse for it the larger P is
 distances mean something: raw pixels of centred images do, tokens do not.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from typing import TypeVar
 
@@ -79,6 +79,12 @@ class Routed(Sync):
                 experts[replica] = from_bytes(self.comm.recv_message(replica, len(message)).numpy().tobytes())
         assert self.setting.centres is not None, "the engine sets them"
         return state_of_experts(experts, self.setting.centres)
+
+    def judged(self, replicas: int, make_model: Callable[[], nn.Module]) -> nn.Module:
+        if replicas == 1:
+            return make_model()
+        assert self.setting.centres is not None, "the engine sets them"
+        return Experts([make_model() for _ in range(replicas)], self.setting.centres.clone())
 
     def state_dict(self) -> State:
         return {**super().state_dict(), "expert": self.comm.rank}

@@ -17,7 +17,7 @@ from paceline.engine import prepare, run
 from paceline.engine.base.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.planning.build import assemble
-from paceline.engine.training.loop import seed_for
+from paceline.engine.training.batches import seed_for
 from paceline.strategies.core.state import state_of
 from paceline.tasks.adversarial.threat import L2, LInf, Norm
 from paceline.tasks.data.digits import Digits

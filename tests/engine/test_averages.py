@@ -45,6 +45,7 @@ def normed() -> nn.Module:
 def prepared(model: nn.Module, nothing: object = None) -> Sync:
     """A lone worker's."""
     sync = LocalUpdate()
+    sync.configure(replace(sync.setting, steps_per_epoch=2))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.3, momentum=0.9)
     sync.prepare(dict(model.named_parameters()), optimizer, nothing)  # type: ignore[arg-type] it talks to nobody
     return sync
@@ -54,15 +55,16 @@ def both(average: Average, theirs: Callable[[nn.Module], AveragedModel], steps: 
     """Ours and torch's, of one training of a model with batch norm; what counts is for ours to say."""
     model = normed()
     sync, torchs = prepared(model), theirs(model)
-    ours = Averaging(average, sync, model, steps_per_epoch=2)
+    ours = Averaging(average, sync, lambda state, judged: state)
+    ours.begin(model)
     for step in range(steps):
         sync.optimizer.zero_grad()
         model(torch.randn(8, 5)).square().mean().backward()
         sync.update()
-        ours.ends(step + 1)
+        ours.after_update(step, took=True)
         if average.counts(step + 1, 2):
             torchs.update_parameters(model)
-    return state_of(model) | ours.evaluated(), state_of(torchs.module)
+    return state_of(model) | ours.weights(sync.consensus), state_of(torchs.module)
 
 
 def warmed_up(average: Tensor, weights: Tensor, count: Tensor | int) -> Tensor:
@@ -311,7 +313,6 @@ def test_a_mode_whose_replicas_differ_must_say_whose_weights_an_average_is_of() 
         check_model(chosen, SWA(), LocalUpdate(), nn.Sequential(nn.InstanceNorm1d(3, track_running_stats=True)))
     for sync in (LocalUpdate(), type("Mode", (Wandering,), {"traits": replace(Wandering.traits, averages="own")})()):
         check(chosen, EMA(), strategy, sync)
-    check(chosen, Trained(), strategy, Wandering())
 
 
 @slow

@@ -202,8 +202,7 @@ def test_all_hear_what_the_chief_decides() -> None:
     assert verdict.stop == (
         "callbacks.EarlyStop: accuracy has not got better for 1 evaluations; the best was 0.75 at step 1"
     )
-    assert other.each_evaluation(view(3, accuracy=1.0)) == {} and other.state() == {}
-    assert called(GradientNorm(), rank=1).watches is False
+    assert other.each_evaluation(view(3, accuracy=1.0)) == {} and other.manifest() == {}
 
 
 def test_later_callbacks_see_what_earlier_ones_measured() -> None:
@@ -234,7 +233,7 @@ def test_a_state_that_is_no_json_is_named() -> None:
     callback = Scripted([1.0])
     callback.calls = torch.zeros(1)  # type: ignore[assignment]
     with pytest.raises(TypeError, match=r"callbacks.Scripted: state_dict\(\) must be as JSON has it"):
-        called(callback).state()
+        called(callback).manifest()
 
 
 def test_the_norm_is_that_of_all_gradients_together() -> None:
@@ -245,9 +244,9 @@ def test_the_norm_is_that_of_all_gradients_together() -> None:
         parameters[str(i)].grad = gradient
     calls = called(GradientNorm(every=2))
     calls.each_step(1, 0.1, 2.0, parameters)
-    assert calls.of_step == {}
+    assert calls.numbers() == {}
     calls.each_step(2, 0.1, 2.0, parameters)
-    assert calls.of_step == {"gradient_norm": 5.0} == calls.last
+    assert calls.numbers() == {"gradient_norm": 5.0} == calls.last
 
 
 def test_own_metrics_are_recorded_beside_the_others_and_go_to_wandb() -> None:

@@ -17,8 +17,9 @@ from paceline.cost.predicted import NotPredicted
 from paceline.engine import prepare, run
 from paceline.engine.base.errors import ConfigError, CorruptCheckpointError
 from paceline.engine.config.compose import compose
+from paceline.engine.features.distilling import Distilled
 from paceline.engine.planning.build import assemble
-from paceline.engine.training.loop import seed_for
+from paceline.engine.training.batches import seed_for
 from paceline.strategies.core.cost import payload
 from paceline.strategies.core.state import state_of
 from paceline.tasks.distillation import Hinton, soft_loss
@@ -230,11 +231,11 @@ def test_a_teacher_with_batch_norms_stays_as_it_is(tmp_path: Path) -> None:
     net = ("model=resnet", "model.depth=8", "model.width=2", *ALIKE[:2], *ONE, "hardware=virtual", "steps=2")
     made = finished(tmp_path, *net, name="resnet").path
     parts = assemble(prepare([*SMALL, *ONE, *taught(made)]).experiment, ())
-    assert parts.teacher is not None
+    [teaches] = [each for each in parts.features if isinstance(each, Distilled)]
     before = load_file(made / "model.safetensors")
-    model, images = parts.teacher.on(torch.device("cpu")), parts.load()[0].take(slice(0, 9)).inputs
-    logits = parts.teacher.targets(images, torch.zeros(9), model).tensors["teacher"]
-    alone = parts.teacher.targets(images[:1], torch.zeros(1), model).tensors["teacher"]
+    model, images = teaches.on(torch.device("cpu")), parts.load()[0].take(slice(0, 9)).inputs
+    logits = teaches.targets(images, torch.zeros(9), model).tensors["teacher"]
+    alone = teaches.targets(images[:1], torch.zeros(1), model).tensors["teacher"]
     torch.testing.assert_close(logits[:1], alone)  # as no batch norm is over the batch
     assert not logits.requires_grad
     assert all(torch.equal(before[name], tensor) for name, tensor in state_of(model).items())

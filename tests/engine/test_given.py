@@ -13,7 +13,7 @@ from paceline.engine.base.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import Choice, Experiment, shipped
 from paceline.engine.features import given, untaken
-from paceline.engine.features.parts import Parts
+from paceline.engine.features.feature import Parts
 from paceline.engine.planning.build import assemble
 from paceline.strategies.data_parallel import DataParallel
 

@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from paceline.batches import lone
 from paceline.engine import prepare, run
 from paceline.engine.config.compose import compose
+from paceline.engine.fabrics.layout import Role
 from paceline.engine.features import poisoning
 from paceline.engine.planning.build import assemble
 from paceline.exchange.attack import Backdoor, LabelFlip
@@ -57,14 +59,15 @@ def prepared(*overrides: str) -> Any:
 
 def test_those_who_lie_are_given_other_samples_from_their_step_on(here):
     parts = prepared("attack=label_flip", "attack.workers=[1]", "attack.from_step=3")
-    assert poisoning.of(parts, 0) is poisoning.of(parts, 2) is None
-    poison = poisoning.of(parts, 1)
-    assert poison is not None
-    taken = Taken(images(), LABELS, None)
-    assert poison(taken, 2) is taken
-    assert torch.equal(poison(taken, 3).targets, 9 - LABELS)
-    empty = Taken(images(0), LABELS[:0], None)
-    assert poison(empty, 3) is empty
+    taken, empty = Taken(images(), LABELS, None), Taken(images(0), LABELS[:0], None)
+
+    def poisoned(replica: int, samples: Taken, step: int) -> Taken:
+        context = SimpleNamespace(parts=parts, role=Role("worker", replica, 0), device=torch.device("cpu"))
+        return poisoning.Poisoning(parts.of_groups["attack"], context).samples(samples, step)  # type: ignore[arg-type]
+
+    assert poisoned(0, taken, 3) is poisoned(2, taken, 3) is poisoned(1, taken, 2) is taken
+    assert torch.equal(poisoned(1, taken, 3).targets, 9 - LABELS)
+    assert poisoned(1, empty, 3) is empty
 
 
 # -- whole runs
@@ -158,16 +161,11 @@ class Corner(nn.Module):
 def test_the_success_of_a_backdoor_is_the_share_of_other_classes_that_get_its_label():
     test = Split(images(), torch.tensor([0, 1, 4, 4, 9, 3, 5]))
 
-    def worth(attack: Backdoor) -> dict[str, float]:
-        return poisoning.success({"attack": attack}, Corner(), test, 2, torch.device("cpu"))
+    def worth(attack: Backdoor) -> float:
+        return poisoning.success(attack, Corner(), test, 2, torch.device("cpu"))
 
-    assert worth(Backdoor(target=4)) == {"backdoor_success": 1.0} and worth(Backdoor(target=3)) == {
-        "backdoor_success": 0.0
-    }
-    assert worth(Backdoor(target=1)) == {"backdoor_success": 0.0} and worth(Backdoor(target=1, value=0.0)) == {
-        "backdoor_success": 1.0
-    }
-    assert poisoning.success({"attack": LabelFlip()}, Corner(), test, 2, torch.device("cpu")) == {}
+    assert worth(Backdoor(target=4)) == worth(Backdoor(target=1, value=0.0)) == 1.0
+    assert worth(Backdoor(target=3)) == worth(Backdoor(target=1)) == 0.0
 
 
 class FirstPixel(nn.Module):
@@ -181,8 +179,7 @@ def test_samples_of_the_targets_own_class_count_for_no_success():
     inputs = torch.zeros(5, 1, 8, 8)
     inputs[:, 0, 0, 0] = torch.tensor([1.0, 0.0, 1.0, 1.0, 0.0])
     test = Split(inputs, torch.tensor([0, 1, 4, 4, 9]))
-    worth = poisoning.success({"attack": Backdoor(target=4)}, FirstPixel(), test, 2, torch.device("cpu"))
-    assert worth == {"backdoor_success": 1 / 3}
+    assert poisoning.success(Backdoor(target=4), FirstPixel(), test, 2, torch.device("cpu")) == 1 / 3
 
 
 def test_it_is_in_the_records_of_a_run(here):

@@ -40,7 +40,7 @@ from paceline.engine import prepare, run
 from paceline.engine.base.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import Experiment, shipped
-from paceline.engine.features.parts import Parts
+from paceline.engine.features.feature import Parts
 from paceline.engine.planning.build import assemble
 from paceline.engine.planning.make_plan import make_plan
 from paceline.strategies import Sync

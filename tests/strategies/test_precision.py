@@ -18,8 +18,9 @@ from paceline.engine import prepare, run
 from paceline.engine.api.results import load
 from paceline.engine.base.errors import ConfigError, UntrainedError
 from paceline.engine.config.compose import compose
+from paceline.engine.features.models import exported
 from paceline.engine.planning.build import assemble
-from paceline.engine.training.loop import seed_for
+from paceline.engine.training.batches import seed_for
 from paceline.strategies.core.errors import LayoutError, NotFiniteError
 from paceline.strategies.core.foreseen import Foreseen
 from paceline.strategies.core.loss_scale import scaled_backward
@@ -76,7 +77,7 @@ def serial(*overrides: str, replicas: int = 1) -> tuple[Weights, list[float]]:
             scaler.step(optimizer)
             scaler.update()
             scales.append(scaler.get_scale())
-    return parts.adapt.merged(state_of(model)), scales
+    return exported(parts, state_of(model)), scales
 
 
 def same(one: Weights, other: Weights) -> bool:
