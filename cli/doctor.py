@@ -196,15 +196,6 @@ def _has_ninja() -> bool:
     return shutil.which("ninja") is not None or find_spec("ninja") is not None
 
 
-def _pictures() -> Finding:
-    """cairo, which makes PNG and PDF files of SVG."""
-    try:
-        import cairosvg
-    except (ImportError, OSError):
-        return Finding(False, "SVG alone; PNG and PDF need cairo: pip install cairosvg, and apt-get install libcairo2")
-    return Finding(True, f"SVG, and PNG and PDF by CairoSVG {cairosvg.__version__}")
-
-
 def _wandb() -> Finding:
     """Whether a key is there; never which."""
     from importlib.metadata import version
@@ -258,5 +249,4 @@ CHECKS = [
     Check("runs", _run_directory, needed=True),
     Check("deepspeed", _deepspeed),
     Check("wandb", _wandb),
-    Check("pictures", _pictures),
 ]

@@ -45,15 +45,6 @@ def _has_fashion_mnist() -> bool:
     return any(SYSTEM_FOLDER.glob("*.gz"))
 
 
-@cache
-def _has_cairo() -> bool:
-    try:
-        import_module("cairosvg")
-    except (ImportError, OSError):
-        return False
-    return True
-
-
 def chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("google-chrome")
 
@@ -105,7 +96,6 @@ def _has_jupyter() -> bool:
 
 NEEDS = {
     "bash": Need("bash", "apt-get install bash", _has("bash")),
-    "cairo": Need("the cairo library", "apt-get install libcairo2", _has_cairo),
     "chromium": Need(
         "a Chromium and its driver",
         "apt-get install chromium chromium-driver",
@@ -135,7 +125,6 @@ NEEDS = {
 }
 
 needs_bash = pytest.mark.needs("bash")
-needs_cairo = pytest.mark.needs("cairo")
 needs_chromium = pytest.mark.needs("chromium")
 needs_compiler = pytest.mark.needs("compiler")
 needs_fashion_mnist = pytest.mark.needs("fashion_mnist")

@@ -1,16 +1,19 @@
 """The pictures for papers: which files there are, and what is on them."""
 
-import sys
+import base64
+import re
 import xml.etree.ElementTree as ET
+import zlib
 from pathlib import Path
 
 import pytest
-from needs import needs_cairo
 from some_runs import failed, many, recorded
 
 from paceline.tracking.display import pictures
+from paceline.tracking.drawn import svg
 from paceline.tracking.drawn.axes import DASHED, scale
-from paceline.tracking.errors import MissingPackageError, StorageError
+from paceline.tracking.drawn.converted import pdf_of, png_of
+from paceline.tracking.errors import StorageError
 from paceline.tracking.figures.palette import look
 from paceline.tracking.pictures import write_pictures
 from paceline.tracking.report.document import document
@@ -32,7 +35,6 @@ def texts(picture: ET.Element, name: str) -> list[str]:
     return [each.text or "" for each in of_class(picture, name)]
 
 
-@needs_cairo
 @pytest.mark.slow
 def test_each_picture_is_an_svg_a_png_and_a_pdf_and_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     runs = [*many(3), failed()]
@@ -46,8 +48,24 @@ def test_each_picture_is_an_svg_a_png_and_a_pdf_and_the_same_runs_give_the_same_
     assert one[2].read_bytes().startswith(b"%PDF")
 
 
-@needs_cairo
-def test_modelled_runs_have_pictures_of_their_own_that_say_so(tmp_path: Path) -> None:
+@pytest.mark.slow
+def test_a_pdf_embeds_its_only_font_and_clips_the_lines_of_each_pattern() -> None:
+    drawing = pictures([recorded()])["step-time"]()
+    pdf = pdf_of(drawing)
+    assert re.findall(rb"/BaseFont /(\S+)", pdf) == [b"AAAAAA+BitstreamVeraSans-Roman"]
+    coded = re.findall(rb"/ASCII85Decode .*?stream\r?\n(.*?)endstream", pdf, re.DOTALL)[-1]
+    page = zlib.decompress(base64.a85decode(coded.strip().removesuffix(b"~>")))
+    assert len(re.findall(rb"\bW\*? n\b", page)) == drawing.count("url(#") > 0
+
+
+def test_the_letters_of_a_png_need_no_font_of_the_system() -> None:
+    with_words, without = (svg.document("a", "b", 40, 20, parts) for parts in ([svg.text(5, 15, "word")], []))
+    assert png_of(with_words) != png_of(without)
+
+
+def test_modelled_runs_have_pictures_of_their_own_that_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("png_of", "pdf_of"):
+        monkeypatch.setattr(f"paceline.tracking.pictures.{name}", lambda *_: b"")
     runs = [recorded("real"), recorded("virtual", modelled=True)]
     files = write_pictures(runs, tmp_path)
     assert len(files) == 42
@@ -55,15 +73,6 @@ def test_modelled_runs_have_pictures_of_their_own_that_say_so(tmp_path: Path) ->
     picture = ET.parse(tmp_path / "modelled-throughput.svg").getroot()
     assert "Modelled (virtual cluster)" in texts(picture, "small")
     assert texts(picture, "named") == ["virtual (modelled)"]
-
-
-def test_without_cairo_the_svg_files_are_there_and_it_is_said_what_is_missing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "cairosvg", None)
-    with pytest.raises(MissingPackageError, match=r"the \.svg files are written\. The \.png and \.pdf need the cairo"):
-        write_pictures([recorded()], tmp_path)
-    assert sorted(file.name for file in tmp_path.iterdir()) == sorted(f"{name}.svg" for name in NAMES)
 
 
 def test_what_no_run_knows_has_no_picture(tmp_path: Path) -> None:
