@@ -116,7 +116,7 @@ test-all: $(READY)  ## Run all four parts, whichever fails
 faults: $(READY)  ## Kill, stop, corrupt, starve, attack and fuzz runs, and count what was right (ARGS="--share 0.1")
 	cd tests && PYTHONPATH=.:engine ../$(BIN)/python -m faults $(ARGS)
 
-mutations: $(READY)  ## Break guarded lines in a copy and see the tests fail (ARGS="local_sgd")
+mutations: $(READY)  ## Break the code in a copy, one edit at a time, and see tests fail (ARGS="local_sgd")
 	$(BIN)/python tests/mutations.py $(ARGS)
 
 safeguards: $(READY)  ## Take each safeguard out of a copy of the tree: make faults must notice

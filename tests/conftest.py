@@ -14,7 +14,7 @@ from fabrics import FABRICS, run_virtual
 from hypothesis import settings
 from needs import pytest_runtest_setup, pytest_sessionfinish  # noqa: F401
 from sampling import draw, pytest_addoption, pytest_report_header  # noqa: F401
-from worker_processes import run_workers, start_fork_server
+from worker_processes import preload_in_every_fork_server, run_workers, start_fork_server
 
 # MKL's products of a matrix and one vector depend, on some CPUs, on where in memory the matrix begins; weights that are
 # views of one flat tensor then train to other last bits than weights of their own. This makes it one result for all.
@@ -25,6 +25,7 @@ torch.set_num_threads(1)
 os.environ.pop("COLUMNS", None)  # pytest-xdist sets it; a table that is piped is whole without it
 
 ctrl_c.can_come()
+preload_in_every_fork_server()
 
 settings.register_profile("paceline", deadline=None, database=None)
 settings.load_profile("paceline")
@@ -46,6 +47,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--costs") is None and not config.getoption("--all-cases"):
         move_to_slow(items)
     draw(config, items)
+
+
+def pytest_make_parametrize_id(val: object) -> str | None:
+    """Shortens the name of a case with a long text: pytest-xdist sends each name several times."""
+    if isinstance(val, str | bytes) and len(val) > 100:
+        return val[:60] if isinstance(val, str) else val[:60].decode("latin-1")
+    return None
 
 
 def pytest_collection_finish() -> None:

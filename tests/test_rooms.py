@@ -83,6 +83,16 @@ OWNERS = {  # what is imported -> the files that may
 SOURCES = [path for room in TOP for path in sorted((ROOT / room).rglob("*.py"))]
 
 
+READ = ast.Import | ast.ImportFrom | ast.Attribute | ast.Assign | ast.AugAssign | ast.AnnAssign
+of_all_sources = pytest.mark.xdist_group("sources")  # one process parses them, once
+
+
+@cache
+def nodes(source: str) -> list[READ]:
+    """The imports, attributes and assignments of a file."""
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, READ)]
+
+
 @cache
 def imports(source: str, path: Path) -> list[str]:
     return list(found_imports(source, path))
@@ -91,7 +101,7 @@ def imports(source: str, path: Path) -> list[str]:
 def found_imports(source: str, path: Path) -> Iterator[str]:
     """Every module and name that a file imports, in full: relative ones as paceline.<room>..., and torch.x.y in use."""
     package = ["paceline", *path.parent.parts]
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -130,7 +140,7 @@ def tools_used(source: str, path: Path) -> set[str]:
     return {tool for tool in OWNERS for name in imports(source, path) if f"{name}.".startswith(f"{tool}.")}
 
 
-@pytest.mark.budget(15)
+@of_all_sources
 def test_arrows_between_rooms_go_one_way_and_tools_have_one_owner() -> None:
     wrong: list[str] = []
     for path in SOURCES:
@@ -171,6 +181,7 @@ def test_the_scan_sees_what_is_forbidden(path: str, source: str, rooms: set[str]
     assert (rooms_used(source, Path(path)), tools_used(source, Path(path))) == (rooms, tools)
 
 
+@of_all_sources
 def test_no_files_import_each_other_in_a_circle() -> None:
     files = {".".join(module_of(path)): path for path in SOURCES}
     uses = {
@@ -193,7 +204,7 @@ CALLED = {"strategy", "sync", "mode", "compress", "aggregate", "attack", "collec
 def assigned_outside(source: str) -> set[str]:
     """Returns a file's assignments to attributes of such objects: `parts.sync.rate = 1`, and not `self.rate = 1`."""
     found = set[str]()
-    for node in ast.walk(ast.parse(source)):
+    for node in nodes(source):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         for each in [
             each for target in targets for each in (target.elts if isinstance(target, ast.Tuple) else [target])
@@ -203,6 +214,7 @@ def assigned_outside(source: str) -> set[str]:
     return found
 
 
+@of_all_sources
 def test_nobody_assigns_what_belongs_to_the_class_of_a_choice() -> None:
     found = {str(path.relative_to(ROOT)): assigned_outside(path.read_text()) for path in SOURCES}
     assert {path: names for path, names in found.items() if names} == {}
@@ -312,8 +324,8 @@ def private_names(source: str) -> set[str]:
     """Of other libraries: what is imported from a private module or by a private name, and private attributes, but
     those of `self` and of this project's own classes (which a type checker looks after).
     """
-    tree, outside, found = ast.parse(source), set[str](), set[str]()
-    for node in ast.walk(tree):
+    outside, found = set[str](), set[str]()
+    for node in nodes(source):
         if isinstance(node, ast.Import | ast.ImportFrom):
             module = getattr(node, "module", None) or ""
             for alias in node.names:
@@ -321,7 +333,7 @@ def private_names(source: str) -> set[str]:
                 if not getattr(node, "level", 0) and not name.startswith("paceline"):
                     outside.add(alias.asname or alias.name.split(".")[0])
                     found |= {name} if any(is_private(each) for each in name.split(".")) else set()
-    for node in ast.walk(tree):
+    for node in nodes(source):
         if isinstance(node, ast.Attribute) and is_private(node.attr):
             whole = ast.unparse(node)
             root = whole.replace("(", ".").split(".")[0]
@@ -336,6 +348,7 @@ def is_private(name: str) -> bool:
     return name.startswith("_") and not name.startswith("__") and name != "_replace"  # a named tuple's, documented
 
 
+@of_all_sources
 def test_private_names_of_others_are_in_compat_alone() -> None:
     found = {path: private_names(path.read_text()) for path in SOURCES if path.parent.name != "compat"}
     assert {path: names for path, names in found.items() if names} == {}
@@ -375,7 +388,7 @@ def algorithms_used(source: str, path: Path, algorithms: set[Path]) -> set[str]:
     return {one.stem for one in algorithms - {path} if ("paceline", *one.with_suffix("").parts) in used}
 
 
-@pytest.mark.budget(5)
+@of_all_sources
 def test_what_algorithms_share_lies_below_them() -> None:
     algorithms = algorithm_files()
     assert len(algorithms) >= 12

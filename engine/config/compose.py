@@ -1,8 +1,8 @@
 """Hydra: defaults + overrides -> one validated `Experiment`. Only this file imports hydra."""
 
-import copy
 import difflib
 import itertools
+import pickle
 import random
 import shlex
 from dataclasses import dataclass
@@ -98,6 +98,14 @@ class _Chosen:
     choices: dict[str, str]  # by group
 
 
+@dataclass(frozen=True)
+class _Composed:
+    """What Hydra has composed."""
+
+    config: bytes  # pickled: to read it takes a quarter of the time of a deep copy
+    choices: dict[str, str]
+
+
 def _kept(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
     """Returns a new object, as Hydra composes them. Choices that fill a section of their own alone take the usual
     ones' place.
@@ -116,7 +124,7 @@ def _kept(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
     if not all(_leaves_others(o, config_dir) for text, o in zip(choosing, parsed, strict=True) if text in rest):
         own, rest = {}, choosing
     usual = _of_choices(rest, None if config_dir is None else config_dir.absolute(), files)
-    config, choices = copy.deepcopy(usual.config), dict(usual.choices)
+    config, choices = pickle.loads(usual.config), dict(usual.choices)
     with open_dict(config):
         for override, found in own.values():
             group = override.get_key_element()
@@ -139,7 +147,7 @@ def _leaves_others(override: Override, config_dir: Path | None) -> bool:
 
 
 @lru_cache(maxsize=256)  # reading 16 files takes ten times as long as all the rest
-def _of_choices(choosing: tuple[str, ...], config_dir: Path | None, files: Files) -> _Chosen:
+def _of_choices(choosing: tuple[str, ...], config_dir: Path | None, files: Files) -> _Composed:
     """Reads them by Hydra. `files`: the user's; those that have changed are read again."""
     search = [f"hydra.searchpath=[file://{config_dir}]"] if config_dir else []
     GlobalHydra.instance().clear()
@@ -149,7 +157,7 @@ def _of_choices(choosing: tuple[str, ...], config_dir: Path | None, files: Files
     choices = {str(group): str(choice) if choice is not None else _described(config, group) for group, choice in chosen}
     with open_dict(config):
         del config["hydra"]
-    return _Chosen(config, choices)
+    return _Composed(pickle.dumps(config, pickle.HIGHEST_PROTOCOL), choices)
 
 
 def _described_in(overrides: list[Override]) -> dict[str, Choice]:

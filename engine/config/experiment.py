@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Iterable
+from functools import cache
 from importlib.resources import files
 from math import ceil
 from pathlib import Path
@@ -39,7 +40,12 @@ class Choice(_Frozen):
 
 def shipped(group: str, name: str) -> Choice:
     """A choice of ours as its file has it."""
-    content = read_yaml(CONF / group / f"{name}.yaml")
+    return _of_file(CONF / group / f"{name}.yaml", name).model_copy(deep=True)
+
+
+@cache
+def _of_file(file: Path, name: str) -> Choice:
+    content = read_yaml(file)
     target = content.pop("_target_")
     return Choice(name=name, target=target, knobs=content)
 

@@ -13,6 +13,7 @@ import json
 import math
 import re
 from collections.abc import Callable
+from functools import lru_cache
 from types import FunctionType, ModuleType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -100,9 +101,27 @@ def _named(group: str, target: str, base: type, allowed: tuple[str, ...]) -> obj
     return found
 
 
-def _hints(maker: Callable[..., object]) -> dict[str, Any]:
+def _signature(maker: Callable[..., object]) -> inspect.Signature:
+    """Returns the parameters of a constructor or a function."""
+    return _signature_by(maker, _own_function(maker))
+
+
+@lru_cache(maxsize=1000)
+def _signature_by(maker: Callable[..., object], function: Callable[..., object]) -> inspect.Signature:
+    plain = isinstance(maker, type) and function is object.__init__ and maker.__new__ is object.__new__
+    if plain and not hasattr(maker, "__signature__"):
+        return inspect.Signature()  # inspect would parse the text of object's own, in some milliseconds
+    return inspect.signature(maker)
+
+
+def _own_function(maker: Callable[..., object]) -> Callable[..., object]:
+    return maker.__init__ if isinstance(maker, type) else maker
+
+
+@lru_cache(maxsize=1000)
+def _hints(function: Callable[..., object]) -> dict[str, Any]:
     try:
-        return get_type_hints(maker.__init__ if isinstance(maker, type) else maker, include_extras=True)
+        return get_type_hints(function, include_extras=True)
     except NameError:  # a signature that names what its module does not import: nothing to check against
         return {}
 
@@ -143,7 +162,7 @@ def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], g
     if group == "data" and is_dataset(dataset := _named(group, choice.target, base, allowed)):
         return _of_dataset(choice, dataset)  # pyright: ignore[reportReturnType]
     maker = load_maker(group, choice.target, base, allowed)
-    signature = inspect.signature(maker)
+    signature = _signature(maker)
     _check_knobs(group, choice, maker, signature, set(given))
     passed = {name: value for name, value in given.items() if name in signature.parameters}
     try:
@@ -181,7 +200,7 @@ def _accepts(maker: Callable[..., object], arguments: dict[str, Any]) -> bool:
 def _check_knobs(
     group: str, choice: Choice, maker: Callable[..., object], signature: inspect.Signature, given: set[str]
 ) -> None:
-    knobs, hints = choice.knobs, _hints(maker)
+    knobs, hints = choice.knobs, _hints(_own_function(maker))
     names = [name for name in signature.parameters if name not in given]
     is_optimizer = maker.__module__.startswith("torch.optim.")
     takes_more = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
@@ -233,10 +252,24 @@ def _check_type(path: str, value: Any, hint: Any) -> None:
     if get_origin(hint) in (Union, UnionType):  # torch.optim's lr: float | Tensor; a file holds no tensors
         hint = Union[tuple(member for member in get_args(hint) if member is not Tensor)]  # noqa: UP007
     try:
-        adapter = TypeAdapter(hint, config=_STRICT)
-    except PydanticSchemaGenerationError:
-        return  # not a type that pydantic knows: the constructor decides
+        adapter = _adapter(hint, repr(hint))
+    except TypeError:  # a user's own annotation that has no hash
+        adapter = _adapter.__wrapped__(hint, repr(hint))
+    if adapter is None:
+        return
     try:
         adapter.validate_json(json.dumps(value))  # as JSON: a YAML list may stand for a tuple
     except ValidationError as error:
         raise ConfigError(explain(error, path)) from None
+
+
+@lru_cache(maxsize=1000)
+def _adapter(hint: Any, text: str) -> TypeAdapter[Any] | None:
+    """Returns None for a type that pydantic does not know: the constructor decides.
+
+    `text` is the hint as it is written. Unions that differ in the order of their members alone are equal.
+    """
+    try:
+        return TypeAdapter(hint, config=_STRICT)
+    except PydanticSchemaGenerationError:
+        return None

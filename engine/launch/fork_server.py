@@ -4,6 +4,7 @@ To take torch down module by module would take it a second, in which frozen work
 """
 
 import atexit
+import encodings.idna  # noqa: F401  each worker's first connection needs it
 import os
 import sys
 

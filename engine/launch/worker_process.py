@@ -20,7 +20,7 @@ from ...tracking.run_directory import writing
 from ..base.failures import OWN_WORDS, exit_code_of, lack_of, named, place_of, traceback_of, words_of
 from ..base.parent_death import die_with_parent
 from ..base.signals import STOP_SIGNALS
-from ..config.experiment import from_yaml, to_yaml
+from ..config.experiment import from_plain
 from ..fabrics.assignment import Assignment
 from ..planning.build import assemble
 from ..training.worker import prepare_process
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 def told_of(assignment: Assignment, world_size: int, store: Endpoint) -> dict[str, Any]:
     """What each process is told, in types that travel."""
     return {
-        "experiment": to_yaml(assignment.experiment),
+        "experiment": assignment.experiment.model_dump(),
         "run": str(assignment.run),
         "allowed": list(assignment.allowed),
         "identity": assignment.identity,
@@ -62,7 +62,7 @@ def worker_main(launcher: "Launcher", rank: int, told: dict[str, Any], channel: 
     say_started = _once(lambda: channel.send_bytes(json.dumps(READY).encode()))
     try:
         assignment = Assignment(
-            from_yaml(told["experiment"]),
+            from_plain(told["experiment"]),
             Path(told["run"]),
             tuple(told["allowed"]),
             told["identity"],

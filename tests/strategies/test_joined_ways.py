@@ -93,6 +93,13 @@ def test_a_round_of_local_sgd_goes_the_way_that_the_rule_makes_of_all_ways(fabri
         assert torch.allclose(stacked(results, t), expected, rtol=0, atol=1e-12)
 
 
+def test_two_replicas_are_joined_by_the_rule_too(virtual_workers):
+    case = Case([[4, 2]] * 2, model=mlp64, optimizer=momentum)
+    modes = LocalSGD(2, aggregate=Median()), LocalSGD(2)
+    median, mean = (virtual_workers(2, live, Life(mode, case)) for mode in modes)
+    assert not torch.allclose(stacked(median, 1), stacked(mean, 1))  # the mean weighs by samples
+
+
 def test_an_outer_optimizer_steps_with_what_the_rule_makes(virtual_workers):
     sync = LocalSGD(2, outer_lr=0.5, aggregate=Median(), attack=SignFlip(1, scale=3.0))
     results = virtual_workers(4, live, Life(sync, CASE))

@@ -27,6 +27,7 @@ from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor, nn
 
 from paceline import engine
+from paceline.exchange.clip import ByValue
 from paceline.exchange.outer import nesterov
 from paceline.strategies import LayoutError
 from paceline.strategies.core.cost import World
@@ -44,6 +45,10 @@ BUFFER, MOMENTS = ["momentum_buffer"], ["exp_avg", "exp_avg_sq"]
 
 def sgd(parameters) -> torch.optim.Optimizer:
     return torch.optim.SGD(parameters, lr=0.1, weight_decay=0.01)
+
+
+def sgd_plain(parameters) -> torch.optim.Optimizer:
+    return torch.optim.SGD(parameters, lr=0.1)
 
 
 @dataclass(frozen=True)
@@ -349,7 +354,8 @@ def test_before_the_switch_a_step_sends_what_bsp_does(fabric):
 def test_how_much_a_switch_saves_is_said_only_where_the_steps_are_known():
     unknown, short = (LocalSGD(switch_step=6).cost(list(mlp().parameters()), World(2, steps=n)) for n in (None, 5))
     assert unknown.varies.startswith("sync.switch_step=6: ") and unknown.buffers == short.buffers > 0
-    assert short.worker == {"all_reduce": FLOAT * ENTRIES}  # BSP's
+    one = LocalSGD(switch_step=1).cost(list(mlp().parameters()), World(2, steps=1))
+    assert short.worker == one.worker == {"all_reduce": FLOAT * ENTRIES}  # BSP's
 
 
 # -- what it refuses
@@ -362,6 +368,16 @@ def test_state_that_the_optimizer_does_not_keep_is_refused_with_what_it_keeps(vi
     case = Case([[2, 2]] * 2, optimizer=optimizer)
     with pytest.raises(LayoutError, match=rf"sync.average_state: SGD keeps no {name} .*keeps {kept}"):
         virtual_workers(2, live, Life(LocalSGD(1, [name]), case))
+
+
+def test_a_replica_clips_its_gradient_before_it_steps(virtual_workers):
+    case = Case([[4, 4]] * 2, model=mlp, optimizer=sgd_plain)
+    [first, second] = virtual_workers(2, live, Life(LocalSGD(2, clip=ByValue(1e-20)), case))[0]["trajectory"]
+    assert torch.equal(flat(first), flat(second))  # a step of 1e-21 changes no bit
+
+
+def test_replicas_step_with_one_gradient_where_bsp_comes_first():
+    assert [LocalSGD(switch_step=first).traits.steps_together for first in (0, 4)] == [False, True]
 
 
 def test_outer_momentum_without_an_outer_rate_is_refused():

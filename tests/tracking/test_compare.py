@@ -5,6 +5,7 @@ import re
 
 import pytest
 
+from paceline.conf.groups import SHOWN
 from paceline.tracking.compare import COLUMNS, FORMATS, check, human_bytes, render, rows, sort
 from paceline.tracking.errors import CorruptRunError, TableError
 from paceline.tracking.run_directory import RunDirectory
@@ -73,6 +74,7 @@ def test_a_replica_of_several_workers_is_shown_by_its_axes():
 def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
     (row,) = rows([summary()])
     assert row == {
+        **{group.name: group.usual for group in SHOWN},  # where a summary says nothing of it
         "run": "base",
         "status": "completed",
         "modelled": False,
@@ -83,22 +85,6 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "sync": "bsp",
         "partition": "shuffled",
         "stragglers": "none",
-        "task": "cross_entropy",
-        "clip": "none",
-        "precision": "fp32",
-        "compress": "none",
-        "collective": "fabric",
-        "aggregate": "mean",
-        "adversarial_training": "none",
-        "distillation": "none",
-        "adapt": "none",
-        "average": "none",
-        "schedule": "none",
-        "server": "plain",
-        "client": "plain",
-        "attack": "none",
-        "privacy": "none",
-        "secure": "none",
         "workers": 4,
         "mesh": None,
         "servers": 1,
