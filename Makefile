@@ -175,7 +175,7 @@ study-%: $(READY)
 	  --columns $(CHOSEN_$*),seed,modelled,$(or $(MEASURED_$*),$(MEASURED)) > docs/experiments/$*.new
 	mv docs/experiments/$*.new docs/experiments/$*.csv
 	$(BIN)/paceline compare docs/experiments/$*.csv --figure sweeps/studies/$*.yaml --png docs/experiments > /dev/null
-	rm docs/experiments/*$*.pdf
+	rm docs/experiments/*$*.pdf docs/experiments/*$*.svg
 
 lock: $(READY)  ## Write the installed versions to constraints.txt, and their files' hashes to locked/
 	@{ echo "# Every version that the tests ran with. Renew: make lock"; \

@@ -1,26 +1,20 @@
 """Runs in a notebook: tables as HTML, figures as SVG. Each text from a run is shown as text."""
 
-import io
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
 
+from .drawn.charts import drawings
 from .errors import TableError
 from .figures.built import sheet_of
 from .figures.request import Request
 from .figures.spec import Against, Lines
-from .pictures import canvases
 from .rendering import for_people
 from .run_data import RunData
 from .run_directory import write_atomically
 from .summaries import Row
 from .text import did_you_mean, shown
-
-if TYPE_CHECKING:
-    from matplotlib.figure import Figure as Canvas
 
 _STYLE = "border-collapse:collapse;font-size:90%"
 
@@ -64,17 +58,17 @@ def _cell(tag: str, text: str, side: str) -> str:
     return f'<{tag} style="text-align:{side}">{escape(shown(text, 500))}</{tag}>'
 
 
-def pictures(runs: Sequence[RunData], requests: Sequence[Request] = ()) -> "dict[str, Callable[[], Canvas]]":
-    """What makes each figure of these runs that matplotlib draws, by its name. Raises TableError."""
+def pictures(runs: Sequence[RunData], requests: Sequence[Request] = ()) -> dict[str, Callable[[], str]]:
+    """What makes the SVG of each figure of these runs, by its name. Raises TableError."""
     sheet = sheet_of(runs, requests=requests)
     figures = [figure for section in sheet.sections for figure in section.figures]
     drawn = [figure for figure in figures if figure.pictured or isinstance(figure, Lines)]
     if requests:
         drawn = [figure for figure in drawn if isinstance(figure, Against)]
     drawn.sort(key=lambda figure: figure.modelled)
-    found: dict[str, Callable[[], Canvas]] = {}
+    found: dict[str, Callable[[], str]] = {}
     for figure in drawn:
-        for name, make in canvases(sheet, figure):
+        for name, make in drawings(sheet, figure):
             found.setdefault(f"modelled-{name}" if figure.modelled and name in found else name, make)
     return found
 
@@ -89,14 +83,4 @@ def plot(runs: Sequence[RunData], what: str) -> Picture:
     if name is None:
         hint = did_you_mean(wanted, found) or f"there are {', '.join(found) or 'none'}"
         raise TableError(f"plot {what!r}: these runs have no such figure; {hint}")
-    return Picture(name, _svg(found[name]()))
-
-
-def _svg(canvas: "Canvas") -> str:
-    from matplotlib import rc_context
-
-    content = io.StringIO()
-    with rc_context({"svg.hashsalt": "paceline"}), warnings.catch_warnings():  # the same file each time
-        warnings.filterwarnings("ignore", "Glyph .* missing", UserWarning)  # shown as a box
-        canvas.savefig(content, format="svg", metadata={"Date": None, "Creator": None})
-    return content.getvalue()
+    return Picture(name, found[name]())

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from ...cost.calibration import Calibration, plain
-from ...tracking.calibration_picture import Panel, Series, as_svg
+from ...tracking.drawn.calibration import Panel, Series, as_svg
 from ...tracking.run_directory import write_atomically
 
 FOLDER = Path("conf-of-mine")  # as docs/your_own.md calls the user's own choices

@@ -41,7 +41,18 @@ def test_a_dry_run_needs_neither_torchs_compiler_nor_what_only_training_and_resu
     status, names = loaded_by(["train", "--dry-run"], here)
     assert status == 0 and "torch" in names
     assert not names & {"torch._dynamo", "torch._inductor", "torch.distributed.tensor", "torch.distributed.fsdp"}
-    assert not names & {"wandb", "deepspeed", "optuna", "sklearn", "scipy", "rich", "pandas", "plotly", "matplotlib"}
+    assert not names & {
+        "wandb",
+        "deepspeed",
+        "optuna",
+        "sklearn",
+        "scipy",
+        "rich",
+        "pandas",
+        "plotly",
+        "resvg_py",
+        "svglib",
+    }
 
 
 @pytest.mark.parametrize(

@@ -1,25 +1,28 @@
 """Figures over parameters: what is asked for, which points there are, and that both renderers show these."""
 
 import csv
+import re
+import xml.etree.ElementTree as ET
 from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
 import pytest
-from matplotlib.container import ErrorbarContainer
-from matplotlib.figure import Figure as Canvas
 from some_runs import recorded
 
 from paceline.tracking.compare import Request as Table
 from paceline.tracking.compare import render, rows, table
+from paceline.tracking.drawn.axes import SMALL
+from paceline.tracking.drawn.charts import drawings
 from paceline.tracking.errors import CorruptRunError, TableError
 from paceline.tracking.figures.built import check, sheet_of, usable
 from paceline.tracking.figures.request import Request, in_description
 from paceline.tracking.figures.spec import Against
-from paceline.tracking.pictures import write_pictures
 from paceline.tracking.run_data import RunData
 from paceline.tracking.sources import gather
+
+SVG = "{http://www.w3.org/2000/svg}"
 
 
 def run(sync: str, workers: int, seed: int, time: float | None, **more: Any) -> RunData:
@@ -60,20 +63,24 @@ def test_a_line_for_each_combination_of_two_names_them() -> None:
     assert labels[0] == "sync bsp, workers 4" and len(set(labels)) == len(labels) == 6
 
 
-def test_a_setting_with_a_seed_that_never_got_there_or_broke_has_no_mean(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Canvas] = []
-    monkeypatch.setattr(Canvas, "savefig", lambda self, *_, **__: seen.append(self))
-    broke = run("bsp", 8, 1, 0.1, status="diverged")
-    request = Request.parse("x=hardware.workers y=time_to_accuracy,accuracy line=sync name=scaling")
-    files = write_pictures([*scaling(), run("bsp", 8, 0, 1.0), broke], tmp_path, [request], alone=True)
-    assert [file.name for file in files] == ["scaling.png", "scaling.pdf"]
-    left, right = seen[0].axes
-    drawn: list[Any] = [bars for bars in left.containers if isinstance(bars, ErrorbarContainer)]
-    assert [bars.lines[0].get_xdata().tolist() for bars in drawn] == [[1, 2, 4], [1, 2]], "not 8 of bsp, not 4 of asp"
-    assert drawn[0].lines[0].get_ydata().tolist() == [8.5, 4.5, 2.5]
-    assert right.get_title() == "accuracy, %" and right.get_legend() is not None
+def drawn(runs: list[RunData], text: str) -> ET.Element:
+    sheet = sheet_of(runs, requests=[Request.parse(text)])
+    [(_, make)] = drawings(sheet, figure(runs, text))
+    return ET.fromstring(make())
+
+
+def texts(picture: ET.Element, name: str) -> list[str]:
+    return [each.text or "" for each in picture.iter() if name in (each.get("class") or "").split()]
+
+
+def test_a_setting_with_a_seed_that_never_got_there_or_broke_has_no_mean() -> None:
+    runs = [*scaling(), run("bsp", 8, 0, 1.0), run("bsp", 8, 1, 0.1, status="diverged")]
+    picture = drawn(runs, "x=hardware.workers y=time_to_accuracy,accuracy line=sync name=scaling")
+    titles = [each.text or "" for each in picture.iter(f"{SVG}title")]
+    told = [title for title in titles if re.match(r"[ab]sp \d+\.?\d*, ", title)]
+    assert told == ["bsp 8.5, 8 to 9", "bsp 4.5, 4 to 5", "bsp 2.5, 2 to 3", "asp 8.5, 8 to 9", "asp 4.5, 4 to 5"]
+    assert "accuracy, %" in [each.text for each in picture.iter(f"{SVG}text")]
+    assert texts(picture, "named") == ["bsp", "asp"]
 
 
 def test_what_is_measured_may_be_x_and_is_not_joined_by_lines() -> None:
@@ -203,30 +210,25 @@ def test_passes_steps_and_rounds_to_the_target_are_those_of_the_first_evaluation
     [[128, 1024, 8192, 65536, 524288, 3276800], [32, 128, 512, 1024, 2048, 4096, 8192]],
     ids=["even", "crowded"],
 )
-def test_ticks_of_long_numbers_do_not_overlap_and_an_axis_of_few_decades_has_several(
-    sizes: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[Canvas] = []
-    monkeypatch.setattr(Canvas, "savefig", lambda self, *_, **__: seen.append(self))
+def test_ticks_of_long_numbers_do_not_overlap_and_an_axis_of_few_decades_has_several(sizes: list[int]) -> None:
     runs = [run("gossip_exponential", size, 0, 0.3 * (1 + 16.384 * size / sizes[-1])) for size in sizes]
-    request = Request.parse("x=hardware.workers y=time_to_accuracy line=sync log=hardware.workers,time_to_accuracy")
-    write_pictures(runs, tmp_path, [request], alone=True)
-    seen[0].draw_without_rendering()
-    axes = seen[0].axes[0]
-    labels = axes.get_xticklabels()
-    assert [label.get_text() for label in labels] == [f"{size:,}" for size in sizes]
-    boxes = [label.get_window_extent() for label in labels]
-    assert all(left.x1 < right.x0 for left, right in pairwise(boxes))
-    low, high = axes.get_ylim()
+    text = "x=hardware.workers y=time_to_accuracy line=sync log=hardware.workers,time_to_accuracy"
+    picture = drawn(runs, text)
+    ticks = [each for each in picture.iter(f"{SVG}text") if "tick" in (each.get("class") or "").split()]
+    assert [tick.text for tick in ticks] == [f"{size:,}" for size in sizes]
+    places = [float(tick.get("x", 0)) for tick in ticks]
+    widths = [10.0 if tick.get("transform") else SMALL * len(tick.text or "") for tick in ticks]
+    neighbours = pairwise(zip(places, widths, strict=True))
+    assert all(right - left > (one + other) / 2 for (left, one), (right, other) in neighbours)
     named = [
-        label.get_text() for at, label in zip(axes.get_yticks(), axes.get_yticklabels(), strict=True) if low < at < high
+        each.text for each in picture.iter(f"{SVG}text") if each.get("class") == "small" and each.get("text-anchor")
     ]
     assert named == ["0.5", "1", "2", "5"]
 
 
-def test_seeds_that_agree_have_a_point_even_where_their_mean_is_rounded_past_them(tmp_path: Path) -> None:
+def test_seeds_that_agree_have_a_point_even_where_their_mean_is_rounded_past_them() -> None:
     time = 0.1
     assert fmean([time] * 3) > time
     runs = [run("bsp", workers, seed, time) for workers in (1, 2) for seed in range(3)]
-    request = Request.parse("x=hardware.workers y=time_to_accuracy")
-    assert len(write_pictures(runs, tmp_path, [request], alone=True)) == 2
+    picture = drawn(runs, "x=hardware.workers y=time_to_accuracy")
+    assert len([each for each in picture.iter() if "mark" in (each.get("class") or "").split()]) == 2

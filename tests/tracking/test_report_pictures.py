@@ -1,84 +1,101 @@
 """The pictures for papers: which files there are, and what is on them."""
 
+import base64
+import re
+import xml.etree.ElementTree as ET
+import zlib
 from pathlib import Path
-from typing import Any
 
 import pytest
-from matplotlib.figure import Figure
 from some_runs import failed, many, recorded
 
+from paceline.tracking.display import pictures
+from paceline.tracking.drawn import svg
+from paceline.tracking.drawn.axes import DASHED, scale
+from paceline.tracking.drawn.converted import pdf_of, png_of
 from paceline.tracking.errors import StorageError
-from paceline.tracking.figures.palette import LIGHT, look
+from paceline.tracking.figures.palette import look
 from paceline.tracking.pictures import write_pictures
 from paceline.tracking.report.document import document
 from paceline.tracking.run_data import RunData, Swept
 
 NAMES = ["accuracy-time", "accuracy-epochs", "accuracy-bytes", "throughput", "step-time", "memory", "bytes"]
+SVG = "{http://www.w3.org/2000/svg}"
 
 
-@pytest.fixture
-def figures(monkeypatch: pytest.MonkeyPatch) -> dict[str, Figure]:
-    """What would be written, by the title of its horizontal axis; laid out, but not rendered."""
-    seen: dict[str, Figure] = {}
+def drawn(runs: list[RunData], name: str) -> ET.Element:
+    return ET.fromstring(pictures(runs)[name]())
 
-    def savefig(self: Figure, file: Any, format: str, dpi: int, metadata: dict[str, Any]) -> None:
-        if format == "png":
-            self.draw_without_rendering()
-        seen[self.axes[0].get_xlabel()] = self
 
-    monkeypatch.setattr(Figure, "savefig", savefig)
-    return seen
+def of_class(picture: ET.Element, name: str) -> list[ET.Element]:
+    return [each for each in picture.iter() if name in (each.get("class") or "").split()]
+
+
+def texts(picture: ET.Element, name: str) -> list[str]:
+    return [each.text or "" for each in of_class(picture, name)]
 
 
 @pytest.mark.slow
-def test_each_picture_is_a_png_and_a_pdf_and_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
+def test_each_picture_is_an_svg_a_png_and_a_pdf_and_the_same_runs_give_the_same_bytes(tmp_path: Path) -> None:
     runs = [*many(3), failed()]
     one, two = (write_pictures(runs, tmp_path / name) for name in ("one", "two/deep"))
     assert [file.name for file in one] == [
-        f"{name}{suffix}" for name in [*NAMES, "staleness"] for suffix in (".png", ".pdf")
+        f"{name}{suffix}" for name in [*NAMES, "staleness"] for suffix in (".svg", ".png", ".pdf")
     ]
     assert [file.read_bytes() for file in one] == [file.read_bytes() for file in two]
-    assert one[0].read_bytes().startswith(b"\x89PNG")
-    assert one[1].read_bytes().startswith(b"%PDF")
+    assert one[0].read_bytes().startswith(b"<svg")
+    assert one[1].read_bytes().startswith(b"\x89PNG")
+    assert one[2].read_bytes().startswith(b"%PDF")
 
 
 @pytest.mark.slow
-def test_modelled_runs_have_pictures_of_their_own_that_say_so(tmp_path: Path, figures: dict[str, Figure]) -> None:
-    files = write_pictures([recorded("real"), recorded("virtual", modelled=True)], tmp_path)
-    assert len(files) == 28
-    assert {file.name for file in files[14:]} == {f"modelled-{file.name}" for file in files[:14]}
-    figure = figures["samples/s of all workers"]  # the last one drawn: of the modelled ones
-    assert figure.get_suptitle() == "Modelled (virtual cluster)"
-    assert [label.get_text() for label in figure.axes[0].get_yticklabels()] == ["virtual (modelled)"]
+def test_a_pdf_embeds_its_only_font_and_clips_the_lines_of_each_pattern() -> None:
+    drawing = pictures([recorded()])["step-time"]()
+    pdf = pdf_of(drawing)
+    assert re.findall(rb"/BaseFont /(\S+)", pdf) == [b"AAAAAA+BitstreamVeraSans-Roman"]
+    coded = re.findall(rb"/ASCII85Decode .*?stream\r?\n(.*?)endstream", pdf, re.DOTALL)[-1]
+    page = zlib.decompress(base64.a85decode(coded.strip().removesuffix(b"~>")))
+    assert len(re.findall(rb"\bW\*? n\b", page)) == drawing.count("url(#") > 0
+
+
+def test_the_letters_of_a_png_need_no_font_of_the_system() -> None:
+    with_words, without = (svg.document("a", "b", 40, 20, parts) for parts in ([svg.text(5, 15, "word")], []))
+    assert png_of(with_words) != png_of(without)
+
+
+def test_modelled_runs_have_pictures_of_their_own_that_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("png_of", "pdf_of"):
+        monkeypatch.setattr(f"paceline.tracking.pictures.{name}", lambda *_: b"")
+    runs = [recorded("real"), recorded("virtual", modelled=True)]
+    files = write_pictures(runs, tmp_path)
+    assert len(files) == 42
+    assert {file.name for file in files[21:]} == {f"modelled-{file.name}" for file in files[:21]}
+    picture = ET.parse(tmp_path / "modelled-throughput.svg").getroot()
+    assert "Modelled (virtual cluster)" in texts(picture, "small")
+    assert texts(picture, "named") == ["virtual (modelled)"]
 
 
 def test_what_no_run_knows_has_no_picture(tmp_path: Path) -> None:
     assert write_pictures([failed()], tmp_path) == []
 
 
-def test_any_name_is_shown_as_it_is(tmp_path: Path, figures: dict[str, Figure]) -> None:
+def test_any_name_is_shown_as_it_is() -> None:
     names = ["_hidden", "$x^2$ and $", "<b>", "模型", "a\x00\n\u202e", "other"]
-    write_pictures([recorded(name, number=i) for i, name in enumerate(names)], tmp_path)
-    legend = figures["epochs"].axes[0].get_legend()
-    assert legend is not None
-    seen = [text.get_text() for text in legend.get_texts()]
-    bars = [label.get_text() for label in figures["median step, ms"].axes[0].get_yticklabels()]
-    assert seen == bars == [*names[:4], "a\\u0000\\u000a\\u202e", "other"]
-    assert not any(text.get_parse_math() for text in legend.get_texts())
+    runs = [recorded(name, number=i) for i, name in enumerate(names)]
+    shown = [*names[:4], "a\\u0000\\u000a\\u202e", "other"]
+    for name in ("accuracy-epochs", "throughput"):
+        assert texts(drawn(runs, name), "named") == shown
 
 
-@pytest.mark.slow
-def test_lines_have_the_reports_colours_also_when_some_runs_have_none(
-    tmp_path: Path, figures: dict[str, Figure]
-) -> None:
-    write_pictures([failed(), *many(9)], tmp_path)
-    lines = figures["training time, s"].axes[0].get_lines()
-    assert [line.get_color() for line in lines] == [LIGHT[look(i).colour] for i in range(1, 10)]
-    assert lines[0].get_linestyle() != lines[-1].get_linestyle()
+def test_lines_have_the_reports_colours_also_when_some_runs_have_none() -> None:
+    lines = of_class(drawn([failed(), *many(9)], "accuracy-time"), "curve")
+    looks = [look(i) for i in range(1, 10)]
+    assert [line.get("class") for line in lines] == [f"s{each.colour} curve" for each in looks]
+    assert [line.get("stroke-dasharray") or "" for line in lines] == [DASHED[each.dash] for each in looks]
+    assert lines[0].get("stroke-dasharray") != lines[-1].get("stroke-dasharray")
 
 
-@pytest.mark.slow
-def test_seeds_of_one_setting_look_alike_as_in_the_report(tmp_path: Path, figures: dict[str, Figure]) -> None:
+def test_seeds_of_one_setting_look_alike_as_in_the_report() -> None:
     runs = [
         recorded(
             f"{sync}-{seed}",
@@ -89,28 +106,60 @@ def test_seeds_of_one_setting_look_alike_as_in_the_report(tmp_path: Path, figure
         for trial, sync in enumerate(("bsp", "asp"))
         for seed in range(3)
     ]
-    write_pictures(runs, tmp_path)
-    lines = figures["training time, s"].axes[0].get_lines()
-    reported = [run["look"] for run in document(runs)["runs"]]
-    assert [line.get_color() for line in lines] == [LIGHT[colour] for colour, _, _ in reported]
-    assert [line.get_color() for line in lines] == 3 * [LIGHT[0]] + 3 * [LIGHT[1]]
+    colours = [line.get("class") for line in of_class(drawn(runs, "accuracy-time"), "curve")]
+    assert colours == [f"s{run['look'][0]} curve" for run in document(runs)["runs"]]
+    assert colours == 3 * ["s0 curve"] + 3 * ["s1 curve"]
 
 
-def test_the_bars_of_a_step_add_up_to_it(tmp_path: Path, figures: dict[str, Figure]) -> None:
+def test_points_are_where_the_axes_say() -> None:
+    run = recorded("one")
+    picture = drawn([run], "accuracy-epochs")
+    ticks = {float(each.text or 0): float(each.get("x", 0)) for each in of_class(picture, "tick")}
+    (first, one), (last, other) = min(ticks.items()), max(ticks.items())
+    places = [float((mark.get("transform") or "")[10:].partition(",")[0]) for mark in of_class(picture, "mark")]
+    epochs = [first + (place - one) / (other - one) * (last - first) for place in places]
+    wanted = [record["epoch"] for record in run.records if record["kind"] == "evaluation"]
+    assert epochs == pytest.approx(wanted, abs=0.02)
+
+
+@pytest.mark.parametrize(
+    ("values", "unit", "log", "texts"),
+    [
+        ([0.0, 97.0], "", False, ["0", "20", "40", "60", "80", "100"]),
+        ([0.0, 3e6], "bytes", False, ["0 B", "1 MiB", "2 MiB", "3 MiB"]),
+        ([3.0, 40.0], "", True, ["5", "10", "20"]),
+        ([1e-3, 1e5], "", True, ["0.001", "0.01", "0.1", "1", "10", "100", "1,000", "10,000", "100,000"]),
+        ([1024.0, 65536.0], "bytes", True, ["1 KiB", "4 KiB", "16 KiB", "64 KiB"]),
+        ([5.0, 5.0], "", False, ["3", "4", "5", "6", "7"]),
+        ([], "", False, ["0.6", "0.8", "1", "1.2", "1.4"]),
+    ],
+)
+def test_ticks_are_round_numbers(values: list[float], unit: str, log: bool, texts: list[str]) -> None:
+    assert [words for _, words in scale(values, 0, 100, unit, log).ticks] == texts
+
+
+def test_the_bars_of_a_step_add_up_to_it() -> None:
     runs = many(2)
-    write_pictures(runs, tmp_path)
-    axes = figures["median step, ms"].axes[0]
-    ends = [max(bar.get_x() + bar.get_width() for bar in bars) for bars in zip(*axes.containers, strict=True)]
-    assert ends == pytest.approx([1e3 * run.summary["step_time"]["median"] for run in runs])
+    picture = drawn(runs, "step-time")
+    bars = [
+        bar
+        for bar in picture.iter(f"{SVG}rect")
+        if "fill-opacity" not in bar.attrib and bar.find(f"{SVG}title") is not None
+    ]
+    ends: dict[str, float] = {}
+    for bar in bars[:-3]:  # the last three are the legend's
+        y = bar.get("y", "")
+        ends[y] = max(ends.get(y, 0.0), float(bar.get("x", 0)) + float(bar.get("width", 0)))
+    left = min(float(bar.get("x", 0)) for bar in bars[:-3])
+    lengths = [end - left for end in ends.values()]
+    medians = [run.summary["step_time"]["median"] for run in runs]
+    assert lengths[1] / lengths[0] == pytest.approx(medians[1] / medians[0], rel=1e-3)
 
 
-@pytest.mark.slow
-def test_of_very_many_runs_the_bars_are_the_first_ones_and_say_so(tmp_path: Path, figures: dict[str, Figure]) -> None:
-    runs: list[RunData] = [recorded(f"run-{i}", points=6, number=i) for i in range(70)]
-    write_pictures(runs, tmp_path)
-    axes = figures["samples/s of all workers"].axes[0]
-    assert axes.get_title(loc="left") == "the first 60 of 70 runs"
-    assert len(axes.containers[0]) == 60
+def test_of_very_many_runs_the_bars_are_the_first_ones_and_say_so() -> None:
+    picture = drawn([recorded(f"run-{i}", points=6, number=i) for i in range(70)], "throughput")
+    assert "the first 60 of 70 runs" in texts(picture, "small")
+    assert texts(picture, "named") == [f"run-{i}" for i in range(60)]
 
 
 def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:

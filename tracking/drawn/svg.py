@@ -13,7 +13,8 @@ from ..figures.palette import DARK, LIGHT
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif"
 LETTER = 7.0  # pixels that a character takes, about
 _CLASS = re.compile(r'class="([^"]*)"')
-_PATTERNS = (  # of colour i: what is drawn over it, in a tile of 8 x 8 pixels
+TILE = 8  # pixels of a side of a pattern's tile
+_PATTERNS = (  # of colour i: what is drawn over it, in a tile
     "",
     "M-2,2 L2,-2 M0,8 L8,0 M6,10 L10,6",
     "M1.5,2 h2 M5.5,6 h2",
@@ -47,7 +48,8 @@ def _style(used: set[str]) -> str:
     light = _rules("#ffffff", "#16202a", "#55606c", "#e1e6eb", LIGHT, used)
     dark = _rules("#161a20", "#e8ecf1", "#a7b1bd", "#39424d", DARK, used)
     return (
-        f"text {{ font: 13px {FONT} }} .title {{ font-weight: bold }} .small {{ font-size: 11.5px }} "
+        f"text {{ font-size: 13px; font-family: {FONT} }} "
+        ".title { font-weight: bold } .small { font-size: 11.5px } "
         ".over { fill: none; stroke-width: 1.1 } .void { stroke-width: 0.8 } "
         f".strong {{ stroke-width: 2 }} .ring {{ stroke-width: 3 }} {light}\n"
         f"@media screen and (prefers-color-scheme: dark) {{ {dark} }}"
@@ -59,13 +61,13 @@ def document(title: str, says: str, width: float, height: float, parts: Iterable
     drawn = "\n".join(parts)
     used = {word for each in _CLASS.findall(drawn + more) for word in each.split()} | {"page", "over", "void"}
     tiles = "".join(
-        f'<pattern id="p{i}" width="8" height="8" patternUnits="userSpaceOnUse">'
+        f'<pattern id="p{i}" width="{TILE}" height="{TILE}" patternUnits="userSpaceOnUse">'
         f'<path class="over" d="{path}"/></pattern>'
         for i, path in enumerate(_PATTERNS)
         if path and f"url(#p{i})" in drawn
     )
     hatch = (
-        '<pattern id="no" width="8" height="8" patternUnits="userSpaceOnUse">'
+        f'<pattern id="no" width="{TILE}" height="{TILE}" patternUnits="userSpaceOnUse">'
         f'<path class="void" d="{_PATTERNS[1]}"/></pattern>'
     )
     lines = [

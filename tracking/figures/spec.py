@@ -1,9 +1,9 @@
 """What a figure shows: its axes, its marks and its words, for whoever draws it.
 
-Two renderers draw from it: `pictures.py` (matplotlib: PNG and PDF) and the report's scripts (plotly, one for each kind
-of figure below). They decide how: sizes, fonts, how many names a legend has. In the report a reader may leave runs out,
-choose among the axes of `Lines` and among the figures of a section, take means of what is left (`Sheet.settings`) and
-zoom; nothing of what is drawn is decided there.
+Two renderers draw from it: `drawn/charts.py` (SVG, from which PNG and PDF follow) and the report's scripts (plotly, one
+for each kind of figure below). They decide how: sizes, fonts, how many names a legend has. In the report a reader may
+leave runs out, choose among the axes of `Lines` and among the figures of a section, take means of what is left
+(`Sheet.settings`) and zoom; nothing of what is drawn is decided there.
 
 Where a report and a picture differ, and why:
 - Of figures without `pictured` there is no picture. `Ranking` and `Coordinates` want a choice of what settings are
