@@ -1,5 +1,6 @@
 """What a batch is made of: one tensor, or several of the same samples, and how a model is called with them."""
 
 from .fields import Fields, Samples, call, lone, of_each, tensors_of
+from .inference import always_infer, infers
 
-__all__ = ["Fields", "Samples", "call", "lone", "of_each", "tensors_of"]
+__all__ = ["Fields", "Samples", "always_infer", "call", "infers", "lone", "of_each", "tensors_of"]

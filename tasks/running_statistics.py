@@ -3,21 +3,23 @@
 import torch
 from torch import nn
 
-from ..batches import call
+from ..batches import call, infers
 from .base import Readable
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 
 def batch_norms(model: nn.Module) -> list[BatchNorm]:
-    """torch's own that keep running statistics."""
-    return [each for each in model.modules() if isinstance(each, BatchNorm) and each.track_running_stats]
+    """Returns torch's own whose running statistics follow the batches: frozen ones do not."""
+    norms = [each for each in model.modules() if isinstance(each, BatchNorm)]
+    return [each for each in norms if each.track_running_stats and not infers(each)]
 
 
 def other_keepers(model: nn.Module) -> list[str]:
     """Layers that keep running statistics and are no batch norms of torch's, by name."""
     norms = batch_norms(model)
     kept = {name: each for name, each in model.named_modules() if getattr(each, "running_mean", None) is not None}
+    kept = {name: each for name, each in kept.items() if not infers(each)}
     return [name for name, each in kept.items() if each not in norms]
 
 

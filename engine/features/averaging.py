@@ -183,7 +183,7 @@ def _check_one_model(experiment: Experiment, feature: ModelFeature) -> None:
         why = "makes the model another one in mid-run, and weights of the two have no average"
     if why:
         raise ConfigError(
-            f"average={experiment.choice('average').name}: {feature.key}={experiment.choice(feature.key).name} {why}; "
+            f"average={experiment.choice('average').name}: {feature.switch(experiment)} {why}; "
             f"choose average=none, or another {feature.key}"
         )
 

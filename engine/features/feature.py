@@ -449,11 +449,11 @@ class HookList:
     # -- what is kept and told
 
     def state_dict(self) -> dict[str, dict[str, Any]]:
-        return {each.key: state for each in self._all if each.key and (state := each.state_dict())}
+        return {each.key: each.state_dict() for each in self._all if each.key}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         for each in self._all:
-            if each.key and each.state_dict():
+            if each.key in state:
                 each.load_state_dict(state[each.key])
 
     def manifest(self) -> dict[str, Any]:

@@ -25,7 +25,9 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Gt, MinLen
 from torch import nn
+from torch.nn.utils.parametrize import is_parametrized
 
+from ...batches import always_infer
 from ...conf.errors import ConfigError
 from ...strategies.adapt.patterns import matches, shown
 from ..config.experiment import Experiment
@@ -101,6 +103,13 @@ class Layers(Freeze):
     def unpredicted(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
         return "" if self.until is None else "trains other layers in mid-run, and a prediction is of one step"
 
+    @property
+    def _told(self) -> str:
+        return f"freeze.first={self._first}, freeze.modules={list(self._modules)}"
+
+    def switch(self, experiment: Experiment) -> str:
+        return f"freeze.until={self.until:g}"
+
     def check(self, chosen: Chosen) -> None:
         if (adapt := chosen.experiment.choice("adapt").name) != "none":
             raise ConfigError(
@@ -122,7 +131,7 @@ class Layers(Freeze):
             for parameter in layer.parameters(recurse=False):
                 parameter.requires_grad_(False)
             if has_statistics(layer):
-                layer.register_forward_pre_hook(_infer)
+                always_infer(layer)
         return model
 
     def _chosen(self, model: nn.Module) -> list[nn.Module]:
@@ -130,31 +139,35 @@ class Layers(Freeze):
         every = layers_of(model)
         for pattern in self._modules:
             if not any(matches(name, pattern) for name in every):
-                raise ConfigError(
-                    f"freeze.modules={list(self._modules)}: no layer is called {pattern}. Choose of "
-                    f"{', '.join(shown(every))}"
-                )
+                raise ConfigError(f"{self._told}: no layer is called {pattern}. Choose of {', '.join(shown(every))}")
         frozen = {name: layer for name, layer in every.items() if any(matches(name, each) for each in self._modules)}
         frozen |= dict([*every.items()][: self._first])
+        for name, layer in frozen.items():
+            if "parametrizations" in name or is_parametrized(layer):
+                raise ConfigError(
+                    f"{self._told}: layer {name} makes its weight of other ones (torch.nn.utils.parametrize), and only "
+                    "plain weights are frozen. Choose other layers"
+                )
         own = {parameter for layer in frozen.values() for parameter in layer.parameters(recurse=False)}
         others = {name: layer for name, layer in every.items() if name not in frozen}
         for name, layer in others.items():
             if any(parameter in own for parameter in layer.parameters(recurse=False)):
                 raise ConfigError(
-                    f"freeze: layer {name} shares a weight with a frozen one. Freeze both, or neither; there are "
+                    f"{self._told}: layer {name} shares a weight with a frozen one. Choose both, or neither, of "
                     f"{', '.join(shown(every))}"
                 )
         if not any(
             parameter.requires_grad for layer in others.values() for parameter in layer.parameters(recurse=False)
         ):
             raise ConfigError(
-                f"freeze: leaves nothing to train of {len(every)} layers: {', '.join(shown(every))}. Freeze fewer"
+                f"{self._told}: leaves nothing to train. Choose fewer than the {len(every)} layers "
+                f"{', '.join(shown(every))}"
             )
         return [*frozen.values()]
 
     def lasts(self, steps: int, steps_per_epoch: int) -> int:
         assert self.until is not None
-        first = round(self.until * steps_per_epoch)
+        first = round(min(self.until * steps_per_epoch, 2.0**62))
         if not 0 < first < steps:
             raise ConfigError(
                 f"freeze.until={self.until:g}: is step {first:,} of a run of {steps:,} steps, "
@@ -193,8 +206,3 @@ def layers_of(model: nn.Module) -> dict[str, nn.Module]:
 
 def has_statistics(layer: nn.Module) -> bool:
     return getattr(layer, "running_mean", None) is not None
-
-
-def _infer(layer: nn.Module, inputs: object) -> None:
-    """A frozen layer computes as in evaluation, also while the model trains."""
-    layer.training = False

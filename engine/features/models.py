@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from ...strategies.adapt import Apart
 from ...strategies.core.cost import payload
+from ..config.experiment import Experiment
 from .feature import Feature, Parts, State
 
 
@@ -24,6 +25,10 @@ class ModelFeature(Feature):
     def model(self, model: nn.Module) -> nn.Module:
         """Returns the model to train. It works on the meta device too. Raises `ConfigError`."""
         return model
+
+    def switch(self, experiment: Experiment) -> str:
+        """Returns the choice that makes the model another one in mid-run."""
+        return f"{self.key}={experiment.choice(self.key).name}"
 
     def lasts(self, steps: int, steps_per_epoch: int) -> int:
         """Returns how many of the run's steps are made before `following`. Raises `ConfigError`."""

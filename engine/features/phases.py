@@ -31,7 +31,7 @@ def check(chosen: Chosen, features: tuple[Feature, ...]) -> None:
         names = " and ".join(f"{each.key}={experiment.choice(each.key).name}" for each in changing)
         raise ConfigError(f"{names}: each makes the model another one in mid-run, and one may. Leave one out")
     [feature] = changing
-    _check_pair(experiment, feature.key, chosen.strategy, chosen.sync)
+    _check_pair(experiment, feature.switch(experiment), chosen.strategy, chosen.sync)
     if trainings(features) > 1:
         raise ConfigError(
             f"{feature.key}={experiment.choice(feature.key).name}: makes the model another one in mid-run, and this "
@@ -39,8 +39,8 @@ def check(chosen: Chosen, features: tuple[Feature, ...]) -> None:
         )
 
 
-def _check_pair(experiment: Experiment, key: str, strategy: Strategy, sync: Sync) -> None:
-    chosen = f"{key}={experiment.choice(key).name}: makes the model another one in mid-run"
+def _check_pair(experiment: Experiment, switch: str, strategy: Strategy, sync: Sync) -> None:
+    chosen = f"{switch}: makes the model another one in mid-run"
     if strategy.traits.needs_processes:
         raise ConfigError(
             f"{chosen}, and the library that strategy={experiment.strategy.name} hands it to is set up for one model; "

@@ -134,8 +134,8 @@ def _check_one_model(experiment: Experiment, feature: ModelFeature) -> None:
     """Raises `ConfigError` where the model becomes another one by its weights."""
     if feature.looks_at_weights or feature.trainings > 1 or feature.following is not None:
         raise ConfigError(
-            f"privacy={experiment.choice('privacy').name}: {feature.key}={experiment.choice(feature.key).name} looks "
-            "at weights and makes the model another one by them, or trains it again, which no epsilon of ours counts; "
+            f"privacy={experiment.choice('privacy').name}: {feature.switch(experiment)} makes the model another one by "
+            "its weights or in mid-run, or trains it again, which no epsilon of ours counts; "
             f"choose {feature.key}=none or adapt=lora, or privacy=none"
         )
 

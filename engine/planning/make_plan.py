@@ -307,6 +307,7 @@ def _activations(
     In backward there is more only where something is computed again: how much, each pass is asked by itself.
     """
     loss = checked_loss(experiment, parts.modules[parts.strategy.loss_part], parts.data.spec, parts.task)
+    plain = targets
     for feature in parts.features:
         loss, targets = feature.loss(loss), feature.targets(inputs, targets)
     loss = parts.precision.loss(loss)
@@ -327,7 +328,7 @@ def _activations(
                     checkpointing.backward(end)
                 again.append(account.peak - before)
         peaks.append(parts.strategy.at_once(part, kept, again, len(inputs)))
-    peaks[0] = max(peaks[0], *(feature.activations(parts, inputs, targets) for feature in parts.features))
+    peaks[0] = max(peaks[0], *(feature.activations(parts, inputs, plain) for feature in parts.features))
     return peaks
 
 

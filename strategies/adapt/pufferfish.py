@@ -113,7 +113,7 @@ class Pufferfish(Adapt):
         return model
 
     def lasts(self, steps: int, steps_per_epoch: int) -> int:
-        of_run = round(self.warm_up * (steps_per_epoch if self.unit == "epochs" else 1))
+        of_run = round(min(self.warm_up * (steps_per_epoch if self.unit == "epochs" else 1), 2.0**62))
         if of_run >= steps:
             longer = f"{self.warm_up:g} {self.unit}" + (f", {of_run:,} steps," if self.unit == "epochs" else "")
             raise ConfigError(

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from torch import nn
 
+from ...batches import infers
 from ...conf.errors import ConfigError
 from ...exchange.collectives import Collective
 from .group import Group
@@ -77,7 +78,8 @@ def cut(
                 f"strategy.degree={degree}: at the layer {name} {error}; {_nearest(image[1], degree, rules, seen.met)}"
             ) from None
     norms = batch_norms(model) if of_all_replicas else {}
-    on_slabs = [name for name in rules if not isinstance(layers[name], AS_IT_IS)]
+    # a batch norm that infers has a factor and a sum for each channel, whatever the slab
+    on_slabs = [name for name in rules if not (isinstance(layers[name], AS_IT_IS) or infers(layers[name]))]
     behind = {name: layer for name, layer in norms.items() if name not in rules}
     parts: list[nn.Module] = []
     for place in range(degree):

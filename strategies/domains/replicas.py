@@ -12,7 +12,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from ...batches import Samples, call
+from ...batches import Samples, call, infers
 from ...comm import Comm
 from ...conf.errors import ConfigError
 from ...exchange.collectives import Collective
@@ -96,11 +96,15 @@ def batch_norms(model: nn.Module) -> dict[str, BatchNorm]:
     """By name. Raises `ConfigError` where there is none."""
     plain = nn.BatchNorm2d.forward  # that of all three; who derives from them may have another
     layers = model.named_modules()
-    found = {name: each for name, each in layers if isinstance(each, BatchNorm) and type(each).forward is plain}
+    found = {
+        name: each
+        for name, each in layers
+        if isinstance(each, BatchNorm) and type(each).forward is plain and not infers(each)
+    }
     if not found:
         raise ConfigError(
-            f"{ALL}: {type(model).__name__} has no batch norm, so that there is nothing to join; choose "
-            "strategy.batch_norm=replica"
+            f"{ALL}: {type(model).__name__} has no batch norm that is trained, so that there is nothing to join; "
+            "choose strategy.batch_norm=replica"
         )
     return found
 
@@ -118,7 +122,8 @@ class _NoOther(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        if func in (F.batch_norm, torch.batch_norm, torch.native_batch_norm):
+        norms = (F.batch_norm, torch.batch_norm, torch.native_batch_norm)
+        if func in norms and (kwargs or {}).get("training", args[5] if len(args) > 5 else False):
             raise ConfigError(
                 f"{ALL}: something other than a layer nn.BatchNorm1d, 2d or 3d calls {func.__name__}, which would "
                 "normalise over one replica's batch; make it such a layer, or choose strategy.batch_norm=replica"

@@ -241,6 +241,11 @@ def test_a_teacher_with_batch_norms_stays_as_it_is(tmp_path: Path) -> None:
     assert all(torch.equal(before[name], tensor) for name, tensor in state_of(model).items())
 
 
+def test_a_teacher_goes_with_adversarial_training(tmp_path: Path, teacher: Path) -> None:
+    overrides = [*SMALL, *ONE, "hardware=virtual", *taught(teacher), "adversarial_training=fast", "steps=2"]
+    assert math.isfinite(finished(tmp_path, *overrides, name="both").summary["loss"])
+
+
 # -- what is refused
 
 

@@ -16,6 +16,8 @@ from paceline.engine.features.freezing import Layers
 from paceline.engine.planning.build import assemble
 from paceline.engine.training.batches import seed_for
 from paceline.strategies.core.state import state_of
+from paceline.tasks.base import Split
+from paceline.tasks.running_statistics import batch_norms, renew
 from paceline.verify.check import verify
 
 slow = pytest.mark.slow
@@ -127,12 +129,16 @@ def test_a_frozen_batch_norm_computes_with_its_statistics_and_leaves_them() -> N
     ("overrides", "said"),
     [
         (["freeze=layers"], "freeze.first=0, freeze.modules=[]: freeze no layer"),
-        (["freeze=layers", "freeze.first=3"], "leaves nothing to train of 3 layers: hidden1, hidden2, output"),
+        (
+            ["freeze=layers", "freeze.first=3"],
+            "freeze.first=3, freeze.modules=[]: leaves nothing to train. Choose fewer than the 3",
+        ),
         (["freeze=layers", "freeze.modules=[dense]"], "no layer is called dense. Choose of hidden1, hidden2, output"),
         ([*FIRST, "freeze.until=9", "data.limit=96"], "freeze.until=9: is step 27 of a run of 8 steps"),
+        ([*FIRST, "freeze.until=1e308"], "freeze.until=1e+308: is step"),
         ([*FIRST, "adapt=lora"], "freeze=layers: adapt=lora says itself what is trained"),
-        ([*FOR_AN_EPOCH, "sync=asp"], "freeze=layers: makes the model another one in mid-run"),
-        ([*FOR_AN_EPOCH, "average=ema"], "average=ema: freeze=layers makes the model another one in mid-run"),
+        ([*FOR_AN_EPOCH, "sync=asp"], "freeze.until=0.5: makes the model another one in mid-run"),
+        ([*FOR_AN_EPOCH, "average=ema"], "average=ema: freeze.until=0.5 makes the model another one in mid-run"),
         (
             ["freeze=layers", "freeze.first=1", "strategy=pipeline", "strategy.cut=[1]", "strategy.stages=2"],
             "stage 0 has no parameters to train",
@@ -143,6 +149,29 @@ def test_what_cannot_be_frozen_is_refused(overrides: list[str], said: str) -> No
     with pytest.raises(ConfigError) as error:
         plan([*SMALL, *overrides])
     assert said in str(error.value)
+
+
+def test_a_weight_that_is_made_of_others_is_refused() -> None:
+    model = Normed()
+    torch.nn.utils.parametrizations.weight_norm(model.first)
+    for chosen in (Layers(first=1), Layers(modules=["first"]), Layers(modules=["first.*"])):
+        with pytest.raises(ConfigError, match="makes its weight of other ones"):
+            chosen.model(model)
+
+
+def test_running_statistics_that_are_frozen_are_not_made_anew_for_an_average() -> None:
+    model = Layers(first=2).model(Normed())
+    assert isinstance(model.norm, nn.BatchNorm1d) and model.norm.running_mean is not None
+    model.norm.running_mean += 3
+    renew(model, Split(torch.randn(8, 4), torch.zeros(8)), 4)
+    assert torch.equal(model.norm.running_mean, torch.full([4], 3.0)) and not batch_norms(model)
+
+
+@slow
+def test_frozen_batch_norms_are_those_of_serial_training_on_slabs_too() -> None:
+    net = ["model=resnet", "model.depth=8", "model.width=4", "data.limit=96", "batch_size=8", "hardware=virtual"]
+    found = verify([*net, "freeze=layers", "freeze.first=3"], steps=2, workers=2, only=["domain"])
+    assert found.passed, [row.why for row in found.rows]
 
 
 def test_a_weight_that_is_shared_with_a_trained_layer_is_refused() -> None:
