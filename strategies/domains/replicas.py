@@ -103,7 +103,7 @@ def batch_norms(model: nn.Module) -> dict[str, BatchNorm]:
     }
     if not found:
         raise ConfigError(
-            f"{ALL}: {type(model).__name__} has no batch norm that is trained, so that there is nothing to join; "
+            f"{ALL}: {type(model).__name__} has no batch norm, or frozen ones alone: there is nothing to join; "
             "choose strategy.batch_norm=replica"
         )
     return found
