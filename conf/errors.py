@@ -1,4 +1,4 @@
-"""What a configuration cannot be."""
+"""The error of a bad configuration."""
 
 
 class ConfigError(ValueError):

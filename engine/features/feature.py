@@ -78,7 +78,7 @@ class Parts(Chosen):
 
 @dataclass(frozen=True)
 class Known:
-    """What a plan knows of a run."""
+    """The facts of a run that a plan knows."""
 
     parts: Parts
     samples: int | None  # to train on; None where the data must say, as of the steps
@@ -105,7 +105,7 @@ class Context:
 
 
 class Hooks:
-    """What a feature does on one worker. Training calls each method at its event; none must be overridden.
+    """Acts for a feature on one worker. Training calls each method at its event; none must be overridden.
 
     `key`: the name under which a checkpoint keeps `state_dict`.
     """
@@ -238,14 +238,14 @@ class Decides(Protocol):
 
 @dataclass(frozen=True)
 class Verdict:
-    """After an evaluation: why the run ends, or None; whether a checkpoint of this step is kept."""
+    """Says why the run ends after an evaluation, or None, and whether a checkpoint of this step is kept."""
 
     stop: str | None = None
     keep: bool = False
 
 
 class Stated(Protocol):
-    """What a plan states of a feature."""
+    """A statement of a feature in a plan."""
 
     def in_words(self) -> str: ...
 
@@ -253,7 +253,7 @@ class Stated(Protocol):
 
 
 class Feature:
-    """What one choice does to a run. Frozen, and shared by the workers of a process.
+    """Does to a run what one choice asks for. Frozen, and shared by the workers of a process.
 
     `key`: of the configuration. `unpredicted`: why the time of a step with it is not modelled. `uses`: groups of what
     strategies and sync modes are given whose choice it has a use for itself.

@@ -60,7 +60,7 @@ class Freeze(ModelFeature):
 
 @dataclass(frozen=True)
 class Trained:
-    """What a plan states: how much of the model is trained at first."""
+    """States how much of the model is trained at first."""
 
     trained: int  # entries of parameters
     parameters: int  # of all layers

@@ -1,4 +1,4 @@
-"""What is known of a run once the number of its samples is."""
+"""Gathers the facts of a run that follow from the number of its samples."""
 
 from .feature import Known, Parts
 from .models import trainings

@@ -1,4 +1,4 @@
-"""How many samples an evaluation takes at once."""
+"""The number of samples that an evaluation takes at once."""
 
 from .feature import Chosen
 

@@ -113,7 +113,7 @@ class Plan:
 
     @property
     def privacy(self) -> Spent | None:
-        """What privacy is spent by the whole run; None where nothing is hidden, or the data must say."""
+        """The privacy that the whole run spends; None where nothing is hidden, or the data must say."""
         spent = self.stated.get("privacy")
         return spent if isinstance(spent, Spent) else None
 

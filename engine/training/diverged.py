@@ -1,4 +1,4 @@
-"""What may help where a loss, or an evaluation, is no longer a number."""
+"""Advice where a loss, or an evaluation, is no longer a number."""
 
 from torch import Tensor
 

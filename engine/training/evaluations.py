@@ -162,7 +162,7 @@ class Evaluations:
         return f"{begins} {result.loss} and the outputs {sample} are NaN; {what_may_help(self._worker.sync)}"
 
     def finish(self) -> None:
-        """On the chief, after the last evaluation of a run that came to its end."""
+        """Concludes a run that came to its end, on the chief, after its last evaluation."""
         worker, judged = self._worker, self._worker.judged
         if judged is None:
             return

@@ -1,4 +1,4 @@
-"""What one worker's loop works with."""
+"""The objects that one worker's loop works with."""
 
 import sys
 from collections.abc import Callable
@@ -48,6 +48,6 @@ class Job:
 
 
 def drain(job: Job) -> None:
-    """What the last step left under way is finished, in the time of training."""
+    """Finishes what the last step left under way, in the time of training."""
     with job.meter.drain():
         job.strategy.drain()

@@ -154,7 +154,7 @@ def _checked_sums(worker: Worker) -> dict[str, str]:
 
 
 def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving: Saving) -> tuple[Job, Feed, int]:
-    """What the loop works with, what reads its batches, and how many of its first steps are not timed."""
+    """Returns what the loop works with, what reads its batches, and how many of its first steps are not timed."""
     experiment, layout, replica = worker.experiment, worker.layout, worker.role.replica
     partition, manifest, comm = worker.parts.deal(), worker.manifest, worker.comm
     training = experiment.steps_in_all(partition.steps_per_epoch)

@@ -1,4 +1,4 @@
-"""What the data sets that come with scikit-learn share."""
+"""The base of the data sets that come with scikit-learn."""
 
 from abc import abstractmethod
 from pathlib import Path

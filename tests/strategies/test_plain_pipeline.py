@@ -30,7 +30,7 @@ def samples() -> tuple[Tensor, Tensor]:
 
 
 def gradients(part: nn.Module) -> dict[str, Tensor]:
-    """By name: the layers of a slice have those of the whole model."""
+    """Returns gradients by name: the layers of a slice have those of the whole model."""
     return {name: each.grad for name, each in part.named_parameters() if each.grad is not None}
 
 
