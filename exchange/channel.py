@@ -17,7 +17,6 @@ from functools import partial
 from torch import Tensor
 
 from ..comm import Comm, MessageError, Work
-from ..conf.errors import ConfigError
 from ..strategies.core.cost import Traffic, World
 from ..strategies.core.state import State
 from .collectives import Collective, Fabric
@@ -150,24 +149,6 @@ class Channel:
 
     def buffers(self) -> list[Tensor]:
         return [tensor for slot in self._slots.values() for tensor in slot.memory.values()]
-
-
-def check_adds_up(compress: Compressor, collective: Collective) -> None:
-    """Refuse a collective that would have nothing to do. Raises `ConfigError`."""
-    if not isinstance(compress, Summed) and not isinstance(collective, Fabric):
-        raise ConfigError(
-            "collective, compress: these messages cannot be added up on their way, they go from everyone to everyone; "
-            "choose collective=fabric, or a compress whose messages can: bf16, fp16, masked, none, powersgd, randomk"
-        )
-
-
-def check_differences(compress: Compressor, what: str = "messages", instead: str = "sync=bsp") -> None:
-    """Refuse a rule that is for gradients, where differences of weights travel. Raises `ConfigError`."""
-    if compress.traits.of_gradients:
-        raise ConfigError(
-            f"compress, sync: {what} are differences of weights, and this rule is one for gradients; choose {instead}, "
-            "or another compress"
-        )
 
 
 def of_sums(compress: Compressor, collective: Collective, vectors: Sequence[Vector], world: World) -> Traffic:

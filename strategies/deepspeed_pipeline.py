@@ -59,9 +59,8 @@ class DeepSpeedPipeline(Strategy):
         whole_targets="hands targets to its own library, which takes one tensor of them",
         own_micro_batches="micro_batches",
         needs_processes=True,
-        one_precision="DeepSpeed's pipeline engine is set up for float32 here; choose strategy=pipeline "
-        "strategy.schedule=1f1b, or precision=fp32",
-        uncompiled="DeepSpeed's pipeline engine calls layers one by one. Choose compile=false or strategy=pipeline",
+        one_precision="sets DeepSpeed's pipeline engine up for float32",
+        uncompiled="has DeepSpeed's pipeline engine call layers one by one",
     )
     trial = Trial(rounding=1e-6, slow=True)  # it trains in float32 whatever the weights are
 
@@ -94,8 +93,9 @@ class DeepSpeedPipeline(Strategy):
         parts = self._ours.split(model.float())
         if len({tuple(holders) for holders in tied(parts).values()}) > 1:
             raise ConfigError(
-                "strategy=deepspeed_pipeline: some stages share one weight and others another (tied weights), and a "
-                "stage is of one TiedLayerSpec; untie them, choose another strategy.cut, or choose strategy=pipeline"
+                "some stages share one weight and others another (tied weights), and a "
+                "stage is of one TiedLayerSpec; untie them, choose another strategy.cut, or choose strategy=pipeline",
+                about=("strategy",),
             )
         self._last = [each for each in parts[-1].parameters() if each.requires_grad]
         return parts

@@ -153,10 +153,7 @@ class Hybrid(Strategy):
         """What is cut of each stage. Raises `ConfigError`."""
         if self.axes["tensor"] == 1:
             return [{} for _ in stages]
-        try:
-            return kinds_of_stages(model, stages, self.axes["tensor"], vocabulary)
-        except ConfigError as error:
-            raise ConfigError(str(error).replace("strategy.degree", "strategy.tensor")) from None
+        return kinds_of_stages(model, stages, self.axes["tensor"], vocabulary)
 
     def _pieces(self, stage: nn.Module, kinds: Mapping[str, Kind], group: Group) -> list[nn.Module]:
         """What each worker of a stage holds of it."""

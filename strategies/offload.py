@@ -65,8 +65,7 @@ class Offload(Strategy):
         one_input="fetches a model layer by layer, of which each is given the one tensor that the layer before it made",
         moves_model=True,
         needs_shapes=True,
-        uncompiled="fetches the weights of each layer by hooks, which compiled code would pass by. Choose "
-        "compile=false or strategy=data_parallel",
+        uncompiled="fetches the weights of each layer by hooks, which compiled code would pass by",
         unaveraged="keeps weights on the host, and its pool has no room for an average of them",
     )
 
@@ -256,8 +255,7 @@ class DelayedUpdate(Sync):
     traits = SyncTraits(
         exact=False,  # gradients are of the weights before
         serial_alone=False,
-        one_scale="strategy.delayed_update=true has a step under way while the next one may be left out; choose "
-        "precision=bf16, or strategy.delayed_update=false",
+        one_scale="with strategy.delayed_update=true has a step under way while the next one may be left out",
         unaveraged="steps while the next gradients are computed",
     )
 

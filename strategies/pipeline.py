@@ -114,8 +114,8 @@ class Pipeline(Strategy):
         if any(action.kind == "I" for row in self.schedule for action in row):
             self.traits = replace(
                 self.traits,
-                uncompiled="its schedule takes a backward pass in two pieces, and that of compiled code is one. Choose "
-                "compile=false or strategy.schedule=1f1b",
+                uncompiled=f"with strategy.schedule={schedule} takes a backward pass in two pieces, and compiled "
+                "code takes it in one",
             )
         self.loss_part = self.holders[-1]
         self._restricted: dict[int, Sequence[Action]] = {}

@@ -104,9 +104,10 @@ class TensorParallel(Strategy):
             raise ConfigError("strategy.plan={}: says nothing; null finds pairs of layers")
         if not kinds:
             raise ConfigError(
-                f"strategy=tensor: {type(model).__name__} has no two linear layers with only element-wise ones between "
+                f"{type(model).__name__} has no two linear layers with only element-wise ones between "
                 "them; choose model=mlp with two layers in model.hidden, say in strategy.plan which layers are cut, "
-                "or choose strategy=data_parallel"
+                "or choose strategy=data_parallel",
+                about=("strategy",),
             )
         if self.sequence and not runs_of(model, kinds):
             raise ConfigError(

@@ -52,7 +52,7 @@ from .schedules import scaled
 class TorchDDP(Strategy):
     """A replica is one worker; torch owns the exchange of gradients."""
 
-    traits = StrategyTraits(needs_processes=True)
+    traits = StrategyTraits(needs_processes=True, steps_whole=True)
 
     def __init__(
         self,
@@ -63,6 +63,7 @@ class TorchDDP(Strategy):
     ) -> None:
         """`clip`: of the mean gradient; None for none."""
         self.bucket_mb, self.find_unused, self.zero_optimizer = bucket_mb, find_unused, zero_optimizer
+        self.traits = replace(self.traits, steps_whole=not zero_optimizer)
         self.clip = clip
 
     def own_sync(self) -> Sync:

@@ -97,7 +97,7 @@ class TorchFSDP(Strategy):
         dtypes = sorted({str(parameter.dtype) for parameter in model.parameters()})
         if len(dtypes) > 1:
             raise ConfigError(
-                f"strategy=torch_fsdp: FSDP2 wants parameters of one dtype, these are {', '.join(dtypes)}"
+                f"FSDP2 wants parameters of one dtype, these are {', '.join(dtypes)}", about=("strategy",)
             )
         return [model]
 

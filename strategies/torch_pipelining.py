@@ -53,7 +53,7 @@ class TorchPipelining(Strategy):
         own_micro_batches="micro_batches",
         needs_processes=True,
         max_replicas=1,
-        uncompiled="torch's stages call their part in steps alone. Choose compile=false or strategy=pipeline",
+        uncompiled="has torch's stages call their part in steps alone",
     )
     trial = Trial(slow=True)
 
@@ -99,9 +99,10 @@ class TorchPipelining(Strategy):
         parts = self._ours.split(model)
         if self._ours.shares:
             raise ConfigError(
-                "strategy=torch_pipelining: two stages would share a parameter (tied weights), and torch would not sum "
+                "two stages would share a parameter (tied weights), and torch would not sum "
                 "its gradients over them; untie them, choose a strategy.cut that leaves both in one stage, or choose "
-                "strategy=pipeline, which sums them"
+                "strategy=pipeline, which sums them",
+                about=("strategy",),
             )
         return parts
 

@@ -53,8 +53,7 @@ class TorchTensor(Strategy):
         bitwise=False,
         max_replicas=1,
         needs_processes=True,
-        one_precision="its messages are stated for layers of torch's in float32; choose strategy=tensor, or "
-        "precision=fp32",
+        one_precision="states messages of torch's layers in float32 alone",
     )
     shares = True
 
@@ -71,8 +70,9 @@ class TorchTensor(Strategy):
         kinds = kinds_of(model, self.parts)
         if not kinds:
             raise ConfigError(
-                f"strategy=torch_tensor: {type(model).__name__} has no two linear layers with only element-wise ones "
-                "between them; choose model=mlp with two layers in model.hidden, or strategy=torch_ddp"
+                f"{type(model).__name__} has no two linear layers with only element-wise ones "
+                "between them; choose model=mlp with two layers in model.hidden, or strategy=torch_ddp",
+                about=("strategy",),
             )
         return cut_over(model, Group(self.parts), kinds)
 

@@ -21,7 +21,7 @@ from .core.strategy import Strategy, StrategyTraits
 class Whole(Strategy):
     """`begin` is what `prepare` ends with."""
 
-    traits = StrategyTraits(per_sample=True)
+    traits = StrategyTraits(per_sample=True, steps_whole=True)
     _sample_by_sample: PerSample | None = None
     _at_once = 0  # samples whose gradients are held together, where they are
 

@@ -76,8 +76,7 @@ class Zero(Strategy):
         moves_model=True,
         own_micro_batches="micro_batches",
         rounds_weights=True,
-        uncompiled="DeepSpeed's engine calls the model through hooks of its own. Choose compile=false or "
-        "strategy=torch_ddp",
+        uncompiled="has DeepSpeed's engine call the model through hooks of its own",
     )
 
     def __init__(
@@ -109,8 +108,9 @@ class Zero(Strategy):
             )
         if clip is not None and clip.clips and not isinstance(clip, ByNorm):
             raise ConfigError(
-                "clip: DeepSpeed clips a gradient by its norm alone; choose clip=norm, or clip=none, or "
-                "strategy=data_parallel"
+                "DeepSpeed clips a gradient by its norm alone; choose clip=norm, or clip=none, or "
+                "strategy=data_parallel",
+                about=("clip",),
             )
         self.stage, self.offload, self.precision = stage, offload, precision or Float32()
         if self.precision.name not in DTYPES:
@@ -171,8 +171,9 @@ class Zero(Strategy):
             check_elementwise(optimizer, f"precision={self.precision.name}", "precision=fp32")
         if len(optimizer.param_groups) > 1:
             raise ConfigError(
-                f"strategy=zero: what it saves is of one group of parameters, and {type(optimizer).__name__} has "
-                "several; choose strategy=data_parallel, or optimizer=adam, adamw or sgd"
+                f"what it saves is of one group of parameters, and {type(optimizer).__name__} has "
+                "several; choose strategy=data_parallel, or optimizer=adam, adamw or sgd",
+                about=("strategy",),
             )
 
     def split(self, model: nn.Module) -> list[nn.Module]:

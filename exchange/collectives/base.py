@@ -11,7 +11,7 @@ where alpha is the link's latency and 1 / beta its bandwidth.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -20,6 +20,7 @@ from torch import Tensor
 from ...comm import Comm, Work
 from ...comm.network import Network
 from ...strategies.core.cost import Traffic, World
+from ...strategies.core.terms import ADDABLE, ADDED_UP, FABRIC, UNINFORMED, Compatible, Need, Term, absent
 
 Pairs = Iterable[tuple[int, int]]  # (source, destination) of each message of a step
 
@@ -39,10 +40,22 @@ class Phase:
     crossing: int = 1
 
 
-class Collective(ABC):
+class Collective(Compatible, ABC):
     """An algorithm. It keeps nothing from one sum to the next. `on_gpus`: it sums tensors of GPUs, too."""
 
     on_gpus: bool = True
+    of_fabric: bool = False  # it is the fabric's own sum
+
+    @property
+    def lacks(self) -> Mapping[Term, str]:
+        return absent((FABRIC, self.of_fabric))
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        if self.of_fabric:
+            return ()
+        adds = "adds vectors up on their way"
+        return Need(ADDABLE, adds), Need(ADDED_UP, adds), Need(UNINFORMED, adds)
 
     @abstractmethod
     def all_reduce(self, tensor: Tensor, comm: Comm) -> Work:

@@ -85,7 +85,7 @@ class BackupWorkers(Sync):
         synchronous=False,
         weights_agree=False,
         steps_on_workers=False,
-        max_parts=1,  # the parts of one replica could be given different versions
+        whole_replica="could give the stages of one replica different versions of the weights",
     )
 
     def __init__(
@@ -99,7 +99,6 @@ class BackupWorkers(Sync):
             self.traits,
             survives=backups > 0,
             exact=self.compress.traits.lossless and (clip is None or not clip.clips),
-            entrywise=self.compress.traits.entrywise,
         )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:

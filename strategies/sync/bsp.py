@@ -48,7 +48,7 @@ from ...conf.errors import ConfigError
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.buckets import Bucket, allocate, grouped
-from ...exchange.channel import Channel, check_adds_up, held, notes_on_sums, of_sums
+from ...exchange.channel import Channel, held, notes_on_sums, of_sums
 from ...exchange.client.base import dense_gradient
 from ...exchange.clip import Clip, Shared
 from ...exchange.collectives import Collective, Fabric
@@ -67,6 +67,7 @@ from ..core.clip import NORM
 from ..core.cost import Cost, Memory, World, payload
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits
+from ..core.terms import ADDED_UP, FABRIC, HONEST, UNCOMPRESSED, Need
 
 SHARE = 8  # bytes: a float64, or an int64
 
@@ -118,7 +119,7 @@ class NaiveBSP(Sync):
 class BSP(Sync):
     """Algorithm 1: buckets are all-reduced in order while backward goes on."""
 
-    traits = SyncTraits(steps_together=True, may_begin_anew=True)
+    traits = SyncTraits(steps_together=True, may_begin_anew=True, plain_mean=True)
 
     def __init__(
         self,
@@ -144,43 +145,18 @@ class BSP(Sync):
         self.find_unused, self.shard = find_unused, shard
         self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
         self.privacy = of_samples(privacy)
-        check_adds_up(self.compress, self.collective)
         self.joining = Joining(aggregate, attack)
+        alone, plain = "gives a replica the sum of its own shard alone", "sync.shard=none"
+        own = (Need(term, alone, f"sync.shard={shard}", plain) for term in (ADDED_UP, HONEST, UNCOMPRESSED, FABRIC))
         self.traits = replace(
             self.traits,
             state_agrees=not self.compress.keeps,
-            entrywise=self.compress.traits.entrywise,
             exact=self.compress.traits.lossless and self.joining.plain,
             shows_mean=shard == "none" and isinstance(self.compress, Dense) and self.joining.plain,
-            whole_rows=self.joining.whole_rows,
-            max_parts=1 if self.joining.whole_rows else None,
+            needs=() if shard == "none" else tuple(own),
         )
         if not self.joining.plain:
             self.capacity = self.first = sys.maxsize  # one bucket: a rule, and who lies, sees a gradient whole
-        self.joining.check_exchange(self.compress, self.collective)
-        if self.privacy is not None and not (self.joining.plain and isinstance(self.compress, Dense)):
-            streaming = self.joining.aggregate.traits.streaming
-            by = "compress" if self.joining.plain else "attack" if streaming else "aggregate"
-            raise ConfigError(
-                f"privacy, {by}: each replica adds its share of the noise, which hides a sample in the sum of all "
-                "gradients and in nothing else that is made of them; choose compress=none, aggregate=mean and "
-                "attack=none, or privacy=none"
-            )
-        if shard != "none" and not self.joining.plain:
-            raise ConfigError(
-                f"sync.shard={shard}: a replica gets the sum of its own shard alone, not the others' gradients; choose "
-                "aggregate=mean and attack=none, or sync.shard=none"
-            )
-        if shard != "none" and not isinstance(self.compress, Dense):
-            raise ConfigError(
-                f"sync.shard={shard}: a replica gets the sum of its own shard alone, which no compressor gives; "
-                "choose compress=none or sync.shard=none"
-            )
-        if shard != "none" and not isinstance(self.collective, Fabric):
-            raise ConfigError(
-                f"sync.shard={shard}: a replica gets the sum of its own shard alone, which is no all-reduce; choose "
-                "collective=fabric or sync.shard=none"
-            )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         self.compress.check_optimizer(optimizer)
@@ -361,8 +337,12 @@ class BSP(Sync):
             if len(buckets) > 1 and not self.joining.plain:
                 dtypes = ", ".join(sorted(str(vector.dtype) for vector in buckets))
                 raise ConfigError(
-                    "aggregate, attack: they see a gradient as one vector of one dtype, and the model has "
-                    f"{dtypes}; choose aggregate=mean and attack=none"
+                    "they see a gradient as one vector of one dtype, and the model has "
+                    f"{dtypes}; choose aggregate=mean and attack=none",
+                    about=(
+                        "aggregate",
+                        "attack",
+                    ),
                 )
             own = (size + held(self.compress, buckets)) if replicas > 1 else 0
             if self.joining.streaming:

@@ -70,7 +70,7 @@ from ..core.sync import Measures, Sync, SyncTraits
 class Downpour(Sync):
     """Workers and, for each part of the model, one or several servers."""
 
-    traits = SyncTraits(synchronous=False, weights_agree=False, survives=True)
+    traits = SyncTraits(synchronous=False, weights_agree=False, survives=True, joins="pushes", one_by_one=True)
 
     def __init__(
         self,
@@ -93,16 +93,12 @@ class Downpour(Sync):
         self.n_push, self.n_fetch, self.servers, self.lock = push, fetch, servers, lock
         self.takes_share = rate == "share"
         self.compress = compress or Dense()
-        self.joining = Joining(aggregate, attack, of="pushes")
-        self.joining.check_one_at_a_time()
-        self.joining.check_pieces(servers)
+        self.joining = Joining(aggregate, attack)
         self.clip = clip
         self.traits = replace(
             self.traits,
             steps_on_workers=fetch > 1,
             state_agrees=not self.compress.keeps,
-            entrywise=self.compress.traits.entrywise,
-            max_parts=1 if self.joining.whole_rows else None,
             exact=self.compress.traits.lossless and self.joining.plain and (clip is None or not clip.clips),
             serial_alone=push == 1,  # what is kept back is not stepped with yet
         )

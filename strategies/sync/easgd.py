@@ -23,7 +23,6 @@ replicas apart, where sync=local_sgd makes them alike.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -33,7 +32,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ...exchange.buckets import views_of
-from ...exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
+from ...exchange.channel import Channel, held, notes_on_sums, of_sums
 from ...exchange.clip import Clip
 from ...exchange.collectives import Collective, Fabric
 from ...exchange.collectives.base import times
@@ -52,6 +51,7 @@ class EASGD(Sync):
 
     traits = SyncTraits(
         weights_agree=False,
+        sends_changes=True,
         averages="consensus",  # the centre, of which all have a copy
         serial_alone=False,  # the centre pulls a lone replica, too
     )
@@ -70,9 +70,6 @@ class EASGD(Sync):
         """
         self.rho, self.period, self.nesterov, self.clip = rho, period, nesterov, clip
         self.compress, self.collective = compress or Dense(), collective or Fabric()
-        check_adds_up(self.compress, self.collective)
-        check_differences(self.compress)
-        self.traits = replace(self.traits, entrywise=self.compress.traits.entrywise)
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         check_springs(optimizer, self.rho, self.nesterov)

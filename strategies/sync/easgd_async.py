@@ -72,8 +72,7 @@ class AsyncEASGD(Sync):
         if rho is not None:
             self.traits = replace(
                 self.traits,
-                one_rate=f"sync.rho={rho:g} is taken times the rate on a replica and on the server, which is in no "
-                "step of the schedule's; choose sync.rho=null, or sync=easgd",
+                one_rate=f"with sync.rho={rho:g} takes its rate on the server, which is in no step of a schedule",
             )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:

@@ -74,16 +74,15 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...conf.errors import ConfigError
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.buckets import views_of
-from ...exchange.channel import check_differences
 from ...exchange.client import ClientRule
 from ...exchange.client import Plain as PlainClient
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense
 from ...exchange.deliveries import OpenDeliveries, Rules
-from ...exchange.federated import check_hidden, check_in_turn
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.in_turn import InTurn, Shares
 from ...exchange.joining import Joining
@@ -99,6 +98,7 @@ from ..core.batch import Batch
 from ..core.cost import Cost, Memory, World, payload
 from ..core.state import State, recv_state
 from ..core.sync import Measures, StoppedBefore, Sync, SyncTraits
+from ..core.terms import ADDED_UP, HONEST, NOT_PRIVATE, NOT_SECURE, PLAIN_CLIENT, UNCOMPRESSED, Need
 
 
 class FedAvg(Sync):
@@ -111,6 +111,9 @@ class FedAvg(Sync):
         unaveraged="has its weights on the server, which would have to be asked for them after each step",
         survives=True,
         server_stops=True,
+        sends_changes=True,
+        joins="ways",
+        client_rounds=True,
     )
 
     def __init__(
@@ -141,29 +144,39 @@ class FedAvg(Sync):
         `ConfigError`.
         """
         self.server, self.client = server or Plain(), client or PlainClient()
-        self.joining, self.clip = Joining(aggregate, attack, of="ways"), clip
-        self.client.check(self.joining)
+        self.joining, self.clip = Joining(aggregate, attack), clip
         self.privacy = hides = of_clients(privacy)
-        whole = self.privacy is not None or self.joining.whole_rows
-        self.traits = replace(
-            self.traits, whole_rows=self.joining.whole_rows, max_parts=1 if whole else self.traits.max_parts
-        )
         self.compress = compress or Dense()
-        check_differences(self.compress)
         self.epochs, self.momentum, self.clients = epochs, momentum, clients
         self.participation = Participation(fraction, sampling, dropout, seed)
         sums = secure if isinstance(secure, Bonawitz) else None
-        with_all = self.joining, self.compress, self.client, self.participation
-        check_hidden(hides, sums, *with_all)
+        alike = sampling == "uniform" and dropout == 0
+        self.traits = replace(self.traits, equal_clients=alike)
         if clients is not None:
-            check_in_turn(clients, momentum, hides, sums, *with_all)
-            self.traits = replace(
-                self.traits,
-                one_rate=f"with sync.clients={clients} a client's steps are made at different times of a run, and have "
-                "one rate",
-            )
+            self._check_in_turn(clients)
         rules = Rules(self.server, self.client, self.joining, hides)
         self._deliveries = OpenDeliveries(rules, self.compress) if sums is None else SecureDeliveries(rules, sums)
+
+    def _check_in_turn(self, clients: int) -> None:
+        """Needs what a worker has that trains several clients, one after another. Raises `ConfigError`."""
+        given = f"sync.clients={clients}"
+        if self.momentum == "kept":
+            raise ConfigError(
+                f"sync.momentum=kept: with {given} a worker keeps no optimizer of each client. "
+                "Choose sync.momentum=reset"
+            )
+        if not self.traits.equal_clients:
+            raise ConfigError(
+                f"{given}: each client is drawn with an equal chance and finishes its round. Choose "
+                "sync.sampling=uniform and sync.dropout=0, or sync.clients=null"
+            )
+        sends = "has a worker send what its clients make together", given, "sync.clients=null"
+        terms = PLAIN_CLIENT, NOT_PRIVATE, NOT_SECURE, UNCOMPRESSED, ADDED_UP, HONEST
+        self.traits = replace(
+            self.traits,
+            one_rate=f"with {given} makes a client's steps at different times of a run",
+            needs=tuple(Need(term, *sends) for term in terms),
+        )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         self.client.check_optimizer(optimizer)

@@ -52,7 +52,7 @@ from torch.optim import Optimizer
 from ...comm import Comm, Work
 from ...conf.errors import ConfigError
 from ...exchange.buckets import views_of
-from ...exchange.channel import Channel, check_differences, held
+from ...exchange.channel import Channel, held
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import check_one_dtype, flatten
@@ -84,6 +84,8 @@ class FedBuff(Sync):
     traits = SyncTraits(
         synchronous=False,
         weights_agree=False,
+        sends_changes=True,
+        client_rounds=True,
         serial_alone=False,  # w + (y - w) is y but for rounding
         survives=True,
         unaveraged="has its weights on the server, which would have to be asked for them after each step",
@@ -112,7 +114,6 @@ class FedBuff(Sync):
             )
         self.buffer, self.epochs, self.steps, self.discount, self.momentum = buffer, epochs, steps, discount, momentum
         self.compress, self.server, self.clip = compress or Dense(), server or Plain(), clip
-        check_differences(self.compress)
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)

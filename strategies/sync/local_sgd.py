@@ -62,7 +62,7 @@ from ...conf.errors import ConfigError
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.buckets import views_of
-from ...exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
+from ...exchange.channel import Channel, held, notes_on_sums, of_sums
 from ...exchange.clip import Clip
 from ...exchange.collectives import Collective, Fabric
 from ...exchange.collectives.base import added, times
@@ -76,13 +76,14 @@ from ..core.batch import Batch
 from ..core.cost import Cost, World, payload
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits
+from ..core.terms import ADDED_UP, HONEST, UNCOMPRESSED, Need
 from .bsp import BSP, SHARE
 
 
 class LocalSGD(Sync):
     """Replicas step together and differ between rounds."""
 
-    traits = SyncTraits(weights_agree=False, averages="own")
+    traits = SyncTraits(weights_agree=False, averages="own", sends_changes=True, joins="ways")
 
     def __init__(
         self,
@@ -103,33 +104,20 @@ class LocalSGD(Sync):
         none. Raises `ConfigError`.
         """
         self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
-        self.traits = replace(self.traits, entrywise=self.compress.traits.entrywise)
-        check_adds_up(self.compress, self.collective)
-        check_differences(self.compress)
-        self.joining = Joining(aggregate, attack, of="ways")
-        self.joining.check_exchange(self.compress, self.collective)
-        if self.joining.whole_rows:
-            self.traits = replace(self.traits, max_parts=1)
+        self.joining = Joining(aggregate, attack)
         if not self.joining.plain:
             self.traits = replace(
                 self.traits, unaveraged="joins the changes of replicas, of which some lie or a rule makes what it will"
             )
-            if average_state:
-                raise ConfigError(
-                    f"sync.average_state={list(average_state)}: what an optimizer keeps is averaged as it is, that of "
-                    "liars too; choose sync.average_state=[], or aggregate=mean and attack=none"
-                )
-            if switch_step > 0:
-                raise ConfigError(
-                    f"sync.switch_step={switch_step}: a rule sees gradients before the switch and changes of weights "
-                    "after it, which are of different lengths; choose sync.switch_step=0, or aggregate=mean and "
-                    "attack=none"
-                )
-        if switch_step > 0 and not isinstance(self.compress, Dense):
-            raise ConfigError(
-                f"sync.switch_step={switch_step}: gradients before the switch and differences after it would share "
-                "what was left out; choose compress=none or sync.switch_step=0"
-            )
+        needs: list[Need] = []
+        if average_state:
+            as_it_is = "averages the optimizer's state as it is, that of Byzantine workers too"
+            states = f"sync.average_state={list(average_state)}", "sync.average_state=[]"
+            needs += [Need(term, as_it_is, *states) for term in (ADDED_UP, HONEST)]
+        if switch_step > 0:
+            both = "exchanges gradients before the switch and changes of weights after it"
+            switch = f"sync.switch_step={switch_step}", "sync.switch_step=0"
+            needs += [Need(term, both, *switch) for term in (ADDED_UP, HONEST, UNCOMPRESSED)]
         if outer_lr is None and outer_momentum > 0:
             raise ConfigError(
                 f"sync.outer_momentum={outer_momentum}: there is no outer optimizer; choose sync.outer_lr=0.7 too, "
@@ -141,6 +129,7 @@ class LocalSGD(Sync):
             self.traits,
             serial_alone=outer_lr is None,  # the outer optimizer steps on a lone replica, too
             steps_together=switch_step > 0,  # to begin with
+            needs=tuple(needs),
         )
         if outer_lr is not None:
             self.traits = replace(self.traits, unaveraged="knows what is evaluated only where an outer step is made")

@@ -72,8 +72,9 @@ class OneBitAdam(Sync):
         groups = optimizer.param_groups
         if not isinstance(optimizer, Adam) or any(group["amsgrad"] or group["maximize"] for group in groups):
             raise ConfigError(
-                f"sync=onebit_adam: compresses Adam's momentum, and {type(optimizer).__name__} is another optimizer or "
-                "has amsgrad or maximize; choose optimizer=adam or optimizer=adamw, with amsgrad and maximize false"
+                f"compresses Adam's momentum, and {type(optimizer).__name__} is another optimizer or "
+                "has amsgrad or maximize; choose optimizer=adam or optimizer=adamw, with amsgrad and maximize false",
+                about=("sync",),
             )
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:

@@ -47,7 +47,6 @@ from ...comm import Comm, MessageError
 from ...conf.errors import ConfigError
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
-from ...exchange.channel import check_differences
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import check_one_dtype
@@ -61,6 +60,7 @@ from ..core.batch import Batch
 from ..core.cost import Cost, Memory, World, payload
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits
+from ..core.terms import FOR_CHANGES, Need
 
 
 class ParameterServer(Sync):
@@ -85,21 +85,17 @@ class ParameterServer(Sync):
         self.servers = servers
         self.compress, self.compress_answers = compress or Dense(), compress_answers
         if compress_answers:
-            check_differences(self.compress, "answers", "sync.compress_answers=false")
             if isinstance(self.compress, Dense):
                 raise ConfigError(
-                    "sync.compress_answers=true: there is no compression; choose compress=bf16, or another"
+                    "sync.compress_answers=true: there is no compression. Choose compress=bf16, or another"
                 )
+            answers = "has servers answer with changes of weights", "sync.compress_answers=true"
+            self.traits = replace(self.traits, needs=(Need(FOR_CHANGES, *answers, "sync.compress_answers=false"),))
         self.joining = Joining(aggregate, attack)
-        self.joining.check_lossless(self.compress)
-        self.joining.check_pieces(servers)
         self.clip = clip
         self.traits = replace(
             self.traits,
             state_agrees=not self.compress.keeps,
-            entrywise=self.compress.traits.entrywise,
-            whole_rows=self.joining.whole_rows,
-            max_parts=1 if self.joining.whole_rows else None,
             exact=self.compress.traits.lossless and self.joining.plain and (clip is None or not clip.clips),
         )
 

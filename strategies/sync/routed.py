@@ -55,7 +55,7 @@ class Routed(Sync):
         unaveraged="evaluates the models of all replicas side by side, and keeps no average of any",
         survives=True,
         experts=True,
-        max_parts=1,
+        whole_replica="evaluates the whole models of all replicas side by side",
     )
 
     def __init__(self, clip: Clip | None = None) -> None:

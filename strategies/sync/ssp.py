@@ -83,7 +83,7 @@ class Push:
 class SSP(Sync):
     """Workers and, for each part of the model, one or several servers."""
 
-    traits = SyncTraits(synchronous=False, weights_agree=False, steps_on_workers=False, survives=True)
+    traits = SyncTraits(synchronous=False, weights_agree=False, steps_on_workers=False, survives=True, joins="clocks")
 
     def __init__(
         self,
@@ -103,17 +103,12 @@ class SSP(Sync):
         self.bound = inf if staleness is None else staleness  # s
         self.takes_share, self.servers = rate == "share", servers
         self.compress = compress or Dense()
-        self.joining = Joining(aggregate, attack, of="clocks")
-        if self.bound > 0:
-            self.joining.check_one_at_a_time()
-        self.joining.check_pieces(servers)
+        self.joining = Joining(aggregate, attack)
         self.clip = clip
         self.traits = replace(
             self.traits,
             state_agrees=not self.compress.keeps,
-            entrywise=self.compress.traits.entrywise,
-            whole_rows=self.joining.whole_rows,
-            max_parts=1 if self.joining.whole_rows else None,
+            one_by_one=self.bound > 0,
             exact=self.compress.traits.lossless and self.joining.plain and (clip is None or not clip.clips),
         )
 

@@ -35,7 +35,7 @@ turn, and are hidden behind the steps that follow.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Annotated, Literal
 
@@ -47,7 +47,7 @@ from torch.optim import Optimizer
 from ...comm import Comm, Work
 from ...conf.errors import ConfigError
 from ...exchange.buckets import views_of
-from ...exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
+from ...exchange.channel import Channel, held, notes_on_sums, of_sums
 from ...exchange.clip import Clip
 from ...exchange.collectives import Collective, Fabric
 from ...exchange.collectives.base import added, times
@@ -89,6 +89,7 @@ class StreamingDiLoCo(Sync):
 
     traits = SyncTraits(
         weights_agree=False,
+        sends_changes=True,
         unaveraged="knows what is evaluated only where an outer step is made",
         serial_alone=False,  # the outer optimizer steps on a lone replica, too
     )
@@ -111,9 +112,6 @@ class StreamingDiLoCo(Sync):
         None for none. Raises `ConfigError`.
         """
         self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
-        self.traits = replace(self.traits, entrywise=self.compress.traits.entrywise)
-        check_adds_up(self.compress, self.collective)
-        check_differences(self.compress)
         if fragments > period:
             raise ConfigError(
                 f"sync.fragments={fragments}: one is sent in a step, and a round has sync.period={period} steps; "
