@@ -19,11 +19,13 @@ from ...exchange.collectives.fabric import Fabric
 from ...exchange.collectives.shared_memory import SharedMemory
 from ...exchange.compress import Compressor, Dense, Summed
 from ...exchange.compress.base import Slot, Vector, vector_of
+from ...exchange.exchange import SHARE
 from ...strategies.core.clip import NORM
 from ...strategies.core.cost import World, payload
 from ...strategies.single import LocalUpdate
 from ...strategies.sync.backup_workers import BackupWorkers
-from ...strategies.sync.bsp import BSP, SHARE, NaiveBSP
+from ...strategies.sync.bsp import BSP
+from ...strategies.sync.bsp_naive import NaiveBSP
 from ...strategies.sync.downpour import Downpour
 from ...strategies.sync.easgd import EASGD
 from ...strategies.sync.fedavg import FedAvg

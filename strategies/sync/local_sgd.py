@@ -67,6 +67,7 @@ from ...exchange.clip import Clip
 from ...exchange.collectives import Collective, Fabric
 from ...exchange.collectives.base import added, times
 from ...exchange.compress import Compressor, Dense, vector_of
+from ...exchange.exchange import SHARE
 from ...exchange.finishing import Finished
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.joining import Joining
@@ -77,7 +78,7 @@ from ..core.cost import Cost, World, payload
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits
 from ..core.terms import ADDED_UP, HONEST, UNCOMPRESSED, Need
-from .bsp import BSP, SHARE
+from .bsp import BSP
 
 
 class LocalSGD(Sync):

@@ -49,10 +49,8 @@ from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
-from ...comm import Comm
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.clip import Clip
@@ -60,15 +58,12 @@ from ...exchange.clocks import Clocks
 from ...exchange.compress import Compressor, Dense
 from ...exchange.flat import check_one_dtype
 from ...exchange.joining import Joining
-from ...exchange.pushing import HEADER, Pushing, Request, stated
+from ...exchange.pushing import HEADER, Request, stated
 from ...exchange.server_shards import held_by_servers, shards_of
-from ...exchange.serving import Serving
-from ...exchange.start_alike import start_alike
-from ...exchange.stepping import Stepping
 from ..core.batch import Batch
 from ..core.cost import Cost, Memory, World, payload
-from ..core.state import State
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.sync import SyncTraits
+from .servers import ServerSync
 
 
 @dataclass(frozen=True)
@@ -80,9 +75,10 @@ class Push:
     gradient: Tensor
 
 
-class SSP(Sync):
-    """Workers and, for each part of the model, one or several servers."""
+class SSP(ServerSync):
+    """A worker goes on while the slowest is at most s clocks behind."""
 
+    name = "ssp"
     traits = SyncTraits(synchronous=False, weights_agree=False, steps_on_workers=False, survives=True, joins="clocks")
 
     def __init__(
@@ -100,43 +96,14 @@ class SSP(Sync):
         `compress`: of pushes; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
         `clip`: of a gradient before it is pushed; None for none. Raises `ConfigError`.
         """
-        self.bound = inf if staleness is None else staleness  # s
-        self.takes_share, self.servers = rate == "share", servers
-        self.compress = compress or Dense()
-        self.joining = Joining(aggregate, attack)
-        self.clip = clip
-        self.traits = replace(
-            self.traits,
-            state_agrees=not self.compress.keeps,
-            one_by_one=self.bound > 0,
-            exact=self.compress.traits.lossless and self.joining.plain and (clip is None or not clip.clips),
-        )
-
-    def check_optimizer(self, optimizer: Optimizer) -> None:
-        self.compress.check_optimizer(optimizer)
-
-    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
-        super().prepare(parameters, optimizer, comm)
-        start_alike(parameters, comm)
-        self._workers = comm.size - self.servers
-        shards = shards_of(list(parameters.values()), self.servers)
-        servers = range(self._workers, comm.size)
-        if self._serves:
-            serving = Serving(comm, self._workers, self.traits.survives)
-            shard, joining = shards[comm.rank - self._workers], self.joining if self.bound == 0 else None
-            self._server = Stepping(shard, optimizer, serving, self.compress, joining, "ssp", self.setting.rate)
-        else:
-            self._worker = Pushing(shards, servers, self._workers, comm, self.compress, self.joining, "ssp")
-
-    @property
-    def _serves(self) -> bool:
-        return self.comm.rank >= self._workers
+        self.bound, self.takes_share = inf if staleness is None else staleness, rate == "share"  # s
+        super().__init__(servers, compress or Dense(), Joining(aggregate, attack), clip, gathers=self.bound == 0)
+        self.traits = replace(self.traits, one_by_one=self.bound > 0)
 
     # -- a worker
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
-        self._share, self._of_step = batch.share, batch.step
         if self._share > 0:
             self._worker.fetch()
 
@@ -152,9 +119,6 @@ class SSP(Sync):
         """Its clock moves, as with a batch without samples."""
         if self.bound < inf:
             self._worker.skip()
-
-    def finish(self) -> None:
-        self._worker.finish()
 
     # -- a server
 
@@ -219,31 +183,12 @@ class SSP(Sync):
                 else:
                     self._server.answer(worker)
 
-    # -- state and measures
-
-    def state_dict(self) -> State:
-        """On replica 0: the servers' state."""
-        return self._worker.state_dict(self.optimizer)
-
-    def load_state_dict(self, state: State) -> None:
-        if self._serves:
-            self._server.load_state_dict(state["servers"][self.comm.rank - self._workers])
-        else:
-            self._worker.load_state_dict(state, self.optimizer, own=False)
-
-    def buffers(self) -> list[Tensor]:
-        return self._server.buffers() if self._serves else self._worker.buffers()
-
-    def report(self) -> Measures:
-        return self._server.report() if self._serves else {}
+    # -- what is stated
 
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
         """The gradient, and where those of a clock are joined one that is received, and all that a rule looks at."""
         vectors = 2 + self.joining.rows_held(world.replicas) if self.bound == 0 else 1
         return held_by_servers(held, shards_of(parameters, self.servers), vectors)
-
-    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
-        return self.joining.notes(self.compress, world.replicas)
 
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         check_one_dtype(parameters, "ssp")

@@ -8,7 +8,7 @@ from annotated_types import Ge
 
 from paceline.conf.groups import Group
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.sync.bsp import NaiveBSP
+from paceline.strategies.sync.bsp_naive import NaiveBSP
 
 
 class Zeal(ABC):

@@ -21,7 +21,8 @@ from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.hybrid import Hybrid
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.single import Single
-from paceline.strategies.sync.bsp import BSP, NaiveBSP
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.bsp_naive import NaiveBSP
 from paceline.strategies.sync.parameter_server import ParameterServer
 from paceline.strategies.tensor import TensorParallel
 

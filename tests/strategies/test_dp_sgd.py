@@ -41,7 +41,8 @@ from paceline.strategies.core.errors import MissingToolError, NotFiniteError
 from paceline.strategies.core.setting import Setting
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.single import Single
-from paceline.strategies.sync.bsp import BSP, NaiveBSP
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.bsp_naive import NaiveBSP
 from paceline.tracking.summaries import row_of
 
 slow = pytest.mark.slow

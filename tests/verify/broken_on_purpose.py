@@ -10,7 +10,7 @@ from paceline.strategies import Batch, Cost, World
 from paceline.strategies.core.batch import BeforeBackward
 from paceline.strategies.core.loss import Loss
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.sync.bsp import NaiveBSP
+from paceline.strategies.sync.bsp_naive import NaiveBSP
 
 
 class WrongSum(DataParallel):
