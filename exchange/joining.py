@@ -59,6 +59,14 @@ class Joining:
         self.plain = self.streaming and not self.attack.forges
 
     @property
+    def unpredicted(self) -> str:
+        """Returns why the time to join rows is not modelled, but where all rows go to all workers; "" for the mean."""
+        if self.plain:
+            return ""
+        by = "attack" if isinstance(self.aggregate, Mean) else "aggregate"
+        return f"{by}: the time that it takes on a server, or in a round, is not modelled; under sync=bsp it is"
+
+    @property
     def whole_rows(self) -> Literal["", "aggregate", "attack"]:
         """Which of the two looks at rows as a whole, so that no piece of them will do; "" where neither does."""
         if not self.aggregate.traits.coordinatewise:

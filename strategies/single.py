@@ -19,7 +19,7 @@ from ..exchange.clip import Clip
 from ..exchange.privacy import Privacy
 from ..exchange.privacy.dp_sgd import of_samples
 from .core.batch import BeforeBackward
-from .core.cost import Cost, World
+from .core.cost import Transfers, World
 from .core.loss import Loss
 from .core.sync import Sync, SyncTraits
 from .whole import Whole
@@ -53,5 +53,5 @@ class LocalUpdate(Sync):
         self.clip_gradients()
         self.optimizer.step()
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        return Cost()
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        return Transfers()

@@ -32,10 +32,10 @@ from ..comm.torch_world import torch_world
 from ..conf.errors import ConfigError
 from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
 from .core.copies import without_data
-from .core.cost import Cost, Memory, Traffic, World, payload
+from .core.cost import Memory, Traffic, Transfers, World, payload
 from .core.loss import Loss
 from .core.precision import META
-from .core.strategy import Strategy, StrategyTraits
+from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync
 from .core.trial import Trial
 from .external.torch_schedules import TorchSchedule
@@ -48,6 +48,7 @@ class TorchPipelining(Strategy):
     """A replica is `stages` workers in a row; there is one."""
 
     traits = StrategyTraits(
+        unpredicted=NOT_OURS,
         one_input="cuts a model into layers, of which each is given the one tensor that the layer before it made",
         whole_targets="hands targets to its own library, which takes one tensor of them",
         own_micro_batches="micro_batches",
@@ -198,5 +199,5 @@ class _Update(Sync):
     def update(self) -> None:
         self.optimizer.step()
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        return Cost()
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        return Transfers()

@@ -33,10 +33,10 @@ from ..conf.errors import ConfigError
 from ..exchange.elementwise import check_elementwise
 from .core.batch import Batch, BeforeBackward
 from .core.copies import without_data
-from .core.cost import Cost, Traffic, World
+from .core.cost import Traffic, Transfers, World
 from .core.loss import Loss
 from .core.placements import gather
-from .core.strategy import Strategy, StrategyTraits
+from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync
 from .core.trial import Trial
 from .tensor_parallel.cost import sent_in_a_pass
@@ -50,6 +50,7 @@ class TorchTensor(Strategy):
 
     trial = Trial(slow=True)
     traits = StrategyTraits(
+        unpredicted=NOT_OURS,
         bitwise=False,
         max_replicas=1,
         needs_processes=True,
@@ -134,5 +135,5 @@ class _LocalUpdate(Sync):
             mine.grad = gradient
         self.optimizer.step()
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        return Cost()
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        return Transfers()

@@ -45,15 +45,16 @@ from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from ..compat.deepspeed import Place, is_cut_up, loss_scale, place_of, set_loss_scale
 from ..conf.errors import ConfigError
+from ..cost.transfer import Transfer
 from ..exchange.clip import ByNorm, Clip
 from ..exchange.collectives import Fabric
 from ..exchange.elementwise import check_elementwise, check_rows
 from ..exchange.start_alike import start_alike
 from .core.batch import Batch, BeforeBackward, Pass
-from .core.cost import Cost, Memory, World
+from .core.cost import Memory, Transfers, World
 from .core.loss import Loss
 from .core.state import State
-from .core.strategy import Strategy, StrategyTraits
+from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.deepspeed_memory import Account, stated
@@ -72,6 +73,7 @@ class Zero(Strategy):
 
     trial = Trial(rounding=1e-6, slow=True)  # it steps in float32 whatever the weights are
     traits = StrategyTraits(
+        unpredicted=NOT_OURS,
         needs_processes=True,
         moves_model=True,
         own_micro_batches="micro_batches",
@@ -362,27 +364,23 @@ class _ZeroUpdate(Sync):
             strategy.own_adam,
         )
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         strategy = self._strategy
         if strategy.config is not None:
-            return Cost(varies="strategy.config: what DeepSpeed sends follows from a file of its own")
+            return Transfers(varies="strategy.config: what DeepSpeed sends follows from a file of its own")
         if strategy.stage == 3:
-            return Cost(varies="strategy.stage=3: DeepSpeed fetches parameters when it finds it best")
+            return Transfers(varies="strategy.stage=3: DeepSpeed fetches parameters when it finds it best")
         width, psi = DTYPES[strategy.precision.name].itemsize, sum(parameter.numel() for parameter in parameters)
         replicas = world.replicas
         norm = 4  # of the gradient, in fp32
         if strategy.stage == 0:
             clips = strategy.longest is not None and strategy.precision.dtype is None
-            return Cost(worker=Fabric().traffic(width * psi + (norm if clips else 0), world))
+            return Transfers(Fabric().transfers(width * psi + (norm if clips else 0), world))
         passes = strategy.accumulated if strategy.stage == 2 else 1
         overflow = 0 if strategy.precision.dtype is None else 1
         piece = -(-psi // (2 * replicas)) * 2  # DeepSpeed aligns its flat parameters to 2 K entries
-        return Cost(
-            worker={
-                **Fabric().traffic(passes * width * psi + norm + overflow, world),
-                "all_gather": (replicas - 1) * width * piece,
-            }
-        )
+        gathered = Transfer("all_gather", replicas, (replicas - 1) * width * piece)
+        return Transfers([*Fabric().transfers(passes * width * psi + norm + overflow, world), gathered])
 
 
 class _Forward(nn.Module):

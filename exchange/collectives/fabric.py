@@ -22,6 +22,8 @@ from .ring import Ring
 
 
 class Fabric(Collective):
+    operation = "all_reduce"
+
     def all_reduce(self, tensor: Tensor, comm: Comm) -> Work:
         return comm.all_reduce(tensor)
 

@@ -21,6 +21,8 @@ from .state import state_of
 from .sync import Sync
 from .trial import Trial
 
+NOT_OURS = "its engine is not ours, and what that takes beside was not measured"  # see `StrategyTraits.unpredicted`
+
 
 @dataclass(frozen=True)
 class StrategyTraits:
@@ -43,6 +45,7 @@ class StrategyTraits:
 
     # Limits. A text says why something is impossible, after the strategy's name or by itself; "" stands for possible.
     owns_update: str = "owns its update"  # why no sync mode is chosen, where `own_sync` gives one
+    unpredicted: str = ""  # why the time of a step is not predicted from its operators and transfers
     one_precision: str = ""  # why it computes in float32 alone, and what to choose for others
     uncompiled: str = ""  # why its passes cannot be compiled (compile=true), and what to choose
     unaveraged: str = ""  # why no average of weights over steps is kept

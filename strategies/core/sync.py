@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, final
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from .batch import Batch
 from .clip import Clip
-from .cost import Cost, Memory, World
+from .cost import Cost, Memory, Transfers, World
 from .privacy import Privacy
 from .schedule import scaled
 from .setting import Setting
@@ -249,11 +249,16 @@ class Sync(ABC):
         return []
 
     @abstractmethod
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        """Stated traffic of one step, the mean over those of the run; only shapes and dtypes are looked at.
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        """Returns the statement of what a step sends. Only shapes and dtypes are looked at.
 
         What is sent once training is over (the mean that is left, a last round that is short) is none of it.
         """
+
+    @final
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        """Returns the bytes of one step, the mean over those of the run, as `transfers` states them."""
+        return self.transfers(parameters, world).cost(world, self.servers)
 
 
 def _gradient_of(parameter: Tensor) -> Tensor:

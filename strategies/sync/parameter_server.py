@@ -45,6 +45,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm, MessageError
 from ...conf.errors import ConfigError
+from ...cost.transfer import Transfer
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.channel import check_differences
@@ -52,13 +53,13 @@ from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import check_one_dtype
 from ...exchange.joining import Joining
-from ...exchange.pushing import HEADER, Pushing, Request, stated
+from ...exchange.pushing import HEADER, Pushing, Request, stated, unpredicted
 from ...exchange.server_shards import held_by_servers, shards_of
 from ...exchange.serving import Serving
 from ...exchange.start_alike import start_alike
 from ...exchange.stepping import Stepping
 from ..core.batch import Batch
-from ..core.cost import Cost, Memory, World, payload
+from ..core.cost import Memory, Transfers, World, payload
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits
 
@@ -217,7 +218,7 @@ class ParameterServer(Sync):
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         return self.joining.notes(self.compress, world.replicas)
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "parameter_server")
         self.joining.check(world.replicas)
         size = payload(parameters)
@@ -226,9 +227,14 @@ class ParameterServer(Sync):
         answer = size
         if self.compress_answers:  # also to a worker that had no samples
             answer = sum(self.compress.mean_nbytes(vector_of(shard), world.steps) for shard in shards)
-        return Cost(
-            worker={"send": pushed + HEADER * self.servers},
-            server={"send": world.replicas * answer / self.servers},
+        return Transfers(
+            [
+                Transfer("send", 2, pushed),
+                Transfer("send", 2, HEADER * self.servers, timed=False),
+                Transfer("send", 2, answer, from_server=True),
+            ],
             buffers=size + kept,
             varies=self.compress.varies(world.steps),
+            unpredicted=unpredicted(self.compress, self.servers, self.joining),
+            served="all",
         )

@@ -53,6 +53,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...cost.transfer import Transfer
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.clip import Clip
@@ -60,13 +61,13 @@ from ...exchange.clocks import Clocks
 from ...exchange.compress import Compressor, Dense
 from ...exchange.flat import check_one_dtype
 from ...exchange.joining import Joining
-from ...exchange.pushing import HEADER, Pushing, Request, stated
+from ...exchange.pushing import HEADER, Pushing, Request, stated, unpredicted
 from ...exchange.server_shards import held_by_servers, shards_of
 from ...exchange.serving import Serving
 from ...exchange.start_alike import start_alike
 from ...exchange.stepping import Stepping
 from ..core.batch import Batch
-from ..core.cost import Cost, Memory, World, payload
+from ..core.cost import Memory, Transfers, World, payload
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits
 
@@ -250,16 +251,20 @@ class SSP(Sync):
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         return self.joining.notes(self.compress, world.replicas)
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "ssp")
         self.joining.check(world.replicas)
-        size = payload(parameters)
+        size, headers = payload(parameters), HEADER * self.servers
         pushed, kept = stated(shards_of(parameters, self.servers), self.compress, world)
-        fetches = world.often(1, with_samples=True)  # who has no samples fetches nothing
-        told = 1 if self.bound < inf else fetches  # but says so where others may wait for it
-        return Cost(
-            worker={"send": pushed + (fetches + told) * HEADER * self.servers},
-            server={"send": world.replicas * size * fetches / self.servers},
+        return Transfers(
+            [
+                Transfer("send", 2, pushed),
+                Transfer("send", 2, headers, with_samples=True, timed=False),  # without samples it fetches nothing ...
+                Transfer("send", 2, headers, with_samples=self.bound == inf, timed=False),  # ... but lets others go on
+                Transfer("send", 2, size, with_samples=True, from_server=True),
+            ],
             buffers=size + kept,
             varies=self.compress.varies(world.steps),
+            unpredicted=unpredicted(self.compress, self.servers, self.joining),
+            served="each",
         )
