@@ -49,6 +49,9 @@ from .sharded_optimizer import Piece, ShardedOptimizer
 # -- who owns what
 
 
+SHARDS = ("none", "optimizer", "gradients")  # sync.shard, by the stage of ZeRO
+
+
 @dataclass(frozen=True)
 class Extent:
     """A bucket of `entries`, of which each replica owns `chunk`, the last ones fewer."""

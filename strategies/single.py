@@ -15,6 +15,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from ..comm import Comm
+from ..cost.layout import ReplicaLayout
 from ..exchange.clip import Clip
 from ..exchange.privacy import Privacy
 from ..exchange.privacy.dp_sgd import of_samples
@@ -33,6 +34,9 @@ class Single(Whole):
     def __init__(self, clip: Clip | None = None, privacy: Privacy | None = None) -> None:
         """`clip`: of the gradient; None for none. `privacy`: None for a plain gradient. Raises `ConfigError`."""
         self.clip, self._private = clip, of_samples(privacy)
+
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        return ReplicaLayout(accumulate, zero=0)
 
     def own_sync(self) -> Sync:
         return LocalUpdate(self.clip, self._private)

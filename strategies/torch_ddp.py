@@ -38,6 +38,7 @@ from ..batches import call
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..conf.errors import ConfigError
+from ..cost.layout import ReplicaLayout
 from ..cost.transfer import Transfer, passes
 from ..exchange.buckets import grouped
 from ..exchange.clip import Clip
@@ -68,6 +69,9 @@ class TorchDDP(Strategy):
         self.bucket_mb, self.find_unused, self.zero_optimizer = bucket_mb, find_unused, zero_optimizer
         self.clip = clip
         self.buffers = 0  # bytes of what is no parameter (BatchNorm's), which replica 0 broadcasts
+
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        return None if self.zero_optimizer else ReplicaLayout(accumulate, zero=0)
 
     def own_sync(self) -> Sync:
         return _DDPUpdate(self)

@@ -42,6 +42,8 @@ from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from ..conf.errors import ConfigError
+from ..cost.layout import ReplicaLayout
+from ..cost.predicted import NotPredicted
 from ..cost.transfer import Transfer
 from ..exchange.clip import Clip, Shared
 from ..exchange.collectives import Fabric
@@ -85,6 +87,13 @@ class TorchFSDP(Strategy):
             f"strategy.shard_over={shards}: must divide hardware.workers={workers}, "
             + (f"for instance {nearest}" if nearest else "and one worker has nobody to share with; choose null")
         )
+
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        if self.shard_over is not None:
+            return None
+        if accumulate > 1:
+            raise NotPredicted(f"accumulate={accumulate}: torch_fsdp sums in one pass, cost/ in each")
+        return ReplicaLayout(accumulate, zero=3)
 
     def own_sync(self) -> Sync:
         return _FSDPUpdate(self)

@@ -19,6 +19,7 @@ strategies/pipelining/schedules.py.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -30,6 +31,7 @@ from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from ..conf.errors import ConfigError
+from ..cost.layout import ReplicaLayout
 from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
 from .core.copies import without_data
 from .core.cost import Memory, Traffic, Transfers, World, payload
@@ -83,6 +85,10 @@ class TorchPipelining(Strategy):
         self._running: tuple[int, TorchSchedule] | None = None  # for batches of this size
         self._received = 0  # the most bytes that there was room for
         self._room: dict[int, int] = {}  # stated, by the part
+
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        found = self._ours.closed_form(accumulate)
+        return None if found is None else replace(found, zero=0)
 
     def own_sync(self) -> Sync:
         return _Update()

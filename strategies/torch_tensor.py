@@ -30,6 +30,7 @@ from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from ..conf.errors import ConfigError
+from ..cost.layout import ReplicaLayout
 from ..exchange.elementwise import check_elementwise
 from .core.batch import Batch, BeforeBackward
 from .core.copies import without_data
@@ -106,6 +107,9 @@ class TorchTensor(Strategy):
 
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
         return gather(self.part_state(parameters), self._parts, self.mesh, self.comm, self.loss_part)
+
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        return ReplicaLayout(accumulate, zero=0)
 
     def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         return [Group(self.parts).traffic(sent_in_a_pass(parts[0], inputs), self.setting.hosts) for _ in parts]

@@ -45,6 +45,8 @@ from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from ..compat.deepspeed import Place, is_cut_up, loss_scale, place_of, set_loss_scale
 from ..conf.errors import ConfigError
+from ..cost.layout import DTYPES as NAMES
+from ..cost.layout import Offload, ReplicaLayout
 from ..cost.transfer import Transfer
 from ..exchange.clip import ByNorm, Clip
 from ..exchange.collectives import Fabric
@@ -63,7 +65,7 @@ from .external.deepspeed_settings import Noting, merged, read
 from .external.deepspeed_start import import_for, quiet_import
 from .precision import Float16, Float32, Precision
 
-DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, dtype) for name, dtype in NAMES.items()}
 
 BUCKET = 500_000_000  # entries; DeepSpeed's default
 
@@ -114,7 +116,8 @@ class Zero(Strategy):
                 "clip: DeepSpeed clips a gradient by its norm alone; choose clip=norm, or clip=none, or "
                 "strategy=data_parallel"
             )
-        self.stage, self.offload, self.precision = stage, offload, precision or Float32()
+        self.offload: Offload = offload
+        self.stage, self.precision = stage, precision or Float32()
         if self.precision.name not in DTYPES:
             raise ConfigError(f"precision: DeepSpeed has {', '.join(DTYPES)}; choose one of these")
         self.accumulated, self.recompute, self.config = micro_batches, recompute, config
@@ -157,6 +160,10 @@ class Zero(Strategy):
     @property
     def _narrow(self) -> bool:
         return self.precision.dtype is not None
+
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        micro_batches = max(self.accumulated, accumulate)
+        return ReplicaLayout(micro_batches, self.stage, recompute=self.recompute, offload=self.offload)
 
     def own_sync(self) -> Sync:
         return _ZeroUpdate(self)

@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from ...batches import Samples, call
 from ...comm import Comm
+from ...cost.layout import ReplicaLayout
 from .batch import Batch, BeforeBackward, Pass
 from .cost import Memory, Traffic
 from .loss import Loss
@@ -188,6 +189,14 @@ class Strategy(ABC):
     def exchanges(self, parts: Sequence[nn.Module], inputs: Samples) -> list[list[Traffic]]:
         """Returns what `cost` states by part and exchange: those for which a worker waits before it goes on."""
         return [[traffic] if traffic else [] for traffic in self.cost(parts, inputs)]
+
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        """Returns the layout of a replica's step by which closed forms of transformers (cost/step.py) time it.
+
+        None where they do not know it. `accumulate`: micro-batches, where a step is cut into some without the
+        strategy. Raises `NotPredicted` for knobs that they do not know.
+        """
+        return None
 
     def sends_to(self, parts: Sequence[nn.Module]) -> Mapping[str, list[list[int]]]:
         """Returns for each place on an axis the places it sends to; axes on which all send to all are left out."""

@@ -255,6 +255,12 @@ class Sync(ABC):
         What is sent once training is over (the mean that is left, a last round that is short) is none of it.
         """
 
+    def zero_stage(self) -> int | None:
+        """Returns the stage of ZeRO as which closed forms of transformers (cost/step.py) time a sum of gradients in
+        each step: 0 for whole copies. None for any other exchange.
+        """
+        return None
+
     @final
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         """Returns the bytes of one step, the mean over those of the run, as `transfers` states them."""

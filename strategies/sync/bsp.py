@@ -62,7 +62,7 @@ from ...exchange.joining import Joining
 from ...exchange.privacy import Privacy
 from ...exchange.privacy.dp_sgd import of_samples
 from ...exchange.reducer import Reducer
-from ...exchange.sharded_gradients import Layout, ShardedGradients, lay_out
+from ...exchange.sharded_gradients import SHARDS, Layout, ShardedGradients, lay_out
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.clip import NORM
@@ -393,6 +393,9 @@ class BSP(Sync):
             self._unpredicted(replicas, buckets),
             hooked=len(parameters) if replicas > 1 else 0,
         )
+
+    def zero_stage(self) -> int | None:
+        return SHARDS.index(self.shard) if self.joining.plain and isinstance(self.compress, Dense) else None
 
     def _unpredicted(self, replicas: int, buckets: Sequence[Vector]) -> str:
         if self.shard != "none":
