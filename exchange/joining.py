@@ -32,6 +32,14 @@ class Joining:
         self.streaming = self.aggregate.traits.streaming and not self.attack.colludes
         self.plain = self.streaming and not self.attack.forges
 
+    @property
+    def unpredicted(self) -> str:
+        """Returns why the time to join rows is not modelled, but where all rows go to all workers; "" for the mean."""
+        if self.plain:
+            return ""
+        by = "attack" if isinstance(self.aggregate, Mean) else "aggregate"
+        return f"{by}: the time that it takes on a server, or in a round, is not modelled; under sync=bsp it is"
+
     def check(self, replicas: int, rows: int | None = None, leave: bool = False) -> None:
         """`rows`, `leave`: as `notes` has them. Raises `ConfigError`."""
         self.attack.check(replicas)

@@ -38,9 +38,9 @@ from ..exchange.collectives import Fabric
 from ..exchange.collectives.base import added
 from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
 from .core.copies import without_data
-from .core.cost import Cost, Memory, Traffic, World, payload
+from .core.cost import Memory, Traffic, Transfers, World, payload
 from .core.loss import Loss
-from .core.strategy import Strategy, StrategyTraits
+from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.deepspeed_stages import Stages, most_held
@@ -55,6 +55,7 @@ class DeepSpeedPipeline(Strategy):
     """A replica is `stages` workers in a row; DeepSpeed owns the passes and the update."""
 
     traits = StrategyTraits(
+        unpredicted=NOT_OURS,
         one_input="cuts a model into layers, of which each is given the one tensor that the layer before it made",
         whole_targets="hands targets to its own library, which takes one tensor of them",
         own_micro_batches="micro_batches",
@@ -194,6 +195,6 @@ class _Update(Sync):
     def measured(self, held: Memory) -> Memory:
         return {**held, "buffers": held["buffers"] + self._strategy.stages.most_held}
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         more = LOSS if self._strategy.is_last(parameters) else 0
-        return Cost(worker=Fabric().traffic(payload(parameters) + more, world))
+        return Transfers(Fabric().transfers(payload(parameters) + more, world))

@@ -34,6 +34,7 @@ from torch.optim import Optimizer
 from ..batches import Samples, lone
 from ..comm import Comm
 from ..conf.errors import ConfigError
+from ..cost.layout import ReplicaLayout
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added
 from ..exchange.elementwise import check_elementwise
@@ -104,6 +105,10 @@ class Hybrid(Strategy):
     @classmethod
     def read_files(cls, knobs: dict[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
         return Pipeline.read_files(knobs, allowed)
+
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        found = self._pipeline.closed_form(accumulate)
+        return None if found is None else replace(found, sequence=self.sequence)
 
     def own_sync(self) -> Sync | None:
         return self._pipeline.own_sync()

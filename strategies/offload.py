@@ -47,10 +47,10 @@ from ..compat.dispatch import FakeTensorMode
 from ..conf.errors import ConfigError
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.copies import without_data
-from .core.cost import Cost, Memory, World, payload
+from .core.cost import Memory, Transfers, World, payload
 from .core.loss import Loss
 from .core.state import State, layers_of
-from .core.strategy import Strategy, StrategyTraits
+from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Measures, Sync, SyncTraits
 from .memory.offloaded_step import OffloadedStep
 from .memory.pool import Copier, NoCopier, Pool, copier_for, megabytes
@@ -62,6 +62,7 @@ class Offload(Strategy):
     """A replica is one worker. A model is an `nn.Sequential`; its layers are what is fetched and let go of."""
 
     traits = StrategyTraits(
+        unpredicted=NOT_OURS,
         one_input="fetches a model layer by layer, of which each is given the one tensor that the layer before it made",
         moves_model=True,
         needs_shapes=True,
@@ -305,8 +306,8 @@ class DelayedUpdate(Sync):
     def report(self) -> Measures:
         return self._bsp.report()
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        return self._bsp.cost(parameters, world)
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        return self._bsp.transfers(parameters, world)
 
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
         """Two versions of the weights, and of the gradients those that the update reads and those that come."""

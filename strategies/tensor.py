@@ -43,6 +43,7 @@ from torch.optim import Optimizer
 from ..batches import Samples, call
 from ..comm import Comm
 from ..conf.errors import ConfigError
+from ..cost.layout import ReplicaLayout
 from ..exchange.collectives import Collective
 from ..exchange.collectives.base import added
 from ..exchange.elementwise import check_elementwise
@@ -146,6 +147,9 @@ class TensorParallel(Strategy):
     def _outputs(self, part: nn.Module, inputs: Samples) -> Tensor:
         with nullcontext() if self.plan is None else unpaired.named(part):
             return call(part, inputs)
+
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        return ReplicaLayout(accumulate, sequence=self.sequence)
 
     def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         """All parts send alike."""

@@ -78,7 +78,7 @@ def _assemble(
     knobs = _settled_knobs(chosen, model, plain_model)
     strategy_choice = strategy_choice.model_copy(update={"knobs": strategy_choice.knobs | knobs})
     if knobs:
-        strategy, sync = _pair_of(experiment, allowed, chosen.of_groups, strategy_choice)
+        strategy, sync = pair_of(experiment, allowed, chosen.of_groups, strategy_choice)
         chosen = replace(chosen, strategy=strategy, sync=sync)
     with given.naming(experiment):
         modules = _laid_out(experiment, chosen.strategy.split, model, plain_model)
@@ -86,7 +86,7 @@ def _assemble(
         **vars(chosen),
         deal=cache(partial(_deal, chosen)),
         compute=chosen.fabric.compute(experiment.hardware),
-        make_pair=lambda: _pair_of(experiment, allowed, given.make(experiment, allowed), strategy_choice),
+        make_pair=lambda: pair_of(experiment, allowed, given.make(experiment, allowed), strategy_choice),
         model=model,
         modules=modules,
         make_model=make_model,
@@ -115,10 +115,10 @@ def _choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | 
     stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
     fabric = fabric_of(experiment)
     of_groups = given.make(experiment, allowed)
-    strategy, sync = _pair_of(experiment, allowed, of_groups, experiment.strategy)
+    strategy, sync = pair_of(experiment, allowed, of_groups, experiment.strategy)
     taken, accumulation = accumulating.of(experiment, strategy)
     if taken != experiment.strategy:
-        strategy, sync = _pair_of(experiment, allowed, of_groups, taken)
+        strategy, sync = pair_of(experiment, allowed, of_groups, taken)
     with blaming(f"data={experiment.data.name}", allowed):
         check_spec(experiment.data.name, data.spec)
     layout = lay_out(experiment, strategy, sync, world_size)
@@ -149,7 +149,7 @@ def _choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | 
     )
 
 
-def _pair_of(
+def pair_of(
     experiment: Experiment, allowed: tuple[str, ...], of_groups: Given, choice: Choice
 ) -> tuple[Strategy, Sync]:
     """Builds a strategy, by `choice`, and its sync mode."""

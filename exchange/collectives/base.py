@@ -19,6 +19,7 @@ from torch import Tensor
 
 from ...comm import Comm, Work
 from ...comm.network import Network
+from ...cost.transfer import Operation, Transfer
 from ...strategies.core.cost import Traffic, World
 from ...strategies.core.terms import ADDABLE, ADDED_UP, FABRIC, UNINFORMED, Compatible, Need, Term, absent
 
@@ -41,9 +42,13 @@ class Phase:
 
 
 class Collective(Compatible, ABC):
-    """An algorithm. It keeps nothing from one sum to the next. `on_gpus`: it sums tensors of GPUs, too."""
+    """An algorithm. It keeps nothing from one sum to the next. `on_gpus`: it sums tensors of GPUs, too.
+
+    `operation`: the operation whose measured time a sum takes; "send" where it is made of messages.
+    """
 
     on_gpus: bool = True
+    operation: Operation = "send"
     of_fabric: bool = False  # it is the fabric's own sum
 
     @property
@@ -81,6 +86,16 @@ class Collective(Compatible, ABC):
     @abstractmethod
     def phases(self, nbytes: float, world: World) -> list[Phase]:
         """What one sum is made of, in order. Raises as `traffic`."""
+
+    def transfers(self, nbytes: float, world: World) -> list[Transfer]:
+        """Returns what a worker sends for one sum. Raises as `traffic`."""
+        calls = ()
+        if self.operation == "send":
+            calls = tuple((each.sharing * each.nbytes, each.steps) for each in self.phases(nbytes, world))
+        return [
+            Transfer(self.operation, world.replicas, sent, primitive=primitive, messages=calls)
+            for primitive, sent in self.traffic(nbytes, world).items()
+        ]
 
     def explain(self) -> list[str]:
         """Where it decides by itself: what it decided when its traffic was asked, and why, a sentence each."""

@@ -25,6 +25,7 @@ from .base import Collective, Phase
 
 class SharedMemory(Collective):
     on_gpus = False
+    operation = "all_reduce"
 
     def all_reduce(self, tensor: Tensor, comm: Comm) -> Work:
         return comm.sum_in_memory(tensor)

@@ -113,11 +113,12 @@ class Compressor(Compatible, ABC):
     """A rule for messages that travel in place of vectors.
 
     `feedback`: what is done about what messages leave out; None for nothing. `keeps`: slots have tensors in them that
-    are a worker's own.
+    are a worker's own. `unpredicted`: why the time that messages take is not modelled; "" if it is.
     """
 
     traits = CompressorTraits()
     feedback: Feedback | None = None
+    unpredicted: str = ""
 
     @property
     def lacks(self) -> Mapping[Term, str]:

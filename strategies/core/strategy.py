@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from ...batches import Samples, call
 from ...comm import Comm
+from ...cost.layout import ReplicaLayout
 from .batch import Batch, BeforeBackward, Pass
 from .cost import Memory, Traffic
 from .loss import Loss
@@ -43,6 +44,8 @@ from .terms import (
 )
 from .trial import Trial
 
+NOT_OURS = "its engine is not ours, and what that takes beside was not measured"  # see `StrategyTraits.unpredicted`
+
 
 @dataclass(frozen=True)
 class StrategyTraits:
@@ -66,6 +69,7 @@ class StrategyTraits:
 
     # Limits. A text says why something is impossible, after the strategy's name; "" stands for possible.
     owns_update: str = "owns its update"  # why no sync mode is chosen, where `own_sync` gives one
+    unpredicted: str = ""  # why the time of a step is not predicted from its operators and transfers
     one_precision: str = ""  # why it computes in float32 alone
     uncompiled: str = ""  # why its passes cannot be compiled (compile=true)
     unaveraged: str = ""  # why no average of weights over steps is kept
@@ -241,6 +245,14 @@ class Strategy(Compatible, ABC):
     def exchanges(self, parts: Sequence[nn.Module], inputs: Samples) -> list[list[Traffic]]:
         """Returns what `cost` states by part and exchange: those for which a worker waits before it goes on."""
         return [[traffic] if traffic else [] for traffic in self.cost(parts, inputs)]
+
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        """Returns the layout of a replica's step by which closed forms of transformers (cost/step.py) time it.
+
+        None where they do not know it. `accumulate`: micro-batches, where a step is cut into some without the
+        strategy. Raises `NotPredicted` for knobs that they do not know.
+        """
+        return None
 
     def sends_to(self, parts: Sequence[nn.Module]) -> Mapping[str, list[list[int]]]:
         """Returns for each place on an axis the places it sends to; axes on which all send to all are left out."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, final
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from .batch import Batch
 from .clip import Clip
-from .cost import Cost, Memory, World
+from .cost import Cost, Memory, Transfers, World
 from .privacy import Privacy
 from .schedule import scaled
 from .setting import Setting
@@ -325,11 +325,22 @@ class Sync(Compatible, ABC):
         return []
 
     @abstractmethod
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        """Stated traffic of one step, the mean over those of the run; only shapes and dtypes are looked at.
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        """Returns the statement of what a step sends. Only shapes and dtypes are looked at.
 
         What is sent once training is over (the mean that is left, a last round that is short) is none of it.
         """
+
+    def zero_stage(self) -> int | None:
+        """Returns the stage of ZeRO as which closed forms of transformers (cost/step.py) time a sum of gradients in
+        each step: 0 for whole copies. None for any other exchange.
+        """
+        return None
+
+    @final
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        """Returns the bytes of one step, the mean over those of the run, as `transfers` states them."""
+        return self.transfers(parameters, world).cost(world, self.servers)
 
 
 def _gradient_of(parameter: Tensor) -> Tensor:

@@ -29,6 +29,7 @@ the time of a backward pass. `bsp_naive` shows what buckets and overlap are wort
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -38,13 +39,14 @@ from torch.optim import Optimizer
 
 from ...comm import Comm, Work
 from ...conf.errors import ConfigError
+from ...cost.transfer import Transfer, passes
+from ...exchange import rehearsal
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.buckets import Bucket, allocate, grouped, key_of
-from ...exchange.channel import held, of_sums
+from ...exchange.channel import held, sums
 from ...exchange.clip import Clip, Shared
 from ...exchange.collectives import Collective, Fabric
-from ...exchange.collectives.base import added
 from ...exchange.compress import Compressor, Dense, Vector, vector_of
 from ...exchange.exchange import SHARE, Exchange
 from ...exchange.finishing import Finished
@@ -54,11 +56,11 @@ from ...exchange.reducer import Reducer, Reduction
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.clip import NORM
-from ..core.cost import Cost, Memory, World, payload
+from ..core.cost import Memory, Transfers, World, payload
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits
 from .robust_bsp import WHOLE, RobustReduction
-from .sharded_bsp import Layout, ShardedReduction, check_elements, lay_out, needs_of
+from .sharded_bsp import SHARDS, Layout, ShardedReduction, check_elements, lay_out, needs_of
 
 
 class SummedReduction(Reduction):
@@ -245,34 +247,58 @@ class BSP(Sync):
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         return self.exchange.notes(self._vectors(parameters), world)
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         self.joining.check(world.replicas)
         self.joining.check_not_alone(world.replicas)
-        size, replicas, varies = payload(parameters), world.replicas, self.compress.varies(world.steps)
-        found = self.collective.traffic(4 * len(parameters), world) if self.find_unused else {}
-        if self.shard == "none" or replicas == 1:
-            buckets = self._vectors(parameters)
-            if len(buckets) > 1 and not self.joining.plain:
-                dtypes = ", ".join(sorted(str(vector.dtype) for vector in buckets))
-                raise ConfigError(
-                    "they see a gradient as one vector of one dtype, and the model has "
-                    f"{dtypes}; choose aggregate=mean and attack=none",
-                    about=(
-                        "aggregate",
-                        "attack",
-                    ),
-                )
-            own = (size + held(self.compress, buckets)) if replicas > 1 else 0
-            if self.joining.streaming:
-                summed = of_sums(self.compress, self.collective, buckets, world)
-                return Cost(worker=added(summed, found), buffers=own, varies=varies)
-            sent = self.compress.mean_nbytes(buckets[0], world.steps)
-            traffic = {"send": (replicas - 1) * sent, "all_gather": (replicas - 1) * SHARE}
-            own += replicas * size if replicas > 1 else 0
-            return Cost(worker=added(traffic, found), buffers=own, varies=varies)
-        layout = self._layout(parameters, replicas)
-        norm = Fabric().traffic(NORM, world) if self.clip is not None and self.clip.measures else {}
-        return Cost(worker=added(layout.traffic(), found, norm), buffers=layout.buffers())
+        size, replicas = payload(parameters), world.replicas
+        found = self.collective.transfers(4 * len(parameters), world) if self.find_unused else []
+        if self.shard != "none" and replicas > 1:
+            layout = self._layout(parameters, replicas)
+            sharded = [
+                Transfer("reduce_scatter", replicas, layout.traffic()["reduce_scatter"]),
+                Transfer("all_gather", replicas, layout.traffic()["all_gather"]),
+            ]
+            norm = Fabric().transfers(NORM, world) if self.clip is not None and self.clip.measures else []
+            return Transfers([*sharded, *found, *norm], layout.buffers(), unpredicted=self._unpredicted(replicas, []))
+        buckets = self._vectors(parameters)
+        if len(buckets) > 1 and not self.joining.plain:
+            dtypes = ", ".join(sorted(str(vector.dtype) for vector in buckets))
+            raise ConfigError(
+                f"they see a gradient as one vector of one dtype, and the model has {dtypes}; choose aggregate=mean "
+                "and attack=none",
+                about=("aggregate", "attack"),
+            )
+        if self.joining.streaming:
+            sent = sums(self.compress, self.collective, buckets, world)
+        else:
+            rows = (replicas - 1) * self.compress.mean_nbytes(buckets[0], world.steps)
+            share = Transfer("all_gather", replicas, (replicas - 1) * SHARE)
+            rows = Transfer("all_gather", replicas, rows, primitive="send", kernels=passes("mul_", buckets[0].n))
+            sent = [rows, share]
+        if not self.joining.plain and replicas > 1:
+            rule = partial(rehearsal.of_rule, self.joining, buckets[0], replicas)
+            sent[0] = replace(sent[0], rehearse=rule)
+        own = (size + held(self.compress, buckets)) if replicas > 1 else 0
+        own += replicas * size if replicas > 1 and not self.joining.streaming else 0
+        return Transfers(
+            [*sent, *found],
+            own,
+            self.compress.varies(world.steps),
+            self._unpredicted(replicas, buckets),
+            hooked=len(parameters) if replicas > 1 else 0,
+        )
+
+    def zero_stage(self) -> int | None:
+        return SHARDS.index(self.shard) if self.joining.plain and isinstance(self.compress, Dense) else None
+
+    def _unpredicted(self, replicas: int, buckets: Sequence[Vector]) -> str:
+        if self.shard != "none":
+            return f"sync.shard={self.shard}: what its optimizer's shards take beside was not measured"
+        if self.joining.plain:
+            return self.compress.unpredicted if replicas > 1 else ""
+        if not isinstance(self.compress, Dense):
+            return "aggregate or attack with compress: the time to decode all rows is not modelled"
+        return rehearsal.too_large(buckets[0], replicas)
 
     def _vectors(self, parameters: Sequence[Tensor]) -> list[Vector]:
         """That of each bucket."""

@@ -11,16 +11,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...exchange.channel import sums
 from ...exchange.client.base import dense_gradient
 from ...exchange.clip import Clip
 from ...exchange.collectives import Collective, Fabric
-from ...exchange.collectives.base import added
+from ...exchange.compress import Dense, vector_of
 from ...exchange.finishing import Finished
 from ...exchange.privacy import Privacy
 from ...exchange.privacy.dp_sgd import of_samples
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
-from ..core.cost import Cost, World, payload
+from ..core.cost import Transfers, World
 from ..core.sync import Sync, SyncTraits
 
 
@@ -64,5 +65,6 @@ class NaiveBSP(Sync):
     def skip(self) -> None:
         self.drop_gradients()
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        return Cost(worker=added(*(self.collective.traffic(payload([each]), world) for each in parameters)))
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        vectors = [vector_of([each]) for each in parameters]
+        return Transfers(sums(Dense(), self.collective, vectors, world))

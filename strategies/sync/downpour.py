@@ -50,16 +50,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...cost.transfer import Transfer
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense
 from ...exchange.flat import check_one_dtype
 from ...exchange.joining import Joining
-from ...exchange.pushing import HEADER, Request, stated
+from ...exchange.pushing import HEADER, Request, stated, unpredicted
 from ...exchange.server_shards import held_by_servers, shards_of
 from ..core.batch import Batch
-from ..core.cost import Cost, Memory, World, payload
+from ..core.cost import Memory, Transfers, World, payload
 from ..core.state import State
 from ..core.sync import Measures, SyncTraits
 from .servers import ServerSync
@@ -195,16 +196,22 @@ class Downpour(ServerSync):
         """The push that is applied."""
         return held_by_servers(held, self._shards_of(parameters), 1)
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "asp")
         self.joining.check(world.replicas)
         shards, size = self._shards_of(parameters), payload(parameters)
         pushed, kept = stated(shards, self.compress, world, self.n_push)
-        pushes = world.often(self.n_push, with_samples=True)
-        fetches = world.often(self.n_fetch, first=1, with_samples=True)
-        return Cost(
-            worker={"send": pushed + HEADER * len(shards) * (pushes + fetches)},
-            server={"send": world.replicas * size * fetches / self.servers},
+        headers, push, fetch = HEADER * len(shards), self.n_push, self.n_fetch
+        uneven = "" if push == fetch == 1 else "sync: steps with and without a push take different times"
+        return Transfers(
+            [
+                Transfer("send", 2, pushed),
+                Transfer("send", 2, headers, every=push, with_samples=True, timed=False),
+                Transfer("send", 2, headers, every=fetch, first=1, with_samples=True, timed=False),
+                Transfer("send", 2, size, every=fetch, first=1, with_samples=True, from_server=True),
+            ],
             buffers=size + kept,
             varies=self.compress.varies(world.steps),
+            unpredicted=unpredicted(self.compress, self.servers, self.joining) or uneven,
+            served="each",
         )

@@ -23,6 +23,7 @@ replicas apart, where sync=local_sgd makes them alike.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -31,17 +32,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...cost.transfer import passes
 from ...exchange.buckets import views_of
-from ...exchange.channel import Channel, held, notes_on_sums, of_sums
+from ...exchange.channel import Channel, held, notes_on_sums, sums
 from ...exchange.clip import Clip
 from ...exchange.collectives import Collective, Fabric
-from ...exchange.collectives.base import times
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import check_one_dtype
 from ...exchange.springs import Replica, check_springs
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
-from ..core.cost import Cost, World, payload
+from ..core.cost import Transfers, World, payload, spaced
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits
 
@@ -127,13 +128,16 @@ class EASGD(Sync):
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         return notes_on_sums(self.compress, self.collective, [vector_of(parameters)], world)
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "easgd")
         vectors = [vector_of(parameters)]
-        traffic = of_sums(self.compress, self.collective, vectors, world)
         kept = held(self.compress, vectors) if world.replicas > 1 else 0
-        return Cost(
-            worker=times(world.often(self.period), traffic),
+        first, *others = sums(self.compress, self.collective, vectors, world)
+        # the pull into what is sent; the spring, the step, the centre: one replica alone is pulled, too
+        first = replace(first, kernels=passes("mul_", vectors[0].n) + passes("add_", vectors[0].n, 3))
+        return Transfers(
+            spaced([first, *others], self.period),
             buffers=3 * payload(parameters) + kept,
             varies=self.compress.varies(world.steps),
+            unpredicted=self.compress.unpredicted,
         )

@@ -63,6 +63,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ...conf.errors import ConfigError
+from ...cost.transfer import Transfer, passes
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.buckets import views_of
@@ -83,7 +84,7 @@ from ...exchange.secure import Bonawitz, Secure
 from ...exchange.secure.deliveries import SecureDeliveries
 from ...exchange.server import Plain, ServerRule
 from ..core.batch import Batch
-from ..core.cost import Cost, Memory, World, payload
+from ..core.cost import Memory, Transfers, World, payload
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits
 from ..core.terms import ADDED_UP, HONEST, NOT_PRIVATE, NOT_SECURE, PLAIN_CLIENT, UNCOMPRESSED, Need
@@ -415,7 +416,7 @@ class FedAvg(Sync):
         fewer = self.participation.dropout > 0 or self.participation.sampling == "weighted"
         return (self.per_round(world.replicas) if self.clients is None else None), fewer
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "fedavg")
         self.joining.check(world.replicas, *self._rows_of_a_round(world))
         m, in_turn = self.per_round(world.replicas), self.shares(world.replicas)
@@ -426,18 +427,42 @@ class FedAvg(Sync):
         sent, told = self._deliveries.nbytes(parameters, m)
         varies = self.compress.varies(None)
         if world.steps_per_epoch is None:
-            return Cost(
+            return Transfers(
                 buffers=own,
                 varies=varies
                 or "how many steps a round has, sync.epochs of them, is known once the data are dealt; of a whole "
                 f"round a client sends {2 * HEADER + sent:,} bytes, and the server {fetched + told:,} to it",
+                unpredicted="sync: how many steps a round has is known once the data are there",
             )
         joined, delivered = self.participation.often(world, self.epochs * world.steps_per_epoch)
         if in_turn is not None:
             joined, delivered = in_turn.often(world)
-        return Cost(
-            worker={"send": HEADER * joined + (HEADER + sent) * delivered},
-            server={"send": world.replicas * (fetched * joined + told * delivered)},
+        # the server adds up what all have delivered, one after another
+        added = passes("add_", sum(each.numel() for each in parameters), world.replicas + 1)
+        return Transfers(
+            [
+                Transfer("send", 2, HEADER, times=joined, timed=False),
+                Transfer("send", 2, HEADER, times=delivered, timed=False),
+                Transfer("send", 2, sent, times=delivered, kernels=added),
+                Transfer("send", 2, fetched, times=joined, from_server=True),
+                Transfer("send", 2, told, times=delivered, from_server=True, timed=False),
+            ],
             buffers=own,
             varies=varies or self.participation.varies,
+            unpredicted=self._unpredicted(),
+            unpredicted_stragglers="the slowest sum over a round is not modelled",
         )
+
+    def _unpredicted(self) -> str:
+        if (fraction := self.participation.fraction) < 1:
+            return f"sync.fraction={fraction:g}: who sits a round out takes no steps in it, others do"
+        plain = {
+            "compress": isinstance(self.compress, Dense),
+            "server": isinstance(self.server, Plain),
+            "client": isinstance(self.client, PlainClient),
+            "secure": isinstance(self._deliveries, OpenDeliveries),
+        }
+        other = next((group for group, usual in plain.items() if not usual), None)
+        if other is not None:
+            return f"{other}, sync: the time that it takes of a round is not modelled"
+        return self.joining.unpredicted

@@ -71,9 +71,9 @@ from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import as_bytes, check_one_dtype, flatten
 from ...exchange.joining import Joining
 from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
-from ...exchange.topology import Topology, neighbours, out_degree
+from ...exchange.topology import Topology, neighbours, to_neighbours
 from ..core.batch import Batch
-from ..core.cost import Cost, World, payload
+from ..core.cost import Transfers, World, payload
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits
 from ..core.terms import ADDED_UP, HONEST, UNCOMPRESSED, Need
@@ -275,7 +275,7 @@ class Gossip(Sync):
             f"lie, and this aggregate is made for {most} at most: training may go anywhere",
         ]
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "gossip")
         self.joining.attack.check(world.replicas)
         self.joining.check_not_alone(world.replicas)
@@ -293,9 +293,14 @@ class Gossip(Sync):
         if not isinstance(self.compress, Dense) and replicas > 1:
             others = len(neighbours(self.topology, 0, replicas, 0, self.seed).of)
             known = (1 + others) * size + self.compress.remembered(vector)
-        sent = out_degree(self.topology, replicas) * self.compress.nbytes(vector)
-        return Cost(
-            worker={"send": sent * world.often(self.period)},
+        compressed = (
+            ""
+            if isinstance(self.compress, Dense)
+            else ("compress, sync: the time that a worker takes to keep what its neighbours know is not modelled")
+        )
+        return Transfers(
+            [to_neighbours(self.topology, replicas, self.compress.nbytes(vector), self.period, vector.n)],
             buffers=(2 if self.joining.streaming else 1 + rows) * size + known if replicas > 1 else 0,
             varies=self.compress.varies(None),
+            unpredicted=self.joining.unpredicted or compressed,
         )

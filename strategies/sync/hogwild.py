@@ -54,7 +54,7 @@ from ...exchange.clip import Clip
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.survivors import isend_to, recv_from, wait_for
 from ..core.batch import Batch
-from ..core.cost import Cost, World
+from ..core.cost import Transfers, World
 from ..core.sync import Measures, Sync, SyncTraits
 from ..core.trial import Trial
 
@@ -162,6 +162,8 @@ class Hogwild(Sync):
     def report(self) -> Measures:
         return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "hogwild")
-        return Cost()
+        return Transfers(
+            unpredicted="" if self.lock == "none" else "sync: how long a worker waits for the lock was not measured"
+        )

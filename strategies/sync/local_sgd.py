@@ -59,13 +59,13 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ...conf.errors import ConfigError
+from ...cost.transfer import Transfer, passes
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.buckets import views_of
-from ...exchange.channel import Channel, held, notes_on_sums, of_sums
+from ...exchange.channel import Channel, held, notes_on_sums, sums
 from ...exchange.clip import Clip
 from ...exchange.collectives import Collective, Fabric
-from ...exchange.collectives.base import added, times
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.exchange import SHARE
 from ...exchange.finishing import Finished
@@ -74,7 +74,7 @@ from ...exchange.joining import Joining
 from ...exchange.outer import nesterov
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
-from ..core.cost import Cost, World, payload
+from ..core.cost import Transfers, World, payload, spaced
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits
 from ..core.terms import ADDED_UP, HONEST, UNCOMPRESSED, Need
@@ -331,32 +331,37 @@ class LocalSGD(Sync):
             return own
         return [*own, *notes_on_sums(self.compress, self.collective, [vector_of(parameters)], world)]
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "local_sgd")
         self.joining.check(world.replicas)
         self.joining.check_not_alone(world.replicas)
         size, names, replicas = payload(parameters), len(self.average_state), world.replicas
         vectors = [vector_of(parameters)]
-        of_state = times(names, self.collective.traffic(size, world)) if names else {}
+        sent = [each for _ in range(names) for each in self.collective.transfers(size, world)]
         if self.joining.streaming:
-            of_weights = of_sums(self.compress, self.collective, vectors, world)
+            sent = sums(self.compress, self.collective, vectors, world) + sent
         else:
-            sent = self.compress.mean_nbytes(vectors[0], world.steps)
-            of_weights = {"send": (replicas - 1) * sent, "all_gather": (replicas - 1) * SHARE}
-        traffic = added(of_weights, of_state)
+            rows = (replicas - 1) * self.compress.mean_nbytes(vectors[0], world.steps)
+            share = Transfer("all_gather", replicas, (replicas - 1) * SHARE)
+            sent = [Transfer("all_gather", replicas, rows, primitive="send"), share, *sent]
         own = size * (min(names, 1) + (2 if self.outer_lr is not None else 0))
         if replicas > 1:
             own += 0 if isinstance(self.compress, Dense) and self.joining.plain else size
             own += held(self.compress, vectors) + (0 if self.joining.streaming else replicas * size)
-        traffic = times(world.often(self.period, self.switch_step + self.period), traffic)
-        varies = self.compress.varies(world.steps)
+            if self.outer_lr is not None:  # the change since the last mean, the momentum, the step
+                outer = passes("add_", vectors[0].n, 3)
+                sent[0] = replace(sent[0], kernels=(*sent[0].kernels, *outer))
+        sent = spaced(sent, self.period, self.switch_step + self.period)
+        varies, unpredicted = self.compress.varies(world.steps), self.joining.unpredicted or self.compress.unpredicted
         if self.switch_step > 0:
-            before = BSP(collective=self.collective).cost(parameters, world)
+            unpredicted = f"sync.switch_step={self.switch_step}: steps before and after it take different times"
+            before = BSP(collective=self.collective).transfers(parameters, world)
             own += before.buffers
             if world.steps is None:
                 varies = (
                     f"sync.switch_step={self.switch_step}: how many steps follow it is known once the data are dealt"
                 )
             else:
-                traffic = added(times(min(self.switch_step / world.steps, 1.0), before.worker), traffic)
-        return Cost(worker=traffic, buffers=own, varies=varies)
+                share = min(self.switch_step / world.steps, 1.0)
+                sent = [*(replace(each, times=share) for each in before.sent), *sent]
+        return Transfers(sent, own, varies, unpredicted if replicas > 1 else "")

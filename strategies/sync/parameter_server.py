@@ -45,15 +45,16 @@ from torch.optim import Optimizer
 
 from ...comm import Comm, MessageError
 from ...conf.errors import ConfigError
+from ...cost.transfer import Transfer
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import check_one_dtype
 from ...exchange.joining import Joining
-from ...exchange.pushing import HEADER, Request, stated
+from ...exchange.pushing import HEADER, Request, stated, unpredicted
 from ...exchange.server_shards import held_by_servers, shards_of
-from ..core.cost import Cost, Memory, World, payload
+from ..core.cost import Memory, Transfers, World, payload
 from ..core.sync import SyncTraits
 from ..core.terms import FOR_CHANGES, Need
 from .servers import ServerSync
@@ -157,7 +158,7 @@ class ParameterServer(ServerSync):
         remembered = max(self.compress.remembered(vector_of(shard)) for shard in shards)
         return held_by_servers(held, shards, vectors + 1, remembered)
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "parameter_server")
         self.joining.check(world.replicas)
         size = payload(parameters)
@@ -166,9 +167,14 @@ class ParameterServer(ServerSync):
         answer = size
         if self.compress_answers:  # also to a worker that had no samples
             answer = sum(self.compress.mean_nbytes(vector_of(shard), world.steps) for shard in shards)
-        return Cost(
-            worker={"send": pushed + HEADER * self.servers},
-            server={"send": world.replicas * answer / self.servers},
+        return Transfers(
+            [
+                Transfer("send", 2, pushed),
+                Transfer("send", 2, HEADER * self.servers, timed=False),
+                Transfer("send", 2, answer, from_server=True),
+            ],
             buffers=size + kept,
             varies=self.compress.varies(world.steps),
+            unpredicted=unpredicted(self.compress, self.servers, self.joining),
+            served="all",
         )

@@ -70,6 +70,12 @@ def check_elements(shard: str, optimizer: Optimizer) -> None:
 # -- who owns what
 
 
+SHARDS = ("none", "optimizer", "gradients")  # sync.shard, by the stage of ZeRO
+
+
+SHARDS = ("none", "optimizer", "gradients")  # sync.shard, by the stage of ZeRO
+
+
 @dataclass(frozen=True)
 class Extent:
     """A bucket of `entries`, of which each replica owns `chunk`, the last ones fewer."""

@@ -51,6 +51,7 @@ import torch
 from annotated_types import Ge
 from torch import Tensor
 
+from ...cost.transfer import Transfer
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.clip import Clip
@@ -58,10 +59,10 @@ from ...exchange.clocks import Clocks
 from ...exchange.compress import Compressor, Dense
 from ...exchange.flat import check_one_dtype
 from ...exchange.joining import Joining
-from ...exchange.pushing import HEADER, Request, stated
+from ...exchange.pushing import HEADER, Request, stated, unpredicted
 from ...exchange.server_shards import held_by_servers, shards_of
 from ..core.batch import Batch
-from ..core.cost import Cost, Memory, World, payload
+from ..core.cost import Memory, Transfers, World, payload
 from ..core.sync import SyncTraits
 from .servers import ServerSync
 
@@ -190,16 +191,20 @@ class SSP(ServerSync):
         vectors = 2 + self.joining.rows_held(world.replicas) if self.bound == 0 else 1
         return held_by_servers(held, shards_of(parameters, self.servers), vectors)
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "ssp")
         self.joining.check(world.replicas)
-        size = payload(parameters)
+        size, headers = payload(parameters), HEADER * self.servers
         pushed, kept = stated(shards_of(parameters, self.servers), self.compress, world)
-        fetches = world.often(1, with_samples=True)  # who has no samples fetches nothing
-        told = 1 if self.bound < inf else fetches  # but says so where others may wait for it
-        return Cost(
-            worker={"send": pushed + (fetches + told) * HEADER * self.servers},
-            server={"send": world.replicas * size * fetches / self.servers},
+        return Transfers(
+            [
+                Transfer("send", 2, pushed),
+                Transfer("send", 2, headers, with_samples=True, timed=False),  # without samples it fetches nothing ...
+                Transfer("send", 2, headers, with_samples=self.bound == inf, timed=False),  # ... but lets others go on
+                Transfer("send", 2, size, with_samples=True, from_server=True),
+            ],
             buffers=size + kept,
             varies=self.compress.varies(world.steps),
+            unpredicted=unpredicted(self.compress, self.servers, self.joining),
+            served="each",
         )
