@@ -11,7 +11,8 @@ if TYPE_CHECKING:
 PAGE = """\
 # What goes with what
 
-<!-- Written by `paceline list pairs --format markdown`. Change what choices declare, and write it again. -->
+<!-- Written by `paceline list pairs --format markdown`. Change what choices declare, and write it
+again. -->
 
 {accepted} of the {all} pairs of a strategy and a sync mode are accepted, with their defaults. A refusal says
 what goes instead. `paceline list pairs` shows the same for your own choices, with the meaning of
