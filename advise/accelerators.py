@@ -16,9 +16,9 @@ from ..engine.planning.planned import Plan
 from ..engine.predict.step_time import cluster_of, device_of, transformer_of
 from ..strategies.core.mesh import Mesh
 from .candidate import Candidate, Predicted
-from .layouts import Place, Pruned
+from .layouts import LayoutProblem, PrunedFamily
 from .limits import dollars
-from .memory import BOUND, Capacity, Shape, capacity, need
+from .memory import BOUND, Shape, UsableMemory, capacity, need
 from .question import Question
 from .sent import sent
 from .space import ways
@@ -92,10 +92,10 @@ def search(ground: Ground) -> Searched:
             continue
         machine = ground.machine
         limits = capacity(machine.device_memory, machine.host_memory, machine.devices, workers)
-        place = Place(workers, machine.devices, ground.question.batch, ground.precisions(cluster))
+        place = LayoutProblem(workers, machine.devices, ground.question.batch, ground.precisions(cluster))
         for way in ways(ground.shape, place):
             found.points += 1
-            if isinstance(way, Pruned):
+            if isinstance(way, PrunedFamily):
                 if ground.question.allows({"strategy": way.family}):
                     found.pruned[way.family, way.why] += 1
             elif ground.question.allows(settings := dict(way.settings)):
@@ -107,7 +107,7 @@ def search(ground: Ground) -> Searched:
     return found
 
 
-def _add(found: Searched, ground: Ground, way: Candidate, cluster: Cluster, limits: Capacity) -> None:
+def _add(found: Searched, ground: Ground, way: Candidate, cluster: Cluster, limits: UsableMemory) -> None:
     assert way.layout is not None
     if way.layout.dtype not in cluster.device.peak:
         found.pruned[way.family, f"how fast {cluster.device.name} is in {way.layout.dtype} is not known"] += 1

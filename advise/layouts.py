@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..cost.layout import Layout, Offload, Recompute
+from ..cost.layout import Offload, ParallelLayout, Recompute
 from .candidate import Candidate, Settings
 from .memory import hosts_of
 
@@ -12,7 +12,7 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
+class PrunedFamily:
     """What cannot be, and why: a rule, not its memory."""
 
     family: str
@@ -20,7 +20,7 @@ class Pruned:
 
 
 @dataclass(frozen=True)
-class Place:
+class LayoutProblem:
     """So many workers, a device each."""
 
     workers: int
@@ -37,10 +37,10 @@ def divisors(n: int) -> list[int]:
     return [k for k in range(1, n + 1) if n % k == 0]
 
 
-def samples_of(place: Place, replicas: int, family: str) -> int | Pruned:
+def samples_of(place: LayoutProblem, replicas: int, family: str) -> int | PrunedFamily:
     """Of one replica in a step."""
     if place.batch % replicas:
-        return Pruned(family, f"{place.batch} samples a step are not divided by {replicas} replicas")
+        return PrunedFamily(family, f"{place.batch} samples a step are not divided by {replicas} replicas")
     return place.batch // replicas
 
 
@@ -56,7 +56,7 @@ def flags(*names: str) -> list[dict[str, bool]]:
 
 
 def candidate_of(
-    place: Place, family: str, group: str, knobs: dict[str, object], layout: Layout, **more: object
+    place: LayoutProblem, family: str, group: str, knobs: dict[str, object], layout: ParallelLayout, **more: object
 ) -> Candidate:
     settings: Settings = (("strategy", family), *((key, typed(value)) for key, value in knobs.items()))
     return Candidate(
@@ -90,9 +90,9 @@ def layout_of(
     offload: Offload = "none",
     sequence: bool = False,
     dtype: str = "float32",
-) -> Layout:
+) -> ParallelLayout:
     again: Recompute = "full" if recompute else "none"
-    return Layout(
+    return ParallelLayout(
         batch=samples * replicas,
         micro_batch=samples // micro_batches,
         data=replicas,

@@ -61,7 +61,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Capacity:
+class UsableMemory:
     """Bytes that may be filled; as engine/predict/fit.py keeps them back."""
 
     device: int
@@ -69,13 +69,13 @@ class Capacity:
     per_host: int
 
 
-def capacity(device_memory: int, host_memory: int, devices: int, workers: int) -> Capacity:
+def capacity(device_memory: int, host_memory: int, devices: int, workers: int) -> UsableMemory:
     per_host = min(devices, workers)
     device = max(int(device_memory * (1 - SHARE)) - PROCESS, 0)
-    return Capacity(device, max(int(host_memory * (1 - SHARE)) - PROCESS * per_host, 0), per_host)
+    return UsableMemory(device, max(int(host_memory * (1 - SHARE)) - PROCESS * per_host, 0), per_host)
 
 
-def need(of: Shape, candidate: Candidate, capacity: Capacity) -> tuple[int, int]:
+def need(of: Shape, candidate: Candidate, capacity: UsableMemory) -> tuple[int, int]:
     """Bytes of the device and of the host that need most."""
     layout = candidate.layout
     assert layout is not None

@@ -34,7 +34,7 @@ class RaceFailedError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Way:
+class RaceEntry:
     """`predicted`: seconds of a step; None: not predicted."""
 
     name: str
@@ -46,7 +46,7 @@ class Way:
 class Raced:
     """`settings`: of each way the time to the target with each seed; `steps`: of each the mean step, in seconds."""
 
-    ways: list[Way]
+    ways: list[RaceEntry]
     settings: list[Setting]
     steps: dict[str, float]
     rounds: list[list[str]]  # who took part
@@ -69,12 +69,15 @@ class Raced:
         ]
 
 
-def of_rows(question: Question, rows: Sequence[Predicted], most: int) -> list[Way]:
+def of_rows(question: Question, rows: Sequence[Predicted], most: int) -> list[RaceEntry]:
     """The first so many, named by what tells them apart."""
-    return [Way(_name(row.candidate), tuple(overrides_of(question, row.candidate)), row.seconds) for row in rows[:most]]
+    return [
+        RaceEntry(_name(row.candidate), tuple(overrides_of(question, row.candidate)), row.seconds)
+        for row in rows[:most]
+    ]
 
 
-def of_words(question: Question, words: Sequence[str]) -> list[Way]:
+def of_words(question: Question, words: Sequence[str]) -> list[RaceEntry]:
     """`sync=asp`, or several overrides with spaces between them. Raises `ConfigError`."""
     from ..engine.config.compose import compose
 
@@ -82,7 +85,7 @@ def of_words(question: Question, words: Sequence[str]) -> list[Way]:
     for text in words:
         own = text.split()
         compose([*question.overrides, *own], question.config_dir)
-        found.append(Way("_".join(own), (*question.overrides, *own), None))
+        found.append(RaceEntry("_".join(own), (*question.overrides, *own), None))
     return found
 
 
@@ -91,7 +94,9 @@ def _name(candidate: Candidate) -> str:
     return "_".join("_".join(words).split())
 
 
-def race(question: Question, name: str, ways: Sequence[Way], target: float | None, seeds: int, run: RunRound) -> Raced:
+def race(
+    question: Question, name: str, ways: Sequence[RaceEntry], target: float | None, seeds: int, run: RunRound
+) -> Raced:
     """`run` is given each round's name and definition. Raises `ConfigError`."""
     names = [way.name for way in ways]
     if not 2 <= len(set(names)) == len(names) <= MOST_WAYS:

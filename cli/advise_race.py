@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..advise.question import Question
-    from ..advise.race import Raced, Way
+    from ..advise.race import Raced, RaceEntry
     from ..sweep.definition import Definition
     from ..tracking.ranking import Setting
 
@@ -68,7 +68,7 @@ def _command(name: str) -> str:
     return shlex.join(["paceline", *typed, *([] if named else ["--name", name])])
 
 
-def _ways(question: "Question", asked: list[str]) -> "list[Way]":
+def _ways(question: "Question", asked: list[str]) -> "list[RaceEntry]":
     from ..advise.answer import answer
     from ..advise.race import MOST_WAYS, of_rows, of_words
 

@@ -20,7 +20,7 @@ HAVE = {**dict.fromkeys(("devices", "machines", "flops", "price_per_hour"), "har
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ComposedExperiment:
     """A composed configuration, and how it was typed."""
 
     experiment: "Experiment"
@@ -121,7 +121,9 @@ class Chosen:
         return f"given: hardware.{key}"
 
 
-def choose(overrides: list[str], typed: list[str], config_dir: Path | None, allowed: list[str] | None) -> Chosen | None:
+def choose(
+    overrides: list[str], typed: list[str], config_dir: Path | None, allowed: list[str] | None
+) -> ComposedExperiment | None:
     """Returns None if nothing is overridden. Raises `ConfigError`.
 
     Args:
@@ -144,7 +146,7 @@ def choose(overrides: list[str], typed: list[str], config_dir: Path | None, allo
             )
         if group == "precision" and machine is None:
             raise ConfigError(f"{text}: goes with a choice of hardware. Without one, flops=X is the rate of a device")
-    return Chosen(experiment, overrides, config_dir, tuple(allowed or ()))
+    return ComposedExperiment(experiment, overrides, config_dir, tuple(allowed or ()))
 
 
 def _group(override: str) -> str:

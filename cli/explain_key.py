@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 from ..conf.groups import BY_NAME
-from .choices import CONF, Choice, groups
+from .choices import CONF, ListedChoice, groups
 
 _ENTRY = re.compile(r"^(?P<indent> *)(?P<key>\w+):[^#]*(?:# (?P<comment>.+))?$")
 
@@ -36,7 +36,7 @@ def about(what: str, config_dir: Path | None = None) -> str:
     return f"is a key of the configuration{said}, and explain takes choices, GROUP=CHOICE{asked}"
 
 
-def _of_group(group: str, value: str, choices: list[Choice]) -> str:
+def _of_group(group: str, value: str, choices: list[ListedChoice]) -> str:
     if not value:
         return (
             f"is a group; explain takes one of its choices, such as {group}={choices[0].name} (paceline list {group})"

@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 def view(study: "Study") -> Iterator["Observer"]:
     tally = Tally(study)
     if not sys.stderr.isatty():
-        yield Lines(tally)
+        yield SweepLines(tally)
         return
     from rich.live import Live
 
-    table = Table(tally)
+    table = SweepTable(tally)
     with Live(get_renderable=table.render, console=_console(), refresh_per_second=4, transient=True):
         yield table
 
@@ -97,7 +97,7 @@ class Tally:
         return ", ".join(parts)
 
 
-class Lines:
+class SweepLines:
     """One line when a trial begins, one when it has ended."""
 
     def __init__(self, tally: Tally) -> None:
@@ -115,7 +115,7 @@ class Lines:
         note(f"trial {run}: {outcome(done, self._tally.definition.metric)}; {self._tally.said()}")
 
 
-class Table:
+class SweepTable:
     """The trials that run, with their progress, over the last that ended, and the best so far."""
 
     SHOWN = 5
@@ -146,10 +146,10 @@ class Table:
 
     def render(self) -> Any:
         from rich import box
-        from rich.table import Table as Grid
+        from rich.table import Table
         from rich.text import Text
 
-        grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, title=self._tally.said(), title_justify="left")
+        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=self._tally.said(), title_justify="left")
         for title in ("trial", "parameters", "progress", ""):
             grid.add_column(title, overflow="fold")
         metric = self._tally.definition.metric

@@ -6,7 +6,7 @@ from math import log
 from typing import Any
 
 from .alpha_beta import AlphaBeta
-from .kernels import STREAMS, Rates, Table
+from .kernels import STREAMS, KernelRates, KernelTable
 from .rules import CostError
 
 FORMAT = 1
@@ -14,7 +14,7 @@ COSTS = ("module", "graph", "node", "view", "view_back", "parameter", "stepped",
 
 
 @dataclass(frozen=True)
-class Link:
+class MeasuredOperation:
     """An operation of comm/ among so many workers of one host: what it takes for the bytes that leave a worker."""
 
     operation: str
@@ -36,13 +36,13 @@ class Calibration:
     cores: int  # that processes may use
     versions: Mapping[str, str]
     spread: float  # of repeated measures of the same: interquartile range over median
-    rates: Sequence[Rates]
-    links: Sequence[Link]
+    rates: Sequence[KernelRates]
+    links: Sequence[MeasuredOperation]
     disk: Disk
     host_link: float | None  # bytes a second between a device and its host; None: there is no device
     differing: float | None = None  # share of the cases whose times differed from pass to pass; None: of one pass
 
-    def of(self, threads: int, processes: int) -> Rates:
+    def of(self, threads: int, processes: int) -> KernelRates:
         """Of those that were measured, the nearest to so many processes that compute at once, with threads each."""
         busy = min(processes, max(1, self.cores // threads))
         return min(
@@ -112,7 +112,7 @@ def read(told: Mapping[str, Any]) -> Calibration:
             spread=float(told["spread"]),
             rates=[_rates(each) for each in told["rates"]],
             links=[
-                Link(
+                MeasuredOperation(
                     str(each["operation"]),
                     int(each["workers"]),
                     AlphaBeta(float(each["alpha"]), float(each["beta"]), float(each["residual"])),
@@ -130,7 +130,7 @@ def read(told: Mapping[str, Any]) -> Calibration:
         raise CostError(f"calibration: is not as paceline calibrate writes it: {what}") from error
 
 
-def _rates(told: Mapping[str, Any]) -> Rates:
+def _rates(told: Mapping[str, Any]) -> KernelRates:
     tables = {str(name): _table(str(name), text) for name, text in told["tables"].items()}
     costs = {name: float(told["costs"][name]) for name in COSTS}
     if STREAMS not in tables:
@@ -138,17 +138,17 @@ def _rates(told: Mapping[str, Any]) -> Rates:
     threads, processes = int(told["threads"]), int(told["processes"])
     if threads < 1 or processes < 1:
         raise CostError(f"calibration: threads={threads}, processes={processes}: must be at least 1")
-    return Rates(threads, processes, tables, costs)
+    return KernelRates(threads, processes, tables, costs)
 
 
-def _table(name: str, text: str) -> Table:
+def _table(name: str, text: str) -> KernelTable:
     try:
-        return Table(tuple(tuple(float(number) for number in point.split()) for point in text.split(";")))
+        return KernelTable(tuple(tuple(float(number) for number in point.split()) for point in text.split(";")))
     except ValueError as error:
         raise CostError(f"calibration: table {name}: {error}") from error
 
 
-def _written(table: Table) -> str:
+def _written(table: KernelTable) -> str:
     return "; ".join(" ".join(f"{number:.4g}" for number in point) for point in table.points)
 
 

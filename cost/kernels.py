@@ -34,7 +34,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Table:
+class KernelTable:
     """Points of one operator: its sizes, then seconds."""
 
     points: tuple[tuple[float, ...], ...]
@@ -93,7 +93,7 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Rates:
+class KernelRates:
     """Of one process among `processes` that compute at once, with `threads` each.
 
     `costs`: seconds of what is no kernel: a call of a module (module), an operator's entry in autograd's graph (graph)
@@ -105,7 +105,7 @@ class Rates:
 
     threads: int
     processes: int
-    tables: Mapping[str, Table]
+    tables: Mapping[str, KernelTable]
     costs: Mapping[str, float]
     _cache: dict[tuple[str, tuple[float, ...]], float] = field(
         default_factory=dict[tuple[str, tuple[float, ...]], float], repr=False, compare=False

@@ -10,7 +10,7 @@ Offload = Literal["none", "optimizer", "all"]
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParallelLayout:
     """Ranks go along tensor first, then context, then data, then stages."""
 
     batch: int  # samples of a step, of all replicas

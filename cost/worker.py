@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .calibration import Calibration
-from .kernels import Kernel, Rates
+from .kernels import Kernel, KernelRates
 
 Kernels = tuple[Kernel, ...]
 FORMULAS = {
@@ -27,7 +27,7 @@ FORMULAS = {
 
 
 @dataclass(frozen=True)
-class Work:
+class StepWork:
     """Of one worker in a step. Of a pipeline's stage: of all its micro-batches."""
 
     forward: Kernels
@@ -58,7 +58,7 @@ class Exchange:
 
 
 @dataclass(frozen=True)
-class Placed:
+class HostProcesses:
     """Processes of one host: workers, and servers that are idle for most of the time; threads of each."""
 
     workers: int
@@ -69,7 +69,7 @@ class Placed:
         """How many workers have to share a core, or one."""
         return max(1.0, self.workers * self.threads / cores)
 
-    def rates(self, calibration: Calibration) -> Rates:
+    def rates(self, calibration: Calibration) -> KernelRates:
         return calibration.of(self.threads, self.workers)
 
 
@@ -87,16 +87,16 @@ def taking_turns(intervals: Sequence[tuple[float, float]], end: float, alike: fl
     return taken
 
 
-def passes(work: Work, rates: Rates) -> float:
+def passes(work: StepWork, rates: KernelRates) -> float:
     """Seconds of forward and backward, of one of several workers that do not have to take turns."""
     return work.passes * (rates.forward(work.forward, work.modules) + rates.backward(work.backward))
 
 
-def optimizer(work: Work, rates: Rates) -> float:
+def optimizer(work: StepWork, rates: KernelRates) -> float:
     return rates.plain(work.optimizer) + work.stepped * rates.costs["stepped"]
 
 
-def handed_on(work: Work, rates: Rates) -> float:
+def handed_on(work: StepWork, rates: KernelRates) -> float:
     """Of gradients into buckets."""
     return work.hooked * rates.costs["parameter"] + rates.plain(work.moved) / work.every
 
@@ -110,8 +110,8 @@ def exchanged(exchanges: Sequence[Exchange], calibration: Calibration) -> float:
 
 
 def seconds(
-    work: Work,
-    placed: Placed,
+    work: StepWork,
+    placed: HostProcesses,
     calibration: Calibration,
     inside: Sequence[Exchange] = (),
     between: Sequence[Exchange] = (),

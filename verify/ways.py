@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..conf.errors import ConfigError
-from ..conf.groups import Group
+from ..conf.groups import ConfigGroup
 from ..engine.base.grammar import as_override
 from ..engine.config.experiment import CONF, Choice, shipped
 from ..engine.config.targets import build, load_class
@@ -117,7 +117,7 @@ def _all(
                 yield f"strategy={PLAIN}", f"sync={SERIAL_SYNC}", f"{group.name}={name}"
 
 
-def _given() -> list[Group]:
+def _given() -> list[ConfigGroup]:
     return [group for group in given.given_groups() if group.name not in NO_WAYS]
 
 

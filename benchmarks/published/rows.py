@@ -10,7 +10,7 @@ from pathlib import Path
 
 from paceline.cost.device import Device, Efficiency
 from paceline.cost.devices import DEVICES, INSIDE
-from paceline.cost.layout import Layout, Offload, Recompute
+from paceline.cost.layout import Offload, ParallelLayout, Recompute
 from paceline.cost.links import Link, Links
 from paceline.cost.memory import HALF_GRADIENTS, Software, held
 from paceline.cost.rules import CostError
@@ -37,7 +37,7 @@ class Unscored(Exception):
 class Case:
     row: Row
     of: Transformer
-    layout: Layout
+    layout: ParallelLayout
     cluster: Cluster
     recompute_stated: bool
     seconds: float | None  # of a step, as measured
@@ -135,7 +135,7 @@ def case_of(row: Row) -> Case:
     data = _whole(row, "dp", _whole(row, "gpus", 1) // (tensor * stages * context))
     batch = _whole(row, "global_batch", 1)
     stated = bool(row["recompute"])
-    layout = Layout(
+    layout = ParallelLayout(
         batch,
         _whole(row, "micro_batch", max(1, min(8, batch // data))),
         data=data,

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...comm import Comm
-from ...cost.kernels import Kernel, Rates
+from ...cost.kernels import Kernel, KernelRates
 from ...exchange.buckets import allocate
 from ...exchange.reducer import Reducer
 from ...tasks.base import Split
@@ -47,7 +47,7 @@ def times(comm: Comm, steps: int, key: str) -> dict[str, float]:
     return found
 
 
-def costs(took: Mapping[str, float], rates: Rates) -> dict[str, float]:
+def costs(took: Mapping[str, float], rates: KernelRates) -> dict[str, float]:
     """`took`: as `times` gives them. `rates`: with tables alone."""
     tables, found = rates.tables, {"view": took["view"]}
     found["graph"] = took["graphed"] / CHAIN - took["bare"]
@@ -127,7 +127,7 @@ def _of_optimizer() -> float:
     return seconds_of(lambda i: optimizer.step(), BUDGET)
 
 
-def _of_one(rates: Rates) -> float:
+def _of_one(rates: KernelRates) -> float:
     """What `_of_loop` computes after all: one small layer, its loss, SGD's step, and taking a batch."""
     model = nn.Linear(SIDE, SIDE)
     traced = trace(lambda: cross_entropy(model(torch.ones(SIDE, SIDE)), torch.zeros(SIDE, dtype=torch.long)))

@@ -15,8 +15,8 @@ import torch
 from ...comm.rendezvous import serve_store
 from ...conf.errors import ConfigError
 from ...cost.alpha_beta import fit
-from ...cost.calibration import Calibration, Disk, Link
-from ...cost.kernels import Rates, Table
+from ...cost.calibration import Calibration, Disk, MeasuredOperation
+from ...cost.kernels import KernelRates, KernelTable
 from ..base.errors import MachineError
 from ..base.machine import cores, cpu_model
 from . import worker
@@ -57,15 +57,15 @@ def calibrate(
         spread=max(found["spreads"]),
         differing=found["differing"] / found["cases"],
         rates=[
-            Rates(
+            KernelRates(
                 each["threads"],
                 each["processes"],
-                {name: Table(tuple(map(tuple, points))) for name, points in each["tables"].items()},
+                {name: KernelTable(tuple(map(tuple, points))) for name, points in each["tables"].items()},
                 each["costs"],
             )
             for each in found["rates"]
         ],
-        links=[Link(name, size, fit(points)) for name, size, points in found["links"]],
+        links=[MeasuredOperation(name, size, fit(points)) for name, size, points in found["links"]],
         disk=Disk(**found["disk"]),
         host_link=found["host_link"],
     )

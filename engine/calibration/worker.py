@@ -14,7 +14,7 @@ import torch
 from ...comm.connecting import connect
 from ...comm.handshake import Endpoint
 from ...comm.process import ProcessComm
-from ...cost.kernels import Rates, Table
+from ...cost.kernels import KernelRates, KernelTable
 from ..base import memory
 from ..base.parent_death import die_with_parent
 from . import beside, links
@@ -109,8 +109,8 @@ class _Kernels:
         tables: dict[str, list[list[float]]] = {}
         for place, case in enumerate(cases(self._quick)):
             tables.setdefault(case.kernel.table, []).append([*case.kernel.sizes, self.passes.middle(str(place))])
-        rates = Rates(
-            threads, processes, {name: Table(tuple(map(tuple, points))) for name, points in tables.items()}, {}
+        rates = KernelRates(
+            threads, processes, {name: KernelTable(tuple(map(tuple, points))) for name, points in tables.items()}, {}
         )
         middle = {name: self.passes.middle(name) for name in self.passes.times}
         return {"tables": tables, "costs": beside.costs(middle, rates)}

@@ -23,7 +23,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 from torch import Tensor
 
 from ...conf.errors import ConfigError
-from ...conf.groups import BY_NAME, CALLBACKS, Group
+from ...conf.groups import BY_NAME, CALLBACKS, ConfigGroup
 from ...tasks.data.torch_dataset import OWN, OfDataset, is_dataset, of_dataset
 from ...tracking.redact import shown
 from ..base.blame import place, said
@@ -141,7 +141,7 @@ def _derived(group: str, base: type) -> str:
     return f"derived from {entry.base}{with_these}{example}"
 
 
-def _of_table(group: str) -> Group:
+def _of_table(group: str) -> ConfigGroup:
     """Of `callbacks.early_stop` that of all callbacks."""
     root = group.partition(".")[0]
     return CALLBACKS if root == CALLBACKS.name else BY_NAME[root]

@@ -10,7 +10,7 @@ from contextlib import contextmanager, suppress
 
 from ...conf import groups
 from ...conf.errors import ConfigError
-from ...conf.groups import Group
+from ...conf.groups import ConfigGroup
 from ...exchange.compress import Compressor
 from ...strategies import Strategy, Sync
 from ...strategies.precision import Precision
@@ -86,14 +86,14 @@ def naming(experiment: Experiment) -> Iterator[None]:
         raise ConfigError(told) from None
 
 
-def has_use_for(kind: str, choice: Choice, group: Group, allowed: tuple[str, ...] = ()) -> bool:
+def has_use_for(kind: str, choice: Choice, group: ConfigGroup, allowed: tuple[str, ...] = ()) -> bool:
     with suppress(ConfigError):  # what cannot be imported here is no advice
         return group.name in taken(load_class(kind, choice.target, BASES[kind], allowed))
     return False
 
 
 def with_others(
-    kind: str, choice: Choice, group: Group, allowed: tuple[str, ...] = ()
+    kind: str, choice: Choice, group: ConfigGroup, allowed: tuple[str, ...] = ()
 ) -> Iterator[tuple[str, Sync | Strategy]]:
     """The group's own choices that it takes, but the usual one, and what it is with each. It has a use for them."""
     for other in _others(group):
@@ -102,10 +102,10 @@ def with_others(
             yield other, build(kind, choice, BASES[kind], allowed, {**usual(), group.name: made})
 
 
-def _others(group: Group) -> list[str]:
+def _others(group: ConfigGroup) -> list[str]:
     """Of the group's own choices, all but the usual one."""
     return sorted(file.stem for file in (CONF / group.name).glob("*.yaml") if file.stem != group.usual)
 
 
-def given_groups() -> list[Group]:
+def given_groups() -> list[ConfigGroup]:
     return [group for group in groups.GROUPS if group.given]

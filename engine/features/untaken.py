@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from ...conf.errors import ConfigError
-from ...conf.groups import Group
+from ...conf.groups import ConfigGroup
 from ...strategies import Strategy, Sync
 from ..base.refusals import refuse
 from ..config.experiment import CONF, Choice, Experiment, shipped
@@ -26,11 +26,13 @@ def check_taken(
     refuse(_untaken(experiment, group, of_groups, strategy, sync) for group in left)
 
 
-def _is_usual(experiment: Experiment, group: Group) -> bool:
+def _is_usual(experiment: Experiment, group: ConfigGroup) -> bool:
     return experiment.choice(group.name) == shipped(group.name, str(group.usual))
 
 
-def _untaken(experiment: Experiment, group: Group, of_groups: Given, strategy: Strategy, sync: Sync | None) -> str:
+def _untaken(
+    experiment: Experiment, group: ConfigGroup, of_groups: Given, strategy: Strategy, sync: Sync | None
+) -> str:
     mode, name = experiment.sync.name, experiment.strategy.name
     who, where = f"sync={mode}", ""
     if sync is None:
@@ -42,12 +44,12 @@ def _untaken(experiment: Experiment, group: Group, of_groups: Given, strategy: S
     )
 
 
-def _shown(choice: Choice, group: Group) -> str:
+def _shown(choice: Choice, group: ConfigGroup) -> str:
     """As it was typed: the usual choice may have been given another class."""
     return f"={choice.name}" if choice.name != group.usual else f"._target_={choice.target}"
 
 
-def _takers(experiment: Experiment, group: Group, of_groups: Given, strategy: Strategy | None) -> str:
+def _takers(experiment: Experiment, group: ConfigGroup, of_groups: Given, strategy: Strategy | None) -> str:
     """Which of our own choices take it as it is, in place of the one that is chosen: asked in a refusal alone, since it
     imports them all. `strategy`: None where it owns its update.
     """

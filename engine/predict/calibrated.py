@@ -9,7 +9,7 @@ from ...cost.calibration import Calibration, read
 from ...cost.expected import expected_maximum, expected_order
 from ...cost.predicted import NotPredicted, PredictedStep
 from ...cost.rules import CostError
-from ...cost.worker import FORMULAS, Placed, Work, exchanged, optimizer, seconds
+from ...cost.worker import FORMULAS, HostProcesses, StepWork, exchanged, optimizer, seconds
 from ...strategies.data_parallel import DataParallel
 from ...strategies.domain import DomainParallel
 from ...strategies.hybrid import Hybrid
@@ -42,7 +42,7 @@ def predict_calibrated(experiment: Experiment, allowed: tuple[str, ...], workers
     for feature in parts.features:
         if feature.unpredicted:
             raise NotPredicted(f"{feature.key}={experiment.choice(feature.key).name} {feature.unpredicted}")
-    placed = Placed(
+    placed = HostProcesses(
         parts.layout.workers,
         parts.layout.servers * parts.layout.parts,
         hardware.threads or share_of_cores(parts.fabric.processes_here(parts.layout)),
@@ -73,7 +73,7 @@ def predict_calibrated(experiment: Experiment, allowed: tuple[str, ...], workers
 
 
 def parts_of_step(
-    experiment: Experiment, parts: Parts, placed: Placed, calibration: Calibration
+    experiment: Experiment, parts: Parts, placed: HostProcesses, calibration: Calibration
 ) -> tuple[dict[str, float], float]:
     """Seconds by part, and the flops of all workers. Raises `NotPredicted`, `CostError`."""
     strategy, sync, replicas = parts.strategy, parts.sync, parts.layout.replicas
@@ -117,7 +117,12 @@ def parts_of_step(
 
 
 def _served(
-    found: dict[str, float], talk: Between, work: Work, placed: Placed, calibration: Calibration, replicas: int
+    found: dict[str, float],
+    talk: Between,
+    work: StepWork,
+    placed: HostProcesses,
+    calibration: Calibration,
+    replicas: int,
 ) -> dict[str, float]:
     """A round trip to the server, and its share of the cores. `work`: with the server's optimizer step.
 

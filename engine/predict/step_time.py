@@ -10,7 +10,7 @@ import torch
 from ...conf.errors import ConfigError
 from ...cost.device import Device, Efficiency
 from ...cost.devices import DEVICES, INSIDE
-from ...cost.layout import Layout, Recompute
+from ...cost.layout import ParallelLayout, Recompute
 from ...cost.links import Link, Links
 from ...cost.predicted import NotPredicted, PredictedStep
 from ...cost.rules import CostError
@@ -89,7 +89,7 @@ def _bytes_beside(experiment: Experiment) -> float:
 
 def transformer_on(
     experiment: Experiment, workers: Workers, spec: DataSpec, computes_on: torch.device, allowed: tuple[str, ...]
-) -> tuple[Device, Transformer, Layout]:
+) -> tuple[Device, Transformer, ParallelLayout]:
     """What is predicted of: the accelerator, the GPT, and how it is laid out. Raises `NotPredicted`."""
     _, device = device_of(experiment, computes_on)
     return device, transformer_of(experiment, spec, allowed), _layout(experiment, workers)
@@ -129,7 +129,7 @@ def transformer_of(experiment: Experiment, spec: DataSpec, allowed: tuple[str, .
     )
 
 
-def _layout(experiment: Experiment, workers: Workers) -> Layout:
+def _layout(experiment: Experiment, workers: Workers) -> ParallelLayout:
     strategy, sync = experiment.strategy, experiment.sync
     if sync.name != "bsp":
         raise NotPredicted(f"sync={sync.name} sends what the data and the run decide, or waits for nobody")
@@ -163,7 +163,7 @@ def _layout(experiment: Experiment, workers: Workers) -> Layout:
     recompute: Recompute = "full" if knobs.get("recompute") or experiment.model.knobs["recompute"] else "none"
     samples = ceil(experiment.batch_size / micro_batches)  # of the largest micro-batch
     try:
-        return Layout(
+        return ParallelLayout(
             batch=samples * micro_batches * workers.replicas,
             micro_batch=samples,
             data=workers.replicas,
