@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..conf.errors import ConfigError
 from ..sweep.definition import Definition, listed
-from ..tracking.ranking import Setting, first, order
+from ..tracking.ranking import RankedSetting, first, order
 from .candidate import Candidate, Predicted
 from .commands import overrides_of
 from .question import Question
@@ -47,13 +47,13 @@ class Raced:
     """`settings`: of each way the time to the target with each seed; `steps`: of each the mean step, in seconds."""
 
     ways: list[RaceEntry]
-    settings: list[Setting]
+    settings: list[RankedSetting]
     steps: dict[str, float]
     rounds: list[list[str]]  # who took part
     failed: frozenset[str]  # whose run failed
 
     @property
-    def leading(self) -> list[Setting]:
+    def leading(self) -> list[RankedSetting]:
         """The winner, and all that it cannot be told apart from among those that came to the last round."""
         return first([each for each in self.settings if each.label in self.rounds[-1]], ratio=True)
 
@@ -132,7 +132,7 @@ def race(
             times[way.name][seed] = _finite(told.get(METRIC))
             step = _finite(told.get(STEP))
             steps[way.name] += [] if step is None else [step]
-        settings = [Setting(way.name, times[way.name]) for way in left]
+        settings = [RankedSetting(way.name, times[way.name]) for way in left]
         kept = [each.label for each in order(settings)][: max(FINALISTS, -(-len(left) // 2))]
         if i + 1 < seeds:
             left = [way for way in left if way.name in kept]
@@ -140,7 +140,7 @@ def race(
             break
     return Raced(
         list(ways),
-        [Setting(label, times[label]) for label in names],
+        [RankedSetting(label, times[label]) for label in names],
         {label: sum(each) / len(each) / 1e3 for label, each in steps.items() if each},
         rounds,
         frozenset(failed),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from ..advise.question import Question
     from ..advise.race import Raced, RaceEntry
     from ..sweep.definition import Definition
-    from ..tracking.ranking import Setting
+    from ..tracking.ranking import RankedSetting
 
 PLANNING = 60.0  # seconds of the processor for exact plans, before hours of training
 
@@ -95,7 +95,7 @@ def run_round(name: str, definition: "Definition") -> dict[str, dict[str, float 
     from ..sweep.lacking import check_machine
     from ..sweep.results import measures_of
     from ..sweep.sweeper import Sweeper
-    from ..tracking.compare import Request, table
+    from ..tracking.compare import ComparisonRequest, table
     from ..tracking.judged import best_first
     from ..tracking.report import write_report
     from .sweep import runs_of
@@ -116,7 +116,7 @@ def run_round(name: str, definition: "Definition") -> dict[str, dict[str, float 
         note_counted(notes, "trials")
         trials = opened.study.trials()
         runs = runs_of(name, opened.directory, trials)
-        rows, _ = table(runs, Request())
+        rows, _ = table(runs, ComparisonRequest())
         report = opened.directory / "report.html"
         write_report(runs, report, best_first(rows, definition.metric), metric=definition.metric)
         note(f"report: {shortest(report)}")
@@ -159,7 +159,7 @@ def told(found: "Raced", question: "Question", target: float | None) -> str:
     return "\n".join(lines)
 
 
-def _to_target(setting: "Setting", failed: bool, time_of: "Callable[[float], str]") -> str:
+def _to_target(setting: "RankedSetting", failed: bool, time_of: "Callable[[float], str]") -> str:
     if setting.is_whole:
         return setting.text(time_of)
     if failed:
@@ -179,10 +179,10 @@ def _no_winner(found: "Raced", aim: float) -> str:
 
 def _verdict(found: "Raced") -> str:
     """The winner and the next one, or all that cannot be told apart; how much longer others take, by the same seeds."""
-    from ..tracking.ranking import Setting, gap_of, rule_of
+    from ..tracking.ranking import RankedSetting, gap_of, rule_of
     from .step_time import time_of
 
-    def longer(other: Setting) -> str:
+    def longer(other: RankedSetting) -> str:
         return f"{other.label} takes {gap_of(best, other, ratio=True).text(time_of, 'times as long')}"
 
     best, *near = found.leading

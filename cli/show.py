@@ -108,14 +108,14 @@ def _show_command(name: str) -> None:
 
 def _show_row(name: str) -> None:
     """Two lines: names, and values. Raises CorruptRunError where the summary is damaged."""
-    from ..tracking.compare import Request, render, table
+    from ..tracking.compare import ComparisonRequest, render, table
     from ..tracking.sources import check
 
     data = find(name)
     note_damage([data])
     if data.path is not None:
         check(data)
-    rows, _ = table([data], Request())
+    rows, _ = table([data], ComparisonRequest())
     show(render(rows, "csv"))
 
 

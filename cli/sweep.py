@@ -176,7 +176,7 @@ def _name_of(words: list[str]) -> str | None:
 def conclude(
     name: str, directory: Path, trials: list["Done"], definition: "Definition", words: list[str], format: str
 ) -> None:
-    from ..tracking.compare import Request, render, table
+    from ..tracking.compare import ComparisonRequest, render, table
     from ..tracking.figures.built import usable
     from ..tracking.figures.request import asked
     from ..tracking.judged import best_first
@@ -184,7 +184,7 @@ def conclude(
     from .sweep_outcome import outcome
 
     runs = runs_of(name, directory, trials)
-    rows, _ = table(runs, Request())
+    rows, _ = table(runs, ComparisonRequest())
     found = outcome(trials, definition, _more_seeds(name, words))
     if format == "json":
         show_json(_raw(name, directory, trials, definition, runs, rows))

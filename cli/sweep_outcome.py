@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..sweep.results import measures_of
 from ..tracking.columns import is_ratio
-from ..tracking.ranking import Setting, compared, first, gap_of, order, rule_of
+from ..tracking.ranking import RankedSetting, compared, first, gap_of, order, rule_of
 
 if TYPE_CHECKING:
     from ..sweep.definition import Definition
@@ -31,7 +31,7 @@ def outcome(trials: "list[Done]", definition: "Definition", more: str) -> str:
     return _of_several_seeds(whole, metric, larger)
 
 
-def _of_several_seeds(whole: list[Setting], metric: str, larger: bool) -> str:
+def _of_several_seeds(whole: list[RankedSetting], metric: str, larger: bool) -> str:
     """Who leads, and by how much; where one leads alone, the next one, too."""
     ratio = is_ratio(metric)
     best, *near = first(whole, larger, ratio)
@@ -57,7 +57,7 @@ def ranking(trials: "list[Done]", definition: "Definition") -> dict[str, Any]:
     }
 
 
-def _settings(trials: "list[Done]", metric: str) -> list[Setting]:
+def _settings(trials: "list[Done]", metric: str) -> list[RankedSetting]:
     """By what was chosen, the seed aside."""
     runs: dict[str, list[tuple[Any, float | None]]] = {}
     for done in sorted(trials, key=lambda done: done.state != "complete"):  # of a seed that was repeated, that counts
@@ -67,7 +67,7 @@ def _settings(trials: "list[Done]", metric: str) -> list[Setting]:
         seeds = [done.trial.chosen.get("seed") if seed is None else seed for seed in done.trial.seeds]
         known = [value if value is not None and math.isfinite(value) else None for value in told]
         runs.setdefault(label, []).extend(zip(seeds, known, strict=True))
-    return [Setting.of(label, each) for label, each in runs.items()]
+    return [RankedSetting.of(label, each) for label, each in runs.items()]
 
 
 def _figure(value: float) -> str:

@@ -37,7 +37,7 @@ __all__ = [
     "FORMATS",
     "MEMORY_KINDS",
     "Column",
-    "Request",
+    "ComparisonRequest",
     "Row",
     "check",
     "human_bytes",
@@ -50,7 +50,7 @@ Run = RunData | RunDirectory | Summary
 
 
 @dataclass(frozen=True)
-class Request:
+class ComparisonRequest:
     """What a comparison is to show. Names are keys or short names of columns, configuration keys, or W&B's own."""
 
     baseline: RunData | None = None  # one of the runs
@@ -62,7 +62,7 @@ class Request:
     reverse: bool = False
 
 
-def table(runs: Sequence[RunData], request: Request) -> tuple[list[Row], list[RunData]]:
+def table(runs: Sequence[RunData], request: ComparisonRequest) -> tuple[list[Row], list[RunData]]:
     """The rows that `request` asks for, and the runs that they tell of. Raises TableError.
 
     A condition on a number is asked of a row (of a group, its mean); any other of each run, before grouping.
@@ -97,7 +97,7 @@ def table(runs: Sequence[RunData], request: Request) -> tuple[list[Row], list[Ru
     return shown, [run for entry in entries for run in entry.runs]
 
 
-def column_keys(request: Request, runs: Sequence[RunData], shown: Sequence[Row]) -> list[str]:
+def column_keys(request: ComparisonRequest, runs: Sequence[RunData], shown: Sequence[Row]) -> list[str]:
     """The keys of the columns that `request` asks for, the run first, then the front; none: the usual ones.
 
     `shown`: the rows that `table` gave; where no run fulfils the conditions, any column will do. Raises TableError.
@@ -193,7 +193,7 @@ def _exported(extra: Row) -> Row:
     return told
 
 
-def _own(runs: Sequence[RunData], request: Request) -> list[Row]:
+def _own(runs: Sequence[RunData], request: ComparisonRequest) -> list[Row]:
     """For each run what sweeps varied, in what runs of the same choices differ, and what is asked for by a name that
     is no column's.
     """

@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from .files import OTHER_BREAKS, Loader, UnusableFileError, parse_yaml
+from .files import OTHER_BREAKS, StrictYamlLoader, UnusableFileError, parse_yaml
 
 MOST_CHARACTERS = 1 << 15  # of a text with sections; without aliases it cannot hold too many values
 MOST_SECTIONS = 1 << 13  # that are remembered
@@ -49,5 +49,5 @@ def _parsed(section: str) -> dict[Any, Any]:
 
 def _is_more_than_text(word: str) -> bool:
     """`no`, `null`: whatever the loader would not take for text."""
-    rules: dict[str | None, list[tuple[str, re.Pattern[str]]]] = Loader.yaml_implicit_resolvers
+    rules: dict[str | None, list[tuple[str, re.Pattern[str]]]] = StrictYamlLoader.yaml_implicit_resolvers
     return any(rule.match(word) for first in (word[0], None) for _, rule in rules.get(first, []))

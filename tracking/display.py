@@ -8,7 +8,7 @@ from pathlib import Path
 from .drawn.charts import drawings
 from .errors import TableError
 from .figures.built import sheet_of
-from .figures.request import Request
+from .figures.request import FigureRequest
 from .figures.spec import Against, Lines
 from .rendering import for_people
 from .run_data import RunData
@@ -58,7 +58,7 @@ def _cell(tag: str, text: str, side: str) -> str:
     return f'<{tag} style="text-align:{side}">{escape(shown(text, 500))}</{tag}>'
 
 
-def pictures(runs: Sequence[RunData], requests: Sequence[Request] = ()) -> dict[str, Callable[[], str]]:
+def pictures(runs: Sequence[RunData], requests: Sequence[FigureRequest] = ()) -> dict[str, Callable[[], str]]:
     """What makes the SVG of each figure of these runs, by its name. Raises TableError."""
     sheet = sheet_of(runs, requests=requests)
     figures = [figure for section in sheet.sections for figure in section.figures]
@@ -75,7 +75,7 @@ def pictures(runs: Sequence[RunData], requests: Sequence[Request] = ()) -> dict[
 
 def plot(runs: Sequence[RunData], what: str) -> Picture:
     """The figure `what`: a name, the beginning of one (`accuracy`), or `x=... y=... line=...`. Raises TableError."""
-    requests = [Request.parse(what)] if "=" in what else []
+    requests = [FigureRequest.parse(what)] if "=" in what else []
     found = pictures(runs, requests)
     wanted = what.strip().replace(" ", "-")
     name = next(iter(found), None) if requests else next((name for name in found if name == wanted), None)

@@ -12,7 +12,7 @@ from .visible import visible
 SECONDS_BETWEEN = 0.3  # updates; each is a message to the browser
 
 
-class Cell:
+class NotebookCell:
     """What is shown is replaced, so that a run leaves one line in the notebook however long it was."""
 
     def __init__(self, seconds_between: float = SECONDS_BETWEEN) -> None:

@@ -16,7 +16,7 @@ SECONDS_BETWEEN_LINES = 5.0
 RECENT = 20  # steps that the speed is taken over
 
 
-class Lines:
+class ProgressLines:
     """One line on start, one every 5 s at most, one for each evaluation, one at the end."""
 
     def __init__(self, stream: TextIO, seconds_between: float = SECONDS_BETWEEN_LINES):

@@ -16,14 +16,14 @@ from .intervals import BySeed, Interval, between
 
 
 @dataclass(frozen=True)
-class Setting:
+class RankedSetting:
     """What was chosen, and what was measured with each seed; None: its run failed, or never reached the target."""
 
     label: str
     by_seed: BySeed
 
     @classmethod
-    def of(cls, label: str, runs: Iterable[tuple[Any, float | None]]) -> "Setting":
+    def of(cls, label: str, runs: Iterable[tuple[Any, float | None]]) -> "RankedSetting":
         """Of (seed, value) of each run. A seed that was repeated is no second draw: its first run counts."""
         by_seed: dict[Any, float | None] = {}
         for seed, value in runs:
@@ -54,12 +54,12 @@ class Setting:
         return f"{unit(self.mean)} ± {unit(half)}" if half else unit(self.mean)
 
 
-def order(settings: Sequence[Setting], larger: bool = False) -> list[Setting]:
+def order(settings: Sequence[RankedSetting], larger: bool = False) -> list[RankedSetting]:
     """Those whose seeds all have a value, the best mean first."""
     return sorted((s for s in settings if s.is_whole), key=lambda s: s.mean, reverse=larger)
 
 
-def first(settings: Sequence[Setting], larger: bool = False, ratio: bool = False) -> list[Setting]:
+def first(settings: Sequence[RankedSetting], larger: bool = False, ratio: bool = False) -> list[RankedSetting]:
     """The best of several seeds, and all that it cannot be told apart from; []: no setting has several seeds.
 
     The best: of those that no other is told to be better than, the one with the best mean. Where all have the same
@@ -69,7 +69,7 @@ def first(settings: Sequence[Setting], larger: bool = False, ratio: bool = False
     if not several:
         return []
 
-    def beats(one: Setting, other: Setting) -> bool:
+    def beats(one: RankedSetting, other: RankedSetting) -> bool:
         gap = gap_of(one, other, ratio)
         return gap.is_below if larger else gap.is_above
 
@@ -77,7 +77,7 @@ def first(settings: Sequence[Setting], larger: bool = False, ratio: bool = False
     return [best, *(s for s in several if s is not best and not beats(best, s))]
 
 
-def gap_of(best: Setting, other: Setting, ratio: bool = False) -> Interval:
+def gap_of(best: RankedSetting, other: RankedSetting, ratio: bool = False) -> Interval:
     """By how much the other has more than the best. `ratio`: of positive numbers, how many times as much."""
     return between(best.by_seed, other.by_seed, ratio)
 
@@ -87,7 +87,7 @@ def rule_of(gaps: Iterable[Interval]) -> str:
     return "; ".join(dict.fromkeys(gap.rule for gap in gaps))
 
 
-def compared(best: Setting, settings: Sequence[Setting], ratio: bool = False) -> list[dict[str, Any]]:
+def compared(best: RankedSetting, settings: Sequence[RankedSetting], ratio: bool = False) -> list[dict[str, Any]]:
     """For programs: of each other setting whose seeds all have a value, how it compares with the best."""
     others = [setting for setting in settings if setting.is_whole and setting.label != best.label]
     return [{"setting": each.label, "with": best.label, **gap_of(best, each, ratio).raw()} for each in others]

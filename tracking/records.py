@@ -43,7 +43,7 @@ class Resume:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepRecord:
     step: int  # steps made, with this one
     epoch: float
     loss: float  # of replica 0's batch
@@ -70,7 +70,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationRecord:
     step: int
     epoch: float
     score: Score
@@ -84,7 +84,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointRecord:
     step: int
 
     def plain(self) -> dict[str, Any]:
@@ -100,11 +100,11 @@ class End:
         return {"kind": "end", **(asdict(self) if self.reason is not None else {"status": self.status})}
 
 
-Written = Start | Resume | Step | Evaluation | Checkpoint | End
+Written = Start | Resume | StepRecord | EvaluationRecord | CheckpointRecord | End
 
 
 @dataclass(frozen=True)
-class StepTime:
+class MeasuredStepTime:
     """The median step of all workers, in seconds, and how it divides; None: not known."""
 
     median: float | None
@@ -117,7 +117,7 @@ class StepTime:
 @dataclass(frozen=True)
 class WorkerTime:
     rank: int
-    time: StepTime
+    time: MeasuredStepTime
 
     def plain(self) -> dict[str, Any]:
         return {"rank": self.rank, **asdict(self.time)}
@@ -148,7 +148,7 @@ class Measured:
     """What all workers' reports come to."""
 
     throughput: float | None  # samples/s of all replicas; None: too short to measure
-    step_time: StepTime
+    step_time: MeasuredStepTime
     per_worker: list[WorkerTime]
     memory: Mapping[str, int]  # the largest worker's peak bytes, by kind
     server_memory: Mapping[str, int] | None  # None: there are no servers
@@ -168,7 +168,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Predicted:
+class PlanSummary:
     """What the plan said: payload bytes a worker and step (None: it took the data to know), and bytes by kind."""
 
     bytes_per_step: float | None
@@ -205,7 +205,7 @@ class Summary:
     seconds: float  # of training, until the last evaluated weights existed
     model_sha256: str | None  # of model.safetensors
     reason: str | None  # of runs that ended before their last step
-    predicted: Predicted
+    predicted: PlanSummary
     model_bytes: int | None = None  # where it is put to use, packed if `adapt` packs it; None: not known
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # what callbacks measured last, by name
     # what features tell of the run, by name

@@ -30,14 +30,14 @@ class WorkerRow(_Kept):
     actions: list[Made] = Field(max_length=MOST_PASSES)
 
 
-class Stage(_Kept):
+class StoredStage(_Kept):
     stage: Count
     worker: Count
     in_flight: Count
     versions: Count
 
 
-class Timetable(_Kept):
+class StoredTimetable(_Kept):
     """As engine's Timetable.as_dict()."""
 
     unit: Literal["seconds", "floating-point operations"]
@@ -45,21 +45,21 @@ class Timetable(_Kept):
     steps: Annotated[int, Field(ge=1, le=10**9)]
     steady: bool
     bubble: Share
-    stages: list[Stage] = Field(min_length=1, max_length=MOST_WORKERS)
+    stages: list[StoredStage] = Field(min_length=1, max_length=MOST_WORKERS)
     workers: list[WorkerRow] = Field(min_length=1, max_length=MOST_WORKERS)
 
 
-class Schedule(_Kept):
+class StoredSchedule(_Kept):
     schedule: str = Field(max_length=200)
     clock: Literal["modelled", "measured"]  # of what was measured
-    modelled: Timetable
-    measured: Timetable | None
+    modelled: StoredTimetable
+    measured: StoredTimetable | None
 
 
 def read_schedule(file: Path) -> dict[str, Any]:
     """Raises `OSError`, or `UnusableFileError` where it is not one."""
     try:
-        found = Schedule.model_validate(read_json(file))
+        found = StoredSchedule.model_validate(read_json(file))
     except ValidationError as error:
         where = ".".join(map(str, error.errors()[0]["loc"]))
         raise UnusableFileError(f"is no schedule of a run (see {where or 'its beginning'})") from None

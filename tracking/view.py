@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .columns import human_bytes
-from .live import SILENT, Looks, Rates, read_live
+from .live import SILENT, Looks, WorkerRates, read_live
 from .progress import Speed, contents_of, evaluation_text, number, title_of, whose
 from .run_directory import Record
 from .sparkline import ASCII, BLOCKS, sparkline
@@ -44,7 +44,7 @@ class View:
         self._stride = 1  # steps between points that are kept
         self._times: deque[tuple[float, int]] = deque(maxlen=20)  # (when, step): how fast it goes
         self._looks = Looks()
-        self.workers: list[Rates] = []
+        self.workers: list[WorkerRates] = []
 
     def record(self, record: Record) -> None:
         """One that another version wrote, or somebody changed, is taken for what it tells."""
@@ -149,7 +149,7 @@ def _figure(value: Any, form: str) -> str:
     return number(value, form) if isinstance(value, int | float | str) else "-"
 
 
-def _table(workers: list[Rates], width: int, encoding: str) -> Table:
+def _table(workers: list[WorkerRates], width: int, encoding: str) -> Table:
     wide = width >= NARROW
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
     for title in ("", "steps", "step ms", "blocked", *(["sent", "sent/s", "does"] if wide else []), "!"):
@@ -174,7 +174,7 @@ def _table(workers: list[Rates], width: int, encoding: str) -> Table:
     return table
 
 
-def _marks(each: Rates) -> str:
+def _marks(each: WorkerRates) -> str:
     if each.now.silent >= SILENT:
         return f"! silent for {each.now.silent:.0f} s"
     return f"! computes {each.slow:.1f}x as long" if each.slow is not None else ""

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...tracking.errors import CorruptRunError
-from ...tracking.records import Predicted, Staleness, StepTime, Wire, WorkerTime
+from ...tracking.records import MeasuredStepTime, PlanSummary, Staleness, Wire, WorkerTime
 from ...tracking.run_directory import RunDirectory
 from ...tracking.values import number
 from ..base import ROOT
@@ -58,14 +58,17 @@ class Result:
         return number(self.summary["throughput"])
 
     @property
-    def step_time(self) -> StepTime:
-        return StepTime(**self.summary["step_time"])
+    def step_time(self) -> MeasuredStepTime:
+        return MeasuredStepTime(**self.summary["step_time"])
 
     @property
     def per_worker(self) -> list[WorkerTime]:
         """The median step of each worker."""
         told = self.summary["per_worker"]
-        return [WorkerTime(each["rank"], StepTime(**{k: v for k, v in each.items() if k != "rank"})) for each in told]
+        return [
+            WorkerTime(each["rank"], MeasuredStepTime(**{k: v for k, v in each.items() if k != "rank"}))
+            for each in told
+        ]
 
     @property
     def memory(self) -> Mapping[str, int]:
@@ -83,8 +86,8 @@ class Result:
         return None if told is None else Staleness(**told)
 
     @property
-    def predicted(self) -> Predicted:
-        return Predicted(**self.summary["predicted"])
+    def predicted(self) -> PlanSummary:
+        return PlanSummary(**self.summary["predicted"])
 
     @property
     def time_to_accuracy(self) -> float | None:

@@ -16,7 +16,7 @@ from ...exchange.buckets import allocate
 from ...exchange.reducer import Reducer
 from ...tasks.base import Split
 from ...tasks.losses.cross_entropy import cross_entropy
-from ...tracking.records import Step
+from ...tracking.records import StepRecord
 from ...tracking.run_directory import RunDirectory
 from ..base.operators import trace
 from ..training.bare import bare_job
@@ -148,7 +148,7 @@ def _of_loop(comm: Comm, steps: int, key: str) -> float:
         assert run is not None and loss is not None
         last = job.meter.last
         took.append(last)
-        run.add(Step(done, done / SAMPLES, loss, SIDE / last, step_time=last, time=job.meter.seconds))
+        run.add(StepRecord(done, done / SAMPLES, loss, SIDE / last, step_time=last, time=job.meter.seconds))
 
     job = bare_job(model, data, SIDE, steps, 1e-6, 0.9, comm, key, recorded)
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as root:

@@ -15,7 +15,7 @@ from ...comm.errors import HangError
 from ...comm.handshake import Endpoint
 from ...compat import fork_server
 from ...tracking.files import open_to_write
-from ...tracking.records import Predicted
+from ...tracking.records import PlanSummary
 from ...tracking.run_directory import writing
 from ..base.failures import OWN_WORDS, exit_code_of, lack_of, named, place_of, traceback_of, words_of
 from ..base.parent_death import die_with_parent
@@ -66,7 +66,7 @@ def worker_main(launcher: "Launcher", rank: int, told: dict[str, Any], channel: 
             Path(told["run"]),
             tuple(told["allowed"]),
             told["identity"],
-            Predicted(**told["predicted"]),
+            PlanSummary(**told["predicted"]),
             Path(told["resume"]) if told["resume"] else None,
             Path(told["trace"]) if told["trace"] else None,
             told["timetable"],

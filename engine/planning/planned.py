@@ -10,7 +10,7 @@ from ...strategies.core.cost import Traffic
 from ...tasks.base import DataSpec
 from ...tasks.contents import Contents
 from ...tracking.columns import human_bytes
-from ...tracking.records import Predicted
+from ...tracking.records import PlanSummary
 from ..config.experiment import Experiment
 from ..fabrics.layout import Layout
 from ..features.feature import Stated
@@ -160,9 +160,9 @@ class Plan:
         """Bytes that the worker which holds most holds, the process itself aside."""
         return max(sum(part.memory.values()) for phase in self._made() for part in phase.parts)
 
-    def predicted(self, done: int = 0) -> Predicted:
+    def predicted(self, done: int = 0) -> PlanSummary:
         """Of a run that goes on after so many steps."""
-        return Predicted(self.bytes_per_step(done), self.peak_memory(done))
+        return PlanSummary(self.bytes_per_step(done), self.peak_memory(done))
 
     def __repr__(self) -> str:
         chosen, layout = self.experiment, self.layout

@@ -14,7 +14,7 @@ from ...strategies.core.state import load_state
 from ...tasks.base import Readable
 from ...tasks.evaluation import Evaluation as Result
 from ...tasks.evaluation import evaluate
-from ...tracking.records import Evaluation, Score
+from ...tracking.records import EvaluationRecord, Score
 from ..base import checkpoint
 from ..base.errors import DivergedError
 from ..callbacks.base import EvaluationView
@@ -148,7 +148,7 @@ class Evaluations:
             self.time_to_accuracy = snapshot.seconds
         self.last = Score(metric, values[metric], values["loss"], spread)
         self.last_date = snapshot.seconds
-        worker.directory.add(Evaluation(snapshot.done, epoch, self.last, snapshot.seconds, own))
+        worker.directory.add(EvaluationRecord(snapshot.done, epoch, self.last, snapshot.seconds, own))
 
     def _why_unknown(self, result: Result, done: int) -> str:
         """Returns the message for a metric that is not a number."""

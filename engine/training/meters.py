@@ -18,7 +18,7 @@ from ...comm import Comm
 from ...comm.timeline import Operation, Pass, StepSplit, last_launches, split
 from ...exchange.collectives.base import added
 from ...strategies.core.sync import Measures
-from ...tracking.records import Measured, Staleness, StepTime, Wire, WorkerTime
+from ...tracking.records import Measured, MeasuredStepTime, Staleness, Wire, WorkerTime
 from ..fabrics.layout import Layout, Role
 from ..features.compiling import Compiler
 
@@ -219,7 +219,7 @@ def is_too_short(reports: list[Report]) -> bool:
 
 def without_times(measured: Measured) -> Measured:
     """With no figure where there is none to rely on."""
-    return replace(measured, throughput=None, step_time=StepTime(None), per_worker=[], too_short=True)
+    return replace(measured, throughput=None, step_time=MeasuredStepTime(None), per_worker=[], too_short=True)
 
 
 def _throughput(replicas: list[Report]) -> float:
@@ -247,7 +247,7 @@ def _rate_in_turns(replicas: list[Report]) -> float:
     return sum(samples for _, end, samples in steps if end > since) / seconds if seconds else 0.0
 
 
-def _step_times(reports: list[Report], workers: list[Report]) -> tuple[StepTime, list[WorkerTime]]:
+def _step_times(reports: list[Report], workers: list[Report]) -> tuple[MeasuredStepTime, list[WorkerTime]]:
     launches = last_launches([report.operations for report in reports])
     rows: list[WorkerTime] = []
     durations: list[float] = []
@@ -260,10 +260,10 @@ def _step_times(reports: list[Report], workers: list[Report]) -> tuple[StepTime,
         if own and steps:
             rows.append(WorkerTime(report.rank, _divided(median(steps), own)))
     step = median(durations) if durations else None
-    return _divided(step, splits) if step is not None and splits else StepTime(step), rows
+    return _divided(step, splits) if step is not None and splits else MeasuredStepTime(step), rows
 
 
-def _divided(step: float, splits: list[StepSplit]) -> StepTime:
+def _divided(step: float, splits: list[StepSplit]) -> MeasuredStepTime:
     """The median step, divided as all of the time was: what happens in few steps only is not lost, and it adds up."""
     shares = {
         "compute": sum(part.compute for part in splits),
@@ -272,7 +272,9 @@ def _divided(step: float, splits: list[StepSplit]) -> StepTime:
     }
     total = sum(shares.values()) or 1.0
     hidden = sum(part.hidden for part in splits)  # of compute
-    return StepTime(step, **{name: step * share / total for name, share in {**shares, "hidden": hidden}.items()})
+    return MeasuredStepTime(
+        step, **{name: step * share / total for name, share in {**shares, "hidden": hidden}.items()}
+    )
 
 
 def _peaks(workers: list[Report]) -> dict[str, int]:

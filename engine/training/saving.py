@@ -3,7 +3,7 @@
 import json
 
 from ...strategies.core.placements import dims_of, pieces_of
-from ...tracking.records import Checkpoint
+from ...tracking.records import CheckpointRecord
 from ..base import checkpoint
 from ..base.checkpoint import Manifest
 from ..callbacks.best import best_step
@@ -61,7 +61,7 @@ class Saving:
             phase, workers = worker.phase, worker.layout.workers
             manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, data, states, phase, workers)
             checkpoint.commit(directory.checkpoints, manifest, worker.experiment.checkpoint.keep, self.best)
-            directory.add(Checkpoint(done))
+            directory.add(CheckpointRecord(done))
 
     def export(self) -> None:
         """The trained model as one safetensors file that any of these models loads; beside it what was added to it."""

@@ -11,7 +11,7 @@ from ...comm import Comm
 from ...tasks.base import Readable
 from ...tasks.contents import contents
 from ...tasks.partition import Partition
-from ...tracking.records import Resume, Start, Step
+from ...tracking.records import Resume, Start, StepRecord
 from ..base.failures import fills_gpu, lack_of_gpu
 from ..base.stop import StopAgreement
 from ..config.data_sums import check_data, sums_of
@@ -286,5 +286,5 @@ def _record_step(worker: Worker, job: Job, done: int, loss: float) -> None:
     samples *= job.took_step
     took, of_step = job.meter.last, worker.hooks.merged(lambda each: each.numbers())
     worker.directory.add(
-        Step(done, done / partition.steps_per_epoch, loss, samples / took, took, job.meter.seconds, of_step)
+        StepRecord(done, done / partition.steps_per_epoch, loss, samples / took, took, job.meter.seconds, of_step)
     )

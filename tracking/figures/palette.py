@@ -26,19 +26,19 @@ MEMORY_COLOURS = {
 
 
 @dataclass(frozen=True)
-class Look:
+class CurveStyle:
     colour: int  # of LIGHT and DARK
     dash: str
     marker: str
 
 
-def look(number: int) -> Look:
+def look(number: int) -> CurveStyle:
     """Of the setting at this place in the list."""
     turn = number // len(LIGHT)
     marker = MARKERS[(turn + turn // len(DASHES)) % len(MARKERS)]
-    return Look(number % len(LIGHT), DASHES[turn % len(DASHES)], marker)
+    return CurveStyle(number % len(LIGHT), DASHES[turn % len(DASHES)], marker)
 
 
-def look_of_points(number: int) -> Look:
+def look_of_points(number: int) -> CurveStyle:
     """Of a trace of points, which may lie over each other: colour and marker change together."""
-    return Look(number % len(LIGHT), DASHES[number // len(LIGHT) % len(DASHES)], MARKERS[number % len(MARKERS)])
+    return CurveStyle(number % len(LIGHT), DASHES[number // len(LIGHT) % len(DASHES)], MARKERS[number % len(MARKERS)])

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .curves import Curve
-from .palette import Look
+from .palette import CurveStyle
 
 Unit = Literal["", "share", "bytes", "ms", "MiB"]  # share: in percent; bytes: in KiB, MiB and so on
 
@@ -42,12 +42,12 @@ class Drawn:
 
     name: str
     label: str
-    look: Look
+    look: CurveStyle
     modelled: bool
 
 
 @dataclass(frozen=True)
-class Setting:
+class PlotSetting:
     """Runs that differ in their seed alone and were completed, or any other run by itself; by their places."""
 
     label: str
@@ -90,7 +90,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Row:
+class PlotRow:
     """`values`: of each series."""
 
     run: int
@@ -109,13 +109,13 @@ class Remark:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowPlot:
     """A row for each run, or two, from above in the order of the runs. `says`: below it, {runs} is how many."""
 
     name: str
     x: Axis
     series: tuple[Series, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[PlotRow, ...]
     says: str
     remark: Remark | None = None
     note: str = ""  # for a picture, where `says` would be too long
@@ -175,7 +175,7 @@ class Coordinates:
 
 
 @dataclass(frozen=True)
-class Point:
+class PlotPoint:
     """A setting's runs and what each has of every panel's y: drawn where all have it."""
 
     x: float | str
@@ -184,12 +184,12 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Trace:
+class PlotTrace:
     """`label`: what its points have in common, "" where there is one trace alone."""
 
     label: str
-    look: Look
-    points: tuple[Point, ...]
+    look: CurveStyle
+    points: tuple[PlotPoint, ...]
 
 
 @dataclass(frozen=True)
@@ -199,14 +199,14 @@ class Against:
     name: str
     x: Axis
     panels: tuple[Axis, ...]
-    traces: tuple[Trace, ...]
+    traces: tuple[PlotTrace, ...]
     joined: bool  # by lines: x is a number that was chosen
     modelled: bool = False
     pictured: bool = True
     kind: str = "against"
 
 
-Figure = Lines | Rows | Histogram | Ranking | Coordinates | Against
+Figure = Lines | RowPlot | Histogram | Ranking | Coordinates | Against
 
 
 @dataclass(frozen=True)
@@ -223,5 +223,5 @@ class Sheet:
     """Everything that is drawn of some runs."""
 
     runs: tuple[Drawn, ...]
-    settings: tuple[Setting, ...]
+    settings: tuple[PlotSetting, ...]
     sections: tuple[Section, ...]

@@ -24,7 +24,7 @@ HEADERS = {
 }
 
 
-class Server(ThreadingHTTPServer):
+class PageServer(ThreadingHTTPServer):
     """Serves from when `serve_forever` is called. `address`: of the page."""
 
     daemon_threads = True
@@ -57,7 +57,7 @@ class Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = SECONDS
-    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
+    server: PageServer  # pyright: ignore[reportIncompatibleVariableOverride]
     server_version, sys_version = "paceline", ""
 
     def do_GET(self) -> None:
