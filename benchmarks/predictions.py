@@ -110,7 +110,7 @@ CASES = (
 
 
 @dataclass(frozen=True)
-class Row:
+class PredictionRow:
     case: str
     predicted: float  # seconds of a step
     measured: float
@@ -126,7 +126,7 @@ class Row:
         return self.predicted / self.measured - 1
 
 
-def rows(hardware: str, folder: Path, cases: Sequence[str] = CASES) -> Iterator[Row | str]:
+def rows(hardware: str, folder: Path, cases: Sequence[str] = CASES) -> Iterator[PredictionRow | str]:
     """`hardware`: a calibrated choice in `folder`. Of what is not predicted, the reason."""
     data = folder / "data" / "noise.yaml"
     data.parent.mkdir(exist_ok=True)
@@ -145,7 +145,9 @@ def rows(hardware: str, folder: Path, cases: Sequence[str] = CASES) -> Iterator[
         chosen = [*overrides, f"steps={steps}"]
         with tempfile.TemporaryDirectory() as root:
             result = engine.run(chosen, config_dir=folder, allow_modules=allowed, root=root, quiet=True)
-        yield Row(case, step.seconds, measured_step(result.summary), dict(step.parts), result.summary["step_time"])
+        yield PredictionRow(
+            case, step.seconds, measured_step(result.summary), dict(step.parts), result.summary["step_time"]
+        )
 
 
 def measured_step(summary: dict[str, Any]) -> float:
@@ -153,7 +155,7 @@ def measured_step(summary: dict[str, Any]) -> float:
     return summary["step_time"]["median"]
 
 
-def table(found: Sequence[Row], refused: Sequence[str], of: str) -> str:
+def table(found: Sequence[PredictionRow], refused: Sequence[str], of: str) -> str:
     """In Markdown."""
     errors = sorted(abs(row.error) for row in found)
     lines = [
@@ -195,9 +197,9 @@ def predictions(rounds: int) -> list[Outcome]:
     ]
 
 
-def report(folder: Path, cases: Sequence[str], is_there: bool = False) -> tuple[str, list[Row]]:
+def report(folder: Path, cases: Sequence[str], is_there: bool = False) -> tuple[str, list[PredictionRow]]:
     of = "" if is_there else calibrated(folder)
-    found: list[Row] = []
+    found: list[PredictionRow] = []
     refused: list[str] = []
     for row in rows("here", folder, cases):
         if isinstance(row, str):

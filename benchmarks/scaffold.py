@@ -30,7 +30,7 @@ Option = Literal["I", "II"]
 
 
 @dataclass
-class Simulation:
+class ScaffoldSimulation:
     seed: int
     alpha: float
     rate: float
@@ -112,7 +112,7 @@ def main(
     torch.set_num_threads(1)
     for eta in rate or [0.05, 0.2]:
         for each in rule or ["scaffold", "fedavg"]:
-            simulation = Simulation(seed, alpha, eta, epochs, each, option)  # type: ignore[arg-type]
+            simulation = ScaffoldSimulation(seed, alpha, eta, epochs, each, option)  # type: ignore[arg-type]
             print(f"{each}, rate {eta} (2 / rate = {2 / eta:.0f}), alpha {alpha}, seed {seed}, option {option}")
             for number, (accuracy, k, apart, sharpness) in enumerate(simulation.rounds(rounds), 1):
                 if not short or number == rounds:

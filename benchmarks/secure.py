@@ -26,7 +26,7 @@ T = TypeVar("T")
 
 
 @dataclass
-class Account:
+class PartyAccount:
     """Of one party: what it computed, and what it sent."""
 
     seconds: float = 0.0
@@ -58,14 +58,14 @@ def size_of(message: Any) -> int:
     return sum(map(size_of, vars(message).values()))
 
 
-def a_round(n: int, vanish: int, d: int = ENTRIES, number: int = 0) -> tuple[Account, Account]:
+def a_round(n: int, vanish: int, d: int = ENTRIES, number: int = 0) -> tuple[PartyAccount, PartyAccount]:
     """One client that came to the end, the mean of all such, and the server."""
     rng = np.random.default_rng(number)
     t = max(math.ceil(THRESHOLD * n), n // 2 + 1)
     identities = {u: Identity(rng.bytes(32)) for u in range(n)}
     known = {u: each.public for u, each in identities.items()}
     clients = {u: Client(number, u, t, identities[u], known, rng.bytes) for u in range(n)}
-    accounts, its = {u: Account() for u in clients}, Account()
+    accounts, its = {u: PartyAccount() for u in clients}, PartyAccount()
     server = Server(number, t, known)
     vectors = {u: rng.integers(0, 2**64, d, dtype=np.uint64) for u in clients}
     for u, client in clients.items():
@@ -85,7 +85,7 @@ def a_round(n: int, vanish: int, d: int = ENTRIES, number: int = 0) -> tuple[Acc
     assert sorted(who) == left
     assert np.array_equal(total, sum((vectors[u] for u in left), start=np.zeros(d, dtype=np.uint64)))
     (sent,) = {accounts[u].sent for u in left}
-    return Account(sum(accounts[u].seconds for u in left) / len(left), sent), its
+    return PartyAccount(sum(accounts[u].seconds for u in left) / len(left), sent), its
 
 
 def main() -> None:

@@ -9,12 +9,12 @@ from ..tracking.ranking import RankedSetting, compared, first, gap_of, order, ru
 
 if TYPE_CHECKING:
     from ..sweep.definition import Definition
-    from ..sweep.study import Done
+    from ..sweep.study import TrialRecord
 
 NAMED = 4  # settings in the closing line
 
 
-def outcome(trials: "list[Done]", definition: "Definition", more: str) -> str:
+def outcome(trials: "list[TrialRecord]", definition: "Definition", more: str) -> str:
     """What the sweep found, in a line: no winner that another seed would overturn. `more`: what adds seeds."""
     metric, larger = definition.metric, definition.maximize
     whole = order(_settings(trials, metric), larger)
@@ -46,7 +46,7 @@ def _of_several_seeds(whole: list[RankedSetting], metric: str, larger: bool) -> 
     return f"best {metric}, {means}: {'; next '.join(told)}"
 
 
-def ranking(trials: "list[Done]", definition: "Definition") -> dict[str, Any]:
+def ranking(trials: "list[TrialRecord]", definition: "Definition") -> dict[str, Any]:
     """`leading`: the best, and what it is not told apart from ([]: one seed); `compared`: others with the best."""
     ratio = is_ratio(definition.metric)
     settings = order(_settings(trials, definition.metric), definition.maximize)
@@ -57,7 +57,7 @@ def ranking(trials: "list[Done]", definition: "Definition") -> dict[str, Any]:
     }
 
 
-def _settings(trials: "list[Done]", metric: str) -> list[RankedSetting]:
+def _settings(trials: "list[TrialRecord]", metric: str) -> list[RankedSetting]:
     """By what was chosen, the seed aside."""
     runs: dict[str, list[tuple[Any, float | None]]] = {}
     for done in sorted(trials, key=lambda done: done.state != "complete"):  # of a seed that was repeated, that counts

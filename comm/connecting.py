@@ -18,7 +18,7 @@ from .groups import Groups
 from .handshake import Endpoint
 from .ledger import Ledger
 from .marks import events_of
-from .process import ProcessComm, Worker
+from .process import ProcessComm, ProcessWorker
 from .rendezvous import Environment, meet
 from .sockets import Address, Sockets
 from .store import StoreClient, StoreServer
@@ -106,7 +106,7 @@ def _join(
         # On one host the monotonic clock is everyone's; across hosts, clocks start together at this barrier.
         origin = 0.0 if len(set(hosts)) == 1 else time.perf_counter()
         event = events_of(device)
-        worker = Worker(board, Ledger(), Timeline(), sockets, groups, hosts, devices, origin, server, event)
+        worker = ProcessWorker(board, Ledger(), Timeline(), sockets, groups, hosts, devices, origin, server, event)
         for other, word in enumerate(said):
             if word["host"] == hosts[rank] and other != rank:
                 worker.watch(other, word["process"])

@@ -47,7 +47,7 @@ class Flow:
         self.bandwidth = min([lane.bandwidth for lane in self.lanes], default=inf)
 
 
-class Links:
+class SharedLinks:
     """The flows under way."""
 
     def __init__(self) -> None:

@@ -34,14 +34,14 @@ from .calls import Call, Calls
 from .errors import FabricError, HangError, MessageError, PeerLostError
 from .groups import Groups
 from .ledger import Ledger
-from .marks import Event, Mark, recorded, seconds_between
+from .marks import DeviceEvent, Mark, recorded, seconds_between
 from .mutex import ROOM, SharedMutex
-from .shared_memory import SharedMemory, open_shared
+from .shared_memory import MemoryFile, open_shared
 from .shared_sum import DTYPES, SLICE, NativeSum, SharedSum, TorchSum, UnlikeError, piece_of
 from .sockets import PeerGoneError, Receive, Send, Sockets, UnexpectedError
 from .store import StoreServer
 from .timeline import Operation, Timeline
-from .works import Copied, Done, InMemory, Mutex, Pending, SumOfRows, Transfer, is_over
+from .works import CompletedWork, Copied, InMemory, Mutex, Pending, SumOfRows, Transfer, is_over
 
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 T = TypeVar("T")
@@ -51,7 +51,7 @@ POLL = 2e-5  # seconds between two looks at a GPU
 
 
 @dataclass(frozen=True)
-class Worker:
+class ProcessWorker:
     """What all groups of a worker have in common."""
 
     board: StoreBoard
@@ -63,7 +63,7 @@ class Worker:
     devices: list[str]  # their types, "cpu" or "cuda", of every worker of the run
     origin: float  # of the clock
     server: StoreServer | None  # of the run's store, where this worker serves it
-    event: Callable[[], Event] | None = None  # makes one of this worker's GPU
+    event: Callable[[], DeviceEvent] | None = None  # makes one of this worker's GPU
     closing: list[Callable[[], None]] = field(default_factory=list)
     calls: list[Calls] = field(default_factory=list)  # of its groups
     processes: dict[int, int] = field(default_factory=dict)  # descriptors of those on this host that are watched
@@ -132,7 +132,7 @@ class ProcessComm(Comm):
 
     def __init__(
         self,
-        worker: Worker,
+        worker: ProcessWorker,
         ranks: list[int],
         name: str,
         group: dist.ProcessGroup | None,
@@ -176,7 +176,7 @@ class ProcessComm(Comm):
         _check_dense(tensor)
         self.ledger.count("shared_memory", wire.all_reduce_bytes(nbytes(tensor), self.size))
         if self.size == 1:
-            return Done()
+            return CompletedWork()
         if self._sums is None or tensor.is_cuda:
             raise FabricError(
                 f"the workers of {self.name} cannot sum in shared memory: they are on several hosts, or not on CPUs"
@@ -205,7 +205,7 @@ class ProcessComm(Comm):
         if self.rank == 0:
             kind = NativeSum if NativeSum.available() else TorchSum
             piece = piece_of(self.size)
-            shared = SharedMemory(kind.room(self.size, piece))
+            shared = MemoryFile(kind.room(self.size, piece))
             kind.make(shared.memory, self.size)
             self._all_say(prefix, f"{kind.__name__} {piece} {shared.place}", what)
             self._all_say(f"{prefix}/used", "", what)
@@ -260,7 +260,7 @@ class ProcessComm(Comm):
         self.ledger.count("reduce_scatter", wire.reduce_scatter_bytes(nbytes(tensor), self.size))
         if self.size == 1:
             out.copy_(tensor)
-            return Done()
+            return CompletedWork()
         # gloo's own reduce_scatter is an all-reduce inside, at twice the bytes (seen in /proc/self/io)
         arriving = self._scattered("reduce_scatter", tensor, scratch)
         return SumOfRows(arriving, scratch.view(self.size, *out.shape), out)
@@ -294,7 +294,7 @@ class ProcessComm(Comm):
     def _collective(self, call: Call, launch: Callable[[dist.ProcessGroup], dist.Work]) -> Work:
         """Raises `MessageError` where others call something else."""
         if self.group is None or self._calls is None:
-            return Done()
+            return CompletedWork()
         group, primitive = self.group, call[0]
         what = f"in {primitive} of {self.name}"
         self._calls.check(call, what)
@@ -528,7 +528,7 @@ class ProcessComm(Comm):
         self._shares += 1
         prefix = f"shared/{self.name}/{self._shares}"
         if self.rank == 0:
-            shared = SharedMemory(max(size, 1))
+            shared = MemoryFile(max(size, 1))
             make(shared.memory)
             self._all_say(prefix, shared.place, what)
             said = self._all_say(f"{prefix}/used", holds, what)

@@ -64,7 +64,7 @@ class Send:
 
 
 @dataclass(eq=False)
-class _Message:
+class _IncomingMessage:
     """A message that arrives."""
 
     source: int
@@ -105,7 +105,7 @@ class Receive:
     from_anyone: bool = False
     most: int = 0
     kind: bytes = b""
-    message: _Message | None = None
+    message: _IncomingMessage | None = None
 
     @property
     def done(self) -> bool:
@@ -135,7 +135,7 @@ class _Connection:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         self.socket, self.peer = sock, peer
-        self.message: _Message | None = None
+        self.message: _IncomingMessage | None = None
         self._head, self._filled = bytearray(), 0
         self._end = select.poll()
         self._end.register(sock, _ENDED)
@@ -188,7 +188,7 @@ class Sockets:
         self._peers: list[_Peer] = []
         self._connections: dict[int, _Connection] = {}  # by file descriptor
         self._receives: list[Receive] = []  # those not done, in the order in which they were posted
-        self._inbox: defaultdict[tuple[int, int], deque[_Message]] = defaultdict(deque)  # by group and source
+        self._inbox: defaultdict[tuple[int, int], deque[_IncomingMessage]] = defaultdict(deque)  # by group and source
         self._arrivals = itertools.count()
         self._left: set[int] = set()  # those who went, and have not died
         self._told: set[tuple[int, int]] = set()  # (group, peer): the deaths that receives from anyone have told
@@ -387,15 +387,15 @@ class Sockets:
         except OSError:
             self._close(connection)
 
-    def _begin(self, peer: int, group: int, length: int, kind: bytes) -> _Message:
+    def _begin(self, peer: int, group: int, length: int, kind: bytes) -> _IncomingMessage:
         """A header has come: find out whose the message is."""
         for receive in self._receives:
             if receive.message is None and receive.group == group and peer in receive.sources:
                 fits = receive.memory is not None and (len(receive.memory), receive.kind) == (length, kind)
                 memory = receive.memory if fits and receive.memory is not None else memoryview(b"")
-                receive.message = _Message(peer, next(self._arrivals), length, kind, memory)
+                receive.message = _IncomingMessage(peer, next(self._arrivals), length, kind, memory)
                 return receive.message
-        message = _Message(peer, next(self._arrivals), length, kind, memoryview(b""))
+        message = _IncomingMessage(peer, next(self._arrivals), length, kind, memoryview(b""))
         self._inbox[group, peer].append(message)
         return message
 
@@ -443,7 +443,7 @@ class Sockets:
             if peer == connection.peer and half in self._inbox[group, peer]:
                 self._take(group, half)
 
-    def _take(self, group: int, message: _Message) -> None:
+    def _take(self, group: int, message: _IncomingMessage) -> None:
         queue = self._inbox[group, message.source]
         queue.remove(message)
         if not queue:

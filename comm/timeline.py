@@ -25,7 +25,7 @@ class Operation(NamedTuple):
     purpose: str = ""  # the algorithm's word for it: push, fetch, gradients, ...; of a message, the sender's
 
 
-class Pass(NamedTuple):
+class TimedPass(NamedTuple):
     """What this worker computed from `start` to `end`, by a name such as 2F0."""
 
     name: str
@@ -37,7 +37,7 @@ class Timeline:
     def __init__(self, kept: int = KEPT) -> None:
         self.kept = kept
         self.operations: deque[Operation] = deque(maxlen=kept)
-        self.passes: deque[Pass] | None = None  # None: nobody asked for them
+        self.passes: deque[TimedPass] | None = None  # None: nobody asked for them
         self.blocked = 0.0  # seconds, of all operations so far
         self._numbers: defaultdict[str, int] = defaultdict(int)
         self._purpose = ""

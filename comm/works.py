@@ -80,7 +80,7 @@ class Copied(Work):
             self._arrived = None
 
 
-class Done(Work):
+class CompletedWork(Work):
     def wait(self) -> None: ...
 
 

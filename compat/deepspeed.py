@@ -19,7 +19,7 @@ COPIES = {  # of the weights in fp32, by stage; at stage 0 in less than fp32 alo
 SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")  # what fp16 keeps of its loss scale
 
 
-class Cut(NamedTuple):
+class EntryRange(NamedTuple):
     start: int
     size: int
 
@@ -28,15 +28,17 @@ class Cut(NamedTuple):
         return tensor.view(-1).narrow(0, self.start, self.size)
 
 
-class Place(NamedTuple):
+class ParameterSlot(NamedTuple):
     """`own` entries of `flat`, which the optimizer steps, are `piece` of a parameter."""
 
     flat: Tensor
-    own: Cut
-    piece: Cut
+    own: EntryRange
+    piece: EntryRange
 
 
-def place_of(parameter: nn.Parameter, zero: Any, optimizer: Optimizer, stage: int, fp32: bool, rank: int) -> Place:
+def place_of(
+    parameter: nn.Parameter, zero: Any, optimizer: Optimizer, stage: int, fp32: bool, rank: int
+) -> ParameterSlot:
     """Of what this replica steps. `zero`: the engine's optimizer. `fp32`: what is trained in. Raises
     `ChangedLibraryError`.
     """
@@ -50,27 +52,27 @@ def place_of(parameter: nn.Parameter, zero: Any, optimizer: Optimizer, stage: in
         else:
             mapping = need(parameter, "_hp_mapping", "deepspeed", STATE)
         if mapping is None:  # all of it is other replicas'
-            return Place(optimizer.param_groups[0]["params"][0], Cut(0, 0), Cut(0, 0))
+            return ParameterSlot(optimizer.param_groups[0]["params"][0], EntryRange(0, 0), EntryRange(0, 0))
         own, piece = mapping.hp_fragment_address, mapping.lp_fragment_address
         flat = optimizer.param_groups[mapping.param_group_index]["params"][0]
-        return Place(flat, Cut(own.start, own.numel), Cut(piece.start, piece.numel))
-    whole = Cut(0, parameter.numel())
+        return ParameterSlot(flat, EntryRange(own.start, own.numel), EntryRange(piece.start, piece.numel))
+    whole = EntryRange(0, parameter.numel())
     if fp32:
-        return Place(parameter, whole, whole)
+        return ParameterSlot(parameter, whole, whole)
     trained = next(
         i for i, trained in enumerate(need(zero, "fp16_groups", "deepspeed", STATE)[0]) if trained is parameter
     )
-    return Place(need(zero, "fp32_groups", "deepspeed", STATE)[0][trained], whole, whole)
+    return ParameterSlot(need(zero, "fp32_groups", "deepspeed", STATE)[0][trained], whole, whole)
 
 
-def _place_at_stage_3(parameter: nn.Parameter, zero: Any, rank: int) -> Place:
+def _place_at_stage_3(parameter: nn.Parameter, zero: Any, rank: int) -> ParameterSlot:
     positions = need(zero, "grad_position", "deepspeed", STATE)
     group, start, size = positions[need(zero, "get_param_id", "deepspeed", STATE)(parameter)]
     entries: int = need(parameter, "ds_numel", "deepspeed", STATE)
     first = size * rank  # the last pieces may reach beyond its end
     size = max(0, min(size, entries - first))
     flat = need(zero, "fp32_partitioned_groups_flat", "deepspeed", STATE)[group]
-    return Place(flat, Cut(start, size), Cut(min(first, entries), size))
+    return ParameterSlot(flat, EntryRange(start, size), EntryRange(min(first, entries), size))
 
 
 def is_cut_up(parameter: nn.Parameter) -> bool:
@@ -78,7 +80,7 @@ def is_cut_up(parameter: nn.Parameter) -> bool:
     return hasattr(parameter, "ds_id")
 
 
-class Held(NamedTuple):
+class DeepSpeedTensors(NamedTuple):
     parameters: list[Tensor]
     copies: list[Tensor]  # of the weights in fp32
     gradients: list[Tensor]  # beside parameters' own
@@ -86,14 +88,14 @@ class Held(NamedTuple):
     buckets: list[Tensor]
 
 
-def held_by(engine: Any, module: nn.Module, stage: int, fp32: bool) -> Held:
+def held_by(engine: Any, module: nn.Module, stage: int, fp32: bool) -> DeepSpeedTensors:
     """Raises `ChangedLibraryError`."""
     zero, parameters = engine.optimizer, list(module.parameters())
     if stage == 0:
         copies = [] if fp32 else _tensors(_of(zero, COPIES[0]))
-        return Held(list(parameters), copies, [], [], [])
+        return DeepSpeedTensors(list(parameters), copies, [], [], [])
     buckets = [leaf for bucket in _of(zero, "ipg_buckets").values() for leaf in _tensors(_of(bucket, "buffer"))]
-    return Held(
+    return DeepSpeedTensors(
         [_of(parameter, "ds_tensor") for parameter in parameters] if stage == 3 else list(parameters),
         _tensors(_of(zero, COPIES[stage])),
         _tensors(_of(zero, "averaged_gradients")),

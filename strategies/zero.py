@@ -43,7 +43,7 @@ from ..batches import Fields, Samples, call, of_each
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from ..compat.deepspeed import Place, is_cut_up, loss_scale, place_of, set_loss_scale
+from ..compat.deepspeed import ParameterSlot, is_cut_up, loss_scale, place_of, set_loss_scale
 from ..conf.errors import ConfigError
 from ..exchange.clip import ByNorm, Clip
 from ..exchange.collectives import Fabric
@@ -337,7 +337,7 @@ class _ZeroUpdate(Sync):
             its[key] = torch.zeros_like(flat, memory_format=torch.contiguous_format).detach()
         own.of(its[key]).copy_(piece.of(whole))
 
-    def _place(self, parameter: nn.Parameter) -> Place:
+    def _place(self, parameter: nn.Parameter) -> ParameterSlot:
         strategy = self._strategy
         fp32 = strategy.precision.dtype is None
         return place_of(parameter, self._engine.optimizer, self.optimizer, strategy.stage, fp32, self.comm.rank)

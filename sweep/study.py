@@ -51,7 +51,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 @dataclass(frozen=True)
-class Trial:
+class SweepTrial:
     """One point that is to be run, once for each of `seeds` (None: the configuration's own)."""
 
     number: int  # the study's
@@ -67,10 +67,10 @@ class Trial:
 
 
 @dataclass(frozen=True)
-class Done:
+class TrialRecord:
     """A trial as the study knows it."""
 
-    trial: Trial
+    trial: SweepTrial
     state: Literal["waiting", "running", "complete", "pruned", "failed"]
     value: float | None
     reason: str  # why it failed
@@ -100,7 +100,7 @@ class Study:
 
     # -- what comes next
 
-    def next(self) -> Trial | None:
+    def next(self) -> SweepTrial | None:
         """Claim a trial; None once there are no more."""
         with self._lock, _stored(self._url):
             while True:
@@ -129,7 +129,7 @@ class Study:
         ]
         return len(earlier) < (self.definition.trials or 0)
 
-    def beat(self, trials: list[Trial]) -> None:
+    def beat(self, trials: list[SweepTrial]) -> None:
         """Tell a shared study that these still run."""
         for trial in trials:
             with _stored(self._url):
@@ -144,7 +144,7 @@ class Study:
 
     # -- what has become of it
 
-    def report(self, trial: Trial, step: int, value: float) -> bool:
+    def report(self, trial: SweepTrial, step: int, value: float) -> bool:
         """Tell how a trial is doing after `step` evaluations; True: it is to be given up."""
         with _stored(self._url):
             running = database.running(self._study, trial.number)
@@ -153,7 +153,7 @@ class Study:
 
     def acknowledge(
         self,
-        trial: Trial,
+        trial: SweepTrial,
         state: Literal["complete", "pruned", "failed"],
         value: float | None,
         runs: tuple[str, ...],
@@ -179,7 +179,7 @@ class Study:
                 return False
         return True
 
-    def trials(self) -> list[Done]:
+    def trials(self) -> list[TrialRecord]:
         """Every point's last attempt, in the sweep's order."""
         with self._lock, _stored(self._url):
             every = self._current(self._study.get_trials(deepcopy=False))
@@ -187,7 +187,7 @@ class Study:
 
     # -- going on
 
-    def left_over(self) -> list[Done]:
+    def left_over(self) -> list[TrialRecord]:
         """Trials that are to be run again: running ones whose sweeper has gone, and those whose workers were killed.
 
         Call it while no other sweeper of this place is at work.
@@ -203,7 +203,7 @@ class Study:
         ]
         return [*(_done(trial, self.definition) for trial in found), *self.abandoned()]
 
-    def abandoned(self) -> list[Done]:
+    def abandoned(self) -> list[TrialRecord]:
         """Running trials of other machines that have not been heard of for too long."""
         if not self.shared:
             return []
@@ -245,7 +245,7 @@ class Study:
             and not (self.definition.method == "grid" and "point" not in trial.user_attrs)
         ]
 
-    def again(self, done: Done) -> None:
+    def again(self, done: TrialRecord) -> None:
         """Have a trial run again, as a new one."""
         with self._lock, _stored(self._url):
             trial = done.trial
@@ -488,11 +488,11 @@ def _identity(trial: FrozenTrial) -> Any:
     return (known["point"], *known.get("seeds", ()), known.get("attempt", 1)) if "point" in known else trial.number
 
 
-def _trial(frozen: FrozenTrial, definition: Definition) -> Trial:
+def _trial(frozen: FrozenTrial, definition: Definition) -> SweepTrial:
     attributes = frozen.user_attrs
     chosen = frozen.params or frozen.system_attrs.get("fixed_params", {})
     seeds = attributes.get("seeds") or definition.each_seed()
-    return Trial(
+    return SweepTrial(
         frozen.number,
         attributes.get("point", frozen.number),
         attributes.get("attempt", 1),
@@ -501,7 +501,7 @@ def _trial(frozen: FrozenTrial, definition: Definition) -> Trial:
     )
 
 
-def _done(frozen: FrozenTrial, definition: Definition) -> Done:
+def _done(frozen: FrozenTrial, definition: Definition) -> TrialRecord:
     attributes = frozen.user_attrs
     states: dict[TrialState, Any] = {
         TrialState.WAITING: "waiting",
@@ -510,7 +510,7 @@ def _done(frozen: FrozenTrial, definition: Definition) -> Done:
         TrialState.PRUNED: "pruned",
         TrialState.FAIL: "failed",
     }
-    return Done(
+    return TrialRecord(
         _trial(frozen, definition),
         states[frozen.state],
         frozen.value if frozen.state is TrialState.COMPLETE else None,

@@ -12,7 +12,7 @@ from .base import Readable, Taken
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Subset:
     """The samples `index`, int64 [n], of a split."""
 
     split: Readable
@@ -47,16 +47,16 @@ class Clients:
     owned: Sequence[Tensor]
 
     @cached_property
-    def train(self) -> list[Chosen]:
-        return [Chosen(self.train_split, index) for index in self.owned]
+    def train(self) -> list[Subset]:
+        return [Subset(self.train_split, index) for index in self.owned]
 
     @cached_property
-    def test(self) -> list[Chosen]:
+    def test(self) -> list[Subset]:
         """Of each label, every client has the share that it has of the training split; some may have nothing."""
         train, test = self.train_split.targets, self.test_split.targets
         assert train is not None and test is not None, "who deals by labels knows them"
         dealt = dealt_alike([train[index].numpy() for index in self.owned], test.numpy())
-        return [Chosen(self.test_split, torch.from_numpy(index)) for index in dealt]
+        return [Subset(self.test_split, torch.from_numpy(index)) for index in dealt]
 
     def labels(self) -> np.ndarray:
         """[clients, labels]: how many samples of each label a client trains on."""

@@ -41,9 +41,9 @@ from ..tasks.base import Readable
 from ..tasks.running_statistics import batch_norms
 from ..tracking.run_directory import is_run
 from .carry import carry_out
-from .judge import Row, judge, not_judged
-from .reference import Reference, Setting, refer
-from .ways import PLAIN, SERIAL_SYNC, Way, check_found, check_keys, check_only, choices, ways
+from .judge import VerificationRow, judge, not_judged
+from .reference import Reference, ReferenceTraining, refer
+from .ways import PLAIN, SERIAL_SYNC, VerifiedLayout, check_found, check_keys, check_only, choices, ways
 
 REFUSALS = (ConfigError, MachineError, MissingToolError)
 CANNOT = 2, 3  # exit statuses of what is not laid out: bad configuration, and what this machine lacks
@@ -57,7 +57,7 @@ class Verification:
 
     experiment: Experiment
     steps: int
-    rows: list[Row]
+    rows: list[VerificationRow]
     reference: Reference | None
     stated: float | None  # the tolerance, where it was not derived
     seconds: float
@@ -82,12 +82,12 @@ class _Verifier:
     seen: set[str] = field(default_factory=set)  # experiments
     references: dict[Any, Reference] = field(default_factory=dict)
 
-    def row(self, way: Way) -> Row | None:
+    def row(self, way: VerifiedLayout) -> VerificationRow | None:
         """None: it is another one again, or takes more workers than there may be."""
         try:
             laid_out = self._laid_out(way)
         except REFUSALS as error:
-            return Row(way.overrides, None, None, "refused", str(error))
+            return VerificationRow(way.overrides, None, None, "refused", str(error))
         if laid_out is None:
             return None
         prepared, plan, parts = laid_out
@@ -100,14 +100,16 @@ class _Verifier:
         except Exception as error:  # whatever a class of the user's raises
             code = exit_code_of(error)
             if code in CANNOT:
-                return Row(way.overrides, None, None, "refused", str(error))
+                return VerificationRow(way.overrides, None, None, "refused", str(error))
             why = not_judged(parts, reference, each)
             word = "by design" if why and code == DIVERGED else "fail"
             said = str(error) if code else named(error)
-            return Row(way.overrides, plan.layout.workers, way.replicas, word, f"{why}; {said}" if why else said)
+            return VerificationRow(
+                way.overrides, plan.layout.workers, way.replicas, word, f"{why}; {said}" if why else said
+            )
         return judge(way.overrides, parts, each, seen, reference)
 
-    def _laid_out(self, way: Way) -> tuple[Prepared, Plan, Parts] | None:
+    def _laid_out(self, way: VerifiedLayout) -> tuple[Prepared, Plan, Parts] | None:
         if self.batch_size % way.replicas:
             raise ConfigError(f"batch_size={self.batch_size}: {way.replicas} replicas cannot have equal shares of it")
         texts = [
@@ -146,7 +148,7 @@ class _Verifier:
             device, average = parts.fabric.device(experiment, parts.layout), averaging.of(parts)
             split, _ = parts.load()
             self.references[key] = refer(
-                Setting(
+                ReferenceTraining(
                     parts,
                     lambda: _begin(experiment, parts).to(device),
                     [
@@ -288,11 +290,11 @@ def _announced(count: int, is_virtual: bool) -> str:
     return f"{count} configurations: {about} with a small model on two cores{faster}"
 
 
-def _once(rows: Iterator[Row]) -> list[Row]:
+def _once(rows: Iterator[VerificationRow]) -> list[VerificationRow]:
     """What is refused once for a way, with however many replicas, and not at all where some number of them goes."""
     found = list(rows)
     goes = {row.overrides for row in found if row.word != "refused"}
-    left: dict[tuple[Any, ...], Row] = {}
+    left: dict[tuple[Any, ...], VerificationRow] = {}
     for row in found:
         if row.word != "refused" or row.overrides not in goes:
             key = row.overrides if row.word == "refused" else (row.overrides, row.replicas)
@@ -301,11 +303,13 @@ def _once(rows: Iterator[Row]) -> list[Row]:
 
 
 def _rows(
-    verifier: _Verifier, todo: list[Way], began: float, limit: float | None, say: Callable[[str], object]
-) -> Iterator[Row]:
+    verifier: _Verifier, todo: list[VerifiedLayout], began: float, limit: float | None, say: Callable[[str], object]
+) -> Iterator[VerificationRow]:
     for i, way in enumerate(todo):
         if limit is not None and time.monotonic() - began > limit:
-            yield Row(way.overrides, None, way.replicas, "not run", f"the time limit of {limit:g} s was reached")
+            yield VerificationRow(
+                way.overrides, None, way.replicas, "not run", f"the time limit of {limit:g} s was reached"
+            )
             continue
         row = verifier.row(way)
         if row is not None:

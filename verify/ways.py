@@ -22,7 +22,7 @@ NO_WAYS = ("attack", "client", "clip", "privacy", "secure", "server")
 
 
 @dataclass(frozen=True)
-class Way:
+class VerifiedLayout:
     """`overrides`: as they are typed. `replicas`: of how many, at once."""
 
     overrides: tuple[str, ...]
@@ -36,7 +36,7 @@ def ways(
     most: int,
     only: list[str],
     every: bool,
-) -> Iterator[Way]:
+) -> Iterator[VerifiedLayout]:
     """`most`: workers. `only`: names of strategies, sync modes or groups, or overrides; [] for all.
 
     `every`: all combinations of a strategy's knobs, and all sync modes with all strategies.
@@ -46,7 +46,7 @@ def ways(
     for way in chosen:
         # knobs are tried where there is somebody to agree with, too; what is refused there, alone
         for replicas in counts if every or len(way) == 2 else counts[:2]:
-            yield Way(way, replicas)
+            yield VerifiedLayout(way, replicas)
 
 
 def _is_asked_for(way: tuple[str, ...], only: list[str], every: bool = False) -> bool:
@@ -85,7 +85,7 @@ def check_only(only: Sequence[str], strategies: Sequence[Choice], modes: Sequenc
             raise ConfigError(f"--only {word}: is no strategy, sync mode or group; {hint}")
 
 
-def check_found(only: Sequence[str], found: Sequence[Way]) -> None:
+def check_found(only: Sequence[str], found: Sequence[VerifiedLayout]) -> None:
     """Raises `ConfigError` for a word of `only` that none of the ways has: its report would be empty."""
     for word in only:
         if not any(_is_asked_for(way.overrides, [word]) for way in found):

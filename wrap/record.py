@@ -28,7 +28,7 @@ from ..tracking.redact import redact
 from ..tracking.run_directory import RunDirectory
 from ..tracking.sinks import check as check_tracking
 from ..tracking.sinks import sinks_from
-from .stopping import Terminated
+from .stopping import ScriptTerminated
 
 DIVERGED = 6
 
@@ -42,7 +42,7 @@ class ElsewhereError(RuntimeError):
 
 
 def _status(error: BaseException) -> Status:
-    if isinstance(error, KeyboardInterrupt | Terminated) or _is_chosen(error):
+    if isinstance(error, KeyboardInterrupt | ScriptTerminated) or _is_chosen(error):
         return "interrupted"
     return "diverged" if exit_code_of(error) == DIVERGED else "failed"
 
@@ -58,7 +58,7 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
-class Record:
+class WrapRecord:
     """All workers make one; the chief writes."""
 
     def __init__(

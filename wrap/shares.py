@@ -40,7 +40,7 @@ class _Shares(Sampler[list[Any]]):
         return len(self.whole)  # type: ignore[arg-type]
 
 
-class Loader:
+class ShardedLoader:
     """Passes over the data, as the user's loader makes them. `own`: of the batch that came last."""
 
     def __init__(self, loader: "DataLoader[Any]", rank: int, size: int, seed: int) -> None:

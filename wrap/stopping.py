@@ -49,7 +49,7 @@ class CtrlC:
             signal.signal(signal.SIGINT, self._before)
 
 
-class Terminated(SystemExit):
+class ScriptTerminated(SystemExit):
     """SIGTERM came: it ends the script with the status of the signal, and leaves each `with` block on its way."""
 
     def __init__(self) -> None:
@@ -60,7 +60,7 @@ class Terminated(SystemExit):
 
 
 class Sigterm:
-    """Until `let_go`, SIGTERM raises `Terminated` in the main thread, unless the script handles it itself."""
+    """Until `let_go`, SIGTERM raises `ScriptTerminated` in the main thread, unless the script handles it itself."""
 
     def __init__(self) -> None:
         is_main = threading.current_thread() is threading.main_thread()
@@ -73,7 +73,7 @@ class Sigterm:
         if os.getpid() != self._process:  # a forked child ends as if there was no run
             self.let_go()
             signal.raise_signal(number)
-        raise Terminated
+        raise ScriptTerminated
 
     def let_go(self) -> None:
         if self._handles:

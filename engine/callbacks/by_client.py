@@ -26,7 +26,7 @@ from torch import nn
 
 from ...batches import call
 from ...exchange.seeded import generator
-from ...tasks.clients import Chosen
+from ...tasks.clients import Subset
 from .base import Callback, EvaluationView, Metrics
 
 
@@ -79,14 +79,14 @@ class ByClient(Callback):
             told |= _over("personal", personal)
         return told
 
-    def _judged(self, view: EvaluationView, model: nn.Module, test: Chosen) -> float:
+    def _judged(self, view: EvaluationView, model: nn.Module, test: Subset) -> float:
         return view.judge(model, view.device, test)[self.metric]
 
     def _tuned(self, model: nn.Module) -> dict[str, nn.Parameter]:
         trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
         return {name: each for name, each in trained.items() if self.only is None or re.search(self.only, name)}
 
-    def _personal(self, view: EvaluationView, client: int, train: Chosen) -> nn.Module:
+    def _personal(self, view: EvaluationView, client: int, train: Subset) -> nn.Module:
         model = copy.deepcopy(view.model)
         model.train()
         optimizer = torch.optim.SGD(self._tuned(model).values(), lr=self.lr)

@@ -4,7 +4,7 @@ import os
 
 import torch
 
-from ...comm.network import Link, Network
+from ...comm.network import Network, NetworkLink
 from ...conf.errors import ConfigError
 from ..base.started import UNSET, place, was_started
 from ..config.experiment import Experiment, Hardware, Machine, VirtualHardware
@@ -122,8 +122,8 @@ class ThisHost(Fabric):
             return _network_of_one(machine)
         if machine.network is None:
             return None
-        between = Link(**machine.network.model_dump())
-        inside = between if machine.link is None else Link(**machine.link.model_dump())
+        between = NetworkLink(**machine.network.model_dump())
+        inside = between if machine.link is None else NetworkLink(**machine.link.model_dump())
         return Network(between, inside, workers_per_host=machine.devices)
 
 
@@ -200,8 +200,8 @@ class VirtualCluster(Fabric):
     def network(self, hardware: Hardware) -> Network:
         assert isinstance(hardware, VirtualHardware)
         return Network(
-            between=Link(**hardware.network.model_dump()),
-            inside=Link(**hardware.inside.model_dump()),
+            between=NetworkLink(**hardware.network.model_dump()),
+            inside=NetworkLink(**hardware.inside.model_dump()),
             workers_per_host=hardware.workers_per_host,
             hosts_per_rack=hardware.hosts_per_rack,
             oversubscription=hardware.oversubscription,
@@ -220,5 +220,5 @@ def _network_of_one(machine: Machine | None) -> Network | None:
     """That between the devices of one host, where it is described."""
     if machine is None or machine.link is None:
         return None
-    link = Link(**machine.link.model_dump())
+    link = NetworkLink(**machine.link.model_dump())
     return Network(between=link, inside=link)

@@ -13,7 +13,7 @@ from itertools import accumulate
 from statistics import median_low
 from typing import Any, NamedTuple
 
-from ...comm.timeline import Pass
+from ...comm.timeline import TimedPass
 from ...tracking.schedule import MOST_PASSES
 from ..fabrics.layout import Layout
 from .meters import Report
@@ -104,7 +104,7 @@ def _numbered(report: Report) -> Iterator[tuple[int, float, float]]:
         yield number, start, end
 
 
-def _within(passes: Sequence[Pass], start: float, end: float) -> list[Pass]:
+def _within(passes: Sequence[TimedPass], start: float, end: float) -> list[TimedPass]:
     """`passes`: one after the other."""
     return [
         *passes[

@@ -15,7 +15,7 @@ from statistics import median
 from typing import Any
 
 from ...comm import Comm
-from ...comm.timeline import Operation, Pass, StepSplit, last_launches, split
+from ...comm.timeline import Operation, StepSplit, TimedPass, last_launches, split
 from ...exchange.collectives.base import added
 from ...strategies.core.sync import Measures
 from ...tracking.records import Measured, MeasuredStepTime, Staleness, Wire, WorkerTime
@@ -45,7 +45,7 @@ class Report:
     sync: Measures = field(default_factory=Measures)
     left_out: int = 0  # how many of the first steps are left out of throughput and step times
     known_from: float = float("-inf")  # before that, operations are no longer kept
-    passes: list[Pass] = field(default_factory=list[Pass])  # none where no trace was asked for
+    passes: list[TimedPass] = field(default_factory=list[TimedPass])  # none where no trace was asked for
     jumped: int = 0  # steps of the run that this worker took no part in
     compiled: float | None = None  # s that it compiled for; None: it did not
     told: Mapping[str, float] = field(default_factory=dict[str, float])  # by hooks of features, by name
@@ -65,7 +65,7 @@ class Report:
     def from_json(plain: dict[str, Any]) -> "Report":
         report = Report(**plain)
         report.operations = [Operation(*operation) for operation in plain["operations"]]
-        report.passes = [Pass(*each) for each in plain["passes"]]
+        report.passes = [TimedPass(*each) for each in plain["passes"]]
         return report
 
 

@@ -23,7 +23,7 @@ from typing import NamedTuple, ParamSpec
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from ...comm.timeline import Blocked, Operation, Pass, blocked, last_launches
+from ...comm.timeline import Blocked, Operation, TimedPass, blocked, last_launches
 from ...tracking.run_directory import write_atomically
 from .meters import Report
 
@@ -123,7 +123,7 @@ def phases_of(step: tuple[float, float], within: list[Blocked]) -> Iterator[Phas
     yield Phase(now, over, "compute")
 
 
-def by_pass(phases: Iterable[Phase], passes: Sequence[Pass]) -> Iterator[Phase]:
+def by_pass(phases: Iterable[Phase], passes: Sequence[TimedPass]) -> Iterator[Phase]:
     """Computing cut where passes, one after the other, begin and end; each piece has the name of its pass."""
     for phase in phases:
         now = phase.start

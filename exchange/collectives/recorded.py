@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from ...comm import Comm
-from ...comm.network import Link, Network
-from ...comm.virtual import Cluster
+from ...comm.network import Network, NetworkLink
+from ...comm.virtual import SimulatedCluster
 from ...conf.errors import ConfigError
 from .base import Collective
 
@@ -75,8 +75,8 @@ def record(collective: Collective, workers: int, workers_per_host: int = 1) -> R
         collective.all_reduce(mine, comm).wait()
         return mine.tolist()
 
-    link = Link(_LATENCY, torch.int64.itemsize / _CHUNK_SECONDS)
-    cluster = Cluster(workers, Network(link, link, workers_per_host=workers_per_host), watch=watch)
+    link = NetworkLink(_LATENCY, torch.int64.itemsize / _CHUNK_SECONDS)
+    cluster = SimulatedCluster(workers, Network(link, link, workers_per_host=workers_per_host), watch=watch)
     results = cluster.run(sum_up)
     hosts = tuple(cluster.fabric.host(rank) for rank in range(workers))
     if not seen:

@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...batches import Samples
 from ...comm import Comm, Work
-from ...comm.timeline import Pass
+from ...comm.timeline import TimedPass
 from ...conf.errors import ConfigError
 from ..core.batch import BeforeBackward
 from ..core.loss import Loss
@@ -146,7 +146,7 @@ class Step:
             yield
         start, end = comm.times(begin, comm.mark())
         assert comm.timeline.passes is not None
-        comm.timeline.passes.append(Pass(str(action), start, end))
+        comm.timeline.passes.append(TimedPass(str(action), start, end))
 
     @property
     def _last_stage(self) -> int:

@@ -27,7 +27,7 @@ Target = Literal["next", "least_likely"] | int
 
 
 @dataclass(frozen=True)
-class Attack:
+class InputAttack:
     """`step_size`: a share of the range, like eps; where several eps are tried it keeps its proportion to eps.
 
     `noise` goes to a random place of the ball and looks at no gradient: what any attack must beat. `target`: what
@@ -43,7 +43,7 @@ class Attack:
     target: Target | None = None
     seed: int = 0
 
-    def at(self, eps: float) -> "Attack":
+    def at(self, eps: float) -> "InputAttack":
         """With another eps, and steps in proportion."""
         step = self.step_size * eps / self.threat.eps if self.threat.eps else self.step_size
         return replace(self, threat=replace(self.threat, eps=eps), step_size=step)
@@ -81,7 +81,7 @@ class Attack:
 
 
 @dataclass(frozen=True)
-class Robust:
+class RobustAccuracy:
     """`accuracy`: as above. `reached`: with a target, the share of predictions of other labels than the target's that
     can be led to it; None without.
     """
@@ -96,11 +96,11 @@ def robustness(
     task: Task,
     model: nn.Module,
     split: Readable,
-    attack: Attack,
+    attack: InputAttack,
     batch_size: int = 512,
     device: torch.device | str = "cpu",
     most: int | None = None,
-) -> Robust:
+) -> RobustAccuracy:
     """Of `model`, which lies on `device`, on the first `most` samples. Raises SampleError where the data leave the
     range that they state.
     """
@@ -125,7 +125,7 @@ def robustness(
             right, total = right + worst.sum().item(), total + weights.sum().item()
             led, others = led + most_led.sum().item(), others + elsewhere.sum().item()
     reached = None if attack.target is None else led / max(others, 1.0)
-    return Robust(right / total, reached, count)
+    return RobustAccuracy(right / total, reached, count)
 
 
 def _batches(split: Readable, batch_size: int, count: int) -> Iterator[tuple[int, Taken]]:

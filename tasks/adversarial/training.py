@@ -38,7 +38,7 @@ class AdversarialTraining:
         return x
 
 
-class Plain(AdversarialTraining):
+class StandardTraining(AdversarialTraining):
     """Samples are learnt as they are."""
 
 

@@ -61,20 +61,20 @@ class Array:
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def read(self) -> "Rows":
+    def read(self) -> "MappedRows":
         """Mapped into memory, read only; of what is compressed, in memory."""
         if self.offset is None:
             check_fits(self.path, self.nbytes, "numpy.savez, which does not pack")
             with _blaming(self.path), open_data(self.path) as file, np.load(file, allow_pickle=False) as archive:
-                return Rows(self, archive[self.name])
+                return MappedRows(self, archive[self.name])
         if 0 in self.shape:
-            return Rows(self, np.zeros(self.shape, self.dtype))
+            return MappedRows(self, np.zeros(self.shape, self.dtype))
         # not copy on write: that would take as much memory to be promised
         order = "F" if self.fortran else "C"
-        return Rows(self, np.memmap(self.path, self.dtype, "r", self.offset, self.shape, order))
+        return MappedRows(self, np.memmap(self.path, self.dtype, "r", self.offset, self.shape, order))
 
 
-class Rows:
+class MappedRows:
     """An array that may be mapped from a file: its rows are copied when they are asked for."""
 
     def __init__(self, of: Array, array: np.ndarray) -> None:

@@ -13,8 +13,8 @@ from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor, nn
 
 from paceline.comm import MessageError
-from paceline.comm.network import Link, Network
-from paceline.comm.virtual import Cluster
+from paceline.comm.network import Network, NetworkLink
+from paceline.comm.virtual import SimulatedCluster
 from paceline.conf.errors import ConfigError
 from paceline.exchange.channel import Channel
 from paceline.exchange.compress import BFloat16, Compressor, Dense, SignSGD, SparseLoCo, TopK, Vector
@@ -397,8 +397,8 @@ def time_of(compress: Compressor) -> float:
         channel.all_reduce("x", torch.randn(50, dtype=torch.float64)).wait()
         return comm.now()
 
-    free = Network(between=Link(0, 1e30), inside=Link(0, 1e30))
-    return max(Cluster(2, free, memory=1e3).run(once))
+    free = Network(between=NetworkLink(0, 1e30), inside=NetworkLink(0, 1e30))
+    return max(SimulatedCluster(2, free, memory=1e3).run(once))
 
 
 @pytest.mark.parametrize("feedback", [True, False])

@@ -34,7 +34,7 @@ from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.tensor import TensorParallel
 from paceline.strategies.tensor_parallel.layers import ColumnLinear, RowLinear
-from paceline.tasks.models.gpt import Block
+from paceline.tasks.models.gpt import TransformerBlock
 
 pytestmark = pytest.mark.dist
 
@@ -48,8 +48,8 @@ def blocks64() -> nn.Sequential:
         OrderedDict(
             enter=nn.Linear(FEATURES, 24),
             places=nn.Unflatten(1, (3, 8)),
-            block1=Block(8, 4, 4, dropout=0.0),
-            block2=Block(8, 4, 4, dropout=0.0),
+            block1=TransformerBlock(8, 4, 4, dropout=0.0),
+            block2=TransformerBlock(8, 4, 4, dropout=0.0),
             flatten=nn.Flatten(),
             expand=nn.Linear(24, 12),
             relu=nn.ReLU(),
