@@ -11,7 +11,7 @@ from ..cost.predicted import NotPredicted
 from ..cost.step import Cluster, step_time
 from ..cost.transformer import Transformer
 from ..engine.config.experiment import Machine
-from ..engine.fabrics.layout import Layout as Workers
+from ..engine.fabrics.layout import RunLayout as Workers
 from ..engine.planning.planned import Plan
 from ..engine.predict.step_time import cluster_of, device_of, transformer_of
 from ..strategies.core.mesh import Mesh

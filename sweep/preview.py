@@ -12,7 +12,7 @@ from pathlib import Path
 from ..compat.dynamo import without_dynamo
 from ..engine.base.failures import exit_code_of
 from ..engine.config.experiment import Experiment, VirtualHardware
-from ..engine.planning.planned import Phase, Plan
+from ..engine.planning.planned import Plan, PlanPhase
 from .definition import Definition, Point
 
 SAMPLED = 10  # points of a search that depends on its results
@@ -116,7 +116,7 @@ def _seconds_of_sending(experiment: Experiment, plan: Plan) -> float:
     return sum((phase.steps or 0) * _sent_by_the_busiest(phase) for phase in plan.phases) / bandwidth
 
 
-def _sent_by_the_busiest(phase: Phase) -> float:
+def _sent_by_the_busiest(phase: PlanPhase) -> float:
     """Bytes a step, of workers and servers."""
     each = [sum(costs.values()) for sent in phase.sent for costs in (sent.worker, sent.server) if costs is not None]
     return max(each, default=0.0)

@@ -14,7 +14,7 @@ from ..conf.groups import SHOWN
 from ..engine.base import checkpoint
 from ..engine.base.failures import exit_code_of
 from ..engine.config.experiment import Experiment
-from ..engine.fabrics.layout import Layout
+from ..engine.fabrics.layout import RunLayout
 from ..engine.planning.notes import untimed
 from ..engine.training.meters import Meter, Report, is_too_short, summarise, without_times
 from ..engine.training.outcome import held_by
@@ -65,7 +65,7 @@ class WrapRecord:
         self,
         experiment: Experiment,
         comm: Comm,
-        layout: Layout,
+        layout: RunLayout,
         device: torch.device,
         sync: Sync,
         samples: int,

@@ -30,7 +30,7 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Shares:
+class StepShares:
     """Of a measured step: what was spent waiting, and on communication that nothing hid."""
 
     waiting: float
@@ -38,7 +38,7 @@ class Shares:
     straggler: int | None = None
 
 
-def changes(overrides: Sequence[str], allowed: Sequence[str], shares: Shares | None) -> list[Change]:
+def changes(overrides: Sequence[str], allowed: Sequence[str], shares: StepShares | None) -> list[Change]:
     """The three that help most, of a run with these overrides. Raises nothing where there is none."""
     base = _predicted(overrides, allowed)
     if base is not None:
@@ -91,7 +91,7 @@ def _knobs(overrides: Sequence[str], allowed: Sequence[str]) -> Iterator[tuple[s
             yield from ((f"strategy.{degree}={other}",) for other in (2 * size, size // 2) if other >= 1)
 
 
-def _by_measurement(overrides: Sequence[str], allowed: Sequence[str], shares: Shares) -> Iterator[Change]:
+def _by_measurement(overrides: Sequence[str], allowed: Sequence[str], shares: StepShares) -> Iterator[Change]:
     """What the step would gain if the share that a change is against were gone, or half of it."""
     late = "" if shares.straggler is None else f" (worker {shares.straggler} is late)"
     waits = f"{shares.waiting:.0%} of a step is waiting{late}"

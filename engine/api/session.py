@@ -33,7 +33,7 @@ from ..base.started import is_first, was_started
 from ..config.compose import compose, override_stored
 from ..config.experiment import Experiment
 from ..config.settings import Settings, asked
-from ..config.stored import Stored, identity, read_stored
+from ..config.stored import StoredConfig, identity, read_stored
 from ..fabrics import fabric_of
 from .results import Result
 
@@ -54,7 +54,7 @@ class Prepared:
     experiment: Experiment
     allowed: tuple[str, ...]
     directory: RunDirectory | None
-    stored: Stored | None
+    stored: StoredConfig | None
     checkpoint: Path | None
     trace: Path | None
     devices: str | None = None  # CUDA_VISIBLE_DEVICES of its workers; None: as it is here

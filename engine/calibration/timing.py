@@ -38,7 +38,7 @@ def spread(seconds: Sequence[float]) -> float:
 
 
 @dataclass
-class Passes:
+class TimedPasses:
     """Times of the same cases, pass by pass: what disturbs one pass is over when the next comes to the same case.
 
     The middle one counts: of three, one that was disturbed is left out. The least would be that of a machine quieter

@@ -19,7 +19,7 @@ from ..base import memory
 from ..base.parent_death import die_with_parent
 from . import beside, links
 from .operators import cases, kept
-from .timing import Passes, seconds_of, spread
+from .timing import TimedPasses, seconds_of, spread
 
 TIMEOUT = 60.0
 BUDGET, QUICK_BUDGET = 0.004, 0.002  # seconds for each case in a pass
@@ -76,7 +76,7 @@ class _Kernels:
     def __init__(self, comm: ProcessComm | None, threads: int, quick: bool) -> None:
         """`comm`: with the others; None: this process is none of them."""
         self._comm, self._threads, self._quick = comm, threads, quick
-        self.passes, self.steady = Passes(), list[float]()
+        self.passes, self.steady = TimedPasses(), list[float]()
         self.what = "operators" if comm is None else f"operators, {comm.size} of {threads} threads"
 
     def measure(self, number: int) -> None:
@@ -121,7 +121,7 @@ class _Links:
 
     def __init__(self, comm: ProcessComm | None, quick: bool) -> None:
         self._comm, self._quick = comm, quick
-        self.passes = Passes()
+        self.passes = TimedPasses()
         self.what = "links" if comm is None else f"links, {comm.size} workers"
 
     def measure(self, number: int) -> None:

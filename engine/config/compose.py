@@ -352,7 +352,7 @@ def _no_such_choice(error: MissingConfigException, config_dir: Path | None) -> s
 
 
 @dataclass(frozen=True)
-class Interval:
+class ParameterInterval:
     """`interval(low, high)`; of whole numbers where both are; `log`: tag(log, ...)."""
 
     low: float
@@ -360,7 +360,7 @@ class Interval:
     log: bool
 
 
-def sweep_values(text: str, config_dir: Path | None = None) -> tuple[str, list[str] | Interval | None]:
+def sweep_values(text: str, config_dir: Path | None = None) -> tuple[str, list[str] | ParameterInterval | None]:
     """The key of an override, and what it sweeps over: values as overrides write them; None for a single one.
 
     `shuffle` gives the same order each time. Raises `ConfigError`.
@@ -379,7 +379,7 @@ def tells_secret(text: str) -> bool:
     return holds_secret(override.key_or_group, override.value())
 
 
-def _swept(text: str, config_dir: Path | None) -> tuple[str, list[str] | Interval | None]:
+def _swept(text: str, config_dir: Path | None) -> tuple[str, list[str] | ParameterInterval | None]:
     override = _parsed(text)
     key = override.get_key_element()
     if not override.is_sweep_override():
@@ -391,7 +391,7 @@ def _swept(text: str, config_dir: Path | None) -> tuple[str, list[str] | Interva
         unknown = value.tags - {"log"}
         if unknown:
             raise ConfigError(f"{text}: tag {unknown.pop()}: there is only log")
-        return key, Interval(value.start, value.end, "log" in value.tags)
+        return key, ParameterInterval(value.start, value.end, "log" in value.tags)
     if isinstance(value, Sweep) and value.tags:
         raise ConfigError(f"{text}: tags are for intervals, as in tag(log,interval(0.001,0.1))")
     if isinstance(value, Glob):

@@ -20,7 +20,7 @@ from .experiment import Experiment, from_plain
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredConfig:
     """A run's configuration as it lies in its directory, and the experiment that it is."""
 
     plain: dict[str, Any]
@@ -45,7 +45,7 @@ def identity(plain: dict[str, Any]) -> str:
     return sha256(yaml.safe_dump(kept).encode())
 
 
-def read_stored(directory: RunDirectory) -> Stored:
+def read_stored(directory: RunDirectory) -> StoredConfig:
     """Raises `CorruptCheckpointError` for a damaged config.yaml, `ConfigError` for one that was changed."""
     file = directory.config
     try:
@@ -68,10 +68,10 @@ def read_stored(directory: RunDirectory) -> Stored:
             f"--resume {directory.name}: {file} does not end with its checksum, so that nobody can tell whether it is "
             f"as it was written: an earlier version made it, or it was changed{anew(directory)}"
         )
-    return Stored(plain, from_plain(plain))
+    return StoredConfig(plain, from_plain(plain))
 
 
-def check_identity(directory: RunDirectory, stored: Stored, checkpoint: Path, run: str) -> None:
+def check_identity(directory: RunDirectory, stored: StoredConfig, checkpoint: Path, run: str) -> None:
     """`run`: what the checkpoint's manifest says of the run that made it. Raises `ConfigError`."""
     if run != identity(stored.plain):
         raise ConfigError(

@@ -10,10 +10,10 @@ from ..base.started import was_started
 from ..config.experiment import Experiment
 
 if TYPE_CHECKING:
-    from .kinds import Fabric
+    from .kinds import FabricKind
 
 
-def fabric_of(experiment: Experiment) -> "Fabric":
+def fabric_of(experiment: Experiment) -> "FabricKind":
     """That which `hardware` names; of processes, those that are there already, or ours."""
     from .kinds import Started, ThisHost, VirtualCluster  # which ask for torch
 

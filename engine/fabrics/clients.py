@@ -11,7 +11,7 @@ from ...exchange.in_turn import Shares, shares_of
 from ...strategies import Sync
 from ...tasks.partition import Partition, Partitioner
 from ..config.experiment import Experiment
-from .layout import Layout
+from .layout import RunLayout
 
 
 class PartitionOfClients(Partition):
@@ -49,26 +49,28 @@ class PartitionOfClients(Partition):
         return torch.empty(0, dtype=torch.int64) if found is None else self._dealt.indices(found[1], found[0])
 
 
-def dealt_to(sync: Sync, layout: Layout) -> int:
+def dealt_to(sync: Sync, layout: RunLayout) -> int:
     """How many partitions there are: one a replica, or one a client."""
     shares = shares_of(sync, layout.replicas)
     return layout.replicas if shares is None else shares.clients
 
 
-def steps_per_epoch(partitioner: Partitioner, samples: int, sync: Sync, layout: Layout, batch_size: int) -> int | None:
+def steps_per_epoch(
+    partitioner: Partitioner, samples: int, sync: Sync, layout: RunLayout, batch_size: int
+) -> int | None:
     """Of the run; None where it takes the labels."""
     of_each = partitioner.steps_per_epoch(samples, dealt_to(sync, layout), batch_size)
     shares = shares_of(sync, layout.replicas)
     return of_each if shares is None or of_each is None else shares.steps_per_epoch(of_each)
 
 
-def shared_out(dealt: Partition, sync: Sync, layout: Layout) -> Partition:
+def shared_out(dealt: Partition, sync: Sync, layout: RunLayout) -> Partition:
     """What was dealt to as many as `dealt_to` says, as replicas take it."""
     shares = shares_of(sync, layout.replicas)
     return dealt if shares is None else PartitionOfClients(dealt, shares)
 
 
-def check_clients(experiment: Experiment, samples: int | None, sync: Sync, layout: Layout) -> None:
+def check_clients(experiment: Experiment, samples: int | None, sync: Sync, layout: RunLayout) -> None:
     """Each client trains on something. `samples`: None where the data must say. Raises `ConfigError`."""
     shares = shares_of(sync, layout.replicas)
     if shares is not None and samples is not None and samples < shares.clients:

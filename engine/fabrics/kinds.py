@@ -9,10 +9,10 @@ from ...conf.errors import ConfigError
 from ..base.started import UNSET, place, was_started
 from ..config.experiment import Experiment, Hardware, Machine, VirtualHardware
 from .compute import ComputeModel
-from .layout import Layout
+from .layout import RunLayout
 
 
-class Fabric:
+class FabricKind:
     """`saves`: workers keep checkpoints, from which a run that was stopped goes on; else `instead` says how to have it
     again. `modelled`: times are those of a model. `world_size`: the processes that are there already; None where they
     are yet to be started.
@@ -26,15 +26,15 @@ class Fabric:
     def check(self, experiment: Experiment, resumes: bool) -> None:
         """Refuse what cannot be launched. Raises `ConfigError`."""
 
-    def processes_here(self, layout: Layout) -> int:
+    def processes_here(self, layout: RunLayout) -> int:
         """The number of workers and servers on this host."""
         return layout.world_size
 
-    def workers_here(self, layout: Layout) -> int:
+    def workers_here(self, layout: RunLayout) -> int:
         """The number of workers on this host. Servers do not count: they hold weights in the host's memory."""
         return layout.workers
 
-    def device(self, experiment: Experiment, layout: Layout) -> torch.device:
+    def device(self, experiment: Experiment, layout: RunLayout) -> torch.device:
         """The workers' device: of the machine that `hardware` describes, else of this host.
 
         Raises `ConfigError` when CUDA is asked for and this host has fewer GPUs than workers.
@@ -57,7 +57,7 @@ class Fabric:
         takes = hardware.device == "cuda" or (hardware.device == "auto" and gpus >= max(workers, 1))
         return torch.device("cuda" if takes else "cpu")
 
-    def device_notes(self, experiment: Experiment, layout: Layout, device: torch.device) -> list[str]:
+    def device_notes(self, experiment: Experiment, layout: RunLayout, device: torch.device) -> list[str]:
         """Says when `hardware.device=auto` leaves GPUs idle."""
         hardware, gpus = experiment.hardware, torch.cuda.device_count()
         workers = self.workers_here(layout)
@@ -68,7 +68,7 @@ class Fabric:
             + (". hardware.device=cuda takes a GPU that only this process sees" if self._has_own_gpu(gpus) else "")
         ]
 
-    def device_of(self, experiment: Experiment, layout: Layout, rank: int) -> torch.device:
+    def device_of(self, experiment: Experiment, layout: RunLayout, rank: int) -> torch.device:
         """The device of this process, which is worker or server `rank`. A server's is the CPU."""
         device = self.device(experiment, layout)
         if device.type == "cpu" or rank >= layout.workers:
@@ -102,12 +102,12 @@ class Fabric:
         """How long a step's computation takes, where that is modelled."""
         return None
 
-    def tells(self, layout: Layout) -> bool:
+    def tells(self, layout: RunLayout) -> bool:
         """Whether this process has the run's directory, and reports to whoever asked for it."""
         return True
 
 
-class ThisHost(Fabric):
+class ThisHost(FabricKind):
     """Processes that we start here."""
 
     def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...]:
@@ -127,7 +127,7 @@ class ThisHost(Fabric):
         return Network(between, inside, workers_per_host=machine.devices)
 
 
-class Started(Fabric):
+class Started(FabricKind):
     """Processes that torchrun, or another launcher that follows env://, has started. This is one of them."""
 
     def __init__(self) -> None:
@@ -136,10 +136,10 @@ class Started(Fabric):
         each = int(os.environ.get("LOCAL_WORLD_SIZE") or 0)  # others than torchrun need not say it
         self._local = (int(os.environ.get("LOCAL_RANK") or self.rank % each), each) if each else None
 
-    def processes_here(self, layout: Layout) -> int:
+    def processes_here(self, layout: RunLayout) -> int:
         return layout.world_size if self._local is None else self._local[1]
 
-    def workers_here(self, layout: Layout) -> int:
+    def workers_here(self, layout: RunLayout) -> int:
         """All workers, where nobody says how many are on this host."""
         if self._local is None:
             return layout.workers
@@ -167,11 +167,11 @@ class Started(Fabric):
         one_host = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
         return _network_of_one(hardware.machine) if one_host else None  # the links between hosts are not described
 
-    def tells(self, layout: Layout) -> bool:
+    def tells(self, layout: RunLayout) -> bool:
         return self.rank == layout.chief
 
 
-class VirtualCluster(Fabric):
+class VirtualCluster(FabricKind):
     """Workers of one process on this host (comm/virtual.py)."""
 
     saves = False
@@ -187,10 +187,10 @@ class VirtualCluster(Fabric):
         if was_started():
             raise ConfigError(f"hardware=virtual: is one process on this host; start it without torchrun. {UNSET}")
 
-    def device(self, experiment: Experiment, layout: Layout) -> torch.device:
+    def device(self, experiment: Experiment, layout: RunLayout) -> torch.device:
         return torch.device("cpu")
 
-    def device_notes(self, experiment: Experiment, layout: Layout, device: torch.device) -> list[str]:
+    def device_notes(self, experiment: Experiment, layout: RunLayout, device: torch.device) -> list[str]:
         return []
 
     def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...]:

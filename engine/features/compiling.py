@@ -22,7 +22,7 @@ from ...conf.errors import ConfigError
 from ...strategies import Strategy
 from ..base.errors import MachineError
 from ..config.experiment import Experiment
-from ..fabrics.kinds import Fabric
+from ..fabrics.kinds import FabricKind
 from .feature import Chosen, Feature, Known, Parts
 
 FOLDERS = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"  # code is loaded from these
@@ -47,7 +47,7 @@ class Compiled(Feature):
         ]
 
 
-def check(experiment: Experiment, strategy: Strategy, fabric: Fabric) -> None:
+def check(experiment: Experiment, strategy: Strategy, fabric: FabricKind) -> None:
     """Raises `ConfigError` for choices whose passes cannot be compiled."""
     if fabric.modelled:
         raise ConfigError(

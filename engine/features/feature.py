@@ -31,8 +31,8 @@ from ...tracking.run_directory import RunDirectory
 from ..callbacks.base import EvaluationView
 from ..config.experiment import Experiment
 from ..fabrics.compute import ComputeModel, ModelledCompute, RealCompute
-from ..fabrics.kinds import Fabric
-from ..fabrics.layout import Layout, Role
+from ..fabrics.kinds import FabricKind
+from ..fabrics.layout import Role, RunLayout
 from ..fabrics.stragglers import Stragglers
 
 Given = dict[str, object]  # by group, what a strategy and a sync mode are given
@@ -52,12 +52,12 @@ class Chosen:
     partitioner: Partitioner
     schedule: Schedule
     stragglers: Stragglers
-    fabric: Fabric
+    fabric: FabricKind
     of_groups: Given
     strategy: Strategy
     sync: Sync
     accumulation: Accumulation  # of a step; each worker has its own
-    layout: Layout
+    layout: RunLayout
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,7 +14,7 @@ from ...tasks.base import DataSpec
 from ...tasks.partition import Partitioner, Shuffled
 from ...tasks.poisson import Poisson
 from ..config.experiment import Experiment
-from ..fabrics.layout import Layout
+from ..fabrics.layout import RunLayout
 from .feature import Chosen, Context, Feature, Hooks, Known, Parts
 from .models import ModelFeature, of_model
 
@@ -141,7 +141,7 @@ def _check_one_model(experiment: Experiment, feature: ModelFeature) -> None:
 
 
 def settled(
-    experiment: Experiment, sync: Sync, spec: DataSpec, partitioner: Partitioner, layout: Layout
+    experiment: Experiment, sync: Sync, spec: DataSpec, partitioner: Partitioner, layout: RunLayout
 ) -> Experiment | None:
     """With the noise that `privacy.epsilon` asks for; None where it says nothing.
 
@@ -168,7 +168,7 @@ def planned(
     experiment: Experiment,
     sync: Sync,
     partitioner: Partitioner,
-    layout: Layout,
+    layout: RunLayout,
     samples: int | None,
     steps_per_epoch: int | None,
 ) -> Spent | None:
@@ -233,7 +233,7 @@ def _budget(
     experiment: Experiment,
     sync: Sync,
     partitioner: Partitioner,
-    layout: Layout,
+    layout: RunLayout,
     samples: int | None,
     steps_per_epoch: int | None,
     steps: int | None = None,

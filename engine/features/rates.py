@@ -13,7 +13,7 @@ from .feature import Parts
 
 
 @dataclass(frozen=True)
-class Point:
+class RatePoint:
     """The rate in a step, which are counted from 1 as they are in records; of each of the optimizer's groups."""
 
     step: int
@@ -51,15 +51,15 @@ def check(experiment: Experiment, schedule: Schedule, sync: Sync, optimizer: Opt
         )
 
 
-def points_of(rate: Rate, parts: Parts) -> list[Point]:
+def points_of(rate: Rate, parts: Parts) -> list[RatePoint]:
     """Those that tell how it goes; none where it is the optimizer's own in every step."""
     if isinstance(rate.schedule, Unscheduled):
         return []
     optimizer = parts.make_optimizer(parts.modules[0].parameters())
     rates = [float(group["lr"]) for group in optimizer.param_groups if group["params"]]
-    return [Point(step + 1, [lr * factor for lr in rates]) for step, factor in rate.points().items()]
+    return [RatePoint(step + 1, [lr * factor for lr in rates]) for step, factor in rate.points().items()]
 
 
-def in_words(points: Sequence[Point]) -> str:
+def in_words(points: Sequence[RatePoint]) -> str:
     """`0 in step 1, 0.1 in step 101, 0.05 in step 551, 0 in step 1,000`"""
     return ", ".join(f"{' and '.join(f'{lr:.3g}' for lr in each.lr)} in step {each.step:,}" for each in points)

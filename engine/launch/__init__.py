@@ -1,13 +1,13 @@
 """Who starts the workers of a run: one file each. See base.py."""
 
-from ..fabrics.kinds import Fabric, Started, VirtualCluster
+from ..fabrics.kinds import FabricKind, Started, VirtualCluster
 from .launcher import Launcher
 from .local import Local
 from .torchrun import Torchrun
 from .virtual import Virtual
 
 
-def launcher_on(fabric: Fabric) -> Launcher:
+def launcher_on(fabric: FabricKind) -> Launcher:
     """That which starts workers on it."""
     if isinstance(fabric, VirtualCluster):
         return Virtual(fabric)

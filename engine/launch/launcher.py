@@ -1,7 +1,7 @@
 """What a launcher is asked: to start the workers of a run, to watch and to end them.
 
 To add one (a cluster's scheduler, say), derive a class in a file of its own and choose it in `launcher_on`; what can be
-said of its workers before they start is a `Fabric` (fabrics/kinds.py).
+said of its workers before they start is a `FabricKind` (fabrics/kinds.py).
 """
 
 from abc import ABC, abstractmethod
@@ -15,8 +15,8 @@ from ...comm.handshake import Endpoint
 from ...tracking.run_directory import RunDirectory
 from ..config.experiment import Experiment
 from ..fabrics.assignment import Assignment
-from ..fabrics.kinds import Fabric
-from ..fabrics.layout import Layout
+from ..fabrics.kinds import FabricKind
+from ..fabrics.layout import RunLayout
 from ..features.feature import Parts
 from .crew import Ended
 
@@ -54,14 +54,14 @@ class Handle(Protocol):
 
 
 class Launcher(ABC):
-    def __init__(self, fabric: Fabric) -> None:
+    def __init__(self, fabric: FabricKind) -> None:
         """`fabric`: where its workers are."""
         self.fabric = fabric
 
     # -- in the process that was asked for the run, or in each of those that torchrun started
 
     def open(
-        self, experiment: Experiment, allowed: tuple[str, ...], layout: Layout, make: Callable[[], Opened]
+        self, experiment: Experiment, allowed: tuple[str, ...], layout: RunLayout, make: Callable[[], Opened]
     ) -> Opened:
         """The run's directory, and the checkpoint to go on from, the same in all processes; `make` makes it, in the one
         that `tells`.
@@ -69,7 +69,7 @@ class Launcher(ABC):
         return make()
 
     @abstractmethod
-    def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
+    def start(self, assignment: Assignment, layout: RunLayout, survives: bool, preload: tuple[str, ...]) -> Handle:
         """`survives`: the others go on when a worker dies; all but replica 0 and servers may then.
 
         `preload`: modules to import once, before workers are forked.

@@ -14,7 +14,7 @@ from ..base.errors import InterruptedRunError, WorkerFailedError
 from ..base.failures import NO_MEMORY, how_it_ended
 from ..base.signals import STOP_SIGNALS, lost
 from ..fabrics.assignment import Assignment
-from ..fabrics.layout import Layout
+from ..fabrics.layout import RunLayout
 from .crew import WORKER_FAILED, Ended
 from .launcher import Handle, Launcher
 from .saved import what_is_saved
@@ -26,7 +26,7 @@ NOT_OF_ONE = ("ForkServer", "HangError", "DivergedError", "NotFiniteError")  # t
 def launch(
     launcher: Launcher,
     assignment: Assignment,
-    layout: Layout,
+    layout: RunLayout,
     survives: bool,
     preload: tuple[str, ...] = (),
     started: Callable[[Handle], None] = lambda _: None,
@@ -52,7 +52,7 @@ def launch(
 def to_the_end(
     launcher: Launcher,
     assignment: Assignment,
-    layout: Layout,
+    layout: RunLayout,
     survives: bool = False,
     preload: tuple[str, ...] = (),
     started: Callable[[Handle], None] = lambda _: None,
@@ -95,7 +95,7 @@ def _signals(handle: Handle) -> Iterator[None]:
 
 
 def _explain(
-    failures: list[Ended], launcher: Launcher, layout: Layout, assignment: Assignment, started: bool, memory: int
+    failures: list[Ended], launcher: Launcher, layout: RunLayout, assignment: Assignment, started: bool, memory: int
 ) -> WorkerFailedError:
     cause = cause_among(failures)
     is_refused = cause.exit_code == ConfigError.exit_code

@@ -11,7 +11,7 @@ from ...comm.virtual import SimulatedCluster
 from ..config.experiment import Hardware, VirtualHardware
 from ..fabrics.assignment import Assignment
 from ..fabrics.kinds import VirtualCluster
-from ..fabrics.layout import Layout
+from ..fabrics.layout import RunLayout
 from ..features.feature import Parts
 from ..training.gauges import Teller
 from ..training.work import work
@@ -23,7 +23,7 @@ from .worker_process import stop_on_sigterm
 class Virtual(Launcher):
     _cluster: SimulatedCluster | None = None
 
-    def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
+    def start(self, assignment: Assignment, layout: RunLayout, survives: bool, preload: tuple[str, ...]) -> Handle:
         return start_processes(self, 1, assignment, layout, lambda ended, store: False, preload)
 
     def process_of(self, rank: int) -> int:

@@ -36,7 +36,7 @@ from ..config.fits import batch_of, check_parts_take, check_takes, checked_loss,
 from ..config.looking import on_values_where_needed
 from ..config.targets import build, load_maker
 from ..fabrics import clients, fabric_of
-from ..fabrics.kinds import Fabric
+from ..fabrics.kinds import FabricKind
 from ..fabrics.layout import check_samples, lay_out
 from ..fabrics.stragglers import Stragglers
 from ..features import accumulating, experts, given, models, phases, private, rates, untaken
@@ -154,7 +154,7 @@ def _choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | 
 
 
 def _pair_of(
-    experiment: Experiment, allowed: tuple[str, ...], fabric: Fabric, of_groups: Given, choice: Choice
+    experiment: Experiment, allowed: tuple[str, ...], fabric: FabricKind, of_groups: Given, choice: Choice
 ) -> tuple[Strategy, Sync]:
     """Builds a strategy, by `choice`, and its sync mode."""
     with given.naming(experiment):

@@ -35,10 +35,10 @@ from ..features import given, models
 from ..features.feature import MakeOptimizer, Parts
 from ..features.known import known_of
 from ..features.phases import ends_of
-from ..features.rates import Point, points_of, rate_of
+from ..features.rates import RatePoint, points_of, rate_of
 from .build import assemble
 from .notes import notes_on
-from .planned import PartPlan, Phase, Plan, Sent
+from .planned import PartPlan, Plan, PlanPhase, SentTraffic
 
 
 @without_dynamo()
@@ -67,7 +67,7 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
     device = parts.fabric.device(experiment, layout)
     shapes = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
     planned, surprises = _phases(parts, steps_per_epoch, device)
-    rate: list[Point] = []
+    rate: list[RatePoint] = []
     if steps_per_epoch is not None and spec.train_size is not None:
         rate = points_of(rate_of(experiment, parts, steps_per_epoch, spec.train_size), parts)
     collective = parts.of_groups["collective"]
@@ -109,12 +109,12 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
     )
 
 
-def _phases(parts: Parts, steps_per_epoch: int | None, device: torch.device) -> tuple[list[Phase], list[str]]:
+def _phases(parts: Parts, steps_per_epoch: int | None, device: torch.device) -> tuple[list[PlanPhase], list[str]]:
     """Returns what is planned of each phase, and what is other than one may think."""
     experiment = parts.experiment
     own = parts.fabric.hosts(experiment.hardware, parts.layout.world_size)
     hosts = None if own is None else own[: parts.layout.parts]
-    planned: list[Phase] = []
+    planned: list[PlanPhase] = []
     surprises: list[str] = []
     first: int | None = 0
     of_phase: Parts | None = parts
@@ -124,7 +124,7 @@ def _phases(parts: Parts, steps_per_epoch: int | None, device: torch.device) -> 
         of_phase.strategy.configure(replace(of_phase.strategy.setting, hosts=hosts, worlds=worlds))
         with given.naming(experiment):
             plans = _part_plans(experiment, of_phase, worlds, device)
-        planned.append(Phase(first, until, plans, _uncompressed(experiment, of_phase, worlds, plans)))
+        planned.append(PlanPhase(first, until, plans, _uncompressed(experiment, of_phase, worlds, plans)))
         trained = [parameter for parameter in of_phase.modules[0].parameters() if parameter.requires_grad]
         since = "" if of_phase is parts else "later: " if first is None else f"from step {first + 1:,}: "
         told = [*of_phase.sync.notes(trained, worlds[0]), *_on_messages(of_phase, trained, worlds[0])]
@@ -142,7 +142,7 @@ def _on_messages(parts: Parts, trained: Sequence[Tensor], world: World) -> list[
 
 def _uncompressed(
     experiment: Experiment, parts: Parts, worlds: list[World], plans: list[PartPlan]
-) -> list[Sent] | None:
+) -> list[SentTraffic] | None:
     """What the same sync mode sends with compress=none: the strategy sends as much, inside of a replica."""
     if isinstance(parts.of_groups["compress"], Dense):
         return None
@@ -152,14 +152,14 @@ def _uncompressed(
     except ConfigError:  # with these knobs there is nothing to compare with, such as sync.compress_answers=true
         return None
     sync.configure(parts.sync.setting)
-    found: list[Sent] = []
+    found: list[SentTraffic] = []
     for module, world, plan in zip(parts.modules, worlds, plans, strict=True):
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         cost = sync.cost(trained, world)
         if cost.varies:
-            found.append(Sent(None, None))
+            found.append(SentTraffic(None, None))
         else:
-            found.append(Sent(added(plan.within, cost.worker), cost.server))
+            found.append(SentTraffic(added(plan.within, cost.worker), cost.server))
     return found
 
 

@@ -12,14 +12,14 @@ from ...tasks.contents import Contents
 from ...tracking.columns import human_bytes
 from ...tracking.records import PlanSummary
 from ..config.experiment import Experiment
-from ..fabrics.layout import Layout
+from ..fabrics.layout import RunLayout
 from ..features.feature import Stated
 from ..features.private import Spent
-from ..features.rates import Point, in_words
+from ..features.rates import RatePoint, in_words
 
 
 @dataclass(frozen=True)
-class Sent:
+class SentTraffic:
     """By the workers, and by the servers, of one part, in a step of the run; None: nobody can say beforehand."""
 
     worker: Traffic | None
@@ -47,13 +47,13 @@ class PartPlan:
 
 
 @dataclass(frozen=True)
-class Phase:
+class PlanPhase:
     """The steps in which the model is one and the same (phases.py)."""
 
     first: int | None  # step, and the one before which it ends; None: only known once the data are there
     until: int | None
     parts: list[PartPlan]
-    uncompressed: list[Sent] | None  # of each part, with compress=none; None where that is chosen, or is refused
+    uncompressed: list[SentTraffic] | None  # of each part, with compress=none; None where that is chosen, or is refused
 
     @property
     def steps(self) -> int | None:
@@ -66,15 +66,15 @@ class Phase:
         return sum(part.own for part in self.parts)
 
     @property
-    def sent(self) -> list[Sent]:
+    def sent(self) -> list[SentTraffic]:
         """Of each part, on average over these steps."""
-        return [Sent(part.worker, part.server) for part in self.parts]
+        return [SentTraffic(part.worker, part.server) for part in self.parts]
 
     def left(self, done: int) -> int | None:
         """Those after the first `done` of the run."""
         return None if self.first is None or self.until is None else max(self.until - max(self.first, done), 0)
 
-    def bytes_per_step(self, layout: Layout) -> float | None:
+    def bytes_per_step(self, layout: RunLayout) -> float | None:
         """As the plan's, in this phase."""
         return _bytes_per_step(self.sent, layout, self.steps)
 
@@ -86,13 +86,13 @@ class Phase:
 @dataclass(frozen=True, repr=False)
 class Plan:
     experiment: Experiment
-    layout: Layout
+    layout: RunLayout
     device: torch.device
     threads: int
     steps_per_epoch: int | None  # None: only known once the data are there
     steps: int | None
     trainings: int  # that they are made in, each as long as the others
-    phases: list[Phase]  # most runs have one; each is said as it is where a run has several
+    phases: list[PlanPhase]  # most runs have one; each is said as it is where a run has several
     strategy: Strategy
     shapes: dict[str, list[int]]  # of the whole model's tensors
     added: frozenset[str]  # of these, what features have added
@@ -102,7 +102,7 @@ class Plan:
     spec: DataSpec
     contents: Contents  # of the data
     decided: list[str]  # what was left to a choice such as collective=auto, and why
-    rate: list[Point]  # by its schedule; none where there is none, or the data must say
+    rate: list[RatePoint]  # by its schedule; none where there is none, or the data must say
     stated: dict[str, Stated]  # of the whole run, by features, by their keys
     experts: int | None = None  # the replicas, where each is one (sync=routed)
 
@@ -136,11 +136,11 @@ class Plan:
         """The same with compress=none; None where that is what is chosen, too."""
         return self._mean([(phase, phase.uncompressed) for phase in self._made()])
 
-    def _made(self, done: int = 0) -> list[Phase]:
+    def _made(self, done: int = 0) -> list[PlanPhase]:
         """The phases that have a step after the first `done`; one at least."""
         return [phase for phase in self.phases if phase.left(done) != 0] or self.phases[-1:]
 
-    def _mean(self, sent: list[tuple[Phase, list[Sent] | None]], done: int = 0) -> float | None:
+    def _mean(self, sent: list[tuple[PlanPhase, list[SentTraffic] | None]], done: int = 0) -> float | None:
         """Over the steps that are left. Each phase's bytes together are whole, and so are those of all."""
         total, steps = 0, 0
         for phase, of_parts in sent:
@@ -228,7 +228,7 @@ def _peaks(every: list[dict[str, int]]) -> dict[str, int]:
     return {kind: max(held.get(kind, 0) for held in every) for kind in kinds}
 
 
-def _bytes_per_step(sent: list[Sent], layout: Layout, steps: int | None) -> float | None:
+def _bytes_per_step(sent: list[SentTraffic], layout: RunLayout, steps: int | None) -> float | None:
     """`steps`: over which the bytes are a mean, all of them together being whole; None where it is not known."""
     total = 0.0
     for part in sent:

@@ -12,7 +12,7 @@ from ..base.started import was_started
 from ..callbacks.best import FILE, best_step
 from ..config.data_sums import check_data, sums_of
 from ..config.experiment import Experiment
-from ..config.stored import Stored, anew, check_identity
+from ..config.stored import StoredConfig, anew, check_identity
 from .planned import Plan
 
 
@@ -64,7 +64,7 @@ def best_of(directory: RunDirectory) -> str:
     return found.name
 
 
-def check_can_go_on(directory: RunDirectory, stored: Stored, checkpoint: Path, plan: Plan, data: Data) -> None:
+def check_can_go_on(directory: RunDirectory, stored: StoredConfig, checkpoint: Path, plan: Plan, data: Data) -> None:
     """Before any process starts. `plan`: of the run as it is asked for now.
 
     Raises `CorruptCheckpointError` or `ConfigError`.

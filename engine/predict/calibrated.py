@@ -21,7 +21,7 @@ from ...strategies.tensor import TensorParallel
 from ...strategies.torch_ddp import TorchDDP
 from ..config.experiment import Experiment
 from ..config.fits import batch_of
-from ..fabrics.layout import Layout as Workers
+from ..fabrics.layout import RunLayout as Workers
 from ..fabrics.layout import share_of_cores
 from ..features.feature import Parts
 from ..planning.build import assemble

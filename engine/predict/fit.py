@@ -39,7 +39,7 @@ from ..config.compose import compose, instead
 from ..config.experiment import Choice, Experiment, Machine
 from ..config.targets import load_class, load_maker, values_of
 from ..fabrics import fabric_of
-from ..fabrics.layout import Layout
+from ..fabrics.layout import RunLayout
 from ..planning.make_plan import make_plan
 from ..planning.planned import PartPlan, Plan
 
@@ -197,7 +197,7 @@ def need_of(plan: Plan, capacity: Capacity) -> Need:
     return Need(max(need.device for need in needs), max(need.host for need in needs))
 
 
-def _need_of(layout: Layout, parts: list[PartPlan], capacity: Capacity) -> Need:
+def _need_of(layout: RunLayout, parts: list[PartPlan], capacity: Capacity) -> Need:
     whole = sum(part.held_in_parameters for part in parts)
     devices: list[int] = []
     hosts = [0] * ceil(layout.world_size / capacity.per_host)

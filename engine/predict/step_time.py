@@ -20,7 +20,7 @@ from ...tasks.base import DataSpec
 from ...tasks.models.gpt import GPT
 from ..config.experiment import Experiment, Machine
 from ..config.targets import load_class
-from ..fabrics.layout import Layout as Workers
+from ..fabrics.layout import RunLayout as Workers
 from ..features.order import FEATURES
 
 SHARED = {"none": 0, "optimizer": 1, "gradients": 2}  # sync.shard -> the stage of ZeRO

@@ -20,7 +20,7 @@ from typing import Any
 
 from ...comm.board import Board
 from ...strategies.core.sync import Sync
-from ..fabrics.layout import Layout
+from ..fabrics.layout import RunLayout
 from .meters import Meter
 
 ReadOfLiving = Callable[[str, Iterable[int]], list[Any]]  # (key, ranks): what those of them who live posted
@@ -29,7 +29,7 @@ ReadOfLiving = Callable[[str, Iterable[int]], list[Any]]  # (key, ranks): what t
 class Dates:
     """One worker's or server's part in dating what is evaluated. The chief's answers count, the others' do not."""
 
-    def __init__(self, board: Board, rank: int, layout: Layout, sync: Sync, read: ReadOfLiving) -> None:
+    def __init__(self, board: Board, rank: int, layout: RunLayout, sync: Sync, read: ReadOfLiving) -> None:
         self._board, self._rank, self._layout, self._sync, self._read = board, rank, layout, sync, read
 
     def of_step(self, done: int, meter: Meter) -> float:

@@ -11,7 +11,7 @@ from ...comm import Comm
 from ...comm.handshake import Endpoint
 from ...comm.store import StoreClient
 from ...tracking.live import Gauge, forget_live, write_live
-from ..fabrics.layout import Layout, Role
+from ..fabrics.layout import Role, RunLayout
 from .meters import Meter
 
 EVERY = 1.0  # seconds
@@ -36,7 +36,7 @@ def gauges_of(role: Role, comm: Comm, meter: Meter | None) -> Callable[[], str]:
 class LiveRecord(threading.Thread):
     """Writes live.json until it is closed. What cannot be read or written is left for the next look."""
 
-    def __init__(self, directory: Path, layout: Layout, read: Callable[[list[str]], list[bytes | None]]) -> None:
+    def __init__(self, directory: Path, layout: RunLayout, read: Callable[[list[str]], list[bytes | None]]) -> None:
         """`read`: the store's values of keys, without waiting. Raises RuntimeError where the store has gone."""
         super().__init__(name="paceline-live", daemon=True)
         self._directory, self._ranks, self._read = directory, range(layout.world_size), read

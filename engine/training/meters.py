@@ -19,7 +19,7 @@ from ...comm.timeline import Operation, StepSplit, TimedPass, last_launches, spl
 from ...exchange.collectives.base import added
 from ...strategies.core.sync import Measures
 from ...tracking.records import Measured, MeasuredStepTime, Staleness, Wire, WorkerTime
-from ..fabrics.layout import Layout, Role
+from ..fabrics.layout import Role, RunLayout
 from ..features.compiling import Compiler
 
 KEPT_STEPS = 10_000  # the most recent ones that a worker reports one by one; fewer where the timeline keeps less
@@ -183,7 +183,7 @@ class Meter:
         )
 
 
-def summarise(reports: list[Report], layout: Layout) -> Measured:
+def summarise(reports: list[Report], layout: RunLayout) -> Measured:
     """The measured half of a run's summary."""
     workers = [report for report in reports if report.kind == "worker"]
     servers = [report for report in reports if report.kind == "server"]

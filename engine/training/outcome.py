@@ -27,7 +27,7 @@ MOST_REPLICAS = 100  # whose labels a summary tells
 
 
 @dataclass(frozen=True)
-class Trained:
+class FinishedTraining:
     """What a worker that trained has at its end."""
 
     job: Job
@@ -39,7 +39,7 @@ class Trained:
     earlier: list[dict[str, int]]  # peak bytes by kind, with each model before (phases.py)
 
 
-def report(worker: Worker, trained: Trained | None) -> None:
+def report(worker: Worker, trained: FinishedTraining | None) -> None:
     """To the chief, which writes the summary; nobody leaves before that. `trained`: None on a server."""
     meter = Meter(worker.comm, 0, False) if trained is None else trained.job.meter
     activations = 0 if trained is None else trained.job.activations
@@ -132,7 +132,7 @@ def _labels(worker: Worker, job: Job) -> list[list[int]] | None:
     return Clients(job.train, job.train, owned).labels().tolist()
 
 
-def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
+def _summarise(worker: Worker, trained: FinishedTraining, reports: list[Report]) -> None:
     experiment, layout = worker.experiment, worker.layout
     evaluations, done = trained.evaluations, trained.done
     modelled = worker.parts.fabric.modelled

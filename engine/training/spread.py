@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from ...comm import Comm, PeerLostError
-from ..fabrics.layout import Layout
+from ..fabrics.layout import RunLayout
 
 _AT_ONCE = 2**20  # entries of all replicas that their distance is computed from at once
 
 
 def consensus_distance(
-    parameters: Sequence[Tensor], replica: int, others: Sequence[int], layout: Layout, comm: Comm
+    parameters: Sequence[Tensor], replica: int, others: Sequence[int], layout: RunLayout, comm: Comm
 ) -> float | None:
     """How far replicas are from their mean: sqrt(mean_i |w_i - mean|^2), on replica 0; None elsewhere.
 

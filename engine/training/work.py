@@ -28,7 +28,7 @@ from .gauges import gauges_of
 from .job import Job, drain
 from .loop import train
 from .meters import Meter
-from .outcome import Trained, memory_of, report
+from .outcome import FinishedTraining, memory_of, report
 from .saving import Saving
 from .trace import streams_beside
 from .witness import leave_together, watched
@@ -107,7 +107,7 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
             evaluations.at_end(done, job, spread)
             evaluations.finish()
             saving.export()
-    return report(worker, Trained(job, done, status, left_out, evaluations, saving, earlier))
+    return report(worker, FinishedTraining(job, done, status, left_out, evaluations, saving, earlier))
 
 
 def _saves_at_end(worker: Worker, job: Job, saving: Saving, status: str, done: int) -> bool:

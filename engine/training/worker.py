@@ -24,7 +24,7 @@ from ..base.trained import TrainedSet, Vectors
 from ..config.experiment import Experiment
 from ..fabrics.assignment import Assignment
 from ..fabrics.compute import ModelledCompute, RealCompute
-from ..fabrics.layout import Layout, Role, share_of_cores
+from ..fabrics.layout import Role, RunLayout, share_of_cores
 from ..features import models, phases, weights
 from ..features.compiling import Compiler
 from ..features.feature import Context, HookList, Hooks, Parts
@@ -67,7 +67,7 @@ class Worker:
         return self.assignment.experiment
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> RunLayout:
         return self.parts.layout
 
     @property
@@ -320,7 +320,7 @@ def _begin(
     vectors = Vectors(trained.values() if parts.strategy.own_sync() is None else ())
     sync.prepare(trained, optimizer, of_part)
     vectors.accept()
-    found = HookList([Unchanged(module, vectors), *hooks] if hooks else [])
+    found = HookList([UnchangedParameters(module, vectors), *hooks] if hooks else [])
     for each in hooks:
         each.begin(module, counted)
     if kept.hooks is not None:
@@ -333,7 +333,7 @@ def _begin(
     return found
 
 
-class Unchanged(Hooks):
+class UnchangedParameters(Hooks):
     """Holds user code to leaving the model's parameters as they are."""
 
     def __init__(self, module: nn.Module, vectors: Vectors) -> None:

@@ -13,13 +13,13 @@ from paceline import engine
 from paceline.comm.rendezvous import serve_store
 from paceline.comm.store import StoreClient
 from paceline.comm.virtual import SimulatedCluster, VirtualComm
-from paceline.engine.fabrics.layout import Layout, Role
+from paceline.engine.fabrics.layout import Role, RunLayout
 from paceline.engine.training.gauges import LiveRecord, Teller, gauges_of
 from paceline.engine.training.meters import Meter
 from paceline.strategies.core.mesh import Mesh
 from paceline.tracking.live import NAME, read_live
 
-TWO = Layout(Mesh({"replica": 2}), servers=0, loss_part=0)
+TWO = RunLayout(Mesh({"replica": 2}), servers=0, loss_part=0)
 
 
 def trained(cluster: SimulatedCluster) -> list[tuple[Meter, int]]:
