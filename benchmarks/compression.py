@@ -14,11 +14,9 @@ from paceline.exchange.compress import (
     DGC,
     QSGD,
     Atomo,
-    BFloat16,
     Compressor,
     DeMo,
     EFSignSGD,
-    Float16,
     OneBit,
     PowerSGD,
     RandomK,
@@ -30,6 +28,8 @@ from paceline.exchange.compress import (
     Threshold,
     TopK,
     Vector,
+    WireBFloat16,
+    WireFloat16,
     vector_of,
 )
 from paceline.exchange.compress.topk import largest
@@ -40,8 +40,8 @@ from .measure import Outcome, alternate, in_processes
 
 ENTRIES, RATIO = 10_000_000, 0.001
 RULES = {
-    "fp16": Float16,
-    "bf16": BFloat16,
+    "fp16": WireFloat16,
+    "bf16": WireBFloat16,
     "qsgd": QSGD,
     "terngrad": TernGrad,
     "onebit": OneBit,

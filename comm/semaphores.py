@@ -7,12 +7,10 @@ import os
 import time
 from collections.abc import Callable
 
+from .mutex import Timespec
+
 ROOM = 64  # bytes for each, more than a sem_t takes, so that each has a cache line
 SLICE = 0.02  # seconds between two looks whether to stop
-
-
-class _Timespec(ctypes.Structure):
-    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
 
 
 class Semaphores:
@@ -46,7 +44,7 @@ class Semaphores:
         while True:
             until = time.time() + SLICE
             whole = int(until)
-            patience = _Timespec(whole, int((until - whole) * 1e9))
+            patience = Timespec(whole, int((until - whole) * 1e9))
             if self._c.sem_timedwait(semaphore, ctypes.byref(patience)) == 0:
                 return True
             if (error := ctypes.get_errno()) not in (errno.ETIMEDOUT, errno.EINTR):

@@ -56,7 +56,7 @@ from .core.state import State
 from .core.strategy import Strategy, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
-from .external.deepspeed_memory import Account, stated
+from .external.deepspeed_memory import DeepSpeedPeaks, stated
 from .external.deepspeed_ops import build_ops, end_with_parent
 from .external.deepspeed_settings import Noting, merged, read
 from .external.deepspeed_start import import_for, quiet_import
@@ -201,7 +201,7 @@ class Zero(Strategy):
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module, self._loss = model, loss
         self.engine: Any = None  # DeepSpeed's, once the replicas have met
-        self.account = Account(model, self.stage, self.offload, not self._narrow)
+        self.account = DeepSpeedPeaks(model, self.stage, self.offload, not self._narrow)
         self.replicas = 1
 
     def start(self, engine: Any, replicas: int) -> None:

@@ -3,9 +3,10 @@
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field, ValidationError
 
 from .files import UnusableFileError, read_json
+from .strict import StrictRecord
 
 MOST_PASSES = 10_000  # of a step; of one with more the file holds the times alone
 MOST_WORKERS = 4_096
@@ -15,29 +16,25 @@ Seconds = Annotated[float, Field(ge=0, le=1e18)]  # or floating-point operations
 Share = Annotated[float, Field(ge=-1, le=1)]
 
 
-class _Kept(BaseModel):
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
-
-
-class Made(_Kept):
+class Made(StrictRecord):
     action: str = Field(pattern=r"^[0-9]{1,9}[FBIWU][0-9]{1,9}$")
     start: Seconds
     end: Seconds
 
 
-class WorkerRow(_Kept):
+class WorkerRow(StrictRecord):
     bubble: Share
     actions: list[Made] = Field(max_length=MOST_PASSES)
 
 
-class StoredStage(_Kept):
+class StoredStage(StrictRecord):
     stage: Count
     worker: Count
     in_flight: Count
     versions: Count
 
 
-class StoredTimetable(_Kept):
+class StoredTimetable(StrictRecord):
     """As engine's Timetable.as_dict()."""
 
     unit: Literal["seconds", "floating-point operations"]
@@ -49,7 +46,7 @@ class StoredTimetable(_Kept):
     workers: list[WorkerRow] = Field(min_length=1, max_length=MOST_WORKERS)
 
 
-class StoredSchedule(_Kept):
+class StoredSchedule(StrictRecord):
     schedule: str = Field(max_length=200)
     clock: Literal["modelled", "measured"]  # of what was measured
     modelled: StoredTimetable

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...conf.errors import ConfigError
-from ...exchange.in_turn import Shares, shares_of
+from ...exchange.in_turn import ClientSchedule, shares_of
 from ...strategies import Sync
 from ...tasks.partition import Partition, Partitioner
 from ..config.experiment import Experiment
@@ -17,7 +17,7 @@ from .layout import RunLayout
 class PartitionOfClients(Partition):
     """Of `shares.clients` clients, as the workers go through it. `dealt`: to the clients."""
 
-    def __init__(self, dealt: Partition, shares: Shares) -> None:
+    def __init__(self, dealt: Partition, shares: ClientSchedule) -> None:
         self._dealt, self._shares = dealt, shares
         self.replicas = shares.workers
         self.steps_per_epoch = shares.steps_per_epoch(dealt.steps_per_epoch)

@@ -227,7 +227,7 @@ class Decides(Protocol):
 
     counts: bool  # evaluations; the last one is then made before the checkpoint that has its state
 
-    def verdict(self, done: int) -> "Verdict":
+    def verdict(self, done: int) -> "EvaluationVerdict":
         """Returns the same on all workers that step together, which all ask after the evaluation at step `done`."""
         ...
 
@@ -237,7 +237,7 @@ class Decides(Protocol):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class EvaluationVerdict:
     """Says why the run ends after an evaluation, or None, and whether a checkpoint of this step is kept."""
 
     stop: str | None = None
@@ -435,10 +435,12 @@ class HookList:
             found |= each.evaluated(replace(view, values={**view.values, **found}))
         return found
 
-    def verdict(self, done: int) -> Verdict:
+    def verdict(self, done: int) -> EvaluationVerdict:
         """Returns the verdict of those that decide. All workers that step together call."""
         every = [each.verdict(done) for each in self._all if isinstance(each, Decides)]
-        return Verdict(next((each.stop for each in every if each.stop), None), any(each.keep for each in every))
+        return EvaluationVerdict(
+            next((each.stop for each in every if each.stop), None), any(each.keep for each in every)
+        )
 
     def count_evaluations(self) -> bool:
         return any(each.counts for each in self._all if isinstance(each, Decides))

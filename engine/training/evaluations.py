@@ -12,8 +12,7 @@ from ...comm import PeerLostError
 from ...strategies.core.protocols import what_may_help
 from ...strategies.core.state import load_state
 from ...tasks.base import Readable
-from ...tasks.evaluation import Evaluation as Result
-from ...tasks.evaluation import evaluate
+from ...tasks.evaluation import Evaluation, evaluate
 from ...tracking.records import EvaluationRecord, Score
 from ..base import checkpoint
 from ..base.errors import DivergedError
@@ -150,7 +149,7 @@ class Evaluations:
         self.last_date = snapshot.seconds
         worker.directory.add(EvaluationRecord(snapshot.done, epoch, self.last, snapshot.seconds, own))
 
-    def _why_unknown(self, result: Result, done: int) -> str:
+    def _why_unknown(self, result: Evaluation, done: int) -> str:
         """Returns the message for a metric that is not a number."""
         begins = f"worker {self._worker.comm.rank} diverged: evaluated after step {done}, the test split's loss is"
         if result.unknown is None:
@@ -178,5 +177,5 @@ class Evaluations:
             evaluate(task, model, self._test if split is None else split, evaluated_at_once(self._worker.parts), device)
         )
 
-    def _values_of(self, result: Result) -> dict[str, float]:
+    def _values_of(self, result: Evaluation) -> dict[str, float]:
         return {self._worker.parts.task.metric.name: result.score, "loss": result.loss}

@@ -16,7 +16,7 @@ from ..base.failures import fills_gpu, lack_of_gpu
 from ..base.stop import StopAgreement
 from ..config.data_sums import check_data, sums_of
 from ..fabrics.assignment import Assignment
-from ..features.feature import Parts, Verdict
+from ..features.feature import EvaluationVerdict, Parts
 from ..features.models import trainings
 from ..features.phases import ends_of
 from ..planning.notes import untimed
@@ -265,7 +265,7 @@ def _after_step(
         return
     drain(job)
     with worker.comm.ledger.aside():
-        verdict = Verdict()
+        verdict = EvaluationVerdict()
         if evaluates:
             evaluations.during(done, job)
             verdict = worker.hooks.verdict(done)

@@ -145,7 +145,9 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
         _initialise(assignment, parts, model, comm)
     trains = parts.layout.role(comm.rank).kind == "worker"
     compiler = Compiler() if experiment.compile and trains else None
-    return _laid_out(_Kept(assignment, comm, device, manifest, resident, compiler), parts, phase, model, manifest)
+    return _laid_out(
+        _AcrossPhases(assignment, comm, device, manifest, resident, compiler), parts, phase, model, manifest
+    )
 
 
 def _initialise(assignment: Assignment, parts: Parts, model: nn.Module, comm: Comm) -> None:
@@ -175,15 +177,15 @@ def set_up_again(worker: Worker) -> Worker:
         sent = tensor.to(worker.device)
         worker.comm.broadcast(sent, parts.layout.chief).wait()
         tensor.copy_(sent)
-    kept = _Kept(
+    kept = _AcrossPhases(
         worker.assignment, worker.comm, worker.device, worker.manifest, worker.resident, worker.compiler, worker.hooks
     )
     return _laid_out(kept, parts, worker.phase + 1, model, None)
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """Of a worker, what is the same in all phases of its run."""
+class _AcrossPhases:
+    """The parts of a worker that stay the same in all phases of its run."""
 
     assignment: Assignment
     comm: Comm
@@ -194,7 +196,7 @@ class _Kept:
     hooks: HookList | None = None  # of the phase before
 
 
-def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Manifest | None) -> Worker:
+def _laid_out(kept: _AcrossPhases, parts: Parts, phase: int, model: nn.Module, saved: Manifest | None) -> Worker:
     """With `model`, the whole one. `saved`: of the checkpoint that its weights, and all else, are read from."""
     comm, device = kept.comm, kept.device
     role = parts.layout.role(comm.rank)
@@ -283,7 +285,7 @@ def _before_backward(compute: ModelledCompute | RealCompute, sync: Sync) -> Call
 
 
 def _begin(
-    kept: _Kept,
+    kept: _AcrossPhases,
     parts: Parts,
     role: Role,
     module: nn.Module,

@@ -23,7 +23,7 @@ Key = tuple[int, int]  # a stage, and a micro-batch
 
 
 @dataclass(frozen=True)
-class Held:
+class PipelineWorker:
     """What a worker has for its actions, from step to step."""
 
     module: Chunks
@@ -56,10 +56,10 @@ class MicroBatch:
 
 
 @dataclass
-class Step:
+class PipelineStep:
     """A batch under way, or several of a schedule without a flush. What is no longer needed is let go of at once."""
 
-    held: Held
+    held: PipelineWorker
     inputs: InitVar[Sequence[Tensor]]  # of the first stage, by micro-batch
     targets: InitVar[Sequence[Samples]]
     total: Tensor  # the loss so far

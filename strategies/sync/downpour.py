@@ -56,7 +56,7 @@ from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense
 from ...exchange.flat import check_one_dtype
 from ...exchange.joining import Joining
-from ...exchange.pushing import HEADER, Pushing, Request, stated
+from ...exchange.pushing import HEADER, Pushing, ServerRequest, stated
 from ...exchange.server_shards import held_by_servers, shards_of
 from ...exchange.serving import Serving
 from ...exchange.start_alike import start_alike
@@ -186,11 +186,11 @@ class Downpour(Sync):
     def _listen(self) -> None:
         worker, header = self._server.first()
         match header:
-            case Request.FETCH:
+            case ServerRequest.FETCH:
                 self._server.answer(worker)
-            case Request.SAVE:
+            case ServerRequest.SAVE:
                 self._server.answer_save(worker, keeps_weights=self.lock or self._number == 0)
-            case Request.DONE:
+            case ServerRequest.DONE:
                 self._server.serving.going.discard(worker)
             case share:
                 self._server.receive(self._server.gradient, worker)

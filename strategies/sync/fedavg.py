@@ -79,21 +79,21 @@ from ...exchange.attack import Attack
 from ...exchange.buckets import views_of
 from ...exchange.channel import check_differences
 from ...exchange.client import ClientRule
-from ...exchange.client import Plain as PlainClient
+from ...exchange.client import PlainClient as PlainClient
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense
 from ...exchange.deliveries import OpenDeliveries, Rules
 from ...exchange.federated import check_hidden, check_in_turn
 from ...exchange.flat import check_one_dtype, flatten
-from ...exchange.in_turn import InTurn, Shares
+from ...exchange.in_turn import ClientSchedule, InTurn
 from ...exchange.joining import Joining
 from ...exchange.participation import OneClient, Participation, Rounds
 from ...exchange.privacy import Privacy
 from ...exchange.privacy.dp_fedavg import of_clients
-from ...exchange.round_server import HEADER, NEVER, Message, RoundServer
+from ...exchange.round_server import HEADER, NEVER, RoundMessage, RoundServer
 from ...exchange.secure import Bonawitz, Secure
 from ...exchange.secure.deliveries import SecureDeliveries
-from ...exchange.server import Plain, ServerRule
+from ...exchange.server import PlainServer, ServerRule
 from ...exchange.serving import recv_dated
 from ..core.batch import Batch
 from ..core.cost import Cost, Memory, World, payload
@@ -140,7 +140,7 @@ class FedAvg(Sync):
         nobody's. `secure`: None where the server sees all. `clients`: N, trained in turn; None for one a worker. Raises
         `ConfigError`.
         """
-        self.server, self.client = server or Plain(), client or PlainClient()
+        self.server, self.client = server or PlainServer(), client or PlainClient()
         self.joining, self.clip = Joining(aggregate, attack, of="ways"), clip
         self.client.check(self.joining)
         self.privacy = hides = of_clients(privacy)
@@ -207,7 +207,7 @@ class FedAvg(Sync):
         self._own.count(batch.size)
 
     def _fetch(self) -> None:
-        self._tell(Message.JOIN)
+        self._tell(RoundMessage.JOIN)
         self._hear_of_end(self._own.number)
         for vector in self._deliveries.starts:
             self.comm.recv(vector, self._server)
@@ -246,7 +246,7 @@ class FedAvg(Sync):
         own = self._own
         own.bring()
         with self.comm.timeline.named("push"):
-            self._tell(Message.DELIVER, self._deliveries.told(own.samples, is_over))
+            self._tell(RoundMessage.DELIVER, self._deliveries.told(own.samples, is_over))
             self._deliveries.deliver(own.samples, own.number)
         own.close()
 
@@ -255,7 +255,7 @@ class FedAvg(Sync):
         last = (steps - 1) // self._rounds.length
         if self._last < last:
             with self.comm.ledger.aside():
-                self._tell(Message.THROUGH, number=last)
+                self._tell(RoundMessage.THROUGH, number=last)
             self._hear_of_end(last)
 
     def drain(self) -> None:
@@ -268,7 +268,7 @@ class FedAvg(Sync):
 
     def finish(self) -> None:
         self.drain()
-        self._tell(Message.DONE)
+        self._tell(RoundMessage.DONE)
         self.comm.recv(self._weights, self._server)
         self._finished = True
 
@@ -277,7 +277,7 @@ class FedAvg(Sync):
         if self._finished:
             return super().consensus()
         if self._evaluated is None or self._evaluated_round < self._own.number:
-            self._tell(Message.PEEK)
+            self._tell(RoundMessage.PEEK)
             weights, self.made_at = recv_dated(self._weights, self._server, self.comm)
             self._keep_to_evaluate(weights)
         assert self._evaluated is not None
@@ -287,7 +287,7 @@ class FedAvg(Sync):
         if self.comm.rank == 0:
             self._evaluated, self._evaluated_round = weights.clone(), self._own.number
 
-    def _tell(self, message: Message, told: int = 0, number: int | None = None) -> None:
+    def _tell(self, message: RoundMessage, told: int = 0, number: int | None = None) -> None:
         """`number`: of a round; None for this client's own."""
         self._header.copy_(torch.tensor([message, self._own.number if number is None else number, told]))
         self.comm.send(self._header, self._server)
@@ -304,8 +304,10 @@ class FedAvg(Sync):
         """m, of K, or of N."""
         return self.participation.per_round(clients)
 
-    def shares(self, replicas: int) -> Shares | None:
-        return None if self.clients is None else Shares.of(self.participation, self.clients, replicas, self.epochs)
+    def shares(self, replicas: int) -> ClientSchedule | None:
+        return (
+            None if self.clients is None else ClientSchedule.of(self.participation, self.clients, replicas, self.epochs)
+        )
 
     # -- state and measures
 
@@ -322,7 +324,7 @@ class FedAvg(Sync):
         if self.comm.rank != 0 or self._finished or not self._deliveries.remembers:
             return None
         with self.comm.ledger.aside():
-            self._tell(Message.SAVE)
+            self._tell(RoundMessage.SAVE)
             return recv_state(self._server, self.comm)
 
     def load_state_dict(self, state: State) -> None:

@@ -52,7 +52,7 @@ from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import check_one_dtype
 from ...exchange.joining import Joining
-from ...exchange.pushing import HEADER, Pushing, Request, stated
+from ...exchange.pushing import HEADER, Pushing, ServerRequest, stated
 from ...exchange.server_shards import held_by_servers, shards_of
 from ...exchange.serving import Serving
 from ...exchange.start_alike import start_alike
@@ -167,9 +167,9 @@ class ParameterServer(Sync):
     def _listen(self) -> None:
         worker, header = self._server.first()
         match header:
-            case Request.SAVE:
+            case ServerRequest.SAVE:
                 self._server.answer_save(worker, keeps_weights=self.compress_answers)
-            case Request.DONE:
+            case ServerRequest.DONE:
                 self._server.serving.going.discard(worker)
             case share:
                 if worker in self._waiting:

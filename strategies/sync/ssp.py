@@ -60,7 +60,7 @@ from ...exchange.clocks import Clocks
 from ...exchange.compress import Compressor, Dense
 from ...exchange.flat import check_one_dtype
 from ...exchange.joining import Joining
-from ...exchange.pushing import HEADER, Pushing, Request, stated
+from ...exchange.pushing import HEADER, Pushing, ServerRequest, stated
 from ...exchange.server_shards import held_by_servers, shards_of
 from ...exchange.serving import Serving
 from ...exchange.start_alike import start_alike
@@ -166,7 +166,7 @@ class SSP(Sync):
     def serve(self) -> None:
         serving, self._clocks = self._server.serving, Clocks(self._workers)
         self._held: dict[int, list[Push]] = defaultdict(list)  # clock -> those that may not be read yet
-        self._asking: dict[int, list[tuple[int, Request]]] = defaultdict(list)  # clock -> workers that wait there
+        self._asking: dict[int, list[tuple[int, ServerRequest]]] = defaultdict(list)  # clock -> workers that wait there
         while serving.going:
             before = self._clocks.slowest
             if (dead := serving.hear(self._listen)) is not None:
@@ -179,9 +179,9 @@ class SSP(Sync):
     def _listen(self) -> None:
         worker, header = self._server.first()
         match header:
-            case Request.FETCH | Request.SAVE:
-                self._asking[self._clocks.of(worker)].append((worker, Request(int(header))))
-            case Request.DONE:
+            case ServerRequest.FETCH | ServerRequest.SAVE:
+                self._asking[self._clocks.of(worker)].append((worker, ServerRequest(int(header))))
+            case ServerRequest.DONE:
                 self._server.serving.going.discard(worker)
                 self._clocks.leave(worker)
             case share:
@@ -219,7 +219,7 @@ class SSP(Sync):
         """At clock c: if the slowest is at c - s or later."""
         for clock in sorted(clock for clock in self._asking if clock <= self._clocks.slowest + self.bound):
             for worker, request in self._asking.pop(clock):
-                if request == Request.SAVE:
+                if request == ServerRequest.SAVE:
                     self._server.answer_save(worker, keeps_weights=True)
                 else:
                     self._server.answer(worker)

@@ -35,7 +35,7 @@ from paceline.exchange.collectives import (
     Star,
     Tree,
 )
-from paceline.exchange.compress import BFloat16, Compressor, Summed
+from paceline.exchange.compress import Compressor, Summed, WireBFloat16
 from paceline.strategies.core.cost import World
 from paceline.strategies.core.sync import Sync
 
@@ -410,7 +410,7 @@ def test_who_takes_a_collective_makes_its_sums_by_it(name):
 
 @pytest.mark.parametrize("name", SYNCS)
 def test_who_takes_a_compressor_sends_less(name):
-    plain, packed = (mode_with(name, **how) for how in ({}, {"compress": BFloat16()}))
+    plain, packed = (mode_with(name, **how) for how in ({}, {"compress": WireBFloat16()}))
     if plain is None or packed is None:
         return
     stated = [mode.cost(list(mlp().parameters()), World(3, 10, steps=30)) for mode in (plain, packed)]

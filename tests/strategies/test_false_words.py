@@ -9,19 +9,21 @@ from torch import Tensor
 
 from paceline.comm.errors import MessageError
 from paceline.exchange.pushing import Pushing
-from paceline.exchange.round_server import Message
+from paceline.exchange.round_server import RoundMessage
 from paceline.strategies.sync.fedavg import FedAvg
 from paceline.strategies.sync.parameter_server import ParameterServer
 
 ROUNDS = ("sync=fedavg", "steps=8")
 
 
-def deliveries_of_the_liar(monkeypatch: pytest.MonkeyPatch, samples: int | None, kind: int = Message.DELIVER) -> None:
+def deliveries_of_the_liar(
+    monkeypatch: pytest.MonkeyPatch, samples: int | None, kind: int = RoundMessage.DELIVER
+) -> None:
     """`samples`: what the liar says; None: a row of NaN, with the true number."""
     usual, delivered = FedAvg._tell, FedAvg._deliver
 
-    def tell(self: FedAvg, message: Message, told: int = 0, number: int | None = None) -> None:
-        if self.comm.rank == LIAR and message == Message.DELIVER:
+    def tell(self: FedAvg, message: RoundMessage, told: int = 0, number: int | None = None) -> None:
+        if self.comm.rank == LIAR and message == RoundMessage.DELIVER:
             self._header.copy_(torch.tensor([kind, self._own.number, told if samples is None else samples]))
             return self.comm.send(self._header, self._server)
         return usual(self, message, told, number)
@@ -35,7 +37,7 @@ def deliveries_of_the_liar(monkeypatch: pytest.MonkeyPatch, samples: int | None,
     monkeypatch.setattr(FedAvg, "_deliver", deliver)
 
 
-def federated(tmp_path: Path, samples: int | None, *overrides: str, kind: int = Message.DELIVER) -> Tensor:
+def federated(tmp_path: Path, samples: int | None, *overrides: str, kind: int = RoundMessage.DELIVER) -> Tensor:
     with pytest.MonkeyPatch.context() as until_then:
         deliveries_of_the_liar(until_then, samples, kind)
         return trained(tmp_path / str(samples), *ROUNDS, *overrides)

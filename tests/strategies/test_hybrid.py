@@ -23,7 +23,7 @@ from torch import nn
 
 from paceline.conf.errors import ConfigError
 from paceline.exchange.collectives import Fabric, Ring
-from paceline.exchange.compress import BFloat16, TopK
+from paceline.exchange.compress import TopK, WireBFloat16
 from paceline.strategies import World
 from paceline.strategies.hybrid import Hybrid
 from paceline.strategies.pipeline import Pipeline
@@ -200,7 +200,7 @@ def test_a_traced_model_is_cut_within_its_layers_alone(virtual_workers):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "sync",
-    [BSP(compress=BFloat16()), BSP(shard="optimizer"), BSP(shard="gradients"), LocalSGD(2), Gossip()],
+    [BSP(compress=WireBFloat16()), BSP(shard="optimizer"), BSP(shard="gradients"), LocalSGD(2), Gossip()],
     ids=["bf16", "ZeRO-1", "ZeRO-2", "local_sgd", "gossip"],
 )
 def test_what_is_whole_stays_alike_on_the_workers_of_a_stage(virtual_workers, sync):
