@@ -1,4 +1,4 @@
-"""What an attack left of a model at a run's end, adversarial.json: accuracy over eps, what to doubt, some samples."""
+"""Reads adversarial.json: a run's accuracy under attack over eps, warnings about it, and some attacked samples."""
 
 from base64 import b64decode
 from pathlib import Path

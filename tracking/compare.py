@@ -51,7 +51,7 @@ Run = RunData | RunDirectory | Summary
 
 @dataclass(frozen=True)
 class ComparisonRequest:
-    """What a comparison is to show. Names are keys or short names of columns, configuration keys, or W&B's own."""
+    """The contents of a comparison. Names are keys or short names of columns, configuration keys, or W&B's own."""
 
     baseline: RunData | None = None  # one of the runs
     group: bool = True  # repeated seeds as one row
@@ -181,7 +181,9 @@ def _row(run: RunData) -> Row:
 
 
 def _exported(extra: Row) -> Row:
-    """What a row of an exported table has and no summary: what was derived, and that it was a group."""
+    """Returns the values that a row of an exported table has and a summary has not: derived ones, and those of
+    a group.
+    """
     numbers = {key: value for key, value in extra.items() if isinstance(value, int | float) and value == value}
     told: Row = {key: numbers[key] for key in DERIVED if key in numbers}
     if "n" in numbers:
@@ -194,8 +196,8 @@ def _exported(extra: Row) -> Row:
 
 
 def _own(runs: Sequence[RunData], request: ComparisonRequest) -> list[Row]:
-    """For each run what sweeps varied, in what runs of the same choices differ, and what is asked for by a name that
-    is no column's.
+    """Returns for each run the values without a column: parameters that sweeps varied, choices in which similar runs
+    differ, and values that the request names.
     """
     keys = [name for name in (*_varied(runs), *differing(runs)) if name not in _SHOWN]
     keys += [name for run in runs for name in measured_by_callbacks(run) if name not in keys]

@@ -23,7 +23,9 @@ _ACROSS = re.compile(rf"[&*{OTHER_BREAKS}]")  # an alias may stand for what is i
 
 
 def parse_configuration(text: str) -> Any:
-    """As `parse_yaml`, and as bounded. Sections are shared between configurations: nobody may change them."""
+    """Parses like `parse_yaml`, within the same bounds. Sections are shared between configurations: nobody may change
+    them.
+    """
     found = _SECTIONS.fullmatch(text) if len(text) <= MOST_CHARACTERS and not _ACROSS.search(text) else None
     if found is None:
         return parse_yaml(text)

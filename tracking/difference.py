@@ -1,4 +1,4 @@
-"""What differs between two runs: configuration, what they ran on, results. Or between two configurations."""
+"""The differences between two runs (configuration, environment, results), or between two configurations."""
 
 import json
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class ValuePair:
         return told if self.difference is None else {**told, "difference": self.difference, "ratio": self.ratio}
 
     def texts(self) -> list[str]:
-        """For people, by the column's units: key, first, second, difference, percent of the first."""
+        """Returns texts for people, in the column's units: key, first, second, difference, percent of the first."""
         column = BY_KEY.get(self.key)
         if column is None:
             return [self.key, anything(self.first), anything(self.second), "", ""]
@@ -71,7 +71,7 @@ class RunDifference:
 
 
 def difference(first: RunData, second: RunData) -> RunDifference:
-    """Of a configuration alone, which has no summary, there are no results.
+    """Returns the difference. It has no results if one of them is a configuration alone, without a summary.
 
     Raises CorruptRunError for a damaged environment.json.
     """
@@ -102,7 +102,7 @@ def _environment(run: RunData) -> dict[str, Any] | None:
 
 
 def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[ValuePair]:
-    """Those that differ: 1 and 1.0 and true do."""
+    """Returns the values that differ. 1, 1.0 and true count as different."""
     pairs = [ValuePair(key, one.get(key), other.get(key)) for key in {**one, **other}]
     return [pair for pair in pairs if json.dumps(pair.first, default=str) != json.dumps(pair.second, default=str)]
 

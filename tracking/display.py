@@ -33,7 +33,7 @@ class Picture:
         return self.svg
 
     def save(self, file: str | Path) -> Path:
-        """As an SVG file. Raises StorageError."""
+        """Writes the SVG to a file. Raises StorageError."""
         write_atomically(Path(file), self.svg)
         return Path(file)
 
@@ -59,7 +59,7 @@ def _cell(tag: str, text: str, side: str) -> str:
 
 
 def pictures(runs: Sequence[RunData], requests: Sequence[FigureRequest] = ()) -> dict[str, Callable[[], str]]:
-    """What makes the SVG of each figure of these runs, by its name. Raises TableError."""
+    """Returns functions that make the SVG of each figure of these runs, by the figure's name. Raises TableError."""
     sheet = sheet_of(runs, requests=requests)
     figures = [figure for section in sheet.sections for figure in section.figures]
     drawn = [figure for figure in figures if figure.pictured or isinstance(figure, Lines)]

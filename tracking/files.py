@@ -82,7 +82,7 @@ _MAY_BE_OTHER = re.compile(r"(?<![\w.])[-+]?(?:0[0-9_]|[0-9_]+:[0-9])")
 
 
 class NotRegularError(UnusableFileError):
-    """What has the name of a file is a pipe, a socket, a device or a directory."""
+    """A name belongs to a pipe, a socket, a device or a directory, where a regular file is needed."""
 
 
 def open_regular(path: str | Path) -> BinaryIO:
@@ -111,7 +111,7 @@ def _descriptor(path: str | Path, flags: int, done: str) -> int:
 
 
 def check_regular(path: str | Path) -> None:
-    """For what a library opens by its name."""
+    """Checks a file that a library opens by its name."""
     open_regular(path).close()
 
 
@@ -243,7 +243,7 @@ def _decoded(content: bytes) -> str:
 
 
 def _check_levels(value: Any) -> None:
-    """Of JSON, whose values are plain by themselves."""
+    """Checks the depth of parsed JSON, whose values are plain by themselves."""
     level = [value]
     for _ in range(MOST_DEPTH + 1):
         inside = (node.values() if isinstance(node, dict) else node for node in level)

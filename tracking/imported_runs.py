@@ -160,7 +160,7 @@ def _run(
 
 
 def _is_ours(config: dict[str, Any]) -> bool:
-    """Whether `config` is an Experiment of ours."""
+    """Returns whether `config` is an Experiment of ours."""
     strategy = config.get("strategy")
     return isinstance(strategy, dict) and {"name", "target", "knobs"} <= strategy.keys()
 
@@ -188,7 +188,7 @@ def _number(value: Any) -> float | None:
 
 
 def _mirrored(row: dict[str, Any]) -> list[Record]:
-    """What our mirror made this row of."""
+    """Returns the records of which our mirror made this row."""
     shared = {key: value for key, value in row.items() if "/" not in key and not key.startswith("_")}
     records: list[Record] = []
     for kind, prefix in (("step", STEP), ("evaluation", EVALUATION)):

@@ -1,4 +1,4 @@
-"""How far each worker of a run is while it goes on: live.json in its directory, replaced every second, gone at the end.
+"""The progress of each worker while a run goes on: live.json in its directory, replaced every second, gone at the end.
 
 It is there for `paceline watch` and the view of a terminal; what the run comes to is in summary.json.
 """
@@ -24,7 +24,7 @@ SILENT = 3.0  # seconds without a sign of life
 
 @dataclass(frozen=True)
 class Gauge:
-    """Of one worker or server, since it started."""
+    """The live metrics of one worker or server, since it started."""
 
     rank: int
     kind: str  # worker, server
@@ -40,7 +40,7 @@ class Gauge:
 
 @dataclass(frozen=True)
 class WorkerRates:
-    """Of a worker, over the last looks. None: nothing to tell it from."""
+    """The rates of a worker over the last reads. None: there is nothing to compute it from."""
 
     now: Gauge
     step_time: float | None  # s
@@ -100,7 +100,7 @@ class Looks:
             self._looks.append(look)
 
     def rates(self) -> list[WorkerRates]:
-        """By rank."""
+        """Returns the rates by rank."""
         if not self._looks:
             return []
         first, last = self._looks[0], self._looks[-1]

@@ -100,7 +100,9 @@ def contents_of(start: Record) -> str:
 
 
 def whose(start: Record) -> str:
-    """Of whom the samples of a step are, where not of all workers: others go at paces of their own."""
+    """Returns words for whose samples a step counts, if not all workers': without synchronous steps, each replica has
+    its own pace.
+    """
     of_all = start.get("together", True) or start.get("workers") == 1
     return "" if of_all else " of replica 0 alone"
 

@@ -1,4 +1,4 @@
-"""Which settings are first, as far as their seeds can tell.
+"""Ranks settings, as far as their seeds can tell them apart.
 
 Two settings are told apart where the 95 % interval between them (intervals.py: paired by the seeds that both have)
 leaves out that they are the same. The best is named only where it is told apart from each of the others. No interval is
@@ -17,14 +17,14 @@ from .intervals import BySeed, Interval, between
 
 @dataclass(frozen=True)
 class RankedSetting:
-    """What was chosen, and what was measured with each seed; None: its run failed, or never reached the target."""
+    """A setting and its metric with each seed. None: that run failed, or never reached the target."""
 
     label: str
     by_seed: BySeed
 
     @classmethod
     def of(cls, label: str, runs: Iterable[tuple[Any, float | None]]) -> "RankedSetting":
-        """Of (seed, value) of each run. A seed that was repeated is no second draw: its first run counts."""
+        """Makes a setting from (seed, value) of each run. A repeated seed is no second draw: its first run counts."""
         by_seed: dict[Any, float | None] = {}
         for seed, value in runs:
             by_seed.setdefault(seed, value)
@@ -36,12 +36,14 @@ class RankedSetting:
 
     @property
     def seeds(self) -> int:
-        """How many there are, those without a value included."""
+        """Returns the number of seeds, those without a value included."""
         return len(self.by_seed)
 
     @property
     def is_whole(self) -> bool:
-        """Whether every seed has a value; a mean of those that reached a target would flatter the others."""
+        """Returns whether every seed has a value. A mean of the seeds that reached a target would flatter the
+        others.
+        """
         return bool(self.values) and len(self.values) == self.seeds
 
     @property
@@ -55,7 +57,7 @@ class RankedSetting:
 
 
 def order(settings: Sequence[RankedSetting], larger: bool = False) -> list[RankedSetting]:
-    """Those whose seeds all have a value, the best mean first."""
+    """Returns the settings whose seeds all have a value, the best mean first."""
     return sorted((s for s in settings if s.is_whole), key=lambda s: s.mean, reverse=larger)
 
 
@@ -78,16 +80,16 @@ def first(settings: Sequence[RankedSetting], larger: bool = False, ratio: bool =
 
 
 def gap_of(best: RankedSetting, other: RankedSetting, ratio: bool = False) -> Interval:
-    """By how much the other has more than the best. `ratio`: of positive numbers, how many times as much."""
+    """Returns the difference of the other setting to the best. `ratio`: of positive numbers, the ratio instead."""
     return between(best.by_seed, other.by_seed, ratio)
 
 
 def rule_of(gaps: Iterable[Interval]) -> str:
-    """Why these are not told apart: each rule that was used."""
+    """Returns the reasons why these are not told apart: each rule that was used."""
     return "; ".join(dict.fromkeys(gap.rule for gap in gaps))
 
 
 def compared(best: RankedSetting, settings: Sequence[RankedSetting], ratio: bool = False) -> list[dict[str, Any]]:
-    """For programs: of each other setting whose seeds all have a value, how it compares with the best."""
+    """Returns values for programs: how each other setting whose seeds all have a value compares with the best."""
     others = [setting for setting in settings if setting.is_whole and setting.label != best.label]
     return [{"setting": each.label, "with": best.label, **gap_of(best, each, ratio).raw()} for each in others]

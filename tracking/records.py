@@ -1,7 +1,7 @@
-"""What a run writes: the records of metrics.jsonl and the summary, with their units.
+"""The files that a run writes: the records of metrics.jsonl and the summary, with their units.
 
-What is read of a run is plain JSON, which another version may have written and anybody may have changed: readers take
-each value for what it turns out to be (summaries.py).
+Another version may have written a run's JSON and anybody may have changed it. Readers check the type of each value
+(summaries.py).
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Resume:
-    """It goes on from the checkpoint of this step."""
+    """The run goes on from the checkpoint of this step."""
 
     step: int
 
@@ -58,7 +58,7 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class Score:
-    """What some weights are worth on the test split. `metric`: accuracy (from 0 to 1), or r2 (at most 1)."""
+    """The evaluation of some weights on the test split. `metric`: accuracy (from 0 to 1), or r2 (at most 1)."""
 
     metric: str
     value: float | None
@@ -136,7 +136,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Staleness:
-    """Of pushes, in versions."""
+    """The staleness of pushes, in versions."""
 
     mean: float
     max: int
@@ -145,7 +145,7 @@ class Staleness:
 
 @dataclass(frozen=True)
 class Measured:
-    """What all workers' reports come to."""
+    """The measurements of a run, from all workers' reports."""
 
     throughput: float | None  # samples/s of all replicas; None: too short to measure
     step_time: MeasuredStepTime
@@ -169,7 +169,9 @@ class Measured:
 
 @dataclass(frozen=True)
 class PlanSummary:
-    """What the plan said: payload bytes a worker and step (None: it took the data to know), and bytes by kind."""
+    """The plan's prediction: payload bytes a worker and step (None: they depend on the data), and memory in bytes by
+    kind.
+    """
 
     bytes_per_step: float | None
     memory: Mapping[str, int]
@@ -213,7 +215,7 @@ class Summary:
     labels: list[list[int]] | None = None  # of each replica that owns samples, how many of each label it trains on
 
     def plain(self) -> dict[str, Any]:
-        """As summary.json has it."""
+        """Returns the contents of summary.json."""
         told = {
             **asdict(self),
             "measured": self.measured.plain(),
@@ -229,7 +231,7 @@ class Summary:
 
 
 def _spread(told: dict[str, Any], section: str) -> dict[str, Any]:
-    """With the section's keys in its place."""
+    """Returns the mapping with the section's keys in the section's place."""
     return {
         inner: value
         for key, outer in told.items()

@@ -21,7 +21,7 @@ LONGEST_REASON = 100_000
 
 @dataclass(frozen=True)
 class SummaryField:
-    """Where a summary has what a row's key holds."""
+    """Locates the value of a row's key in a summary."""
 
     name: str
     section: str = ""  # of the summary; "": none
@@ -107,7 +107,9 @@ def row_of(summary: Summary) -> Row:
 
 
 def summary_from(row: Row) -> Summary:
-    """What `row_of` makes this row of; other keys are passed over. Raises ValueError as `row_of` does."""
+    """Returns the summary of which `row_of` makes this row; other keys are passed over. Raises ValueError as `row_of`
+    does.
+    """
     summary: Summary = {key: bool(row.get(key)) for key in ("modelled", "too_short")}
     for key, field in FIELDS.items():
         value = row.get(key)
@@ -142,7 +144,7 @@ def read(run: RunDirectory, records: list[Record] | None = None) -> Summary:
 
 
 def summary_of(run: RunDirectory, records: list[Record] | None = None) -> Summary:
-    """As `read`; of a damaged run, with status `damaged`, what its metrics tell."""
+    """Reads a summary like `read`. A damaged run's has the status `damaged` and the values that its metrics tell."""
     try:
         return read(run, records)
     except CorruptRunError as error:
@@ -156,7 +158,7 @@ def summary_of(run: RunDirectory, records: list[Record] | None = None) -> Summar
 
 
 def from_records(name: str, records: list[Record]) -> Summary:
-    """What is known of a run that has not written its summary: still running, killed, or out of disk."""
+    """Returns the known values of a run without a summary: it still runs, was killed, or the disk is full."""
     summary: Summary = {"name": name, "status": "unfinished", "reason": "it still runs, or was killed"}
     for record in records:
         summary |= _told_by(record)

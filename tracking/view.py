@@ -31,7 +31,7 @@ NARROW = 64  # columns of a terminal; with fewer some of the table's are left ou
 
 
 class View:
-    """What is known of a run so far. `record` is given its records, `draw` draws it."""
+    """The known state of a run. `record` takes its records, `draw` draws it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -76,14 +76,14 @@ class View:
             self._losses, self._stride = self._losses[::2], 2 * self._stride
 
     def look(self) -> None:
-        """At how far the workers are."""
+        """Reads how far the workers are."""
         self._looks.add(read_live(self._directory))
         self.workers = self._looks.rates()
         if self._step is not None:
             self._times.append((time.monotonic(), self._step["step"]))
 
     def plain(self) -> dict[str, Any]:
-        """As JSON; rates over the last seconds, where there was more than one look."""
+        """Returns plain values for JSON. Rates are over the last seconds, if it was read more than once."""
         return {
             "steps": self._total or None,
             "last": self._step,
@@ -181,7 +181,7 @@ def _marks(each: WorkerRates) -> str:
 
 
 def _text(text: str, encoding: str, style: str = "") -> Text:
-    """As a terminal may be given it, in what its encoding has."""
+    """Returns the text in characters that the terminal's encoding has."""
     return Text(visible(text).encode(encoding, "backslashreplace").decode(encoding), style=style)
 
 

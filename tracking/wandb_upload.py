@@ -21,7 +21,9 @@ BATCH = 20  # runs for one process of the client, which sends five at a time
 
 @dataclass(frozen=True)
 class OfflineRecording:
-    """What a run recorded for W&B: one `.wandb` file of each time that it was started, the earliest first."""
+    """The files that a run recorded for W&B: one `.wandb` file for each time that it was started, the earliest
+    first.
+    """
 
     name: str  # of the run, for people
     path: Path  # its directory
@@ -40,7 +42,9 @@ class UploadOutcome:
 
 
 def recording(name: str, run: Path) -> OfflineRecording:
-    """Of the run in the directory `run`; without files, when it had no W&B. What went out online is marked as sent."""
+    """Returns the recording of the run in the directory `run`, without files if it had no W&B. Files that were sent
+    online are marked as sent.
+    """
     path = run.resolve()
     files = [*path.glob("wandb/offline-run-*/*.wandb"), *path.glob("wandb/run-*/*.wandb")]
     return OfflineRecording(
@@ -78,14 +82,16 @@ def send(
 
 
 def _without_server(said: str) -> str | None:
-    """What is wrong with the server, and not with the run that this was said of."""
+    """Returns the fault of the server, if the error is not this run's."""
     if missing := client.server_missing_in(said):
         return f"no W&B server answers at {missing[0]} ({missing[1]})"
     return "the W&B server does not accept the API key (error 401)" if client.is_refused_key(said) else None
 
 
 def _send(batch: Sequence[OfflineRecording], project: str | None, entity: str | None) -> list[UploadOutcome | None]:
-    """By one process of W&B's client. None: it was not sent, and which of the errors is this run's cannot be told."""
+    """Sends the batch by one process of W&B's client. None: it was not sent, and no error can be attributed to this
+    run.
+    """
     files = [file for each in batch for file in each.files]
     _unmark(files)
     before = {file: _written(file) for file in files}
@@ -102,7 +108,7 @@ def _send(batch: Sequence[OfflineRecording], project: str | None, entity: str | 
 
 
 def _client(files: Sequence[Path], project: str | None, entity: str | None) -> list[str]:
-    """What W&B's client says while it sends the files. Raises UploadError when it cannot begin."""
+    """Returns the output of W&B's client while it sends the files. Raises UploadError when it cannot begin."""
     options = [f"--{key}={value}" for key, value in (("project", project), ("entity", entity)) if value is not None]
     command = [sys.executable, "-P", "-m", "wandb", "sync", "--include-synced", *options, *map(str, files)]
     process = subprocess.Popen(
@@ -150,7 +156,7 @@ def _unmark(files: Sequence[Path]) -> None:
 
 
 def mark_of(file: Path) -> Path:
-    """What W&B's client makes once the file was sent."""
+    """Returns the marker that W&B's client makes once the file was sent."""
     return file.with_name(f"{file.name}.synced")
 
 

@@ -1,4 +1,4 @@
-"""What `paceline calibrate` measured: points, and the lines that were fitted or drawn between them.
+"""Draws the measurements of `paceline calibrate`: points, and the lines that were fitted or drawn between them.
 
 Each line has its name beside its end, so that it can be read without colours.
 """

@@ -280,7 +280,7 @@ def _parameter(
 
 
 def _crowded(of: Scale) -> bool:
-    """Whether two ticks are nearer than half of both their letters."""
+    """Returns whether two ticks are so close that their labels nearly touch."""
     places = [(of(value), SMALL * len(words)) for value, words in of.ticks]
     return any(right - left < (one + other) / 2 + 4 for (left, one), (right, other) in pairwise(places))
 

@@ -79,7 +79,7 @@ class _Read:
 
 
 def unit_of(key: str) -> Unit:
-    """Of a column: what is a share is drawn in percent."""
+    """Returns the unit of a column: shares are drawn in percent."""
     return "share" if key in MEANINGS and MEANINGS[key][0] == "share" else ""
 
 
@@ -111,7 +111,7 @@ def _figure(read: _Read, settings: list[Sequence[int]], modelled: bool) -> Again
 
 
 def _label(read: _Read, place: int) -> str:
-    """Of its line: a value alone, or several of them with their names."""
+    """Returns the label of a run's line: one value alone, or several values with their names."""
     values = [(name[0].rpartition(".")[2], read.value(place, name)) for name in read.request.lines]
     known = [(name, value) for name, value in values if value is not None]
     if len(values) == 1:
@@ -126,7 +126,7 @@ def _ordered(points: list[PlotPoint], in_numbers: bool) -> list[PlotPoint]:
 
 
 def _x(read: _Read, places: Sequence[int]) -> float | str | None:
-    """What the setting has there; of what is measured, its seeds' mean."""
+    """Returns the setting's value on the x axis. A measured value is the mean of its seeds."""
     values = [value for place in places if (value := read.value(place, read.request.x)) is not None]
     numbers = [known for value in values if (known := finite(value)) is not None]
     if not values:

@@ -108,7 +108,7 @@ def sheet_of(runs: Sequence[RunData], metric: str | None = None, requests: Seque
 
 
 def _settings(runs: list[RunData], drawn: list[Drawn], groups: list[tuple[str, list[int]]]) -> Iterator[PlotSetting]:
-    """In the order of their first runs; what was not completed is by itself."""
+    """Yields the settings in the order of their first runs. A run that did not complete is a setting by itself."""
     of = {place: (label, places) for label, places in groups for place in places}
     done = [run.summary.get("status") == "completed" for run in runs]
     for place, run in enumerate(drawn):
@@ -228,7 +228,7 @@ def _step(runs: Numbered, modelled: bool) -> RowPlot | None:
 
 
 def _predicted_step(runs: Numbered, modelled: bool) -> RowPlot | None:
-    """Of runs whose step was predicted before they began."""
+    """Returns the predicted and the measured time of a step, for runs that have a prediction."""
     rows: list[PlotRow] = []
     for place, run in runs:
         foreseen = finite(run.summary.get("predicted_step_ms"))
@@ -295,7 +295,7 @@ def _bytes(runs: Numbered, modelled: bool) -> RowPlot | None:
 
 
 def _off(measured: float | None, predicted: float | None) -> float:
-    """By how many percent it was predicted wrongly."""
+    """Returns the error of the prediction in percent."""
     if measured is None or predicted is None:
         return 0.0
     return 100 * abs(measured / (predicted or 1.0) - (1.0 if predicted else 0.0))
@@ -305,7 +305,9 @@ def _off(measured: float | None, predicted: float | None) -> float:
 
 
 def _traded(read: Read, settings: list[list[int]]) -> Section:
-    """Of the model and data that most runs have; each strategy with its sync mode is a family, with a marker."""
+    """Returns trade-offs for the model and data that most runs have. Each strategy with its sync mode is a family, with
+    a marker.
+    """
     title = "Accuracy against bytes, dollars, staleness and consensus"
     counts = Counter(trained(run) for run in read.runs)
     most = max(counts, key=lambda each: counts[each], default="")
@@ -351,7 +353,7 @@ def judged_by(rows: list[dict[str, Any]], metric: str | None) -> str:
 
 
 def _measures(read: Read) -> list[tuple[str, Axis]]:
-    """What is known of any run, what they are judged by first."""
+    """Returns the metrics that some run has a value of. The metric by which runs are evaluated comes first."""
     keys = dict.fromkeys([read.judged, *MEASURES])
     keys = [key for key in keys if any(finite(row.get(key)) is not None for row in read.rows)]
     names = {key: MEASURES.get(key, BY_KEY[key].title) for key in keys}
@@ -359,7 +361,9 @@ def _measures(read: Read) -> list[tuple[str, Axis]]:
 
 
 def contests_of(runs: list[RunData], judged: list[bool]) -> list[str]:
-    """Of runs that may be compared: of one model, data set, task and target. Those with the most to rank first."""
+    """Returns the groups of runs that may be compared: one model, data set, task and target each. Groups with the most
+    values to rank come first.
+    """
     counts = Counter({contest_of(run): 0 for run in runs})
     counts.update(contest_of(run) for run, has_value in zip(runs, judged, strict=True) if has_value)
     return sorted(counts, key=lambda contest: (-counts[contest], contest))
@@ -384,7 +388,7 @@ def _ranking(read: Read) -> Section:
 
 
 def _swept(read: Read) -> Section:
-    """Where two or more numbers are swept; else the ranking says as much."""
+    """Returns parallel coordinates if two or more numbers are swept. With fewer, the ranking says as much."""
     axes = swept_keys(read.runs)
     chosen = {place: _chosen(run, axes) for place, run in enumerate(read.runs) if run.swept is not None}
     columns = [[values[i] for values in chosen.values() if values[i] is not None] for i in range(len(axes))]
@@ -405,7 +409,7 @@ def _swept(read: Read) -> Section:
 
 
 def _chosen(run: RunData, axes: list[str]) -> tuple[float | str | None, ...]:
-    """On each axis a number, or a text; None: not swept in this run."""
+    """Returns a number or a text for each axis; None if it was not swept in this run."""
     told = parameters(run)
     values = [told.get(axis) for axis in axes]
     return tuple(
@@ -423,7 +427,7 @@ def check(runs: Sequence[RunData], request: FigureRequest) -> None:
 
 
 def usable(runs: Sequence[RunData], requests: Sequence[FigureRequest]) -> list[FigureRequest]:
-    """Those that these runs have what is asked for: a sweep may have ended before any has."""
+    """Returns the requests whose values these runs have. A sweep may have ended before any run has them."""
     found: list[FigureRequest] = []
     for request in requests:
         with suppress(TableError):

@@ -1,4 +1,4 @@
-"""How a run looks in every plot: colours that the colour-blind tell apart, then dashes and markers.
+"""The look of a run in every plot: colours that the colour-blind tell apart, then dashes and markers.
 
 The colours follow Okabe and Ito, "Color universal design" (2008), with one blue instead of two, darkened for a white
 page and lightened for a dark one until each stands out of it by 3:1. After eight settings the dash and the marker
@@ -33,12 +33,12 @@ class CurveStyle:
 
 
 def look(number: int) -> CurveStyle:
-    """Of the setting at this place in the list."""
+    """Returns the style of the setting at this index of the list."""
     turn = number // len(LIGHT)
     marker = MARKERS[(turn + turn // len(DASHES)) % len(MARKERS)]
     return CurveStyle(number % len(LIGHT), DASHES[turn % len(DASHES)], marker)
 
 
 def look_of_points(number: int) -> CurveStyle:
-    """Of a trace of points, which may lie over each other: colour and marker change together."""
+    """Returns the style of a trace of points, which may lie over each other: colour and marker change together."""
     return CurveStyle(number % len(LIGHT), DASHES[number // len(LIGHT) % len(DASHES)], MARKERS[number % len(MARKERS)])

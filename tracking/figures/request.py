@@ -72,7 +72,9 @@ def in_description(description: Any) -> list[str]:
 
 
 def asked(texts: Iterable[str]) -> list[FigureRequest]:
-    """Of the option's values: each a figure, or a sweep's file with figures in its description. Raises TableError."""
+    """Parses the values of the option: each is a figure, or a sweep's file with figures in its description. Raises
+    TableError.
+    """
     found: list[FigureRequest] = []
     for text in texts:
         is_file = "=" not in text and Path(text).suffix in (".yaml", ".yml")
@@ -94,7 +96,7 @@ def _of_file(path: Path) -> list[str]:
 
 
 def of_sweeps(runs: Iterable[RunData]) -> list[FigureRequest]:
-    """What the sweeps of these runs ask for, each once. A damaged file is no reason not to compare its runs."""
+    """Returns the figures that the sweeps of these runs ask for, each once. A damaged sweep file is passed over."""
     directories = dict.fromkeys(run.path.parent for run in runs if run.swept and run.path)
     texts: dict[str, None] = {}
     for directory in directories:

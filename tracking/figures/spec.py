@@ -1,4 +1,4 @@
-"""What a figure shows: its axes, its marks and its words, for whoever draws it.
+"""The specification of a figure: its axes, its marks and its words, for any renderer.
 
 Two renderers draw from it: `drawn/charts.py` (SVG, from which PNG and PDF follow) and the report's scripts (plotly, one
 for each kind of figure below). They decide how: sizes, fonts, how many names a legend has. In the report a reader may
@@ -101,7 +101,9 @@ class PlotRow:
 
 @dataclass(frozen=True)
 class Remark:
-    """What is said of the rows whose `remarkable` is above `least`; {count}, {most} (the largest) and {run} (whose)."""
+    """A sentence about the rows whose `remarkable` is above `least`; {count}, {most} (the largest) and {run}
+    (whose).
+    """
 
     some: str
     none: str = ""
@@ -127,7 +129,7 @@ class RowPlot:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Of each run [(value, how often)], as shares of its sum, by whole values from 0 on."""
+    """Counts of values for each run, [(value, count)], drawn as shares of their sum, by whole values from 0 on."""
 
     name: str
     x: Axis

@@ -1,4 +1,4 @@
-"""What the page is told: plain values for JSON, every text as it may be shown."""
+"""The values that the page gets: plain ones for JSON, with every text safe to show."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
@@ -155,7 +155,7 @@ def _status(run: RunData) -> str:
 
 
 def reason(run: RunData) -> str | None:
-    """Why a run did not complete, as its last record says."""
+    """Returns the reason why a run did not complete, from its last record."""
     for record in reversed(run.records):
         if record.get("kind") == "end":
             why = record.get("reason")

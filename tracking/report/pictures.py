@@ -144,7 +144,9 @@ def _was_too_large(run: RunData) -> bool:
 
 
 def _curves(runs: Sequence[RunData]) -> Iterator[Plain]:
-    """Of each model, data set and norm one; a line for each setting and method, of all seeds with the same eps."""
+    """Yields a figure for each model, data set and norm, with a line for each setting and method, over all seeds with
+    the same eps.
+    """
     groups = seeds_of(list(runs))
     several = {place for _, places in groups for place in places}
     settings = [*groups, *((shown(run.name), [i]) for i, run in enumerate(runs) if i not in several)]
@@ -168,7 +170,7 @@ def _curves(runs: Sequence[RunData]) -> Iterator[Plain]:
 
 
 def _examples(runs: Sequence[RunData]) -> Iterator[Plain]:
-    """Of the first runs that have some."""
+    """Yields examples of the first runs that have some."""
     kept = [(run, run.adversarial) for run in runs if run.adversarial is not None]
     for run, told in kept[:MOST]:
         doubts = adversarial.doubts_in_words(told)

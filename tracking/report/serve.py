@@ -44,7 +44,7 @@ class PageServer(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_port}{self.path}"
 
     def page(self) -> bytes:
-        """That of the version now, made once."""
+        """Returns the page of the current version. Each version's page is made once."""
         with self._mutex:
             now = self.version()
             if self._kept[0] != now:

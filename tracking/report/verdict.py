@@ -1,4 +1,6 @@
-"""Who reaches the target accuracy soonest, in what time, and with how many bytes: as far as the seeds can tell."""
+"""Says which setting reaches the target accuracy soonest, in what time and with how many bytes, as far as seeds can
+tell.
+"""
 
 import json
 from collections.abc import Callable, Iterable
