@@ -1,4 +1,4 @@
-"""How long every layout of a GPT takes on accelerators that are described, and what it needs: closed forms alone."""
+"""The step time and the memory of every layout of a GPT on accelerators that are described, by closed forms alone."""
 
 import time
 from collections import Counter
@@ -40,7 +40,7 @@ class Searched:
 
 @dataclass(frozen=True)
 class Ground:
-    """What all layouts have in common."""
+    """The common inputs of all layouts."""
 
     question: Question
     machine: Machine
@@ -53,7 +53,9 @@ class Ground:
         return cluster_of(self.machine, device, Workers(Mesh({"replica": workers}), 0, 0))
 
     def precisions(self, cluster: Cluster) -> tuple[str, ...]:
-        """In which strategy=zero computes there: float32, and the half precision that the hardware has a rate for."""
+        """Returns the precisions in which strategy=zero computes: float32, and the half precision that the hardware has
+        a rate for.
+        """
         half = [name for name in ("bfloat16", "float16") if name in self.machine.flops][:1]
         known = [name for name in ("float32", *half) if name in cluster.device.peak]
         return tuple(COMPUTED_IN[name] for name in known)

@@ -1,4 +1,4 @@
-"""Where the time of one line goes, and what would help most: found by predicting again with each changed."""
+"""Explains the time of one candidate, and finds the changes that would help most by predicting each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""What every layout of a GPT is made of: samples of a replica, micro-batches, and the settings that are typed."""
+"""The common parts of every layout of a GPT: samples of a replica, micro-batches, and the settings that are typed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 @dataclass(frozen=True, slots=True)
 class PrunedFamily:
-    """What cannot be, and why: a rule, not its memory."""
+    """A layout that a rule excludes, whatever its memory."""
 
     family: str
     why: str
@@ -21,7 +21,7 @@ class PrunedFamily:
 
 @dataclass(frozen=True)
 class LayoutProblem:
-    """So many workers, a device each."""
+    """The hardware and the batch for which layouts are enumerated: workers with a device each."""
 
     workers: int
     devices: int  # of a host
@@ -38,7 +38,7 @@ def divisors(n: int) -> list[int]:
 
 
 def samples_of(place: LayoutProblem, replicas: int, family: str) -> int | PrunedFamily:
-    """Of one replica in a step."""
+    """Returns the samples of one replica in a step."""
     if place.batch % replicas:
         return PrunedFamily(family, f"{place.batch} samples a step are not divided by {replicas} replicas")
     return place.batch // replicas
@@ -71,7 +71,7 @@ def candidate_of(
 
 
 def typed(value: object) -> str:
-    """As an override is written."""
+    """Returns the value as it is written in an override."""
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,4 +1,5 @@
-"""What a GPT's layout needs of a device and of a host, by closed forms: fast enough for thousands of layouts.
+"""The memory that a GPT's layout needs on a device and on a host, by closed forms: fast enough for thousands of
+layouts.
 
 It is used to prune; what is shown is planned exactly. They state the plan's account (engine/predict/fit.py):
 
@@ -26,7 +27,7 @@ BUCKET_ENTRIES = 500_000_000  # that DeepSpeed sums gradients in
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a GPT. `state`: bytes of optimizer state for each byte of a parameter in float32."""
+    """The sizes of a GPT. `state`: bytes of optimizer state for each byte of a parameter in float32."""
 
     layers: int
     width: int

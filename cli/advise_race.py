@@ -62,7 +62,7 @@ def _until_the_end(run: "Callable[[], Raced]", name: str) -> "Raced":
 
 
 def _command(name: str) -> str:
-    """What was typed, and the race's name where it was not."""
+    """Returns the typed command, with the race's name if it had none."""
     typed = sys.argv[1:]
     named = any(word == "--name" or word.startswith("--name=") for word in typed)
     return shlex.join(["paceline", *typed, *([] if named else ["--name", name])])
@@ -130,7 +130,7 @@ def run_round(name: str, definition: "Definition") -> dict[str, dict[str, float 
 
 
 def told(found: "Raced", question: "Question", target: float | None) -> str:
-    """Who won, by how much, and what prediction got wrong."""
+    """Describes the winner, its lead, and how the predictions differ from the measured steps."""
     from .step_time import time_of
 
     aim = question.experiment.target_accuracy if target is None else target
@@ -168,7 +168,7 @@ def _to_target(setting: "RankedSetting", failed: bool, time_of: "Callable[[float
 
 
 def _no_winner(found: "Raced", aim: float) -> str:
-    """Where no way reached the target with several seeds."""
+    """Says why there is no winner if no candidate reached the target with several seeds."""
     alone = [each.label for each in found.settings if each.is_whole]
     if len(alone) == 1:
         return f"no winner: {alone[0]} alone reached {aim:.4g}, and with one seed: nobody was left to race against"
@@ -222,7 +222,7 @@ def _prediction(found: "Raced") -> str:
 
 
 def raw(found: "Raced", name: str) -> dict[str, Any]:
-    """For programs."""
+    """Returns the race for programs."""
     from ..tracking.ranking import compared
 
     leading = found.leading

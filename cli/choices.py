@@ -1,4 +1,4 @@
-"""What can be chosen, read from the YAML files alone: no Hydra, no torch."""
+"""The choices of every group, read from the YAML files alone: no Hydra, no torch."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -69,7 +69,7 @@ def primary() -> dict[str, Any]:
 
 
 def defaults() -> dict[str, str]:
-    """What is chosen in each group when nothing is overridden."""
+    """Returns the default choice of each group."""
     listed = read_yaml(CONF / "config.yaml")["defaults"]
     return {group: choice for entry in listed if isinstance(entry, dict) for group, choice in entry.items() if choice}
 

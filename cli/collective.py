@@ -1,4 +1,6 @@
-"""How a collective makes a sum, step by step, from its own messages: a part of `paceline explain collective=NAME`."""
+"""Shows how a collective makes a sum, step by step, from its own messages: a part of `paceline explain
+collective=NAME`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -114,7 +116,7 @@ def _messages(step: "RecordedStep") -> list[str]:
 
 
 def _chunks(message: "RecordedMessage") -> str:
-    """As ranges: chunks 0-2, 5."""
+    """Returns the chunks as ranges: chunks 0-2, 5."""
     runs = [
         [chunk for _, chunk in run] for _, run in groupby(enumerate(message.chunks), key=lambda each: each[1] - each[0])
     ]

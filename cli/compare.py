@@ -152,7 +152,7 @@ def _figures(texts: list[str] | None, html: Path | None, png: Path | None) -> "l
 
 
 def _check_figures(runs: "list[RunData]", figures: "list[FigureRequest]") -> None:
-    """Before anything is shown. Raises TableError."""
+    """Checks the figures before anything is shown. Raises TableError."""
     if figures:
         from ..tracking.figures.built import check
 
@@ -161,7 +161,7 @@ def _check_figures(runs: "list[RunData]", figures: "list[FigureRequest]") -> Non
 
 
 def _of_records(words: list[str]) -> bool:
-    """Whether a column is named that takes the runs' records, which a table does without."""
+    """Returns whether a column is named that needs the runs' records, which a table does without."""
     from ..tracking.columns import BY_KEY
     from ..tracking.derived import OF_RECORDS
 
@@ -181,7 +181,7 @@ def check_file(option: str, file: Path | None) -> None:
 
 
 def check_outputs(html: Path | None, png: Path | None) -> None:
-    """Before anything is read. Raises TableError."""
+    """Checks the output paths before anything is read. Raises TableError."""
     from ..tracking.errors import TableError
 
     check_file("--html", html)

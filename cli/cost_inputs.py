@@ -81,7 +81,7 @@ def former(words: list[str]) -> list[str] | None:
 
 @dataclass
 class Given:
-    """What is given, read when a formula asks for it; `used`, in that order."""
+    """The inputs, each read when a formula asks for it; `used` has them in that order."""
 
     texts: dict[str, str]
     chosen: ComposedExperiment | None

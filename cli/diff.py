@@ -60,7 +60,7 @@ def diff(first: Run, second: Run, config_dir: ConfigDir = None, format: Format =
 
 
 def _of_file(file: Path, config_dir: Path | None) -> "RunData":
-    """What it configures, with the usual value of whatever it leaves out. Raises ConfigError."""
+    """Returns the configuration in a file, with defaults for all that it leaves out. Raises ConfigError."""
     from ..engine.config.compose import compose
     from ..engine.config.config_file import with_file
     from ..tracking.redact import redact

@@ -26,7 +26,7 @@ def lanes_of(run: "SmallRun") -> Plain:
 
 
 def raw(explained: "ChoiceExplanation", run: "SmallRun | None", lanes: Plain | None, why: str) -> Plain:
-    """For `--format json`: bytes a worker and step, times of the picture in microseconds."""
+    """Returns the explanation for `--format json`: bytes a worker and step, times of the picture in microseconds."""
     return {
         **explained.as_dict(),
         "run": None if run is None else {"command": command(run), "sent": _sent(run), "picture": lanes},
@@ -39,7 +39,7 @@ def command(run: "SmallRun") -> str:
 
 
 def _sent(run: "SmallRun") -> dict[str, float | None]:
-    """What `cost()` stated, and what this run sent: bytes a worker and step."""
+    """Returns the bytes that `cost()` states and those that this run sent, a worker and step."""
     return {
         "stated": run.summary["predicted"]["bytes_per_step"],
         "measured": run.summary["wire"]["bytes_per_step"],

@@ -1,4 +1,4 @@
-"""What to ask `paceline explain` for in place of a key that is no choice with a class."""
+"""Suggests a name for `paceline explain` in place of a key that is no choice with a class."""
 
 import re
 from pathlib import Path
@@ -48,7 +48,7 @@ def _of_group(group: str, value: str, choices: list[ListedChoice]) -> str:
 
 
 def _comments() -> dict[str, str]:
-    """Of the keys outside any group, dotted: what conf/config.yaml says beside each; "" where it says nothing."""
+    """Returns the comments of conf/config.yaml on keys outside any group, by dotted key; "" where there is none."""
     found: dict[str, str] = {}
     above = ""
     for line in (CONF / "config.yaml").read_text().partition("\n\n")[2].splitlines():  # the defaults come first

@@ -85,7 +85,7 @@ def _numbers(told: Plain) -> dict[str, float]:
 
 
 def raw(told: Told) -> Plain:
-    """For `--format json`."""
+    """Returns the explanation for `--format json`."""
     from ..engine.api.changes import as_dict
     from ..tracking.drawn import steps
 

@@ -82,7 +82,7 @@ def _show_terms(format: str) -> None:
 
 
 def _show_pairs(config_dir: Path | None, allowed: tuple[str, ...], format: str) -> None:
-    """By the rules that a run is checked by."""
+    """Shows which strategies accept which sync modes, by the rules that check a run."""
     with results_alone():  # a user's classes are built
         every = list(_pairs(config_dir, allowed))
     if format == "json":
@@ -105,7 +105,7 @@ def _show_pairs(config_dir: Path | None, allowed: tuple[str, ...], format: str) 
 
 
 def _takers(every: "list[Pair]") -> list[str]:
-    """Which of them take other choices of a group than the usual one: a line for each group, its choices and modes."""
+    """Returns a line for each group: which pairs accept other choices of it than the default, and which choices."""
     lines: list[str] = []
     for group in dict.fromkeys(group for pair in every for group in pair.takes):
         all_others = {name for pair in every for name in pair.takes.get(group, [])}

@@ -1,4 +1,4 @@
-"""What a sweep found, as far as its seeds can tell: its closing line, and the same for programs."""
+"""The result of a sweep, as far as its seeds can tell: its closing line, and the same for programs."""
 
 import math
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,9 @@ NAMED = 4  # settings in the closing line
 
 
 def outcome(trials: "list[TrialRecord]", definition: "Definition", more: str) -> str:
-    """What the sweep found, in a line: no winner that another seed would overturn. `more`: what adds seeds."""
+    """Returns the sweep's result in a line: no winner that another seed would overturn. `more`: the options that add
+    seeds.
+    """
     metric, larger = definition.metric, definition.maximize
     whole = order(_settings(trials, metric), larger)
     if not whole:
@@ -32,7 +34,7 @@ def outcome(trials: "list[TrialRecord]", definition: "Definition", more: str) ->
 
 
 def _of_several_seeds(whole: list[RankedSetting], metric: str, larger: bool) -> str:
-    """Who leads, and by how much; where one leads alone, the next one, too."""
+    """Names the leaders and their lead. If one leads alone, it names the next one, too."""
     ratio = is_ratio(metric)
     best, *near = first(whole, larger, ratio)
     others = near or [setting for setting in whole if setting is not best and setting.seeds > 1][:1]
@@ -58,7 +60,7 @@ def ranking(trials: "list[TrialRecord]", definition: "Definition") -> dict[str, 
 
 
 def _settings(trials: "list[TrialRecord]", metric: str) -> list[RankedSetting]:
-    """By what was chosen, the seed aside."""
+    """Groups the trials by their parameters, without the seed."""
     runs: dict[str, list[tuple[Any, float | None]]] = {}
     for done in sorted(trials, key=lambda done: done.state != "complete"):  # of a seed that was repeated, that counts
         label = " ".join(f"{key}={value}" for key, value in done.trial.chosen.items() if key != "seed")

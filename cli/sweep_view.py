@@ -1,4 +1,4 @@
-"""How a sweep is doing: a live table on a terminal, plain lines elsewhere. All of it on standard error."""
+"""Shows the progress of a sweep: a live table on a terminal, plain lines elsewhere. All of it on standard error."""
 
 import math
 import sys
@@ -51,7 +51,7 @@ def _console() -> "Console":
 
 
 class Tally:
-    """What is done, what is best, how long the rest takes."""
+    """The trials that have ended, the best of them, and the time that the rest takes."""
 
     def __init__(self, study: "Study") -> None:
         self.definition = study.definition

@@ -109,7 +109,7 @@ def _size(recording: "OfflineRecording") -> str:
 
 
 def _everything() -> list["OfflineRecording"]:
-    """Of every run under runs/, those of sweeps too. Raises RunNameError when there is none."""
+    """Returns the recordings of every run under runs/, those of sweeps too. Raises RunNameError when there is none."""
     from ..engine import ROOT
     from ..tracking.errors import RunNameError
     from ..tracking.run_directory import run_names

@@ -1,4 +1,4 @@
-"""How `paceline verify` shows what it found."""
+"""Shows the results of `paceline verify`."""
 
 import csv
 import io

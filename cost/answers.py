@@ -71,7 +71,7 @@ def energy_of(inputs: Inputs, hours: float) -> list[AnswerRow]:
 
 
 def spot(inputs: Inputs, hours: float) -> list[AnswerRow]:
-    """By Young's interval between checkpoints, by Daly's, and by the given one. Raises `CostError`."""
+    """Returns the cost by Young's interval between checkpoints, by Daly's, and by the given one. Raises `CostError`."""
     machines, price = inputs.need("machines"), inputs.read("spot_price")
     together = inputs.need("between") / machines
     if not RULES["between"].holds(together):

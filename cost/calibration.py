@@ -1,4 +1,4 @@
-"""What `paceline calibrate` measured of a machine, as it stands in a choice of `hardware`."""
+"""The measurements of `paceline calibrate`, as they stand in a choice of `hardware`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,7 +43,9 @@ class Calibration:
     differing: float | None = None  # share of the cases whose times differed from pass to pass; None: of one pass
 
     def of(self, threads: int, processes: int) -> KernelRates:
-        """Of those that were measured, the nearest to so many processes that compute at once, with threads each."""
+        """Returns the rates whose measurement is nearest to so many processes that compute at once, with `threads`
+        each.
+        """
         busy = min(processes, max(1, self.cores // threads))
         return min(
             self.rates,
@@ -51,20 +53,24 @@ class Calibration:
         )
 
     def link(self, operation: str, workers: int) -> AlphaBeta:
-        """Among so many workers, or as many as are nearest. Raises `CostError` for one that was not measured."""
+        """Returns the fit of an operation among so many workers, or the nearest measured number. Raises `CostError` if
+        the operation was not measured.
+        """
         found = [each for each in self.links if each.operation == operation]
         if not found:
             raise CostError(f"{operation}: is not in the calibration of {self.host}; run paceline calibrate anew")
         return min(found, key=lambda each: abs(log(each.workers / workers))).fit
 
     def differs(self, host: str, cpu: str, cores: int) -> list[str]:
-        """What this machine is that the measured one was not, in words; nothing where they are alike."""
+        """Says in words how this machine differs from the measured one; nothing if they are alike."""
         pairs = (("host", self.host, host), ("CPU", self.cpu, cpu), ("cores", self.cores, cores))
         return [f"{name} {mine} where it was measured on {its}" for name, its, mine in pairs if its != mine]
 
 
 def plain(calibration: Calibration) -> dict[str, Any]:
-    """For YAML. A table is one text, `sizes seconds` separated by semicolons: thousands of numbers make YAML slow."""
+    """Returns values for YAML. A table is one text, `sizes seconds` separated by semicolons: thousands of numbers make
+    YAML slow.
+    """
     return {
         "format": FORMAT,
         "date": calibration.date,
@@ -99,7 +105,7 @@ def plain(calibration: Calibration) -> dict[str, Any]:
 
 
 def read(told: Mapping[str, Any]) -> Calibration:
-    """What `plain` gave. Raises `CostError`."""
+    """Reads the values that `plain` returned. Raises `CostError`."""
     try:
         if told["format"] != FORMAT:
             raise CostError(f"format={told['format']}: this version reads {FORMAT}; run paceline calibrate anew")

@@ -1,4 +1,4 @@
-"""How long a kernel takes on a machine that was measured: between the sizes that were, by interpolation.
+"""The time of a kernel on a machine that was measured, interpolated between the measured sizes.
 
 A kernel is one call of an operator. Its table has the seconds of calls of other sizes:
 
@@ -73,7 +73,9 @@ class KernelTable:
 
     @cached_property
     def floor(self) -> float:
-        """What a call takes at all: the quickest that was measured, less a little, so that rates are finite."""
+        """Returns the least seconds of a call: the quickest that was measured, less a little, so that rates are
+        finite.
+        """
         return 0.9 * min(point[-1] for point in self.points)
 
     @cached_property
@@ -94,7 +96,7 @@ class KernelTable:
 
 @dataclass(frozen=True)
 class KernelRates:
-    """Of one process among `processes` that compute at once, with `threads` each.
+    """The measured rates of one process among `processes` that compute at once, with `threads` each.
 
     `costs`: seconds of what is no kernel: a call of a module (module), an operator's entry in autograd's graph (graph)
     and its visit in the backward pass beside its kernels (node), a view in forward (view) and backward (view_back), a
@@ -131,5 +133,5 @@ class KernelRates:
         return called + views * self.costs["view_back"]
 
     def plain(self, kernels: Sequence[Kernel]) -> float:
-        """Of operators that are called with no graph, as an optimizer does."""
+        """Returns the seconds of operators that are called with no graph, as an optimizer does."""
         return sum(self.seconds(kernel) if kernel.table != VIEW else self.costs["view"] for kernel in kernels)

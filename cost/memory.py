@@ -1,4 +1,4 @@
-"""What a device holds while it trains a transformer, in bytes by kind.
+"""The memory of a device that trains a transformer, in bytes by kind.
 
 Model states: 2 bytes an entry for the weight, 2 or 4 for its gradient, 12 for Adam's master copy and two moments; ZeRO
 stage 1 shards the last over the replicas, stage 2 the gradients too, stage 3 the weights too (Rajbhandari et al. 2020,
@@ -33,7 +33,7 @@ CONTEXT, SHARE = 1.0e9, 0.05  # of the runtime and its libraries, and what an al
 
 @dataclass(frozen=True)
 class Software:
-    """What a trainer's code holds. Bytes of each entry, but `loss`: bytes of each logit."""
+    """The buffers that a trainer's code holds. Bytes of each entry, but `loss`: bytes of each logit."""
 
     gradient: int = 2
     gradient_copy: int = 0  # in float32, for the optimizer's step
@@ -61,7 +61,7 @@ class DeviceMemory:
 
 
 def held(of: Transformer, layout: ParallelLayout, software: Software = Software()) -> DeviceMemory:
-    """Of the first or the last stage, whichever holds more."""
+    """Returns the memory of the first or the last stage, whichever holds more."""
     ends = [_of_stage(of, layout, software, first) for first in (True, False)]
     return max(ends, key=lambda each: each.total)
 

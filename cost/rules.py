@@ -1,4 +1,4 @@
-"""What the numbers of this room may be: one table, for its functions and for the options of `paceline cost`."""
+"""The valid ranges of this room's numbers: one table, for its functions and for the options of `paceline cost`."""
 
 import math
 import re

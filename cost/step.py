@@ -1,4 +1,4 @@
-"""How long a training step of a transformer takes, laid out over devices by data, tensor and pipeline parallelism.
+"""The time of a training step of a transformer that is laid out by data, tensor and pipeline parallelism.
 
     step = micro-batches x (layers of a stage + head) + bubble + gradients' sum + optimizer + what the host adds
 
@@ -58,7 +58,9 @@ class StepTime:
 
 @dataclass(frozen=True)
 class PassBreakdown:
-    """Of a layer or of the head, and one micro-batch. Seconds: of kernels, of all-reduces, of waiting for launches."""
+    """The time of a layer or of the head for one micro-batch. Seconds: of kernels, of all-reduces, of waiting for
+    launches.
+    """
 
     compute: float
     tensor: float = 0.0
@@ -162,7 +164,7 @@ def _handed_on(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: 
 def _waiting_for_shards(
     of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: Efficiency, layer: PassBreakdown, entries: float
 ) -> float:
-    """Of a step: what gathering weights and scattering gradients takes longer than the layers.
+    """Returns the seconds of a step by which gathering weights and scattering gradients takes longer than the layers.
 
     In stages 1 and 2 weights are gathered once, after the optimizer's step, and nothing hides it.
     """
@@ -215,7 +217,7 @@ def _offload(layout: ParallelLayout, cluster: Cluster, entries: float) -> float:
 
 
 def _inputs_to_host(of: Transformer, layout: ParallelLayout, cluster: Cluster) -> float:
-    """What full recomputation keeps of each layer, to the host and back."""
+    """Returns the seconds to move the layers' inputs, which full recomputation keeps, to the host and back."""
     if not layout.inputs_on_host or layout.recompute != "full":
         return 0.0
     moved = 2 * layout.micro_batches * ceil(of.layers / layout.stages) * kept_input(of, layout)

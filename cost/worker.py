@@ -28,7 +28,7 @@ FORMULAS = {
 
 @dataclass(frozen=True)
 class StepWork:
-    """Of one worker in a step. Of a pipeline's stage: of all its micro-batches."""
+    """The work of one worker in a step. For a pipeline's stage it is that of all its micro-batches."""
 
     forward: Kernels
     backward: Kernels
@@ -66,7 +66,7 @@ class HostProcesses:
     threads: int
 
     def turns(self, cores: int) -> float:
-        """How many workers have to share a core, or one."""
+        """Returns how many workers share a core, at least one."""
         return max(1.0, self.workers * self.threads / cores)
 
     def rates(self, calibration: Calibration) -> KernelRates:
@@ -97,7 +97,7 @@ def optimizer(work: StepWork, rates: KernelRates) -> float:
 
 
 def handed_on(work: StepWork, rates: KernelRates) -> float:
-    """Of gradients into buckets."""
+    """Returns the seconds to hand gradients on into buckets."""
     return work.hooked * rates.costs["parameter"] + rates.plain(work.moved) / work.every
 
 
@@ -116,7 +116,7 @@ def seconds(
     inside: Sequence[Exchange] = (),
     between: Sequence[Exchange] = (),
 ) -> dict[str, float]:
-    """By part, of `FORMULAS`. `inside`: exchanges within a replica. `between`: those of replicas."""
+    """Returns the seconds by part of `FORMULAS`. `inside`: exchanges within a replica. `between`: those of replicas."""
     rates, turns = placed.rates(calibration), placed.turns(calibration.cores)
     parts = {
         "compute": turns * passes(work, rates),

@@ -90,7 +90,7 @@ def open_sweep(
 
 
 def _check_file(file: Path) -> None:
-    """What SQLite opens by its name. Raises `CorruptRunError`."""
+    """Checks a file that SQLite opens by its name. Raises `CorruptRunError`."""
     try:
         check_regular(file)
     except FileNotFoundError:
@@ -111,7 +111,7 @@ def _tidy(directory: Path) -> None:
 
 
 def _stored(directory: Path, name: str) -> Definition:
-    """What a sweeper that was killed before it made its study wanted."""
+    """Returns the definition of a sweeper that was killed before it made its study."""
     file = directory / FILE
     again = f"and the sweep {name} was never begun: remove {directory}, and give its definition again"
     try:

@@ -1,4 +1,4 @@
-"""What a sweep would run: every point composed, checked and planned, none run."""
+"""A dry run of a sweep: every point composed, checked and planned, none run."""
 
 import itertools
 import multiprocessing
@@ -66,7 +66,7 @@ def _all_planned(definition: Definition) -> Iterator[Planned]:
 
 
 def _begin() -> None:
-    """In each process."""
+    """Prepares each process."""
     from ..engine.launch.worker_process import tie_to_launcher
 
     tie_to_launcher()

@@ -1,4 +1,4 @@
-"""Which trial comes next, and what has been acknowledged: Optuna's study, in a database (compat/optuna.py).
+"""Decides which trial comes next, and keeps acknowledged results: Optuna's study, in a database (compat/optuna.py).
 
 A trial is in one of these states, and moves only by one transaction of the database:
 
@@ -62,7 +62,7 @@ class SweepTrial:
 
     @property
     def place(self) -> tuple[int, int]:
-        """In the sweep's order."""
+        """Returns the trial's position in the sweep's order."""
         return self.point, self.seeds[0] or 0
 
 
@@ -117,7 +117,9 @@ class Study:
                 self._study.tell(asked, state=TrialState.FAIL)
 
     def _is_wanted(self, asked: optuna.Trial) -> bool:
-        """Not so, when another machine took or queued the same in this moment."""
+        """Returns whether the trial is to run. It is not if another machine took or queued the same one in this
+        moment.
+        """
         if "point" in asked.user_attrs:
             return asked.number not in _doubles(self._study.get_trials(deepcopy=False))
         if self.definition.method == "grid":
@@ -218,7 +220,7 @@ class Study:
         ]
 
     def awaited(self) -> int:
-        """How many trials other machines run."""
+        """Returns the number of trials that other machines run."""
         if not self.shared:
             return 0
         with self._lock, _stored(self._url):
@@ -229,13 +231,13 @@ class Study:
         return not self.shared or trial.user_attrs.get(PLACE) == self._place
 
     def _is_nobodys(self, trial: FrozenTrial) -> bool:
-        """Whoever claimed it did not come to say so."""
+        """Returns whether the machine that claimed it has not said so within the time allowed."""
         if PLACE in trial.user_attrs:
             return False
         return time.monotonic() - self._nameless.setdefault(trial.number, time.monotonic()) > self._grace
 
     def _current(self, every: list[FrozenTrial]) -> list[FrozenTrial]:
-        """Without those that a later one has taken the place of, doubles, and surplus ones that were never run."""
+        """Returns the trials without those that a later one replaced, doubles, and surplus ones that were never run."""
         left_out = {trial.user_attrs.get("again_of") for trial in every} | _doubles(every)
         return [
             trial
@@ -308,7 +310,9 @@ def reopen(
 
 
 def place_of(directory: Path) -> str:
-    """Who runs trials here, for a study that several machines share; kept in the sweep's directory."""
+    """Returns the id of the machine that runs trials here, for a study that several machines share; kept in the sweep's
+    directory.
+    """
     file = directory / "place"
     try:
         place = read_text(file)
@@ -385,7 +389,7 @@ def _enqueue(study: optuna.Study, definition: Definition, url: str) -> None:
 
 
 def _is_shared(url: str) -> bool:
-    """Whether other machines may work on the study, too."""
+    """Returns whether other machines may work on the study, too."""
     return not url.startswith("sqlite:")
 
 
@@ -420,7 +424,9 @@ def _storage(url: str, grace: float) -> RDBStorage:
 
 
 def _make_tables(url: str) -> None:
-    """In a new database, in which another machine may do so at the same moment. Raises `StorageError`."""
+    """Makes the tables of a new database, in which another machine may do so at the same moment. Raises
+    `StorageError`.
+    """
     for attempt in range(1, ATTEMPTS + 1):
         try:
             with _stored(url):
@@ -437,7 +443,7 @@ def _without_secrets(url: str) -> str:
 
 
 def _said(error: Exception, url: str) -> str:
-    """What a driver says of a URL, which may repeat it or what it found in it."""
+    """Returns a driver's message about a URL without the secrets in it: a driver may repeat the URL or parts of it."""
     text = (str(error).splitlines() or [type(error).__name__])[0].replace(url, _without_secrets(url))
     for value in re.findall(r"(?<==)[^&#\s]+", url.partition("?")[2]):
         text = text.replace(value, HIDDEN)

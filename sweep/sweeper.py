@@ -80,7 +80,9 @@ class Sweeper:
         self._closers = ThreadPoolExecutor(4, "paceline-closer")
 
     def run(self) -> None:
-        """Until no trial is left. Raises `StorageError` or `InterruptedRunError`; unfinished trials stay unfinished."""
+        """Runs trials until none is left. Raises `StorageError` or `InterruptedRunError`; unfinished trials stay
+        unfinished.
+        """
         self._take_over()
         slots = [threading.Thread(target=self._slot, name=f"paceline-slot-{i}", daemon=True) for i in range(self._jobs)]
         with self._signals():
@@ -146,7 +148,7 @@ class Sweeper:
             self._stop_all()
 
     def _wait_for_others(self) -> bool:
-        """For what other machines still run, or do no more; False: there is nothing."""
+        """Waits for trials that other machines run, or takes over abandoned ones. Returns False if there is none."""
         abandoned = self._study.abandoned()
         for done in abandoned:
             self._study.again(done)
@@ -258,7 +260,7 @@ class Sweeper:
             return prepared, plan
 
     def _note(self, directory: RunDirectory, trial: SweepTrial, seed: int) -> None:
-        """Which trial of which sweep this run is, in its directory."""
+        """Records in the run's directory which trial of which sweep it is."""
         swept = Swept(self._name, trial.point, seed, dict(trial.chosen))
         write_atomically(directory.path / SWEEP_NOTE, json.dumps(asdict(swept)) + "\n")
 
