@@ -1,4 +1,6 @@
-"""What each client of a federation owns: samples of the training split, and as much of the test split."""
+"""The samples that each client of a federation owns: some of the training split, and as large a share of the test
+split.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -52,7 +54,9 @@ class Clients:
 
     @cached_property
     def test(self) -> list[Subset]:
-        """Of each label, every client has the share that it has of the training split; some may have nothing."""
+        """Returns the clients' test samples. Each client has the same share of each label as in the training split;
+        some may have none.
+        """
         train, test = self.train_split.targets, self.test_split.targets
         assert train is not None and test is not None, "who deals by labels knows them"
         dealt = dealt_alike([train[index].numpy() for index in self.owned], test.numpy())

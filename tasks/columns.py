@@ -74,7 +74,7 @@ class Columns:
         return self if n is None or n >= len(self) else self.rows(self._rows(slice(0, n)))
 
     def rows(self, numbers: Tensor) -> "Columns":
-        """Those of the whole table."""
+        """Returns these rows of the whole table."""
         told = self._inputs, self._targets, self._weights, self._spec, self._what, self._size
         return Columns(*told, numbers)
 

@@ -136,7 +136,7 @@ class _Verifier:
         return prepared, plan, assemble(prepared.experiment, allowed)
 
     def _reference(self, experiment: Experiment, parts: Parts) -> Reference:
-        """On the samples that these replicas take together."""
+        """Returns serial training on the samples that these replicas take together."""
         partition, replicas = parts.deal(), range(parts.layout.replicas)
         taken = [torch.cat([partition.indices(step, j) for j in replicas]) for step in range(self.steps)]
         precision = parts.strategy.setting.precision
@@ -169,7 +169,7 @@ class _Verifier:
 
 
 def _batch(split: Readable, numbers: Tensor, drawn: int, device: torch.device) -> tuple[Samples, Samples]:
-    """As the engine takes it of all replicas."""
+    """Returns the batch as the engine takes it from all replicas."""
     taken = split.take(numbers, drawn)
     weights = None if taken.weights is None else of_mean_one(taken.weights, taken.weights)
     return taken.inputs.to(device), weighted(taken.targets, weights).to(device)
@@ -291,7 +291,9 @@ def _announced(count: int, is_virtual: bool) -> str:
 
 
 def _once(rows: Iterator[VerificationRow]) -> list[VerificationRow]:
-    """What is refused once for a way, with however many replicas, and not at all where some number of them goes."""
+    """Returns the rows with a refusal once for a layout, whatever its replicas, and not at all if some number of them
+    is accepted.
+    """
     found = list(rows)
     goes = {row.overrides for row in found if row.word != "refused"}
     left: dict[tuple[Any, ...], VerificationRow] = {}

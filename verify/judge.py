@@ -1,4 +1,6 @@
-"""Whether a run was serial training: by the tolerance where it should be, else by what its sync mode promises."""
+"""Decides whether a run was serial training: by the tolerance where it must be, else by the promises of its
+sync mode.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -15,7 +17,9 @@ Word = Literal["pass", "fail", "by design", "refused", "not run"]
 
 @dataclass(frozen=True)
 class Deviation:
-    """From serial training: `largest` is relative to the largest entry of the same tensor, or to the loss."""
+    """A deviation from serial training: `largest` is relative to the largest entry of the same tensor, or to
+    the loss.
+    """
 
     step: int
     what: Literal["loss", "gradient", "weight", "average"]
@@ -30,7 +34,7 @@ class Deviation:
 
 @dataclass(frozen=True)
 class VerificationRow:
-    """What came of one way. Differences are the largest of all steps; None where nothing could be compared."""
+    """The result of one layout. Differences are the largest of all steps; None where nothing could be compared."""
 
     overrides: tuple[str, ...]
     workers: int | None
@@ -65,7 +69,7 @@ def _plain(each: Deviation | None) -> dict[str, Any] | None:
 
 
 def not_judged(parts: Parts, reference: Reference, batch_size: int) -> str:
-    """Why a run with these parts need not be serial training; "" where it must."""
+    """Returns the reason why a run with these parts need not be serial training; "" where it must be."""
     strategy, sync, replicas = parts.strategy, parts.sync, parts.layout.replicas
     alone = replicas == 1
     accumulated = max(parts.accumulation.micro_batches, strategy.accumulated)
@@ -90,7 +94,7 @@ def not_judged(parts: Parts, reference: Reference, batch_size: int) -> str:
 def judge(
     overrides: tuple[str, ...], parts: Parts, batch_size: int, seen: Witnessed, reference: Reference
 ) -> VerificationRow:
-    """Of a run to its end."""
+    """Evaluates a run that came to its end."""
     found = list(_differences(seen, reference))
     loss = max((each for each in found if each.what == "loss"), key=lambda each: each.share, default=None)
     gradients, weights = _worst(found, "gradient"), _worst(found, "weight")
@@ -115,7 +119,7 @@ def judge(
 
 
 def _differences(seen: Witnessed, reference: Reference) -> Iterator[Deviation]:
-    """In order: step by step, the loss, the gradients in the model's order, the weights that the step left."""
+    """Yields deviations step by step: the loss, the gradients in the model's order, the weights after the step."""
     serial, allowed = reference.serial, reference.allowed
     last = len(serial.losses)
     for i in range(last):
@@ -152,7 +156,9 @@ def _far(seen: Tensor | None, wanted: Tensor) -> float:
 
 
 def _share(far: float, allowed: float) -> float:
-    """Where nothing may differ (a tensor of zeros in exact arithmetic, too), anything is too much."""
+    """Returns the share of the allowed deviation. If none is allowed (also for a tensor that is zero in exact
+    arithmetic), any is too much.
+    """
     return far / allowed if allowed > 0 else (0.0 if far == 0 else float("inf"))
 
 

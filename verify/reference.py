@@ -40,7 +40,7 @@ Named = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Serial:
-    """By step."""
+    """The results of serial training, by step."""
 
     losses: list[float]
     gradients: list[Named]  # zeros where there is none
@@ -68,7 +68,7 @@ class Reference:
 
 @dataclass(frozen=True)
 class ReferenceTraining:
-    """What is trained on what. `seed_step`: before each, as the engine does on a lone worker."""
+    """The inputs of serial training. `seed_step`: called before each step, as the engine does on a lone worker."""
 
     parts: Parts
     make_model: Callable[[], nn.Module]  # with the weights that training begins with
@@ -114,7 +114,7 @@ def _train(
     dtype: torch.dtype | None = None,
     narrow: "_Narrow | None" = None,
 ) -> Serial:
-    """In `dtype`, or else the model's own. `narrow`: what forward and backward passes compute in."""
+    """Trains in `dtype`, or else in the model's own. `narrow`: the precision of forward and backward passes."""
     model = setting.make_model()
     model = mode(model if dtype is None else model.to(dtype))
     optimizer = setting.parts.make_optimizer(model.parameters())
@@ -188,7 +188,7 @@ class _Narrow:
 def _narrow_loss(
     setting: ReferenceTraining, model: nn.Module, batch: tuple[Samples, Samples], narrow: torch.dtype
 ) -> Tensor:
-    """Of a rounded copy of the weights, whose gradients are the weights' own."""
+    """Computes the loss of a rounded copy of the weights, whose gradients are added to the weights' own."""
     copied = deepcopy(model).to(narrow)
     for mine, its in zip(model.parameters(), copied.parameters(), strict=True):
         if mine.requires_grad:
@@ -223,7 +223,7 @@ def _own_draws() -> Iterator[None]:
 
 
 def _draws(setting: ReferenceTraining) -> bool:
-    """Whether its forward pass moves the random generator of its device."""
+    """Returns whether its forward pass moves the random generator of its device."""
     model = setting.make_model().train()
     cuda = next(model.parameters()).device.type == "cuda"
     state = torch.cuda.get_rng_state if cuda else torch.get_rng_state
@@ -234,7 +234,9 @@ def _draws(setting: ReferenceTraining) -> bool:
 
 
 def _together(setting: ReferenceTraining, dtype: torch.dtype | None) -> bool:
-    """Whether the loss of a batch differs from that of its halves by more than rounding: batch norm, for instance."""
+    """Returns whether the loss of a batch differs from that of its halves by more than rounding: batch norm, for
+    instance.
+    """
     inputs, targets = setting.batches[0]
     if len(inputs) < 2:
         return False

@@ -54,8 +54,8 @@ def _is_asked_for(way: tuple[str, ...], only: list[str], every: bool = False) ->
 
 
 def _has(way: tuple[str, ...], word: str, every: bool) -> bool:
-    """Without `every`, the sync mode and the strategy that all others are tried with mean those ways alone that change
-    nothing else.
+    """Returns whether the word selects this layout. Without `every`, the default sync mode and strategy select only
+    layouts that change nothing else.
     """
     words = {each for override in way for each in (override, *override.split("="), override.partition(".")[0])}
     if word not in words:
@@ -183,7 +183,7 @@ def _usual() -> given.Given:
 
 
 def _is_serial(mode: Choice, allowed: tuple[str, ...]) -> bool:
-    """Whether several replicas are to be serial training: with one that is not, no other knob is worth a check."""
+    """Returns whether several replicas are to be serial training. If they are not, no other knob is worth a check."""
     try:
         sync = build("sync", mode, Sync, allowed, _usual())
     except ConfigError:

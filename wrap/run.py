@@ -46,7 +46,7 @@ class _Unused(Exception):
 
 
 class Run:
-    """What `wrap` gives. Used in a `with` statement, it ends with it; `close` ends it otherwise.
+    """The object that `wrap` returns. Used in a `with` statement, it ends with it; `close` ends it otherwise.
 
     `model` and `optimizer` are the script's own, on the device; `optimizer.step` is the sync mode's step, too. `loader`
     gives this worker's share of each batch. `rank`, `workers`: who this is, of how many; `is_chief`: who prints.
@@ -164,7 +164,7 @@ class Run:
         return mine, max(1, int(every.sum()))
 
     def backward(self, loss: Tensor, last: bool = True) -> None:
-        """In place of `loss.backward()`. `loss`: the mean over this worker's share of the batch.
+        """Replaces `loss.backward()`. `loss`: the mean over this worker's share of the batch.
 
         `last`: False where another batch's backward pass follows before the step (gradient accumulation). Raises
         `ScriptError`, or `DivergedError` where the loss is not finite.

@@ -22,7 +22,9 @@ def share_of(batch: Sequence[Any], rank: int, size: int) -> list[Any]:
 
 
 class _Shares(Sampler[list[Any]]):
-    """Of each batch of `whole`. A worker that is left with nothing gets the first sample, which is not to count."""
+    """Yields this worker's share of each batch of `whole`. A worker without a sample gets the first one, which is not
+    to count.
+    """
 
     def __init__(self, whole: Iterable[Sequence[Any]], rank: int, size: int) -> None:
         self.whole, self.rank, self.size = whole, rank, size

@@ -20,7 +20,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class CtrlC:
-    """Until `let_go`, the first SIGINT calls `request_stop`, and the second one raises KeyboardInterrupt as ever.
+    """Handles SIGINT until `let_go`: the first calls `request_stop`, and the second raises KeyboardInterrupt as ever.
 
     Only in the main thread of a program, where nobody else handles SIGINT: an interactive interpreter stays as it was.
     """
@@ -60,7 +60,9 @@ class ScriptTerminated(SystemExit):
 
 
 class Sigterm:
-    """Until `let_go`, SIGTERM raises `ScriptTerminated` in the main thread, unless the script handles it itself."""
+    """Handles SIGTERM until `let_go`: it raises `ScriptTerminated` in the main thread, unless the script handles it
+    itself.
+    """
 
     def __init__(self) -> None:
         is_main = threading.current_thread() is threading.main_thread()
@@ -82,5 +84,5 @@ class Sigterm:
 
 
 def is_interactive() -> bool:
-    """Whether a person types statements, in a notebook too."""
+    """Returns whether a person types statements, in a notebook too."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)

@@ -1,4 +1,4 @@
-"""Who takes part: the processes that torchrun, or `paceline launch`, started; or this one alone."""
+"""Finds the processes that take part: those that torchrun, or `paceline launch`, started; or this one alone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -43,7 +43,7 @@ _LOCAL = struct.Struct("<4s5H3I2H")  # the header before a member of a zip archi
 
 @dataclass(frozen=True)
 class Array:
-    """Where an array is, and what it looks like. `offset`: None where it is compressed."""
+    """The file and the form of an array. `offset`: None where it is compressed."""
 
     path: Path
     name: str
@@ -99,8 +99,8 @@ def signed(values: np.ndarray, what: str) -> np.ndarray:
 
 
 def arrays_of(path: Path) -> dict[str, Array]:
-    """By name: those of a file, or of the `.npy` files of a folder. Raises MissingDataError, CorruptDataError, or
-    ConfigError for a file of another kind.
+    """Returns arrays by name: those of a file, or of the `.npy` files of a folder. Raises MissingDataError,
+    CorruptDataError, or ConfigError for a file of another kind.
     """
     if path.is_dir():
         files = are_shown(path.glob("*.npy"))

@@ -1,4 +1,4 @@
-"""What choices of a person's own files have in common: a part of them for test, and the words for what is wrong."""
+"""Shared by all choices of a user's own files: splitting off a part for test, and the words for errors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -163,7 +163,7 @@ class GPT(nn.Sequential):
 
 
 def initialise(model: nn.Module, n_layer: int) -> None:
-    """As GPT-2 does: normal with deviation 0.02, biases 0, what a norm multiplies with 1."""
+    """Initialises like GPT-2: normal with deviation 0.02, biases 0, norms' weights 1."""
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             nn.init.zeros_(parameter)
