@@ -68,7 +68,7 @@ class OurBSP:
 
 
 class TorchDDPPeer:
-    """What torch's tutorial writes."""
+    """The code of torch's tutorial."""
 
     def __init__(self, model: nn.Module, comm: ProcessComm, inputs: Tensor, targets: Tensor) -> None:
         replicas = comm.split(0)

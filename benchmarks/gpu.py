@@ -67,7 +67,7 @@ class GPURow:
 
 
 class NoFigureError(Exception):
-    """Why a row has none."""
+    """A row has no figure; the message gives the reason."""
 
 
 @dataclass(frozen=True)

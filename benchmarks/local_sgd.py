@@ -73,7 +73,7 @@ class OurLocalSGD:
 
 
 class TorchLocalSGDPeer:
-    """With `ddp`, what torch's documentation of PostLocalSGDOptimizer writes."""
+    """The code of torch's tutorial; with `ddp`, of torch's documentation of PostLocalSGDOptimizer."""
 
     def __init__(self, model: nn.Module, comm: ProcessComm, inputs: Tensor, targets: Tensor, ddp: bool) -> None:
         replicas = comm.split(0)

@@ -73,7 +73,7 @@ class OurPipeline:
 
 
 class TorchPipelinePeer:
-    """What torch's tutorial writes."""
+    """The code of torch's tutorial."""
 
     def __init__(self, schedule: str, m: int, comm: ProcessComm, inputs: Tensor, targets: Tensor) -> None:
         self.inputs, self.targets, self.rank = inputs, targets, comm.rank

@@ -130,7 +130,7 @@ def rows(hardware: str, folder: Path, cases: Sequence[str] = CASES) -> Iterator[
     """`hardware`: a calibrated choice in `folder`. Of what is not predicted, the reason."""
     data = folder / "data" / "noise.yaml"
     data.parent.mkdir(exist_ok=True)
-    data.write_text("# Noise\n_target_: benchmarks.noise.Noise\n")
+    data.write_text("# Images of noise\n_target_: benchmarks.noise.NoiseImages\n")
     allowed = ["benchmarks"]
     for case in cases:
         model, _, how = case.partition(" | ")
@@ -156,7 +156,7 @@ def measured_step(summary: dict[str, Any]) -> float:
 
 
 def table(found: Sequence[PredictionRow], refused: Sequence[str], of: str) -> str:
-    """In Markdown."""
+    """Returns the table in Markdown."""
     errors = sorted(abs(row.error) for row in found)
     lines = [
         of,
@@ -188,7 +188,7 @@ def calibrated(folder: Path) -> str:
 
 
 def predictions(rounds: int) -> list[Outcome]:
-    """For `make bench`: `rounds` is 1 for all configurations, 0 for some."""
+    """Measures for `make bench`: `rounds` is 1 for all configurations, 0 for some."""
     with tempfile.TemporaryDirectory() as folder:
         _, found = report(Path(folder), CASES if rounds else CASES[::8])
     return [

@@ -1,4 +1,4 @@
-"""What docs/robust.md shows: `python -m benchmarks.robust_map map`, or `unlike`, `example`, `draco`, `times`.
+"""Makes the tables of docs/robust.md: `python -m benchmarks.robust_map map`, or `unlike`, `example`, `draco`, `times`.
 
 Each but the last makes the sweeps that it needs in runs/, three seeds a point, or goes on with those that were stopped,
 and prints tables of what came out. `map` draws docs/robust.png.
@@ -60,7 +60,7 @@ class MapRun:
 
 
 def runs_of(name: str, overrides: Sequence[str]) -> list[MapRun]:
-    """Of the sweep in runs/`name`, which is made, or gone on with."""
+    """Returns the runs of the sweep in runs/`name`, which is made, or resumed."""
     folder = Path("runs") / name
     given = ["--resume"] if folder.exists() else [*overrides, SEEDS]
     command = [str(Path(sys.executable).with_name("paceline")), "sweep", *given, "--name", name]
@@ -94,7 +94,7 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def spread(runs: Iterable[MapRun], key: str = "accuracy") -> str:
-    """From the worst seed to the best."""
+    """Returns the range from the worst seed to the best."""
     found = sorted(each for run in runs if (each := run.percent(key)) is not None)
     return f"{found[0]:.1f} to {found[-1]:.1f}" if found else ""
 
@@ -103,7 +103,7 @@ def spread(runs: Iterable[MapRun], key: str = "accuracy") -> str:
 
 
 class Map:
-    """By rule, attack and how many lie, runs of three seeds."""
+    """Runs of three seeds by rule, attack and number of Byzantine workers."""
 
     def __init__(self) -> None:
         definition = define([FILE])

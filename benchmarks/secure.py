@@ -1,4 +1,4 @@
-"""What a round of secure aggregation costs by clients, and by how many vanish: `python -m benchmarks.secure`.
+"""Measures a round of secure aggregation by clients, and by dropouts: `python -m benchmarks.secure`.
 
 Prints the table of docs/privacy.md. Clients and the server are objects in one process, one thread: what a message takes
 on its way is left out. Who vanishes does so after sharing its keys and before it sends its vector, which is when it
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 @dataclass
 class PartyAccount:
-    """Of one party: what it computed, and what it sent."""
+    """The seconds that one party computed, and the bytes that it sent."""
 
     seconds: float = 0.0
     sent: int = 0

@@ -40,7 +40,7 @@ def sharding_against_torch(rounds: int) -> list[Outcome]:
 
 
 def adam(parameters: list[nn.Parameter]) -> Optimizer:
-    """What optimizer=adam is."""
+    """Returns the optimizer of optimizer=adam."""
     return assemble(prepare(["optimizer=adam"]).experiment, ()).make_optimizer(parameters)
 
 
@@ -84,7 +84,7 @@ class OurSharding:
 
 
 class TorchShardingPeer:
-    """What torch's tutorial writes."""
+    """The code of torch's tutorial."""
 
     def __init__(self, comm: ProcessComm, inputs: Tensor, targets: Tensor) -> None:
         with TemporaryDirectory() as folder:

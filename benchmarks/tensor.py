@@ -39,7 +39,7 @@ class TensorWorkload:
 
 
 def _block() -> nn.Module:
-    """What is before it is trained, so that its input wants a gradient."""
+    """Returns a block behind a trained layer, so that its input wants a gradient."""
     return nn.Sequential(nn.LayerNorm(512), TransformerBlock(512, 8, 8, dropout=0.0))
 
 
@@ -104,7 +104,7 @@ class OurTensorParallel:
 
 
 class TorchTensorPeer:
-    """What torch's tutorial writes."""
+    """The code of torch's tutorial."""
 
     def __init__(self, model: nn.Module, task: TensorWorkload, inputs: Tensor, targets: Tensor) -> None:
         self.inputs, self.targets, self.task = inputs, targets, task

@@ -1,4 +1,4 @@
-"""How a worker process joins a run: it meets the others in the run's store, and connects to each."""
+"""Joins a worker process to a run: it meets the others in the run's store, and connects to each."""
 
 import ipaddress
 import json
@@ -117,7 +117,7 @@ def _join(
 
 
 def _own_address(other: str) -> str:
-    """This host's address on the network on which it reaches `other`."""
+    """Returns this host's address on the network on which it reaches `other`."""
     family, kind, _, _, target = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(target)  # sends nothing
@@ -125,7 +125,7 @@ def _own_address(other: str) -> str:
 
 
 def _address_for_all(addresses: list[str], rank: int) -> str:
-    """Where worker `rank` is reached by all, given every worker's address towards the store.
+    """Returns an address at which all reach worker `rank`, given every worker's address towards the store.
 
     The host that has the store may know its own name as a loopback address, which others cannot use.
     """

@@ -36,7 +36,7 @@ class SharedMutex:
             self._call("pthread_mutex_init", self._mutex, attributes)
 
     def acquire(self, seconds: float) -> bool:
-        """Whether it was free, or became free within that time."""
+        """Returns whether it was free, or became free within that time."""
         until = time.time() + seconds
         whole = int(until)
         status = self._c.pthread_mutex_timedlock(self._mutex, ctypes.byref(Timespec(whole, int((until - whole) * 1e9))))

@@ -132,7 +132,7 @@ class ModelledNetwork:
         self.links.post(group, self._between(ranks), steps * nbytes, at, lambda left: over(left + latency))
 
     def _latency(self, ranks: list[int]) -> float:
-        """Of the longest hop of a ring in the order of ranks."""
+        """Returns the latency of the longest hop of a ring in the order of ranks."""
         network = self.network
         inside = network.workers_per_host > 1 and self.host(ranks[0]) == self.host(ranks[-1])
         return network.inside.latency if inside else network.between.latency

@@ -52,7 +52,7 @@ POLL = 2e-5  # seconds between two looks at a GPU
 
 @dataclass(frozen=True)
 class ProcessWorker:
-    """What all groups of a worker have in common."""
+    """The objects that all groups of a worker share."""
 
     board: StoreBoard
     ledger: Ledger
@@ -69,7 +69,7 @@ class ProcessWorker:
     processes: dict[int, int] = field(default_factory=dict)  # descriptors of those on this host that are watched
 
     def watch(self, rank: int, process: int) -> None:
-        """From here on its descriptor is readable once the process has ended. Raises `PeerLostError`."""
+        """Makes a descriptor that becomes readable once the process has ended. Raises `PeerLostError`."""
         try:
             self.processes[rank] = os.pidfd_open(process)
         except ProcessLookupError:
@@ -77,7 +77,7 @@ class ProcessWorker:
 
 
 def _tag(name: str) -> int:
-    """What messages' headers call it."""
+    """Returns the number of a group in messages' headers."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
 
 
@@ -96,7 +96,7 @@ def _memory(tensor: Tensor) -> memoryview:
 
 
 def _kind(tensor: Tensor) -> bytes:
-    """What messages' headers call its dtype."""
+    """Returns the name of a dtype in messages' headers."""
     return str(tensor.dtype).removeprefix("torch.").encode()[:8]
 
 
@@ -340,7 +340,7 @@ class ProcessComm(Comm):
     # -- point to point
 
     def send(self, tensor: Tensor, dst: int) -> None:
-        """After a `HangError` the message is still under way and its tensor must not be touched."""
+        """Sends and waits. After a `HangError` the message is still under way and its tensor must not be touched."""
         self.isend(tensor, dst).wait()
 
     def recv(self, tensor: Tensor, src: int) -> None:
@@ -401,7 +401,7 @@ class ProcessComm(Comm):
     def _wish(
         self, tensor: Tensor, sources: tuple[int, ...], tag: int | None = None, from_anyone: bool = False
     ) -> Receive:
-        """For a message of the group, or of another tag's."""
+        """Returns a receive for a message of the group, or of another tag."""
         return Receive(self._tag if tag is None else tag, sources, _memory(tensor), from_anyone, kind=_kind(tensor))
 
     def _source_of(self, receive: Receive, start: float) -> int:
@@ -492,7 +492,9 @@ class ProcessComm(Comm):
         return next((error for error in unlike if error is not None), lost)
 
     def check_alike(self, what: str) -> None:
-        """While a call of this group is waited for. Raises `MessageError` where another worker calls something else."""
+        """Checks the group while one of its calls is waited for. Raises `MessageError` where another worker calls
+        something else.
+        """
         if self._calls is not None and (error := self._calls.unlike(what)) is not None:
             raise error
 
@@ -577,7 +579,7 @@ class ProcessComm(Comm):
 
     @property
     def store(self) -> dist.Store:
-        """For groups that torch makes."""
+        """Returns the store for groups that torch makes."""
         return self._worker.groups.store
 
     def make_group(self, store: dist.Store, rank: int, size: int) -> dist.ProcessGroup:
@@ -589,7 +591,9 @@ class ProcessComm(Comm):
         return frozenset(rank for rank, worker in enumerate(self.ranks) if worker in self._board.lost)
 
     def seen(self, keys: list[str]) -> list[bytes | None]:
-        """What the run's store has under `keys`, from any thread. Raises RuntimeError where it has gone."""
+        """Returns the values of the run's store under `keys`, from any thread. Raises RuntimeError if the store has
+        gone.
+        """
         return self._board.seen(keys)
 
     def now(self) -> float:

@@ -14,7 +14,7 @@ SLICE = 0.02  # seconds between two looks whether to stop
 
 
 class Semaphores:
-    """In the first `room` bytes of `memory`, where one worker has called `make` before."""
+    """The semaphores in the first `room` bytes of `memory`, where one worker has called `make` before."""
 
     def __init__(self, memory: mmap.mmap, rank: int, workers: int) -> None:
         self._c = ctypes.CDLL(None, use_errno=True)
@@ -53,5 +53,5 @@ class Semaphores:
                 return False
 
     def _of(self, who: int, posted_by: int) -> object:
-        """Where `who` waits for `posted_by`."""
+        """Returns the semaphore at which `who` waits for `posted_by`."""
         return ctypes.byref(self._memory, ROOM * (who * self._workers + posted_by))

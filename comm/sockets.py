@@ -47,7 +47,7 @@ class PeerGoneError(Exception):
 
 @dataclass(frozen=True)
 class Address:
-    """Where a worker listens."""
+    """A worker's listening address."""
 
     host: str
     port: int
@@ -80,7 +80,7 @@ class _IncomingMessage:
         return self.filled == self.length
 
     def room(self) -> memoryview:
-        """For what comes next of it."""
+        """Returns the memory for its next bytes."""
         if self.refused:
             return memoryview(bytearray(min(self.length - self.filled, _FIRST_ROOM)))
         if self.filled == len(self.memory):
@@ -118,13 +118,13 @@ class Receive:
 
     @property
     def content(self) -> memoryview:
-        """What came, once it is done."""
+        """Returns the content, once it is done."""
         assert self.message is not None
         return self.message.memory[: self.message.length]
 
     @property
     def awaits(self) -> Sequence[int]:
-        """Whose bytes bring it further."""
+        """Returns the workers whose bytes are still needed."""
         return self.sources if self.message is None else (self.source,)
 
 
@@ -152,14 +152,14 @@ class _Connection:
         return group, length, kind.rstrip(b"\0")
 
     def read(self, memory: memoryview) -> int:
-        """How many bytes were there. Raises `BlockingIOError` when there were none, `OSError` at the end."""
+        """Returns the number of bytes read. Raises `BlockingIOError` when there were none, `OSError` at the end."""
         count = self.socket.recv_into(memory)
         if count == 0:
             raise ConnectionResetError
         return count
 
     def has_ended(self) -> bool:
-        """Whether the other end is closed; it may have left messages."""
+        """Returns whether the other end is closed; it may have left messages."""
         return bool(self._end.poll(0))
 
     def close(self) -> None:
@@ -266,7 +266,9 @@ class Sockets:
             self._inbox[receive.group, message.source].appendleft(message)
 
     def try_receive(self, receive: Receive) -> bool:
-        """Whether a message has come that makes `receive` done; else it is taken back. Raises `UnexpectedError`."""
+        """Returns whether a message has come that makes `receive` done; else it is taken back. Raises
+        `UnexpectedError`.
+        """
         self.post(receive)
         while not receive.done and self._progress(0):
             pass
@@ -473,7 +475,7 @@ class Sockets:
         return peer in self._left or peer in self._board.lost
 
     def _is_gone(self, peer: int) -> bool:
-        """Whether nothing more can come from `peer`."""
+        """Returns whether nothing more can come from `peer`."""
         return self._is_known_gone(peer) and not self._peers[peer].connections
 
     def _gone(self, peer: int) -> PeerGoneError:

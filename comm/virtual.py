@@ -144,7 +144,7 @@ class SimulatedCluster:
         self.stop = True
 
     def gauges(self) -> dict[int, str]:
-        """Of each worker that has some; from any thread."""
+        """Returns the live metrics of each worker that has some, from any thread."""
         return {board.rank: board.gauges() for board in list(self.boards) if board.gauges is not None}
 
     def digest(self) -> str:
@@ -175,7 +175,9 @@ class VirtualBoard(Board):
         return cluster.posted[key]
 
     def stops_before(self, step: int, topic: str) -> bool:
-        """Whether to stop before `step`: all who step together, `topic`, do at the first step that none has begun."""
+        """Returns whether to stop before `step`. All that step together, `topic`, stop at the first step that none has
+        begun.
+        """
         begun, stops = self._cluster.begun, self._cluster.stops
         furthest = begun.get(topic, step - 1)
         if self._cluster.stop and topic not in stops:

@@ -39,8 +39,8 @@ class ParameterSlot(NamedTuple):
 def place_of(
     parameter: nn.Parameter, zero: Any, optimizer: Optimizer, stage: int, fp32: bool, rank: int
 ) -> ParameterSlot:
-    """Of what this replica steps. `zero`: the engine's optimizer. `fp32`: what is trained in. Raises
-    `ChangedLibraryError`.
+    """Returns the slot of the entries that this replica steps. `zero`: the engine's optimizer. `fp32`: the precision of
+    training is float32. Raises `ChangedLibraryError`.
     """
     if stage == 3:
         if parameter.requires_grad:
@@ -76,7 +76,7 @@ def _place_at_stage_3(parameter: nn.Parameter, zero: Any, rank: int) -> Paramete
 
 
 def is_cut_up(parameter: nn.Parameter) -> bool:
-    """It is whole only while it is gathered (stage 3)."""
+    """Returns whether the parameter is whole only while it is gathered (stage 3)."""
     return hasattr(parameter, "ds_id")
 
 
@@ -105,12 +105,12 @@ def held_by(engine: Any, module: nn.Module, stage: int, fp32: bool) -> DeepSpeed
 
 
 def optimizer_state(engine: Any) -> list[Tensor]:
-    """What the optimizer within DeepSpeed's keeps."""
+    """Returns the state of the optimizer within DeepSpeed's."""
     return _tensors(list(_of(engine, "basic_optimizer").state.values()))
 
 
 def loss_scale(engine: Any) -> dict[str, Any]:
-    """What fp16 training keeps of its loss scale; empty in other precisions."""
+    """Returns the state of fp16 training's loss scale; empty in other precisions."""
     scaler = getattr(engine.optimizer, "loss_scaler", None)
     return {key: getattr(scaler, key) for key in SCALER if hasattr(scaler, key)}
 

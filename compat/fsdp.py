@@ -1,4 +1,4 @@
-"""What torch's FSDP2 holds in its own groups of parameters."""
+"""The tensors that torch's FSDP2 holds in its own groups of parameters."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""From a row of runs.csv to what `paceline.cost` predicts of it, or to the reason why it does not."""
+"""Converts a row of runs.csv to the prediction of `paceline.cost`, or to the reason why there is none."""
 
 import csv
 import math
@@ -30,7 +30,7 @@ MEBIBYTES = {"T4": 15109}  # that nvidia-smi prints, where they are fewer than t
 
 
 class Unscored(Exception):
-    """Why a row is not scored."""
+    """A row is not scored; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -198,7 +198,7 @@ def _shape(row: Row) -> Transformer:
 
 
 def _device(row: Row) -> tuple[Device, str]:
-    """With the peak that the source states for its precision."""
+    """Returns the device, with the peak that the source states for its precision."""
     gpu = row["gpu"]
     if "+" in gpu:
         raise Unscored("devices of different kinds")
