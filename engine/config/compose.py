@@ -100,7 +100,7 @@ class _Chosen:
 
 @dataclass(frozen=True)
 class _Composed:
-    """What Hydra has composed."""
+    """The result of composing with Hydra."""
 
     config: bytes  # pickled: to read it takes a quarter of the time of a deep copy
     choices: dict[str, str]
@@ -133,13 +133,17 @@ def _kept(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
 
 
 def _section(override: Override, config_dir: Path | None) -> DictConfig | None:
-    """What it puts in the place of the usual choice, where it fills a section of its own alone."""
+    """Returns the section that the override puts in the place of the default choice, if it fills a section of its own
+    alone.
+    """
     group = override.get_key_element()
     return section(group, override.value(), config_dir) if group in BY_NAME else None
 
 
 def _leaves_others(override: Override, config_dir: Path | None) -> bool:
-    """Whether it says nothing of the sections of `BY_NAME`: an experiment does, and a user's own group may."""
+    """Returns whether it leaves the sections of `BY_NAME` alone. An experiment does not, and a user's own group may
+    not.
+    """
     group = override.get_key_element()
     return group in ("hardware", "hardware/network", "tracking") and fills_its_own_section(
         group, override.value(), config_dir
@@ -189,7 +193,7 @@ def _described(config: DictConfig, group: str) -> str:
 
 
 def _chooses(override: Override, config_dir: Path | None) -> bool:
-    """Whether it chooses from a group: hydra composes it, and all others change what was composed."""
+    """Returns whether it chooses from a group. Hydra composes such overrides; all others change the composed result."""
     group = override.key_or_group or ""
     if _describes(override):
         return False
@@ -507,7 +511,7 @@ def _nearest(name: str, valid: list[str] | tuple[str, ...]) -> str:
 
 
 def _shown(text: str) -> str:
-    """As much of what was typed as tells which it is."""
+    """Returns as much of the typed text as identifies it."""
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
@@ -564,7 +568,9 @@ def _is_hidden(plain: Any, path: list[str]) -> bool:
 
 
 def hidden_keys(node: Any, path: str = "") -> list[str]:
-    """Of an experiment as plain values, the keys, as typed, whose values were hidden when it was stored."""
+    """Returns the keys of an experiment, as plain values, whose values were hidden when it was stored. Keys are as
+    typed.
+    """
     if isinstance(node, dict):
         return [found for key, value in node.items() for found in hidden_keys(value, f"{path}.{key}".strip("."))]
     return [path.replace(".knobs.", ".")] if HIDDEN in str(node) else []

@@ -1,4 +1,4 @@
-"""What a choice does, as its own file says it: the docstring of the module that its class is in, taken apart.
+"""Explains a choice by its own file: the docstring of the module that its class is in, taken apart.
 
 A docstring is paragraphs. Indented ones are equations; one that begins with a word of `SECTIONS` says that; the first
 says what the choice is; all others are its rule, in order. Papers are named with a year wherever they are named.

@@ -1,4 +1,4 @@
-"""What `--resume` reads of a run beside its checkpoint: config.yaml, which must be as it was written.
+"""Reads a run's config.yaml for `--resume`, beside its checkpoint. The file must be as it was written.
 
 Its last line is its checksum. What may not change when a run goes on (all but RESUMABLE, and the name) makes the run
 what it is: each checkpoint's manifest has the SHA-256 of that, so that no other run's file is taken for it.
@@ -81,7 +81,7 @@ def check_identity(directory: RunDirectory, stored: StoredConfig, checkpoint: Pa
 
 
 def anew(directory: RunDirectory) -> str:
-    """How to start anew from what the run has learnt."""
+    """Says how to start anew from the weights that the run has learnt."""
     from ..base.checkpoint import steps_of
 
     made = [path for path in [directory.path / "model.safetensors"] if path.exists()]

@@ -1,4 +1,4 @@
-"""What each worker of a run is told."""
+"""The message that tells each worker of a run its work."""
 
 from dataclasses import dataclass
 from pathlib import Path

@@ -15,7 +15,7 @@ from .layout import RunLayout
 
 
 class PartitionOfClients(Partition):
-    """Of `shares.clients` clients, as the workers go through it. `dealt`: to the clients."""
+    """The samples of `shares.clients` clients, in the order in which workers train them. `dealt`: to the clients."""
 
     def __init__(self, dealt: Partition, shares: ClientSchedule) -> None:
         self._dealt, self._shares = dealt, shares
@@ -38,7 +38,7 @@ class PartitionOfClients(Partition):
 
     @property
     def shares(self) -> tuple[float, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of workers: over rounds each trains as many clients as another."""
+        """Returns the shares of workers: over rounds each trains as many clients as another."""
         return (1 / self.replicas,) * self.replicas
 
     def owned(self, owner: int) -> Tensor:
@@ -50,7 +50,7 @@ class PartitionOfClients(Partition):
 
 
 def dealt_to(sync: Sync, layout: RunLayout) -> int:
-    """How many partitions there are: one a replica, or one a client."""
+    """Returns the number of partitions: one a replica, or one a client."""
     shares = shares_of(sync, layout.replicas)
     return layout.replicas if shares is None else shares.clients
 
@@ -58,14 +58,14 @@ def dealt_to(sync: Sync, layout: RunLayout) -> int:
 def steps_per_epoch(
     partitioner: Partitioner, samples: int, sync: Sync, layout: RunLayout, batch_size: int
 ) -> int | None:
-    """Of the run; None where it takes the labels."""
+    """Returns the run's steps per epoch; None where they depend on the labels."""
     of_each = partitioner.steps_per_epoch(samples, dealt_to(sync, layout), batch_size)
     shares = shares_of(sync, layout.replicas)
     return of_each if shares is None or of_each is None else shares.steps_per_epoch(of_each)
 
 
 def shared_out(dealt: Partition, sync: Sync, layout: RunLayout) -> Partition:
-    """What was dealt to as many as `dealt_to` says, as replicas take it."""
+    """Converts a partition among as many as `dealt_to` says to one among replicas."""
     shares = shares_of(sync, layout.replicas)
     return dealt if shares is None else PartitionOfClients(dealt, shares)
 

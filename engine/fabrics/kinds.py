@@ -87,7 +87,7 @@ class FabricKind:
         return f"This host has {workers} workers, which need a GPU each"
 
     def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...] | None:
-        """Of each worker and server, by rank, numbered from 0; None where that is not known here."""
+        """Returns the host of each worker and server, by rank, numbered from 0; None where it is not known here."""
         return None
 
     def network(self, hardware: Hardware) -> Network | None:
@@ -95,15 +95,15 @@ class FabricKind:
         return None
 
     def workers_per_host(self, hardware: Hardware) -> int | None:
-        """Where `hardware` says it; None for one on each device, or for all."""
+        """Returns the number that `hardware` states; None for one on each device, or for all."""
         return None
 
     def compute(self, hardware: Hardware) -> ComputeModel | None:
-        """How long a step's computation takes, where that is modelled."""
+        """Returns the model of a step's compute time, if time is modelled."""
         return None
 
     def tells(self, layout: RunLayout) -> bool:
-        """Whether this process has the run's directory, and reports to whoever asked for it."""
+        """Returns whether this process has the run's directory, and reports to the caller."""
         return True
 
 
@@ -111,7 +111,7 @@ class ThisHost(FabricKind):
     """Processes that we start here."""
 
     def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...]:
-        """This one; of a plan for machines with devices, one worker on each device."""
+        """Returns this host. In a plan for machines with devices, there is one worker on each device."""
         machine = hardware.machine
         each = machine.devices if machine is not None and hardware.device != "cpu" else 0
         return tuple(rank // each if each else 0 for rank in range(world_size))
@@ -217,7 +217,7 @@ class VirtualCluster(FabricKind):
 
 
 def _network_of_one(machine: Machine | None) -> Network | None:
-    """That between the devices of one host, where it is described."""
+    """Returns the network between the devices of one host, if it is described."""
     if machine is None or machine.link is None:
         return None
     link = NetworkLink(**machine.link.model_dump())

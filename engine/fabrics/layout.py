@@ -103,5 +103,5 @@ def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: 
 
 
 def share_of_cores(processes: int) -> int:
-    """This host's cores for each of so many workers and servers on it; one at least."""
+    """Returns this host's cores for each of so many workers and servers on it; one at least."""
     return max(1, len(os.sched_getaffinity(0)) // max(1, processes))

@@ -1,4 +1,4 @@
-"""Who starts the workers of a run: one file each. See base.py."""
+"""Starts the workers of a run. Each launcher has one file. See base.py."""
 
 from ..fabrics.kinds import FabricKind, Started, VirtualCluster
 from .launcher import Launcher
@@ -8,7 +8,7 @@ from .virtual import Virtual
 
 
 def launcher_on(fabric: FabricKind) -> Launcher:
-    """That which starts workers on it."""
+    """Returns the launcher that starts workers on the fabric."""
     if isinstance(fabric, VirtualCluster):
         return Virtual(fabric)
     return Torchrun(fabric) if isinstance(fabric, Started) else Local(fabric)

@@ -1,4 +1,4 @@
-"""What a launcher is asked: to start the workers of a run, to watch and to end them.
+"""The interface of a launcher: it starts the workers of a run, watches and ends them.
 
 To add one (a cluster's scheduler, say), derive a class in a file of its own and choose it in `launcher_on`; what can be
 said of its workers before they start is a `FabricKind` (fabrics/kinds.py).
@@ -33,7 +33,7 @@ class Handle(Protocol):
 
     @property
     def has_started(self) -> bool:
-        """Whether all of them have met and train."""
+        """Returns whether all of them have met and train."""
         ...
 
     def watch(self) -> list[Ended]:
@@ -41,15 +41,15 @@ class Handle(Protocol):
         ...
 
     def stop(self, number: int) -> None:
-        """On a signal: the first asks the workers to save and stop, the second ends them."""
+        """Handles a signal: the first asks the workers to save and stop, the second ends them."""
         ...
 
     def ask_to_stop(self) -> None:
-        """After the step that they are in."""
+        """Asks the workers to stop after their present step."""
         ...
 
     def kill(self) -> None:
-        """Whoever is left. Called at the end of every run."""
+        """Ends the workers that are left. Called at the end of every run."""
         ...
 
 
@@ -94,5 +94,5 @@ class Launcher(ABC):
         raise AssertionError(f"{type(self).__name__} starts no processes")
 
     def failed_rank(self) -> int | None:
-        """Which worker failed, of several in one process."""
+        """Returns the worker that failed, of several in one process."""
         return None

@@ -58,7 +58,7 @@ def to_the_end(
     started: Callable[[Handle], None] = lambda _: None,
     memory: int = 0,
 ) -> Handle:
-    """As `launch`; whether the run is complete is for the caller to say. Raises `WorkerFailedError`."""
+    """Runs like `launch`, but leaves it to the caller to check that the run is complete. Raises `WorkerFailedError`."""
     handle = launcher.start(assignment, layout, survives, preload)
     try:
         started(handle)
@@ -73,14 +73,16 @@ def to_the_end(
 
 
 def _is_complete(run: Path) -> bool:
-    """Whether it came to its end, be it that no step was taken (outcome.py)."""
+    """Returns whether it came to its end, be it that no step was taken (outcome.py)."""
     summary = RunDirectory(run).read_summary()
     return summary is not None and summary["status"] in ("completed", "failed")
 
 
 @contextmanager
 def _signals(handle: Handle) -> Iterator[None]:
-    """While the workers are watched, SIGINT and SIGTERM mean: save and stop; so does one that was lost before."""
+    """Handles SIGINT and SIGTERM while the workers are watched: they mean save and stop. So does one that came
+    before.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -155,7 +155,7 @@ class _ThisWorker:
         self.stop(signal.SIGTERM)
 
     def kill(self) -> None:
-        """It goes by itself; nobody looks any more."""
+        """Stops watching. The process ends by itself."""
         if self._live is not None:
             self._live.close()
             self._live = None
