@@ -40,7 +40,7 @@ class Result:
 
     @property
     def accuracy(self) -> float | None:
-        """On the test split, from 0 to 1; None: the task's metric is another one."""
+        """Accuracy on the test split, from 0 to 1; None: the task's metric is another one."""
         return number(self.summary["accuracy"])
 
     @property
@@ -49,7 +49,7 @@ class Result:
 
     @property
     def loss(self) -> float | None:
-        """On the test split."""
+        """The loss on the test split."""
         return number(self.summary["loss"])
 
     @property
@@ -96,12 +96,14 @@ class Result:
 
     @property
     def seconds(self) -> float:
-        """Of training."""
+        """Seconds of training."""
         return float(self.summary["seconds"])
 
     @property
     def skipped_steps(self) -> int | None:
-        """Those that changed no weight, as a gradient overflowed; None: gradients are not scaled (precision=fp16)."""
+        """The number of steps that changed no weight, as a gradient overflowed; None: gradients are not scaled
+        (precision=fp16).
+        """
         return self.summary.get("skipped_steps")
 
     @property
@@ -128,7 +130,7 @@ class Result:
 
     @property
     def weights(self) -> Path:
-        """What it learnt, for `weights=...` of another run."""
+        """The trained weights, for `weights=...` of another run."""
         return self.path / "model.safetensors"
 
     @property

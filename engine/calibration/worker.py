@@ -71,7 +71,7 @@ def _found(conditions: list[tuple[int, int]], busy: list["_Kernels"], linked: li
 
 
 class _Kernels:
-    """What one of several processes that compute at once takes, with so many threads."""
+    """Times operators in one of several processes that compute at once, with so many threads."""
 
     def __init__(self, comm: ProcessComm | None, threads: int, quick: bool) -> None:
         """`comm`: with the others; None: this process is none of them."""
@@ -117,7 +117,7 @@ class _Kernels:
 
 
 class _Links:
-    """What operations among so many workers take."""
+    """Times communication among so many workers."""
 
     def __init__(self, comm: ProcessComm | None, quick: bool) -> None:
         self._comm, self._quick = comm, quick
@@ -153,7 +153,7 @@ def agreed(comm: ProcessComm, wanted: Sequence[bool]) -> list[int]:
 
 
 def _disk(quick: bool) -> dict[str, float]:
-    """As checkpoints are written: to a file in the current directory, and forced to the disk."""
+    """Times the disk as checkpoints use it: writes to a file in the current directory, forced to the disk."""
     nbytes = DISK // 64 if quick else DISK
     with tempfile.NamedTemporaryFile(dir=Path.cwd()) as file:
         latency = min(_forced(file.fileno(), b"x") for _ in range(5))

@@ -15,7 +15,7 @@ SHOWN = ("mul", "relu", "gelu", "_log_softmax", "native_layer_norm", "native_bat
 
 
 def default_name(host: str) -> str:
-    """That a choice can have on the command line."""
+    """Returns a name that a choice can have on the command line."""
     return re.sub(r"[^A-Za-z0-9_]+", "_", host).strip("_").lower() or "here"
 
 

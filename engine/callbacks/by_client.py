@@ -1,4 +1,4 @@
-"""What the model is worth to each client of a federation, and what it is once each has gone on training it by itself.
+"""Evaluates the model for each client of a federation, before and after the client trains it further by itself.
 
 A client's own test samples are those of the test split of its own labels, in the shares that it trains on (tasks/
 clients.py). Over clients there are the mean, the spread (standard deviation), and the worst tenth's mean: whom a model

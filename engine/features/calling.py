@@ -154,7 +154,7 @@ def check_fit(
 
 
 def sees_norms(callbacks: Callbacks) -> list[str]:
-    """Those that see norms, by name."""
+    """Returns the names of the callbacks that see norms."""
     return [name for name, callback in callbacks.items() if "norms" in callback.sees]
 
 
@@ -177,7 +177,7 @@ def check_norms(callbacks: Callbacks, experiment: Experiment, strategy: Strategy
 
 
 def _hides(experiment: Experiment) -> str:
-    """What of the choices lets no worker see the plain mean of all gradients, and what to choose."""
+    """Says which choice keeps workers from seeing the plain mean of all gradients, and what to choose."""
     usual = {"compress": "none", "aggregate": "mean", "attack": "none"}
     why = {
         "compress": "sends them changed",

@@ -1,4 +1,4 @@
-"""How the optimizer's rate goes over a run: what its schedule is told of it, what is refused, and a line about it."""
+"""The learning rate over a run: the facts that its schedule gets, its checks, and a line that describes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +21,9 @@ class RatePoint:
 
 
 def rate_of(experiment: Experiment, parts: Parts, steps_per_epoch: int, samples: int) -> Rate:
-    """Over one training. `samples`: to train on. Raises `ConfigError` where the run is too short for its schedule."""
+    """Returns the rate over one training. `samples`: to train on. Raises `ConfigError` if the run is too short for its
+    schedule.
+    """
     steps = experiment.steps_in_all(steps_per_epoch)
     assert steps is not None
     horizon = Horizon(steps, steps_per_epoch, _of_update(experiment, parts, samples))
@@ -52,7 +54,7 @@ def check(experiment: Experiment, schedule: Schedule, sync: Sync, optimizer: Opt
 
 
 def points_of(rate: Rate, parts: Parts) -> list[RatePoint]:
-    """Those that tell how it goes; none where it is the optimizer's own in every step."""
+    """Returns the points that describe the rate; none if it is the optimizer's own in every step."""
     if isinstance(rate.schedule, Unscheduled):
         return []
     optimizer = parts.make_optimizer(parts.modules[0].parameters())

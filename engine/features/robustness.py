@@ -145,7 +145,7 @@ def check_samples(experiment: Experiment, test_size: int) -> None:
 
 
 def attack_of(chosen: Evaluate, spec: DataSpec, seed: int) -> InputAttack:
-    """As it is chosen, with what stands for None."""
+    """Returns the chosen attack, with defaults in place of None."""
     assert spec.range is not None and chosen.attack != "none", "was checked"
     eps = EPS if chosen.eps is None else chosen.eps
     steps = STEPS if chosen.steps is None else chosen.steps
@@ -182,7 +182,7 @@ class Robustness(Hooks):
             directory.write_adversarial(self.at_end(judged, device))
 
     def measured(self, model: nn.Module, device: torch.device) -> dict[str, float]:
-        """Of an evaluation: `robust_accuracy`, and with a target `target_reached`."""
+        """Returns the metrics of an evaluation: `robust_accuracy`, and with a target `target_reached`."""
         found = self._robust(self._attack, model, device)
         self.last = {"robust_accuracy": found.accuracy}
         if found.reached is not None:
@@ -190,7 +190,7 @@ class Robustness(Hooks):
         return self.last
 
     def at_end(self, model: nn.Module, device: torch.device) -> dict[str, Any]:
-        """What adversarial.json holds (tracking/adversarial.py)."""
+        """Returns the contents of adversarial.json (tracking/adversarial.py)."""
         attack, chosen = self._attack, self._chosen
         eps = sorted({*(chosen.curve or [times * attack.threat.eps for times in TIMES])})
         methods: list[InputAttack] = [attack]
@@ -236,7 +236,7 @@ class Robustness(Hooks):
         return signs.doubts(accuracy, fgsm, attack.method, chance, samples)
 
     def _examples(self, model: nn.Module, device: torch.device) -> dict[str, Any] | None:
-        """Of the first samples of an image's shape that are right and then wrong, others where there are too few."""
+        """Returns the first image-shaped samples that are right and then wrong, and others if there are too few."""
         shape = self._spec.input_shape
         is_image = len(shape) == 3 and shape[0] in (1, 3) and shape[1] * shape[2] <= MOST_PIXELS
         if not is_image or self._spec.target_shape:
@@ -273,12 +273,12 @@ def _largest(d: Tensor) -> float:
 
 
 def _bytes(shares: Tensor) -> str:
-    """Of numbers from 0 to 1, as base64 of their bytes."""
+    """Returns numbers from 0 to 1 as base64 of their bytes."""
     return b64encode((shares * 255).round().clamp(0, 255).to(torch.uint8).cpu().contiguous().numpy().tobytes()).decode()
 
 
 def names_of(experiment: Experiment) -> Sequence[str]:
-    """What an evaluation measures by it."""
+    """Returns the names of the metrics that it adds to an evaluation."""
     chosen = experiment.evaluate
     if chosen.attack == "none":
         return ()

@@ -1,4 +1,4 @@
-"""What would run, and what it would cost: nothing is trained, no data are needed, no process is started."""
+"""Plans a run and its cost: nothing is trained, no data are needed, no process is started."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -134,7 +134,7 @@ def _phases(parts: Parts, steps_per_epoch: int | None, device: torch.device) -> 
 
 
 def _on_messages(parts: Parts, trained: Sequence[Tensor], world: World) -> list[str]:
-    """What a rule makes of a message of all that is trained; of a part of that it makes no more."""
+    """Returns the notes of a compressor on a message of all trained parameters; a message of a part has no others."""
     compress = parts.of_groups["compress"]
     assert isinstance(compress, Compressor)
     return compress.notes(vector_of(trained)) if world.replicas > 1 and trained else []
@@ -143,7 +143,7 @@ def _on_messages(parts: Parts, trained: Sequence[Tensor], world: World) -> list[
 def _uncompressed(
     experiment: Experiment, parts: Parts, worlds: list[World], plans: list[PartPlan]
 ) -> list[SentTraffic] | None:
-    """What the same sync mode sends with compress=none: the strategy sends as much, inside of a replica."""
+    """Returns the bytes of the same sync mode with compress=none: the strategy sends as much, inside of a replica."""
     if isinstance(parts.of_groups["compress"], Dense):
         return None
     usual = {**parts.of_groups, "compress": Dense()}
@@ -273,7 +273,7 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
 
 
 def _summed_over(sizes: list[int], cost: Callable[[int], Mapping[str, list[Traffic]]]) -> Mapping[str, list[Traffic]]:
-    """What is sent by axis and part, of all micro-batches that are taken one after another."""
+    """Returns the bytes by axis and part, of all micro-batches that are taken one after another."""
     found = {size: cost(size) for size in dict.fromkeys(sizes)}
     if len(sizes) == 1:
         return found[sizes[0]]
@@ -284,8 +284,8 @@ def _summed_over(sizes: list[int], cost: Callable[[int], Mapping[str, list[Traff
 
 
 def _with_sums(parts: Parts, along: Mapping[str, list[Traffic]]) -> tuple[Mapping[str, list[Traffic]], Traffic]:
-    """What a strategy sends by axis, with the sums of a few bytes over a replica's workers, of a gradient's norm and of
-    whether it overflowed; and those sums that are over several axes at once.
+    """Returns the bytes of a strategy by axis, with the sums of a few bytes over a replica's workers (of a gradient's
+    norm and of whether it overflowed), and the bytes of sums that are over several axes at once.
     """
     clip, axes = parts.sync.clip, [*parts.strategy.axes]
     agreed = [feature.sums(parts) for feature in parts.features]

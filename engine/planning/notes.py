@@ -1,4 +1,4 @@
-"""What a run does other than one may expect of its configuration, one sentence each. Nothing of it is an error."""
+"""Notes, one sentence each, on behaviour that one may not expect of a configuration. None of them is an error."""
 
 import os
 
@@ -48,7 +48,7 @@ def _on_calibration(experiment: Experiment) -> list[str]:
 
 
 def untimed(after: int, steps: int) -> int:
-    """How many first steps are left out of the timing: `after`, but at most half of them."""
+    """Returns how many first steps are left out of the timing: `after`, but at most half of them."""
     return min(after, steps // 2)
 
 

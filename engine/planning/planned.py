@@ -1,4 +1,4 @@
-"""What a plan holds: who has what, what is sent and held, by part and phase; made by planning.py."""
+"""The contents of a plan: parameters, bytes sent and memory, by part and phase; made by make_plan.py."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -20,7 +20,7 @@ from ..features.rates import RatePoint, in_words
 
 @dataclass(frozen=True)
 class SentTraffic:
-    """By the workers, and by the servers, of one part, in a step of the run; None: nobody can say beforehand."""
+    """The bytes of one part's workers and servers in a step of the run; None: they cannot be known beforehand."""
 
     worker: Traffic | None
     server: Traffic | None
@@ -28,7 +28,7 @@ class SentTraffic:
 
 @dataclass(frozen=True)
 class PartPlan:
-    """What the workers of one part hold and send. Bytes, and bytes a step."""
+    """The memory and the bytes sent of one part's workers. Bytes, and bytes a step."""
 
     runs: list[list[str]]  # of layers that follow one another in the model
     layers: list[str]  # all of them
@@ -57,29 +57,29 @@ class PlanPhase:
 
     @property
     def steps(self) -> int | None:
-        """How many there are; None where it is not known, or where there are none."""
+        """The number of steps; None if it is not known, or if there are none."""
         return self.left(0) or None
 
     @property
     def entries(self) -> int:
-        """Of the whole model's parameters."""
+        """The entries of the whole model's parameters."""
         return sum(part.own for part in self.parts)
 
     @property
     def sent(self) -> list[SentTraffic]:
-        """Of each part, on average over these steps."""
+        """The bytes of each part, on average over these steps."""
         return [SentTraffic(part.worker, part.server) for part in self.parts]
 
     def left(self, done: int) -> int | None:
-        """Those after the first `done` of the run."""
+        """Returns the number of steps after the first `done` of the run."""
         return None if self.first is None or self.until is None else max(self.until - max(self.first, done), 0)
 
     def bytes_per_step(self, layout: RunLayout) -> float | None:
-        """As the plan's, in this phase."""
+        """Returns the same as the plan's, in this phase."""
         return _bytes_per_step(self.sent, layout, self.steps)
 
     def peak_memory(self) -> dict[str, int]:
-        """As the plan's, in this phase."""
+        """Returns the same as the plan's, in this phase."""
         return _peaks([part.memory for part in self.parts])
 
 
@@ -108,7 +108,7 @@ class Plan:
 
     @property
     def parts(self) -> list[PartPlan]:
-        """Of the model that training begins with."""
+        """The parts of the model that training begins with."""
         return self.phases[0].parts
 
     @property
@@ -119,7 +119,7 @@ class Plan:
 
     @property
     def varies(self) -> str:
-        """Why nobody can say beforehand what is sent; "" where `bytes_per_step` says it."""
+        """Returns why the bytes cannot be known beforehand; "" where `bytes_per_step` states them."""
         phases = self._made()
         if len(phases) > 1 and self.steps is None:
             return "how many steps are made with each of the run's models is known once the data are dealt"
@@ -141,7 +141,9 @@ class Plan:
         return [phase for phase in self.phases if phase.left(done) != 0] or self.phases[-1:]
 
     def _mean(self, sent: list[tuple[PlanPhase, list[SentTraffic] | None]], done: int = 0) -> float | None:
-        """Over the steps that are left. Each phase's bytes together are whole, and so are those of all."""
+        """Returns the mean over the steps that are left. Each phase's bytes together are whole, and so are those of
+        all.
+        """
         total, steps = 0, 0
         for phase, of_parts in sent:
             value = None if of_parts is None else _bytes_per_step(of_parts, self.layout, phase.steps)
@@ -161,7 +163,7 @@ class Plan:
         return max(sum(part.memory.values()) for phase in self._made() for part in phase.parts)
 
     def predicted(self, done: int = 0) -> PlanSummary:
-        """Of a run that goes on after so many steps."""
+        """Returns the prediction for a run that goes on after so many steps."""
         return PlanSummary(self.bytes_per_step(done), self.peak_memory(done))
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""From which checkpoint a run goes on, and whether it can."""
+"""Selects the checkpoint from which a run goes on, and checks that it can."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -65,7 +65,7 @@ def best_of(directory: RunDirectory) -> str:
 
 
 def check_can_go_on(directory: RunDirectory, stored: StoredConfig, checkpoint: Path, plan: Plan, data: Data) -> None:
-    """Before any process starts. `plan`: of the run as it is asked for now.
+    """Checks before any process starts that the run can go on. `plan`: of the run as it is asked for now.
 
     Raises `CorruptCheckpointError` or `ConfigError`.
     """

@@ -1,4 +1,4 @@
-"""How far workers are while a run goes on: each tells its board, the launcher writes live.json (tracking/live.py)."""
+"""Live metrics of the workers: each posts its own to its board, the launcher writes live.json (tracking/live.py)."""
 
 import json
 import threading
@@ -20,7 +20,7 @@ TIMEOUT = 10.0  # seconds of one request to the store
 
 
 def gauges_of(role: Role, comm: Comm, meter: Meter | None) -> Callable[[], str]:
-    """What a worker tells of itself, as JSON; a server has no steps. Asked from another thread, which only reads."""
+    """Returns a function that gives a worker's live metrics as JSON; a server has no steps. Another thread calls it."""
     ledger, timeline = comm.ledger, comm.timeline
 
     def told() -> str:
@@ -74,7 +74,9 @@ class LiveRecord(threading.Thread):
 
 
 class Teller(threading.Thread):
-    """Of many workers in this process: tells the launcher's store what `gauges` says of each, until it is closed."""
+    """Sends the live metrics of many workers in this process, from `gauges`, to the launcher's store, until it is
+    closed.
+    """
 
     def __init__(self, store: Endpoint, gauges: Callable[[], dict[int, str]]) -> None:
         super().__init__(name="paceline-teller", daemon=True)

@@ -65,7 +65,9 @@ def _of_steps(modelled: Table, rows: Sequence[Report]) -> Iterator[MeasuredWindo
 
 
 def _of_steady_state(modelled: Table, last: Report) -> Iterator[MeasuredWindow]:
-    """Between forward passes of the last stage, in a stream that begins with micro-batch 0 and goes on long enough."""
+    """Yields windows between forward passes of the last stage, in a stream that begins with micro-batch 0 and is long
+    enough.
+    """
     stage = len(modelled["stages"]) - 1
     first = next(_parse(each["action"])[2] for each in modelled["workers"][-1]["actions"] if "F" in each["action"])
     each = sum("F" in action["action"] for action in modelled["workers"][-1]["actions"])  # micro-batches in a window
@@ -129,7 +131,7 @@ def _renumbered(action: str, before: int) -> str:
 
 
 def _bounded(table: Mapping[str, Any]) -> Table:
-    """Of more passes than a report takes, none."""
+    """Removes the passes from a table that has more than a report takes."""
     workers = table["workers"]
     if sum(len(worker["actions"]) for worker in workers) > MOST_PASSES:
         workers = [{**worker, "actions": []} for worker in workers]

@@ -1,4 +1,4 @@
-"""What one worker measures while it trains, and what all workers' measures make of a run.
+"""The measurements of one worker while it trains, and a run's figures from those of all workers.
 
 A step's time runs from taking the batch to having updated parameters. Evaluation, checkpoints and set-up lie outside.
 Where replicas go at their own paces, the others train on meanwhile: there the pauses count in `seconds`, and so in time
@@ -98,7 +98,7 @@ class Meter:
         self.in_steps = self.blocked = 0.0  # seconds in steps, and of these blocked
 
     def jump(self, steps: int) -> None:
-        """Over so many steps of the run, which others take."""
+        """Skips so many steps of the run, which other workers take."""
         self.jumped += steps
 
     @contextmanager
@@ -130,7 +130,7 @@ class Meter:
 
     @contextmanager
     def drain(self) -> Iterator[None]:
-        """What the last step left under way is finished: it takes that much longer."""
+        """Times the end of operations that the last step left under way, and adds it to that step."""
         begin = self._comm.mark()
         yield
         start, end = self._comm.times(begin, self._comm.mark())
@@ -208,8 +208,9 @@ def summarise(reports: list[Report], layout: RunLayout) -> Measured:
 
 
 def is_too_short(reports: list[Report]) -> bool:
-    """Whether so little was timed that the machine's other work decides: two identical runs of 5 steps showed
-    4,404 and 18,434 samples/s. Of the worker that timed the most: not every client trains in each of FedAvg's rounds.
+    """Returns whether so little was timed that the machine's other work decides: two identical runs of 5 steps showed
+    4,404 and 18,434 samples/s. The worker that timed the most counts: not every client trains in each of FedAvg's
+    rounds.
     """
     timed = [report.measured for report in reports if report.kind == "worker"]
     steps = max(map(len, timed), default=0)
@@ -218,7 +219,7 @@ def is_too_short(reports: list[Report]) -> bool:
 
 
 def without_times(measured: Measured) -> Measured:
-    """With no figure where there is none to rely on."""
+    """Returns the measurements without the times, which are not reliable."""
     return replace(measured, throughput=None, step_time=MeasuredStepTime(None), per_worker=[], too_short=True)
 
 

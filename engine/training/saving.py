@@ -1,4 +1,4 @@
-"""What a run leaves to go on from, and to use."""
+"""Saves checkpoints to resume from, and the trained weights."""
 
 import json
 
@@ -25,7 +25,7 @@ class Saving:
         )  # whose checkpoint stays
 
     def go_on(self, worker: Worker) -> None:
-        """With another model."""
+        """Goes on with another model."""
         self._worker = worker
 
     def save(self, done: int, seconds: float, time_to_accuracy: float | None) -> None:

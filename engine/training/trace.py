@@ -1,4 +1,4 @@
-"""Where every worker's time went, as a file that ui.perfetto.dev and chrome://tracing show.
+"""Writes a timeline of every worker, as a file that ui.perfetto.dev and chrome://tracing show.
 
 Format: "Trace Event Format" (Google, 2016): complete events ("X") of one process, a thread a worker or server,
 microseconds since the first step that is shown.
@@ -36,7 +36,7 @@ P = ParamSpec("P")
 
 
 class TracePhase(NamedTuple):
-    """What a worker did from `start` to `end`, in seconds."""
+    """The activity of a worker from `start` to `end`, in seconds."""
 
     start: float
     end: float
@@ -60,14 +60,14 @@ Key = tuple[str, int]  # channel and number of an operation
 
 
 class TraceMessage(NamedTuple):
-    """What is known of a message from its two ends, as far as their operations are kept."""
+    """A message, as far as the operations at its two ends were recorded."""
 
     ends: dict[str, tuple[int, Operation]]  # send, recv -> the rank and its operation
     purpose: str
 
 
 def write_trace(path: Path, reports: list[Report], run: str, modelled: bool) -> None:
-    """Of the run's workers and servers. Raises StorageError."""
+    """Writes the trace of the run's workers and servers. Raises StorageError."""
     write_atomically(path, render(reports, run, modelled))
 
 
@@ -105,7 +105,7 @@ def render(reports: list[Report], run: str, modelled: bool) -> str:
 
 
 def _span(reports: list[Report]) -> tuple[float, float]:
-    """From the first step that is shown to the last one's end."""
+    """Returns the beginning of the first step that is shown, and the end of the last."""
     steps = [step for report in reports for step in report.whole(report.steps)]
     return (min(start for start, _ in steps), max(end for _, end in steps)) if steps else (0.0, 0.0)
 
@@ -160,7 +160,7 @@ def _events(
     messages: Mapping[Key, TraceMessage],
     names: Mapping[int, str],
 ) -> Iterator[TraceEvent]:
-    """Those that take time."""
+    """Yields the events that take time."""
     for phase in phases:
         start, end = _nanoseconds(phase.start, begin), _nanoseconds(phase.end, begin)
         if end <= start:

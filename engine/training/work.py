@@ -1,4 +1,4 @@
-"""What one worker does, from its place in the world to its report. The same under every launcher."""
+"""The work of one worker, from its place in the world to its report. The same under every launcher."""
 
 import time
 from collections.abc import Callable
@@ -211,14 +211,18 @@ def _stop_agreement(worker: Worker, start: int) -> StopAgreement:
 
 
 def _stops_before_round(worker: Worker) -> Callable[[int], bool]:
-    """On a server: of a replica of several parts each part has its own, and all of them end before the same round."""
+    """Returns for a server whether it stops before a round. Each part of a replica has its own server, and all of them
+    end before the same round.
+    """
     comm, first, alone = worker.comm, worker.layout.workers, worker.layout.parts == 1
     agreement = StopAgreement(comm.board, comm.rank, first, "servers", 0, comm.now, alone=alone)
     return lambda number: agreement.before(number, 0.0)
 
 
 def _feed(worker: Worker, split: Readable, partition: Partition, steps: int) -> Feed:
-    """Where the clock is modelled, and workers are threads of one process, nobody reads ahead."""
+    """Returns the worker's feed. Nobody reads ahead where the clock is modelled, and workers are threads of one
+    process.
+    """
     parts, experiment = worker.parts, worker.experiment
     batches = Batches(split, partition, worker.role.replica, experiment.seed, parts.task.check_targets)
     ahead = 0 if parts.fabric.modelled else parts.data.loader_workers

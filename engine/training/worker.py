@@ -92,7 +92,7 @@ class Worker:
         return RunDirectory(self.assignment.run)
 
     def choices(self) -> dict[str, str]:
-        """What was chosen of each group, by name."""
+        """Returns the names of the choices by group."""
         return {group.name: self.experiment.choice(group.name).name for group in SHOWN}
 
     def consensus(self) -> dict[str, Tensor] | None:
@@ -104,7 +104,7 @@ class Worker:
         return self.hooks.whole(state, self.judged)
 
     def trained(self) -> dict[str, Tensor] | None:
-        """As `consensus`, whatever is evaluated: the weights that training goes on with."""
+        """Returns the weights that training goes on with, like `consensus`, whichever are evaluated."""
         return self._whole(self.sync.consensus)
 
     def _whole(self, of_part: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor] | None:
@@ -118,7 +118,9 @@ class Worker:
         return self.strategy.full_state(parameters) if self.role.replica == 0 else None
 
     def read_of_living(self, key: str, ranks: Iterable[int]) -> list[Any]:
-        """What each of `ranks` posted, without those who died; where a death is the end of the run, it is one here."""
+        """Returns the values that each of `ranks` posted, without those who died; where a death is the end of the run,
+        it is one here.
+        """
         found: list[Any] = []
         for rank in ranks:
             try:
@@ -162,7 +164,7 @@ def _initialise(assignment: Assignment, parts: Parts, model: nn.Module, comm: Co
 
 
 def set_up_again(worker: Worker) -> Worker:
-    """After the last step of a phase, for the first of the next one; all call this.
+    """Sets the worker up after the last step of a phase, for the first of the next one; all call this.
 
     The chief makes the next model of what training has made so far, and everyone begins with that.
     """
@@ -197,7 +199,9 @@ class _AcrossPhases:
 
 
 def _laid_out(kept: _AcrossPhases, parts: Parts, phase: int, model: nn.Module, saved: Manifest | None) -> Worker:
-    """With `model`, the whole one. `saved`: of the checkpoint that its weights, and all else, are read from."""
+    """Sets the worker up with `model`, the whole one. `saved`: of the checkpoint from which its weights, and all else,
+    are read.
+    """
     comm, device = kept.comm, kept.device
     role = parts.layout.role(comm.rank)
     trains = role.kind == "worker"
