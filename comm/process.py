@@ -41,7 +41,7 @@ from .shared_sum import DTYPES, SLICE, NativeSum, SharedSum, TorchSum, UnlikeErr
 from .sockets import PeerGoneError, Receive, Send, Sockets, UnexpectedError
 from .store import StoreServer
 from .timeline import Operation, Timeline
-from .works import CompletedWork, Copied, InMemory, Mutex, Pending, SumOfRows, Transfer, is_over
+from .works import CompletedWork, Copied, InMemory, MessageTransfer, Mutex, Pending, SumOfRows, is_over
 
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 T = TypeVar("T")
@@ -252,7 +252,9 @@ class ProcessComm(Comm):
         for receive in receives:
             self._worker.sockets.post(receive)
         sends = [self._started(tag, self._peer(other), mine, what) for other in others]
-        return Transfer(self, [*receives, *sends], what, self.timeline.launched(f"{self.name}#", "all_gather", at))
+        return MessageTransfer(
+            self, [*receives, *sends], what, self.timeline.launched(f"{self.name}#", "all_gather", at)
+        )
 
     def ireduce_scatter(self, tensor: Tensor, out: Tensor, scratch: Tensor) -> Work:
         _check_contiguous(tensor)
@@ -367,7 +369,7 @@ class ProcessComm(Comm):
             tensor = tensor.cpu()
         sending = self._started(self._tag, self._peer(dst), tensor, what)
         self.ledger.count("send", nbytes(tensor))
-        return Transfer(self, [sending], what, self.timeline.launched(channel, "send", at))
+        return MessageTransfer(self, [sending], what, self.timeline.launched(channel, "send", at))
 
     def irecv(self, tensor: Tensor, src: int) -> Work:
         _check_contiguous(tensor)
@@ -377,7 +379,7 @@ class ProcessComm(Comm):
             return Copied(self.irecv(arrived, src), arrived, tensor)
         receive = self._wish(tensor, (self._peer(src),))
         self._worker.sockets.post(receive)
-        return Transfer(self, [receive], what, self.timeline.launched(channel, "recv", NEVER))
+        return MessageTransfer(self, [receive], what, self.timeline.launched(channel, "recv", NEVER))
 
     def recv_any(self, tensor: Tensor) -> int:
         _check_contiguous(tensor)

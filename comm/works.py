@@ -122,7 +122,7 @@ class SumOfRows(Work):
             self._out.add_(row)
 
 
-class Transfer(Work):
+class MessageTransfer(Work):
     """Messages of ours under way that are one operation. After a `HangError` one may wait again."""
 
     def __init__(self, comm: Waiter, messages: Sequence[Send | Receive], what: str, operation: Operation) -> None:

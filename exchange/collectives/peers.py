@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Meeting:
     stride: int
     factor: int  # workers that meet
 
@@ -27,12 +27,12 @@ class Exchange:
         return [(rank, other) for rank in range(workers) for other in self.group(rank) if other != rank]
 
 
-def exchanges(workers: int) -> list[Exchange]:
-    found: list[Exchange] = []
+def exchanges(workers: int) -> list[Meeting]:
+    found: list[Meeting] = []
     stride, factor = 1, 2
     while stride < workers:
         if workers // stride % factor == 0:
-            found.append(Exchange(stride, factor))
+            found.append(Meeting(stride, factor))
             stride *= factor
         else:
             factor += 1
