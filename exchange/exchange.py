@@ -7,16 +7,20 @@ vectors of all and join them by its rule (joining.py).
 
 import copy
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 
 import torch
 from torch import Tensor
 
 from ..comm import Comm, Work
+from ..cost.transfer import Transfer, passes
 from ..strategies.core.cost import World
 from ..strategies.core.state import State
+from . import rehearsal
 from .aggregate import Aggregator
 from .attack import Attack
-from .channel import Channel, notes_on_sums
+from .channel import Channel, notes_on_sums, sums
 from .collectives import Collective, Fabric
 from .compress import Compressor, Dense, Vector, vector_of
 from .joining import Joining
@@ -114,6 +118,31 @@ class Exchange:
 
     def buffers(self) -> list[Tensor]:
         return [*self._rows.values(), *self._channel.buffers()]
+
+    def transfers(self, vectors: Sequence[Vector], world: World) -> list[Transfer]:
+        """Returns what a replica sends for one mean of these vectors; of one where they are not added up."""
+        if self.joining.streaming:
+            sent = sums(self.compress, self.collective, vectors, world)
+        else:
+            others, [vector] = world.replicas - 1, vectors
+            rows = others * self.compress.mean_nbytes(vector, world.steps)
+            kernels = passes("mul_", vector.n)
+            sent = [
+                Transfer("all_gather", world.replicas, rows, primitive="send", kernels=kernels),
+                Transfer("all_gather", world.replicas, others * SHARE),
+            ]
+        if not self.joining.plain and world.replicas > 1:
+            rule = partial(rehearsal.of_rule, self.joining, vectors[0], world.replicas)
+            sent[0] = replace(sent[0], rehearse=rule)
+        return sent
+
+    def unpredicted(self, vectors: Sequence[Vector], replicas: int) -> str:
+        """Returns why the time of these transfers is not modelled; "" if it is."""
+        if self.joining.plain:
+            return self.compress.unpredicted if replicas > 1 else ""
+        if not isinstance(self.compress, Dense):
+            return "aggregate or attack with compress: the time to decode all rows is not modelled"
+        return rehearsal.too_large(vectors[0], replicas)
 
     def notes(self, vectors: Sequence[Vector], world: World) -> list[str]:
         """See `Sync.notes`."""

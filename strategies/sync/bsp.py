@@ -29,7 +29,6 @@ the time of a backward pass. `bsp_naive` shows what buckets and overlap are wort
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Annotated, Literal
 
 import torch
@@ -39,16 +38,15 @@ from torch.optim import Optimizer
 
 from ...comm import Comm, Work
 from ...conf.errors import ConfigError
-from ...cost.transfer import Transfer, passes
-from ...exchange import rehearsal
+from ...cost.transfer import Transfer
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.buckets import Bucket, allocate, grouped, key_of
-from ...exchange.channel import held, sums
+from ...exchange.channel import held
 from ...exchange.clip import Clip, Shared
 from ...exchange.collectives import Collective, Fabric
 from ...exchange.compress import Compressor, Dense, Vector, vector_of
-from ...exchange.exchange import SHARE, Exchange
+from ...exchange.exchange import Exchange
 from ...exchange.finishing import Finished
 from ...exchange.privacy import Privacy
 from ...exchange.privacy.dp_sgd import of_samples
@@ -268,20 +266,10 @@ class BSP(Sync):
                 "and attack=none",
                 about=("aggregate", "attack"),
             )
-        if self.joining.streaming:
-            sent = sums(self.compress, self.collective, buckets, world)
-        else:
-            rows = (replicas - 1) * self.compress.mean_nbytes(buckets[0], world.steps)
-            share = Transfer("all_gather", replicas, (replicas - 1) * SHARE)
-            rows = Transfer("all_gather", replicas, rows, primitive="send", kernels=passes("mul_", buckets[0].n))
-            sent = [rows, share]
-        if not self.joining.plain and replicas > 1:
-            rule = partial(rehearsal.of_rule, self.joining, buckets[0], replicas)
-            sent[0] = replace(sent[0], rehearse=rule)
         own = (size + held(self.compress, buckets)) if replicas > 1 else 0
         own += replicas * size if replicas > 1 and not self.joining.streaming else 0
         return Transfers(
-            [*sent, *found],
+            [*self.exchange.transfers(buckets, world), *found],
             own,
             self.compress.varies(world.steps),
             self._unpredicted(replicas, buckets),
@@ -294,11 +282,7 @@ class BSP(Sync):
     def _unpredicted(self, replicas: int, buckets: Sequence[Vector]) -> str:
         if self.shard != "none":
             return f"sync.shard={self.shard}: what its optimizer's shards take beside was not measured"
-        if self.joining.plain:
-            return self.compress.unpredicted if replicas > 1 else ""
-        if not isinstance(self.compress, Dense):
-            return "aggregate or attack with compress: the time to decode all rows is not modelled"
-        return rehearsal.too_large(buckets[0], replicas)
+        return self.exchange.unpredicted(buckets, replicas)
 
     def _vectors(self, parameters: Sequence[Tensor]) -> list[Vector]:
         """That of each bucket."""

@@ -73,9 +73,6 @@ def check_elements(shard: str, optimizer: Optimizer) -> None:
 SHARDS = ("none", "optimizer", "gradients")  # sync.shard, by the stage of ZeRO
 
 
-SHARDS = ("none", "optimizer", "gradients")  # sync.shard, by the stage of ZeRO
-
-
 @dataclass(frozen=True)
 class Extent:
     """A bucket of `entries`, of which each replica owns `chunk`, the last ones fewer."""
