@@ -1,4 +1,4 @@
-"""Which way is best here, and what does it cost: enumerated, pruned, predicted, ranked; and, when asked, raced.
+"""Finds the best configuration for the hardware and its cost: enumerates, prunes, predicts, ranks and, if asked, races.
 
 question.py       what is asked: the configuration, what is fixed in it, samples of a step, limits of money and time
 candidate.py      one way to train, as it would be typed, and what is predicted of it; commands.py: as a line to copy

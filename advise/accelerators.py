@@ -1,4 +1,4 @@
-"""How long every layout of a GPT takes on accelerators that are described, and what it needs: closed forms alone."""
+"""The step time and the memory of every layout of a GPT on accelerators that are described, by closed forms alone."""
 
 import time
 from collections import Counter
@@ -12,14 +12,14 @@ from ..cost.predicted import NotPredicted
 from ..cost.step import Cluster, step_time
 from ..cost.transformer import Transformer
 from ..engine.config.experiment import Machine
-from ..engine.fabrics.layout import Layout as Workers
+from ..engine.fabrics.layout import RunLayout as Workers
 from ..engine.planning.planned import Plan
 from ..engine.predict.step_time import cluster_of, device_of, transformer_of
 from ..strategies.core.mesh import Mesh
 from .candidate import Candidate, Predicted
-from .layouts import Place, Pruned
+from .layouts import LayoutProblem, PrunedFamily
 from .limits import dollars
-from .memory import BOUND, Capacity, Shape, capacity, need
+from .memory import BOUND, Shape, UsableMemory, capacity, need
 from .question import Question
 from .sent import sent
 from .space import ways
@@ -41,7 +41,7 @@ class Searched:
 
 @dataclass(frozen=True)
 class Ground:
-    """What all layouts have in common."""
+    """The common inputs of all layouts."""
 
     question: Question
     machine: Machine
@@ -54,7 +54,9 @@ class Ground:
         return cluster_of(self.machine, device, Workers(Mesh({"replica": workers}), 0, 0))
 
     def precisions(self, cluster: Cluster) -> tuple[str, ...]:
-        """In which strategy=zero computes there: float32, and the half precision that the hardware has a rate for."""
+        """Returns the precisions in which strategy=zero computes: float32, and the half precision that the hardware has
+        a rate for.
+        """
         half = [name for name in ("bfloat16", "float16") if name in self.machine.flops][:1]
         known = [name for name in ("float32", *half) if name in cluster.device.peak]
         return tuple(COMPUTED_IN[name] for name in known)
@@ -93,10 +95,10 @@ def search(ground: Ground) -> Searched:
             continue
         machine = ground.machine
         limits = capacity(machine.device_memory, machine.host_memory, machine.devices, workers)
-        place = Place(workers, machine.devices, ground.question.batch, ground.precisions(cluster))
+        place = LayoutProblem(workers, machine.devices, ground.question.batch, ground.precisions(cluster))
         for way in ways(ground.shape, place):
             found.points += 1
-            if isinstance(way, Pruned):
+            if isinstance(way, PrunedFamily):
                 if ground.question.allows({"strategy": way.family}):
                     found.pruned[way.family, way.why] += 1
             elif ground.question.allows(settings := dict(way.settings)):
@@ -108,7 +110,7 @@ def search(ground: Ground) -> Searched:
     return found
 
 
-def _add(found: Searched, ground: Ground, way: Candidate, cluster: Cluster, limits: Capacity) -> None:
+def _add(found: Searched, ground: Ground, way: Candidate, cluster: Cluster, limits: UsableMemory) -> None:
     assert way.layout is not None
     if way.layout.dtype not in cluster.device.peak:
         found.pruned[way.family, f"how fast {cluster.device.name} is in {way.layout.dtype} is not known"] += 1

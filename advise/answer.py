@@ -187,5 +187,5 @@ def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, 
 
 
 def _exact_first(rows: Sequence[Predicted], top: int) -> list[Predicted]:
-    """What a race alone can tell never comes before what is known to learn the same."""
+    """Puts candidates whose accuracy only a race can tell after those that are known to learn the same."""
     return sorted(rows, key=lambda row: bool(row.candidate.raced))[:top]

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from ..cost.layout import Layout
+from ..cost.layout import ParallelLayout
 
 Settings = tuple[tuple[str, str], ...]  # key and value of overrides, in the order in which they are typed
 Schedule = Literal["naive", "gpipe", "1f1b", "interleaved"]
@@ -18,7 +18,7 @@ class Candidate:
     settings: Settings
     workers: int
     hosts: int
-    layout: Layout | None = None  # None: no closed form knows it
+    layout: ParallelLayout | None = None  # None: no closed form knows it
     shard: int = 0  # ZeRO stage by sync.shard
     schedule: Schedule | None = None
     stage_recompute: bool = False  # of a pipeline's stages, from what enters them

@@ -11,7 +11,7 @@ from .question import HOSTS, Question, key_of
 
 
 def overrides_of(question: Question, candidate: Candidate) -> list[str]:
-    """Without what is the default anyway, unless a preset may say otherwise."""
+    """Returns the overrides without those that equal the default, unless a preset may set another value."""
     settings = dict(candidate.settings)
     before = [text for text in question.overrides if key_of(text) not in settings]
     if _counted_otherwise(question, candidate):
@@ -47,7 +47,7 @@ def _workers(question: Question, candidate: Candidate) -> str:
 
 @lru_cache(maxsize=512)
 def _default(key: str, strategy: str, sync: str) -> str | None:
-    """As it would be typed; None where a value is always to be said."""
+    """Returns the default as it would be typed; None where a value must always be given."""
     group, _, knob = key.partition(".")
     name = {"strategy": strategy, "sync": sync}.get(group)
     if name is None or not knob:

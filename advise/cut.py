@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from .candidate import Candidate, Schedule
-from .layouts import Place, Pruned, candidate_of, flags, layout_of, pieces, samples_of, shards_of
+from .layouts import LayoutProblem, PrunedFamily, candidate_of, flags, layout_of, pieces, samples_of, shards_of
 from .memory import Shape
 
 SCHEDULES: tuple[Schedule, ...] = ("gpipe", "1f1b", "interleaved")
@@ -12,15 +12,15 @@ CHUNKS = (2, 4)
 BESIDE = 3  # layers of a GPT beside its blocks that a pipeline can cut between: embedding, last norm, head
 
 
-def tensor(of: Shape, place: Place, t: int) -> Iterator[Candidate | Pruned]:
+def tensor(of: Shape, place: LayoutProblem, t: int) -> Iterator[Candidate | PrunedFamily]:
     if t == 1:
         return
     if why := _cannot_cut(of, t):
-        yield Pruned("tensor", why)
+        yield PrunedFamily("tensor", why)
         return
     replicas = place.workers // t
     samples = samples_of(place, replicas, "tensor")
-    if isinstance(samples, Pruned):
+    if isinstance(samples, PrunedFamily):
         yield samples
         return
     for shard, name in shards_of(replicas):
@@ -42,30 +42,32 @@ def tensor(of: Shape, place: Place, t: int) -> Iterator[Candidate | Pruned]:
             yield candidate_of(place, "torch_tensor", f"degree {t}", {"strategy.degree": t, **chosen}, layout)
 
 
-def staged(of: Shape, place: Place, p: int, t: int) -> Iterator[Candidate | Pruned]:
+def staged(of: Shape, place: LayoutProblem, p: int, t: int) -> Iterator[Candidate | PrunedFamily]:
     """Pipelines (t = 1), hybrids, and tensor parallelism over micro-batches (p = 1)."""
     if p * t == 1:
         return
     family = "pipeline" if t == 1 else "hybrid"
     if t > 1 and (why := _cannot_cut(of, t)):
-        yield Pruned(family, why)
+        yield PrunedFamily(family, why)
         return
     replicas = place.workers // (p * t)
     samples = samples_of(place, replicas, family)
-    if isinstance(samples, Pruned):
+    if isinstance(samples, PrunedFamily):
         yield samples
         return
     degrees = {"strategy.stages": p} if t == 1 else {"strategy.stages": p, "strategy.tensor": t}
     for schedule in SCHEDULES if p > 1 else ONE_STAGE:
         for chunks in CHUNKS if schedule == "interleaved" else (1,):
             if p * chunks > of.layers + BESIDE:
-                yield Pruned(family, f"{of.layers + BESIDE} layers are not cut into {p} x {chunks} stages")
+                yield PrunedFamily(family, f"{of.layers + BESIDE} layers are not cut into {p} x {chunks} stages")
                 continue
             for m in pieces(samples):
                 if m == 1 and p > 1:
                     continue  # nothing overlaps
                 if schedule == "interleaved" and m % max(1, m // p):
-                    yield Pruned(family, f"interleaved: {m} micro-batches are not taken in equal rounds by {p} workers")
+                    yield PrunedFamily(
+                        family, f"interleaved: {m} micro-batches are not taken in equal rounds by {p} workers"
+                    )
                     continue
                 for shard, name in shards_of(replicas):
                     for chosen in flags("strategy.recompute", *(["strategy.sequence"] if t > 1 else [])):

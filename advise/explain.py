@@ -1,4 +1,4 @@
-"""Where the time of one line goes, and what would help most: found by predicting again with each changed."""
+"""Explains the time of one candidate, and finds the changes that would help most by predicting each."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -17,7 +17,7 @@ TIMES = 2  # that each is made better
 
 
 @dataclass(frozen=True)
-class Change:
+class PredictedSaving:
     """`saves`: of the seconds for a sample, as a share; below 0 it costs."""
 
     what: str
@@ -25,26 +25,26 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Explained:
+class CandidateExplanation:
     row: Predicted
     step: PredictedStep | None  # None: its time is not predicted
-    changes: list[Change]  # the most helpful first
+    changes: list[PredictedSaving]  # the most helpful first
 
 
-def explain(found: Answer, row: Predicted) -> Explained:
+def explain(found: Answer, row: Predicted) -> CandidateExplanation:
     exact, step = with_step(found.question, row.candidate)
     if step is None or found.ground is None or row.candidate.layout is None:
-        return Explained(exact, step, [])
-    return Explained(exact, step, sorted(_changes(found.ground, row), key=lambda change: -change.saves))
+        return CandidateExplanation(exact, step, [])
+    return CandidateExplanation(exact, step, sorted(_changes(found.ground, row), key=lambda change: -change.saves))
 
 
-def _changes(ground: Ground, row: Predicted) -> list[Change]:
+def _changes(ground: Ground, row: Predicted) -> list[PredictedSaving]:
     layout = row.candidate.layout
     assert layout is not None
     cluster = ground.cluster(row.candidate.workers)
     before = step_time(ground.of, layout, cluster, Efficiency()).total
     found = [
-        Change(what, 1 - step_time(ground.of, layout, change(cluster), Efficiency()).total / before)
+        PredictedSaving(what, 1 - step_time(ground.of, layout, change(cluster), Efficiency()).total / before)
         for what, change in _hardware(row)
     ]
     machine = ground.machine
@@ -91,7 +91,7 @@ def _links(cluster: Cluster, links: Links) -> Cluster:
     return replace(cluster, links=links)
 
 
-def _best(ground: Ground, before: float, what: str, samples: int) -> list[Change]:
+def _best(ground: Ground, before: float, what: str, samples: int) -> list[PredictedSaving]:
     """The soonest with that changed, for each sample."""
     fit = [row for row in search(ground).fit if row.over_device <= 0 and row.over_host <= 0]
     if not fit:
@@ -99,4 +99,4 @@ def _best(ground: Ground, before: float, what: str, samples: int) -> list[Change
     best = ranked(fit, "time")[0]
     assert best.seconds is not None
     which = f"{best.candidate.family} {best.candidate.group} on {best.candidate.workers}"
-    return [Change(what + which, 1 - best.seconds / samples / before)]
+    return [PredictedSaving(what + which, 1 - best.seconds / samples / before)]

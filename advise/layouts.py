@@ -1,25 +1,25 @@
-"""What every layout of a GPT is made of: samples of a replica, micro-batches, and the settings that are typed."""
+"""The common parts of every layout of a GPT: samples of a replica, micro-batches, and the settings that are typed."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ..cost.layout import Layout, Offload, Recompute
+from ..cost.layout import Offload, ParallelLayout, Recompute
 from ..strategies.sync.sharded_bsp import SHARDS
 from .candidate import Candidate, Settings
 from .memory import hosts_of
 
 
 @dataclass(frozen=True, slots=True)
-class Pruned:
-    """What cannot be, and why: a rule, not its memory."""
+class PrunedFamily:
+    """A layout that a rule excludes, whatever its memory."""
 
     family: str
     why: str
 
 
 @dataclass(frozen=True)
-class Place:
-    """So many workers, a device each."""
+class LayoutProblem:
+    """The hardware and the batch for which layouts are enumerated: workers with a device each."""
 
     workers: int
     devices: int  # of a host
@@ -35,10 +35,10 @@ def divisors(n: int) -> list[int]:
     return [k for k in range(1, n + 1) if n % k == 0]
 
 
-def samples_of(place: Place, replicas: int, family: str) -> int | Pruned:
-    """Of one replica in a step."""
+def samples_of(place: LayoutProblem, replicas: int, family: str) -> int | PrunedFamily:
+    """Returns the samples of one replica in a step."""
     if place.batch % replicas:
-        return Pruned(family, f"{place.batch} samples a step are not divided by {replicas} replicas")
+        return PrunedFamily(family, f"{place.batch} samples a step are not divided by {replicas} replicas")
     return place.batch // replicas
 
 
@@ -54,7 +54,7 @@ def flags(*names: str) -> list[dict[str, bool]]:
 
 
 def candidate_of(
-    place: Place, family: str, group: str, knobs: dict[str, object], layout: Layout, **more: object
+    place: LayoutProblem, family: str, group: str, knobs: dict[str, object], layout: ParallelLayout, **more: object
 ) -> Candidate:
     settings: Settings = (("strategy", family), *((key, typed(value)) for key, value in knobs.items()))
     return Candidate(
@@ -69,7 +69,7 @@ def candidate_of(
 
 
 def typed(value: object) -> str:
-    """As an override is written."""
+    """Returns the value as it is written in an override."""
     if value is None:
         return "null"
     return str(value).lower() if isinstance(value, bool) else str(value)
@@ -88,9 +88,9 @@ def layout_of(
     offload: Offload = "none",
     sequence: bool = False,
     dtype: str = "float32",
-) -> Layout:
+) -> ParallelLayout:
     again: Recompute = "full" if recompute else "none"
-    return Layout(
+    return ParallelLayout(
         batch=samples * replicas,
         micro_batch=samples // micro_batches,
         data=replicas,

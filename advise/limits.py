@@ -24,7 +24,7 @@ def dollars(question: Question, seconds: float, hosts: int) -> float | None:
 
 @dataclass(frozen=True)
 class Missed:
-    """Of the nearest to meet both limits: by how much it misses which."""
+    """A candidate that misses a limit, and by how much."""
 
     row: Predicted
     dollars: float  # more than the budget; 0 where it is met
@@ -37,8 +37,9 @@ def meets(question: Question, row: Predicted) -> bool:
 
 
 def nearest(question: Question, rows: Sequence[Predicted]) -> list[Missed]:
-    """Where none meets both: the cheapest of those in time, the soonest of those that can be paid, or, where there are
-    none, the cheapest and the soonest of all."""
+    """Returns the nearest misses if no row meets both limits: the cheapest of those in time and the soonest of those
+    within the budget. If there are none of a kind, it is the cheapest or the soonest of all.
+    """
     timed = [row for row in rows if row.seconds is not None and row.dollars is not None]
     in_time = [row for row in timed if _missed(question, row).seconds <= 0]
     paid = [row for row in timed if _missed(question, row).dollars <= 0]
@@ -49,7 +50,7 @@ def nearest(question: Question, rows: Sequence[Predicted]) -> list[Missed]:
 
 
 def beyond(question: Question, rows: Sequence[Predicted]) -> list[Missed]:
-    """Those that miss a limit, in the order of `rows`, each of which has a time."""
+    """Returns the rows that miss a limit, in the order of `rows`, each of which has a time."""
     return [_missed(question, row) for row in rows if not meets(question, row)]
 
 

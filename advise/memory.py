@@ -1,4 +1,5 @@
-"""What a GPT's layout needs of a device and of a host, by closed forms: fast enough for thousands of layouts.
+"""The memory that a GPT's layout needs on a device and on a host, by closed forms: fast enough for thousands of
+layouts.
 
 It is used to prune; what is shown is planned exactly. They state the plan's account (engine/predict/fit.py):
 
@@ -26,7 +27,7 @@ BOUND = 0.20  # of the need: by so much at most a closed form is more than the p
 
 @dataclass(frozen=True)
 class Shape:
-    """Of a GPT. `state`: bytes of optimizer state for each byte of a parameter in float32."""
+    """The sizes of a GPT. `state`: bytes of optimizer state for each byte of a parameter in float32."""
 
     layers: int
     width: int
@@ -61,7 +62,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Capacity:
+class UsableMemory:
     """Bytes that may be filled; as engine/predict/fit.py keeps them back."""
 
     device: int
@@ -69,13 +70,13 @@ class Capacity:
     per_host: int
 
 
-def capacity(device_memory: int, host_memory: int, devices: int, workers: int) -> Capacity:
+def capacity(device_memory: int, host_memory: int, devices: int, workers: int) -> UsableMemory:
     per_host = min(devices, workers)
     device = max(int(device_memory * (1 - SHARE)) - PROCESS, 0)
-    return Capacity(device, max(int(host_memory * (1 - SHARE)) - PROCESS * per_host, 0), per_host)
+    return UsableMemory(device, max(int(host_memory * (1 - SHARE)) - PROCESS * per_host, 0), per_host)
 
 
-def need(of: Shape, candidate: Candidate, capacity: Capacity) -> tuple[int, int]:
+def need(of: Shape, candidate: Candidate, capacity: UsableMemory) -> tuple[int, int]:
     """Bytes of the device and of the host that need most."""
     layout = candidate.layout
     assert layout is not None

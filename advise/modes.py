@@ -1,5 +1,5 @@
-"""What there is to choose from where no closed form is known: strategies in their variants, sync modes, compressors and
-collectives, each tried by itself beside the usual others, and planned exactly.
+"""Candidates for which no closed form is known: strategies in their variants, sync modes, compressors and collectives.
+Each is tried by itself beside the default of the other groups, and planned exactly.
 """
 
 from collections.abc import Iterator, Sequence
@@ -22,7 +22,7 @@ SCHEDULES = ("gpipe", "1f1b", "zb_h1", "pipedream_2bw")
 
 
 def alternatives(question: Question, workers: int) -> Iterator[Candidate]:
-    """Those that contradict nothing that was typed. Whether they can be, only a plan knows."""
+    """Yields the candidates that contradict nothing that was typed. Only a plan tells whether they are accepted."""
     for family, group, settings, raced in _all(question, workers):
         if question.allows(dict(settings)):
             count = 1 if family == "single" else workers
@@ -67,8 +67,9 @@ def _beside(pair: Pair, question: Question) -> Iterator[tuple[str, str, Settings
 
 
 def _is_there_already(collective: str, question: Question) -> bool:
-    """Under another name: `auto` takes one of the others, and in the memory of one host's CPUs `fabric` is
-    `shared_memory`. What was typed is listed whatever it is."""
+    """Returns whether another candidate is the same: `auto` takes one of the others, and in the memory of one host's
+    CPUs `fabric` is `shared_memory`. A collective that was typed is always listed.
+    """
     if "collective" in question.given:
         return False
     hardware = question.experiment.hardware

@@ -1,4 +1,6 @@
-"""Where nothing fits: the nearest that would. More hosts, or fewer samples a step, whichever comes first."""
+"""Finds the nearest setting that would fit if nothing does: more hosts, or fewer samples a step, whichever
+comes first.
+"""
 
 from dataclasses import replace
 

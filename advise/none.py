@@ -1,4 +1,4 @@
-"""Why there is no line to show, by how much it is missed, and what comes nearest."""
+"""Says why there is no candidate to show, by how much the limits are missed, and which comes nearest."""
 
 from ..cost.durations import time_of
 from .answer import Answer

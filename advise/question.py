@@ -1,4 +1,4 @@
-"""What is asked: a configuration of which what was typed is fixed, samples of a step, and limits of money and time."""
+"""The question: a configuration whose typed settings are fixed, samples of a step, and limits of money and time."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -30,20 +30,21 @@ class Question:
 
     @property
     def given(self) -> dict[str, str]:
-        """What was typed, by key."""
+        """Returns the typed overrides by key."""
         return {key_of(text): text.partition("=")[2] for text in self.overrides}
 
     @property
     def narrow(self) -> bool:
-        """Whether passes are to compute in less than float32."""
+        """Returns whether passes are to compute in less than float32."""
         return self.experiment.choice("precision").name != "fp32"
 
     def fixes(self, *groups: str) -> bool:
         return any(key in self.given for key in groups)
 
     def allows(self, settings: dict[str, str]) -> bool:
-        """Whether these settings contradict nothing that was typed. A knob of a strategy or of a sync mode that was
-        typed is of the one that is composed."""
+        """Returns whether these settings contradict nothing that was typed. A typed knob of a strategy or of a sync
+        mode belongs to the composed choice.
+        """
         for key, value in self.given.items():
             group = key.partition(".")[0]
             if key in settings and key not in (SCALED, *HOSTS) and settings[key].lower() != value.lower():
@@ -55,7 +56,9 @@ class Question:
         return "sync" not in self.given or settings.get("sync", "bsp") == self.given["sync"]
 
     def workers(self) -> list[int]:
-        """How many there may be: those that were typed; else whole hosts, some or all of those that there are."""
+        """Returns the possible numbers of workers: the typed one; else one worker, and whole hosts, some or all of
+        them.
+        """
         hardware, machine = self.experiment.hardware, self.experiment.hardware.machine
         assert machine is not None
         most = hardware.workers or machine.devices

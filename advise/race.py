@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from ..conf.errors import ConfigError
 from ..sweep.definition import Definition, listed
-from ..tracking.ranking import Setting, first, order
+from ..tracking.ranking import RankedSetting, first, order
 from .candidate import Candidate, Predicted
 from .commands import overrides_of
 from .question import Question
@@ -34,7 +34,7 @@ class RaceFailedError(RuntimeError):
 
 
 @dataclass(frozen=True)
-class Way:
+class RaceEntry:
     """`predicted`: seconds of a step; None: not predicted."""
 
     name: str
@@ -46,14 +46,14 @@ class Way:
 class Raced:
     """`settings`: of each way the time to the target with each seed; `steps`: of each the mean step, in seconds."""
 
-    ways: list[Way]
-    settings: list[Setting]
+    ways: list[RaceEntry]
+    settings: list[RankedSetting]
     steps: dict[str, float]
     rounds: list[list[str]]  # who took part
     failed: frozenset[str]  # whose run failed
 
     @property
-    def leading(self) -> list[Setting]:
+    def leading(self) -> list[RankedSetting]:
         """The winner, and all that it cannot be told apart from among those that came to the last round."""
         return first([each for each in self.settings if each.label in self.rounds[-1]], ratio=True)
 
@@ -69,12 +69,15 @@ class Raced:
         ]
 
 
-def of_rows(question: Question, rows: Sequence[Predicted], most: int) -> list[Way]:
+def of_rows(question: Question, rows: Sequence[Predicted], most: int) -> list[RaceEntry]:
     """The first so many, named by what tells them apart."""
-    return [Way(_name(row.candidate), tuple(overrides_of(question, row.candidate)), row.seconds) for row in rows[:most]]
+    return [
+        RaceEntry(_name(row.candidate), tuple(overrides_of(question, row.candidate)), row.seconds)
+        for row in rows[:most]
+    ]
 
 
-def of_words(question: Question, words: Sequence[str]) -> list[Way]:
+def of_words(question: Question, words: Sequence[str]) -> list[RaceEntry]:
     """`sync=asp`, or several overrides with spaces between them. Raises `ConfigError`."""
     from ..engine.config.compose import compose
 
@@ -82,7 +85,7 @@ def of_words(question: Question, words: Sequence[str]) -> list[Way]:
     for text in words:
         own = text.split()
         compose([*question.overrides, *own], question.config_dir)
-        found.append(Way("_".join(own), (*question.overrides, *own), None))
+        found.append(RaceEntry("_".join(own), (*question.overrides, *own), None))
     return found
 
 
@@ -91,7 +94,9 @@ def _name(candidate: Candidate) -> str:
     return "_".join("_".join(words).split())
 
 
-def race(question: Question, name: str, ways: Sequence[Way], target: float | None, seeds: int, run: RunRound) -> Raced:
+def race(
+    question: Question, name: str, ways: Sequence[RaceEntry], target: float | None, seeds: int, run: RunRound
+) -> Raced:
     """`run` is given each round's name and definition. Raises `ConfigError`."""
     names = [way.name for way in ways]
     if not 2 <= len(set(names)) == len(names) <= MOST_WAYS:
@@ -127,7 +132,7 @@ def race(question: Question, name: str, ways: Sequence[Way], target: float | Non
             times[way.name][seed] = _finite(told.get(METRIC))
             step = _finite(told.get(STEP))
             steps[way.name] += [] if step is None else [step]
-        settings = [Setting(way.name, times[way.name]) for way in left]
+        settings = [RankedSetting(way.name, times[way.name]) for way in left]
         kept = [each.label for each in order(settings)][: max(FINALISTS, -(-len(left) // 2))]
         if i + 1 < seeds:
             left = [way for way in left if way.name in kept]
@@ -135,7 +140,7 @@ def race(question: Question, name: str, ways: Sequence[Way], target: float | Non
             break
     return Raced(
         list(ways),
-        [Setting(label, times[label]) for label in names],
+        [RankedSetting(label, times[label]) for label in names],
         {label: sum(each) / len(each) / 1e3 for label, each in steps.items() if each},
         rounds,
         frozenset(failed),

@@ -1,4 +1,4 @@
-"""In which order, who is on the Pareto front, and the best of each group."""
+"""Sorts candidates, and finds the Pareto front and the best of each group."""
 
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -27,9 +27,9 @@ def ranked(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
 
 
 def front(rows: Sequence[Predicted]) -> list[Predicted]:
-    """Those that none is better than in seconds, dollars and memory, and better in one: soonest first.
+    """Returns the Pareto front in seconds, dollars and memory, soonest first.
 
-    Rows of equal values: the first of them. What has no time is on no front.
+    Of rows with equal values the first is kept. Rows without a time are on no front.
     """
     timed = ranked([row for row in rows if row.seconds is not None], "time")
     kept: list[tuple[Predicted, tuple[float, ...]]] = []
@@ -46,7 +46,9 @@ def _values(row: Predicted) -> tuple[float, ...]:
 
 
 def best_of_groups(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
-    """Of each layout (a family's group, on so many workers) the best: its micro-batches, recomputation and the like."""
+    """Returns the best row of each layout (a family's group, on so many workers) over its micro-batches, recomputation
+    and the like.
+    """
     found: dict[tuple[str, str, int], Predicted] = {}
     for row in ranked(rows, sort):
         found.setdefault((row.candidate.family, row.candidate.group, row.candidate.workers), row)
@@ -54,7 +56,7 @@ def best_of_groups(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
 
 
 def spread(rows: Sequence[Predicted], most: int) -> list[Predicted]:
-    """At most so many of a front, its ends among them."""
+    """Returns at most so many rows of a front, its ends among them."""
     if len(rows) <= most:
         return list(rows)
     return [rows[round(i * (len(rows) - 1) / (most - 1))] for i in range(most)]

@@ -8,11 +8,21 @@ from itertools import product
 from ..cost.layout import DTYPES, Offload
 from .candidate import Candidate
 from .cut import staged, tensor
-from .layouts import Place, Pruned, candidate_of, divisors, flags, layout_of, pieces, samples_of, shards_of
+from .layouts import (
+    LayoutProblem,
+    PrunedFamily,
+    candidate_of,
+    divisors,
+    flags,
+    layout_of,
+    pieces,
+    samples_of,
+    shards_of,
+)
 from .memory import Shape
 
 
-def ways(of: Shape, place: Place) -> Iterator[Candidate | Pruned]:
+def ways(of: Shape, place: LayoutProblem) -> Iterator[Candidate | PrunedFamily]:
     workers = place.workers
     if workers == 1:
         yield from _whole(of, place, "single")
@@ -29,10 +39,10 @@ def ways(of: Shape, place: Place) -> Iterator[Candidate | Pruned]:
             yield from staged(of, place, p, t)
 
 
-def _whole(of: Shape, place: Place, family: str) -> Iterator[Candidate | Pruned]:
+def _whole(of: Shape, place: LayoutProblem, family: str) -> Iterator[Candidate | PrunedFamily]:
     """Each replica is one worker."""
     samples = samples_of(place, place.workers, family)
-    if isinstance(samples, Pruned):
+    if isinstance(samples, PrunedFamily):
         yield samples
         return
     cut = (1,) if family == "torch_fsdp" else pieces(samples)  # cost/ does not know it with accumulate
@@ -46,9 +56,9 @@ def _whole(of: Shape, place: Place, family: str) -> Iterator[Candidate | Pruned]
             yield candidate_of(place, family, group, {**knobs, **chosen, **several}, layout, shard=shard)
 
 
-def _zero(place: Place) -> Iterator[Candidate | Pruned]:
+def _zero(place: LayoutProblem) -> Iterator[Candidate | PrunedFamily]:
     samples = samples_of(place, place.workers, "zero")
-    if isinstance(samples, Pruned):
+    if isinstance(samples, PrunedFamily):
         yield samples
         return
     offloads: dict[int, tuple[Offload, ...]] = {0: ("none",), 1: ("none", "optimizer"), 2: ("none", "optimizer")}

@@ -1,4 +1,4 @@
-"""For each family its best, and of the rest why not: what is too much, what is slower, what is refused."""
+"""Names the best of each family, and why not the rest: they need too much, are slower, or are refused."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -77,7 +77,7 @@ def _by_how_much(missed: Missed) -> str:
 
 
 def _a_group_each(rows: Sequence[Predicted]) -> list[Predicted]:
-    """Of groups on several numbers of workers the best."""
+    """Returns the best row of each group, over its numbers of workers."""
     found: dict[str, Predicted] = {}
     for row in rows:
         found.setdefault(row.candidate.group, row)
@@ -105,7 +105,7 @@ def _beside(row: Predicted, best: Predicted, sort: Sort) -> str:
 
 
 def _least_over(rows: Sequence[Predicted]) -> list[Predicted]:
-    """Of each group that which lacks the least."""
+    """Returns the row of each group that exceeds the limits least."""
     found: dict[tuple[str, int], Predicted] = {}
     for row in sorted(rows, key=lacks):
         found.setdefault((row.candidate.group, row.candidate.workers), row)

@@ -1,4 +1,4 @@
-"""What a batch is made of: one tensor, or several of the same samples, and how a model is called with them."""
+"""The contents of a batch: one tensor, or several of the same samples, and how a model is called with them."""
 
 from .fields import Fields, Samples, call, lone, of_each, tensors_of
 from .inference import always_infer, infers

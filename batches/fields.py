@@ -79,7 +79,7 @@ def call(module: nn.Module, inputs: Samples) -> Tensor: ...
 @overload
 def call(module: Callable[..., R], inputs: Samples) -> R: ...
 def call(module: Callable[..., Any], inputs: Samples) -> Any:
-    """What `module` makes of a batch of inputs."""
+    """Returns the outputs of `module` for a batch of inputs."""
     if isinstance(inputs, Tensor):
         return module(inputs)
     positional, named = inputs.arguments
@@ -92,7 +92,7 @@ def of_each(samples: Samples, function: Callable[[Tensor], Tensor]) -> Samples:
 
 
 def lone(samples: Samples) -> Tensor:
-    """Of those who were told that there is one tensor."""
+    """Returns the samples as one tensor, for callers that know that there is one."""
     assert isinstance(samples, Tensor), samples
     return samples
 

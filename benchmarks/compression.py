@@ -14,11 +14,9 @@ from paceline.exchange.compress import (
     DGC,
     QSGD,
     Atomo,
-    BFloat16,
     Compressor,
     DeMo,
     EFSignSGD,
-    Float16,
     OneBit,
     PowerSGD,
     RandomK,
@@ -30,6 +28,8 @@ from paceline.exchange.compress import (
     Threshold,
     TopK,
     Vector,
+    WireBFloat16,
+    WireFloat16,
     vector_of,
 )
 from paceline.exchange.compress.topk import largest
@@ -40,8 +40,8 @@ from .measure import Outcome, alternate, in_processes
 
 ENTRIES, RATIO = 10_000_000, 0.001
 RULES = {
-    "fp16": Float16,
-    "bf16": BFloat16,
+    "fp16": WireFloat16,
+    "bf16": WireBFloat16,
     "qsgd": QSGD,
     "terngrad": TernGrad,
     "onebit": OneBit,
@@ -80,7 +80,7 @@ def topk_against_torch(rounds: int) -> Outcome:
 
 
 def qsgd_against_torch(rounds: int) -> Outcome:
-    """To 127 levels of the norm of 512 entries; 10 M float32 to bytes."""
+    """Times QSGD to 127 levels of the norm of 512 entries; 10 M float32 to bytes."""
     entries = ENTRIES // 512 * 512
     x, vector, rule = _sample(entries), Vector(((entries,),), torch.float32), QSGD(bits=8)
     slot = Slot("x", vector, 0, 1)
@@ -90,7 +90,7 @@ def qsgd_against_torch(rounds: int) -> Outcome:
 
 
 def quantized_by_torch(x: Tensor) -> tuple[Tensor, Tensor]:
-    """What one writes who reads the paper."""
+    """Quantises as a reader of the paper would write it."""
     buckets = x.view(-1, 512)
     norms = buckets.norm(dim=1, keepdim=True)
     scaled = buckets.abs() / norms * 127
@@ -100,7 +100,9 @@ def quantized_by_torch(x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class _Bucket:
-    """What torch's hook asks of DDP's bucket, here one with all gradients: over gloo it fails with a second bucket."""
+    """The part of DDP's bucket that torch's hook uses, here one with all gradients: over gloo it fails with a second
+    bucket.
+    """
 
     def __init__(self, vector: Vector) -> None:
         self.flat, self.vector = torch.zeros(vector.n), vector
@@ -139,7 +141,9 @@ def powersgd_against_torch(comm: ProcessComm, rounds: int) -> list[Outcome]:
 
 
 def rules_against_a_network(comm: ProcessComm, rounds: int) -> list[Outcome]:
-    """To encode 25 MiB and decode two messages, as each of two workers does, against the time for the bytes saved."""
+    """Compares the time to encode 25 MiB and decode two messages, as each of two workers does, with the time for the
+    bytes saved.
+    """
     outcomes: list[Outcome] = []
     for name, make in RULES.items():
         rule: Compressor = make()

@@ -46,7 +46,7 @@ def squared_hinge(f: np.ndarray, y: np.ndarray) -> float:
 
 
 @dataclass(frozen=True)
-class Row:
+class ConvexRow:
     what: str
     overrides: str
     theirs: object  # of scikit-learn, not fitted yet
@@ -58,13 +58,13 @@ class Row:
 N = {"diabetes": 353, "digits": 1437}
 
 
-def rows() -> list[Row]:
+def rows() -> list[ConvexRow]:
     n, m = N["diabetes"], N["digits"]
     exact = {"tol": 1e-8, "random_state": 0}
     return [
-        Row("least squares", "experiment=linear_regression", LinearRegression(), squares, 0.0, True),
-        Row("ridge", "experiment=ridge", Ridge(alpha=n * 0.1 / 2), squares, 0.1, True),
-        Row(
+        ConvexRow("least squares", "experiment=linear_regression", LinearRegression(), squares, 0.0, True),
+        ConvexRow("ridge", "experiment=ridge", Ridge(alpha=n * 0.1 / 2), squares, 0.1, True),
+        ConvexRow(
             "logistic regression",
             "experiment=logistic_regression",
             LogisticRegression(C=1 / (m * 0.1), tol=1e-10, max_iter=10_000),
@@ -72,7 +72,7 @@ def rows() -> list[Row]:
             0.1,
             True,
         ),
-        Row(
+        ConvexRow(
             "SVM, squared hinge",
             "experiment=svm",
             cast(Any, LinearSVC)(C=1 / (m * 0.1), dual=False, max_iter=100_000, **exact),
@@ -80,7 +80,7 @@ def rows() -> list[Row]:
             0.1,
             False,
         ),
-        Row(
+        ConvexRow(
             "SVM, hinge (Pegasos)",
             "experiment=pegasos",
             LinearSVC(C=1 / (m * 0.1), loss="hinge", max_iter=1_000_000, **exact),
@@ -100,7 +100,7 @@ def main() -> None:
         print(compared(row, *splits[data]), flush=True)
 
 
-def compared(row: Row, train: Split, test: Split) -> str:
+def compared(row: ConvexRow, train: Split, test: Split) -> str:
     x, y = lone(train.samples).flatten(1).double().numpy(), train.targets.numpy()
     theirs = row.theirs.fit(x, y)  # pyright: ignore[reportAttributeAccessIssue]
     w, b = np.atleast_2d(theirs.coef_), np.atleast_1d(theirs.intercept_)

@@ -38,8 +38,8 @@ def _measure(comm: ProcessComm, rounds: int) -> list[Outcome]:
     for name, (make, batch_size, steps, target) in MODELS.items():
         torch.manual_seed(comm.rank)
         inputs, targets = torch.randn(batch_size, 1, 28, 28), torch.randint(10, (batch_size,))
-        ours = Ours(make(), comm, inputs, targets)
-        peer = Peer(make(), comm, inputs, targets)
+        ours = OurBSP(make(), comm, inputs, targets)
+        peer = TorchDDPPeer(make(), comm, inputs, targets)
         outcome = alternate(
             f"bsp step, 2 workers: {name}",
             lambda ours=ours, steps=steps: timed(ours, comm, steps),
@@ -52,7 +52,7 @@ def _measure(comm: ProcessComm, rounds: int) -> list[Outcome]:
     return outcomes
 
 
-class Ours:
+class OurBSP:
     def __init__(self, model: nn.Module, comm: ProcessComm, inputs: Tensor, targets: Tensor) -> None:
         self.batch = Batch(inputs, targets, total=2 * len(inputs))
         alone, replicas = comm.split(comm.rank), comm.split(0)
@@ -67,8 +67,8 @@ class Ours:
         self.sync.update()
 
 
-class Peer:
-    """What torch's tutorial writes."""
+class TorchDDPPeer:
+    """The code of torch's tutorial."""
 
     def __init__(self, model: nn.Module, comm: ProcessComm, inputs: Tensor, targets: Tensor) -> None:
         replicas = comm.split(0)

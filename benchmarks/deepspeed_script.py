@@ -1,4 +1,4 @@
-"""What a user of DeepSpeed alone writes: GPT on the shipped text, two workers. It trains until it is killed.
+"""A script as a user of DeepSpeed alone writes it: GPT on the shipped text, two workers. It trains until it is killed.
 
 Run by zero.py under torchrun: STAGE OFFLOAD BATCH. It prints each step's milliseconds.
 """

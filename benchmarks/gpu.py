@@ -57,7 +57,7 @@ FIT = 0.05  # how near the largest model that fits is looked for, as a share of 
 
 
 @dataclass(frozen=True)
-class Row:
+class GPURow:
     what: str
     figure: str
     beside: str = ""
@@ -67,7 +67,7 @@ class Row:
 
 
 class NoFigureError(Exception):
-    """Why a row has none."""
+    """A row has no figure; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -150,16 +150,16 @@ def tokens_per_second(card: Card, summary: dict[str, Any]) -> float:
 # -- the rows: what they are about, and how they are found
 
 
-def marked_tests(card: Card) -> Iterator[Row]:
+def marked_tests(card: Card) -> Iterator[GPURow]:
     if not find_spec("pytest"):
         raise NoFigureError("pytest is not installed")
     chosen = ["--collect-only"] if card.short else []
     command = [sys.executable, "-m", "pytest", "-q", "-m", "gpu", "tests", "-p", "no:cacheprovider", *chosen]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=max(card.left, LEAST))
-    yield Row("tests that are marked gpu", last_line(ended.stdout))
+    yield GPURow("tests that are marked gpu", last_line(ended.stdout))
 
 
-def against_a_bare_loop(card: Card) -> Iterator[Row]:
+def against_a_bare_loop(card: Card) -> Iterator[GPURow]:
     """Puts one rank of data_parallel beside a loop in plain torch, the same model and batches."""
     batch, steps = (2 if card.short else 16), 60
     shape = ("model.n_layer=2", "model.width=32", "model.n_head=2") if card.short else ("model=gpt_100m",)
@@ -167,7 +167,7 @@ def against_a_bare_loop(card: Card) -> Iterator[Row]:
     bare = bare_step(card, [*how, f"hardware.device={card.device}"], batch, steps)
     ours = step_of(card.train("data-parallel", *how, f"steps={steps}"))
     beside = f"bare loop {1e3 * bare:.2f} ms, ratio {ours / bare:.3f}"
-    yield Row("data_parallel, one rank, gpt_100m in fp32", f"{1e3 * ours:.2f} ms", beside)
+    yield GPURow("data_parallel, one rank, gpt_100m in fp32", f"{1e3 * ours:.2f} ms", beside)
 
 
 def bare_step(card: Card, overrides: list[str], batch: int, steps: int) -> float:
@@ -189,7 +189,7 @@ def bare_step(card: Card, overrides: list[str], batch: int, steps: int) -> float
     return median(seconds[steps // 2 :])
 
 
-def memory_by_kind(card: Card) -> Iterator[Row]:
+def memory_by_kind(card: Card) -> Iterator[GPURow]:
     """Puts memory that was measured beside what the plan states, for one run on each engine."""
     for left, how in counted_down((("strategy=data_parallel",), WITHOUT, POOL)):
         name = " ".join(how)
@@ -198,7 +198,7 @@ def memory_by_kind(card: Card) -> Iterator[Row]:
         )
         stated, measured = summary["predicted"]["memory"], summary["memory"]
         said = ", ".join(f"{kind} {mib(stated[kind])} / {mib(measured[kind])}" for kind in stated)
-        yield Row(f"memory of {name}, MiB stated / measured", said, peak(summary))
+        yield GPURow(f"memory of {name}, MiB stated / measured", said, peak(summary))
 
 
 def peak(summary: dict[str, Any]) -> str:
@@ -214,21 +214,21 @@ def mib(size: float) -> str:
     return f"{size / 2**20:,.0f}"
 
 
-def precisions(card: Card) -> Iterator[Row]:
+def precisions(card: Card) -> Iterator[GPURow]:
     """Steps of the same model in each precision, and how far its loss is from that of fp32."""
     plain = None
     for left, precision in counted_down(("fp32", "bf16", "fp16")):
         how = ("strategy=single", *card.gpt("100m"), f"precision={precision}", "optimizer=adam", f"steps={card.steps}")
         summary = card.part(left).train(f"precision-{precision}", *how)
         plain = summary["loss"] if plain is None else plain
-        yield Row(
+        yield GPURow(
             f"precision={precision}, strategy=single",
             f"{1e3 * step_of(summary):.1f} ms",
             f"test loss {summary['loss']:.4f}, {summary['loss'] - plain:+.4f} from fp32",
         )
 
 
-def compiled(card: Card) -> Iterator[Row]:
+def compiled(card: Card) -> Iterator[GPURow]:
     """Puts steps of one model with torch.compile off and on side by side."""
     model = ("model.hidden=[16]",) if card.short else (*card.gpt("400m"), "precision=bf16", "optimizer=adam")
     how = ("strategy=single", *model, f"steps={card.steps}")
@@ -236,28 +236,28 @@ def compiled(card: Card) -> Iterator[Row]:
     summary = card.train("compiled", *how, "compile=true")
     ours = step_of(summary)
     beside = f"eager {1e3 * plain:.1f} ms, {plain / ours:.2f} times as fast; compiled in {summary['compile_s']:.0f} s"
-    yield Row("compile=true, gpt_400m, bf16", f"{1e3 * ours:.1f} ms", beside)
+    yield GPURow("compile=true, gpt_400m, bf16", f"{1e3 * ours:.1f} ms", beside)
 
 
-def resumed(card: Card) -> Iterator[Row]:
+def resumed(card: Card) -> Iterator[GPURow]:
     """Compares a run that was taken up again with one that was not, by the digest of the weights."""
     how = ("checkpoint.every_steps=4", "strategy=data_parallel", "hardware.workers=1")
     whole = card.part(3).train("whole", *how, "steps=8")
     card.part(2).train("halved", *how, "steps=4")
     again = card.train("halved", "--resume", "halved", "steps=8")
     alike = whole["model_sha256"] == again["model_sha256"]
-    yield Row("a resumed run and an uninterrupted one", "the same bits" if alike else "OTHER BITS")
+    yield GPURow("a resumed run and an uninterrupted one", "the same bits" if alike else "OTHER BITS")
 
 
-def evaluated(card: Card) -> Iterator[Row]:
+def evaluated(card: Card) -> Iterator[GPURow]:
     """Puts the accuracy that the run measured beside that of the same weights on the CPU."""
     on_card = card.part(2).train("judged", "strategy=single", "steps=40")
     weights = f"weights={card.folder / 'runs' / 'judged'}"
     on_cpu = card.train("judged-cpu", "strategy=single", weights, "steps=1", "optimizer.lr=0", "hardware.device=cpu")
-    yield Row("accuracy of the same weights", f"{on_card['accuracy']:.4f}", f"on the CPU {on_cpu['accuracy']:.4f}")
+    yield GPURow("accuracy of the same weights", f"{on_card['accuracy']:.4f}", f"on the CPU {on_cpu['accuracy']:.4f}")
 
 
-def calibrated(card: Card) -> Iterator[Row]:
+def calibrated(card: Card) -> Iterator[GPURow]:
     """Yields the error of predicted steps on this card, after it was measured."""
     command = [
         str(Path(sys.executable).with_name("paceline")),
@@ -283,17 +283,17 @@ def calibrated(card: Card) -> Iterator[Row]:
         beside = (
             "not predicted" if predicted is None else f"predicted {predicted:.2f} ms, {predicted / measured - 1:+.1%}"
         )
-        yield Row(f"a step of {name}", f"{measured:.2f} ms", beside)
+        yield GPURow(f"a step of {name}", f"{measured:.2f} ms", beside)
 
 
-def goal(card: Card) -> Iterator[Row]:
+def goal(card: Card) -> Iterator[GPURow]:
     """10 billion parameters with offload, and what their TFLOP/s are a share of."""
     peak = product_teraflops(card)
-    yield Row(f"a product of {PEAK} x {PEAK} in bf16", f"{peak:.1f} TFLOP/s")
+    yield GPURow(f"a product of {PEAK} x {PEAK} in bf16", f"{peak:.1f} TFLOP/s")
     yield speed(card, "10b", WITH, peak)
 
 
-def speeds(card: Card) -> Iterator[Row]:
+def speeds(card: Card) -> Iterator[GPURow]:
     """All other sizes, with and without offload."""
     peak = product_teraflops(card)
     others = (("1b", WITHOUT), ("1b", WITH), ("4b", WITHOUT), ("4b", WITH), ("10b", WITHOUT))
@@ -301,17 +301,17 @@ def speeds(card: Card) -> Iterator[Row]:
         yield speed(card.part(left), size, how, peak)
 
 
-def speed(card: Card, size: str, how: tuple[str, ...], peak: float) -> Row:
+def speed(card: Card, size: str, how: tuple[str, ...], peak: float) -> GPURow:
     """Returns the TFLOP/s of a GPT in bf16, and their share of what a large product reaches here."""
     what = f"gpt_{size}, {'strategy.offload=all' if how is WITH else 'without offload'}, bf16, recomputed"
     try:
         summary = card.train(f"speed-{size}-{len(how)}", *how, *BF16, *card.gpt(size), f"steps={card.steps}")
         rate = tokens_per_second(card, summary)
     except NoFigureError as error:
-        return Row(what, str(error), PUBLISHED.get(size, ""))
+        return GPURow(what, str(error), PUBLISHED.get(size, ""))
     reached = 6 * parameters(summary) * rate / 1e12
     figure = f"{rate:,.0f} tokens/s, {reached:.1f} TFLOP/s, {reached / peak:.0%}"
-    return Row(what, figure, PUBLISHED.get(size, ""))
+    return GPURow(what, figure, PUBLISHED.get(size, ""))
 
 
 def product_teraflops(card: Card) -> float:
@@ -326,7 +326,7 @@ def product_teraflops(card: Card) -> float:
     return 2 * size**3 / median(seconds) / 1e12
 
 
-def largest(card: Card) -> Iterator[Row]:
+def largest(card: Card) -> Iterator[GPURow]:
     """The widest GPT of 32 layers that trains, by halving between one that does and one that does not."""
     for left, how in counted_down((WITHOUT, WITH)):
         half, why = card.part(left), "no time of its share was left"
@@ -343,21 +343,21 @@ def largest(card: Card) -> Iterator[Row]:
                 low, best = middle, parameters(summary)
         between = f"{low * 64} wide trains, {high * 64} does not or was not tried"
         figure = f"{best / 1e9:.2f} B" if best else f"none was found: {why}"
-        yield Row(f"the largest GPT, {' '.join(how[1:])}", figure, between)
+        yield GPURow(f"the largest GPT, {' '.join(how[1:])}", figure, between)
 
 
-def pool_beside_deepspeed(card: Card) -> Iterator[Row]:
+def pool_beside_deepspeed(card: Card) -> Iterator[GPURow]:
     for left, how in counted_down((POOL, WITH)):
         what = f"gpt_400m, {' '.join(how)}, fp32"
         shape = (*card.gpt("400m"), "optimizer=adam", f"steps={card.steps}")
         try:
             summary = card.part(left).train(f"pool-{len(how)}", *how, *shape)
-            yield Row(what, f"{1e3 * step_of(summary):.0f} ms", peak(summary))
+            yield GPURow(what, f"{1e3 * step_of(summary):.0f} ms", peak(summary))
         except NoFigureError as error:
-            yield Row(what, str(error))
+            yield GPURow(what, str(error))
 
 
-Finds = Callable[[Card], Iterator[Row]]
+Finds = Callable[[Card], Iterator[GPURow]]
 FINDS: dict[str, Finds] = {
     "resume": resumed,
     "evaluation": evaluated,
@@ -374,7 +374,7 @@ FINDS: dict[str, Finds] = {
 }
 
 
-def rows(plan: dict[str, float], card: Card, finds: dict[str, Finds] = FINDS) -> Iterator[Row]:
+def rows(plan: dict[str, float], card: Card, finds: dict[str, Finds] = FINDS) -> Iterator[GPURow]:
     """Yields all of them; one that has no figure says why, and the others go on.
 
     Args:
@@ -388,11 +388,11 @@ def rows(plan: dict[str, float], card: Card, finds: dict[str, Finds] = FINDS) ->
         try:
             yield from finds[name](theirs)
         except NoFigureError as error:
-            yield Row(name, str(error))
+            yield GPURow(name, str(error))
         except subprocess.TimeoutExpired as error:
-            yield Row(name, f"did not end in the {error.timeout:.0f} s of its share")
+            yield GPURow(name, f"did not end in the {error.timeout:.0f} s of its share")
         except Exception as error:  # a mistake of one row costs no other
-            yield Row(name, f"{type(error).__name__}: {last_line(str(error))}")
+            yield GPURow(name, f"{type(error).__name__}: {last_line(str(error))}")
 
 
 def main(

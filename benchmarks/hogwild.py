@@ -34,7 +34,7 @@ def _measure(comm: ProcessComm, rounds: int) -> list[Outcome]:
     train, _ = data.load()
     samples = zip(lone(train.samples).split(1), train.targets.split(1), strict=True)
     batches = [Batch(inputs, targets, 2) for inputs, targets in samples][comm.rank :: 2]
-    free, written, whole = (Trained(data, Hogwild(lock), comm, batches) for lock in ("none", "update", "step"))
+    free, written, whole = (HogwildTraining(data, Hogwild(lock), comm, batches) for lock in ("none", "update", "step"))
     peers: list[tuple[str, str, Callable[[], float]]] = [
         ("2 processes, whole steps locked", "<= 0.556, which is 1.8 times the updates", lambda: _block(whole, comm, 2)),
         ("2 processes, writing locked", "", lambda: _block(written, comm, 2)),
@@ -46,7 +46,7 @@ def _measure(comm: ProcessComm, rounds: int) -> list[Outcome]:
     ]
 
 
-class Trained:
+class HogwildTraining:
     def __init__(self, data: Sparse, sync: Hogwild, comm: ProcessComm, batches: list[Batch]) -> None:
         alone = comm.split(comm.rank)
         assert alone is not None
@@ -62,7 +62,7 @@ class Trained:
         self.sync.update()
 
 
-def _block(step: Trained, comm: ProcessComm, workers: int) -> float:
+def _block(step: HogwildTraining, comm: ProcessComm, workers: int) -> float:
     """Milliseconds for each of the updates that the first `workers` of both make in a block, all at the same time."""
     start = float(comm.all_gather(torch.tensor(comm.now(), dtype=torch.float64)).max()) + AHEAD
     updates = 0

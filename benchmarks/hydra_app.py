@@ -1,4 +1,4 @@
-"""What a user of Hydra's multirun would write: each job spawns two workers that train digits by torch DDP.
+"""A script as a user of Hydra's multirun would write it: each job spawns two workers that train digits by torch DDP.
 
 python -m benchmarks.hydra_app --multirun +lr=0.1,0.05 +epochs=1 prints of each job how many seconds its training loop
 took, and when it ended.

@@ -53,7 +53,7 @@ def _steps(_: ProcessComm, rounds: int) -> list[Outcome]:
 
 
 def _ours(parameters: list[nn.Parameter]) -> Optimizer:
-    """What optimizer=lars is."""
+    """Returns the optimizer of optimizer=lars."""
     knobs = [f"optimizer.{key}={value}" for key, value in KNOBS.items()]
     return assemble(prepare(["optimizer=lars", *knobs]).experiment, ()).make_optimizer(parameters)
 

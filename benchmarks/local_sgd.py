@@ -38,13 +38,13 @@ def local_sgd_against_torch(rounds: int) -> list[Outcome]:
 def _measure(comm: ProcessComm, rounds: int) -> list[Outcome]:
     torch.manual_seed(comm.rank)
     inputs, targets = torch.randn(64, 1, 28, 28), torch.randint(10, (64,))
-    ours = Ours(_model(), comm, inputs, targets)
+    ours = OurLocalSGD(_model(), comm, inputs, targets)
     peers = {"PostLocalSGDOptimizer, DDP": True, "PostLocalSGDOptimizer alone": False}
     return [
         alternate(
             "local sgd step, 2 workers: mlp, 2.9 M parameters, batch 64",
             lambda: _block(ours, comm),
-            lambda peer=Peer(_model(), comm, inputs, targets, ddp): _block(peer, comm),
+            lambda peer=TorchLocalSGDPeer(_model(), comm, inputs, targets, ddp): _block(peer, comm),
             name,
             "<= 1.0",
             rounds,
@@ -57,7 +57,7 @@ def _model() -> nn.Module:
     return MLP(IMAGES, [1024, 1024, 1024])
 
 
-class Ours:
+class OurLocalSGD:
     def __init__(self, model: nn.Module, comm: ProcessComm, inputs: Tensor, targets: Tensor) -> None:
         self.batch = Batch(inputs, targets, total=2 * len(inputs))
         alone, replicas = comm.split(comm.rank), comm.split(0)
@@ -72,8 +72,8 @@ class Ours:
         self.sync.update()
 
 
-class Peer:
-    """With `ddp`, what torch's documentation of PostLocalSGDOptimizer writes."""
+class TorchLocalSGDPeer:
+    """The code of torch's tutorial; with `ddp`, of torch's documentation of PostLocalSGDOptimizer."""
 
     def __init__(self, model: nn.Module, comm: ProcessComm, inputs: Tensor, targets: Tensor, ddp: bool) -> None:
         replicas = comm.split(0)

@@ -58,7 +58,7 @@ def alternate(
 
 
 def in_processes(workers: int, measure: Callable[[ProcessComm, int], list[Outcome]], rounds: int) -> list[Outcome]:
-    """What worker 0's `measure(comm, rounds)` gives, called in so many processes of one thread each."""
+    """Returns the result of worker 0's `measure(comm, rounds)`, called in so many processes of one thread each."""
     store = serve_store(0)
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([measure.__module__])

@@ -24,7 +24,7 @@ RUNS = {
 
 
 def memory_table() -> str:
-    """What `paceline compare --memory` prints of the runs."""
+    """Returns the output of `paceline compare --memory` for the runs."""
     paceline = str(Path(sys.executable).with_name("paceline"))
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "ds.json").write_text(json.dumps({"zero_optimization": {"reduce_bucket_size": BUCKET}}))

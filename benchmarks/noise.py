@@ -5,7 +5,7 @@ import torch
 from paceline.tasks.base import Data, DataSpec, Split
 
 
-class Noise(Data):
+class NoiseImages(Data):
     def __init__(self, side: int = 28, samples: int = 2048) -> None:
         self.side, self.samples = side, samples
 

@@ -44,8 +44,8 @@ def _measure(comm: ProcessComm, rounds: int) -> list[Outcome]:
     outcomes = [
         alternate(
             f"pipeline step, 2 stages, m = {m}: mlp, 4.2 M parameters, batch {BATCH}",
-            _best([Ours(name, m, comm, inputs, targets) for name in PEERS], comm),
-            _best([Peer(name, m, comm, inputs, targets) for name in PEERS], comm),
+            _best([OurPipeline(name, m, comm, inputs, targets) for name in PEERS], comm),
+            _best([TorchPipelinePeer(name, m, comm, inputs, targets) for name in PEERS], comm),
             "torch.distributed.pipelining, the better of GPipe and 1F1B",
             "<= 0.95",
             rounds,
@@ -56,7 +56,7 @@ def _measure(comm: ProcessComm, rounds: int) -> list[Outcome]:
     return outcomes
 
 
-class Ours:
+class OurPipeline:
     def __init__(self, schedule: str, m: int, comm: ProcessComm, inputs: Tensor, targets: Tensor) -> None:
         self.batch = Batch(inputs, targets, total=len(inputs))
         replica, alone = comm.split(0), comm.split(comm.rank)
@@ -72,8 +72,8 @@ class Ours:
         self.sync.update()
 
 
-class Peer:
-    """What torch's tutorial writes."""
+class TorchPipelinePeer:
+    """The code of torch's tutorial."""
 
     def __init__(self, schedule: str, m: int, comm: ProcessComm, inputs: Tensor, targets: Tensor) -> None:
         self.inputs, self.targets, self.rank = inputs, targets, comm.rank
@@ -91,11 +91,11 @@ class Peer:
         self.optimizer.step()
 
 
-def _best(steps: list[Ours] | list[Peer], comm: ProcessComm) -> Callable[[], float]:
+def _best(steps: list[OurPipeline] | list[TorchPipelinePeer], comm: ProcessComm) -> Callable[[], float]:
     return lambda: min(_block(step, comm) for step in steps)
 
 
-def _block(step: Ours | Peer, comm: ProcessComm) -> float:
+def _block(step: OurPipeline | TorchPipelinePeer, comm: ProcessComm) -> float:
     """The median step of a block, in milliseconds."""
     comm.barrier()
     times: list[float] = []

@@ -111,7 +111,7 @@ CASES = (
 
 
 @dataclass(frozen=True)
-class Row:
+class PredictionRow:
     case: str
     predicted: float  # seconds of a step
     measured: float
@@ -127,11 +127,11 @@ class Row:
         return self.predicted / self.measured - 1
 
 
-def rows(hardware: str, folder: Path, cases: Sequence[str] = CASES) -> Iterator[Row | str]:
+def rows(hardware: str, folder: Path, cases: Sequence[str] = CASES) -> Iterator[PredictionRow | str]:
     """`hardware`: a calibrated choice in `folder`. Of what is not predicted, the reason."""
     data = folder / "data" / "noise.yaml"
     data.parent.mkdir(exist_ok=True)
-    data.write_text("# Noise\n_target_: benchmarks.noise.Noise\n")
+    data.write_text("# Images of noise\n_target_: benchmarks.noise.NoiseImages\n")
     allowed = ["benchmarks"]
     for case in cases:
         model, _, how = case.partition(" | ")
@@ -146,7 +146,9 @@ def rows(hardware: str, folder: Path, cases: Sequence[str] = CASES) -> Iterator[
         chosen = [*overrides, f"steps={steps}"]
         with tempfile.TemporaryDirectory() as root:
             result = engine.run(chosen, config_dir=folder, allow_modules=allowed, root=root, quiet=True)
-        yield Row(case, step.seconds, measured_step(result.summary), dict(step.parts), result.summary["step_time"])
+        yield PredictionRow(
+            case, step.seconds, measured_step(result.summary), dict(step.parts), result.summary["step_time"]
+        )
 
 
 def measured_step(summary: dict[str, Any]) -> float:
@@ -154,8 +156,8 @@ def measured_step(summary: dict[str, Any]) -> float:
     return summary["step_time"]["median"]
 
 
-def table(found: Sequence[Row], refused: Sequence[str], of: str) -> str:
-    """In Markdown."""
+def table(found: Sequence[PredictionRow], refused: Sequence[str], of: str) -> str:
+    """Returns the table in Markdown."""
     errors = sorted(abs(row.error) for row in found)
     lines = [
         of,
@@ -190,7 +192,7 @@ def calibrated(folder: Path) -> str:
 
 
 def predictions(rounds: int) -> list[Outcome]:
-    """For `make bench`: `rounds` is 1 for all configurations, 0 for some."""
+    """Measures for `make bench`: `rounds` is 1 for all configurations, 0 for some."""
     with tempfile.TemporaryDirectory() as folder:
         _, found = report(Path(folder), CASES if rounds else CASES[::8])
     return [
@@ -199,9 +201,9 @@ def predictions(rounds: int) -> list[Outcome]:
     ]
 
 
-def report(folder: Path, cases: Sequence[str], is_there: bool = False) -> tuple[str, list[Row]]:
+def report(folder: Path, cases: Sequence[str], is_there: bool = False) -> tuple[str, list[PredictionRow]]:
     of = "" if is_there else calibrated(folder)
-    found: list[Row] = []
+    found: list[PredictionRow] = []
     refused: list[str] = []
     for row in rows("here", folder, cases):
         if isinstance(row, str):

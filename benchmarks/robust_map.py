@@ -1,4 +1,4 @@
-"""What docs/robust.md shows: `python -m benchmarks.robust_map map`, or `unlike`, `example`, `draco`, `times`.
+"""Makes the tables of docs/robust.md: `python -m benchmarks.robust_map map`, or `unlike`, `example`, `draco`, `times`.
 
 Each but the last makes the sweeps that it needs in runs/, three seeds a point, or goes on with those that were stopped,
 and prints tables of what came out. `map` draws docs/robust.png.
@@ -46,7 +46,7 @@ SUCCESS = "backdoor_success"
 
 
 @dataclass(frozen=True)
-class Run:
+class MapRun:
     point: dict[str, Any]  # what its trial set
     summary: dict[str, Any]  # {}: it ended early
 
@@ -59,8 +59,8 @@ class Run:
         return None if value is None else 100 * value
 
 
-def runs_of(name: str, overrides: Sequence[str]) -> list[Run]:
-    """Of the sweep in runs/`name`, which is made, or gone on with."""
+def runs_of(name: str, overrides: Sequence[str]) -> list[MapRun]:
+    """Returns the runs of the sweep in runs/`name`, which is made, or resumed."""
     folder = Path("runs") / name
     given = ["--resume"] if folder.exists() else [*overrides, SEEDS]
     command = [str(Path(sys.executable).with_name("paceline")), "sweep", *given, "--name", name]
@@ -68,15 +68,15 @@ def runs_of(name: str, overrides: Sequence[str]) -> list[Run]:
     status = subprocess.run(command, stdout=subprocess.DEVNULL).returncode
     if status not in (0, 4):  # 4: some runs diverged, which is a result
         sys.exit(status)
-    runs: list[Run] = []
+    runs: list[MapRun] = []
     for trial in sorted(folder.glob("*/trial.json")):
         summary = trial.with_name("summary.json")
         told = json.loads(summary.read_text()) if summary.exists() else {}
-        runs.append(Run(json.loads(trial.read_text())["parameters"], told))
+        runs.append(MapRun(json.loads(trial.read_text())["parameters"], told))
     return runs
 
 
-def together(runs: Iterable[Run], key: str = "accuracy") -> float | None:
+def together(runs: Iterable[MapRun], key: str = "accuracy") -> float | None:
     """The mean over seeds in percent; None where one of them ended early."""
     found = [run.percent(key) for run in runs]
     numbers = [each for each in found if each is not None]
@@ -93,8 +93,8 @@ def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def spread(runs: Iterable[Run], key: str = "accuracy") -> str:
-    """From the worst seed to the best."""
+def spread(runs: Iterable[MapRun], key: str = "accuracy") -> str:
+    """Returns the range from the worst seed to the best."""
     found = sorted(each for run in runs if (each := run.percent(key)) is not None)
     return f"{found[0]:.1f} to {found[-1]:.1f}" if found else ""
 
@@ -103,13 +103,13 @@ def spread(runs: Iterable[Run], key: str = "accuracy") -> str:
 
 
 class Map:
-    """By rule, attack and how many lie, runs of three seeds."""
+    """Runs of three seeds by rule, attack and number of Byzantine workers."""
 
     def __init__(self) -> None:
         definition = define([FILE])
         rules, attacks = ([str(each) for each in definition.parameters[key].all()] for key in ("aggregate", "attack"))
         self.rules, self.attacks = [*rules, *OWN], attacks
-        self._cells: dict[tuple[str, str, int], list[Run]] = {}
+        self._cells: dict[tuple[str, str, int], list[MapRun]] = {}
         for rule in self.rules:
             own = [f"aggregate={rule}", *OWN.get(rule, ())]
             self._cells[rule, NONE, 0] = runs_of(f"robust_0_{rule}", [*definition.fixed, *own, "attack=none"])
@@ -118,7 +118,7 @@ class Map:
                 for run in runs_of(f"robust_{liars}_{rule}", [FILE, *own, *lie]):
                     self._cells.setdefault((rule, run["attack"], liars), []).append(run)
 
-    def runs(self, rule: str, attack: str, liars: int) -> list[Run]:
+    def runs(self, rule: str, attack: str, liars: int) -> list[MapRun]:
         return self._cells[rule, attack, 0 if attack == NONE else liars]
 
     def accuracy(self, rule: str, attack: str, liars: int) -> float | None:

@@ -30,7 +30,7 @@ Option = Literal["I", "II"]
 
 
 @dataclass
-class Simulation:
+class ScaffoldSimulation:
     seed: int
     alpha: float
     rate: float
@@ -50,7 +50,7 @@ class Simulation:
         self.c, self.c_k = torch.zeros_like(self.w), [torch.zeros_like(self.w) for _ in range(CLIENTS)]
 
     def rounds(self, count: int) -> Iterator[tuple[float, int, float, float]]:
-        """After each round: the accuracy in percent, a client, its |c_k - c| and its sharpness."""
+        """Yields after each round the accuracy in percent, a client, its |c_k - c| and its sharpness."""
         for number in range(count):
             apart = [float((own - self.c).norm()) for own in self.c_k]
             worst = max(range(CLIENTS), key=apart.__getitem__)
@@ -83,7 +83,7 @@ class Simulation:
         return torch.cat([each.flatten() for each in found])
 
     def sharpness(self, at: Tensor, k: int) -> float:
-        """By power iteration with products of the Hessian and a vector."""
+        """Returns the sharpness by power iteration with products of the Hessian and a vector."""
         gradient = self.gradient(at, self.owned[k], create_graph=True)
         v, found = torch.ones_like(at) / len(at) ** 0.5, 0.0
         for _ in range(POWER):
@@ -112,7 +112,7 @@ def main(
     torch.set_num_threads(1)
     for eta in rate or [0.05, 0.2]:
         for each in rule or ["scaffold", "fedavg"]:
-            simulation = Simulation(seed, alpha, eta, epochs, each, option)  # type: ignore[arg-type]
+            simulation = ScaffoldSimulation(seed, alpha, eta, epochs, each, option)  # type: ignore[arg-type]
             print(f"{each}, rate {eta} (2 / rate = {2 / eta:.0f}), alpha {alpha}, seed {seed}, option {option}")
             for number, (accuracy, k, apart, sharpness) in enumerate(simulation.rounds(rounds), 1):
                 if not short or number == rounds:

@@ -1,4 +1,4 @@
-"""What a round of secure aggregation costs by clients, and by how many vanish: `python -m benchmarks.secure`.
+"""Measures a round of secure aggregation by clients, and by dropouts: `python -m benchmarks.secure`.
 
 Prints the table of docs/privacy.md. Clients and the server are objects in one process, one thread: what a message takes
 on its way is left out. Who vanishes does so after sharing its keys and before it sends its vector, which is when it
@@ -26,8 +26,8 @@ T = TypeVar("T")
 
 
 @dataclass
-class Account:
-    """Of one party: what it computed, and what it sent."""
+class PartyAccount:
+    """The seconds that one party computed, and the bytes that it sent."""
 
     seconds: float = 0.0
     sent: int = 0
@@ -58,14 +58,14 @@ def size_of(message: Any) -> int:
     return sum(map(size_of, vars(message).values()))
 
 
-def a_round(n: int, vanish: int, d: int = ENTRIES, number: int = 0) -> tuple[Account, Account]:
+def a_round(n: int, vanish: int, d: int = ENTRIES, number: int = 0) -> tuple[PartyAccount, PartyAccount]:
     """One client that came to the end, the mean of all such, and the server."""
     rng = np.random.default_rng(number)
     t = max(math.ceil(THRESHOLD * n), n // 2 + 1)
     identities = {u: Identity(rng.bytes(32)) for u in range(n)}
     known = {u: each.public for u, each in identities.items()}
     clients = {u: Client(number, u, t, identities[u], known, rng.bytes) for u in range(n)}
-    accounts, its = {u: Account() for u in clients}, Account()
+    accounts, its = {u: PartyAccount() for u in clients}, PartyAccount()
     server = Server(number, t, known)
     vectors = {u: rng.integers(0, 2**64, d, dtype=np.uint64) for u in clients}
     for u, client in clients.items():
@@ -85,7 +85,7 @@ def a_round(n: int, vanish: int, d: int = ENTRIES, number: int = 0) -> tuple[Acc
     assert sorted(who) == left
     assert np.array_equal(total, sum((vectors[u] for u in left), start=np.zeros(d, dtype=np.uint64)))
     (sent,) = {accounts[u].sent for u in left}
-    return Account(sum(accounts[u].seconds for u in left) / len(left), sent), its
+    return PartyAccount(sum(accounts[u].seconds for u in left) / len(left), sent), its
 
 
 def main() -> None:

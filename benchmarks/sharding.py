@@ -40,7 +40,7 @@ def sharding_against_torch(rounds: int) -> list[Outcome]:
 
 
 def adam(parameters: list[nn.Parameter]) -> Optimizer:
-    """What optimizer=adam is."""
+    """Returns the optimizer of optimizer=adam."""
     return assemble(prepare(["optimizer=adam"]).experiment, ()).make_optimizer(parameters)
 
 
@@ -52,7 +52,7 @@ def _sharded_step(comm: ProcessComm, rounds: int) -> list[Outcome]:
     outcomes: list[Outcome] = []
     for batch in BATCHES:
         inputs, targets = torch.randn(batch, 1, 28, 28), torch.randint(10, (batch,))
-        ours, peer = Ours(comm, inputs, targets), Peer(comm, inputs, targets)
+        ours, peer = OurSharding(comm, inputs, targets), TorchShardingPeer(comm, inputs, targets)
         outcomes.append(
             alternate(
                 f"bsp step, sync.shard=optimizer, Adam, 2 workers: mlp, 2.9 M parameters, batch {batch}",
@@ -67,7 +67,7 @@ def _sharded_step(comm: ProcessComm, rounds: int) -> list[Outcome]:
     return outcomes
 
 
-class Ours:
+class OurSharding:
     def __init__(self, comm: ProcessComm, inputs: Tensor, targets: Tensor) -> None:
         self.batch = Batch(inputs, targets, total=2 * len(inputs))
         alone, replicas = comm.split(comm.rank), comm.split(0)
@@ -83,8 +83,8 @@ class Ours:
         self.sync.update()
 
 
-class Peer:
-    """What torch's tutorial writes."""
+class TorchShardingPeer:
+    """The code of torch's tutorial."""
 
     def __init__(self, comm: ProcessComm, inputs: Tensor, targets: Tensor) -> None:
         with TemporaryDirectory() as folder:
@@ -103,7 +103,7 @@ class Peer:
         self.optimizer.step()
 
 
-def _block(step: Ours | Peer, comm: ProcessComm) -> float:
+def _block(step: OurSharding | TorchShardingPeer, comm: ProcessComm) -> float:
     """The median step of a block, in milliseconds."""
     comm.barrier()
     return _median(step, STEPS)

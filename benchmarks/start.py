@@ -1,4 +1,4 @@
-"""How long a user waits: for help, for a dry run, for the first run of a process and for its second."""
+"""Times how long a user waits: for help, for a dry run, for the first run of a process and for its second."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a trial of a sweep costs beside its training loop: ours, a fresh torchrun for each, and Hydra's own multirun.
+"""Times a trial of a sweep beside its training loop: ours, a fresh torchrun for each, and Hydra's own multirun.
 
 Two workers of one thread train digits for one epoch. A sweep's overhead is counted from the end of its first trial's
 loop to the end of its last one's, so that starting the command is left out; a torchrun's is its whole time beside the

@@ -69,7 +69,7 @@ def main(
 
 
 def kill_and_resume(sweep: Sweep, chance: random.Random, most: int, verbose: bool) -> None:
-    """Until it has been killed `most` times or has ended, and then to its end."""
+    """Kills and resumes the sweep until it has been killed `most` times or has ended, and then lets it end."""
     shots = [who for who in SHOTS if who != "the logger" or sweep.scene.name == "wandb"]
     while len(sweep.hits) < most:
         moments = {**TRIALS, **(RESUMING if sweep.hits else OPENING)}

@@ -21,7 +21,7 @@ from paceline.strategies.tensor import TensorParallel
 from paceline.strategies.tensor_parallel.find import all_pairs
 from paceline.tasks.base import DataSpec
 from paceline.tasks.losses.cross_entropy import cross_entropy
-from paceline.tasks.models.gpt import Block
+from paceline.tasks.models.gpt import TransformerBlock
 from paceline.tasks.models.mlp import MLP
 
 from .ddp import timed
@@ -31,7 +31,7 @@ IMAGES = DataSpec((1, 28, 28), torch.float32, (), 10, 60_000, 10_000)
 
 
 @dataclass(frozen=True)
-class Task:
+class TensorWorkload:
     model: Callable[[], nn.Module]
     batch: Callable[[], tuple[Tensor, Tensor]]
     loss: Callable[[Tensor, Tensor], Tensor]
@@ -39,18 +39,18 @@ class Task:
 
 
 def _block() -> nn.Module:
-    """What is before it is trained, so that its input wants a gradient."""
-    return nn.Sequential(nn.LayerNorm(512), Block(512, 8, 8, dropout=0.0))
+    """Returns a block behind a trained layer, so that its input wants a gradient."""
+    return nn.Sequential(nn.LayerNorm(512), TransformerBlock(512, 8, 8, dropout=0.0))
 
 
 TASKS = {
-    "mlp of width 1,024, batch 256": Task(
+    "mlp of width 1,024, batch 256": TensorWorkload(
         lambda: MLP(IMAGES, [1024, 1024, 1024]),
         lambda: (torch.randn(256, 1, 28, 28), torch.randint(10, (256,))),
         cross_entropy,
         10,
     ),
-    "gpt block of width 512, 8 x 128 tokens": Task(
+    "gpt block of width 512, 8 x 128 tokens": TensorWorkload(
         _block, lambda: (torch.randn(8, 128, 512), torch.randn(8, 128, 512)), F.mse_loss, 4
     ),
 }
@@ -66,8 +66,8 @@ def _measure(comm: ProcessComm, rounds: int) -> list[Outcome]:
     for name, task in TASKS.items():
         torch.manual_seed(0)
         model, (inputs, targets) = task.model(), task.batch()
-        ours = Ours(copy.deepcopy(model), task, comm, inputs, targets)
-        peer = Peer(copy.deepcopy(model), task, inputs, targets)
+        ours = OurTensorParallel(copy.deepcopy(model), task, comm, inputs, targets)
+        peer = TorchTensorPeer(copy.deepcopy(model), task, inputs, targets)
         outcome = alternate(
             f"tensor step, 2 workers: {name}",
             lambda ours=ours, steps=task.steps: timed(ours, comm, steps),
@@ -83,8 +83,10 @@ def _measure(comm: ProcessComm, rounds: int) -> list[Outcome]:
     return outcomes
 
 
-class Ours:
-    def __init__(self, model: nn.Module, task: Task, comm: ProcessComm, inputs: Tensor, targets: Tensor) -> None:
+class OurTensorParallel:
+    def __init__(
+        self, model: nn.Module, task: TensorWorkload, comm: ProcessComm, inputs: Tensor, targets: Tensor
+    ) -> None:
         self.batch = Batch(inputs, targets, total=len(inputs))
         replica, alone = comm.split(0), comm.split(comm.rank)
         assert alone is not None and replica is not None
@@ -101,10 +103,10 @@ class Ours:
         self.loss = self.loss if loss is None else loss.item()
 
 
-class Peer:
-    """What torch's tutorial writes."""
+class TorchTensorPeer:
+    """The code of torch's tutorial."""
 
-    def __init__(self, model: nn.Module, task: Task, inputs: Tensor, targets: Tensor) -> None:
+    def __init__(self, model: nn.Module, task: TensorWorkload, inputs: Tensor, targets: Tensor) -> None:
         self.inputs, self.targets, self.task = inputs, targets, task
         pairs = all_pairs(model)
         plan: dict[str, ParallelStyle] = {first: ColwiseParallel() for first, _ in pairs}

@@ -1,4 +1,4 @@
-"""How fast the virtual cluster is: worker-steps a second on one core, and its memory, by the number of workers.
+"""Measures the virtual cluster: worker-steps a second on one core, and its memory, by the number of workers.
 
 A run of 20 steps and a longer one, by as many worker-steps whatever the number of workers: the difference is steps
 alone, without what starting costs. A model of 9,610 parameters

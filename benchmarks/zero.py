@@ -72,7 +72,7 @@ def _bare(stage: int, offload: str, folder: Path) -> Timed:
 
 
 def run_in(command: list[str], folder: str) -> str:
-    """What it printed. Raises `RuntimeError` with the end of what it said when it fails."""
+    """Returns the output of the command. Raises `RuntimeError` with the end of its output when it fails."""
     ended = subprocess.run(command, cwd=folder, env=ONE_THREAD, capture_output=True, text=True, timeout=PATIENCE)
     if ended.returncode != 0:
         raise RuntimeError(

@@ -66,11 +66,11 @@ def advise(
         Path | None, typer.Option(metavar="FILE", help="Write a page that opens offline.", show_default=False)
     ] = None,
 ) -> None:
-    """Which way of training is best here, and what it costs: nothing is trained, unless --race is given.
+    """Find the best configuration for this hardware, and its cost: nothing is trained, unless --race is given.
 
-    Strategies, degrees, schedules, micro-batches, ZeRO stages, offload and recomputation are enumerated. What cannot
-    be, or does not fit, is left out and said; the rest is ranked by what is predicted. Each line is a command to copy.
-    What you type is kept as it is.
+    Strategies, degrees, schedules, micro-batches, ZeRO stages, offload and recomputation are enumerated. Layouts that
+    are refused or do not fit are left out and counted; the rest is ranked by prediction. Each line is a command to
+    copy. Settings that you type are kept.
 
     \b
     paceline advise model=cnn data=fashion_mnist hardware.workers=2

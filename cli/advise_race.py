@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from ..advise.question import Question
-    from ..advise.race import Raced, Way
+    from ..advise.race import Raced, RaceEntry
     from ..sweep.definition import Definition
-    from ..tracking.ranking import Setting
+    from ..tracking.ranking import RankedSetting
 
 PLANNING = 60.0  # seconds of the processor for exact plans, before hours of training
 
@@ -62,13 +62,13 @@ def _until_the_end(run: "Callable[[], Raced]", name: str) -> "Raced":
 
 
 def _command(name: str) -> str:
-    """What was typed, and the race's name where it was not."""
+    """Returns the typed command, with the race's name if it had none."""
     typed = sys.argv[1:]
     named = any(word == "--name" or word.startswith("--name=") for word in typed)
     return shlex.join(["paceline", *typed, *([] if named else ["--name", name])])
 
 
-def _ways(question: "Question", asked: list[str]) -> "list[Way]":
+def _ways(question: "Question", asked: list[str]) -> "list[RaceEntry]":
     from ..advise.answer import answer
     from ..advise.race import MOST_WAYS, of_rows, of_words
 
@@ -95,7 +95,7 @@ def run_round(name: str, definition: "Definition") -> dict[str, dict[str, float 
     from ..sweep.lacking import check_machine
     from ..sweep.results import measures_of
     from ..sweep.sweeper import Sweeper
-    from ..tracking.compare import Request, table
+    from ..tracking.compare import ComparisonRequest, table
     from ..tracking.judged import best_first
     from ..tracking.report import write_report
     from .sweep import runs_of
@@ -116,7 +116,7 @@ def run_round(name: str, definition: "Definition") -> dict[str, dict[str, float 
         note_counted(notes, "trials")
         trials = opened.study.trials()
         runs = runs_of(name, opened.directory, trials)
-        rows, _ = table(runs, Request())
+        rows, _ = table(runs, ComparisonRequest())
         report = opened.directory / "report.html"
         write_report(runs, report, best_first(rows, definition.metric), metric=definition.metric)
         note(f"report: {shortest(report)}")
@@ -130,7 +130,7 @@ def run_round(name: str, definition: "Definition") -> dict[str, dict[str, float 
 
 
 def told(found: "Raced", question: "Question", target: float | None) -> str:
-    """Who won, by how much, and what prediction got wrong."""
+    """Describes the winner, its lead, and how the predictions differ from the measured steps."""
     from .step_time import time_of
 
     aim = question.experiment.target_accuracy if target is None else target
@@ -159,7 +159,7 @@ def told(found: "Raced", question: "Question", target: float | None) -> str:
     return "\n".join(lines)
 
 
-def _to_target(setting: "Setting", failed: bool, time_of: "Callable[[float], str]") -> str:
+def _to_target(setting: "RankedSetting", failed: bool, time_of: "Callable[[float], str]") -> str:
     if setting.is_whole:
         return setting.text(time_of)
     if failed:
@@ -168,7 +168,7 @@ def _to_target(setting: "Setting", failed: bool, time_of: "Callable[[float], str
 
 
 def _no_winner(found: "Raced", aim: float) -> str:
-    """Where no way reached the target with several seeds."""
+    """Says why there is no winner if no candidate reached the target with several seeds."""
     alone = [each.label for each in found.settings if each.is_whole]
     if len(alone) == 1:
         return f"no winner: {alone[0]} alone reached {aim:.4g}, and with one seed: nobody was left to race against"
@@ -179,10 +179,10 @@ def _no_winner(found: "Raced", aim: float) -> str:
 
 def _verdict(found: "Raced") -> str:
     """The winner and the next one, or all that cannot be told apart; how much longer others take, by the same seeds."""
-    from ..tracking.ranking import Setting, gap_of, rule_of
+    from ..tracking.ranking import RankedSetting, gap_of, rule_of
     from .step_time import time_of
 
-    def longer(other: Setting) -> str:
+    def longer(other: RankedSetting) -> str:
         return f"{other.label} takes {gap_of(best, other, ratio=True).text(time_of, 'times as long')}"
 
     best, *near = found.leading
@@ -222,7 +222,7 @@ def _prediction(found: "Raced") -> str:
 
 
 def raw(found: "Raced", name: str) -> dict[str, Any]:
-    """For programs."""
+    """Returns the race for programs."""
     from ..tracking.ranking import compared
 
     leading = found.leading

@@ -1,4 +1,4 @@
-"""What `paceline advise` shows."""
+"""The output of `paceline advise`."""
 
 import csv
 import io
@@ -118,7 +118,7 @@ def _footnotes(found: "Answer") -> list[str]:
 
 
 def raw(found: "Answer") -> dict[str, Any]:
-    """For `--format json`: seconds, bytes, US dollars."""
+    """Returns the answer for `--format json`: seconds, bytes, US dollars."""
     from ..advise.commands import command
 
     def plain(row: "Predicted") -> dict[str, Any]:

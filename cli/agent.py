@@ -1,4 +1,4 @@
-"""What `wandb agent` writes on a sweep's command line, in Hydra's grammar."""
+"""Reads the words that `wandb agent` writes on a sweep's command line, in Hydra's grammar."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What can be chosen, read from the YAML files alone: no Hydra, no torch."""
+"""The choices of every group, read from the YAML files alone: no Hydra, no torch."""
 
 from dataclasses import dataclass
 from importlib.resources import files
@@ -11,7 +11,7 @@ CONF = Path(str(files("paceline.conf")))
 
 
 @dataclass(frozen=True)
-class Choice:
+class ListedChoice:
     group: str
     name: str
     path: Path
@@ -36,23 +36,23 @@ class Choice:
         return {str(key): value for key, value in content.items() if key not in ("_target_", "defaults")}
 
 
-def groups(config_dir: Path | None = None) -> dict[str, list[Choice]]:
+def groups(config_dir: Path | None = None) -> dict[str, list[ListedChoice]]:
     """The choices of each group (`hardware`, `hardware/network`), ours and those in the user's `config_dir`.
 
     Raises ConfigError when there is no such directory.
     """
     if config_dir is not None and not config_dir.is_dir():
         raise ConfigError(f"--config-dir {config_dir}: there is no such directory")
-    found: dict[str, dict[str, Choice]] = {}
+    found: dict[str, dict[str, ListedChoice]] = {}
     for directory in [CONF, config_dir] if config_dir else [CONF]:
         for path in sorted(directory.rglob("*.yaml")):
             group = path.parent.relative_to(directory).as_posix()
             if group != ".":
-                found.setdefault(group, {}).setdefault(path.stem, Choice(group, path.stem, path))
+                found.setdefault(group, {}).setdefault(path.stem, ListedChoice(group, path.stem, path))
     return {group: sorted(found[group].values(), key=lambda choice: choice.name) for group in sorted(found)}
 
 
-def group_of(name: str, config_dir: Path | None = None) -> list[Choice]:
+def group_of(name: str, config_dir: Path | None = None) -> list[ListedChoice]:
     """The choices of one group. Raises ConfigError, naming the nearest groups."""
     known = groups(config_dir)
     if name not in known:
@@ -69,7 +69,7 @@ def primary() -> dict[str, Any]:
 
 
 def defaults() -> dict[str, str]:
-    """What is chosen in each group when nothing is overridden."""
+    """Returns the default choice of each group."""
     listed = read_yaml(CONF / "config.yaml")["defaults"]
     return {group: choice for entry in listed if isinstance(entry, dict) for group, choice in entry.items() if choice}
 

@@ -1,4 +1,6 @@
-"""How a collective makes a sum, step by step, from its own messages: a part of `paceline explain collective=NAME`."""
+"""Shows how a collective makes a sum, step by step, from its own messages: a part of `paceline explain
+collective=NAME`.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -10,7 +12,7 @@ from ..conf.errors import ConfigError
 from .output import aligned, terminal_width
 
 if TYPE_CHECKING:
-    from ..exchange.collectives.recorded import Message, Recording, Step
+    from ..exchange.collectives.recorded import RecordedMessage, RecordedStep, Recording
 
 
 PLANNED = "That is of the sum drawn here; paceline plan says what is chosen for the sums of a model, which are larger."
@@ -98,13 +100,13 @@ def drawn(name: str, recording: "Recording") -> str:
     return "\n\n".join([title, *(_step(i, step, recording) for i, step in enumerate(steps))])
 
 
-def _step(i: int, step: "Step", recording: "Recording") -> str:
+def _step(i: int, step: "RecordedStep", recording: "Recording") -> str:
     named = f": {step.name}" if step.name else ""
     title = f"step {i + 1} of {len(recording.steps)}{named}"
     return "\n".join([title, *_messages(step), *_state(step, recording)])
 
 
-def _messages(step: "Step") -> list[str]:
+def _messages(step: "RecordedStep") -> list[str]:
     said = [f"{message.source} -> {message.destination} {_chunks(message)}" for message in step.messages]
     width = max(len(text) for text in said) + 3
     each = max((min(terminal_width() or 100, 120) - 2) // width, 1)
@@ -113,8 +115,8 @@ def _messages(step: "Step") -> list[str]:
     ]
 
 
-def _chunks(message: "Message") -> str:
-    """As ranges: chunks 0-2, 5."""
+def _chunks(message: "RecordedMessage") -> str:
+    """Returns the chunks as ranges: chunks 0-2, 5."""
     runs = [
         [chunk for _, chunk in run] for _, run in groupby(enumerate(message.chunks), key=lambda each: each[1] - each[0])
     ]
@@ -122,7 +124,7 @@ def _chunks(message: "Message") -> str:
     return f"chunk{'s' if len(message.chunks) > 1 else ''} {ranges}"
 
 
-def _state(step: "Step", recording: "Recording") -> list[str]:
+def _state(step: "RecordedStep", recording: "Recording") -> list[str]:
     marks = {
         (message.destination, chunk): "+" if message.adds else "="
         for message in step.messages

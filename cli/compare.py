@@ -10,7 +10,7 @@ from .completion import complete_column, complete_source
 from .output import note, note_damage, shortest, show, terminal_width
 
 if TYPE_CHECKING:
-    from ..tracking.figures.request import Request
+    from ..tracking.figures.request import FigureRequest
     from ..tracking.run_data import RunData
     from ..tracking.summaries import Row
 
@@ -124,7 +124,7 @@ def compare(
     if baseline is not None:
         found, reference = _with_baseline(found, baseline, not no_group, records)
     note_damage(found)
-    request = tables.Request(reference, not no_group, tuple(where or ()), front, picked, sort, reverse)
+    request = tables.ComparisonRequest(reference, not no_group, tuple(where or ()), front, picked, sort, reverse)
     table, shown = tables.table(found, request)
     keys = tables.column_keys(request, found, table)
     _check_figures(shown, figures)
@@ -138,10 +138,10 @@ def compare(
 class Outputs:
     html: Path | None
     png: Path | None
-    figures: "list[Request]"  # that are asked for; those of the sweeps come on top
+    figures: "list[FigureRequest]"  # that are asked for; those of the sweeps come on top
 
 
-def _figures(texts: list[str] | None, html: Path | None, png: Path | None) -> "list[Request]":
+def _figures(texts: list[str] | None, html: Path | None, png: Path | None) -> "list[FigureRequest]":
     """Raises TableError."""
     from ..tracking.errors import TableError
     from ..tracking.figures.request import asked
@@ -151,8 +151,8 @@ def _figures(texts: list[str] | None, html: Path | None, png: Path | None) -> "l
     return asked(texts or [])
 
 
-def _check_figures(runs: "list[RunData]", figures: "list[Request]") -> None:
-    """Before anything is shown. Raises TableError."""
+def _check_figures(runs: "list[RunData]", figures: "list[FigureRequest]") -> None:
+    """Checks the figures before anything is shown. Raises TableError."""
     if figures:
         from ..tracking.figures.built import check
 
@@ -161,7 +161,7 @@ def _check_figures(runs: "list[RunData]", figures: "list[Request]") -> None:
 
 
 def _of_records(words: list[str]) -> bool:
-    """Whether a column is named that takes the runs' records, which a table does without."""
+    """Returns whether a column is named that needs the runs' records, which a table does without."""
     from ..tracking.columns import BY_KEY
     from ..tracking.derived import OF_RECORDS
 
@@ -181,7 +181,7 @@ def check_file(option: str, file: Path | None) -> None:
 
 
 def check_outputs(html: Path | None, png: Path | None) -> None:
-    """Before anything is read. Raises TableError."""
+    """Checks the output paths before anything is read. Raises TableError."""
     from ..tracking.errors import TableError
 
     check_file("--html", html)

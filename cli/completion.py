@@ -1,4 +1,6 @@
-"""What TAB offers: groups, their choices, keys of the chosen ones, runs. Reads file names and YAML, nothing heavier."""
+"""Completes words for TAB: groups, their choices, keys of the chosen ones, runs. Reads file names and YAML, nothing
+heavier.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager

@@ -13,7 +13,7 @@ from .options import AllowModule, Config, ConfigDir, Format
 from .output import aligned, note, results_alone, show, show_json
 
 if TYPE_CHECKING:
-    from ..cost.answers import Result
+    from ..cost.answers import AnswerRow
     from ..cost.quantity import Quantity
     from .cost_inputs import Given
 
@@ -83,7 +83,7 @@ def cost(
         show("\n\n".join("\n".join(lines) for lines in (_table(results), _inputs(given.used))))
 
 
-def _answers(given: "Given") -> "Iterator[Result]":
+def _answers(given: "Given") -> "Iterator[AnswerRow]":
     """Raises `ConfigError`."""
     from ..cost import answers
     from ..cost.rules import CostError
@@ -111,7 +111,7 @@ def _answers(given: "Given") -> "Iterator[Result]":
         raise given.unasked()
 
 
-def _table(results: "list[Result]") -> list[str]:
+def _table(results: "list[AnswerRow]") -> list[str]:
     rows = [[each.what, *_shown(each), each.formula] for each in results]
     width = max(len(row[1]) for row in rows)
     return aligned([[what, value.rjust(width), *rest] for what, value, *rest in rows], numbers_from=4)
@@ -125,7 +125,7 @@ def _inputs(inputs: "list[Quantity]") -> list[str]:
     return aligned([[symbol, value.rjust(width), *rest] for symbol, value, *rest in rows], numbers_from=5)
 
 
-def _shown(result: "Result") -> tuple[str, str]:
+def _shown(result: "AnswerRow") -> tuple[str, str]:
     """The value and its unit."""
     from .cost_numbers import short
 

@@ -20,7 +20,7 @@ HAVE = {**dict.fromkeys(("devices", "machines", "flops", "price_per_hour"), "har
 
 
 @dataclass(frozen=True)
-class Chosen:
+class ComposedExperiment:
     """A composed configuration, and how it was typed."""
 
     experiment: "Experiment"
@@ -59,14 +59,16 @@ class Chosen:
         return Quantity("P", "parameters", count(self.experiment, self.allowed), "parameters", f"counted: model={name}")
 
     def recomputes(self) -> tuple[bool, str] | None:
-        """Whether backward computes the forward pass again, and what says so; None: the model has no such knob."""
+        """Returns whether backward recomputes the forward pass, and the override that says so; None: the model has no
+        such knob.
+        """
         for group in ("strategy", "model"):
             if self.experiment.choice(group).knobs.get("recompute"):
                 return True, f"{group}.recompute=true"
         return (False, "model.recompute=false") if "recompute" in self.experiment.model.knobs else None
 
     def devices(self) -> tuple[Quantity, Quantity]:
-        """Those that compute, and the machines that hold them. Raises `ConfigError`."""
+        """Returns the devices that compute, and the machines that hold them. Raises `ConfigError`."""
         machine, workers = self.machine, self.experiment.hardware.workers
         assert machine is not None
         if machine.devices == 0:
@@ -121,7 +123,9 @@ class Chosen:
         return f"given: hardware.{key}"
 
 
-def choose(overrides: list[str], typed: list[str], config_dir: Path | None, allowed: list[str] | None) -> Chosen | None:
+def choose(
+    overrides: list[str], typed: list[str], config_dir: Path | None, allowed: list[str] | None
+) -> ComposedExperiment | None:
     """Returns None if nothing is overridden. Raises `ConfigError`.
 
     Args:
@@ -144,7 +148,7 @@ def choose(overrides: list[str], typed: list[str], config_dir: Path | None, allo
             )
         if group == "precision" and machine is None:
             raise ConfigError(f"{text}: goes with a choice of hardware. Without one, flops=X is the rate of a device")
-    return Chosen(experiment, overrides, config_dir, tuple(allowed or ()))
+    return ComposedExperiment(experiment, overrides, config_dir, tuple(allowed or ()))
 
 
 def _group(override: str) -> str:
@@ -158,7 +162,7 @@ def _at(content: object, path: list[str]) -> float | None:
 
 
 def _comment(file: Path, key: str) -> str:
-    """What stands behind the number of this key."""
+    """Returns the comment behind the number of this key."""
     for line in file.read_text(encoding="utf-8").splitlines():
         if line.strip().startswith(f"{key}:"):
             from ..tracking.text import shown

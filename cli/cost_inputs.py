@@ -7,7 +7,7 @@ from pathlib import Path
 from ..conf.errors import ConfigError
 from ..cost.layout import DTYPES
 from ..cost.quantity import Quantity
-from .cost_choices import HAVE, Chosen, choose
+from .cost_choices import HAVE, ComposedExperiment, choose
 from .cost_numbers import Number
 
 NUMBERS = {
@@ -82,10 +82,10 @@ def former(words: list[str]) -> list[str] | None:
 
 @dataclass
 class Given:
-    """What is given, read when a formula asks for it; `used`, in that order."""
+    """The inputs, each read when a formula asks for it; `used` has them in that order."""
 
     texts: dict[str, str]
-    chosen: Chosen | None
+    chosen: ComposedExperiment | None
     used: list[Quantity] = field(default_factory=list)
     _asked: set[str] = field(default_factory=set)
 

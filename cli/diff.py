@@ -11,7 +11,7 @@ from .options import ConfigDir
 from .output import aligned, note_damage, show, show_json
 
 if TYPE_CHECKING:
-    from ..tracking.difference import Difference, Pair
+    from ..tracking.difference import RunDifference, ValuePair
     from ..tracking.run_data import RunData
 
 Run = Annotated[
@@ -60,7 +60,7 @@ def diff(first: Run, second: Run, config_dir: ConfigDir = None, format: Format =
 
 
 def _of_file(file: Path, config_dir: Path | None) -> "RunData":
-    """What it configures, with the usual value of whatever it leaves out. Raises ConfigError."""
+    """Returns the configuration in a file, with defaults for all that it leaves out. Raises ConfigError."""
     from ..engine.config.compose import compose
     from ..engine.config.config_file import with_file
     from ..tracking.redact import redact
@@ -73,7 +73,7 @@ def _of_file(file: Path, config_dir: Path | None) -> "RunData":
     return RunData(str(file), {}, redact(composed.model_dump()), [], None)
 
 
-def _text(found: "Difference", only_configurations: bool) -> str:
+def _text(found: "RunDifference", only_configurations: bool) -> str:
     head = ["", found.first, found.second, "difference", ""]
     apart = [pair for pair in found.results if pair.first != pair.second]
     alike = len(found.results) - len(apart)
@@ -92,7 +92,7 @@ def _text(found: "Difference", only_configurations: bool) -> str:
     return "\n".join(f"{title}\n" + "".join(f"  {line}\n" for line in lines) for title, *lines in sections)
 
 
-def _section(pairs: "list[Pair] | None", found: "Difference") -> list[str]:
+def _section(pairs: "list[ValuePair] | None", found: "RunDifference") -> list[str]:
     if pairs is None:
         return ["not recorded of both"]
     return _table([["", found.first, found.second], *(pair.texts()[:3] for pair in pairs)]) if pairs else ["the same"]

@@ -147,7 +147,7 @@ def _shared_memory() -> Finding:
 
 
 def _sums() -> Finding:
-    """How workers of one host add up what they have; compiled here if it can be."""
+    """Finds out how workers of one host make a sum. Compiles the native code if it can."""
     from ..comm.shared_sum import NativeSum
 
     if NativeSum.available():
@@ -197,7 +197,7 @@ def _has_ninja() -> bool:
 
 
 def _wandb() -> Finding:
-    """Whether a key is there; never which."""
+    """Finds out whether there is an API key, without showing it."""
     from importlib.metadata import version
 
     from ..tracking.wandb import key_in_netrc

@@ -14,7 +14,7 @@ from .output import note, results_alone, shortest, show, show_json
 
 if TYPE_CHECKING:
     from ..engine.api.small_run import SmallRun
-    from ..engine.config.explained import Explained
+    from ..engine.config.explained import ChoiceExplanation
 
 Format = Literal["text", "json"]
 
@@ -156,7 +156,7 @@ def _write(file: Path | None, text: str) -> None:
         note(f"picture: {shortest(file)}")
 
 
-def _explained(what: str, config_dir: Path | None, allowed: tuple[str, ...]) -> "Explained":
+def _explained(what: str, config_dir: Path | None, allowed: tuple[str, ...]) -> "ChoiceExplanation":
     """Raises `ConfigError`, naming the nearest."""
     from ..conf.groups import BY_NAME
     from ..engine.config.experiment import Choice

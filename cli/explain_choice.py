@@ -9,7 +9,7 @@ from .output import aligned, terminal_width
 
 if TYPE_CHECKING:
     from ..engine.api.small_run import SmallRun
-    from ..engine.config.explained import Explained
+    from ..engine.config.explained import ChoiceExplanation
 
 WIDEST = 100  # characters of a line of text
 MARKS = {"compute": "#", "waiting": ".", "communication": "~"}  # the last, where several are in one place, is seen
@@ -25,8 +25,8 @@ def lanes_of(run: "SmallRun") -> Plain:
     return read(run.trace)
 
 
-def raw(explained: "Explained", run: "SmallRun | None", lanes: Plain | None, why: str) -> Plain:
-    """For `--format json`: bytes a worker and step, times of the picture in microseconds."""
+def raw(explained: "ChoiceExplanation", run: "SmallRun | None", lanes: Plain | None, why: str) -> Plain:
+    """Returns the explanation for `--format json`: bytes a worker and step, times of the picture in microseconds."""
     return {
         **explained.as_dict(),
         "run": None if run is None else {"command": command(run), "sent": _sent(run), "picture": lanes},
@@ -39,7 +39,7 @@ def command(run: "SmallRun") -> str:
 
 
 def _sent(run: "SmallRun") -> dict[str, float | None]:
-    """What `cost()` stated, and what this run sent: bytes a worker and step."""
+    """Returns the bytes that `cost()` states and those that this run sent, a worker and step."""
     return {
         "stated": run.summary["predicted"]["bytes_per_step"],
         "measured": run.summary["wire"]["bytes_per_step"],
@@ -49,7 +49,9 @@ def _sent(run: "SmallRun") -> dict[str, float | None]:
 # -- for people
 
 
-def for_people(explained: "Explained", run: "SmallRun | None", lanes: Plain | None, why: str, summed: str = "") -> str:
+def for_people(
+    explained: "ChoiceExplanation", run: "SmallRun | None", lanes: Plain | None, why: str, summed: str = ""
+) -> str:
     """`summed`: how a collective makes a sum."""
     width = min(terminal_width() or WIDEST, WIDEST)
     title = f"{explained.group}={explained.name}"
@@ -66,7 +68,7 @@ def for_people(explained: "Explained", run: "SmallRun | None", lanes: Plain | No
     return "\n\n".join(paragraphs)
 
 
-def _sections(explained: "Explained", run: "SmallRun | None") -> list[tuple[str, tuple[str, ...]]]:
+def _sections(explained: "ChoiceExplanation", run: "SmallRun | None") -> list[tuple[str, tuple[str, ...]]]:
     cost = explained.cost + (() if run is None else (_measured(run),))
     knobs = tuple(f"{explained.group}.{name}={_value(value)}" for name, value in explained.knobs.items())
     told = [
@@ -146,7 +148,9 @@ def _among(lanes: list[int]) -> str:
 # -- as a page
 
 
-def as_page(explained: "Explained", run: "SmallRun | None", lanes: Plain | None, why: str, summed: str = "") -> str:
+def as_page(
+    explained: "ChoiceExplanation", run: "SmallRun | None", lanes: Plain | None, why: str, summed: str = ""
+) -> str:
     """`summed`: the picture of a collective's sum, or why there is none."""
     from ..tracking.drawn.lanes import as_html, as_svg, in_words
 

@@ -1,10 +1,10 @@
-"""What to ask `paceline explain` for in place of a key that is no choice with a class."""
+"""Suggests a name for `paceline explain` in place of a key that is no choice with a class."""
 
 import re
 from pathlib import Path
 
 from ..conf.groups import BY_NAME
-from .choices import CONF, Choice, groups
+from .choices import CONF, ListedChoice, groups
 
 _ENTRY = re.compile(r"^(?P<indent> *)(?P<key>\w+):[^#]*(?:# (?P<comment>.+))?$")
 
@@ -36,7 +36,7 @@ def about(what: str, config_dir: Path | None = None) -> str:
     return f"is a key of the configuration{said}, and explain takes choices, GROUP=CHOICE{asked}"
 
 
-def _of_group(group: str, value: str, choices: list[Choice]) -> str:
+def _of_group(group: str, value: str, choices: list[ListedChoice]) -> str:
     if not value:
         return (
             f"is a group; explain takes one of its choices, such as {group}={choices[0].name} (paceline list {group})"
@@ -48,7 +48,7 @@ def _of_group(group: str, value: str, choices: list[Choice]) -> str:
 
 
 def _comments() -> dict[str, str]:
-    """Of the keys outside any group, dotted: what conf/config.yaml says beside each; "" where it says nothing."""
+    """Returns the comments of conf/config.yaml on keys outside any group, by dotted key; "" where there is none."""
     found: dict[str, str] = {}
     above = ""
     for line in (CONF / "config.yaml").read_text().partition("\n\n")[2].splitlines():  # the defaults come first

@@ -32,7 +32,7 @@ class Told:
 
 
 def told_of(run: "RunData", allowed: tuple[str, ...]) -> Told:
-    from ..engine.api.changes import Shares, changes, step_of
+    from ..engine.api.changes import StepShares, changes, step_of
     from ..engine.config.overrides import overrides_of
     from ..tracking.drawn import memory, steps
     from ..tracking.figures.facts import finite, section
@@ -62,7 +62,7 @@ def told_of(run: "RunData", allowed: tuple[str, ...]) -> Told:
         shares = None
         if whole > 0:
             late = steps.straggler(workers)
-            shares = Shares((parts["waiting"] or 0.0) / whole, (parts["communication"] or 0.0) / whole, late)
+            shares = StepShares((parts["waiting"] or 0.0) / whole, (parts["communication"] or 0.0) / whole, late)
         found = changes(overrides, allowed, shares)
         if not found:
             no_changes = "nothing that was tried would make a sample take less time"
@@ -85,7 +85,7 @@ def _numbers(told: Plain) -> dict[str, float]:
 
 
 def raw(told: Told) -> Plain:
-    """For `--format json`."""
+    """Returns the explanation for `--format json`."""
     from ..engine.api.changes import as_dict
     from ..tracking.drawn import steps
 

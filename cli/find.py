@@ -29,7 +29,7 @@ def find(name: str) -> "RunData":
 
 
 def _as_typed(name: str, run: "RunData") -> str | None:
-    """How to name one of the runs that `name` holds; None: not at all."""
+    """Returns a name for one of the runs that `name` holds; None if it has none."""
     if run.path is not None:
         return shlex.quote(f"{name.rstrip('/')}/{run.name}")
     return shlex.quote(str(shortest(run.file))) if run.file is not None else None

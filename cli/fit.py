@@ -1,4 +1,4 @@
-"""What `paceline plan --fit` shows."""
+"""The output of `paceline plan --fit`."""
 
 from math import ceil
 from typing import TYPE_CHECKING, Any
@@ -96,7 +96,7 @@ def _model(fit: "Fit") -> list[str]:
 
 
 def _why(fit: "Fit") -> list[list[str]]:
-    """What the largest takes of the machine, and what of the next larger one is too much."""
+    """Says what the largest model takes of the machine, and what the next larger one lacks."""
     from ..engine.predict.fit import size_of
     from ..tracking.compare import human_bytes
 
@@ -151,7 +151,7 @@ def _count(number: int, thing: str) -> str:
 
 
 def _strategies(fit: "Fit") -> list[str]:
-    """What each needs in all, then by kind."""
+    """Returns a table of each strategy's memory in all, then by kind."""
     from ..tracking.compare import MEMORY_KINDS, human_bytes
 
     on_device = fit.capacity.device is not None

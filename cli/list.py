@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..conf.errors import ConfigError
-from .choices import Choice, defaults, group_of, groups
+from ..engine.config.experiment import Choice
+from .choices import ListedChoice, defaults, group_of, groups
 from .completion import complete_group
 from .options import AllowModule, ConfigDir
 from .output import aligned, results_alone, show, show_json
@@ -109,12 +110,11 @@ def _show_pairs(config_dir: Path | None, allowed: tuple[str, ...], format: str) 
 def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]":
     import sys
 
-    from ..engine.config.experiment import Choice as Chosen
     from ..engine.features.compatibility import pairs
 
-    def chosen(group: str) -> list[Chosen]:
+    def chosen(group: str) -> list[Choice]:
         choices = group_of(group, config_dir)
-        return [Chosen(name=each.name, target=each.target(), knobs=each.knobs()) for each in choices]
+        return [Choice(name=each.name, target=each.target(), knobs=each.knobs()) for each in choices]
 
     if allowed and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
@@ -127,7 +127,7 @@ def _value(value: Any) -> str:
     return as_override(value)
 
 
-def _raw(choice: Choice, default: dict[str, str]) -> dict[str, Any]:
+def _raw(choice: ListedChoice, default: dict[str, str]) -> dict[str, Any]:
     return {
         "group": choice.group,
         "name": choice.name,
@@ -137,7 +137,7 @@ def _raw(choice: Choice, default: dict[str, str]) -> dict[str, Any]:
     }
 
 
-def _for_people(known: dict[str, list[Choice]], default: dict[str, str], with_knobs: bool) -> str:
+def _for_people(known: dict[str, list[ListedChoice]], default: dict[str, str], with_knobs: bool) -> str:
     """`with_knobs`: below each choice its own, with their defaults."""
     width = max(len(choice.name) for choices in known.values() for choice in choices)
     blocks: list[str] = []

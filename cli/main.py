@@ -225,7 +225,9 @@ def _sentence(message: str) -> str:
 
 
 def _leave(status: int) -> NoReturn:
-    """Under torchrun at once: destructors of process groups may wait for peers that have gone."""
+    """Ends the process with this status. Under torchrun it ends at once: destructors of process groups may wait for
+    peers that have gone.
+    """
     if status and "RANK" in os.environ and "torch" in sys.modules:
         sys.stdout.flush()
         sys.stderr.flush()

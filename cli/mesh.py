@@ -11,7 +11,9 @@ LINES = 8  # of a table; JSON has all
 
 
 def raw_mesh(plan: "Plan") -> list[dict[str, Any]]:
-    """Of each worker; bytes, and bytes a step. Empty where replicas are one part each, and a sync mode alone sends."""
+    """Returns the mesh's values for each worker: bytes, and bytes a step. It is empty if each replica is one part and
+    only a sync mode sends.
+    """
     return [_of(plan, rank) for rank in range(plan.layout.workers)] if is_shown(plan) else []
 
 
@@ -57,7 +59,7 @@ def _to(plan: "Plan", rank: int, axis: str) -> list[int] | None:
 
 
 def _outside(part: "PartPlan") -> float | None:
-    """What the sync mode sends; None: nobody can say beforehand."""
+    """Returns the bytes that the sync mode sends; None: they cannot be known beforehand."""
     return None if part.worker is None else sum(part.worker.values()) - sum(part.within.values())
 
 

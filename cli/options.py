@@ -64,7 +64,7 @@ Format = Annotated[
 def with_config(
     config: Path | None, overrides: list[str], config_dir: Path | None
 ) -> tuple[list[str], AbstractContextManager[None]]:
-    """What is to be composed, and a context in which an error about what the file says names the file.
+    """Returns the overrides to compose, and a context in which an error about the file's contents names the file.
 
     Raises `ConfigError`, also where the file alone says who receives the results.
     """

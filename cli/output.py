@@ -41,8 +41,8 @@ def open_closed_streams() -> None:
 
 @contextmanager
 def results_alone() -> Iterator[None]:
-    """Until it ends, standard output holds what `show` is given and nothing else: what a class of the user's or a
-    library prints in this process goes to standard error.
+    """Keeps everything but the output of `show` from standard output: what a user's class or a library prints in this
+    process goes to standard error.
     """
     global _results
     sys.stdout.flush()
@@ -79,7 +79,7 @@ def show_json(value: Any) -> None:
 
 
 def _encodable(text: str, encoding: str | None) -> str:
-    """With what the encoding lacks spelt out."""
+    """Spells out characters that the encoding lacks."""
     encoding = encoding or "utf-8"
     try:
         text.encode(encoding)
@@ -100,7 +100,7 @@ def note(text: str) -> None:
 
 
 def note_all(notes: "Iterable[str]") -> None:
-    """What is other than one may think, and no error."""
+    """Shows warnings that are no errors."""
     for text in notes:
         note(f"note: {text}")
 
@@ -119,7 +119,7 @@ def note_damage(runs: "Iterable[RunData]") -> None:
 
 
 def _discard(stream: TextIO) -> None:
-    """What is left in the stream goes nowhere; otherwise the interpreter tries again as it ends, and fails."""
+    """Discards the rest of the stream. Otherwise the interpreter tries to write it again as it ends, and fails."""
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, stream.fileno())
     os.close(null)
@@ -135,7 +135,7 @@ def terminal_width() -> int | None:
 
 
 def in_colours() -> bool:
-    """Whether results may have them: a person looks at a terminal, and has not said no (no-color.org)."""
+    """Returns whether results may have colours: a person looks at a terminal, and has not said no (no-color.org)."""
     stream = _results or sys.stdout
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 

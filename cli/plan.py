@@ -138,7 +138,7 @@ def _schedule_of(plan: "Plan") -> str:
 
 
 def raw_checked(prepared: "Prepared", plan: "Plan") -> dict[str, Any]:
-    """What `paceline plan --format json` prints."""
+    """Returns the output of `paceline plan --format json`."""
     timetable = prepared.timetable()
     return raw_plan(plan, None if timetable is None else timetable.as_dict()) | predicted(prepared, plan, None)[1]
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Picture:
+class PlanPicture:
     """`svg`: None where there is none, and `says` says why; else it is the picture in words."""
 
     title: str
@@ -23,30 +23,30 @@ class Picture:
     says: str
 
 
-def pictures(prepared: "Prepared", plan: "Plan", timetable: dict[str, Any] | None) -> list[Picture]:
+def pictures(prepared: "Prepared", plan: "Plan", timetable: dict[str, Any] | None) -> list[PlanPicture]:
     """`timetable`: as engine's Timetable.as_dict(), where the strategy has a schedule."""
     found = [_memory(plan), _step(prepared, plan)]
     found += [_schedule(plan, timetable)] if timetable is not None else []
     return [*found, _roofline(prepared, plan)]
 
 
-def as_page(title: str, some: list[Picture]) -> str:
+def as_page(title: str, some: list[PlanPicture]) -> str:
     from ..tracking.drawn.lanes import as_html
 
     parts = [f"<h2>{escape(each.title)}</h2>\n{each.svg or ''}\n<p>{escape(each.says)}</p>" for each in some]
     return as_html(title, "\n".join(parts))
 
 
-def _memory(plan: "Plan") -> Picture:
+def _memory(plan: "Plan") -> PlanPicture:
     from ..tracking.drawn.memory import as_svg, in_words
 
     title, machine = "Memory over a step", plan.experiment.hardware.machine
     largest = max((part.memory for part in plan.parts), key=lambda held: sum(held.values()))
     cap = None if machine is None else float(machine.device_memory)
-    return Picture(title, as_svg(title, largest, None, cap), in_words(largest, None, cap))
+    return PlanPicture(title, as_svg(title, largest, None, cap), in_words(largest, None, cap))
 
 
-def _step(prepared: "Prepared", plan: "Plan") -> Picture:
+def _step(prepared: "Prepared", plan: "Plan") -> PlanPicture:
     from ..cost.predicted import NotPredicted
     from ..tracking.drawn.steps import as_svg, in_words
 
@@ -54,19 +54,19 @@ def _step(prepared: "Prepared", plan: "Plan") -> Picture:
     try:
         parts = {name: seconds for name, seconds in prepared.step_time(plan).parts.items() if seconds > 0}
     except NotPredicted as why:
-        return Picture(title, None, f"Its time is not predicted: {why}.")
-    return Picture(title, as_svg(title, [], parts), in_words([], parts))
+        return PlanPicture(title, None, f"Its time is not predicted: {why}.")
+    return PlanPicture(title, as_svg(title, [], parts), in_words([], parts))
 
 
-def _schedule(plan: "Plan", timetable: dict[str, Any]) -> Picture:
+def _schedule(plan: "Plan", timetable: dict[str, Any]) -> PlanPicture:
     from ..engine.predict.timetable import schedule_of
     from ..tracking.drawn.schedule import as_svg, in_words
 
     title = title_of(schedule_of(plan.experiment), timetable)
-    return Picture("Schedule", as_svg(title, timetable), in_words(timetable))
+    return PlanPicture("Schedule", as_svg(title, timetable), in_words(timetable))
 
 
-def _roofline(prepared: "Prepared", plan: "Plan") -> Picture:
+def _roofline(prepared: "Prepared", plan: "Plan") -> PlanPicture:
     from ..cost.predicted import NotPredicted
     from ..engine.predict.roofline import roofline
     from ..tracking.drawn.roofline import as_svg, in_words
@@ -75,5 +75,5 @@ def _roofline(prepared: "Prepared", plan: "Plan") -> Picture:
     try:
         roof, points = roofline(plan, prepared.allowed)
     except NotPredicted as why:
-        return Picture(title, None, f"There is no roof: {why}.")
-    return Picture(title, as_svg(title, roof, points), in_words(roof, points))
+        return PlanPicture(title, None, f"There is no roof: {why}.")
+    return PlanPicture(title, as_svg(title, roof, points), in_words(roof, points))

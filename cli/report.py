@@ -62,10 +62,10 @@ def _serve(names: list[str] | None, port: int) -> None:
     """Raises StorageError where the port is taken."""
     from ..tracking.errors import StorageError
     from ..tracking.report.page import page
-    from ..tracking.report.serve import Server
+    from ..tracking.report.serve import PageServer
 
     try:
-        server = Server(port, lambda: _version(names), lambda version: page(_document(names), version))
+        server = PageServer(port, lambda: _version(names), lambda version: page(_document(names), version))
     except OSError as error:
         raise StorageError(
             f"--port {port}: cannot be listened on ({error.strerror}); --port 0 takes a free one"
@@ -104,7 +104,7 @@ def _document(names: list[str] | None) -> dict[str, Any]:
     from ..tracking.judged import best_first, metric_of
     from ..tracking.report.document import document
 
-    request = tables.Request(None, True, (), (), (), None, False)
+    request = tables.ComparisonRequest(None, True, (), (), (), None, False)
     found = _found(names, records=True)
     table, runs = tables.table(found, request)
     metric = metric_of(runs)

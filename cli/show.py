@@ -108,14 +108,14 @@ def _show_command(name: str) -> None:
 
 def _show_row(name: str) -> None:
     """Two lines: names, and values. Raises CorruptRunError where the summary is damaged."""
-    from ..tracking.compare import Request, render, table
+    from ..tracking.compare import ComparisonRequest, render, table
     from ..tracking.sources import check
 
     data = find(name)
     note_damage([data])
     if data.path is not None:
         check(data)
-    rows, _ = table([data], Request())
+    rows, _ = table([data], ComparisonRequest())
     show(render(rows, "csv"))
 
 
@@ -224,7 +224,7 @@ def _predicted(run: "RunData") -> str:
 
 
 def _pairs(run: "RunData") -> dict[str, tuple[float | None, float | None]]:
-    """What was predicted and what was measured, in bytes."""
+    """Returns predicted and measured values, in bytes."""
     from ..tracking.values import plain_number
 
     predicted, memory, wire = (_section(run.summary, key) for key in ("predicted", "memory", "wire"))
@@ -239,7 +239,7 @@ def _pairs(run: "RunData") -> dict[str, tuple[float | None, float | None]]:
 
 
 def _labels(run: "RunData") -> str:
-    """How many samples of each label each replica trains on, where they own samples."""
+    """Returns a table of the samples of each label on each replica, if replicas own samples."""
     from ..tracking.figures.facts import labels_of
 
     told = labels_of(run.summary)
@@ -266,7 +266,7 @@ def _files(run: "RunData", overrides: list[str] | None) -> str:
 
 
 def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | None:
-    """How to go on with the run, or to repeat it where it kept no checkpoint."""
+    """Returns the command that resumes the run, or repeats it if it kept no checkpoint."""
     from ..engine import ROOT
     from ..engine.config.repeat import allowing, packages_of
     from ..tracking.visible import visible

@@ -1,4 +1,4 @@
-"""How long a step is predicted to take, in the terminal."""
+"""Shows the predicted time of a step in the terminal."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -58,7 +58,9 @@ def raw_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> dict[
 
 
 def predicted(prepared: "Prepared", plan: "Plan", tokens: float | None) -> tuple[list[str], dict[str, Any]]:
-    """For people and for programs; or why it is not predicted. Raises `ConfigError` where `tokens` need it."""
+    """Returns the prediction for people and for programs, or the reason why there is none. Raises `ConfigError` where
+    `tokens` need it.
+    """
     from ..cost.predicted import NotPredicted
 
     try:

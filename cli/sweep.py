@@ -17,7 +17,7 @@ from .output import aligned, note, note_counted, results_alone, shortest, show, 
 if TYPE_CHECKING:
     from ..sweep.definition import Definition
     from ..sweep.preview import Planned
-    from ..sweep.study import Done
+    from ..sweep.study import TrialRecord
     from ..tracking.run_data import RunData
     from ..tracking.summaries import Row
 
@@ -174,9 +174,9 @@ def _name_of(words: list[str]) -> str | None:
 
 
 def conclude(
-    name: str, directory: Path, trials: list["Done"], definition: "Definition", words: list[str], format: str
+    name: str, directory: Path, trials: list["TrialRecord"], definition: "Definition", words: list[str], format: str
 ) -> None:
-    from ..tracking.compare import Request, render, table
+    from ..tracking.compare import ComparisonRequest, render, table
     from ..tracking.figures.built import usable
     from ..tracking.figures.request import asked
     from ..tracking.judged import best_first
@@ -184,7 +184,7 @@ def conclude(
     from .sweep_outcome import outcome
 
     runs = runs_of(name, directory, trials)
-    rows, _ = table(runs, Request())
+    rows, _ = table(runs, ComparisonRequest())
     found = outcome(trials, definition, _more_seeds(name, words))
     if format == "json":
         show_json(_raw(name, directory, trials, definition, runs, rows))
@@ -205,7 +205,7 @@ def conclude(
         raise TrialsFailedError(f"{len(failed)} of {len(trials)} trials failed{more}")
 
 
-def runs_of(name: str, directory: Path, trials: list["Done"]) -> "list[RunData]":
+def runs_of(name: str, directory: Path, trials: list["TrialRecord"]) -> "list[RunData]":
     """The runs of trials that ended: those of this directory, and what the study knows of those on other machines."""
     from ..tracking.run_data import RunData, Swept
     from ..tracking.sources import runs_of_sweep
@@ -227,7 +227,7 @@ def runs_of(name: str, directory: Path, trials: list["Done"]) -> "list[RunData]"
 def _raw(
     name: str,
     directory: Path,
-    trials: list["Done"],
+    trials: list["TrialRecord"],
     definition: "Definition",
     runs: "list[RunData]",
     table: "list[Row]",

@@ -1,21 +1,23 @@
-"""What a sweep found, as far as its seeds can tell: its closing line, and the same for programs."""
+"""The result of a sweep, as far as its seeds can tell: its closing line, and the same for programs."""
 
 import math
 from typing import TYPE_CHECKING, Any
 
 from ..sweep.results import measures_of
 from ..tracking.columns import is_ratio
-from ..tracking.ranking import Setting, compared, first, gap_of, order, rule_of
+from ..tracking.ranking import RankedSetting, compared, first, gap_of, order, rule_of
 
 if TYPE_CHECKING:
     from ..sweep.definition import Definition
-    from ..sweep.study import Done
+    from ..sweep.study import TrialRecord
 
 NAMED = 4  # settings in the closing line
 
 
-def outcome(trials: "list[Done]", definition: "Definition", more: str) -> str:
-    """What the sweep found, in a line: no winner that another seed would overturn. `more`: what adds seeds."""
+def outcome(trials: "list[TrialRecord]", definition: "Definition", more: str) -> str:
+    """Returns the sweep's result in a line: no winner that another seed would overturn. `more`: the options that add
+    seeds.
+    """
     metric, larger = definition.metric, definition.maximize
     whole = order(_settings(trials, metric), larger)
     if not whole:
@@ -31,8 +33,8 @@ def outcome(trials: "list[Done]", definition: "Definition", more: str) -> str:
     return _of_several_seeds(whole, metric, larger)
 
 
-def _of_several_seeds(whole: list[Setting], metric: str, larger: bool) -> str:
-    """Who leads, and by how much; where one leads alone, the next one, too."""
+def _of_several_seeds(whole: list[RankedSetting], metric: str, larger: bool) -> str:
+    """Names the leaders and their lead. If one leads alone, it names the next one, too."""
     ratio = is_ratio(metric)
     best, *near = first(whole, larger, ratio)
     others = near or [setting for setting in whole if setting is not best and setting.seeds > 1][:1]
@@ -46,7 +48,7 @@ def _of_several_seeds(whole: list[Setting], metric: str, larger: bool) -> str:
     return f"best {metric}, {means}: {'; next '.join(told)}"
 
 
-def ranking(trials: "list[Done]", definition: "Definition") -> dict[str, Any]:
+def ranking(trials: "list[TrialRecord]", definition: "Definition") -> dict[str, Any]:
     """`leading`: the best, and what it is not told apart from ([]: one seed); `compared`: others with the best."""
     ratio = is_ratio(definition.metric)
     settings = order(_settings(trials, definition.metric), definition.maximize)
@@ -57,8 +59,8 @@ def ranking(trials: "list[Done]", definition: "Definition") -> dict[str, Any]:
     }
 
 
-def _settings(trials: "list[Done]", metric: str) -> list[Setting]:
-    """By what was chosen, the seed aside."""
+def _settings(trials: "list[TrialRecord]", metric: str) -> list[RankedSetting]:
+    """Groups the trials by their parameters, without the seed."""
     runs: dict[str, list[tuple[Any, float | None]]] = {}
     for done in sorted(trials, key=lambda done: done.state != "complete"):  # of a seed that was repeated, that counts
         label = " ".join(f"{key}={value}" for key, value in done.trial.chosen.items() if key != "seed")
@@ -67,7 +69,7 @@ def _settings(trials: "list[Done]", metric: str) -> list[Setting]:
         seeds = [done.trial.chosen.get("seed") if seed is None else seed for seed in done.trial.seeds]
         known = [value if value is not None and math.isfinite(value) else None for value in told]
         runs.setdefault(label, []).extend(zip(seeds, known, strict=True))
-    return [Setting.of(label, each) for label, each in runs.items()]
+    return [RankedSetting.of(label, each) for label, each in runs.items()]
 
 
 def _figure(value: float) -> str:

@@ -1,4 +1,4 @@
-"""How a sweep is doing: a live table on a terminal, plain lines elsewhere. All of it on standard error."""
+"""Shows the progress of a sweep: a live table on a terminal, plain lines elsewhere. All of it on standard error."""
 
 import math
 import sys
@@ -12,7 +12,7 @@ from .output import note
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from ..sweep.study import Done, Study, Trial
+    from ..sweep.study import Study, SweepTrial, TrialRecord
     from ..sweep.sweeper import Observer
 
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 def view(study: "Study") -> Iterator["Observer"]:
     tally = Tally(study)
     if not sys.stderr.isatty():
-        yield Lines(tally)
+        yield SweepLines(tally)
         return
     from rich.live import Live
 
-    table = Table(tally)
+    table = SweepTable(tally)
     with Live(get_renderable=table.render, console=_console(), refresh_per_second=4, transient=True):
         yield table
 
@@ -51,7 +51,7 @@ def _console() -> "Console":
 
 
 class Tally:
-    """What is done, what is best, how long the rest takes."""
+    """The trials that have ended, the best of them, and the time that the rest takes."""
 
     def __init__(self, study: "Study") -> None:
         self.definition = study.definition
@@ -70,11 +70,11 @@ class Tally:
     def failed(self) -> int:
         return sum(done.state == "failed" for done in self._ended)
 
-    def add(self, done: "Done") -> None:
+    def add(self, done: "TrialRecord") -> None:
         self._ended = [other for other in self._ended if other.trial.place != done.trial.place]
         self._ended.append(done)
 
-    def best(self) -> "Done | None":
+    def best(self) -> "TrialRecord | None":
         known = [done for done in self._ended if done.value is not None and math.isfinite(done.value)]
         choose = max if self.definition.maximize else min
         return choose(known, key=lambda done: done.value or 0.0, default=None)
@@ -97,59 +97,59 @@ class Tally:
         return ", ".join(parts)
 
 
-class Lines:
+class SweepLines:
     """One line when a trial begins, one when it has ended."""
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
 
-    def started(self, trial: "Trial", run: str) -> None:
+    def started(self, trial: "SweepTrial", run: str) -> None:
         note(f"trial {run}: {typed(trial)}")
 
-    def step(self, trial: "Trial", step: int, steps: int | None) -> None: ...
-    def evaluated(self, trial: "Trial", record: dict[str, Any]) -> None: ...
+    def step(self, trial: "SweepTrial", step: int, steps: int | None) -> None: ...
+    def evaluated(self, trial: "SweepTrial", record: dict[str, Any]) -> None: ...
 
-    def ended(self, done: "Done") -> None:
+    def ended(self, done: "TrialRecord") -> None:
         self._tally.add(done)
         run = done.runs[-1] if done.runs else f"{done.trial.point:04d}"
         note(f"trial {run}: {outcome(done, self._tally.definition.metric)}; {self._tally.said()}")
 
 
-class Table:
+class SweepTable:
     """The trials that run, with their progress, over the last that ended, and the best so far."""
 
     SHOWN = 5
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
-        self._running: dict[int, tuple[Trial, str]] = {}
+        self._running: dict[int, tuple[SweepTrial, str]] = {}
         self._steps: dict[int, tuple[int, int | None]] = {}
         self._last: dict[int, str] = {}
-        self._ended: list[Done] = []
+        self._ended: list[TrialRecord] = []
 
-    def started(self, trial: "Trial", run: str) -> None:
+    def started(self, trial: "SweepTrial", run: str) -> None:
         self._running[trial.number] = (trial, run)
 
-    def step(self, trial: "Trial", step: int, steps: int | None) -> None:
+    def step(self, trial: "SweepTrial", step: int, steps: int | None) -> None:
         self._steps[trial.number] = (step, steps)
 
-    def evaluated(self, trial: "Trial", record: dict[str, Any]) -> None:
+    def evaluated(self, trial: "SweepTrial", record: dict[str, Any]) -> None:
         from ..tracking.progress import score_of
 
         if said := score_of(record):
             self._last[trial.number] = said
 
-    def ended(self, done: "Done") -> None:
+    def ended(self, done: "TrialRecord") -> None:
         self._tally.add(done)
         self._running.pop(done.trial.number, None)
         self._ended = [*self._ended, done][-self.SHOWN :]
 
     def render(self) -> Any:
         from rich import box
-        from rich.table import Table as Grid
+        from rich.table import Table
         from rich.text import Text
 
-        grid = Grid(box=box.SIMPLE_HEAD, pad_edge=False, title=self._tally.said(), title_justify="left")
+        grid = Table(box=box.SIMPLE_HEAD, pad_edge=False, title=self._tally.said(), title_justify="left")
         for title in ("trial", "parameters", "progress", ""):
             grid.add_column(title, overflow="fold")
         metric = self._tally.definition.metric
@@ -163,13 +163,13 @@ class Table:
         return grid
 
 
-def typed(trial: "Trial") -> str:
+def typed(trial: "SweepTrial") -> str:
     return " ".join(
         f"{key}={value:.6g}" if isinstance(value, float) else f"{key}={value}" for key, value in trial.chosen.items()
     )
 
 
-def outcome(done: "Done", metric: str) -> str:
+def outcome(done: "TrialRecord", metric: str) -> str:
     if done.state == "complete" and done.value is not None:
         return f"{metric} {done.value:.5g}" if math.isfinite(done.value) else f"no {metric}"
     return f"failed: {done.reason}" if done.state == "failed" else done.state

@@ -115,7 +115,7 @@ def _checked(plan: "Plan") -> str:
 
 
 def _unmeasured(summary: dict[str, Any]) -> str:
-    """Why a run that went on has no speed, though it was long enough before."""
+    """Says why a resumed run has no speed though it was long enough before."""
     resumed = summary.get("resumed_at")
     if not summary.get("too_short") or resumed is None:
         return ""

@@ -9,7 +9,7 @@ from .completion import complete_source
 from .output import note, show
 
 if TYPE_CHECKING:
-    from ..tracking.wandb_upload import Outcome, Recording
+    from ..tracking.wandb_upload import OfflineRecording, UploadOutcome
 
 FORMER_NAME = "sync"  # until `sync=` was the name of a group, too
 SWEEP = "sweep.yaml"  # in a sweep's directory, which holds run directories
@@ -53,7 +53,7 @@ def upload(
     _check_target("entity", entity)
     found = _named(runs) if runs else _everything()
     width = max(len(each.name) for each in found)
-    waiting: list[Recording] = []
+    waiting: list[OfflineRecording] = []
     for each in found:
         unsent = each.unsent()
         if unsent.files:
@@ -70,7 +70,7 @@ def upload(
         note(f"{len(found)} runs, {len(waiting)} of them with something to send")
 
 
-def _send(waiting: list["Recording"], project: str | None, entity: str | None, width: int) -> None:
+def _send(waiting: list["OfflineRecording"], project: str | None, entity: str | None, width: int) -> None:
     """Raises UploadError, or CorruptRunError where nothing but damaged recordings is left."""
     from ..tracking.errors import CorruptRunError, UploadError
     from ..tracking.wandb_upload import send
@@ -89,7 +89,7 @@ def _send(waiting: list["Recording"], project: str | None, entity: str | None, w
         raise error(f"{len(failed)} of {len(waiting)} runs not sent, and kept as they are; why stands beside each")
 
 
-def _told(outcome: "Outcome") -> str:
+def _told(outcome: "UploadOutcome") -> str:
     match outcome.state:
         case "sent":
             return f"sent: {outcome.said}"
@@ -101,15 +101,15 @@ def _told(outcome: "Outcome") -> str:
             return f"not sent: {outcome.said}"
 
 
-def _size(recording: "Recording") -> str:
+def _size(recording: "OfflineRecording") -> str:
     from ..tracking.compare import human_bytes
 
     size = human_bytes(sum(file.stat().st_size for file in recording.files))
     return size if len(recording.files) == 1 else f"{size}, in {len(recording.files)} parts"
 
 
-def _everything() -> list["Recording"]:
-    """Of every run under runs/, those of sweeps too. Raises RunNameError when there is none."""
+def _everything() -> list["OfflineRecording"]:
+    """Returns the recordings of every run under runs/, those of sweeps too. Raises RunNameError when there is none."""
     from ..engine import ROOT
     from ..tracking.errors import RunNameError
     from ..tracking.run_directory import run_names
@@ -122,14 +122,14 @@ def _everything() -> list["Recording"]:
     return found
 
 
-def _named(names: list[str]) -> list["Recording"]:
+def _named(names: list[str]) -> list["OfflineRecording"]:
     """Each run once. Raises RunNameError for a name of neither a run nor a sweep."""
     from ..engine import ROOT
     from ..tracking.errors import RunNameError
     from ..tracking.run_directory import RunDirectory, is_run
     from ..tracking.wandb_upload import recording
 
-    found: dict[Path, Recording] = {}
+    found: dict[Path, OfflineRecording] = {}
     for name in names:
         sweep = next((path for path in (ROOT / name, Path(name)) if (path / SWEEP).is_file()), None)
         if sweep is not None:
@@ -144,7 +144,7 @@ def _named(names: list[str]) -> list["Recording"]:
     return list(found.values())
 
 
-def _of_sweep(sweep: Path) -> list["Recording"]:
+def _of_sweep(sweep: Path) -> list["OfflineRecording"]:
     from ..tracking.run_directory import run_names
     from ..tracking.wandb_upload import recording
 

@@ -1,4 +1,4 @@
-"""How `paceline verify` shows what it found."""
+"""Shows the results of `paceline verify`."""
 
 import csv
 import io
@@ -8,7 +8,7 @@ from .output import aligned
 
 if TYPE_CHECKING:
     from ..verify import Verification
-    from ..verify.judge import Difference, Row
+    from ..verify.judge import Deviation, VerificationRow
 
 TITLES = ["way", "workers", "replicas", "loss", "gradients", "weights", "of allowed", "verdict"]
 
@@ -90,16 +90,16 @@ def _allowed(allowed: dict[str, float], tensors: dict[str, Any]) -> str:
     return f"{median(shares):.1e}" if shares else "nothing"
 
 
-def _way(row: "Row") -> str:
+def _way(row: "VerificationRow") -> str:
     return " ".join(text.removeprefix("strategy=") if i == 0 else text for i, text in enumerate(row.overrides))
 
 
-def _why(row: "Row") -> str:
+def _why(row: "VerificationRow") -> str:
     more = f" ({row.differing} tensors differ so in that step)" if row.differing > 1 else ""
     return f"{row.why}{more}"
 
 
-def _cells(row: "Row") -> list[str]:
+def _cells(row: "VerificationRow") -> list[str]:
     every = [*([row.loss] if row.loss else []), *row.gradients.values(), *row.weights.values()]
     share = max((each.share for each in every), default=None)
     return [
@@ -114,11 +114,11 @@ def _cells(row: "Row") -> list[str]:
     ]
 
 
-def _relative(found: "list[Difference]") -> str:
+def _relative(found: "list[Deviation]") -> str:
     return f"{max(each.largest for each in found):.1e}" if found else "-"
 
 
-def _by_parameter(row: "Row") -> str:
+def _by_parameter(row: "VerificationRow") -> str:
     names = dict.fromkeys([*row.gradients, *row.weights])
     table = [["parameter", "gradient", "of allowed", "weight", "of allowed"]]
     for name in names:
@@ -129,7 +129,7 @@ def _by_parameter(row: "Row") -> str:
     return "\n".join([f"{_way(row)}, workers: {row.workers}", *aligned(table, numbers_from=1)])
 
 
-def _reasons(rows: "list[Row]") -> list[str]:
+def _reasons(rows: "list[VerificationRow]") -> list[str]:
     """Ways with the same reason under one line."""
     ways: dict[str, dict[str, None]] = {}
     for row in rows:

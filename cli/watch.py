@@ -121,7 +121,9 @@ def _said(state: str, why: str) -> str:
 
 
 def _state(directory: "RunDirectory") -> tuple[str, str]:
-    """How the run is, and why. That it has died is said after having looked for a while."""
+    """Returns the run's state and the reason for it. A run counts as dead only after it has been watched for a
+    while.
+    """
     from ..tracking.state import state_of
 
     until = time.monotonic() + SURE

@@ -22,7 +22,7 @@ CODES = {"running": 0, ENDED: 0, STOPPED: 130, "failed": 4}
 
 @dataclass(frozen=True)
 class OfRun:
-    """How a run of the sweep is. `last`: what it recorded last of its steps and of its accuracy, for people."""
+    """The state of a run of the sweep. `last`: its last records of steps and of accuracy, for people."""
 
     name: str
     state: str

@@ -1,4 +1,4 @@
-"""How workers reach each other: fabrics, the byte ledger, the clock."""
+"""Communication among workers: fabrics, the byte ledger, the clock."""
 
 from .base import Comm, ReduceOp, Work, nbytes
 from .errors import HangError, MessageError, PeerLostError, RendezvousError

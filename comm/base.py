@@ -52,7 +52,7 @@ class Comm(ABC):
 
     @abstractmethod
     def sum_in_memory(self, tensor: Tensor) -> Work:
-        """As `all_reduce` of a sum, through memory that the group's workers share.
+        """Sums `tensor` like `all_reduce`, through memory that the group's workers share.
 
         Raises `FabricError` where they are on several hosts, or the tensor is not on the CPU.
         """
@@ -81,7 +81,7 @@ class Comm(ABC):
 
     @abstractmethod
     def ireduce_scatter(self, tensor: Tensor, out: Tensor, scratch: Tensor) -> Work:
-        """As `reduce_scatter`, of a contiguous tensor into `out`, which may be a part of `tensor`.
+        """Does the same as `reduce_scatter`, from a contiguous tensor into `out`, which may be a part of `tensor`.
 
         `scratch`: like `tensor`, for what arrives meanwhile.
         """
@@ -123,7 +123,9 @@ class Comm(ABC):
 
     @abstractmethod
     def try_recv_any(self, tensor: Tensor) -> int | None:
-        """As `recv_any` when a message has arrived already, else None: it does not wait, and says nothing of deaths."""
+        """Does the same as `recv_any` when a message has arrived already, else returns None. It neither waits nor
+        reports deaths.
+        """
 
     @abstractmethod
     def shared(self, tensor: Tensor) -> Tensor:
@@ -152,7 +154,9 @@ class Comm(ABC):
         """The workers of the group that are known to have died."""
 
     def digest(self) -> str | None:
-        """What tells two runs of events apart, where the same run repeats them; None where events have no order."""
+        """Returns a digest that tells apart two runs of events, where the same run repeats them; None where events have
+        no order.
+        """
         return None
 
     @abstractmethod
@@ -168,7 +172,9 @@ class Comm(ABC):
         return cast("tuple[float, ...]", marks)
 
     def touch(self, nbytes: float) -> None:
-        """This worker goes through so many bytes of its memory, which takes time where time is modelled."""
+        """Accounts for a pass through so many bytes of this worker's memory, which takes time where time is
+        modelled.
+        """
 
     @abstractmethod
     def elapse(self, seconds: float) -> None:
@@ -176,7 +182,7 @@ class Comm(ABC):
 
 
 def numbered(hosts: Sequence[object]) -> tuple[int, ...]:
-    """What `Comm.hosts` is, where each worker's host has any name."""
+    """Returns `Comm.hosts` for workers whose hosts have any names."""
     numbers: dict[object, int] = {}
     return tuple(numbers.setdefault(host, len(numbers)) for host in hosts)
 

@@ -43,17 +43,19 @@ class Board(ABC):
 
     @abstractmethod
     def stop_requested(self) -> bool:
-        """Whether somebody asked the run to save and stop."""
+        """Returns whether somebody asked the run to save and stop."""
 
     @abstractmethod
     def request_stop(self) -> None: ...
 
     @abstractmethod
     def doing(self, what: str) -> None:
-        """What this worker is doing, for whoever finds it missing."""
+        """Records this worker's activity, for others that find it missing."""
 
     def in_step(self, step: int | None) -> None:
-        """This worker computes in `step`; None: no longer. Who stays there for longer than the timeout hangs."""
+        """Records that this worker computes in `step`; None: no longer. A worker that stays there beyond the timeout
+        hangs.
+        """
 
 
 def mark_lost(store: StoreServer, rank: int) -> None:
@@ -142,7 +144,9 @@ class StoreBoard(Board):
         return [self._value(f"{prefix}/{rank}") for rank in ranks]
 
     def set_and_ask(self, prefix: str, ranks: list[int], value: str, what: str, asks: tuple[str, str]) -> list[str]:
-        """As `set_and_wait`, for the timeout at most. Whoever is late is asked, by a key and its value (`answers`)."""
+        """Does the same as `set_and_wait`, for the timeout at most. Late workers are asked, by a key and its value
+        (`answers`).
+        """
         self.say(prefix, value)
         keys, deadline = [f"{prefix}/{rank}" for rank in ranks], time.monotonic() + self.timeout
         while not self._are_there(keys, min(self.timeout, BEAT)):
@@ -167,13 +171,13 @@ class StoreBoard(Board):
         self._store.delete_key(f"{prefix}/{self.rank}")
 
     def said(self, prefix: str, ranks: list[int]) -> list[str | None]:
-        """What they have said by now, or will within a few heartbeats."""
+        """Returns the values that they have set by now, or set within a few heartbeats."""
         keys = [f"{prefix}/{rank}" for rank in ranks]
         self._are_there(keys, (STOPPED + 1) * BEAT)
         return [None if value is None else value.decode() for value in self._store.read(keys)]
 
     def _are_there(self, keys: list[str], seconds: float) -> bool:
-        """Whether they are, after that time at most."""
+        """Returns whether the keys are there, after that time at most."""
         try:
             self._store.wait(keys, timedelta(seconds=seconds))
         except dist.DistStoreError:
@@ -225,7 +229,9 @@ class StoreBoard(Board):
         return HangError(f"worker {self.rank} waited {self.timeout:g} s {what}: {who}", missing, bool(frozen))
 
     def _stopped(self, ranks: list[int]) -> list[int]:
-        """Those of `ranks` whose heartbeat has stopped. Waits for a few more looks where that is not clear yet."""
+        """Returns the workers among `ranks` whose heartbeat has stopped. Waits for a few more looks if that is not
+        clear yet.
+        """
         enough = self._looks + STOPPED + 1  # the first may find nothing to compare with
 
         def is_clear() -> bool:
@@ -244,7 +250,7 @@ class StoreBoard(Board):
         )
 
     def _value(self, key: str) -> str:
-        """Of a key that is there."""
+        """Returns the value of a key that is there."""
         [value] = self._store.read([key])
         assert value is not None, f"{key} has gone from the store"
         return value.decode()
@@ -275,7 +281,7 @@ class StoreBoard(Board):
             self._store.set(f"gauges/{self.rank}", self.gauges())
 
     def seen(self, keys: list[str]) -> list[bytes | None]:
-        """What the store has under `keys`, without waiting. Raises RuntimeError where it has gone."""
+        """Returns the store's values under `keys`, without waiting. Raises RuntimeError if the store has gone."""
         return self._store.read(keys)
 
     def _run(self) -> None:

@@ -1,4 +1,4 @@
-"""Whether all workers of a group call the same collective, which gloo and nccl do not ask: with unlike tensors they
+"""Checks that all workers of a group call the same collective. gloo and nccl do not check it: with unlike tensors they
 take a part for the whole, end the process, or wait without end.
 
 Training calls the same collectives over and over. So each worker foretells its next call, as what followed the longest
@@ -44,7 +44,7 @@ class Past:
         self._next = 0  # the place in `_calls` of what is foretold; behind the last: nothing is
 
     def foretells(self, call: Call) -> bool:
-        """Whether `call` is the one that was foretold; if so, it is past now."""
+        """Returns whether `call` is the predicted one; if so, it is past now."""
         at, calls = self._next, self._calls
         if at == len(calls) or calls[at] != call:
             return False
@@ -89,7 +89,7 @@ class Past:
 
 
 class Calls:
-    """What one worker of a group calls. `ranks`: the group's, as they are numbered in the whole run."""
+    """The calls of one worker of a group. `ranks`: the group's, as they are numbered in the whole run."""
 
     def __init__(self, board: StoreBoard, ranks: list[int], name: str) -> None:
         self._board, self._ranks, self._name = board, ranks, name
@@ -100,7 +100,7 @@ class Calls:
         board.answers[f"asked/{name}"] = self._answer
 
     def check(self, call: Call, what: str) -> None:
-        """Before `call` is made, which is `what` this worker is doing.
+        """Checks `call` before it is made. `what` is this worker's activity, in words.
 
         Raises `MessageError` where it is not the others', `HangError` or `PeerLostError` where these do not come.
         """

@@ -1,4 +1,4 @@
-"""How a worker process joins a run: it meets the others in the run's store, and connects to each."""
+"""Joins a worker process to a run: it meets the others in the run's store, and connects to each."""
 
 import ipaddress
 import json
@@ -18,7 +18,7 @@ from .groups import Groups
 from .handshake import Endpoint
 from .ledger import Ledger
 from .marks import events_of
-from .process import ProcessComm, Worker
+from .process import ProcessComm, ProcessWorker
 from .rendezvous import Environment, meet
 from .sockets import Address, Sockets
 from .store import StoreClient, StoreServer
@@ -106,7 +106,7 @@ def _join(
         # On one host the monotonic clock is everyone's; across hosts, clocks start together at this barrier.
         origin = 0.0 if len(set(hosts)) == 1 else time.perf_counter()
         event = events_of(device)
-        worker = Worker(board, Ledger(), Timeline(), sockets, groups, hosts, devices, origin, server, event)
+        worker = ProcessWorker(board, Ledger(), Timeline(), sockets, groups, hosts, devices, origin, server, event)
         for other, word in enumerate(said):
             if word["host"] == hosts[rank] and other != rank:
                 worker.watch(other, word["process"])
@@ -117,7 +117,7 @@ def _join(
 
 
 def _own_address(other: str) -> str:
-    """This host's address on the network on which it reaches `other`."""
+    """Returns this host's address on the network on which it reaches `other`."""
     family, kind, _, _, target = socket.getaddrinfo(other, 9, type=socket.SOCK_DGRAM)[0]
     with socket.socket(family, kind) as probe:
         probe.connect(target)  # sends nothing
@@ -125,7 +125,7 @@ def _own_address(other: str) -> str:
 
 
 def _address_for_all(addresses: list[str], rank: int) -> str:
-    """Where worker `rank` is reached by all, given every worker's address towards the store.
+    """Returns an address at which all reach worker `rank`, given every worker's address towards the store.
 
     The host that has the store may know its own name as a loopback address, which others cannot use.
     """

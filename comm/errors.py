@@ -1,4 +1,4 @@
-"""What can go wrong between workers. `exit_code` is the status that the process ends with."""
+"""The errors of communication between workers. `exit_code` is the status that the process ends with."""
 
 from collections.abc import Sequence
 
@@ -31,7 +31,7 @@ class PeerLostError(RuntimeError):
 
 
 class MessageError(RuntimeError):
-    """What a peer sent cannot be read, or is not what is due; the message names the sender."""
+    """A peer's message cannot be read, or is not the expected one; the text names the sender."""
 
     exit_code = 4
 
@@ -43,7 +43,7 @@ class RendezvousError(RuntimeError):
 
 
 class HostMemoryError(RuntimeError):
-    """This host has less memory than workers must share."""
+    """The host has less memory than workers must share."""
 
     exit_code = 3
 
@@ -67,6 +67,6 @@ class NetworkError(ValueError):
 
 
 class FabricError(RuntimeError):
-    """This fabric cannot do what was asked, for instance share memory across hosts."""
+    """The fabric cannot do what was asked, for instance share memory across hosts."""
 
     exit_code = 2

@@ -29,7 +29,9 @@ Link = tuple[tuple[str, int], tuple[str, int]]  # a connection's own address and
 
 
 class GlooDevice:
-    """What groups connect through. It has a thread that looks for work 100 times a second: one is made for all."""
+    """The device through which groups connect. Its thread looks for work 100 times a second: one device is made for
+    all.
+    """
 
     def __init__(self) -> None:
         with LISTENING:

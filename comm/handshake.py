@@ -1,4 +1,5 @@
-"""Who may connect: both ends of a TCP connection prove that they know the run's key before anything else is read.
+"""Authenticates connections: both ends of a TCP connection prove that they know the run's key before anything else is
+read.
 
     callee -> caller   a nonce
     caller -> callee   its rank, a nonce of its own, HMAC(key, "caller", what both know)
@@ -44,7 +45,9 @@ class RefusedError(ConnectionError):
 
 @dataclass(frozen=True)
 class Endpoint:
-    """Where somebody listens: `name` says who ("store", "worker 3"), `host` and `port` where, `key` what it knows."""
+    """A listening address: `name` says who listens ("store", "worker 3"), `host` and `port` where, `key` is the run's
+    secret.
+    """
 
     name: str
     host: str

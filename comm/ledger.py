@@ -31,7 +31,7 @@ class Ledger:
         self._whole, self._aside = whole, False
 
     def along(self, axis: str) -> "Ledger":
-        """Of the groups along an axis of the mesh: what is counted there is counted here, too."""
+        """Returns the ledger of the groups along an axis of the mesh; its counts are counted here, too."""
         whole = self if self._whole is None else self._whole
         return whole.axes.setdefault(axis, Ledger(whole))
 
@@ -45,7 +45,7 @@ class Ledger:
 
     @property
     def is_aside(self) -> bool:
-        """Whether what happens now is left out; on a virtual cluster no time passes for it either."""
+        """Returns whether traffic is left out now; on a virtual cluster no time passes for it either."""
         return self._aside if self._whole is None else self._whole.is_aside
 
     def snapshot(self) -> dict[str, int]:
@@ -58,7 +58,7 @@ class Ledger:
 
     @contextmanager
     def aside(self) -> Iterator[None]:
-        """What is sent meanwhile is not part of training (evaluation, checkpoints, set-up) and is left out."""
+        """Leaves out the traffic within: it is not part of training (evaluation, checkpoints, set-up)."""
         if self._whole is not None:
             with self._whole.aside():
                 yield
@@ -68,7 +68,9 @@ class Ledger:
 
     @contextmanager
     def of_training(self) -> Iterator[None]:
-        """What is sent meanwhile is, although it happens aside: somebody looks at what training has under way."""
+        """Counts the traffic within as training's, although it happens aside: somebody waits for a message of
+        training.
+        """
         if self._whole is not None:
             with self._whole.of_training():
                 yield

@@ -1,4 +1,4 @@
-"""How links are shared: flows of bytes that get max-min fair rates, simulated event by event.
+"""The sharing of links: flows of bytes that get max-min fair rates, simulated event by event.
 
 The model is the fluid one of fair queueing (Bertsekas and Gallager 1992, "Data Networks", section 6.5.2). A flow holds
 some links, at one rate in all of them. Rates are max-min fair: no flow could have more unless one that has no more than
@@ -47,7 +47,7 @@ class Flow:
         self.bandwidth = min([lane.bandwidth for lane in self.lanes], default=inf)
 
 
-class Links:
+class SharedLinks:
     """The flows under way."""
 
     def __init__(self) -> None:
@@ -135,7 +135,7 @@ class Links:
         self._leave(flow, moment)
 
     def _leave(self, flow: Flow, moment: float) -> None:
-        """It has ended; the next one of its connection begins."""
+        """Removes a flow that has ended; the next one of its connection begins."""
         queue = self._queues[flow.connection]
         queue.popleft()
         if queue:

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 
 
-class Event(Protocol):
+class DeviceEvent(Protocol):
     """Has what is used of `torch.cuda.Event`."""
 
     def record(self) -> None: ...
@@ -24,22 +24,22 @@ class Event(Protocol):
         ...
 
 
-Mark = float | Event
+Mark = float | DeviceEvent
 
 
-def events_of(device: torch.device) -> Callable[[], Event] | None:
+def events_of(device: torch.device) -> Callable[[], DeviceEvent] | None:
     """Returns what makes events of `device`; None for a CPU."""
     return _cuda_event if device.type == "cuda" else None
 
 
-def _cuda_event() -> Event:
+def _cuda_event() -> DeviceEvent:
     return torch.cuda.Event(enable_timing=True)
 
 
-def recorded(event: Event) -> Event:
+def recorded(event: DeviceEvent) -> DeviceEvent:
     event.record()
     return event
 
 
-def seconds_between(start: Event, end: Event) -> float:
+def seconds_between(start: DeviceEvent, end: DeviceEvent) -> float:
     return start.elapsed_time(end) / 1e3

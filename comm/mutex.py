@@ -14,7 +14,7 @@ _ROBUST = 1
 ROOM = 128  # bytes, more than a pthread_mutex_t or its attributes take on any machine
 
 
-class _Timespec(ctypes.Structure):
+class Timespec(ctypes.Structure):
     _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
 
 
@@ -36,12 +36,10 @@ class SharedMutex:
             self._call("pthread_mutex_init", self._mutex, attributes)
 
     def acquire(self, seconds: float) -> bool:
-        """Whether it was free, or became free within that time."""
+        """Returns whether it was free, or became free within that time."""
         until = time.time() + seconds
         whole = int(until)
-        status = self._c.pthread_mutex_timedlock(
-            self._mutex, ctypes.byref(_Timespec(whole, int((until - whole) * 1e9)))
-        )
+        status = self._c.pthread_mutex_timedlock(self._mutex, ctypes.byref(Timespec(whole, int((until - whole) * 1e9))))
         if status == errno.EOWNERDEAD:
             self._call("pthread_mutex_consistent", self._mutex)
         elif status not in (0, errno.ETIMEDOUT):

@@ -19,14 +19,14 @@ from dataclasses import dataclass
 from math import ceil, log2
 
 from .errors import NetworkError
-from .links import Lane, Links
+from .links import Lane, SharedLinks
 
 Arrives = Callable[[float, float], None]  # (when the last byte has left, when it has arrived)
 Over = Callable[[float], None]  # when the last member of a collective is through
 
 
 @dataclass(frozen=True)
-class Link:
+class NetworkLink:
     """alpha in seconds, beta as its inverse: bandwidth in bytes a second."""
 
     latency: float
@@ -37,8 +37,8 @@ class Link:
 class Network:
     """`between` hosts and `inside` one."""
 
-    between: Link
-    inside: Link
+    between: NetworkLink
+    inside: NetworkLink
     workers_per_host: int = 1
     hosts_per_rack: int | None = None
     oversubscription: float = 1.0
@@ -51,7 +51,7 @@ class Network:
                 )
 
 
-class Fabric:
+class ModelledNetwork:
     """The links of `size` workers. Times are seconds, sizes bytes.
 
     Who sends something says what is to be called when it is over: before the call returns where it takes no time, else
@@ -59,7 +59,7 @@ class Fabric:
     """
 
     def __init__(self, network: Network, size: int) -> None:
-        self.network, self.links = network, Links()
+        self.network, self.links = network, SharedLinks()
         each, card = network.workers_per_host, network.between.bandwidth
         hosts = ceil(size / each)
         own = network.inside.bandwidth if each > 1 else card
@@ -132,7 +132,7 @@ class Fabric:
         self.links.post(group, self._between(ranks), steps * nbytes, at, lambda left: over(left + latency))
 
     def _latency(self, ranks: list[int]) -> float:
-        """Of the longest hop of a ring in the order of ranks."""
+        """Returns the latency of the longest hop of a ring in the order of ranks."""
         network = self.network
         inside = network.workers_per_host > 1 and self.host(ranks[0]) == self.host(ranks[-1])
         return network.inside.latency if inside else network.between.latency

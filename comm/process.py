@@ -34,14 +34,14 @@ from .calls import Call, Calls
 from .errors import FabricError, HangError, MessageError, PeerLostError
 from .groups import Groups
 from .ledger import Ledger
-from .marks import Event, Mark, recorded, seconds_between
+from .marks import DeviceEvent, Mark, recorded, seconds_between
 from .mutex import ROOM, SharedMutex
-from .shared_memory import SharedMemory, open_shared
+from .shared_memory import MemoryFile, open_shared
 from .shared_sum import DTYPES, SLICE, NativeSum, SharedSum, TorchSum, UnlikeError, piece_of
 from .sockets import PeerGoneError, Receive, Send, Sockets, UnexpectedError
 from .store import StoreServer
 from .timeline import Operation, Timeline
-from .works import Copied, Done, InMemory, Mutex, Pending, SumOfRows, Transfer, is_over
+from .works import CompletedWork, Copied, InMemory, MessageTransfer, Mutex, Pending, SumOfRows, is_over
 
 _REDUCE = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 T = TypeVar("T")
@@ -51,8 +51,8 @@ POLL = 2e-5  # seconds between two looks at a GPU
 
 
 @dataclass(frozen=True)
-class Worker:
-    """What all groups of a worker have in common."""
+class ProcessWorker:
+    """The objects that all groups of a worker share."""
 
     board: StoreBoard
     ledger: Ledger
@@ -63,13 +63,13 @@ class Worker:
     devices: list[str]  # their types, "cpu" or "cuda", of every worker of the run
     origin: float  # of the clock
     server: StoreServer | None  # of the run's store, where this worker serves it
-    event: Callable[[], Event] | None = None  # makes one of this worker's GPU
+    event: Callable[[], DeviceEvent] | None = None  # makes one of this worker's GPU
     closing: list[Callable[[], None]] = field(default_factory=list)
     calls: list[Calls] = field(default_factory=list)  # of its groups
     processes: dict[int, int] = field(default_factory=dict)  # descriptors of those on this host that are watched
 
     def watch(self, rank: int, process: int) -> None:
-        """From here on its descriptor is readable once the process has ended. Raises `PeerLostError`."""
+        """Makes a descriptor that becomes readable once the process has ended. Raises `PeerLostError`."""
         try:
             self.processes[rank] = os.pidfd_open(process)
         except ProcessLookupError:
@@ -77,7 +77,7 @@ class Worker:
 
 
 def _tag(name: str) -> int:
-    """What messages' headers call it."""
+    """Returns the number of a group in messages' headers."""
     return int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest())
 
 
@@ -96,7 +96,7 @@ def _memory(tensor: Tensor) -> memoryview:
 
 
 def _kind(tensor: Tensor) -> bytes:
-    """What messages' headers call its dtype."""
+    """Returns the name of a dtype in messages' headers."""
     return str(tensor.dtype).removeprefix("torch.").encode()[:8]
 
 
@@ -132,7 +132,7 @@ class ProcessComm(Comm):
 
     def __init__(
         self,
-        worker: Worker,
+        worker: ProcessWorker,
         ranks: list[int],
         name: str,
         group: dist.ProcessGroup | None,
@@ -176,7 +176,7 @@ class ProcessComm(Comm):
         _check_dense(tensor)
         self.ledger.count("shared_memory", wire.all_reduce_bytes(nbytes(tensor), self.size))
         if self.size == 1:
-            return Done()
+            return CompletedWork()
         if self._sums is None or tensor.is_cuda:
             raise FabricError(
                 f"the workers of {self.name} cannot sum in shared memory: they are on several hosts, or not on CPUs"
@@ -205,7 +205,7 @@ class ProcessComm(Comm):
         if self.rank == 0:
             kind = NativeSum if NativeSum.available() else TorchSum
             piece = piece_of(self.size)
-            shared = SharedMemory(kind.room(self.size, piece))
+            shared = MemoryFile(kind.room(self.size, piece))
             kind.make(shared.memory, self.size)
             self._all_say(prefix, f"{kind.__name__} {piece} {shared.place}", what)
             self._all_say(f"{prefix}/used", "", what)
@@ -252,7 +252,9 @@ class ProcessComm(Comm):
         for receive in receives:
             self._worker.sockets.post(receive)
         sends = [self._started(tag, self._peer(other), mine, what) for other in others]
-        return Transfer(self, [*receives, *sends], what, self.timeline.launched(f"{self.name}#", "all_gather", at))
+        return MessageTransfer(
+            self, [*receives, *sends], what, self.timeline.launched(f"{self.name}#", "all_gather", at)
+        )
 
     def ireduce_scatter(self, tensor: Tensor, out: Tensor, scratch: Tensor) -> Work:
         _check_contiguous(tensor)
@@ -260,7 +262,7 @@ class ProcessComm(Comm):
         self.ledger.count("reduce_scatter", wire.reduce_scatter_bytes(nbytes(tensor), self.size))
         if self.size == 1:
             out.copy_(tensor)
-            return Done()
+            return CompletedWork()
         # gloo's own reduce_scatter is an all-reduce inside, at twice the bytes (seen in /proc/self/io)
         arriving = self._scattered("reduce_scatter", tensor, scratch)
         return SumOfRows(arriving, scratch.view(self.size, *out.shape), out)
@@ -294,7 +296,7 @@ class ProcessComm(Comm):
     def _collective(self, call: Call, launch: Callable[[dist.ProcessGroup], dist.Work]) -> Work:
         """Raises `MessageError` where others call something else."""
         if self.group is None or self._calls is None:
-            return Done()
+            return CompletedWork()
         group, primitive = self.group, call[0]
         what = f"in {primitive} of {self.name}"
         self._calls.check(call, what)
@@ -340,7 +342,7 @@ class ProcessComm(Comm):
     # -- point to point
 
     def send(self, tensor: Tensor, dst: int) -> None:
-        """After a `HangError` the message is still under way and its tensor must not be touched."""
+        """Sends and waits. After a `HangError` the message is still under way and its tensor must not be touched."""
         self.isend(tensor, dst).wait()
 
     def recv(self, tensor: Tensor, src: int) -> None:
@@ -367,7 +369,7 @@ class ProcessComm(Comm):
             tensor = tensor.cpu()
         sending = self._started(self._tag, self._peer(dst), tensor, what)
         self.ledger.count("send", nbytes(tensor))
-        return Transfer(self, [sending], what, self.timeline.launched(channel, "send", at))
+        return MessageTransfer(self, [sending], what, self.timeline.launched(channel, "send", at))
 
     def irecv(self, tensor: Tensor, src: int) -> Work:
         _check_contiguous(tensor)
@@ -377,7 +379,7 @@ class ProcessComm(Comm):
             return Copied(self.irecv(arrived, src), arrived, tensor)
         receive = self._wish(tensor, (self._peer(src),))
         self._worker.sockets.post(receive)
-        return Transfer(self, [receive], what, self.timeline.launched(channel, "recv", NEVER))
+        return MessageTransfer(self, [receive], what, self.timeline.launched(channel, "recv", NEVER))
 
     def recv_any(self, tensor: Tensor) -> int:
         _check_contiguous(tensor)
@@ -401,7 +403,7 @@ class ProcessComm(Comm):
     def _wish(
         self, tensor: Tensor, sources: tuple[int, ...], tag: int | None = None, from_anyone: bool = False
     ) -> Receive:
-        """For a message of the group, or of another tag's."""
+        """Returns a receive for a message of the group, or of another tag."""
         return Receive(self._tag if tag is None else tag, sources, _memory(tensor), from_anyone, kind=_kind(tensor))
 
     def _source_of(self, receive: Receive, start: float) -> int:
@@ -492,7 +494,9 @@ class ProcessComm(Comm):
         return next((error for error in unlike if error is not None), lost)
 
     def check_alike(self, what: str) -> None:
-        """While a call of this group is waited for. Raises `MessageError` where another worker calls something else."""
+        """Checks the group while one of its calls is waited for. Raises `MessageError` where another worker calls
+        something else.
+        """
         if self._calls is not None and (error := self._calls.unlike(what)) is not None:
             raise error
 
@@ -528,7 +532,7 @@ class ProcessComm(Comm):
         self._shares += 1
         prefix = f"shared/{self.name}/{self._shares}"
         if self.rank == 0:
-            shared = SharedMemory(max(size, 1))
+            shared = MemoryFile(max(size, 1))
             make(shared.memory)
             self._all_say(prefix, shared.place, what)
             said = self._all_say(f"{prefix}/used", holds, what)
@@ -577,7 +581,7 @@ class ProcessComm(Comm):
 
     @property
     def store(self) -> dist.Store:
-        """For groups that torch makes."""
+        """Returns the store for groups that torch makes."""
         return self._worker.groups.store
 
     def make_group(self, store: dist.Store, rank: int, size: int) -> dist.ProcessGroup:
@@ -589,7 +593,9 @@ class ProcessComm(Comm):
         return frozenset(rank for rank, worker in enumerate(self.ranks) if worker in self._board.lost)
 
     def seen(self, keys: list[str]) -> list[bytes | None]:
-        """What the run's store has under `keys`, from any thread. Raises RuntimeError where it has gone."""
+        """Returns the values of the run's store under `keys`, from any thread. Raises RuntimeError if the store has
+        gone.
+        """
         return self._board.seen(keys)
 
     def now(self) -> float:

@@ -1,4 +1,4 @@
-"""Where a run's workers meet, and the key that says who they are.
+"""The rendezvous of a run's workers, and the key by which they know each other.
 
 The launcher of local workers makes a key for each run and hands it to them through the pipe that starts them. Under
 torchrun every node is told a token by the environment, `PACELINE_TOKEN`; on a single node a file that its user alone
@@ -33,7 +33,9 @@ PROBE = 5.0  # seconds
 
 
 def serve_store(port: int) -> StoreServer:
-    """For workers on this host, with a key of its own; `port` 0 takes a free one. Raises `RendezvousError`."""
+    """Serves a store for workers on this host, with a key of its own; `port` 0 takes a free one. Raises
+    `RendezvousError`.
+    """
     try:
         return serve(LOOPBACK, port, secrets.token_bytes(32))
     except OSError as error:
@@ -45,7 +47,7 @@ def serve_store(port: int) -> StoreServer:
 
 @dataclass(frozen=True)
 class Environment:
-    """What torchrun, or another launcher that follows env://, says to a worker."""
+    """The facts that torchrun, or another launcher that follows env://, gives a worker."""
 
     rank: int
     size: int
@@ -77,7 +79,7 @@ class Environment:
 
     @property
     def host(self) -> str:
-        """Where worker 0 is reached."""
+        """Returns the address of worker 0."""
         return LOOPBACK if self.on_loopback else self.address
 
 
@@ -206,7 +208,7 @@ def _token(nodes: int, keep: bool = False) -> bytes:
 
 
 def _token_of_user() -> bytes:
-    """For all single-node runs of this user, made when it is first needed."""
+    """Returns the token for all single-node runs of this user, made when it is first needed."""
     state = os.environ.get("XDG_STATE_HOME") or str(Path.home() / ".local/state")
     path = Path(state) / "paceline" / "token"
     try:

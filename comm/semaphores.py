@@ -7,16 +7,14 @@ import os
 import time
 from collections.abc import Callable
 
+from .mutex import Timespec
+
 ROOM = 64  # bytes for each, more than a sem_t takes, so that each has a cache line
 SLICE = 0.02  # seconds between two looks whether to stop
 
 
-class _Timespec(ctypes.Structure):
-    _fields_ = [("seconds", ctypes.c_long), ("nanoseconds", ctypes.c_long)]
-
-
 class Semaphores:
-    """In the first `room` bytes of `memory`, where one worker has called `make` before."""
+    """The semaphores in the first `room` bytes of `memory`, where one worker has called `make` before."""
 
     def __init__(self, memory: mmap.mmap, rank: int, workers: int) -> None:
         self._c = ctypes.CDLL(None, use_errno=True)
@@ -46,7 +44,7 @@ class Semaphores:
         while True:
             until = time.time() + SLICE
             whole = int(until)
-            patience = _Timespec(whole, int((until - whole) * 1e9))
+            patience = Timespec(whole, int((until - whole) * 1e9))
             if self._c.sem_timedwait(semaphore, ctypes.byref(patience)) == 0:
                 return True
             if (error := ctypes.get_errno()) not in (errno.ETIMEDOUT, errno.EINTR):
@@ -55,5 +53,5 @@ class Semaphores:
                 return False
 
     def _of(self, who: int, posted_by: int) -> object:
-        """Where `who` waits for `posted_by`."""
+        """Returns the semaphore at which `who` waits for `posted_by`."""
         return ctypes.byref(self._memory, ROOM * (who * self._workers + posted_by))

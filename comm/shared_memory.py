@@ -17,7 +17,7 @@ from .errors import FabricError, HostMemoryError
 MIB = 2**20
 
 
-class SharedMemory:
+class MemoryFile:
     """A file in memory, made by this process. `place`: what others need to open it."""
 
     def __init__(self, size: int) -> None:

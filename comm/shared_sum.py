@@ -51,7 +51,7 @@ def piece_of(workers: int) -> int:
 
 
 class Summand(NamedTuple):
-    """What a worker tells of its tensor."""
+    """The form of a worker's tensor, as it tells the others."""
 
     entries: int
     dtype: torch.dtype
@@ -65,7 +65,7 @@ class UnlikeError(Exception):
         self.told = told
 
     def words(self, names: Sequence[int]) -> str:
-        """Whose is another than most have, or than the first has where no more are alike. `names`: by rank."""
+        """Names the workers whose tensor differs from most, or from the first if no two are alike. `names`: by rank."""
         usual, who = odd(dict(zip(names, self.told, strict=True)))
         others = [
             f"{workers(its, 'sum')} {told.entries:,} entries of {_name(told)}"
@@ -103,7 +103,7 @@ class SharedSum(ABC):
 
     @abstractmethod
     def wait(self, number: int, seconds: float) -> bool:
-        """Whether the sum is there, after that time at most.
+        """Returns whether the sum is there, after that time at most.
 
         Raises `UnlikeError` where it, or one before it, cannot be.
         """
@@ -113,7 +113,7 @@ class SharedSum(ABC):
 
 
 class NativeSum(SharedSum):
-    """By native/all_reduce.c."""
+    """Sums by native/all_reduce.c."""
 
     def __init__(self, memory: mmap.mmap, rank: int, workers: int, piece: int) -> None:
         super().__init__()
@@ -191,7 +191,7 @@ TOLD = Struct("=qq")  # entries of a tensor, and its place in DTYPES
 
 
 class TorchSum(SharedSum):
-    """By torch and semaphores of the C library: one for each pair, which the second posts for the first."""
+    """Sums by torch and semaphores of the C library: one for each pair, which the second posts for the first."""
 
     def __init__(self, memory: mmap.mmap, rank: int, workers: int, piece: int) -> None:
         super().__init__()
@@ -257,7 +257,7 @@ class TorchSum(SharedSum):
                 self._condition.notify_all()
 
     def _sum(self, tensor: Tensor) -> bool:
-        """Whether it was not stopped."""
+        """Returns whether it came to its end without being stopped."""
         flat = tensor.detach().as_strided((tensor.numel(),), (1,))
         TOLD.pack_into(self._memory, self._lines[self._rank], len(flat), DTYPES.index(flat.dtype))
         pieces = flat.split(self._in.shape[1] // tensor.element_size())  # of no entries there is one, too

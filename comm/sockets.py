@@ -47,7 +47,7 @@ class PeerGoneError(Exception):
 
 @dataclass(frozen=True)
 class Address:
-    """Where a worker listens."""
+    """A worker's listening address."""
 
     host: str
     port: int
@@ -64,7 +64,7 @@ class Send:
 
 
 @dataclass(eq=False)
-class _Message:
+class _IncomingMessage:
     """A message that arrives."""
 
     source: int
@@ -80,7 +80,7 @@ class _Message:
         return self.filled == self.length
 
     def room(self) -> memoryview:
-        """For what comes next of it."""
+        """Returns the memory for its next bytes."""
         if self.refused:
             return memoryview(bytearray(min(self.length - self.filled, _FIRST_ROOM)))
         if self.filled == len(self.memory):
@@ -105,7 +105,7 @@ class Receive:
     from_anyone: bool = False
     most: int = 0
     kind: bytes = b""
-    message: _Message | None = None
+    message: _IncomingMessage | None = None
 
     @property
     def done(self) -> bool:
@@ -118,13 +118,13 @@ class Receive:
 
     @property
     def content(self) -> memoryview:
-        """What came, once it is done."""
+        """Returns the content, once it is done."""
         assert self.message is not None
         return self.message.memory[: self.message.length]
 
     @property
     def awaits(self) -> Sequence[int]:
-        """Whose bytes bring it further."""
+        """Returns the workers whose bytes are still needed."""
         return self.sources if self.message is None else (self.source,)
 
 
@@ -135,7 +135,7 @@ class _Connection:
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.setblocking(False)
         self.socket, self.peer = sock, peer
-        self.message: _Message | None = None
+        self.message: _IncomingMessage | None = None
         self._head, self._filled = bytearray(), 0
         self._end = select.poll()
         self._end.register(sock, _ENDED)
@@ -152,14 +152,14 @@ class _Connection:
         return group, length, kind.rstrip(b"\0")
 
     def read(self, memory: memoryview) -> int:
-        """How many bytes were there. Raises `BlockingIOError` when there were none, `OSError` at the end."""
+        """Returns the number of bytes read. Raises `BlockingIOError` when there were none, `OSError` at the end."""
         count = self.socket.recv_into(memory)
         if count == 0:
             raise ConnectionResetError
         return count
 
     def has_ended(self) -> bool:
-        """Whether the other end is closed; it may have left messages."""
+        """Returns whether the other end is closed; it may have left messages."""
         return bool(self._end.poll(0))
 
     def close(self) -> None:
@@ -188,7 +188,7 @@ class Sockets:
         self._peers: list[_Peer] = []
         self._connections: dict[int, _Connection] = {}  # by file descriptor
         self._receives: list[Receive] = []  # those not done, in the order in which they were posted
-        self._inbox: defaultdict[tuple[int, int], deque[_Message]] = defaultdict(deque)  # by group and source
+        self._inbox: defaultdict[tuple[int, int], deque[_IncomingMessage]] = defaultdict(deque)  # by group and source
         self._arrivals = itertools.count()
         self._left: set[int] = set()  # those who went, and have not died
         self._told: set[tuple[int, int]] = set()  # (group, peer): the deaths that receives from anyone have told
@@ -266,7 +266,9 @@ class Sockets:
             self._inbox[receive.group, message.source].appendleft(message)
 
     def try_receive(self, receive: Receive) -> bool:
-        """Whether a message has come that makes `receive` done; else it is taken back. Raises `UnexpectedError`."""
+        """Returns whether a message has come that makes `receive` done; else it is taken back. Raises
+        `UnexpectedError`.
+        """
         self.post(receive)
         while not receive.done and self._progress(0):
             pass
@@ -387,15 +389,15 @@ class Sockets:
         except OSError:
             self._close(connection)
 
-    def _begin(self, peer: int, group: int, length: int, kind: bytes) -> _Message:
+    def _begin(self, peer: int, group: int, length: int, kind: bytes) -> _IncomingMessage:
         """A header has come: find out whose the message is."""
         for receive in self._receives:
             if receive.message is None and receive.group == group and peer in receive.sources:
                 fits = receive.memory is not None and (len(receive.memory), receive.kind) == (length, kind)
                 memory = receive.memory if fits and receive.memory is not None else memoryview(b"")
-                receive.message = _Message(peer, next(self._arrivals), length, kind, memory)
+                receive.message = _IncomingMessage(peer, next(self._arrivals), length, kind, memory)
                 return receive.message
-        message = _Message(peer, next(self._arrivals), length, kind, memoryview(b""))
+        message = _IncomingMessage(peer, next(self._arrivals), length, kind, memoryview(b""))
         self._inbox[group, peer].append(message)
         return message
 
@@ -443,7 +445,7 @@ class Sockets:
             if peer == connection.peer and half in self._inbox[group, peer]:
                 self._take(group, half)
 
-    def _take(self, group: int, message: _Message) -> None:
+    def _take(self, group: int, message: _IncomingMessage) -> None:
         queue = self._inbox[group, message.source]
         queue.remove(message)
         if not queue:
@@ -473,7 +475,7 @@ class Sockets:
         return peer in self._left or peer in self._board.lost
 
     def _is_gone(self, peer: int) -> bool:
-        """Whether nothing more can come from `peer`."""
+        """Returns whether nothing more can come from `peer`."""
         return self._is_known_gone(peer) and not self._peers[peer].connections
 
     def _gone(self, peer: int) -> PeerGoneError:

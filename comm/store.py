@@ -99,7 +99,7 @@ class StoreServer:
         self._wake()
 
     def read(self, keys: Sequence[str]) -> list[bytes | None]:
-        """What is there."""
+        """Returns the values that are there."""
         with self._mutex:
             return [self._values.get(key.encode()) for key in keys]
 
@@ -112,7 +112,7 @@ class StoreServer:
         os.close(self._woken)
 
     def wait_for_clients(self, seconds: float) -> None:
-        """Until all have hung up."""
+        """Waits until all clients have hung up."""
         deadline = time.monotonic() + seconds
         while self._clients and time.monotonic() < deadline:
             time.sleep(0.01)
@@ -238,7 +238,9 @@ class StoreServer:
         return []
 
     def _swap(self, key: bytes, expected: bytes, desired: bytes) -> list[bytes]:
-        """As TCPStore: an absent key is set if nothing is expected, and otherwise the expected value is answered."""
+        """Does the same as TCPStore: an absent key is set if nothing is expected, and otherwise the expected value is
+        answered.
+        """
         present = self._values.get(key)
         if present == expected or (present is None and not expected):
             self._values[key] = desired
@@ -386,7 +388,7 @@ class StoreClient(dist.Store):
     # what boards ask beside
 
     def read(self, keys: Sequence[str]) -> list[bytes | None]:
-        """What is there, without waiting."""
+        """Returns the values that are there, without waiting."""
         answers = self._ask(b"read", *(key.encode() for key in keys))
         return [answer[1:] if answer else None for answer in answers]
 

@@ -1,4 +1,4 @@
-"""When this worker was blocked, and on what; from it comes the split into compute, communication and waiting.
+"""The times at which this worker was blocked, and on what. They divide a step into compute, communication and waiting.
 
 An operation has a key that all its participants agree on. Blocked time counts as *waiting* until the last participant
 has launched the operation, and as *communication* from then on. The launch times of the others are known only
@@ -25,8 +25,8 @@ class Operation(NamedTuple):
     purpose: str = ""  # the algorithm's word for it: push, fetch, gradients, ...; of a message, the sender's
 
 
-class Pass(NamedTuple):
-    """What this worker computed from `start` to `end`, by a name such as 2F0."""
+class TimedPass(NamedTuple):
+    """A pass that this worker computed from `start` to `end`, by a name such as 2F0."""
 
     name: str
     start: float
@@ -37,14 +37,14 @@ class Timeline:
     def __init__(self, kept: int = KEPT) -> None:
         self.kept = kept
         self.operations: deque[Operation] = deque(maxlen=kept)
-        self.passes: deque[Pass] | None = None  # None: nobody asked for them
+        self.passes: deque[TimedPass] | None = None  # None: nobody asked for them
         self.blocked = 0.0  # seconds, of all operations so far
         self._numbers: defaultdict[str, int] = defaultdict(int)
         self._purpose = ""
 
     @contextmanager
     def named(self, purpose: str) -> Iterator[None]:
-        """What is launched within is called `purpose` in a trace."""
+        """Labels the operations launched within as `purpose` in a trace."""
         before, self._purpose = self._purpose, purpose
         try:
             yield
@@ -63,7 +63,7 @@ class Timeline:
         return Operation(channel, number, at, at, at, primitive, self._purpose)
 
     def add(self, operation: Operation, start: float, end: float, launch: float | None = None) -> None:
-        """This worker was blocked on `operation` from `start` until `end`.
+        """Records that this worker was blocked on `operation` from `start` until `end`.
 
         `launch`: when its device came to the operation; None: when it was launched.
         """
@@ -96,7 +96,7 @@ def blocked(
     operations: list[Operation],
     launches: dict[tuple[str, int], float],
 ) -> list[list[Blocked]]:
-    """What one worker was blocked on in each of its steps, in order of time.
+    """Returns the times that one worker was blocked in each of its steps, in order of time.
 
     `steps`: (start, end) of the worker's steps, in order. `operations`: what it was blocked on; those that begin
     outside the steps are left out. `launches`: for each operation the launch of its last participant, same clock.
@@ -133,7 +133,9 @@ def split(
 
 
 def _hidden(begin: float, within: list[Blocked], launches: dict[tuple[str, int], float]) -> float:
-    """Between being blocked and being blocked, from when the first of what will be waited for was under way."""
+    """Returns the communication hidden behind compute: the time between two blocks while a later awaited operation was
+    under way.
+    """
     under_way = [
         float("inf") if op.primitive == "recv" else max(launches[op.channel, op.number], op.launch) for op, _ in within
     ]
@@ -146,7 +148,7 @@ def _hidden(begin: float, within: list[Blocked], launches: dict[tuple[str, int],
 
 
 def last_launches(timelines: list[list[Operation]]) -> dict[tuple[str, int], float]:
-    """For each operation, when the last of its participants launched it.
+    """Returns for each operation the time when the last of its participants launched it.
 
     A receive has no say in when its message is ready, so only the sender's launch counts there: receivers record
     theirs as -inf.

@@ -31,7 +31,7 @@ BACKEND = "paceline"
 
 
 def torch_world(comm: ProcessComm) -> None:
-    """Until `comm` is closed, torch's default process group spans its workers, which all call this."""
+    """Makes torch's default process group span the workers of `comm` until it is closed. All of them call this."""
     if not is_registered(BACKEND):
         dist.Backend.register_backend(BACKEND, _make, extended_api=True, devices=["cpu", "cuda"])
     assert not dist.is_initialized(), "torch has a default process group already"

@@ -44,7 +44,7 @@ R = TypeVar("R", bound=Runner)
 
 
 class Turns(Generic[R]):
-    """Whose turn it is. All methods but `run` are for the runner whose turn it is."""
+    """Decides which runner's turn it is. All methods but `run` are for the runner whose turn it is."""
 
     def __init__(self, runners: Sequence[R], happen: Callable[[float], bool] = lambda before: False) -> None:
         """`runners`: by rank. `happen`: lets the next event happen, if there is one until the time that it is given."""
@@ -90,7 +90,9 @@ class Turns(Generic[R]):
             self._switch(runner, following)
 
     def sleep(self, runner: R, waits: Callable[[], str]) -> None:
-        """Until somebody wakes it, or the time for which it was woken beforehand. `waits`: for whom, in words."""
+        """Sleeps until another runner wakes it, or until the time given beforehand. `waits`: whom it waits for, in
+        words.
+        """
         if self._failure is not None:
             raise AbandonedError
         runner.waits = waits

@@ -1,4 +1,4 @@
-"""Who of some workers did otherwise than most."""
+"""Finds the workers that did otherwise than most."""
 
 from collections.abc import Mapping
 from typing import TypeVar
@@ -7,7 +7,9 @@ T = TypeVar("T")
 
 
 def odd(told: Mapping[int, T]) -> tuple[T, dict[T, list[int]]]:
-    """What most told, or the first where no more are alike; and who told each. `told`: by worker, of one at least."""
+    """Returns the value that most workers told, or the first if no two agree, and the workers by value. `told`: by
+    worker, of at least one.
+    """
     who: dict[T, list[int]] = {}
     for worker, its in told.items():
         who.setdefault(its, []).append(worker)

@@ -31,7 +31,7 @@ from .board import Board
 from .calls import Call, words
 from .errors import FabricError, MessageError
 from .ledger import Ledger
-from .network import Fabric, Network, Over
+from .network import ModelledNetwork, Network, Over
 from .timeline import Operation, Timeline
 from .turns import Runner, Turns
 
@@ -43,7 +43,7 @@ _KEPT = 200_000  # operations of all workers' timelines
 
 
 @dataclass(frozen=True)
-class _Message:
+class _VirtualMessage:
     number: int  # of its channel
     launch: float
     arrival: float
@@ -76,13 +76,15 @@ class _Worker(Runner):
     def __init__(self, rank: int) -> None:
         super().__init__(rank)
         self.ledger = Ledger()
-        self.inbox: defaultdict[Stream, deque[_Message]] = defaultdict(deque)  # what no receive was posted for yet
+        self.inbox: defaultdict[Stream, deque[_VirtualMessage]] = defaultdict(
+            deque
+        )  # what no receive was posted for yet
         self.posted: defaultdict[Stream, deque[_Receiving]] = defaultdict(deque)  # receives without a message yet
         self.arrivals: dict[str, list[tuple[float, int, int]]] = {}  # group -> heap of (arrival, source, number)
         self.listens: str | None = None  # the group of the recv_any that it sleeps in
         self.expected = inf  # when the message arrives that it will wake up for, there
 
-    def collect(self, stream: Stream) -> _Message:
+    def collect(self, stream: Stream) -> _VirtualMessage:
         """The next message of `stream`, which is there."""
         queue = self.inbox[stream]
         message = queue.popleft()
@@ -91,13 +93,13 @@ class _Worker(Runner):
         return message
 
 
-class Cluster:
+class SimulatedCluster:
     """The workers of one run, in this process."""
 
     def __init__(self, size: int, network: Network, memory: float = inf, watch: Watch | None = None) -> None:
         """`memory`: bytes a second that a worker reads and writes. `watch` is shown each message as it is sent."""
         self.watch = watch
-        self.size, self.fabric, self.memory = size, Fabric(network, size), memory
+        self.size, self.fabric, self.memory = size, ModelledNetwork(network, size), memory
         self.workers = [_Worker(rank) for rank in range(size)]
         self.turns = Turns(self.workers, self.fabric.links.happen)
         self.stop = False  # somebody asked to save and stop
@@ -142,7 +144,7 @@ class Cluster:
         self.stop = True
 
     def gauges(self) -> dict[int, str]:
-        """Of each worker that has some; from any thread."""
+        """Returns the live metrics of each worker that has some, from any thread."""
         return {board.rank: board.gauges() for board in list(self.boards) if board.gauges is not None}
 
     def digest(self) -> str:
@@ -157,7 +159,7 @@ class Cluster:
 class VirtualBoard(Board):
     """A board in this process's memory. Who reads before the writer has posted waits until then."""
 
-    def __init__(self, cluster: Cluster, worker: _Worker) -> None:
+    def __init__(self, cluster: SimulatedCluster, worker: _Worker) -> None:
         self.rank, self._cluster, self._worker = worker.rank, cluster, worker
 
     def post(self, key: str, value: str) -> None:
@@ -173,7 +175,9 @@ class VirtualBoard(Board):
         return cluster.posted[key]
 
     def stops_before(self, step: int, topic: str) -> bool:
-        """Whether to stop before `step`: all who step together, `topic`, do at the first step that none has begun."""
+        """Returns whether to stop before `step`. All that step together, `topic`, stop at the first step that none has
+        begun.
+        """
         begun, stops = self._cluster.begun, self._cluster.stops
         furthest = begun.get(topic, step - 1)
         if self._cluster.stop and topic not in stops:
@@ -216,7 +220,7 @@ class _Receiving(Work):
 
     def __init__(self, comm: "VirtualComm", tensor: Tensor, src: int) -> None:
         self._comm, self._tensor, self._src = comm, tensor, src
-        self.message: _Message | None = None
+        self.message: _VirtualMessage | None = None
         self.sleeper: _Worker | None = None
         self._done = False
 
@@ -247,7 +251,7 @@ class VirtualComm(Comm):
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: SimulatedCluster,
         worker: _Worker,
         ranks: list[int],
         name: str,
@@ -265,7 +269,7 @@ class VirtualComm(Comm):
         return numbered([self._cluster.fabric.host(rank) for rank in self.ranks])
 
     def digest(self) -> str:
-        """See `Cluster.digest`."""
+        """See `SimulatedCluster.digest`."""
         return self._cluster.digest()
 
     # -- collectives
@@ -423,7 +427,7 @@ class VirtualComm(Comm):
             sent.left = left
             if sent.sleeper is not None:
                 cluster.turns.wake(sent.sleeper, left)
-            self._deliver(_Message(sending.number, launch, arrival, content), stream, receiver)
+            self._deliver(_VirtualMessage(sending.number, launch, arrival, content), stream, receiver)
 
         if self.ledger.is_aside:
             cluster.fabric.follow(worker.rank, receiver.rank, launch, arrives)
@@ -438,7 +442,7 @@ class VirtualComm(Comm):
             self._cluster.turns.sleep(self._worker, lambda: f"waits in send to worker {self.ranks[sent.dst]}")
         self.pass_until(self.now() if sent.left is None else sent.left)
 
-    def _deliver(self, message: _Message, stream: Stream, receiver: _Worker) -> None:
+    def _deliver(self, message: _VirtualMessage, stream: Stream, receiver: _Worker) -> None:
         turns = self._cluster.turns
         if posted := receiver.posted.get(stream):
             receive = posted.popleft()
@@ -474,7 +478,7 @@ class VirtualComm(Comm):
         start = self._worker.clock
         self._take(self._arrived(receive, src), tensor, src, start)
 
-    def _arrived(self, receive: _Receiving, src: int) -> _Message:
+    def _arrived(self, receive: _Receiving, src: int) -> _VirtualMessage:
         if receive.message is None:
             receive.sleeper = self._worker
             self._cluster.turns.sleep(self._worker, lambda: f"waits in recv from worker {self.ranks[src]}")
@@ -537,7 +541,7 @@ class VirtualComm(Comm):
             heapq.heappop(heap)  # received already, by a receive from its source
         return None
 
-    def _take(self, message: _Message, tensor: Tensor, src: int, start: float) -> None:
+    def _take(self, message: _VirtualMessage, tensor: Tensor, src: int, start: float) -> None:
         worker, sent, source = self._worker, message.tensor, self.ranks[src]
         if (nbytes(sent), sent.dtype) != (nbytes(tensor), tensor.dtype):
             raise MessageError(
@@ -547,7 +551,7 @@ class VirtualComm(Comm):
         _write(tensor, sent if sent.shape == tensor.shape else sent.view_as(tensor))
         self._note_receipt(message, src, start)
 
-    def _note_receipt(self, message: _Message, src: int, start: float) -> None:
+    def _note_receipt(self, message: _VirtualMessage, src: int, start: float) -> None:
         worker = self._worker
         self._cluster.log(worker, "recv", self.ranks[src], nbytes(message.tensor))
         receiving = self.timeline.launched(self._channel(src, self.rank), "recv", message.launch, message.number)

@@ -1,4 +1,4 @@
-"""What the process fabric hands out while something is under way."""
+"""The handles of the process fabric for operations that are under way."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -56,7 +56,7 @@ class Pending(Work):
 
 
 def is_over(work: dist.Work) -> bool:
-    """Whether it is, after `LOOK` at most. Raises what it failed with."""
+    """Returns whether it has ended, after `LOOK` at most. Raises the error with which it failed."""
     try:
         work.wait(LOOK)
     except RuntimeError:
@@ -80,7 +80,7 @@ class Copied(Work):
             self._arrived = None
 
 
-class Done(Work):
+class CompletedWork(Work):
     def wait(self) -> None: ...
 
 
@@ -122,7 +122,7 @@ class SumOfRows(Work):
             self._out.add_(row)
 
 
-class Transfer(Work):
+class MessageTransfer(Work):
     """Messages of ours under way that are one operation. After a `HangError` one may wait again."""
 
     def __init__(self, comm: Waiter, messages: Sequence[Send | Receive], what: str, operation: Operation) -> None:

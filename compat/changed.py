@@ -1,4 +1,4 @@
-"""What is said when a library no longer has what we read from it."""
+"""The error for a library that no longer has a name that we read from it."""
 
 from importlib.metadata import version
 from typing import Any

@@ -1,4 +1,6 @@
-"""What torch.utils.checkpoint saves and computes again, and a backward pass that leaves our modes in force."""
+"""The hooks of torch.utils.checkpoint, by which it saves and recomputes, and a backward pass that leaves our modes in
+force.
+"""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -20,7 +22,7 @@ def hooks() -> tuple[type[Any], type[Any]]:
 
 
 def set_hooks(first: type[Any], second: type[Any]) -> None:
-    """For the whole process."""
+    """Sets the hooks for the whole process."""
     checkpoint._checkpoint_hook, checkpoint._recomputation_hook = first, second
 
 
@@ -54,7 +56,7 @@ def _note_what_is_met() -> None:
 
 
 def backward(root: Tensor, gradient: Tensor | None = None, inputs: Sequence[Tensor] = ()) -> None:
-    """In which a TorchFunctionMode holds for what is computed again; torch's own entry points suspend it.
+    """Runs a backward pass in which a TorchFunctionMode holds for recomputation; torch's own entry points suspend it.
 
     `gradient`: None where its numbers do not count. `inputs`: whose gradients are wanted; () for those of all leaves.
     """

@@ -19,7 +19,7 @@ COPIES = {  # of the weights in fp32, by stage; at stage 0 in less than fp32 alo
 SCALER = ("cur_scale", "cur_iter", "last_overflow_iter", "cur_hysteresis")  # what fp16 keeps of its loss scale
 
 
-class Cut(NamedTuple):
+class EntryRange(NamedTuple):
     start: int
     size: int
 
@@ -28,17 +28,19 @@ class Cut(NamedTuple):
         return tensor.view(-1).narrow(0, self.start, self.size)
 
 
-class Place(NamedTuple):
+class ParameterSlot(NamedTuple):
     """`own` entries of `flat`, which the optimizer steps, are `piece` of a parameter."""
 
     flat: Tensor
-    own: Cut
-    piece: Cut
+    own: EntryRange
+    piece: EntryRange
 
 
-def place_of(parameter: nn.Parameter, zero: Any, optimizer: Optimizer, stage: int, fp32: bool, rank: int) -> Place:
-    """Of what this replica steps. `zero`: the engine's optimizer. `fp32`: what is trained in. Raises
-    `ChangedLibraryError`.
+def place_of(
+    parameter: nn.Parameter, zero: Any, optimizer: Optimizer, stage: int, fp32: bool, rank: int
+) -> ParameterSlot:
+    """Returns the slot of the entries that this replica steps. `zero`: the engine's optimizer. `fp32`: the precision of
+    training is float32. Raises `ChangedLibraryError`.
     """
     if stage == 3:
         if parameter.requires_grad:
@@ -50,35 +52,35 @@ def place_of(parameter: nn.Parameter, zero: Any, optimizer: Optimizer, stage: in
         else:
             mapping = need(parameter, "_hp_mapping", "deepspeed", STATE)
         if mapping is None:  # all of it is other replicas'
-            return Place(optimizer.param_groups[0]["params"][0], Cut(0, 0), Cut(0, 0))
+            return ParameterSlot(optimizer.param_groups[0]["params"][0], EntryRange(0, 0), EntryRange(0, 0))
         own, piece = mapping.hp_fragment_address, mapping.lp_fragment_address
         flat = optimizer.param_groups[mapping.param_group_index]["params"][0]
-        return Place(flat, Cut(own.start, own.numel), Cut(piece.start, piece.numel))
-    whole = Cut(0, parameter.numel())
+        return ParameterSlot(flat, EntryRange(own.start, own.numel), EntryRange(piece.start, piece.numel))
+    whole = EntryRange(0, parameter.numel())
     if fp32:
-        return Place(parameter, whole, whole)
+        return ParameterSlot(parameter, whole, whole)
     trained = next(
         i for i, trained in enumerate(need(zero, "fp16_groups", "deepspeed", STATE)[0]) if trained is parameter
     )
-    return Place(need(zero, "fp32_groups", "deepspeed", STATE)[0][trained], whole, whole)
+    return ParameterSlot(need(zero, "fp32_groups", "deepspeed", STATE)[0][trained], whole, whole)
 
 
-def _place_at_stage_3(parameter: nn.Parameter, zero: Any, rank: int) -> Place:
+def _place_at_stage_3(parameter: nn.Parameter, zero: Any, rank: int) -> ParameterSlot:
     positions = need(zero, "grad_position", "deepspeed", STATE)
     group, start, size = positions[need(zero, "get_param_id", "deepspeed", STATE)(parameter)]
     entries: int = need(parameter, "ds_numel", "deepspeed", STATE)
     first = size * rank  # the last pieces may reach beyond its end
     size = max(0, min(size, entries - first))
     flat = need(zero, "fp32_partitioned_groups_flat", "deepspeed", STATE)[group]
-    return Place(flat, Cut(start, size), Cut(min(first, entries), size))
+    return ParameterSlot(flat, EntryRange(start, size), EntryRange(min(first, entries), size))
 
 
 def is_cut_up(parameter: nn.Parameter) -> bool:
-    """It is whole only while it is gathered (stage 3)."""
+    """Returns whether the parameter is whole only while it is gathered (stage 3)."""
     return hasattr(parameter, "ds_id")
 
 
-class Held(NamedTuple):
+class DeepSpeedTensors(NamedTuple):
     parameters: list[Tensor]
     copies: list[Tensor]  # of the weights in fp32
     gradients: list[Tensor]  # beside parameters' own
@@ -86,14 +88,14 @@ class Held(NamedTuple):
     buckets: list[Tensor]
 
 
-def held_by(engine: Any, module: nn.Module, stage: int, fp32: bool) -> Held:
+def held_by(engine: Any, module: nn.Module, stage: int, fp32: bool) -> DeepSpeedTensors:
     """Raises `ChangedLibraryError`."""
     zero, parameters = engine.optimizer, list(module.parameters())
     if stage == 0:
         copies = [] if fp32 else _tensors(_of(zero, COPIES[0]))
-        return Held(list(parameters), copies, [], [], [])
+        return DeepSpeedTensors(list(parameters), copies, [], [], [])
     buckets = [leaf for bucket in _of(zero, "ipg_buckets").values() for leaf in _tensors(_of(bucket, "buffer"))]
-    return Held(
+    return DeepSpeedTensors(
         [_of(parameter, "ds_tensor") for parameter in parameters] if stage == 3 else list(parameters),
         _tensors(_of(zero, COPIES[stage])),
         _tensors(_of(zero, "averaged_gradients")),
@@ -103,12 +105,12 @@ def held_by(engine: Any, module: nn.Module, stage: int, fp32: bool) -> Held:
 
 
 def optimizer_state(engine: Any) -> list[Tensor]:
-    """What the optimizer within DeepSpeed's keeps."""
+    """Returns the state of the optimizer within DeepSpeed's."""
     return _tensors(list(_of(engine, "basic_optimizer").state.values()))
 
 
 def loss_scale(engine: Any) -> dict[str, Any]:
-    """What fp16 training keeps of its loss scale; empty in other precisions."""
+    """Returns the state of fp16 training's loss scale; empty in other precisions."""
     scaler = getattr(engine.optimizer, "loss_scaler", None)
     return {key: getattr(scaler, key) for key in SCALER if hasattr(scaler, key)}
 

@@ -12,8 +12,8 @@ HELD = "from which the memory of strategy=deepspeed_pipeline is read"
 
 
 def expect(engine: Any, entering: Tensor | None) -> None:
-    """From here on micro-batches are of the shape of `entering`, which becomes the room to receive in; None for the
-    first stage. Left to itself, a stage sends the shape of its first micro-batch ahead, in 1 KiB.
+    """Sets the shape of micro-batches to that of `entering`, which becomes the buffer to receive in; None for the first
+    stage. Without this, a stage sends the shape of its first micro-batch ahead, in 1 KiB.
 
     Raises `ChangedLibraryError`.
     """

@@ -9,10 +9,10 @@ __all__ = ["FakeTensorMode", "TorchDispatchMode", "results_of", "writes"]
 
 
 def writes(operation: Any) -> bool:
-    """Whether it changes one of its arguments."""
+    """Returns whether the operation changes one of its arguments."""
     return operation._schema.is_mutable
 
 
 def results_of(operation: Any) -> int:
-    """How many it gives; more than one come as a tuple."""
+    """Returns the number of results; more than one come as a tuple."""
     return len(operation._schema.returns)

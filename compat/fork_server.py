@@ -13,18 +13,18 @@ def pid() -> int | None:
 
 
 def address() -> str:
-    """Where it listens."""
+    """Returns the address at which the fork server listens."""
     return str(_server()._forkserver_address)
 
 
 def set_address(path: str) -> None:
-    """Where it is reached from now on."""
+    """Sets the address at which the fork server is reached from now on."""
     _server()._forkserver_address = path
 
 
 def let_go() -> None:
-    """It goes once nobody holds a certain pipe, which multiprocessing hands to every child too; this process does so
-    no more.
+    """Lets the fork server end. It ends once nobody holds a certain pipe, which multiprocessing hands to every child
+    too; this process closes it.
     """
     server = _server()
     os.close(server._forkserver_alive_fd)

@@ -1,4 +1,4 @@
-"""What torch's FSDP2 holds in its own groups of parameters."""
+"""The tensors that torch's FSDP2 holds in its own groups of parameters."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from .changed import need
 USE = "from which the memory of strategy=torch_fsdp is read"
 
 
-class Held(NamedTuple):
+class FSDPTensors(NamedTuple):
     """Tensors; some may be freed, or cut up."""
 
     sharded: list[Tensor]  # each parameter's rows of this replica
@@ -20,14 +20,14 @@ class Held(NamedTuple):
     buffers: list[Tensor]  # of gathering and summing
 
 
-def held_by(module: nn.Module) -> Held:
+def held_by(module: nn.Module) -> FSDPTensors:
     """Raises `ChangedLibraryError`."""
     groups = _groups(module)
     kept = [parameter for group in groups for parameter in _of(group, "fsdp_params")]
     under_way = _of(groups[0], "comm_ctx")
     gathered = [_of(under_way, "all_gather_state"), *(_of(group, "_all_gather_result") for group in groups)]
     outputs = [output for parameter in kept for output in _of(parameter, "all_gather_outputs")]
-    return Held(
+    return FSDPTensors(
         [_of(parameter, "_sharded_param_data") for parameter in kept],
         [*(_of(parameter, "sharded_param") for parameter in kept), *_whole(kept)],
         [*outputs, *_tensors([gathered, _summing(under_way)])],

@@ -14,7 +14,7 @@ from omegaconf import DictConfig
 
 
 def apply_overrides(overrides: list[Override], config: DictConfig) -> None:
-    """Those of values: `config` is changed. Raises `ConfigCompositionException` and omegaconf's errors."""
+    """Applies overrides of values to `config`. Raises `ConfigCompositionException` and omegaconf's errors."""
     ConfigLoaderImpl._apply_overrides_to_config(overrides, config)
 
 

@@ -7,7 +7,9 @@ _aten = torch.ops.aten
 
 
 def attention(query: Tensor) -> tuple[Tensor, Tensor]:
-    """Of a query that is key and value too, causal, on the CPU: what comes out, and what backward wants of it."""
+    """Computes causal attention on the CPU with a query that is key and value too. Returns the output, and what
+    backward needs.
+    """
     return _aten._scaled_dot_product_flash_attention_for_cpu(query, query, query, 0.0, True)
 
 

@@ -13,7 +13,7 @@ def registered(module: nn.Module) -> tuple[dict[str, nn.Parameter | None], dict[
 
 
 def with_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[None]:
-    """Within, `module` has `tensors` in place of its parameters and buffers of these names, and of those tied to them.
+    """Gives `module` the `tensors` in place of its parameters and buffers of these names, and of those tied to them.
 
     `torch.func.functional_call` does the same for the length of one call.
     """

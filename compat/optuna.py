@@ -15,7 +15,7 @@ def id_of(trial: optuna.Trial | FrozenTrial) -> int:
 
 
 def trial_numbered(study: optuna.Study, number: int) -> FrozenTrial:
-    """As the database has it now, in whichever state."""
+    """Returns the trial as the database has it now, in whichever state."""
     storage = study._storage
     return storage.get_trial(storage.get_trial_id_from_study_id_trial_number(study._study_id, number))
 
@@ -25,7 +25,7 @@ def running(study: optuna.Study, number: int) -> optuna.Trial:
 
 
 def set_user_attribute(study: optuna.Study, trial_id: int, key: str, value: Any) -> None:
-    """Of any trial. Raises `UpdateFinishedTrialError` of one that has ended."""
+    """Sets an attribute of any trial. Raises `UpdateFinishedTrialError` if the trial has ended."""
     study._storage.set_trial_user_attr(trial_id, key, value)
 
 

@@ -1,4 +1,4 @@
-"""Which memory a torch tensor is in, and how often it was written to: `_cdata`, `_version` and `_base`."""
+"""Reads which memory a torch tensor is in, and how often it was written to: `_cdata`, `_version` and `_base`."""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -13,15 +13,15 @@ def storage_key(tensor: Tensor) -> int:
 
 
 def version_of(tensor: Tensor) -> int:
-    """It grows with each write in place that autograd sees, through any view."""
+    """Returns a number that grows with each write in place that autograd sees, through any view."""
     return tensor._version
 
 
 def base_of(tensor: Tensor) -> Tensor:
-    """What it is a view of, or itself."""
+    """Returns the tensor that it is a view of, or itself."""
     return tensor if tensor._base is None else tensor._base
 
 
 def unseen_writes(tensors: Sequence[Tensor]) -> AbstractContextManager[None]:
-    """What is written to these in here autograd does not see: it takes what it saved of them for unchanged."""
+    """Hides writes to these tensors from autograd, which takes what it saved of them for unchanged."""
     return _unsafe_preserve_version_counter(tuple(tensors))

@@ -12,7 +12,7 @@ USE = "by which strategy=torch_pipelining {}"
 
 
 def start(schedule: Any, stages: Sequence[Any], inputs: Sequence[Tensor], target: Tensor | None) -> None:
-    """What the schedule's first step would do before it: workers vote, and room for messages is made.
+    """Does ahead what the schedule's first step would do before it: workers vote, and receive buffers are made.
 
     Raises `ChangedLibraryError`.
     """
@@ -25,7 +25,7 @@ def start(schedule: Any, stages: Sequence[Any], inputs: Sequence[Tensor], target
 
 
 def receive_buffers(stage: Any) -> list[Tensor]:
-    """Of activations and of their gradients. Raises `ChangedLibraryError`."""
+    """Returns the receive buffers of activations and of their gradients. Raises `ChangedLibraryError`."""
     infos = [
         info
         for name in ("args_recv_info", "grad_recv_info")

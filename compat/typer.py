@@ -8,6 +8,6 @@ __all__ = ["ClickException", "NoSuchOption", "set_bash_script"]
 
 
 def set_bash_script(script: str) -> None:
-    """What `--install-completion` writes, and `--show-completion` prints, for bash."""
+    """Sets the script that `--install-completion` writes, and `--show-completion` prints, for bash."""
     typer._completion_shared._completion_scripts["bash"] = script
     typer._completion_classes.BashComplete.source_template = script

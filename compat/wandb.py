@@ -49,12 +49,14 @@ def errors_in(lines: Sequence[str]) -> list[str]:
 
 
 def is_about(run_id: str, line: str) -> bool:
-    """Such lines have the run's id in brackets, as a word, or at the end of its folder's name."""
+    """Returns whether the line is about the run: it has the run's id in brackets, as a word, or ending its folder's
+    name.
+    """
     return re.search(rf"(?<!\w){re.escape(run_id)}(?![\w-])", line) is not None
 
 
 def address_in(line: str) -> str | None:
-    """Where a run that was sent can be seen."""
+    """Returns the address at which a run that was sent can be seen."""
     match = _ADDRESS.search(line)
     return match[1] if match else None
 
@@ -65,7 +67,7 @@ def is_cut_off(error: str) -> bool:
 
 
 def damage_in(error: str) -> str | None:
-    """Why the recording cannot be read."""
+    """Returns the reason why the recording cannot be read."""
     match = _DAMAGED.search(error)
     return match["why"] if match else None
 
@@ -84,7 +86,7 @@ def is_refused_key(error: str) -> bool:
 
 
 class UnreadableRecordError(ValueError):
-    """These bytes are no record."""
+    """The bytes are no record."""
 
 
 def record_of(payload: bytes) -> Any:

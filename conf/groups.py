@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Group:
+class ConfigGroup:
     """A folder `name` of YAML files, each of which names a class derived from `base` and its parameters."""
 
     name: str
@@ -26,20 +26,20 @@ class Group:
 
 
 GROUPS = (
-    Group(
+    ConfigGroup(
         "model",
         "the choice of model",
         modules=("paceline.tasks", "torch.nn"),
         base="torch.nn.Module",
     ),
-    Group(
+    ConfigGroup(
         "data",
         "the choice of data set",
         modules=("paceline.tasks",),
         base="paceline.tasks.base.Data",
         example="a torch Dataset becomes one in a few lines: docs/own_data.md",
     ),
-    Group(
+    ConfigGroup(
         "task",
         "the loss that is trained, and the metric that is reported beside it",
         modules=("paceline.tasks",),
@@ -47,28 +47,28 @@ GROUPS = (
         usual="cross_entropy",
         example="CONTRIBUTING.md says how a loss is added",
     ),
-    Group(
+    ConfigGroup(
         "adversarial_training",
         "what a batch is changed to, so that the model errs on it, before it is learnt",
         modules=("paceline.tasks",),
         base="paceline.tasks.adversarial.training.AdversarialTraining",
         usual="none",
     ),
-    Group(
+    ConfigGroup(
         "distillation",
         "whose outputs are learnt beside the labels",
         modules=("paceline.tasks",),
         base="paceline.tasks.distillation.Distillation",
         usual="none",
     ),
-    Group(
+    ConfigGroup(
         "adapt",
         "what is done to the model before it trains, or while it does",
         modules=("paceline.strategies",),
         base="paceline.strategies.adapt.base.Adapt",
         usual="none",
     ),
-    Group(
+    ConfigGroup(
         "freeze",
         "which layers of the model keep their weights",
         modules=("paceline.engine",),
@@ -76,7 +76,7 @@ GROUPS = (
         usual="none",
         example="CONTRIBUTING.md says how a feature is added",
     ),
-    Group(
+    ConfigGroup(
         "strategy",
         "how one replica of the model is laid over its workers",
         modules=("paceline.strategies",),
@@ -84,7 +84,7 @@ GROUPS = (
         example="CONTRIBUTING.md shows one",
         rank=1,
     ),
-    Group(
+    ConfigGroup(
         "sync",
         "how replicas agree",
         modules=("paceline.strategies",),
@@ -92,21 +92,21 @@ GROUPS = (
         example="CONTRIBUTING.md shows one",
         rank=1,
     ),
-    Group(
+    ConfigGroup(
         "partition",
         "how samples are dealt to replicas",
         modules=("paceline.tasks",),
         base="paceline.tasks.partition.Partitioner",
         usual="shuffled",
     ),
-    Group(
+    ConfigGroup(
         "optimizer",
         "what makes a step of a gradient",
         modules=("paceline.strategies", "torch.optim"),
         base="torch.optim.Optimizer",
         shown=False,
     ),
-    Group(
+    ConfigGroup(
         "schedule",
         "how the learning rate goes over a run",
         modules=("paceline.strategies",),
@@ -114,28 +114,28 @@ GROUPS = (
         usual="none",
         example="CONTRIBUTING.md says how a schedule is added",
     ),
-    Group(
+    ConfigGroup(
         "precision",
         "in which numbers passes compute, while weights stay float32",
         modules=("paceline.strategies",),
         base="paceline.strategies.core.precision.Precision",
         usual="fp32",
     ),
-    Group(
+    ConfigGroup(
         "average",
         "which weights are evaluated and saved: those that are trained, or an average of them over steps",
         modules=("paceline.strategies",),
         base="paceline.strategies.averages.base.Average",
         usual="none",
     ),
-    Group(
+    ConfigGroup(
         "stragglers",
         "the delays that were added to workers",
         modules=("paceline.engine",),
         base="paceline.engine.fabrics.stragglers.Stragglers",
         usual="none",
     ),
-    Group(
+    ConfigGroup(
         "clip",
         "what is done to a gradient that is too large",
         modules=("paceline.exchange",),
@@ -143,7 +143,7 @@ GROUPS = (
         given=True,
         usual="none",
     ),
-    Group(
+    ConfigGroup(
         "compress",
         "what is sent in place of gradients, weights or their differences",
         modules=("paceline.exchange",),
@@ -151,7 +151,7 @@ GROUPS = (
         given=True,
         usual="none",
     ),
-    Group(
+    ConfigGroup(
         "collective",
         "how a sum over replicas is made",
         modules=("paceline.exchange",),
@@ -159,7 +159,7 @@ GROUPS = (
         given=True,
         usual="fabric",
     ),
-    Group(
+    ConfigGroup(
         "aggregate",
         "how the gradients, or weights, of several workers become one",
         modules=("paceline.exchange",),
@@ -167,7 +167,7 @@ GROUPS = (
         given=True,
         usual="mean",
     ),
-    Group(
+    ConfigGroup(
         "server",
         "how a federated server steps with what clients bring",
         modules=("paceline.exchange",),
@@ -175,7 +175,7 @@ GROUPS = (
         given=True,
         usual="plain",
     ),
-    Group(
+    ConfigGroup(
         "client",
         "how a federated client trains in a round, and what it delivers beside its weights",
         modules=("paceline.exchange",),
@@ -183,7 +183,7 @@ GROUPS = (
         given=True,
         usual="plain",
     ),
-    Group(
+    ConfigGroup(
         "attack",
         "what workers that lie send",
         modules=("paceline.exchange",),
@@ -191,7 +191,7 @@ GROUPS = (
         given=True,
         usual="none",
     ),
-    Group(
+    ConfigGroup(
         "privacy",
         "whose data a trained model may not give away, and what is done for it",
         modules=("paceline.exchange",),
@@ -199,7 +199,7 @@ GROUPS = (
         given=True,
         usual="none",
     ),
-    Group(
+    ConfigGroup(
         "secure",
         "whether a federated server sees what each client brings, or the sum alone",
         modules=("paceline.exchange",),
@@ -211,7 +211,7 @@ GROUPS = (
 BY_NAME = {group.name: group for group in GROUPS}
 SHOWN = tuple(group for group in GROUPS if group.shown)  # in the order of their columns
 # Of callbacks there are any number in a run, each by a name of its own: `callbacks=[early_stop,best]`.
-CALLBACKS = Group(
+CALLBACKS = ConfigGroup(
     "callbacks",
     "what looks at training: records numbers, ends a run early, keeps the best weights",
     modules=("paceline.engine",),

@@ -1,1 +1,1 @@
-"""What training takes: time, bytes, memory, money and energy, by closed forms, before anything runs."""
+"""Predicts what training costs (time, bytes, memory, money and energy) by closed forms, before anything runs."""

@@ -8,7 +8,7 @@ from .rules import RULES, CostError
 
 
 @dataclass(frozen=True)
-class Result:
+class AnswerRow:
     """A row of the table.
 
     Args:
@@ -34,44 +34,44 @@ class Inputs(Protocol):
     def read(self, key: str) -> float | None: ...
 
 
-def training(inputs: Inputs) -> tuple[float, list[Result]]:
+def training(inputs: Inputs) -> tuple[float, list[AnswerRow]]:
     """Returns the hours that training takes, too. Raises `CostError`."""
     parameters, tokens, factor = inputs.need("parameters"), inputs.need("tokens"), inputs.need("flops_per_parameter")
     seconds = training_time.seconds_of(parameters, tokens, factor, inputs.need("devices"), inputs.need("flops"))
     flops = training_time.flops_of(parameters, tokens, factor)
     return seconds / 3600, [
-        Result("training_hours", "training time", seconds / 3600, "hours", f"t = F T P / (n X)   ({_TRAINING})"),
-        Result("training_flops", "flops", flops, "", "F T P"),
+        AnswerRow("training_hours", "training time", seconds / 3600, "hours", f"t = F T P / (n X)   ({_TRAINING})"),
+        AnswerRow("training_flops", "flops", flops, "", "F T P"),
     ]
 
 
 _TRAINING = training_time.SOURCE
 
 
-def rent(inputs: Inputs, hours: float) -> Result:
+def rent(inputs: Inputs, hours: float) -> AnswerRow:
     """Raises `CostError`."""
     price = inputs.read("price_per_hour")
     key, what, unit = "rent_dollars", "rent on demand", "US$"
     if price is None:
-        return Result(key, what, None, unit, "t m p; price_per_hour=DOLLARS gives the price of one machine")
-    return Result(
+        return AnswerRow(key, what, None, unit, "t m p; price_per_hour=DOLLARS gives the price of one machine")
+    return AnswerRow(
         key, what, training_time.dollars_of(3600 * hours, inputs.need("machines"), price), unit, "t m p, t in hours"
     )
 
 
-def energy_of(inputs: Inputs, hours: float) -> list[Result]:
+def energy_of(inputs: Inputs, hours: float) -> list[AnswerRow]:
     """Raises `CostError`."""
     devices, watts = inputs.need("devices"), inputs.need("watts")
     kwh = energy.kwh_of(hours, devices, watts, inputs.need("utilisation"), inputs.need("pue"))
     emitted = energy.kg_co2e(kwh, inputs.need("intensity"))
     return [
-        Result("energy_kwh", "energy", kwh, "kWh", f"t n w u PUE / 1000, t in hours   ({energy.SOURCE})"),
-        Result("emissions_kg_co2e", "emissions", emitted, "kg CO2e", "kWh c"),
+        AnswerRow("energy_kwh", "energy", kwh, "kWh", f"t n w u PUE / 1000, t in hours   ({energy.SOURCE})"),
+        AnswerRow("emissions_kg_co2e", "emissions", emitted, "kg CO2e", "kWh c"),
     ]
 
 
-def spot(inputs: Inputs, hours: float) -> list[Result]:
-    """By Young's interval between checkpoints, by Daly's, and by the given one. Raises `CostError`."""
+def spot(inputs: Inputs, hours: float) -> list[AnswerRow]:
+    """Returns the cost by Young's interval between checkpoints, by Daly's, and by the given one. Raises `CostError`."""
     machines, price = inputs.need("machines"), inputs.read("spot_price")
     together = inputs.need("between") / machines
     if not RULES["between"].holds(together):
@@ -92,7 +92,7 @@ def spot(inputs: Inputs, hours: float) -> list[Result]:
         ),
         *([("given", own, "tau")] if own is not None else []),
     ]
-    found: list[Result] = []
+    found: list[AnswerRow] = []
     for name, tau, formula in intervals:
         try:
             took = interruptions.expected_time(hours, tau, checkpoint, restart, together)
@@ -110,11 +110,11 @@ def spot(inputs: Inputs, hours: float) -> list[Result]:
             ("interruptions", "interruptions", stops, "", "E / M"),
             ("spot_dollars", "rent on spot", dollars, "US$", rented),
         ):
-            found.append(Result(f"{name.lower()}_{key}", f"{what} ({name})", value, unit, how))
+            found.append(AnswerRow(f"{name.lower()}_{key}", f"{what} ({name})", value, unit, how))
     return found
 
 
-def buy_or_rent(inputs: Inputs) -> list[Result]:
+def buy_or_rent(inputs: Inputs) -> list[AnswerRow]:
     """Raises `CostError`."""
     share = inputs.need("occupancy")
     work = purchase.work_of_a_year(inputs.need("devices"), inputs.need("flops"), share)
@@ -128,12 +128,14 @@ def buy_or_rent(inputs: Inputs) -> list[Result]:
         hire_how = "H = 8,760 o m p, hours without work are not paid for"
     even = purchase.break_even(own, hire, share)
     return [
-        Result("year_pflop", "work of a year", work / purchase.PFLOP, "PFLOP", "Y = 31,536,000 o n X"),
-        Result("owning_dollars_per_year", "owning, a year", own, "US$", own_how),
-        Result("renting_dollars_per_year", "renting, a year", hire, "US$", hire_how),
-        Result("owning_pflop_per_dollar", "bought", purchase.pflop_per_dollar(work, own), "PFLOP a dollar", "Y / D"),
-        Result("renting_pflop_per_dollar", "rented", purchase.pflop_per_dollar(work, hire), "PFLOP a dollar", "Y / H"),
-        Result(
+        AnswerRow("year_pflop", "work of a year", work / purchase.PFLOP, "PFLOP", "Y = 31,536,000 o n X"),
+        AnswerRow("owning_dollars_per_year", "owning, a year", own, "US$", own_how),
+        AnswerRow("renting_dollars_per_year", "renting, a year", hire, "US$", hire_how),
+        AnswerRow("owning_pflop_per_dollar", "bought", purchase.pflop_per_dollar(work, own), "PFLOP a dollar", "Y / D"),
+        AnswerRow(
+            "renting_pflop_per_dollar", "rented", purchase.pflop_per_dollar(work, hire), "PFLOP a dollar", "Y / H"
+        ),
+        AnswerRow(
             "break_even_occupancy",
             "owning costs less from an occupancy of",
             even,

@@ -1,4 +1,4 @@
-"""What `paceline calibrate` measured of a machine, as it stands in a choice of `hardware`."""
+"""The measurements of `paceline calibrate`, as they stand in a choice of `hardware`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from math import log
 from typing import Any
 
 from .alpha_beta import AlphaBeta
-from .kernels import STREAMS, Rates, Table
+from .kernels import STREAMS, KernelRates, KernelTable
 from .rules import CostError
 
 FORMAT = 1
@@ -14,7 +14,7 @@ COSTS = ("module", "graph", "node", "view", "view_back", "parameter", "stepped",
 
 
 @dataclass(frozen=True)
-class Link:
+class MeasuredOperation:
     """An operation of comm/ among so many workers of one host: what it takes for the bytes that leave a worker."""
 
     operation: str
@@ -36,14 +36,16 @@ class Calibration:
     cores: int  # that processes may use
     versions: Mapping[str, str]
     spread: float  # of repeated measures of the same: interquartile range over median
-    rates: Sequence[Rates]
-    links: Sequence[Link]
+    rates: Sequence[KernelRates]
+    links: Sequence[MeasuredOperation]
     disk: Disk
     host_link: float | None  # bytes a second between a device and its host; None: there is no device
     differing: float | None = None  # share of the cases whose times differed from pass to pass; None: of one pass
 
-    def of(self, threads: int, processes: int) -> Rates:
-        """Of those that were measured, the nearest to so many processes that compute at once, with threads each."""
+    def of(self, threads: int, processes: int) -> KernelRates:
+        """Returns the rates whose measurement is nearest to so many processes that compute at once, with `threads`
+        each.
+        """
         busy = min(processes, max(1, self.cores // threads))
         return min(
             self.rates,
@@ -51,20 +53,24 @@ class Calibration:
         )
 
     def link(self, operation: str, workers: int) -> AlphaBeta:
-        """Among so many workers, or as many as are nearest. Raises `CostError` for one that was not measured."""
+        """Returns the fit of an operation among so many workers, or the nearest measured number. Raises `CostError` if
+        the operation was not measured.
+        """
         found = [each for each in self.links if each.operation == operation]
         if not found:
             raise CostError(f"{operation}: is not in the calibration of {self.host}; run paceline calibrate anew")
         return min(found, key=lambda each: abs(log(each.workers / workers))).fit
 
     def differs(self, host: str, cpu: str, cores: int) -> list[str]:
-        """What this machine is that the measured one was not, in words; nothing where they are alike."""
+        """Says in words how this machine differs from the measured one; nothing if they are alike."""
         pairs = (("host", self.host, host), ("CPU", self.cpu, cpu), ("cores", self.cores, cores))
         return [f"{name} {mine} where it was measured on {its}" for name, its, mine in pairs if its != mine]
 
 
 def plain(calibration: Calibration) -> dict[str, Any]:
-    """For YAML. A table is one text, `sizes seconds` separated by semicolons: thousands of numbers make YAML slow."""
+    """Returns values for YAML. A table is one text, `sizes seconds` separated by semicolons: thousands of numbers make
+    YAML slow.
+    """
     return {
         "format": FORMAT,
         "date": calibration.date,
@@ -99,7 +105,7 @@ def plain(calibration: Calibration) -> dict[str, Any]:
 
 
 def read(told: Mapping[str, Any]) -> Calibration:
-    """What `plain` gave. Raises `CostError`."""
+    """Reads the values that `plain` returned. Raises `CostError`."""
     try:
         if told["format"] != FORMAT:
             raise CostError(f"format={told['format']}: this version reads {FORMAT}; run paceline calibrate anew")
@@ -112,7 +118,7 @@ def read(told: Mapping[str, Any]) -> Calibration:
             spread=float(told["spread"]),
             rates=[_rates(each) for each in told["rates"]],
             links=[
-                Link(
+                MeasuredOperation(
                     str(each["operation"]),
                     int(each["workers"]),
                     AlphaBeta(float(each["alpha"]), float(each["beta"]), float(each["residual"])),
@@ -130,7 +136,7 @@ def read(told: Mapping[str, Any]) -> Calibration:
         raise CostError(f"calibration: is not as paceline calibrate writes it: {what}") from error
 
 
-def _rates(told: Mapping[str, Any]) -> Rates:
+def _rates(told: Mapping[str, Any]) -> KernelRates:
     tables = {str(name): _table(str(name), text) for name, text in told["tables"].items()}
     costs = {name: float(told["costs"][name]) for name in COSTS}
     if STREAMS not in tables:
@@ -138,17 +144,17 @@ def _rates(told: Mapping[str, Any]) -> Rates:
     threads, processes = int(told["threads"]), int(told["processes"])
     if threads < 1 or processes < 1:
         raise CostError(f"calibration: threads={threads}, processes={processes}: must be at least 1")
-    return Rates(threads, processes, tables, costs)
+    return KernelRates(threads, processes, tables, costs)
 
 
-def _table(name: str, text: str) -> Table:
+def _table(name: str, text: str) -> KernelTable:
     try:
-        return Table(tuple(tuple(float(number) for number in point.split()) for point in text.split(";")))
+        return KernelTable(tuple(tuple(float(number) for number in point.split()) for point in text.split(";")))
     except ValueError as error:
         raise CostError(f"calibration: table {name}: {error}") from error
 
 
-def _written(table: Table) -> str:
+def _written(table: KernelTable) -> str:
     return "; ".join(" ".join(f"{number:.4g}" for number in point) for point in table.points)
 
 

@@ -1,4 +1,4 @@
-"""How long a device takes for one kernel: a roofline (Williams et al. 2009, "Roofline", CACM 52(4)) in whole waves.
+"""The time of one kernel on a device: a roofline (Williams et al. 2009, "Roofline", CACM 52(4)) in whole waves.
 
 A product of an (m, k) by a (k, n) matrix is cut into tiles, of which a device computes as many at once as it has
 multiprocessors; the last wave takes as long as a full one. It takes
@@ -30,7 +30,8 @@ class Device:
 
 @dataclass(frozen=True)
 class Efficiency:
-    """What of a data sheet is reached, and what software adds: fitted once (see docs/predictions.md), for all devices.
+    """The share of a data sheet that is reached, and the overhead of software: fitted once (see docs/predictions.md),
+    for all devices.
 
     `best` to `contended` are shares; `inner` is a length; all others are seconds.
     """

@@ -24,7 +24,7 @@ def expected_maximum(kind: str, knobs: Mapping[str, Any], workers: int, least: f
 
 
 def expected_order(kind: str, knobs: Mapping[str, Any], workers: int, fastest: int, least: float = 0.0) -> float:
-    """Of the last of the `fastest` of them. Likewise."""
+    """Returns the expected factor of the slowest of the `fastest` workers. Other arguments: as above."""
     match kind:
         case "none":
             return 1.0

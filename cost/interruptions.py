@@ -1,4 +1,4 @@
-"""How often to write a checkpoint on machines that are taken away (spot instances), and what the interruptions cost.
+"""The interval of checkpoints on machines that are taken away (spot instances), and the cost of the interruptions.
 
 Interruptions come at random, M hours apart on average (exponential times). A checkpoint takes d hours, and it takes R
 hours from an interruption until training goes on from the last checkpoint. All times are hours.
@@ -68,6 +68,6 @@ def expected_time(work: float, interval: float, checkpoint: float, restart: floa
 
 
 def expected_interruptions(time: float, between: float) -> float:
-    """In the expected `time` of a training, both in hours. Raises `CostError`."""
+    """Returns the number of interruptions in the expected `time` of a training, both in hours. Raises `CostError`."""
     check(between=between)
     return time / between

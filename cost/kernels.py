@@ -1,4 +1,4 @@
-"""How long a kernel takes on a machine that was measured: between the sizes that were, by interpolation.
+"""The time of a kernel on a machine that was measured, interpolated between the measured sizes.
 
 A kernel is one call of an operator. Its table has the seconds of calls of other sizes:
 
@@ -34,7 +34,7 @@ class Kernel:
 
 
 @dataclass(frozen=True)
-class Table:
+class KernelTable:
     """Points of one operator: its sizes, then seconds."""
 
     points: tuple[tuple[float, ...], ...]
@@ -73,7 +73,9 @@ class Table:
 
     @cached_property
     def floor(self) -> float:
-        """What a call takes at all: the quickest that was measured, less a little, so that rates are finite."""
+        """Returns the least seconds of a call: the quickest that was measured, less a little, so that rates are
+        finite.
+        """
         return 0.9 * min(point[-1] for point in self.points)
 
     @cached_property
@@ -93,8 +95,8 @@ class Table:
 
 
 @dataclass(frozen=True)
-class Rates:
-    """Of one process among `processes` that compute at once, with `threads` each.
+class KernelRates:
+    """The measured rates of one process among `processes` that compute at once, with `threads` each.
 
     `costs`: seconds of what is no kernel: a call of a module (module), an operator's entry in autograd's graph (graph)
     and its visit in the backward pass beside its kernels (node), a view in forward (view) and backward (view_back), a
@@ -105,7 +107,7 @@ class Rates:
 
     threads: int
     processes: int
-    tables: Mapping[str, Table]
+    tables: Mapping[str, KernelTable]
     costs: Mapping[str, float]
     _cache: dict[tuple[str, tuple[float, ...]], float] = field(
         default_factory=dict[tuple[str, tuple[float, ...]], float], repr=False, compare=False
@@ -131,5 +133,5 @@ class Rates:
         return called + views * self.costs["view_back"]
 
     def plain(self, kernels: Sequence[Kernel]) -> float:
-        """Of operators that are called with no graph, as an optimizer does."""
+        """Returns the seconds of operators that are called with no graph, as an optimizer does."""
         return sum(self.seconds(kernel) if kernel.table != VIEW else self.costs["view"] for kernel in kernels)

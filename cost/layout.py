@@ -1,4 +1,6 @@
-"""How a transformer is laid out over devices: degrees, samples, and what is computed again, sharded or on the host."""
+"""The layout of a transformer over devices: degrees, samples, and the parts that are recomputed, sharded or on the
+host.
+"""
 
 from dataclasses import dataclass
 from typing import Literal
@@ -30,7 +32,7 @@ class ReplicaLayout:
 
 
 @dataclass(frozen=True)
-class Layout:
+class ParallelLayout:
     """Ranks go along tensor first, then context, then data, then stages."""
 
     batch: int  # samples of a step, of all replicas
@@ -67,7 +69,7 @@ class Layout:
 
     @property
     def micro_batches(self) -> int:
-        """Of one replica in a step."""
+        """Returns the micro-batches of one replica in a step."""
         return self.batch // (self.data * self.micro_batch)
 
     @property
@@ -86,12 +88,12 @@ class Layout:
 
     @property
     def casts(self) -> bool:
-        """Whether each pass rounds the weights, and each gradient is widened again."""
+        """Returns whether each pass rounds the weights, and each gradient is widened again."""
         return self.held > self.entry
 
     @property
     def samples(self) -> float:
-        """Of a micro-batch, on one device."""
+        """Returns the samples of a micro-batch, on one device."""
         return self.micro_batch / self.context
 
     @property

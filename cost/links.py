@@ -1,4 +1,4 @@
-"""How long devices take to send to each other: alpha-beta, on two levels, links inside a host and between hosts.
+"""The time that devices take to send to each other: alpha-beta, on two levels, links inside a host and between hosts.
 
 A ring's all-reduce of S bytes among n takes alpha + 2 (n-1)/n S beta, an all-gather or a reduce-scatter half of the
 bandwidth's term (Patarasuk and Yuan 2009). Here alpha is that of the whole collective: libraries choose trees for
@@ -48,7 +48,7 @@ class Links:
         return 0.0 if size == 1 else link.latency + (size - 1) / size * nbytes / link.bandwidth
 
     def send(self, nbytes: float, stride: int) -> float:
-        """To the rank that is `stride` further, as all ranks of a host do at once."""
+        """Returns the seconds to send to the rank that is `stride` further, while all ranks of a host do so at once."""
         if stride < self.per_host:
             return self.inside.latency + nbytes / self.inside.bandwidth
         return self.between.latency + nbytes / min(self.inside.bandwidth, self.between.bandwidth / self.per_host)

@@ -1,4 +1,4 @@
-"""What a device holds while it trains a transformer, in bytes by kind.
+"""The memory of a device that trains a transformer, in bytes by kind.
 
 Model states: 2 bytes an entry for the weight, 2 or 4 for its gradient, 12 for Adam's master copy and two moments; ZeRO
 stage 1 shards the last over the replicas, stage 2 the gradients too, stage 3 the weights too (Rajbhandari et al. 2020,
@@ -25,7 +25,7 @@ has given its memory back before a layer is computed again: the larger of both c
 from dataclasses import dataclass, fields
 from math import ceil
 
-from .layout import Layout
+from .layout import ParallelLayout
 from .transformer import Transformer
 
 CONTEXT, SHARE = 1.0e9, 0.05  # of the runtime and its libraries, and what an allocator loses of all
@@ -33,7 +33,7 @@ CONTEXT, SHARE = 1.0e9, 0.05  # of the runtime and its libraries, and what an al
 
 @dataclass(frozen=True)
 class Software:
-    """What a trainer's code holds. Bytes of each entry, but `loss`: bytes of each logit."""
+    """The buffers that a trainer's code holds. Bytes of each entry, but `loss`: bytes of each logit."""
 
     gradient: int = 2
     gradient_copy: int = 0  # in float32, for the optimizer's step
@@ -45,7 +45,7 @@ HALF_GRADIENTS = Software(gradient_copy=4)  # Megatron-LM's and DeepSpeed's opti
 
 
 @dataclass(frozen=True)
-class Held:
+class DeviceMemory:
     """Bytes of the device that holds most."""
 
     parameters: float
@@ -60,13 +60,13 @@ class Held:
         return sum(getattr(self, each.name) for each in fields(self))
 
 
-def held(of: Transformer, layout: Layout, software: Software = Software()) -> Held:
-    """Of the first or the last stage, whichever holds more."""
+def held(of: Transformer, layout: ParallelLayout, software: Software = Software()) -> DeviceMemory:
+    """Returns the memory of the first or the last stage, whichever holds more."""
     ends = [_of_stage(of, layout, software, first) for first in (True, False)]
     return max(ends, key=lambda each: each.total)
 
 
-def _of_stage(of: Transformer, layout: Layout, software: Software, first: bool) -> Held:
+def _of_stage(of: Transformer, layout: ParallelLayout, software: Software, first: bool) -> DeviceMemory:
     here = ceil(of.layers / layout.stages)
     entries = (here * of.layer_entries() + of.vocabulary * of.width) / layout.tensor
     if layout.stages == 1 and not of.tied:
@@ -92,10 +92,10 @@ def _of_stage(of: Transformer, layout: Layout, software: Software, first: bool) 
         activations += again
         logits = max(0.0, logits - again)
     total = weights + gathered + gradients + states + activations + logits
-    return Held(weights + gathered, gradients, states, activations, logits, CONTEXT + SHARE * total)
+    return DeviceMemory(weights + gathered, gradients, states, activations, logits, CONTEXT + SHARE * total)
 
 
-def layer_activations(of: Transformer, layout: Layout, recompute: str | None = None) -> float:
+def layer_activations(of: Transformer, layout: ParallelLayout, recompute: str | None = None) -> float:
     """Bytes that one layer keeps of one micro-batch for its backward pass."""
     recompute = recompute or layout.recompute
     tokens, t = layout.samples * of.context, layout.tensor
@@ -115,11 +115,11 @@ def layer_activations(of: Transformer, layout: Layout, recompute: str | None = N
     return whole + (attention + feed_forward + scores) / t
 
 
-def layer_input(of: Transformer, layout: Layout) -> float:
+def layer_input(of: Transformer, layout: ParallelLayout) -> float:
     """Bytes of what goes into a layer, in half precision: of one micro-batch, on one device."""
     return 2 * layout.samples * of.context * of.width / (layout.tensor if layout.sequence else 1)
 
 
-def kept_input(of: Transformer, layout: Layout) -> float:
+def kept_input(of: Transformer, layout: ParallelLayout) -> float:
     """Bytes of what full recomputation keeps of a layer, wherever it is kept: of one micro-batch and device."""
     return layer_input(of, layout) / (layout.tensor if layout.split_inputs else 1)

@@ -20,7 +20,7 @@ PARTS = {  # in the order in which they are told
 
 
 class NotPredicted(Exception):  # it is an answer
-    """Why a step's time is not predicted."""
+    """The time of a step is not predicted; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class PredictedStep:
         return None if self.price_per_second is None else seconds * self.price_per_second
 
     def record(self) -> dict[str, Any]:
-        """As it stands in a run's `prediction.json`."""
+        """Returns the contents of a run's `prediction.json`."""
         return {
             "seconds": self.seconds,
             "parts": dict(self.parts),
@@ -76,7 +76,7 @@ class PredictedStep:
         }
 
     def as_dict(self) -> dict[str, Any]:
-        """For `--format json`: seconds, samples a second, shares, dollars a step."""
+        """Returns values for `--format json`: seconds, samples a second, shares, dollars a step."""
         return {
             **self.record(),
             "samples_per_second": self.samples / self.seconds,

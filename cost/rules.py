@@ -1,4 +1,4 @@
-"""What the numbers of this room may be: one table, for its functions and for the options of `paceline cost`."""
+"""The valid ranges of this room's numbers: one table, for its functions and for the options of `paceline cost`."""
 
 import math
 import re
@@ -12,7 +12,7 @@ class CostError(ValueError):
 
 
 @dataclass(frozen=True)
-class Rule:
+class NumberRule:
     """A number from `low` to `high`; `whole`: an integer."""
 
     low: float
@@ -36,35 +36,35 @@ def _plain(value: float) -> str:
 
 LEAST = 1e-9  # where a number above 0 is a mistake, too
 MOST = 1e18  # where a number of parameters, tokens or flops a second is a mistake
-SHARE = Rule(LEAST, 1)
-DOLLARS = Rule(LEAST, 1e12)
-HOURS = Rule(1e-4, 1e7)  # a third of a second to more than a thousand years
+SHARE = NumberRule(LEAST, 1)
+DOLLARS = NumberRule(LEAST, 1e12)
+HOURS = NumberRule(1e-4, 1e7)  # a third of a second to more than a thousand years
 RULES = {
-    "parameters": Rule(1, MOST),
-    "tokens": Rule(1, MOST),
-    "devices": Rule(1, 1e7, whole=True),
-    "machines": Rule(1, 1e6, whole=True),
-    "flops": Rule(1, MOST),  # of one device in a second
-    "flops_per_parameter": Rule(1, 1000),
-    "seconds": Rule(0, MOST),
-    "price_per_hour": Rule(LEAST, 1e6),  # US dollars
+    "parameters": NumberRule(1, MOST),
+    "tokens": NumberRule(1, MOST),
+    "devices": NumberRule(1, 1e7, whole=True),
+    "machines": NumberRule(1, 1e6, whole=True),
+    "flops": NumberRule(1, MOST),  # of one device in a second
+    "flops_per_parameter": NumberRule(1, 1000),
+    "seconds": NumberRule(0, MOST),
+    "price_per_hour": NumberRule(LEAST, 1e6),  # US dollars
     "occupancy": SHARE,
     "depreciation": SHARE,  # of the price, a year
     "price": DOLLARS,
-    "running": Rule(0, 1e12),  # US dollars a year
+    "running": NumberRule(0, 1e12),  # US dollars a year
     "owning": DOLLARS,  # a year
     "renting": DOLLARS,  # a year
     "work": HOURS,
     "interval": HOURS,
     "between": HOURS,
-    "checkpoint": Rule(1e-6, 1e4),
-    "restart": Rule(0, 1e4),
+    "checkpoint": NumberRule(1e-6, 1e4),
+    "restart": NumberRule(0, 1e4),
     "hours": HOURS,
-    "watts": Rule(LEAST, 1e5),  # of one device
+    "watts": NumberRule(LEAST, 1e5),  # of one device
     "utilisation": SHARE,
-    "pue": Rule(1, 10),
-    "intensity": Rule(0, 5),  # kg of CO2e a kWh; coal is near 1
-    "kwh": Rule(0, MOST),
+    "pue": NumberRule(1, 10),
+    "intensity": NumberRule(0, 5),  # kg of CO2e a kWh; coal is near 1
+    "kwh": NumberRule(0, MOST),
 }
 
 

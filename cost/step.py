@@ -1,4 +1,4 @@
-"""How long a training step of a transformer takes, laid out over devices by data, tensor and pipeline parallelism.
+"""The time of a training step of a transformer that is laid out by data, tensor and pipeline parallelism.
 
     step = micro-batches x (layers of a stage + head) + bubble + gradients' sum + optimizer + what the host adds
 
@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from math import ceil
 
 from .device import Device, Efficiency, product, streamed
-from .layout import Layout
+from .layout import ParallelLayout
 from .links import Links
 from .memory import kept_input
 from .transformer import Transformer, products, score_entries, streamed_entries
@@ -57,8 +57,10 @@ class StepTime:
 
 
 @dataclass(frozen=True)
-class Passes:
-    """Of a layer or of the head, and one micro-batch. Seconds: of kernels, of all-reduces, of waiting for launches."""
+class PassBreakdown:
+    """The time of a layer or of the head for one micro-batch. Seconds: of kernels, of all-reduces, of waiting for
+    launches.
+    """
 
     compute: float
     tensor: float = 0.0
@@ -68,14 +70,14 @@ class Passes:
     def total(self) -> float:
         return self.compute + self.tensor + self.waiting
 
-    def __add__(self, other: "Passes") -> "Passes":
-        return Passes(self.compute + other.compute, self.tensor + other.tensor, self.waiting + other.waiting)
+    def __add__(self, other: "PassBreakdown") -> "PassBreakdown":
+        return PassBreakdown(self.compute + other.compute, self.tensor + other.tensor, self.waiting + other.waiting)
 
-    def __mul__(self, times: float) -> "Passes":
-        return Passes(times * self.compute, times * self.tensor, times * self.waiting)
+    def __mul__(self, times: float) -> "PassBreakdown":
+        return PassBreakdown(times * self.compute, times * self.tensor, times * self.waiting)
 
 
-def step_time(of: Transformer, layout: Layout, cluster: Cluster, fits: Efficiency) -> StepTime:
+def step_time(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: Efficiency) -> StepTime:
     layer = layer_passes(of, layout, cluster, fits)
     stage = layer * ceil(of.layers / layout.stages)
     each = stage + head_passes(of, layout, cluster, fits)
@@ -98,7 +100,7 @@ def step_time(of: Transformer, layout: Layout, cluster: Cluster, fits: Efficienc
     )
 
 
-def layer_passes(of: Transformer, layout: Layout, cluster: Cluster, fits: Efficiency) -> Passes:
+def layer_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: Efficiency) -> PassBreakdown:
     """Forward, backward, and forward again where it is recomputed."""
     device = cluster.device
     linear, scores = 0.0, 0.0
@@ -125,13 +127,13 @@ def layer_passes(of: Transformer, layout: Layout, cluster: Cluster, fits: Effici
         case "full":
             return forward + backward + forward
         case "selective" if not layout.fused:  # scores, softmax, and their product with the values
-            return forward + backward + Passes(scores + softmax)
+            return forward + backward + PassBreakdown(scores + softmax)
         case _:
             return forward + backward
 
 
-def _passes(compute: float, summed: float, host: float) -> Passes:
-    return Passes(compute, summed, max(0.0, host - compute - summed))
+def _passes(compute: float, summed: float, host: float) -> PassBreakdown:
+    return PassBreakdown(compute, summed, max(0.0, host - compute - summed))
 
 
 def attention_dtype(device: Device, dtype: str) -> str:
@@ -143,15 +145,15 @@ def attention_peak(device: Device, dtype: str) -> float:
     return device.peak[attention_dtype(device, dtype)]
 
 
-def head_passes(of: Transformer, layout: Layout, cluster: Cluster, fits: Efficiency) -> Passes:
+def head_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: Efficiency) -> PassBreakdown:
     """The logits and their loss, forward and backward: never recomputed; the loss is in float32."""
     tokens, mine = layout.samples * of.context, of.vocabulary / layout.tensor
     dtype = attention_dtype(cluster.device, layout.dtype)
     logits = product(cluster.device, fits, dtype, tokens, mine, of.width)
-    return Passes(3 * (logits + streamed(cluster.device, fits, (8 + 2 * layout.entry) * tokens * mine)))
+    return PassBreakdown(3 * (logits + streamed(cluster.device, fits, (8 + 2 * layout.entry) * tokens * mine)))
 
 
-def _handed_on(of: Transformer, layout: Layout, cluster: Cluster, fits: Efficiency) -> float:
+def _handed_on(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: Efficiency) -> float:
     """Seconds for a micro-batch from stage to stage, forward and backward."""
     if layout.stages == 1:
         return 0.0
@@ -160,9 +162,9 @@ def _handed_on(of: Transformer, layout: Layout, cluster: Cluster, fits: Efficien
 
 
 def _waiting_for_shards(
-    of: Transformer, layout: Layout, cluster: Cluster, fits: Efficiency, layer: Passes, entries: float
+    of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: Efficiency, layer: PassBreakdown, entries: float
 ) -> float:
-    """Of a step: what gathering weights and scattering gradients takes longer than the layers.
+    """Returns the seconds of a step by which gathering weights and scattering gradients takes longer than the layers.
 
     In stages 1 and 2 weights are gathered once, after the optimizer's step, and nothing hides it.
     """
@@ -180,7 +182,7 @@ def beside(moved: float, computed: float, fits: Efficiency) -> float:
 
 
 def _sum_of_gradients(
-    of: Transformer, layout: Layout, cluster: Cluster, fits: Efficiency, entries: float, backward: float
+    of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: Efficiency, entries: float, backward: float
 ) -> float:
     """Exposed: all of it, or what the last micro-batch's backward pass, of `backward` seconds, does not hide.
 
@@ -201,11 +203,11 @@ def _sum_of_gradients(
     return ends + summed
 
 
-def _own(layout: Layout, entries: float) -> float:
+def _own(layout: ParallelLayout, entries: float) -> float:
     return entries / (layout.replicas if layout.zero >= 1 else 1)
 
 
-def _offload(layout: Layout, cluster: Cluster, entries: float) -> float:
+def _offload(layout: ParallelLayout, cluster: Cluster, entries: float) -> float:
     """Gradients to the host and weights back; Adam in the host's memory, which its devices share."""
     if layout.offload == "none":
         return 0.0
@@ -214,8 +216,8 @@ def _offload(layout: Layout, cluster: Cluster, entries: float) -> float:
     return moved + ADAM_BYTES * _own(layout, entries) * cluster.links.per_host / cluster.host_bandwidth
 
 
-def _inputs_to_host(of: Transformer, layout: Layout, cluster: Cluster) -> float:
-    """What full recomputation keeps of each layer, to the host and back."""
+def _inputs_to_host(of: Transformer, layout: ParallelLayout, cluster: Cluster) -> float:
+    """Returns the seconds to move the layers' inputs, which full recomputation keeps, to the host and back."""
     if not layout.inputs_on_host or layout.recompute != "full":
         return 0.0
     moved = 2 * layout.micro_batches * ceil(of.layers / layout.stages) * kept_input(of, layout)

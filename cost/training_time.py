@@ -1,4 +1,4 @@
-"""How long a transformer trains.
+"""The time that a transformer trains.
 
 Source: Narayanan et al. 2021, "Efficient Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (arXiv
 2104.04473), equation 4:

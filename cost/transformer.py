@@ -38,7 +38,7 @@ class Transformer:
         return self.width * (self.kv_heads or self.heads) / self.heads
 
     def layer_entries(self) -> float:
-        """Of one layer's matrices; biases and norms are less than a thousandth of it."""
+        """Returns the entries of one layer's matrices; biases and norms are less than a thousandth of it."""
         matrices = 3 if self.gated else 2
         return 2 * self.width**2 + 2 * self.width * self.kv_width + matrices * self.width * self.feed_forward
 
@@ -54,7 +54,9 @@ class Transformer:
         return self.layers * (2 * tokens * self.layer_entries() + attention), 2 * tokens * self.width * self.vocabulary
 
     def pass_flops(self, samples: float, recomputed: bool) -> float:
-        """Of a forward and backward pass of `samples`; backward is twice forward. `recomputed`: layers once more."""
+        """Returns the flops of a forward and backward pass of `samples`; backward is twice forward. `recomputed`:
+        layers once more.
+        """
         layers, head = self.forward_flops(samples)
         return layers * (4 if recomputed else 3) + head * 3
 

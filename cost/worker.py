@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .calibration import Calibration
-from .kernels import Kernel, Rates
+from .kernels import Kernel, KernelRates
 from .transfer import Kernels, Transfer
 
 FORMULAS = {
@@ -27,8 +27,8 @@ FORMULAS = {
 
 
 @dataclass(frozen=True)
-class Work:
-    """Of one worker in a step. Of a pipeline's stage: of all its micro-batches."""
+class StepWork:
+    """The work of one worker in a step. For a pipeline's stage it is that of all its micro-batches."""
 
     forward: Kernels
     backward: Kernels
@@ -46,7 +46,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Placed:
+class HostProcesses:
     """Processes of one host: workers, and servers that are idle for most of the time; threads of each."""
 
     workers: int
@@ -54,10 +54,10 @@ class Placed:
     threads: int
 
     def turns(self, cores: int) -> float:
-        """How many workers have to share a core, or one."""
+        """Returns how many workers share a core, at least one."""
         return max(1.0, self.workers * self.threads / cores)
 
-    def rates(self, calibration: Calibration) -> Rates:
+    def rates(self, calibration: Calibration) -> KernelRates:
         return calibration.of(self.threads, self.workers)
 
 
@@ -75,16 +75,16 @@ def taking_turns(intervals: Sequence[tuple[float, float]], end: float, alike: fl
     return taken
 
 
-def passes(work: Work, rates: Rates) -> float:
+def passes(work: StepWork, rates: KernelRates) -> float:
     """Seconds of forward and backward, of one of several workers that do not have to take turns."""
     return work.passes * (rates.forward(work.forward, work.modules) + rates.backward(work.backward))
 
 
-def optimizer(work: Work, rates: Rates) -> float:
+def optimizer(work: StepWork, rates: KernelRates) -> float:
     return rates.plain(work.optimizer) + work.stepped * rates.costs["stepped"]
 
 
-def handed_on(hooked: int, transfers: Sequence[Transfer], rates: Rates) -> float:
+def handed_on(hooked: int, transfers: Sequence[Transfer], rates: KernelRates) -> float:
     """Seconds of gradients into buckets, and of what a worker computes for its transfers."""
     moved: dict[tuple[float, int], list[Kernel]] = {}
     for each in transfers:
@@ -103,8 +103,8 @@ def transferred(transfers: Sequence[Transfer], calibration: Calibration) -> floa
 
 
 def seconds(
-    work: Work,
-    placed: Placed,
+    work: StepWork,
+    placed: HostProcesses,
     calibration: Calibration,
     inside: Sequence[Transfer] = (),
     between: Sequence[Transfer] = (),

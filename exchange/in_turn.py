@@ -36,7 +36,7 @@ class Sampled(Protocol):
 
 
 @dataclass(frozen=True)
-class Shares:
+class ClientSchedule:
     """Who trains whom when. `clients`: N. `in_round`: m, at least as many as `workers`. `epochs`: E."""
 
     clients: int
@@ -46,7 +46,7 @@ class Shares:
     sampled: Sampled
 
     @classmethod
-    def of(cls, participation: Participation, clients: int, workers: int, epochs: int) -> "Shares":
+    def of(cls, participation: Participation, clients: int, workers: int, epochs: int) -> "ClientSchedule":
         """Raises `ConfigError` where a worker would have none of a round's clients."""
         m = participation.per_round(clients)
         if m < workers:
@@ -101,7 +101,7 @@ class InTurn(OwnRounds):
     place.
     """
 
-    def __init__(self, shares: Shares, worker: int, steps_per_epoch: int, weights: Tensor) -> None:
+    def __init__(self, shares: ClientSchedule, worker: int, steps_per_epoch: int, weights: Tensor) -> None:
         """`steps_per_epoch`: of the run."""
         super().__init__()
         self._length = shares.epochs * steps_per_epoch
@@ -177,11 +177,11 @@ class InTurn(OwnRounds):
 class Sharing(Protocol):
     """A sync mode that deals the data to clients, and shares these out over its workers."""
 
-    def shares(self, replicas: int) -> Shares | None:
+    def shares(self, replicas: int) -> ClientSchedule | None:
         """Returns who trains whom when; None where each replica is one client."""
         ...
 
 
-def shares_of(sync: object, replicas: int) -> Shares | None:
+def shares_of(sync: object, replicas: int) -> ClientSchedule | None:
     """Returns how a sync mode shares its clients out; None where it has none but its replicas."""
     return sync.shares(replicas) if isinstance(sync, Sharing) else None

@@ -1,7 +1,7 @@
 """A worker's side of parameter servers: what it pushes to them, and fetches from them.
 
 Each message to a server has a header of one float64: the batch's share of the step's samples announces a push, whose
-gradient follows; any other is a `Request`. Where there are several servers each has a contiguous run of whole
+gradient follows; any other is a `ServerRequest`. Where there are several servers each has a contiguous run of whole
 parameters (server_shards.py), and a worker talks to all of them; its pushes and fetches are then of that many pieces.
 """
 
@@ -25,7 +25,7 @@ from .joining import Joining
 HEADER = 8  # bytes
 
 
-class Request(IntEnum):
+class ServerRequest(IntEnum):
     """What a worker says to a server that is no push."""
 
     SKIP = 0  # my batch has no samples: no gradient follows
@@ -35,7 +35,7 @@ class Request(IntEnum):
 
 
 @dataclass(frozen=True)
-class Place:
+class ServerShard:
     """What one server holds of a worker's weights and accrued gradients (views)."""
 
     server: int
@@ -66,7 +66,7 @@ class Pushing:
         self._gradients = views_of(self.accrued, self._params)
         sizes = [sum(parameter.numel() for parameter in shard) for shard in shards]
         pieces = zip(servers, self._weights.split(sizes), self.accrued.split(sizes), strict=True)
-        self.places = [Place(*piece) for piece in pieces]
+        self.places = [ServerShard(*piece) for piece in pieces]
         self._comm, self._joining, self._workers = comm, joining, workers
         self._vectors = {str(server): vector_of(shard) for server, shard in zip(servers, shards, strict=True)}
         self._channel = Channel(compress, comm, self._vectors)
@@ -104,12 +104,12 @@ class Pushing:
 
     def skip(self) -> None:
         """In place of a push."""
-        _wait(self._tell(Request.SKIP))
+        _wait(self._tell(ServerRequest.SKIP))
 
     def fetch(self) -> None:
         # ready to receive from all before all have been told: a server that is blocked in a send takes no message
         with self._comm.timeline.named("fetch request"):
-            asking = self._tell(Request.FETCH)
+            asking = self._tell(ServerRequest.FETCH)
         _wait([*asking, *self._pull()])
 
     def expect_differences(self) -> None:
@@ -126,7 +126,7 @@ class Pushing:
 
     def finish(self) -> None:
         """Tell all servers, and receive the last weights."""
-        _wait(self._tell(Request.DONE, self._all_servers))
+        _wait(self._tell(ServerRequest.DONE, self._all_servers))
         _wait(self._pull())
 
     def _pull(self) -> list[Work]:
@@ -150,7 +150,7 @@ class Pushing:
         own = {"channel": slots} if slots else {}
         if self._comm.rank != 0:
             return own
-        _wait(self._tell(Request.SAVE, self._all_servers))
+        _wait(self._tell(ServerRequest.SAVE, self._all_servers))
         return {
             **own,
             "servers": [recv_state(server, self._comm) for server in self._all_servers],

@@ -9,7 +9,7 @@ from ..comm import Comm
 from ..strategies.core.state import State, recv_state
 from ..strategies.core.sync import StoppedBefore
 from .participation import OwnRounds
-from .round_server import NEVER, Message
+from .round_server import NEVER, RoundMessage
 from .serving import recv_dated
 
 
@@ -22,7 +22,7 @@ class RoundClient:
 
     def join(self, starts: Sequence[Tensor]) -> None:
         """Receives the vectors that this worker's round begins with. Raises `StoppedBefore`."""
-        self.tell(Message.JOIN)
+        self.tell(RoundMessage.JOIN)
         self._hear_of_end(self._own.number)
         for vector in starts:
             self._comm.recv(vector, self._server)
@@ -30,7 +30,7 @@ class RoundClient:
     def is_through(self, last: int) -> None:
         """This worker makes no round up to `last` any more. Raises `StoppedBefore` where one of them does not open."""
         with self._comm.ledger.aside():
-            self.tell(Message.THROUGH, number=last)
+            self.tell(RoundMessage.THROUGH, number=last)
         self._hear_of_end(last)
 
     def _hear_of_end(self, number: int) -> None:
@@ -43,21 +43,21 @@ class RoundClient:
 
     def peek(self, like: Tensor) -> tuple[Tensor, float]:
         """Returns the weights that this worker's round starts with, and when they were made."""
-        self.tell(Message.PEEK)
+        self.tell(RoundMessage.PEEK)
         return recv_dated(like, self._server, self._comm)
 
     def ask_remembered(self) -> State:
         """Returns what the server's rules remember."""
         with self._comm.ledger.aside():
-            self.tell(Message.SAVE)
+            self.tell(RoundMessage.SAVE)
             return recv_state(self._server, self._comm)
 
     def finish(self, weights: Tensor) -> None:
         """Receives the last weights."""
-        self.tell(Message.DONE)
+        self.tell(RoundMessage.DONE)
         self._comm.recv(weights, self._server)
 
-    def tell(self, message: Message, told: int = 0, number: int | None = None) -> None:
+    def tell(self, message: RoundMessage, told: int = 0, number: int | None = None) -> None:
         """`told`: with a delivery. `number`: of a round; None for this worker's own."""
         self._header.copy_(torch.tensor([message, self._own.number if number is None else number, told]))
         self._comm.send(self._header, self._server)

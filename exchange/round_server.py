@@ -30,7 +30,7 @@ NEVER = -1
 HEADER = 24  # bytes: a message, a round, what is told with a delivery
 
 
-class Message(IntEnum):
+class RoundMessage(IntEnum):
     """What a client tells the server, at the head of a header."""
 
     JOIN = 0  # I take part in this round: send me the weights once it is open
@@ -52,7 +52,7 @@ class RoundServer:
         self._open = 0  # the round that is
         self._gone: frozenset[int] = frozenset()  # once resumed: who has left the open round, or will and has w
         self._ends_before = NEVER  # a round, where the run is told to stop
-        self._waiting: dict[int, tuple[Message, int]] = {}  # client -> what it asked for, and of which round
+        self._waiting: dict[int, tuple[RoundMessage, int]] = {}  # client -> what it asked for, and of which round
         self.changed, self.made_at = 0, -inf
 
     def resume(self, number: int, steps: int | None) -> None:
@@ -76,16 +76,16 @@ class RoundServer:
         client = self._comm.recv_any(self._header)
         message, asked, told = self._header.tolist()
         match message:
-            case Message.DELIVER:
+            case RoundMessage.DELIVER:
                 self._deliveries.take(client, told, self._open)
                 self._missing.discard(client)
-            case Message.SAVE:
+            case RoundMessage.SAVE:
                 self._serving.send_state(self._deliveries.server_state(), client)
-            case Message.DONE:
+            case RoundMessage.DONE:
                 self._serving.going.discard(client)
                 self._missing.discard(client)
             case _:
-                self._waiting[client] = message_of(Message, message, client), asked
+                self._waiting[client] = message_of(RoundMessage, message, client), asked
 
     def _advance(self) -> None:
         """Close the rounds that miss nobody and answer those who waited for it, until there is no more to do."""
@@ -115,9 +115,9 @@ class RoundServer:
             self.changed += 1
             self.made_at = self._comm.now()
 
-    def _answer(self, ready: dict[int, Message]) -> None:
+    def _answer(self, ready: dict[int, RoundMessage]) -> None:
         """Send w to these clients, or say that no round opens for them."""
-        joining, peeks = ([k for k in ready if ready[k] is what] for what in (Message.JOIN, Message.PEEK))
+        joining, peeks = ([k for k in ready if ready[k] is what] for what in (RoundMessage.JOIN, RoundMessage.PEEK))
         told, ends_before = ready.keys() - peeks, torch.tensor([self._ends_before])
         with self._comm.ledger.aside():
             sending = isend_to(ends_before, sorted(told), self._comm)

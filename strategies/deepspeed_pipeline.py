@@ -79,7 +79,7 @@ class DeepSpeedPipeline(Strategy):
         self._room: dict[int, int] = {}  # stated, by the part
 
     def own_sync(self) -> Sync:
-        return _Update(self)
+        return _DeepSpeedPipelineUpdate(self)
 
     def micro_sizes(self, batch_size: int) -> list[int]:
         return one_size.micro_sizes(batch_size, self.micro_batches)
@@ -173,7 +173,7 @@ class DeepSpeedPipeline(Strategy):
         return {id(each) for each in parameters} == {id(each) for each in self._last}
 
 
-class _Update(Sync):
+class _DeepSpeedPipelineUpdate(Sync):
     """DeepSpeed's engine steps within forward_backward."""
 
     traits = SyncTraits(unaveraged="leaves its weights to DeepSpeed, which would have to gather them after each step")

@@ -54,7 +54,7 @@ from .core.loss import Loss
 from .core.strategy import Strategy, StrategyTraits
 from .core.trial import Trial
 from .domains.cut import Cut, cut
-from .domains.group import ROWS, Group
+from .domains.group import ROWS, SlabGroup
 from .domains.replicas import ALL, across_of, check_norms
 
 
@@ -208,9 +208,9 @@ def _nonzero(traffic: Traffic) -> Traffic:
     return {primitive: nbytes for primitive, nbytes in traffic.items() if nbytes}
 
 
-def group_of(part: nn.Module) -> Group:
+def group_of(part: nn.Module) -> SlabGroup:
     its = (vars(layer).get("group") for layer in part.modules())
-    return next(group for group in its if isinstance(group, Group) and group.degree > 1)
+    return next(group for group in its if isinstance(group, SlabGroup) and group.degree > 1)
 
 
 def _slab(its: Cut, images: Tensor, place: int) -> Tensor:

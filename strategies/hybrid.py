@@ -52,7 +52,7 @@ from .pipelining.simulate import Simulation
 from .pipelining.ties import traffic
 from .tensor_parallel.cut import cut_over
 from .tensor_parallel.find import Kind
-from .tensor_parallel.group import Group, Sent
+from .tensor_parallel.group import Sent, TensorGroup
 from .tensor_parallel.sequence import runs_of
 from .tensor_parallel.vocabulary import is_cut, loss_over
 
@@ -151,8 +151,8 @@ class Hybrid(Strategy):
             part for stage, own in zip(stages, kinds, strict=True) for part in self._pieces(stage, own, self._group())
         ]
 
-    def _group(self) -> Group:
-        return Group(self.axes["tensor"], self.collective, "strategy.tensor")
+    def _group(self) -> TensorGroup:
+        return TensorGroup(self.axes["tensor"], self.collective, "strategy.tensor")
 
     def _kinds(self, model: nn.Module, stages: Sequence[nn.Module], vocabulary: bool) -> list[dict[str, Kind]]:
         """What is cut of each stage. Raises `ConfigError`."""
@@ -160,7 +160,7 @@ class Hybrid(Strategy):
             return [{} for _ in stages]
         return kinds_of_stages(model, stages, self.axes["tensor"], vocabulary)
 
-    def _pieces(self, stage: nn.Module, kinds: Mapping[str, Kind], group: Group) -> list[nn.Module]:
+    def _pieces(self, stage: nn.Module, kinds: Mapping[str, Kind], group: TensorGroup) -> list[nn.Module]:
         """What each worker of a stage holds of it."""
         return [stage] if group.size == 1 else cut_over(stage, group, kinds, self.sequence)
 

@@ -122,7 +122,9 @@ class Offload(Strategy):
         self._note(offloaded)
         return loss
 
-    def _offloaded(self, layers: "Layers", copier: Copier, device: torch.device, demand: list[int]) -> OffloadedStep:
+    def _offloaded(
+        self, layers: "OffloadedLayers", copier: Copier, device: torch.device, demand: list[int]
+    ) -> OffloadedStep:
         return OffloadedStep(
             list(layers), Pool(self.cap), Pool(), copier, device, self.activations, self.prefetch, demand
         )
@@ -140,7 +142,7 @@ class Offload(Strategy):
         yield from super().rehearse(parts, inputs, targets, loss, device)
         inputs = lone(inputs)
         (layers,) = parts
-        assert isinstance(layers, Layers)
+        assert isinstance(layers, OffloadedLayers)
         if device.type == "cuda" and not torch.cuda.is_available():
             device = torch.device("cpu")  # a machine that is planned for from here: torch aborts without its own CUDA
         demand = self._demand(layers, inputs, targets, loss, device)
@@ -151,13 +153,13 @@ class Offload(Strategy):
         )
 
     def _demand(
-        self, layers: "Layers", inputs: Tensor, targets: Samples, loss: Loss, device: torch.device
+        self, layers: "OffloadedLayers", inputs: Tensor, targets: Samples, loss: Loss, device: torch.device
     ) -> list[int]:
         """Each phase's bytes on the device with nothing ahead; without a cap nobody asks, and [] is the answer."""
         if self.cap is None:
             return []
 
-        def alone(twin: Layers) -> OffloadedStep:
+        def alone(twin: OffloadedLayers) -> OffloadedStep:
             return OffloadedStep(list(twin), Pool(), Pool(), NoCopier(), device, self.activations)
 
         demand = rehearse(layers, inputs, targets, loss, device, alone).demand
@@ -181,7 +183,7 @@ class Offload(Strategy):
         return {**on_device, **on_host, "host_activations": self._host.peak}
 
 
-class Layers(nn.Sequential):
+class OffloadedLayers(nn.Sequential):
     """The layers of a model under their names; with `offloaded`, each is on its device for as long as it is needed."""
 
     def forward(self, input: Tensor, offloaded: OffloadedStep | None = None) -> Tensor:
@@ -193,15 +195,15 @@ class Layers(nn.Sequential):
         return input
 
 
-def _layers_of(model: nn.Module) -> Layers:
-    layers = Layers()
+def _layers_of(model: nn.Module) -> OffloadedLayers:
+    layers = OffloadedLayers()
     for name, layer in layers_of(model).items():
         layers.add_module(name, layer)
     return layers
 
 
 def step(
-    layers: Layers,
+    layers: OffloadedLayers,
     offloaded: OffloadedStep,
     inputs: Tensor,
     targets: Samples,
@@ -225,12 +227,12 @@ def step(
 
 
 def rehearse(
-    layers: Layers,
+    layers: OffloadedLayers,
     inputs: Tensor,
     targets: Samples,
     loss: Loss,
     device: torch.device,
-    make: Callable[[Layers], OffloadedStep],
+    make: Callable[[OffloadedLayers], OffloadedStep],
 ) -> OffloadedStep:
     """The virtual iteration: a step with tensors that have no data, but behave as those on the device and the host.
 

@@ -54,7 +54,7 @@ from .pipelining.blocks import blocks_of
 from .pipelining.check import add_messages, placement
 from .pipelining.chunks import Chunks, chunks_of, worker_of
 from .pipelining.cut import by_memory, by_parameters, by_time, look
-from .pipelining.execute import Held, Step, forward
+from .pipelining.execute import PipelineStep, PipelineWorker, forward
 from .pipelining.own import checked, parsed, rows_of
 from .pipelining.schedules import BUBBLES, SCHEDULES
 from .pipelining.simulate import Group, Simulation, Times, in_flight, live_versions, peak, simulate, steady
@@ -237,7 +237,7 @@ class Pipeline(Strategy):
         assert isinstance(self.module, Chunks)
         self._looks = [*parts[: comm.rank], without_data(self.module), *parts[comm.rank + 1 :]]  # before any hooks
         self._ties = Ties(tied(parts), self.module, comm)
-        self._held = Held(
+        self._held = PipelineWorker(
             module=self.module,
             chunks={stage: chunk for chunk, stage in enumerate(self.stages_of(comm.rank))},
             holders=self.holders,
@@ -260,7 +260,7 @@ class Pipeline(Strategy):
         sizes = self.micro_sizes(batch.size)
         total = torch.zeros((), device=batch.inputs.device)
         inputs = lone(batch.inputs).split(sizes)
-        Step(self._held, inputs, batch.targets.split(sizes), total).run(self._actions(len(sizes), inputs[0]))
+        PipelineStep(self._held, inputs, batch.targets.split(sizes), total).run(self._actions(len(sizes), inputs[0]))
         self._ties.sum()
         return total if self._comm.rank == self.loss_part else None
 

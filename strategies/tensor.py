@@ -57,7 +57,7 @@ from .tensor_parallel import unpaired
 from .tensor_parallel.cost import sent_in_a_pass
 from .tensor_parallel.cut import cut_over
 from .tensor_parallel.find import Kind, kinds_of, vocabulary_of
-from .tensor_parallel.group import Group
+from .tensor_parallel.group import TensorGroup
 from .tensor_parallel.sequence import runs_of
 from .tensor_parallel.vocabulary import is_cut, loss_over
 
@@ -97,9 +97,9 @@ class TensorParallel(Strategy):
         return {"vocabulary": wanted} if self.vocabulary is None else {}
 
     def split(self, model: nn.Module) -> list[nn.Module]:
-        return self._cut(model, Group(self.parts, self.collective))
+        return self._cut(model, TensorGroup(self.parts, self.collective))
 
-    def _cut(self, model: nn.Module, group: Group) -> list[nn.Module]:
+    def _cut(self, model: nn.Module, group: TensorGroup) -> list[nn.Module]:
         kinds = kinds_of(model, self.parts, self.plan, vocabulary_of(model) if self.vocabulary else ())
         if self.plan is not None and not kinds:
             raise ConfigError("strategy.plan={}: says nothing; null finds pairs of layers")
@@ -119,7 +119,7 @@ class TensorParallel(Strategy):
         return cut_over(model, group, kinds, self.sequence)
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
-        group = Group(self.parts, self.collective)
+        group = TensorGroup(self.parts, self.collective)
         parts = self._cut(model, group)
         self._parts = [without_data(part) for part in parts]  # for the shapes of others' pieces
         self.module, self._comm, self._before_backward = parts[comm.rank], comm, before_backward
@@ -156,6 +156,6 @@ class TensorParallel(Strategy):
         return [added(*each) for each in self.exchanges(parts, inputs)]
 
     def exchanges(self, parts: Sequence[nn.Module], inputs: Samples) -> list[list[Traffic]]:
-        group = Group(self.parts, self.collective)
+        group = TensorGroup(self.parts, self.collective)
         sent = [group.traffic([each], self.setting.hosts) for each in sent_in_a_pass(parts[0], inputs)]
         return [sent for _ in parts]

@@ -57,7 +57,7 @@ from .core.state import State
 from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
-from .external.fsdp_memory import Account, Group, held_bytes, padded, stated
+from .external.fsdp_memory import FSDPPeaks, Group, held_bytes, padded, stated
 
 
 class TorchFSDP(Strategy):
@@ -173,7 +173,7 @@ class _FSDPUpdate(Sync):
         assert isinstance(comm, ProcessComm)
         strategy, module = self._strategy, self._strategy.module
         start_alike(parameters, comm)
-        self.account: Account | None = None
+        self.account: FSDPPeaks | None = None
         if comm.size == 1:
             module.to(comm.device)
             super().prepare(parameters, optimizer, comm)
@@ -184,7 +184,7 @@ class _FSDPUpdate(Sync):
         mesh = init_device_mesh(comm.device.type, sizes, mesh_dim_names=("groups", "rows")[-len(sizes) :])
         names = {parameter: name for name, parameter in module.named_parameters()}
         blocks = block_modules(module)
-        self.account = Account(module, blocks)  # before FSDP has hooks of its own
+        self.account = FSDPPeaks(module, blocks)  # before FSDP has hooks of its own
         for block in blocks:
             fully_shard(block, mesh=mesh, reshard_after_forward=strategy.reshard)
         fully_shard(module, mesh=mesh, reshard_after_forward=False)

@@ -91,7 +91,7 @@ class TorchPipelining(Strategy):
         return None if found is None else replace(found, zero=0)
 
     def own_sync(self) -> Sync:
-        return _Update()
+        return _TorchPipeliningUpdate()
 
     def micro_sizes(self, batch_size: int) -> list[int]:
         return one_size.micro_sizes(batch_size, self.micro_batches)
@@ -200,7 +200,7 @@ class TorchPipelining(Strategy):
         return {**held, "buffers": held["buffers"] + self._received}
 
 
-class _Update(Sync):
+class _TorchPipeliningUpdate(Sync):
     """The gradients are there, on each stage."""
 
     def update(self) -> None:

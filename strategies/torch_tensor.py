@@ -43,7 +43,7 @@ from .core.trial import Trial
 from .tensor_parallel.cost import sent_in_a_pass
 from .tensor_parallel.cut import cut_over
 from .tensor_parallel.find import kinds_of
-from .tensor_parallel.group import Group
+from .tensor_parallel.group import TensorGroup
 
 
 class TorchTensor(Strategy):
@@ -76,7 +76,7 @@ class TorchTensor(Strategy):
                 "between them; choose model=mlp with two layers in model.hidden, or strategy=torch_ddp",
                 about=("strategy",),
             )
-        return cut_over(model, Group(self.parts), kinds)
+        return cut_over(model, TensorGroup(self.parts), kinds)
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         parts = self.split(model)
@@ -112,7 +112,7 @@ class TorchTensor(Strategy):
         return ReplicaLayout(accumulate, zero=0)
 
     def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
-        return [Group(self.parts).traffic(sent_in_a_pass(parts[0], inputs), self.setting.hosts) for _ in parts]
+        return [TensorGroup(self.parts).traffic(sent_in_a_pass(parts[0], inputs), self.setting.hosts) for _ in parts]
 
 
 class _LocalUpdate(Sync):

@@ -43,7 +43,7 @@ from ..batches import Fields, Samples, call, of_each
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from ..compat.deepspeed import Place, is_cut_up, loss_scale, place_of, set_loss_scale
+from ..compat.deepspeed import ParameterSlot, is_cut_up, loss_scale, place_of, set_loss_scale
 from ..conf.errors import ConfigError
 from ..cost.layout import DTYPES as NAMES
 from ..cost.layout import Offload, ReplicaLayout
@@ -59,7 +59,7 @@ from .core.state import State
 from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
-from .external.deepspeed_memory import Account, stated
+from .external.deepspeed_memory import DeepSpeedPeaks, stated
 from .external.deepspeed_ops import build_ops, end_with_parent
 from .external.deepspeed_settings import Noting, merged, read
 from .external.deepspeed_start import import_for, quiet_import
@@ -211,7 +211,7 @@ class Zero(Strategy):
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module, self._loss = model, loss
         self.engine: Any = None  # DeepSpeed's, once the replicas have met
-        self.account = Account(model, self.stage, self.offload, not self._narrow)
+        self.account = DeepSpeedPeaks(model, self.stage, self.offload, not self._narrow)
         self.replicas = 1
 
     def start(self, engine: Any, replicas: int) -> None:
@@ -347,7 +347,7 @@ class _ZeroUpdate(Sync):
             its[key] = torch.zeros_like(flat, memory_format=torch.contiguous_format).detach()
         own.of(its[key]).copy_(piece.of(whole))
 
-    def _place(self, parameter: nn.Parameter) -> Place:
+    def _place(self, parameter: nn.Parameter) -> ParameterSlot:
         strategy = self._strategy
         fp32 = strategy.precision.dtype is None
         return place_of(parameter, self._engine.optimizer, self.optimizer, strategy.stage, fp32, self.comm.rank)

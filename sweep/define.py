@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from ..conf.errors import ConfigError
-from ..engine.config.compose import Interval, compose, sweep_values
+from ..engine.config.compose import ParameterInterval, compose, sweep_values
 from ..engine.config.experiment import CONF
 from ..engine.config.metric import metric_of
 from ..engine.config.receivers import check_definition
@@ -128,7 +128,7 @@ def _read(overrides: Sequence[str], config_dir: str | None) -> tuple[dict[str, S
             fixed.append(text)
         elif key in parameters:
             raise ConfigError(f"{text}: {key} is swept twice")
-        elif isinstance(found, Interval):
+        elif isinstance(found, ParameterInterval):
             parameters[key] = ranged(key, found.low, found.high, None, found.log)
         else:
             parameters[key] = Values(tuple(dict.fromkeys(found)))

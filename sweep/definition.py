@@ -1,4 +1,4 @@
-"""What a sweep searches: from overrides in Hydra's sweep grammar, or from a file in W&B's schema (schema.py)."""
+"""The search space of a sweep: from overrides in Hydra's sweep grammar, or from a file in W&B's schema (schema.py)."""
 
 import itertools
 import math
@@ -55,7 +55,7 @@ class Range:
         return self.integer or self.step is not None
 
     def count(self) -> int:
-        """Of a finite one."""
+        """Returns the number of values of a finite range."""
         if self.integer:
             return int(self.high - self.low) // int(self.step or 1) + 1
         return math.floor((self.high - self.low) / (self.step or 1) + 1e-9) + 1
@@ -135,7 +135,7 @@ class Definition:
         return [*(text for text in self.fixed if not text.startswith("seed=")), *chosen, f"seed={seed}"]
 
     def as_dict(self) -> dict[str, Any]:
-        """To store and to compare; `from_dict` reads it back."""
+        """Returns plain values to store and to compare; `from_dict` reads them."""
         spaces = {
             key: {"values": list(space.texts)}
             if isinstance(space, Values)
@@ -158,7 +158,7 @@ class Definition:
 
 
 def from_dict(plain: dict[str, Any]) -> Definition:
-    """What `as_dict` gave. Raises `ConfigError`."""
+    """Reads the values that `as_dict` returned. Raises `ConfigError`."""
     try:
         spaces: dict[str, Space] = {
             key: Values(tuple(space["values"]))
@@ -200,7 +200,7 @@ def listed(
 
 
 def larger_is_better(metric: str) -> bool:
-    """As the comparison has it. Raises `ConfigError` for a number of another name."""
+    """Returns the direction of the comparison's column. Raises `ConfigError` if no column has the name."""
     from ..tracking.columns import known
 
     column = known(metric)
@@ -223,7 +223,7 @@ def ranged(key: str, low: float, high: float, step: float | None, log: bool) -> 
 
 
 def check(definition: Definition) -> None:
-    """Whether its parts go together. Raises `ConfigError`."""
+    """Checks that its parts go together. Raises `ConfigError`."""
     _check_overrides(definition)
     if definition.config_dir is not None and not Path(definition.config_dir).is_dir():
         raise ConfigError(f"--config-dir {definition.config_dir}: there is no such directory")
@@ -270,7 +270,9 @@ def _check_metric(metric: str) -> None:
 
 
 def _check_overrides(definition: Definition) -> None:
-    """What each run is given: one value for each key that can be written, and no secret. Raises `ConfigError`."""
+    """Checks the overrides of each run: one value for each key that can be written, and no secret. Raises
+    `ConfigError`.
+    """
     for text in definition.fixed:
         key, swept = sweep_values(text)
         if swept is not None:

@@ -23,7 +23,7 @@ GONE = "gone"  # unfinished runs, for the moment in which they are taken away
 
 
 @dataclass(frozen=True)
-class Opened:
+class OpenSweep:
     directory: Path
     study: Study
 
@@ -37,7 +37,7 @@ def open_sweep(
     sampler: SamplerName = "auto",
     storage: str | None = None,
     grace: float = GRACE,
-) -> Iterator[Opened]:
+) -> Iterator[OpenSweep]:
     """The sweep `root/name`, held by this process alone.
 
     `definition`: None with `resume` takes the stored one. `storage`: the URL of a database that several machines share;
@@ -86,11 +86,11 @@ def open_sweep(
                 write_atomically(directory / FILE, marked(_text(study.definition)))
             else:
                 _check_stored(directory / FILE, study.definition)
-            yield Opened(directory, study)
+            yield OpenSweep(directory, study)
 
 
 def _check_file(file: Path) -> None:
-    """What SQLite opens by its name. Raises `CorruptRunError`."""
+    """Checks a file that SQLite opens by its name. Raises `CorruptRunError`."""
     try:
         check_regular(file)
     except FileNotFoundError:
@@ -111,7 +111,7 @@ def _tidy(directory: Path) -> None:
 
 
 def _stored(directory: Path, name: str) -> Definition:
-    """What a sweeper that was killed before it made its study wanted."""
+    """Returns the definition of a sweeper that was killed before it made its study."""
     file = directory / FILE
     again = f"and the sweep {name} was never begun: remove {directory}, and give its definition again"
     try:

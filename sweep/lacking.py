@@ -1,4 +1,4 @@
-"""What a sweep's runs need and this machine does not have: found once, before the first trial.
+"""Finds what a sweep's runs need and this machine lacks, once, before the first trial.
 
 Otherwise every trial would begin, and fail for the same reason.
 """
@@ -34,7 +34,7 @@ def check_machine(definition: Definition) -> None:
 
 
 def has_more(study: Study) -> bool:
-    """Whether going on with the sweep would run anything: yes where its definition has no end."""
+    """Returns whether resuming the sweep would run anything: it would if its definition has no end."""
     definition, every = study.definition, study.trials()
     sizes = [definition.size() if definition.finite else None, definition.trials]
     wanted = min((size for size in sizes if size is not None), default=None)

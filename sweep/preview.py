@@ -1,4 +1,4 @@
-"""What a sweep would run: every point composed, checked and planned, none run."""
+"""A dry run of a sweep: every point composed, checked and planned, none run."""
 
 import itertools
 import multiprocessing
@@ -12,7 +12,7 @@ from pathlib import Path
 from ..compat.dynamo import without_dynamo
 from ..engine.base.failures import exit_code_of
 from ..engine.config.experiment import Experiment, VirtualHardware
-from ..engine.planning.planned import Phase, Plan
+from ..engine.planning.planned import Plan, PlanPhase
 from .definition import Definition, Point
 
 SAMPLED = 10  # points of a search that depends on its results
@@ -66,7 +66,7 @@ def _all_planned(definition: Definition) -> Iterator[Planned]:
 
 
 def _begin() -> None:
-    """In each process."""
+    """Prepares each process."""
     from ..engine.launch.worker_process import tie_to_launcher
 
     tie_to_launcher()
@@ -116,7 +116,7 @@ def _seconds_of_sending(experiment: Experiment, plan: Plan) -> float:
     return sum((phase.steps or 0) * _sent_by_the_busiest(phase) for phase in plan.phases) / bandwidth
 
 
-def _sent_by_the_busiest(phase: Phase) -> float:
+def _sent_by_the_busiest(phase: PlanPhase) -> float:
     """Bytes a step, of workers and servers."""
     each = [sum(costs.values()) for sent in phase.sent for costs in (sent.worker, sent.server) if costs is not None]
     return max(each, default=0.0)

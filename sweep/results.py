@@ -1,4 +1,4 @@
-"""What a trial's run has to show."""
+"""Reads the results of a trial's run."""
 
 from typing import Any
 

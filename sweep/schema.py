@@ -14,7 +14,7 @@ from typing import Any
 from ..conf.errors import ConfigError
 from ..engine.base.grammar import as_override
 from ..tracking.errors import TableError
-from ..tracking.figures.request import Request, in_description
+from ..tracking.figures.request import FigureRequest, in_description
 from ..tracking.files import UnusableFileError, read_yaml
 from ..tracking.text import did_you_mean
 from .definition import METHODS, Definition, EarlyTermination, Range, Space, Values, from_dict, ranged
@@ -80,7 +80,7 @@ def _figures(description: Any) -> tuple[str, ...]:
     texts = in_description(description)
     try:
         for text in texts:
-            Request.parse(text)
+            FigureRequest.parse(text)
     except TableError as error:
         raise ConfigError(f"description: {error}") from None
     return tuple(texts)

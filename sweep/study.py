@@ -1,4 +1,4 @@
-"""Which trial comes next, and what has been acknowledged: Optuna's study, in a database (compat/optuna.py).
+"""Decides which trial comes next, and keeps acknowledged results: Optuna's study, in a database (compat/optuna.py).
 
 A trial is in one of these states, and moves only by one transaction of the database:
 
@@ -51,7 +51,7 @@ optuna.logging.set_verbosity(optuna.logging.ERROR)
 
 
 @dataclass(frozen=True)
-class Trial:
+class SweepTrial:
     """One point that is to be run, once for each of `seeds` (None: the configuration's own)."""
 
     number: int  # the study's
@@ -62,15 +62,15 @@ class Trial:
 
     @property
     def place(self) -> tuple[int, int]:
-        """In the sweep's order."""
+        """Returns the trial's position in the sweep's order."""
         return self.point, self.seeds[0] or 0
 
 
 @dataclass(frozen=True)
-class Done:
+class TrialRecord:
     """A trial as the study knows it."""
 
-    trial: Trial
+    trial: SweepTrial
     state: Literal["waiting", "running", "complete", "pruned", "failed"]
     value: float | None
     reason: str  # why it failed
@@ -100,7 +100,7 @@ class Study:
 
     # -- what comes next
 
-    def next(self) -> Trial | None:
+    def next(self) -> SweepTrial | None:
         """Claim a trial; None once there are no more."""
         with self._lock, _stored(self._url):
             while True:
@@ -117,7 +117,9 @@ class Study:
                 self._study.tell(asked, state=TrialState.FAIL)
 
     def _is_wanted(self, asked: optuna.Trial) -> bool:
-        """Not so, when another machine took or queued the same in this moment."""
+        """Returns whether the trial is to run. It is not if another machine took or queued the same one in this
+        moment.
+        """
         if "point" in asked.user_attrs:
             return asked.number not in _doubles(self._study.get_trials(deepcopy=False))
         if self.definition.method == "grid":
@@ -129,7 +131,7 @@ class Study:
         ]
         return len(earlier) < (self.definition.trials or 0)
 
-    def beat(self, trials: list[Trial]) -> None:
+    def beat(self, trials: list[SweepTrial]) -> None:
         """Tell a shared study that these still run."""
         for trial in trials:
             with _stored(self._url):
@@ -144,7 +146,7 @@ class Study:
 
     # -- what has become of it
 
-    def report(self, trial: Trial, step: int, value: float) -> bool:
+    def report(self, trial: SweepTrial, step: int, value: float) -> bool:
         """Tell how a trial is doing after `step` evaluations; True: it is to be given up."""
         with _stored(self._url):
             running = database.running(self._study, trial.number)
@@ -153,7 +155,7 @@ class Study:
 
     def acknowledge(
         self,
-        trial: Trial,
+        trial: SweepTrial,
         state: Literal["complete", "pruned", "failed"],
         value: float | None,
         runs: tuple[str, ...],
@@ -179,7 +181,7 @@ class Study:
                 return False
         return True
 
-    def trials(self) -> list[Done]:
+    def trials(self) -> list[TrialRecord]:
         """Every point's last attempt, in the sweep's order."""
         with self._lock, _stored(self._url):
             every = self._current(self._study.get_trials(deepcopy=False))
@@ -187,7 +189,7 @@ class Study:
 
     # -- going on
 
-    def left_over(self) -> list[Done]:
+    def left_over(self) -> list[TrialRecord]:
         """Trials that are to be run again: running ones whose sweeper has gone, and those whose workers were killed.
 
         Call it while no other sweeper of this place is at work.
@@ -203,7 +205,7 @@ class Study:
         ]
         return [*(_done(trial, self.definition) for trial in found), *self.abandoned()]
 
-    def abandoned(self) -> list[Done]:
+    def abandoned(self) -> list[TrialRecord]:
         """Running trials of other machines that have not been heard of for too long."""
         if not self.shared:
             return []
@@ -218,7 +220,7 @@ class Study:
         ]
 
     def awaited(self) -> int:
-        """How many trials other machines run."""
+        """Returns the number of trials that other machines run."""
         if not self.shared:
             return 0
         with self._lock, _stored(self._url):
@@ -229,13 +231,13 @@ class Study:
         return not self.shared or trial.user_attrs.get(PLACE) == self._place
 
     def _is_nobodys(self, trial: FrozenTrial) -> bool:
-        """Whoever claimed it did not come to say so."""
+        """Returns whether the machine that claimed it has not said so within the time allowed."""
         if PLACE in trial.user_attrs:
             return False
         return time.monotonic() - self._nameless.setdefault(trial.number, time.monotonic()) > self._grace
 
     def _current(self, every: list[FrozenTrial]) -> list[FrozenTrial]:
-        """Without those that a later one has taken the place of, doubles, and surplus ones that were never run."""
+        """Returns the trials without those that a later one replaced, doubles, and surplus ones that were never run."""
         left_out = {trial.user_attrs.get("again_of") for trial in every} | _doubles(every)
         return [
             trial
@@ -245,7 +247,7 @@ class Study:
             and not (self.definition.method == "grid" and "point" not in trial.user_attrs)
         ]
 
-    def again(self, done: Done) -> None:
+    def again(self, done: TrialRecord) -> None:
         """Have a trial run again, as a new one."""
         with self._lock, _stored(self._url):
             trial = done.trial
@@ -308,7 +310,9 @@ def reopen(
 
 
 def place_of(directory: Path) -> str:
-    """Who runs trials here, for a study that several machines share; kept in the sweep's directory."""
+    """Returns the id of the machine that runs trials here, for a study that several machines share; kept in the sweep's
+    directory.
+    """
     file = directory / "place"
     try:
         place = read_text(file)
@@ -385,7 +389,7 @@ def _enqueue(study: optuna.Study, definition: Definition, url: str) -> None:
 
 
 def _is_shared(url: str) -> bool:
-    """Whether other machines may work on the study, too."""
+    """Returns whether other machines may work on the study, too."""
     return not url.startswith("sqlite:")
 
 
@@ -420,7 +424,9 @@ def _storage(url: str, grace: float) -> RDBStorage:
 
 
 def _make_tables(url: str) -> None:
-    """In a new database, in which another machine may do so at the same moment. Raises `StorageError`."""
+    """Makes the tables of a new database, in which another machine may do so at the same moment. Raises
+    `StorageError`.
+    """
     for attempt in range(1, ATTEMPTS + 1):
         try:
             with _stored(url):
@@ -437,7 +443,7 @@ def _without_secrets(url: str) -> str:
 
 
 def _said(error: Exception, url: str) -> str:
-    """What a driver says of a URL, which may repeat it or what it found in it."""
+    """Returns a driver's message about a URL without the secrets in it: a driver may repeat the URL or parts of it."""
     text = (str(error).splitlines() or [type(error).__name__])[0].replace(url, _without_secrets(url))
     for value in re.findall(r"(?<==)[^&#\s]+", url.partition("?")[2]):
         text = text.replace(value, HIDDEN)
@@ -488,11 +494,11 @@ def _identity(trial: FrozenTrial) -> Any:
     return (known["point"], *known.get("seeds", ()), known.get("attempt", 1)) if "point" in known else trial.number
 
 
-def _trial(frozen: FrozenTrial, definition: Definition) -> Trial:
+def _trial(frozen: FrozenTrial, definition: Definition) -> SweepTrial:
     attributes = frozen.user_attrs
     chosen = frozen.params or frozen.system_attrs.get("fixed_params", {})
     seeds = attributes.get("seeds") or definition.each_seed()
-    return Trial(
+    return SweepTrial(
         frozen.number,
         attributes.get("point", frozen.number),
         attributes.get("attempt", 1),
@@ -501,7 +507,7 @@ def _trial(frozen: FrozenTrial, definition: Definition) -> Trial:
     )
 
 
-def _done(frozen: FrozenTrial, definition: Definition) -> Done:
+def _done(frozen: FrozenTrial, definition: Definition) -> TrialRecord:
     attributes = frozen.user_attrs
     states: dict[TrialState, Any] = {
         TrialState.WAITING: "waiting",
@@ -510,7 +516,7 @@ def _done(frozen: FrozenTrial, definition: Definition) -> Done:
         TrialState.PRUNED: "pruned",
         TrialState.FAIL: "failed",
     }
-    return Done(
+    return TrialRecord(
         _trial(frozen, definition),
         states[frozen.state],
         frozen.value if frozen.state is TrialState.COMPLETE else None,

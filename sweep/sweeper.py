@@ -38,7 +38,7 @@ from ..tracking.run_directory import SWEEP_NOTE, Record, RunDirectory, write_ato
 from ..tracking.text import did_you_mean
 from .directory import GONE
 from .results import as_pruned, measures_of
-from .study import Done, Study, Trial
+from .study import Study, SweepTrial, TrialRecord
 
 PLANNING = threading.Lock()  # hydra and torch's meta device are asked by one thread at a time
 LONGEST = 40  # characters of a run's name before its seed
@@ -50,10 +50,10 @@ ENDED = ("completed", "pruned")  # of a run that need not be run again
 class Observer(Protocol):
     """Is told what happens, by one thread at a time."""
 
-    def started(self, trial: Trial, run: str) -> None: ...
-    def step(self, trial: Trial, step: int, steps: int | None) -> None: ...
-    def evaluated(self, trial: Trial, record: Record) -> None: ...
-    def ended(self, done: Done) -> None: ...
+    def started(self, trial: SweepTrial, run: str) -> None: ...
+    def step(self, trial: SweepTrial, step: int, steps: int | None) -> None: ...
+    def evaluated(self, trial: SweepTrial, record: Record) -> None: ...
+    def ended(self, done: TrialRecord) -> None: ...
 
 
 class Sweeper:
@@ -67,7 +67,7 @@ class Sweeper:
         self._room = Room(len(os.sched_getaffinity(0)), visible_devices())
         self._lock = threading.Lock()  # of what follows
         self._clearing = threading.Lock()
-        self._running: dict[int, Trial] = {}
+        self._running: dict[int, SweepTrial] = {}
         self._crews: dict[int, Handle] = {}
         self.notes: dict[str, set[tuple[int, int]]] = {}  # what trials do other than one may think: which trials
         self._failures = 0
@@ -80,7 +80,9 @@ class Sweeper:
         self._closers = ThreadPoolExecutor(4, "paceline-closer")
 
     def run(self) -> None:
-        """Until no trial is left. Raises `StorageError` or `InterruptedRunError`; unfinished trials stay unfinished."""
+        """Runs trials until none is left. Raises `StorageError` or `InterruptedRunError`; unfinished trials stay
+        unfinished.
+        """
         self._take_over()
         slots = [threading.Thread(target=self._slot, name=f"paceline-slot-{i}", daemon=True) for i in range(self._jobs)]
         with self._signals():
@@ -113,7 +115,7 @@ class Sweeper:
             else:
                 self._study.again(done)
 
-    def _finished(self, trial: Trial, seed: int | None) -> tuple[RunDirectory, dict[str, Any]] | None:
+    def _finished(self, trial: SweepTrial, seed: int | None) -> tuple[RunDirectory, dict[str, Any]] | None:
         """The run of this point and seed that was completed, whichever attempt's."""
         for attempt in range(1, trial.attempt + 1):
             run = RunDirectory(self._directory / run_name(replace(trial, attempt=attempt), seed))
@@ -146,7 +148,7 @@ class Sweeper:
             self._stop_all()
 
     def _wait_for_others(self) -> bool:
-        """For what other machines still run, or do no more; False: there is nothing."""
+        """Waits for trials that other machines run, or takes over abandoned ones. Returns False if there is none."""
         abandoned = self._study.abandoned()
         for done in abandoned:
             self._study.again(done)
@@ -158,7 +160,7 @@ class Sweeper:
             print(f"waiting for other machines' trials: {awaited}", file=sys.stderr, flush=True)
         return awaited > 0 and not self._over.wait(min(self._study.beat_seconds, 2.0))
 
-    def _try(self, trial: Trial) -> None:
+    def _try(self, trial: SweepTrial) -> None:
         """Train once for each seed, and acknowledge. Raises what ends the sweep."""
         finished: list[tuple[str, dict[str, Any]]] = []
         for seed in trial.seeds:
@@ -196,7 +198,7 @@ class Sweeper:
                 break
         self._acknowledge(trial, finished)
 
-    def _train(self, trial: Trial, seed: int | None, name: str) -> dict[str, Any]:
+    def _train(self, trial: SweepTrial, seed: int | None, name: str) -> dict[str, Any]:
         prepared, plan = self._prepare(trial, seed, name)
         watcher = _Watcher(trial, self._study, self._tell, prepared)
 
@@ -230,7 +232,7 @@ class Sweeper:
                 with self._lock:
                     self._crews.pop(trial.number, None)
 
-    def _prepare(self, trial: Trial, seed: int | None, name: str) -> tuple[Prepared, Plan]:
+    def _prepare(self, trial: SweepTrial, seed: int | None, name: str) -> tuple[Prepared, Plan]:
         definition = self._study.definition
         with PLANNING:
             prepared = prepare(
@@ -257,12 +259,12 @@ class Sweeper:
                 self.notes.setdefault(text, set()).add(trial.place)
             return prepared, plan
 
-    def _note(self, directory: RunDirectory, trial: Trial, seed: int) -> None:
-        """Which trial of which sweep this run is, in its directory."""
+    def _note(self, directory: RunDirectory, trial: SweepTrial, seed: int) -> None:
+        """Records in the run's directory which trial of which sweep it is."""
         swept = Swept(self._name, trial.point, seed, dict(trial.chosen))
         write_atomically(directory.path / SWEEP_NOTE, json.dumps(asdict(swept)) + "\n")
 
-    def _clear(self, trial: Trial, seed: int | None) -> None:
+    def _clear(self, trial: SweepTrial, seed: int | None) -> None:
         """Take away what an attempt that did not end left: a run that is not finished is no result."""
         for attempt in range(1, trial.attempt + 1):
             left = self._directory / run_name(replace(trial, attempt=attempt), seed)
@@ -282,7 +284,7 @@ class Sweeper:
 
     # -- how it ended
 
-    def _acknowledge(self, trial: Trial, finished: list[tuple[str, dict[str, Any]]]) -> None:
+    def _acknowledge(self, trial: SweepTrial, finished: list[tuple[str, dict[str, Any]]]) -> None:
         metric = self._study.definition.metric
         names, summaries = [name for name, _ in finished], [summary for _, summary in finished]
         if any(summary.get("status") == "pruned" for summary in summaries):
@@ -305,7 +307,7 @@ class Sweeper:
         self._end(trial, "complete", sum(values) / len(values), names, summaries)
 
     def _failed(
-        self, trial: Trial, seed: int | None, finished: list[tuple[str, dict[str, Any]]], reason: str, code: int
+        self, trial: SweepTrial, seed: int | None, finished: list[tuple[str, dict[str, Any]]], reason: str, code: int
     ) -> None:
         name = run_name(trial, seed)
         directory = RunDirectory(self._directory / name)
@@ -321,7 +323,7 @@ class Sweeper:
 
     def _end(
         self,
-        trial: Trial,
+        trial: SweepTrial,
         state: Any,
         value: float | None,
         names: list[str],
@@ -334,7 +336,7 @@ class Sweeper:
                 self._put_away(self._directory / name)
             print(f"trial {trial.point:04d}: another machine has taken it over", file=sys.stderr, flush=True)
             return
-        done = Done(trial, state, value, reason, code, tuple(names), tuple(summaries), None)
+        done = TrialRecord(trial, state, value, reason, code, tuple(names), tuple(summaries), None)
         self._tell("ended", done)
         if state == "failed":
             with self._lock:
@@ -442,7 +444,7 @@ def visible_devices() -> list[str]:
 class _Watcher:
     """A sink: tells how a trial is doing, and stops it when the study gives it up."""
 
-    def __init__(self, trial: Trial, study: Study, tell: Callable[..., None], prepared: Prepared) -> None:
+    def __init__(self, trial: SweepTrial, study: Study, tell: Callable[..., None], prepared: Prepared) -> None:
         self._trial, self._study, self._tell = trial, study, tell
         self._prunes = study.definition.early is not None and trial.seeds[0] in (None, prepared.experiment.seed)
         self._steps: int | None = None
@@ -482,7 +484,7 @@ class _Watcher:
     def close(self, summary: dict[str, Any] | None) -> None: ...
 
 
-def run_name(trial: Trial, seed: int | None) -> str:
+def run_name(trial: SweepTrial, seed: int | None) -> str:
     """The name of the run's directory within the sweep's: 0003-ssp-0.1-s0, cut to what a name may be."""
     chosen = (f"{value:.4g}" if isinstance(value, float) else str(value) for value in trial.chosen.values())
     words = "-".join(_NOT_IN_NAMES.sub("_", _NEGATIVE.sub("minus", text)).strip("_") for text in chosen)

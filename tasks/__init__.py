@@ -1,1 +1,1 @@
-"""What is trained: models, data, the loss, and which samples a replica takes."""
+"""The training task: models, data, the loss, and the samples that each replica takes."""

@@ -1,4 +1,4 @@
-"""What a data set offers, and what a model must know of it."""
+"""The interface of a data set, and the facts of it that a model must know."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ class Field:
 
 @dataclass(frozen=True)
 class DataSpec:
-    """What a model must know of the data, known without loading them.
+    """The facts of the data that a model must know, known without loading them.
 
     Targets are labels (`target_dtype` int64: numbers of `classes` classes), or numbers to be predicted (a floating
     `target_dtype`: regression; then `classes` is 0). `target_shape` is () for one label or number a sample, (context,)
@@ -54,7 +54,7 @@ class DataSpec:
 
     @property
     def fields(self) -> dict[str | int, Field]:
-        """Of the inputs, by name or place; of one tensor, the only one is called "inputs"."""
+        """Returns the fields of the inputs, by name or index. The field of a single tensor is called "inputs"."""
         if self.inputs is None:
             return {"inputs": Field(self.input_shape, self.input_dtype)}
         return dict(self.inputs.items() if isinstance(self.inputs, Mapping) else enumerate(self.inputs))
@@ -89,7 +89,7 @@ class Taken:
 
 
 class Readable(Protocol):
-    """What the engine asks of a split; `Split`, and those that are read when they are wanted (items.py, mapped.py)."""
+    """The part of a split that the engine uses: `Split`, and splits that are read on demand (items.py, mapped.py)."""
 
     @property
     def targets(self) -> Tensor | None:
@@ -105,7 +105,7 @@ class Readable(Protocol):
         ...
 
     def weights_of(self, index: Tensor | slice, shape: torch.Size) -> Tensor | None:
-        """Of the samples' targets, which have that shape."""
+        """Returns the weights of the samples' targets, which have that shape."""
 
 
 @dataclass(frozen=True)
@@ -202,7 +202,7 @@ class Data(ABC):
         """Never loads the data nor needs them."""
 
     def check_files(self) -> None:
-        """Before a plan, and in no time: files that the user named are there. Raises as `load`.
+        """Checks before a plan, and in no time, that files that the user named are there. Raises as `load`.
 
         What `load` fetches, or a package brings, need not be there for a plan.
         """
@@ -220,11 +220,15 @@ class Data(ABC):
         return f"{type(self).__module__}.{type(self).__qualname__}.load() makes or reads them."
 
     def found(self) -> str | None:
-        """Where the data are on this machine, without reading them; None when they are missing: `load` fetches them."""
+        """Returns where the data are on this machine, without reading them; None when they are missing: `load` fetches
+        them.
+        """
         return f"where {type(self).__module__}.{type(self).__qualname__}.load() has them"
 
     def files(self) -> tuple[Path, ...]:
-        """What `load` reads: a run is not resumed once one of them has other content than when it began."""
+        """Returns the files that `load` reads. A run is not resumed once one of them has other content than when it
+        began.
+        """
         return ()
 
 

@@ -92,7 +92,7 @@ def load_checked(
 
 
 def _inputs_of(what: str, split: Split, spec: DataSpec) -> dict[str | int, Tensor]:
-    """By name or place, as `spec` has them. Raises `ConfigError`."""
+    """Returns the inputs by name or index, as `spec` has them. Raises `ConfigError`."""
     inputs, wanted = split.inputs, list(spec.fields)
     if spec.inputs is None:
         if not isinstance(inputs, Tensor):

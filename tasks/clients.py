@@ -1,4 +1,6 @@
-"""What each client of a federation owns: samples of the training split, and as much of the test split."""
+"""The samples that each client of a federation owns: some of the training split, and as large a share of the test
+split.
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,7 +14,7 @@ from .base import Readable, Taken
 
 
 @dataclass(frozen=True)
-class Chosen:
+class Subset:
     """The samples `index`, int64 [n], of a split."""
 
     split: Readable
@@ -47,16 +49,18 @@ class Clients:
     owned: Sequence[Tensor]
 
     @cached_property
-    def train(self) -> list[Chosen]:
-        return [Chosen(self.train_split, index) for index in self.owned]
+    def train(self) -> list[Subset]:
+        return [Subset(self.train_split, index) for index in self.owned]
 
     @cached_property
-    def test(self) -> list[Chosen]:
-        """Of each label, every client has the share that it has of the training split; some may have nothing."""
+    def test(self) -> list[Subset]:
+        """Returns the clients' test samples. Each client has the same share of each label as in the training split;
+        some may have none.
+        """
         train, test = self.train_split.targets, self.test_split.targets
         assert train is not None and test is not None, "who deals by labels knows them"
         dealt = dealt_alike([train[index].numpy() for index in self.owned], test.numpy())
-        return [Chosen(self.test_split, torch.from_numpy(index)) for index in dealt]
+        return [Subset(self.test_split, torch.from_numpy(index)) for index in dealt]
 
     def labels(self) -> np.ndarray:
         """[clients, labels]: how many samples of each label a client trains on."""

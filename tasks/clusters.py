@@ -111,7 +111,7 @@ class Clusters(Partitioner):
 
 
 def unmeasured(spec: DataSpec) -> str:
-    """Why two samples of such data have no distance; "" where they have one."""
+    """Returns the reason why two samples of such data have no distance; "" if they have one."""
     if spec.inputs is not None:
         return "a sample of these data is several inputs"
     if spec.features is not None:
@@ -122,7 +122,7 @@ def unmeasured(spec: DataSpec) -> str:
 
 
 def sizes_of(samples: int, parts: int) -> list[int]:
-    """Of each part, larger ones first."""
+    """Returns the size of each part, larger ones first."""
     each, extra = divmod(samples, parts)
     return [each + (part < extra) for part in range(parts)]
 
@@ -197,7 +197,7 @@ def centres_of(inputs: Tensor, owned: Sequence[Tensor]) -> Tensor:
 
 
 def _sums(inputs: Tensor, labels: np.ndarray, parts: int) -> tuple[Tensor, Tensor]:
-    """Of the samples of each part: their sum [P, d] and number [P, 1], float64."""
+    """Returns each part's sum of samples [P, d] and its number of samples [P, 1], float64."""
     belongs = torch.nn.functional.one_hot(torch.from_numpy(labels), parts).double()  # [n, P]
     sums = torch.zeros(parts, inputs[0].numel(), dtype=torch.float64)
     first = 0

@@ -14,7 +14,7 @@ PIECE = 1 << 16  # samples that are looked at together
 
 
 @dataclass(frozen=True)
-class Column:
+class FileColumn:
     """A column of a file. `read`: numbers of rows [k] -> their values [k, ...]."""
 
     name: str
@@ -28,9 +28,9 @@ class Columns:
 
     def __init__(
         self,
-        inputs: Mapping[str | int, Column],
-        targets: Column,
-        weights: Column | None,
+        inputs: Mapping[str | int, FileColumn],
+        targets: FileColumn,
+        weights: FileColumn | None,
         spec: DataSpec,
         what: str,
         size: int,
@@ -74,14 +74,14 @@ class Columns:
         return self if n is None or n >= len(self) else self.rows(self._rows(slice(0, n)))
 
     def rows(self, numbers: Tensor) -> "Columns":
-        """Those of the whole table."""
+        """Returns these rows of the whole table."""
         told = self._inputs, self._targets, self._weights, self._spec, self._what, self._size
         return Columns(*told, numbers)
 
     def _rows(self, index: Tensor | slice) -> Tensor:
         return numbered(index, self._size) if self._numbers is None else self._numbers[index]
 
-    def _read(self, rows: Tensor, column: Column, shape: tuple[int, ...]) -> Tensor:
+    def _read(self, rows: Tensor, column: FileColumn, shape: tuple[int, ...]) -> Tensor:
         """Raises SampleError for values of another shape than `shape`."""
         values = column.read(rows)
         if len(rows) and tuple(values.shape[1:]) != tuple(shape):
@@ -90,7 +90,7 @@ class Columns:
             )
         return values
 
-    def _input_at(self, rows: Tensor, column: Column, field: Field) -> Tensor:
+    def _input_at(self, rows: Tensor, column: FileColumn, field: Field) -> Tensor:
         """Bytes (uint8) that are to be floating become numbers from 0 to 1."""
         values = self._read(rows, column, field.shape)
         if values.dtype == torch.uint8 and field.dtype.is_floating_point:

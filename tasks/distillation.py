@@ -1,4 +1,4 @@
-"""What is learnt beside the labels: the outputs of a teacher, a model that has learnt already and stays as it is.
+"""Distillation: the outputs of a teacher, a trained model that stays as it is, are learnt beside the labels.
 
     L = (1 - alpha) CE(y, softmax(z)) + alpha T^2 KL(softmax(v / T) || softmax(z / T))
 
@@ -34,7 +34,9 @@ class Distillation:
     teaches: bool = False
 
     def loss(self, plain: Loss) -> Loss:
-        """Of outputs and what `taught` made of targets, where `plain` is of outputs and these targets."""
+        """Returns a loss of outputs and the result of `taught`; `plain` is a loss of outputs and the original
+        targets.
+        """
         return plain
 
 

@@ -1,4 +1,4 @@
-"""What can go wrong before the first sample.
+"""The errors that may occur before the first sample.
 
 `exit_code` is the program's exit status; the message is one sentence for the user.
 """

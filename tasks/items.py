@@ -66,7 +66,7 @@ class Items:
         return self.rows(torch.arange(n) if self._numbers is None else self._numbers[:n])
 
     def rows(self, numbers: Tensor) -> "Items":
-        """Those of the whole source."""
+        """Returns these items of the whole source."""
         return Items(self._source, self._spec, self._what, self._targets, numbers)
 
     def take(self, index: Tensor | slice, drawn: int = 0) -> Taken:
@@ -116,7 +116,7 @@ def numbered(index: Tensor | slice, size: int) -> Tensor:
 
 
 def fields_of(inputs: object, spec: DataSpec, what: str) -> dict[str | int, Any]:
-    """Of a sample's inputs, by name or place. Raises SampleError."""
+    """Returns a sample's inputs, by name or index. Raises SampleError."""
     wanted = list(spec.fields)
     if spec.inputs is None:
         return {"inputs": inputs}
@@ -171,7 +171,7 @@ def converted(values: Tensor, dtype: torch.dtype, where: Callable[[int], str]) -
 
 
 def check_target(target: Tensor, spec: DataSpec, what: str) -> None:
-    """Of a sample, or of a batch. Raises SampleError."""
+    """Checks the target of a sample, or of a batch. Raises SampleError."""
     if target.numel() == 0:
         return
     if spec.targets == "numbers":

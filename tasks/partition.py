@@ -1,4 +1,4 @@
-"""Which samples each replica takes at each step: a pure function of (seed, step, replica).
+"""The samples that each replica takes at each step: a pure function of (seed, step, replica).
 
 Shuffled: at any step the replicas' shares, one after another, are what a single replica with a batch of
 replicas * batch_size takes. So K replicas that average their gradients by sample do what one does.
@@ -33,11 +33,11 @@ class Partition(ABC):
 
     @abstractmethod
     def size(self, step: int, replica: int) -> int:
-        """How many samples `replica` takes at `step`; 0 where it has none left in this epoch."""
+        """Returns the number of samples that `replica` takes at `step`; 0 where it has none left in this epoch."""
 
     @abstractmethod
     def total(self, step: int) -> int:
-        """How many samples all replicas take at `step`."""
+        """Returns the number of samples that all replicas take at `step`."""
 
     @abstractmethod
     def indices(self, step: int, replica: int) -> Tensor:
@@ -45,7 +45,7 @@ class Partition(ABC):
 
     @property
     def owners(self) -> int:
-        """Of samples of their own: the replicas, or clients that these train in turn."""
+        """Returns the number of owners of samples: the replicas, or the clients that these train in turn."""
         return self.replicas
 
     def owned(self, owner: int) -> Tensor:
@@ -144,7 +144,7 @@ class FromAll(Partition):
 
 @dataclass(frozen=True)
 class ShuffledPartition(FromAll):
-    """In a new order each epoch.
+    """Deals all samples in a new order each epoch.
 
     Replicas' sizes at a step differ by one at most, larger ones first. Only an epoch's last step is uneven, and there
     a replica may get none.
@@ -225,7 +225,8 @@ class RepeatedPartition(Partition):
 
 
 class Dirichlet(Partitioner):
-    """Of each class, replica k owns the share p_k, p ~ Dirichlet(alpha, ..., alpha) (Yurochkin et al. 2019, section 4).
+    """Deals each class so that replica k owns the share p_k, p ~ Dirichlet(alpha, ..., alpha) (Yurochkin et al. 2019,
+    section 4).
 
     Small `alpha`: few classes a replica, and replicas of very different sizes; large: close to identically distributed.
     A replica that is left with nothing gets a sample of the one that has most.
@@ -361,7 +362,7 @@ class OwnedPartition(Partition):
 
 @lru_cache(maxsize=4)
 def _places(samples: int, seed: int, epoch: int) -> np.ndarray:
-    """Where each sample stands in the epoch's order."""
+    """Returns each sample's position in the epoch's order."""
     places = np.empty(samples, dtype=np.int64)
     places[_permutation(samples, seed, epoch).numpy()] = np.arange(samples)
     return places

@@ -68,7 +68,7 @@ class PoissonPartition(FromAll):
 
     @property
     def shares(self) -> tuple[float, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """On average; so much each replica's sum weighs."""
+        """Returns the mean share of each replica, which is the weight of its sum."""
         return (1 / self.replicas,) * self.replicas
 
     def size(self, step: int, replica: int) -> int:

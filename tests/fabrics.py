@@ -6,11 +6,11 @@ from typing import Any
 
 from worker_processes import run_workers
 
-from paceline.comm.network import Link, Network
-from paceline.comm.virtual import Cluster
+from paceline.comm.network import Network, NetworkLink
+from paceline.comm.virtual import SimulatedCluster
 from paceline.strategies.core.state import from_bytes, to_bytes
 
-NETWORK = Network(between=Link(latency=1e-5, bandwidth=1e9), inside=Link(latency=1e-6, bandwidth=1e10))
+NETWORK = Network(between=NetworkLink(latency=1e-5, bandwidth=1e9), inside=NetworkLink(latency=1e-6, bandwidth=1e10))
 
 
 def run_virtual(size: int, function: Callable[..., Any], *arguments: Any, **_: Any) -> list[Any]:
@@ -18,7 +18,7 @@ def run_virtual(size: int, function: Callable[..., Any], *arguments: Any, **_: A
     own = [copy.deepcopy(arguments) for _ in range(size)]
     return [
         from_bytes(to_bytes({"result": result}))["result"]
-        for result in Cluster(size, NETWORK).run(lambda comm: function(comm, *own[comm.rank]))
+        for result in SimulatedCluster(size, NETWORK).run(lambda comm: function(comm, *own[comm.rank]))
     ]
 
 

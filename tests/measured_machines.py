@@ -7,8 +7,8 @@ from typing import Any
 import yaml
 
 from paceline.cost.alpha_beta import AlphaBeta
-from paceline.cost.calibration import Calibration, Disk, Link, plain
-from paceline.cost.kernels import Rates, Table
+from paceline.cost.calibration import Calibration, Disk, MeasuredOperation, plain
+from paceline.cost.kernels import KernelRates, KernelTable
 from paceline.engine.base.machine import cores, cpu_model
 
 MILLI = 1e-3
@@ -18,9 +18,9 @@ OPERATIONS = ("all_reduce", "gloo", "send", "all_gather", "reduce_scatter", "bro
 
 def machine(folder: Path, usable: int = 2, host: str | None = None, **sections: Any) -> Path:
     """hardware=lab in a directory of one's own: each operator takes 1 ms, an exchange 10 ms, a step 1 ms beside."""
-    one = Table(((1.0, MILLI), (1e12, MILLI)))
-    rates = [Rates(1, usable, {"mul": one}, {**NOTHING, "step": MILLI})]
-    links = [Link(name, 2, AlphaBeta(10 * MILLI, 0.0, 0.0)) for name in OPERATIONS]
+    one = KernelTable(((1.0, MILLI), (1e12, MILLI)))
+    rates = [KernelRates(1, usable, {"mul": one}, {**NOTHING, "step": MILLI})]
+    links = [MeasuredOperation(name, 2, AlphaBeta(10 * MILLI, 0.0, 0.0)) for name in OPERATIONS]
     told = Calibration(
         "2026-11-01 10:00",
         host or platform.node(),

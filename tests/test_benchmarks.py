@@ -55,13 +55,13 @@ def test_a_row_that_fails_costs_no_other(monkeypatch: pytest.MonkeyPatch, tmp_pa
     gpu = importlib.import_module("benchmarks.gpu")
 
     def fails(card: Any) -> Iterator[Any]:
-        yield gpu.Row("first", "1 ms")
+        yield gpu.GPURow("first", "1 ms")
         raise ValueError("no | such\nkernel")
 
     def late(card: Any) -> Iterator[Any]:
-        yield gpu.Row("never", card.train("late", "steps=1"))
+        yield gpu.GPURow("never", card.train("late", "steps=1"))
 
-    finds = {"fails": fails, "late": late, "sound": lambda _: iter([gpu.Row("last", "2 ms", "of 3")])}
+    finds = {"fails": fails, "late": late, "sound": lambda _: iter([gpu.GPURow("last", "2 ms", "of 3")])}
     card = gpu.Card("cuda", True, time.monotonic(), tmp_path)
     found = [str(row) for row in gpu.rows(dict.fromkeys(finds, 1.0), card, finds)]
     assert found == [

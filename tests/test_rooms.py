@@ -20,7 +20,7 @@ from own_files import OF_FILES
 
 import paceline.strategies
 from paceline import engine
-from paceline.cli.choices import Choice, groups, read_yaml
+from paceline.cli.choices import ListedChoice, groups, read_yaml
 from paceline.exchange.aggregate import Aggregator
 from paceline.exchange.compress import Compressor
 from paceline.strategies import Strategy, Sync
@@ -412,7 +412,7 @@ def test_the_scan_sees_an_algorithm_that_imports_another(path: str, source: str,
 
 @pytest.mark.parametrize("choice", CHOICES, ids=lambda choice: f"{choice.group}={choice.name}")
 def test_every_choice_builds_and_can_be_planned(
-    choice: Choice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    choice: ListedChoice, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     Path("factors.txt").write_text("1 2\n3 1\n")

@@ -1,4 +1,4 @@
-"""Where results go: the run directory, its mirrors (terminal, W&B) and comparison tables.
+"""Keeps a run's results: its directory, the mirrors of it (terminal, W&B) and comparison tables.
 
 Nothing here imports torch; W&B and rich are imported by the functions that need them.
 """

@@ -1,12 +1,13 @@
-"""What an attack left of a model at a run's end, adversarial.json: accuracy over eps, what to doubt, some samples."""
+"""Reads adversarial.json: a run's accuracy under attack over eps, warnings about it, and some attacked samples."""
 
 from base64 import b64decode
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import Field, ValidationError, model_validator
 
 from .files import UnusableFileError, read_json
+from .strict import StrictRecord
 
 METHODS = ("pgd", "fgsm", "noise")  # strongest first
 MOST_POINTS, MOST_ITEMS, MOST_PIXELS = 100, 16, 128 * 128
@@ -18,11 +19,7 @@ Shares = Annotated[list[Share], Field(min_length=1, max_length=MOST_POINTS)]
 Pixels = Annotated[str, Field(max_length=4 * MOST_PIXELS + 8)]  # base64 of bytes, channel by channel
 
 
-class _Kept(BaseModel):
-    model_config = ConfigDict(strict=True, allow_inf_nan=False, extra="forbid")
-
-
-class Curves(_Kept):
+class Curves(StrictRecord):
     eps: Annotated[list[Eps], Field(min_length=1, max_length=MOST_POINTS)]
     pgd: Shares | None = None
     fgsm: Shares | None = None
@@ -35,7 +32,7 @@ class Curves(_Kept):
         return self
 
 
-class Item(_Kept):
+class Item(StrictRecord):
     """A sample. `perturbation`: grey in the middle is none, black and white are the most there is."""
 
     label: Class
@@ -46,7 +43,7 @@ class Item(_Kept):
     perturbation: Pixels
 
 
-class Examples(_Kept):
+class Examples(StrictRecord):
     shape: Annotated[list[Annotated[int, Field(ge=1, le=MOST_PIXELS)]], Field(min_length=3, max_length=3)]
     items: list[Item] = Field(max_length=MOST_ITEMS)
 
@@ -62,7 +59,7 @@ class Examples(_Kept):
         return self
 
 
-class Adversarial(_Kept):
+class Adversarial(StrictRecord):
     method: Literal["fgsm", "pgd"]
     norm: Literal["linf", "l2"]
     eps: Eps

@@ -1,7 +1,8 @@
-"""Whether a run goes on: its launcher holds a lock on metrics.jsonl, which the kernel lets go when the launcher ends.
+"""Tells whether a run goes on: its launcher holds a lock on metrics.jsonl, which the kernel lets go when the launcher
+ends.
 
-Whoever asks takes the lock for a moment where nobody has it. No process id is compared, so that it works in containers
-and, where the file system has locks, from other hosts.
+A reader takes the lock for a moment if nobody has it. No process id is compared, so that it works in containers and,
+where the file system has locks, from other hosts.
 """
 
 import fcntl
@@ -30,7 +31,7 @@ def held(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Whether somebody in any process, this one too, has it `held`."""
+    """Returns whether somebody in any process, this one too, has it `held`."""
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:

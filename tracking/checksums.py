@@ -34,7 +34,7 @@ def marked(text: str) -> str:
 
 
 def verdict_on(text: str) -> Verdict:
-    """Whether a text is as `marked` made it."""
+    """Returns whether a text is as `marked` made it."""
     lines = text.splitlines(keepends=True)
     last = _LAST_LINE.fullmatch(lines[-1]) if lines else None
     if last is None:
@@ -51,7 +51,9 @@ def seal(data: bytes) -> tuple[bytes, str]:
 
 
 def verdict_on_tensors(path: Path) -> tuple[Verdict, str]:
-    """Of a safetensors file, and the checksum that it should have. Raises `OSError` or `UnusableFileError`."""
+    """Returns the verdict on a safetensors file, and the checksum that it should have. Raises `OSError` or
+    `UnusableFileError`.
+    """
     with open_regular(path) as file:
         start = file.read(8)
         length = int.from_bytes(start, "little")
@@ -76,7 +78,9 @@ def json_sealed(content: dict[str, object]) -> str:
 
 
 def json_is_whole(text: str) -> bool:
-    """Whether a text is, byte for byte, what `json_sealed` made. Raises `UnusableFileError` when it is no JSON."""
+    """Returns whether a text is, byte for byte, as `json_sealed` made it. Raises `UnusableFileError` when it is no
+    JSON.
+    """
     content = parse_json(text)
     if not isinstance(content, dict) or KEY not in content:
         return False

@@ -97,7 +97,7 @@ def anything(value: Any) -> str:
 
 
 def words(value: Any) -> str:
-    """As `anything`, for a column that holds text."""
+    """Returns the same as `anything`; a column that holds text has this function."""
     return anything(value)
 
 
@@ -194,7 +194,7 @@ def known(name: str) -> Column | None:
 
 
 def is_ratio(name: str) -> bool:
-    """Whether settings are compared by how many times as much of this metric they have, and not by the difference."""
+    """Returns whether settings are compared by the ratio of this metric rather than by the difference."""
     column = known(name)
     return column is not None and column.key in RATIOS
 

@@ -37,7 +37,7 @@ __all__ = [
     "FORMATS",
     "MEMORY_KINDS",
     "Column",
-    "Request",
+    "ComparisonRequest",
     "Row",
     "check",
     "human_bytes",
@@ -50,8 +50,8 @@ Run = RunData | RunDirectory | Summary
 
 
 @dataclass(frozen=True)
-class Request:
-    """What a comparison is to show. Names are keys or short names of columns, configuration keys, or W&B's own."""
+class ComparisonRequest:
+    """The contents of a comparison. Names are keys or short names of columns, configuration keys, or W&B's own."""
 
     baseline: RunData | None = None  # one of the runs
     group: bool = True  # repeated seeds as one row
@@ -62,7 +62,7 @@ class Request:
     reverse: bool = False
 
 
-def table(runs: Sequence[RunData], request: Request) -> tuple[list[Row], list[RunData]]:
+def table(runs: Sequence[RunData], request: ComparisonRequest) -> tuple[list[Row], list[RunData]]:
     """The rows that `request` asks for, and the runs that they tell of. Raises TableError.
 
     A condition on a number is asked of a row (of a group, its mean); any other of each run, before grouping.
@@ -97,7 +97,7 @@ def table(runs: Sequence[RunData], request: Request) -> tuple[list[Row], list[Ru
     return shown, [run for entry in entries for run in entry.runs]
 
 
-def column_keys(request: Request, runs: Sequence[RunData], shown: Sequence[Row]) -> list[str]:
+def column_keys(request: ComparisonRequest, runs: Sequence[RunData], shown: Sequence[Row]) -> list[str]:
     """The keys of the columns that `request` asks for, the run first, then the front; none: the usual ones.
 
     `shown`: the rows that `table` gave; where no run fulfils the conditions, any column will do. Raises TableError.
@@ -181,7 +181,9 @@ def _row(run: RunData) -> Row:
 
 
 def _exported(extra: Row) -> Row:
-    """What a row of an exported table has and no summary: what was derived, and that it was a group."""
+    """Returns the values that a row of an exported table has and a summary has not: derived ones, and those of
+    a group.
+    """
     numbers = {key: value for key, value in extra.items() if isinstance(value, int | float) and value == value}
     told: Row = {key: numbers[key] for key in DERIVED if key in numbers}
     if "n" in numbers:
@@ -193,9 +195,9 @@ def _exported(extra: Row) -> Row:
     return told
 
 
-def _own(runs: Sequence[RunData], request: Request) -> list[Row]:
-    """For each run what sweeps varied, in what runs of the same choices differ, and what is asked for by a name that
-    is no column's.
+def _own(runs: Sequence[RunData], request: ComparisonRequest) -> list[Row]:
+    """Returns for each run the values without a column: parameters that sweeps varied, choices in which similar runs
+    differ, and values that the request names.
     """
     keys = [name for name in (*_varied(runs), *differing(runs)) if name not in _SHOWN]
     keys += [name for run in runs for name in measured_by_callbacks(run) if name not in keys]

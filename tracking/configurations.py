@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 from typing import Any
 
-from .files import OTHER_BREAKS, Loader, UnusableFileError, parse_yaml
+from .files import OTHER_BREAKS, StrictYamlLoader, UnusableFileError, parse_yaml
 
 MOST_CHARACTERS = 1 << 15  # of a text with sections; without aliases it cannot hold too many values
 MOST_SECTIONS = 1 << 13  # that are remembered
@@ -23,7 +23,9 @@ _ACROSS = re.compile(rf"[&*{OTHER_BREAKS}]")  # an alias may stand for what is i
 
 
 def parse_configuration(text: str) -> Any:
-    """As `parse_yaml`, and as bounded. Sections are shared between configurations: nobody may change them."""
+    """Parses like `parse_yaml`, within the same bounds. Sections are shared between configurations: nobody may change
+    them.
+    """
     found = _SECTIONS.fullmatch(text) if len(text) <= MOST_CHARACTERS and not _ACROSS.search(text) else None
     if found is None:
         return parse_yaml(text)
@@ -49,5 +51,5 @@ def _parsed(section: str) -> dict[Any, Any]:
 
 def _is_more_than_text(word: str) -> bool:
     """`no`, `null`: whatever the loader would not take for text."""
-    rules: dict[str | None, list[tuple[str, re.Pattern[str]]]] = Loader.yaml_implicit_resolvers
+    rules: dict[str | None, list[tuple[str, re.Pattern[str]]]] = StrictYamlLoader.yaml_implicit_resolvers
     return any(rule.match(word) for first in (word[0], None) for _, rule in rules.get(first, []))

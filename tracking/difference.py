@@ -1,4 +1,4 @@
-"""What differs between two runs: configuration, what they ran on, results. Or between two configurations."""
+"""The differences between two runs (configuration, environment, results), or between two configurations."""
 
 import json
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ OF_THE_RUN = ("run", "front", "runs", "others", "why")  # no results
 
 
 @dataclass(frozen=True)
-class Pair:
+class ValuePair:
     """`difference`: the second less the first, of numbers; `ratio`: of the second to the first, where that is not 0."""
 
     key: str
@@ -37,7 +37,7 @@ class Pair:
         return told if self.difference is None else {**told, "difference": self.difference, "ratio": self.ratio}
 
     def texts(self) -> list[str]:
-        """For people, by the column's units: key, first, second, difference, percent of the first."""
+        """Returns texts for people, in the column's units: key, first, second, difference, percent of the first."""
         column = BY_KEY.get(self.key)
         if column is None:
             return [self.key, anything(self.first), anything(self.second), "", ""]
@@ -51,12 +51,12 @@ class Pair:
 
 
 @dataclass(frozen=True)
-class Difference:
+class RunDifference:
     first: str  # the runs' names
     second: str
-    configuration: list[Pair]  # by the keys of the command line
-    environment: list[Pair] | None  # by the keys of environment.json; None: of one of them it was not recorded
-    results: list[Pair]  # by the keys of columns; numbers that are the same, too
+    configuration: list[ValuePair]  # by the keys of the command line
+    environment: list[ValuePair] | None  # by the keys of environment.json; None: of one of them it was not recorded
+    results: list[ValuePair]  # by the keys of columns; numbers that are the same, too
 
     def plain(self) -> dict[str, Any]:
         return finite(
@@ -70,8 +70,8 @@ class Difference:
         )
 
 
-def difference(first: RunData, second: RunData) -> Difference:
-    """Of a configuration alone, which has no summary, there are no results.
+def difference(first: RunData, second: RunData) -> RunDifference:
+    """Returns the difference. It has no results if one of them is a configuration alone, without a summary.
 
     Raises CorruptRunError for a damaged environment.json.
     """
@@ -79,15 +79,15 @@ def difference(first: RunData, second: RunData) -> Difference:
     places = [_environment(run) for run in (first, second)]
     environment = None if None in places else _differing(*(flat(place or {}, ".") for place in places))
     results = _results(first, second) if first.summary and second.summary else []
-    return Difference(first.name, second.name, _differing(*chosen), environment, results)
+    return RunDifference(first.name, second.name, _differing(*chosen), environment, results)
 
 
-def _results(first: RunData, second: RunData) -> list[Pair]:
+def _results(first: RunData, second: RunData) -> list[ValuePair]:
     one, other = rows([first, second])
     configured_keys = {"strategy", "sync", *configured(first), *configured(second)}
     keys = [column.key for column in COLUMNS if column.key not in (*OF_THE_RUN, *configured_keys)]
-    pairs = [Pair(key, one.get(key), other.get(key)) for key in keys]
-    weights = Pair("model_sha256", first.summary.get("model_sha256"), second.summary.get("model_sha256"))
+    pairs = [ValuePair(key, one.get(key), other.get(key)) for key in keys]
+    weights = ValuePair("model_sha256", first.summary.get("model_sha256"), second.summary.get("model_sha256"))
     known = [pair for pair in pairs if pair.first is not None or pair.second is not None]
     return [pair for pair in known if BY_KEY[pair.key].is_number or pair.first != pair.second] + [
         pair for pair in [weights] if pair.first != pair.second
@@ -101,9 +101,9 @@ def _environment(run: RunData) -> dict[str, Any] | None:
     return read_object(RunDirectory(run.path).environment)
 
 
-def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[Pair]:
-    """Those that differ: 1 and 1.0 and true do."""
-    pairs = [Pair(key, one.get(key), other.get(key)) for key in {**one, **other}]
+def _differing(one: dict[str, Any], other: dict[str, Any]) -> list[ValuePair]:
+    """Returns the values that differ. 1, 1.0 and true count as different."""
+    pairs = [ValuePair(key, one.get(key), other.get(key)) for key in {**one, **other}]
     return [pair for pair in pairs if json.dumps(pair.first, default=str) != json.dumps(pair.second, default=str)]
 
 

@@ -14,9 +14,10 @@ _OTHERS = ("batch_size", "accumulate", "compile")  # beside the groups and their
 
 
 def differing(runs: Sequence[RunData]) -> list[str]:
-    """By the keys of the command line (`strategy.schedule`, `optimizer`), in the order of configurations.
+    """Returns the keys of the command line (`strategy.schedule`, `optimizer`) in which runs differ that agree in all
+    that has a column, in the order of configurations.
 
-    Asked of runs that agree in all that has a column. Those of sweeps say by themselves what was varied.
+    Runs of sweeps are left out: their records name the parameters that were varied.
     """
     alike: dict[str, list[dict[str, Any]]] = {}
     for run in runs:

@@ -8,7 +8,7 @@ from pathlib import Path
 from .drawn.charts import drawings
 from .errors import TableError
 from .figures.built import sheet_of
-from .figures.request import Request
+from .figures.request import FigureRequest
 from .figures.spec import Against, Lines
 from .rendering import for_people
 from .run_data import RunData
@@ -33,7 +33,7 @@ class Picture:
         return self.svg
 
     def save(self, file: str | Path) -> Path:
-        """As an SVG file. Raises StorageError."""
+        """Writes the SVG to a file. Raises StorageError."""
         write_atomically(Path(file), self.svg)
         return Path(file)
 
@@ -58,8 +58,8 @@ def _cell(tag: str, text: str, side: str) -> str:
     return f'<{tag} style="text-align:{side}">{escape(shown(text, 500))}</{tag}>'
 
 
-def pictures(runs: Sequence[RunData], requests: Sequence[Request] = ()) -> dict[str, Callable[[], str]]:
-    """What makes the SVG of each figure of these runs, by its name. Raises TableError."""
+def pictures(runs: Sequence[RunData], requests: Sequence[FigureRequest] = ()) -> dict[str, Callable[[], str]]:
+    """Returns functions that make the SVG of each figure of these runs, by the figure's name. Raises TableError."""
     sheet = sheet_of(runs, requests=requests)
     figures = [figure for section in sheet.sections for figure in section.figures]
     drawn = [figure for figure in figures if figure.pictured or isinstance(figure, Lines)]
@@ -75,7 +75,7 @@ def pictures(runs: Sequence[RunData], requests: Sequence[Request] = ()) -> dict[
 
 def plot(runs: Sequence[RunData], what: str) -> Picture:
     """The figure `what`: a name, the beginning of one (`accuracy`), or `x=... y=... line=...`. Raises TableError."""
-    requests = [Request.parse(what)] if "=" in what else []
+    requests = [FigureRequest.parse(what)] if "=" in what else []
     found = pictures(runs, requests)
     wanted = what.strip().replace(" ", "-")
     name = next(iter(found), None) if requests else next((name for name in found if name == wanted), None)

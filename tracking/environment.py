@@ -1,4 +1,6 @@
-"""What a run ran on: versions, commit, machine. Never environment variables or argv: they hold secrets."""
+"""Records the environment of a run: versions, commit, machine. Never environment variables or argv: they hold
+secrets.
+"""
 
 import os
 import platform
@@ -81,7 +83,7 @@ def _gpus() -> list[dict[str, Any]]:
 
 
 def _output(*command: str) -> str | None:
-    """What the command prints, or None when it is missing, fails or takes too long."""
+    """Returns the output of the command, or None when it is missing, fails or takes too long."""
     if shutil.which(command[0]) is None:
         return None
     try:

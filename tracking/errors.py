@@ -1,4 +1,4 @@
-"""What can go wrong with a run's results, each with the exit status the command ends with."""
+"""The errors of a run's results, each with the exit status that the command ends with."""
 
 
 class RunNameError(Exception):
@@ -44,6 +44,6 @@ class UploadError(Exception):
 
 
 class MissingPackageError(Exception):
-    """What was asked for takes a package that is optional, and not there."""
+    """An optional package is needed and is not installed."""
 
     exit_code = 3

@@ -1,4 +1,4 @@
-"""What a run's records tell that its summary does not."""
+"""Derives from a run's records values that its summary lacks."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,7 +9,7 @@ from .values import number
 
 
 def lived(records: Sequence[Record]) -> list[Record]:
-    """Without the steps that a resumed run made again, from an earlier checkpoint."""
+    """Returns the records without the steps that a resumed run repeated from an earlier checkpoint."""
     kept: list[Record] = []
     for record in records:
         since = number(record.get("step")) if record.get("kind") == "resume" else None

@@ -45,7 +45,7 @@ class UnusableFileError(ValueError):
     """A file is not one that can be read: a pipe, too large, nested too deeply, no JSON."""
 
 
-class Loader(_FASTEST):
+class StrictYamlLoader(_FASTEST):
     """Refuses a mapping that has a key twice: PyYAML takes the last one and says nothing."""
 
     def __init__(self, text: str) -> None:
@@ -71,7 +71,7 @@ _NUMBERS = {
         re.VERBOSE,
     ),
 }
-Loader.yaml_implicit_resolvers = {
+StrictYamlLoader.yaml_implicit_resolvers = {
     first: [(tag, _NUMBERS.get(tag, rule)) for tag, rule in rules]
     for first, rules in _FASTEST.yaml_implicit_resolvers.items()
 }
@@ -82,7 +82,7 @@ _MAY_BE_OTHER = re.compile(r"(?<![\w.])[-+]?(?:0[0-9_]|[0-9_]+:[0-9])")
 
 
 class NotRegularError(UnusableFileError):
-    """What has the name of a file is a pipe, a socket, a device or a directory."""
+    """A name belongs to a pipe, a socket, a device or a directory, where a regular file is needed."""
 
 
 def open_regular(path: str | Path) -> BinaryIO:
@@ -111,7 +111,7 @@ def _descriptor(path: str | Path, flags: int, done: str) -> int:
 
 
 def check_regular(path: str | Path) -> None:
-    """For what a library opens by its name."""
+    """Checks a file that a library opens by its name."""
     open_regular(path).close()
 
 
@@ -179,7 +179,7 @@ def parse_yaml(text: str | bytes, most: int = MOST_NODES) -> Any:
         # merge keys (`<<`) copy what an alias stands for before anything could be counted
         if "*" in plain or len(plain) > most or _may_be_deep(plain):
             _check_events(plain, most)
-        value = yaml.load(plain, Loader)
+        value = yaml.load(plain, StrictYamlLoader)
     except RecursionError:
         raise _too_deep() from None
     except UnusableFileError:
@@ -200,7 +200,7 @@ def check_yaml(text: str) -> None:
         if "*" in text or len(text) > MOST_COMPOSED or _may_be_deep(text):
             _check_events(text, MOST_COMPOSED)
         if _MAY_BE_OTHER.search(text):
-            for event in yaml.parse(text, Loader):
+            for event in yaml.parse(text, StrictYamlLoader):
                 plain = isinstance(event, yaml.ScalarEvent) and not event.style and event.tag is None
                 if plain and _OTHER_NUMBER.fullmatch(event.value):
                     raise UnusableFileError(
@@ -243,7 +243,7 @@ def _decoded(content: bytes) -> str:
 
 
 def _check_levels(value: Any) -> None:
-    """Of JSON, whose values are plain by themselves."""
+    """Checks the depth of parsed JSON, whose values are plain by themselves."""
     level = [value]
     for _ in range(MOST_DEPTH + 1):
         inside = (node.values() if isinstance(node, dict) else node for node in level)
@@ -268,7 +268,7 @@ def _check_events(text: str, most: int) -> None:
     sizes: list[int] = [0]  # of the collections that are open
     anchors: list[str | None] = []
     known: dict[str, int] = {}
-    for event in yaml.parse(text, Loader):
+    for event in yaml.parse(text, StrictYamlLoader):
         if isinstance(event, yaml.CollectionStartEvent):
             sizes.append(1)
             anchors.append(event.anchor)

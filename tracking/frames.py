@@ -1,4 +1,4 @@
-"""What runs recorded as pandas' DataFrames. Only this file imports pandas, which is optional."""
+"""Returns runs' records as pandas' DataFrames. Only this file imports pandas, which is optional."""
 
 import math
 from collections.abc import Sequence

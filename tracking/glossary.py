@@ -1,4 +1,4 @@
-"""What the words of tables and messages mean, and each column of a comparison: its unit, then its meaning."""
+"""The meaning of the words in tables and messages, and of each column of a comparison: its unit, then its meaning."""
 
 from ..conf.groups import SHOWN
 from .columns import COLUMNS, MEMORY_KINDS

@@ -60,7 +60,7 @@ def grouped(entries: Sequence[Entry], is_measured: Callable[[str], bool]) -> lis
 
 
 def _keys(runs: list[RunData]) -> list[str | None]:
-    """What runs of one group have in common; None: nothing is known of that."""
+    """Returns a key that all runs of a group share; None if nothing is known of a run."""
     keys: list[str | None] = []
     of_trial: dict[tuple[str, int], str] = {}
     for run in runs:
@@ -77,7 +77,7 @@ def _keys(runs: list[RunData]) -> list[str | None]:
 
 
 def _is_usual(key: str, value: Any) -> bool:
-    """Whether it is what a run had before there was the group, and whose configuration does not say so."""
+    """Returns whether it is the value that runs had before the group existed, whose configurations lack the key."""
     return (key == "callbacks" and not value) or (key in _USUAL and value == _usual_choice(key))
 
 
@@ -154,7 +154,9 @@ def _listed(values: list[Any]) -> str:
 
 
 def _names(groups: list[list[str]]) -> list[str]:
-    """What the names of a group's runs begin with, up to a whole word; the first name where that tells nothing."""
+    """Names each group by the longest common beginning of its runs' names, up to a whole word, or by the first name if
+    that says nothing.
+    """
     stems = [_stem(names) for names in groups]
     times = Counter(stems)
     alone = {names[0] for names in groups if len(names) == 1}

@@ -1,4 +1,4 @@
-"""What trackers plot of a run's records: by which names, over the step."""
+"""The values of a run's records that trackers plot over the step, and their names."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def history(record: Record, swept: bool = False) -> dict[str, Any]:
 
 
 def numbers(plotted: dict[str, Any]) -> dict[str, float]:
-    """Those of them that are numbers, the step aside."""
+    """Returns the values that are numbers, without the step."""
     return {
         key: float(value)
         for key, value in plotted.items()

@@ -14,7 +14,7 @@ from .files import UnusableFileError, read_text
 from .run_data import RunData
 from .run_directory import Record
 from .values import flat, plain_number
-from .wandb_datastore import Stored, read, read_json
+from .wandb_datastore import StoredWandbRun, read, read_json
 
 # Names that others give to what our table calls accuracy and loss; the first that is there is taken.
 ACCURACY = ("val_accuracy", "test_accuracy", "val/accuracy", "test/accuracy", "eval/accuracy", "accuracy")
@@ -39,9 +39,9 @@ def from_wandb(path: Path) -> dict[Any, RunData]:
     """
     files = [path] if path.is_file() else sorted(wandb_files(path))
     files = list(dict.fromkeys(file.resolve() for file in files))
-    parts: dict[str, list[tuple[Path, Stored]]] = {}
+    parts: dict[str, list[tuple[Path, StoredWandbRun]]] = {}
     damaged: dict[Any, RunData] = {}
-    read_files: list[tuple[Path, Stored]] = []
+    read_files: list[tuple[Path, StoredWandbRun]] = []
     for file in files:
         try:
             read_files.append((file, read(file)))
@@ -56,7 +56,7 @@ def from_wandb(path: Path) -> dict[Any, RunData]:
     return {tuple(file for file, _ in part): _joined(part) for part in parts.values()} | damaged
 
 
-def _joined(parts: "list[tuple[Path, Stored]]") -> RunData:
+def _joined(parts: "list[tuple[Path, StoredWandbRun]]") -> RunData:
     file, last = parts[-1]
     summary = {key: value for _, stored in parts for key, value in stored.summary.items()}
     history = [row for _, stored in parts for row in stored.history]
@@ -160,7 +160,7 @@ def _run(
 
 
 def _is_ours(config: dict[str, Any]) -> bool:
-    """Whether `config` is an Experiment of ours."""
+    """Returns whether `config` is an Experiment of ours."""
     strategy = config.get("strategy")
     return isinstance(strategy, dict) and {"name", "target", "knobs"} <= strategy.keys()
 
@@ -188,7 +188,7 @@ def _number(value: Any) -> float | None:
 
 
 def _mirrored(row: dict[str, Any]) -> list[Record]:
-    """What our mirror made this row of."""
+    """Returns the records of which our mirror made this row."""
     shared = {key: value for key, value in row.items() if "/" not in key and not key.startswith("_")}
     records: list[Record] = []
     for kind, prefix in (("step", STEP), ("evaluation", EVALUATION)):

@@ -1,4 +1,4 @@
-"""Whether what a tracker's helper will import can be imported, tried in a process of its own.
+"""Tests in a process of its own whether the modules that a tracker's helper needs can be imported.
 
 A package that is there may still not be importable: half of it is missing, or another one has the wrong version. The
 helper would find that out while the run trains, and the run would end without tracking.
@@ -29,7 +29,7 @@ os._exit(0)
 
 @functools.cache
 def failure(tracker: str) -> str:
-    """Why the import of `tracker` (a key of STATEMENTS) fails; "" where it does not. Tried once in a process."""
+    """Returns why the import of `tracker` (a key of STATEMENTS) fails; "" if it does not. Tried once in a process."""
     script = _TRY.format(statement=STATEMENTS[tracker])
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""By how much one setting has more than another, with a 95 % interval.
+"""The difference between two settings in a metric, with a 95 % interval.
 
 All settings take the same seeds. A seed sets the first weights and the order of samples, and with them how long every
 setting takes, often by much more than settings differ. So two settings are compared seed by seed, and what a seed does
@@ -30,7 +30,7 @@ BySeed = Mapping[Any, float | None]  # None: the run of this seed failed, or has
 
 @dataclass(frozen=True)
 class Interval:
-    """Of what the other setting has, over or above what the first has. `seeds`: those that both have a value with."""
+    """The difference or ratio of the other setting to the first one. `seeds`: those for which both have a value."""
 
     kind: Literal["paired", "welch", "none"]
     is_ratio: bool
@@ -41,7 +41,7 @@ class Interval:
 
     @property
     def is_above(self) -> bool:
-        """Whether the other is told to have more."""
+        """Returns whether the interval says that the other setting has more."""
         return self.low is not None and self.low > self._same
 
     @property
@@ -54,7 +54,7 @@ class Interval:
 
     @property
     def rule(self) -> str:
-        """Why two settings are not told apart."""
+        """Returns the reason why two settings are not told apart."""
         if self.kind == "welch":
             return "Welch's 95 % interval of the difference includes 0, without two seeds in common"
         if self.kind == "none":

@@ -1,4 +1,4 @@
-"""What a sweep is judged by, as its sweep.yaml names it."""
+"""The metric by which a sweep is evaluated, as its sweep.yaml names it."""
 
 from collections.abc import Iterable
 
@@ -22,6 +22,6 @@ def metric_of(runs: Iterable[RunData]) -> str | None:
 
 
 def best_first(table: list[Row], metric: str) -> list[Row]:
-    """By the metric, where the table has a column of it."""
+    """Sorts the table by the metric if it has a column of it."""
     column = known(metric)
     return sort(table, column.key) if column is not None and table and column.key in table[0] else table

@@ -1,4 +1,4 @@
-"""What runs are called where several have one name."""
+"""Labels of runs that tell apart runs of one name."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -1,4 +1,6 @@
-"""Who sends what to whom when: some steps out of a trace (engine/training/trace.py), as plain values for a picture."""
+"""The messages among workers over time: some steps of a trace (engine/training/trace.py), as plain values for a
+picture.
+"""
 
 import json
 from collections import defaultdict
@@ -11,7 +13,7 @@ Plain = dict[str, Any]
 
 
 def read(trace: str) -> Plain:
-    """Of a trace's text: {"modelled", "begin", "end", "lanes", "messages", "sums"}, times in microseconds.
+    """Parses a trace's text into {"modelled", "begin", "end", "lanes", "messages", "sums"}, times in microseconds.
 
     "lanes": [{"name", "spans": [{"start", "end", "kind", "name"}]}], kind compute, waiting or communication;
     "messages": [{"from", "to", "purpose", "left", "came"}] by lane, each an arrow of the trace; "sums":
@@ -99,11 +101,11 @@ def _window(spans: list[Plain], messages: list[Plain], first: int) -> tuple[floa
 
 
 def _end(span: Plain) -> float:
-    """In microseconds, of which a trace has whole thousandths."""
+    """Returns the end in microseconds, of which a trace has whole thousandths."""
     return round(span["ts"] + span["dur"], 3)
 
 
 def _is_sum(each: Plain) -> bool:
-    """What several take part in, and is no message."""
+    """Returns whether several workers take part in it and it is no message."""
     about = each["args"]
     return each["cat"] == "communication" and "operation" in about and not {"from", "to"} & about.keys()

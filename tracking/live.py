@@ -1,4 +1,4 @@
-"""How far each worker of a run is while it goes on: live.json in its directory, replaced every second, gone at the end.
+"""The progress of each worker while a run goes on: live.json in its directory, replaced every second, gone at the end.
 
 It is there for `paceline watch` and the view of a terminal; what the run comes to is in summary.json.
 """
@@ -24,7 +24,7 @@ SILENT = 3.0  # seconds without a sign of life
 
 @dataclass(frozen=True)
 class Gauge:
-    """Of one worker or server, since it started."""
+    """The live metrics of one worker or server, since it started."""
 
     rank: int
     kind: str  # worker, server
@@ -39,8 +39,8 @@ class Gauge:
 
 
 @dataclass(frozen=True)
-class Rates:
-    """Of a worker, over the last looks. None: nothing to tell it from."""
+class WorkerRates:
+    """The rates of a worker over the last reads. None: there is nothing to compute it from."""
 
     now: Gauge
     step_time: float | None  # s
@@ -99,8 +99,8 @@ class Looks:
         if look and (not self._looks or look != self._looks[-1]):
             self._looks.append(look)
 
-    def rates(self) -> list[Rates]:
-        """By rank."""
+    def rates(self) -> list[WorkerRates]:
+        """Returns the rates by rank."""
         if not self._looks:
             return []
         first, last = self._looks[0], self._looks[-1]
@@ -108,11 +108,11 @@ class Looks:
         return [_judged(each, found) for each in found]
 
 
-def _rates(before: Gauge | None, now: Gauge) -> Rates:
+def _rates(before: Gauge | None, now: Gauge) -> WorkerRates:
     before = Gauge(now.rank, now.kind, now.part, 0, 0, 0.0, 0.0, math.inf) if before in (None, now) else before
     steps, seconds, clock = now.steps - before.steps, now.seconds - before.seconds, now.clock - before.clock
     blocked = now.blocked - before.blocked
-    return Rates(
+    return WorkerRates(
         now,
         step_time=seconds / steps if steps > 0 else None,
         blocked=blocked / seconds if seconds > 0 else None,
@@ -121,7 +121,7 @@ def _rates(before: Gauge | None, now: Gauge) -> Rates:
     )
 
 
-def _judged(own: Rates, everyone: list[Rates]) -> Rates:
+def _judged(own: WorkerRates, everyone: list[WorkerRates]) -> WorkerRates:
     """`slow`, of one that computes for much longer in a step than the others with the same work."""
     others = [
         each.computing
@@ -132,6 +132,6 @@ def _judged(own: Rates, everyone: list[Rates]) -> Rates:
         return own
     usual = median(others)
     is_slow = usual > 0 and own.computing > SLOW * usual
-    return Rates(
+    return WorkerRates(
         own.now, own.step_time, own.blocked, own.sent, own.computing, own.computing / usual if is_slow else None
     )

@@ -12,7 +12,7 @@ from .visible import visible
 
 
 class Sink(Protocol):
-    """Where records go. Both calls come from the mirror's thread; either may raise."""
+    """A destination of records. Both calls come from the mirror's thread; either may raise."""
 
     def record(self, record: Record) -> None: ...
     def close(self, summary: dict[str, Any] | None) -> None: ...

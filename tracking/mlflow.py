@@ -92,7 +92,7 @@ class _Run:
 
 @contextmanager
 def _alone(directory: Path) -> Iterator[None]:
-    """Of the processes that make a store here one at a time; the lock leaves no file."""
+    """Lets one process at a time make a store here. The lock leaves no file."""
     opened = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(opened, fcntl.LOCK_EX)

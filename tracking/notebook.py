@@ -12,11 +12,13 @@ from .visible import visible
 SECONDS_BETWEEN = 0.3  # updates; each is a message to the browser
 
 
-class Cell:
-    """What is shown is replaced, so that a run leaves one line in the notebook however long it was."""
+class NotebookCell:
+    """Replaces its output, so that a run leaves one line in the notebook however long it was."""
 
     def __init__(self, seconds_between: float = SECONDS_BETWEEN) -> None:
-        """In the thread of the cell: records come from another one, whose output might be shown elsewhere."""
+        """Must be called in the thread of the cell: records come from another thread, whose output might be shown
+        elsewhere.
+        """
         from IPython.display import display
 
         self._between = seconds_between
@@ -44,7 +46,7 @@ class Cell:
             self._show()
 
     def close(self, summary: dict[str, Any] | None) -> None:
-        """With what it came to; of a run that failed, the exception says why."""
+        """Shows the run's result. If the run failed, the exception gives the reason."""
         self._show()
 
     def _told(self, step: Record) -> str:

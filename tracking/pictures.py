@@ -7,13 +7,13 @@ from .drawn.charts import drawings
 from .drawn.converted import pdf_of, png_of
 from .errors import StorageError
 from .figures.built import sheet_of
-from .figures.request import Request
+from .figures.request import FigureRequest
 from .figures.spec import Against, Figure, Sheet
 from .run_data import RunData
 
 
 def write_pictures(
-    runs: list[RunData], directory: Path, requests: Sequence[Request] = (), alone: bool = False
+    runs: list[RunData], directory: Path, requests: Sequence[FigureRequest] = (), alone: bool = False
 ) -> list[Path]:
     """Each figure that is to be pictured, as .svg, .png and .pdf. Raises StorageError when one cannot be written.
 

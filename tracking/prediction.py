@@ -1,4 +1,4 @@
-"""What a run's prediction.json says of the time of a step; it is absent where nothing was predicted."""
+"""Reads the predicted time of a step from a run's prediction.json, which is absent if nothing was predicted."""
 
 from typing import Any
 
@@ -22,7 +22,7 @@ def prediction_of(run: RunData) -> dict[str, Any] | None:
 
 
 def seconds_by_part(run: RunData) -> dict[str, float] | None:
-    """Of a step; parts that take no time are left out."""
+    """Returns the seconds of a step by part. Parts that take no time are left out."""
     told = prediction_of(run)
     if told is None:
         return None

@@ -16,7 +16,7 @@ SECONDS_BETWEEN_LINES = 5.0
 RECENT = 20  # steps that the speed is taken over
 
 
-class Lines:
+class ProgressLines:
     """One line on start, one every 5 s at most, one for each evaluation, one at the end."""
 
     def __init__(self, stream: TextIO, seconds_between: float = SECONDS_BETWEEN_LINES):
@@ -100,7 +100,9 @@ def contents_of(start: Record) -> str:
 
 
 def whose(start: Record) -> str:
-    """Of whom the samples of a step are, where not of all workers: others go at paces of their own."""
+    """Returns words for whose samples a step counts, if not all workers': without synchronous steps, each replica has
+    its own pace.
+    """
     of_all = start.get("together", True) or start.get("workers") == 1
     return "" if of_all else " of replica 0 alone"
 

@@ -1,4 +1,4 @@
-"""Which settings are first, as far as their seeds can tell.
+"""Ranks settings, as far as their seeds can tell them apart.
 
 Two settings are told apart where the 95 % interval between them (intervals.py: paired by the seeds that both have)
 leaves out that they are the same. The best is named only where it is told apart from each of the others. No interval is
@@ -16,15 +16,15 @@ from .intervals import BySeed, Interval, between
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What was chosen, and what was measured with each seed; None: its run failed, or never reached the target."""
+class RankedSetting:
+    """A setting and its metric with each seed. None: that run failed, or never reached the target."""
 
     label: str
     by_seed: BySeed
 
     @classmethod
-    def of(cls, label: str, runs: Iterable[tuple[Any, float | None]]) -> "Setting":
-        """Of (seed, value) of each run. A seed that was repeated is no second draw: its first run counts."""
+    def of(cls, label: str, runs: Iterable[tuple[Any, float | None]]) -> "RankedSetting":
+        """Makes a setting from (seed, value) of each run. A repeated seed is no second draw: its first run counts."""
         by_seed: dict[Any, float | None] = {}
         for seed, value in runs:
             by_seed.setdefault(seed, value)
@@ -36,12 +36,14 @@ class Setting:
 
     @property
     def seeds(self) -> int:
-        """How many there are, those without a value included."""
+        """Returns the number of seeds, those without a value included."""
         return len(self.by_seed)
 
     @property
     def is_whole(self) -> bool:
-        """Whether every seed has a value; a mean of those that reached a target would flatter the others."""
+        """Returns whether every seed has a value. A mean of the seeds that reached a target would flatter the
+        others.
+        """
         return bool(self.values) and len(self.values) == self.seeds
 
     @property
@@ -54,12 +56,12 @@ class Setting:
         return f"{unit(self.mean)} ± {unit(half)}" if half else unit(self.mean)
 
 
-def order(settings: Sequence[Setting], larger: bool = False) -> list[Setting]:
-    """Those whose seeds all have a value, the best mean first."""
+def order(settings: Sequence[RankedSetting], larger: bool = False) -> list[RankedSetting]:
+    """Returns the settings whose seeds all have a value, the best mean first."""
     return sorted((s for s in settings if s.is_whole), key=lambda s: s.mean, reverse=larger)
 
 
-def first(settings: Sequence[Setting], larger: bool = False, ratio: bool = False) -> list[Setting]:
+def first(settings: Sequence[RankedSetting], larger: bool = False, ratio: bool = False) -> list[RankedSetting]:
     """The best of several seeds, and all that it cannot be told apart from; []: no setting has several seeds.
 
     The best: of those that no other is told to be better than, the one with the best mean. Where all have the same
@@ -69,7 +71,7 @@ def first(settings: Sequence[Setting], larger: bool = False, ratio: bool = False
     if not several:
         return []
 
-    def beats(one: Setting, other: Setting) -> bool:
+    def beats(one: RankedSetting, other: RankedSetting) -> bool:
         gap = gap_of(one, other, ratio)
         return gap.is_below if larger else gap.is_above
 
@@ -77,17 +79,17 @@ def first(settings: Sequence[Setting], larger: bool = False, ratio: bool = False
     return [best, *(s for s in several if s is not best and not beats(best, s))]
 
 
-def gap_of(best: Setting, other: Setting, ratio: bool = False) -> Interval:
-    """By how much the other has more than the best. `ratio`: of positive numbers, how many times as much."""
+def gap_of(best: RankedSetting, other: RankedSetting, ratio: bool = False) -> Interval:
+    """Returns the difference of the other setting to the best. `ratio`: of positive numbers, the ratio instead."""
     return between(best.by_seed, other.by_seed, ratio)
 
 
 def rule_of(gaps: Iterable[Interval]) -> str:
-    """Why these are not told apart: each rule that was used."""
+    """Returns the reasons why these are not told apart: each rule that was used."""
     return "; ".join(dict.fromkeys(gap.rule for gap in gaps))
 
 
-def compared(best: Setting, settings: Sequence[Setting], ratio: bool = False) -> list[dict[str, Any]]:
-    """For programs: of each other setting whose seeds all have a value, how it compares with the best."""
+def compared(best: RankedSetting, settings: Sequence[RankedSetting], ratio: bool = False) -> list[dict[str, Any]]:
+    """Returns values for programs: how each other setting whose seeds all have a value compares with the best."""
     others = [setting for setting in settings if setting.is_whole and setting.label != best.label]
     return [{"setting": each.label, "with": best.label, **gap_of(best, each, ratio).raw()} for each in others]

@@ -1,7 +1,7 @@
-"""What a run writes: the records of metrics.jsonl and the summary, with their units.
+"""The files that a run writes: the records of metrics.jsonl and the summary, with their units.
 
-What is read of a run is plain JSON, which another version may have written and anybody may have changed: readers take
-each value for what it turns out to be (summaries.py).
+Another version may have written a run's JSON and anybody may have changed it. Readers check the type of each value
+(summaries.py).
 """
 
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ class Start:
 
 @dataclass(frozen=True)
 class Resume:
-    """It goes on from the checkpoint of this step."""
+    """The run goes on from the checkpoint of this step."""
 
     step: int
 
@@ -43,7 +43,7 @@ class Resume:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepRecord:
     step: int  # steps made, with this one
     epoch: float
     loss: float  # of replica 0's batch
@@ -58,7 +58,7 @@ class Step:
 
 @dataclass(frozen=True)
 class Score:
-    """What some weights are worth on the test split. `metric`: accuracy (from 0 to 1), or r2 (at most 1)."""
+    """The evaluation of some weights on the test split. `metric`: accuracy (from 0 to 1), or r2 (at most 1)."""
 
     metric: str
     value: float | None
@@ -70,7 +70,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class EvaluationRecord:
     step: int
     epoch: float
     score: Score
@@ -84,7 +84,7 @@ class Evaluation:
 
 
 @dataclass(frozen=True)
-class Checkpoint:
+class CheckpointRecord:
     step: int
 
     def plain(self) -> dict[str, Any]:
@@ -100,11 +100,11 @@ class End:
         return {"kind": "end", **(asdict(self) if self.reason is not None else {"status": self.status})}
 
 
-Written = Start | Resume | Step | Evaluation | Checkpoint | End
+Written = Start | Resume | StepRecord | EvaluationRecord | CheckpointRecord | End
 
 
 @dataclass(frozen=True)
-class StepTime:
+class MeasuredStepTime:
     """The median step of all workers, in seconds, and how it divides; None: not known."""
 
     median: float | None
@@ -117,7 +117,7 @@ class StepTime:
 @dataclass(frozen=True)
 class WorkerTime:
     rank: int
-    time: StepTime
+    time: MeasuredStepTime
 
     def plain(self) -> dict[str, Any]:
         return {"rank": self.rank, **asdict(self.time)}
@@ -136,7 +136,7 @@ class Wire:
 
 @dataclass(frozen=True)
 class Staleness:
-    """Of pushes, in versions."""
+    """The staleness of pushes, in versions."""
 
     mean: float
     max: int
@@ -145,10 +145,10 @@ class Staleness:
 
 @dataclass(frozen=True)
 class Measured:
-    """What all workers' reports come to."""
+    """The measurements of a run, from all workers' reports."""
 
     throughput: float | None  # samples/s of all replicas; None: too short to measure
-    step_time: StepTime
+    step_time: MeasuredStepTime
     per_worker: list[WorkerTime]
     memory: Mapping[str, int]  # the largest worker's peak bytes, by kind
     server_memory: Mapping[str, int] | None  # None: there are no servers
@@ -168,8 +168,10 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Predicted:
-    """What the plan said: payload bytes a worker and step (None: it took the data to know), and bytes by kind."""
+class PlanSummary:
+    """The plan's prediction: payload bytes a worker and step (None: they depend on the data), and memory in bytes by
+    kind.
+    """
 
     bytes_per_step: float | None
     memory: Mapping[str, int]
@@ -205,7 +207,7 @@ class Summary:
     seconds: float  # of training, until the last evaluated weights existed
     model_sha256: str | None  # of model.safetensors
     reason: str | None  # of runs that ended before their last step
-    predicted: Predicted
+    predicted: PlanSummary
     model_bytes: int | None = None  # where it is put to use, packed if `adapt` packs it; None: not known
     metrics: Mapping[str, float] = field(default_factory=dict[str, float])  # what callbacks measured last, by name
     # what features tell of the run, by name
@@ -213,7 +215,7 @@ class Summary:
     labels: list[list[int]] | None = None  # of each replica that owns samples, how many of each label it trains on
 
     def plain(self) -> dict[str, Any]:
-        """As summary.json has it."""
+        """Returns the contents of summary.json."""
         told = {
             **asdict(self),
             "measured": self.measured.plain(),
@@ -229,7 +231,7 @@ class Summary:
 
 
 def _spread(told: dict[str, Any], section: str) -> dict[str, Any]:
-    """With the section's keys in its place."""
+    """Returns the mapping with the section's keys in the section's place."""
     return {
         inner: value
         for key, outer in told.items()

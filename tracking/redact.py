@@ -69,7 +69,7 @@ def _texts(value: Any) -> list[str]:
 
 
 def is_secret(key: str) -> bool:
-    """Whether the value under `key` should not be shown. A dotted key is judged by its last part."""
+    """Returns whether the value under `key` must be hidden. The last part of a dotted key decides."""
     words = [word.lower() for word in _WORDS.findall(key.rpartition(".")[2])]
     return bool(words) and (words[-1] in _SECRET_WORDS or tuple(words[-2:]) == _PLURAL_KEYS)
 
@@ -90,5 +90,5 @@ def _redact_value(value: Any) -> Any:
 
 
 def hide_in_urls(text: str) -> str:
-    """With the login and every query's value of the URLs in it hidden: a driver's option may be a secret, too."""
+    """Hides the login and every query value of the URLs in a text: a driver's option may be a secret, too."""
     return _URL.sub(lambda url: _URL_QUERY.sub(rf"\1{HIDDEN}", _URL_LOGIN.sub(HIDDEN, url[0])), text)

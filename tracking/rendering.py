@@ -63,7 +63,7 @@ def render(
 
 
 def facts(row: Row) -> list[tuple[str, str]]:
-    """What is known of one run, for people: titles and values, the row's reason (`why`) aside."""
+    """Returns the known values of one run for people: titles and values, without the row's reason (`why`)."""
     left_out = ("modelled", "too_short", "status", "runs", "others", "why")
     columns = [_column(key, [row]) for key in row if key not in left_out and not key.endswith(INTERVAL)]
     told = [(visible(column.title), _cell(row, column)) for column in columns]
@@ -71,7 +71,7 @@ def facts(row: Row) -> list[tuple[str, str]]:
 
 
 def for_people(table: list[Row], columns: Sequence[str] = ()) -> tuple[list[str], list[bool], list[list[str]]]:
-    """As `render` shows it: the titles, which columns hold numbers, each row's texts."""
+    """Returns the table as `render` shows it: the titles, which columns hold numbers, each row's texts."""
     shown, cells = _for_people(table, False, columns)
     return [column.title for column in shown], [column.is_number for column in shown], cells
 
@@ -118,7 +118,7 @@ def _says_something(column: Column, table: list[Row]) -> bool:
 
 
 def is_too_short(row: Row, key: str) -> bool:
-    """Whether that is why it has no value of this column."""
+    """Returns whether the row lacks a value of this column because the run was too short."""
     return key in TIMED and row.get(key) is None and bool(row.get("too_short")) and key in row
 
 
@@ -186,14 +186,14 @@ def _fitted(columns: list[Column], cells: list[list[str]], width: int, ranked: b
 
 
 def _rank(column: Column, texts: list[str]) -> float:
-    """Of several rows, choices in which they differ go before those that all share."""
+    """Returns the column's rank. A choice in which several rows differ goes before the choices that all share."""
     if column.key not in BY_NAME or len(texts) < 2:
         return column.rank
     return min(column.rank, SWEPT) if len({*texts}) > 1 else _SHARED
 
 
 def _left_out(columns: list[Column], width: int, whole: int) -> str:
-    """What does not fit, by the words that --columns takes, and how to see it."""
+    """Returns a note on the columns that do not fit, by their names for --columns, and how to see them."""
     names = [visible(column.short or column.key) for column in columns]
     told = (
         f"left out to fit {width} columns: {', '.join(names)}; to see all: COLUMNS={whole}, or paceline compare with "

@@ -171,7 +171,7 @@ class RunDirectory:
         write_atomically(self.prediction, json.dumps(finite(prediction), indent=2) + "\n")
 
     def forget_summary(self) -> None:
-        """That of an earlier life of the run, and what was told beside it. Raises StorageError."""
+        """Removes the summary of an earlier life of the run, and the files beside it. Raises StorageError."""
         for file in (self.summary, self.adversarial, self.schedule, self.prediction):
             with writing(file):
                 file.unlink(missing_ok=True)
@@ -243,7 +243,7 @@ def check_name(name: str) -> None:
 
 
 def is_run(path: Path) -> bool:
-    """Whether `path` is a run's directory, be it damaged."""
+    """Returns whether `path` is a run's directory, be it damaged."""
     return any(os.path.lexists(path / name) for name in ("metrics.jsonl", "config.yaml"))
 
 
@@ -326,7 +326,7 @@ def _read(path: Path, position: int) -> bytes:
 
 
 def _lines(path: Path) -> Iterator[bytes]:
-    """Of one that is too long to be a record, a piece."""
+    """Yields the lines of a file. Of a line that is too long to be a record it yields a piece."""
     try:
         with open_regular(path) as file:
             while line := file.readline(LONGEST_LINE):

@@ -1,4 +1,4 @@
-"""Which rows and columns a comparison shows: values by name, conditions, the Pareto front."""
+"""Selects the rows and columns of a comparison: values by name, conditions, the Pareto front."""
 
 import json
 import math
@@ -25,7 +25,7 @@ _ORDER: dict[str, Callable[[Any, Any], bool]] = {
 
 
 def configured(run: RunData) -> dict[str, Any]:
-    """What was chosen for the run, by the keys of the command line (`sync`, `optimizer.lr`), a sweep's choices last."""
+    """Returns the run's choices by the keys of the command line (`sync`, `optimizer.lr`), those of a sweep last."""
     flat = _flat(run.config)
     return flat | run.swept.parameters if run.swept else flat
 
@@ -62,7 +62,7 @@ def measured_by_callbacks(run: RunData) -> dict[str, float]:
 
 @dataclass(frozen=True)
 class Names:
-    """What a comparison's words mean: columns of its table, or keys of the runs' own."""
+    """Resolves the words of a comparison: columns of its table, or keys of the runs' own."""
 
     columns: frozenset[str]  # keys of the table's rows
     chosen: frozenset[str]  # keys of configurations
@@ -93,11 +93,11 @@ class Names:
         raise no_column(name, [*(key for key in BY_KEY if key in self.columns), *sorted(self.chosen | self.logged)])
 
     def is_measured(self, key: str) -> bool:
-        """Whether seeds differ in it by nature, so that a group has a mean of it."""
+        """Returns whether seeds differ in it by nature, so that a group has a mean of it."""
         return BY_KEY[key].is_number and key != "workers" if key in BY_KEY else key not in self.chosen
 
     def value(self, run: RunData, key: str) -> Any:
-        """Of a key that is no column."""
+        """Returns the run's value of a key that is no column."""
         return configured(run).get(key) if key in self.chosen else logged(run, key)
 
 

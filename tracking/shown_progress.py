@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TextIO
 
 from .mirror import Sink
-from .progress import Lines
+from .progress import ProgressLines
 
 
 def progress(directory: Path, stream: TextIO | None = None, plain: bool = False) -> Sink:
@@ -16,12 +16,12 @@ def progress(directory: Path, stream: TextIO | None = None, plain: bool = False)
     `directory`: the run's.
     """
     if stream is None and not plain and in_notebook():
-        from .notebook import Cell
+        from .notebook import NotebookCell
 
-        return Cell()
+        return NotebookCell()
     chosen = sys.stderr if stream is None else stream
     if plain or not chosen.isatty() or os.environ.get("TERM") in ("dumb", "unknown"):
-        return Lines(chosen)
+        return ProgressLines(chosen)
     from .view import LiveView
 
     return LiveView(directory, chosen)

@@ -1,4 +1,4 @@
-"""Which sinks a run's configuration asks for."""
+"""Makes the sinks that a run's configuration asks for."""
 
 from importlib.util import find_spec
 from typing import Any

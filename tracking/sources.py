@@ -1,4 +1,4 @@
-"""What is compared: runs, wherever they were recorded."""
+"""Finds the runs to compare, wherever they were recorded."""
 
 import gc
 import os
@@ -21,7 +21,9 @@ OF_YAML = (".yaml", ".yml")
 
 @contextmanager
 def _collector_paused() -> Iterator[None]:
-    """What is read stays, and nothing of it is a cycle: looking for cycles again and again is a quarter of the time."""
+    """Pauses the garbage collector. The objects that are read stay and form no cycles; collecting takes a quarter of
+    the time.
+    """
     was_enabled = gc.isenabled()
     gc.disable()
     try:
@@ -155,7 +157,7 @@ def _kept(file: Path, read: Callable[[Path], dict[str, Any]]) -> tuple[dict[str,
 
 @_collector_paused()
 def runs_of_sweep(path: Path, records: bool = True) -> list[RunData]:
-    """By trial, then seed; what no trial's note says anything about comes last."""
+    """Returns the runs by trial, then seed. Runs without a trial's note come last."""
     runs = [from_directory(RunDirectory(path / name), records) for name in run_names(path)]
     return sorted(
         runs, key=lambda run: (run.swept is None, (run.swept.trial, run.swept.seed) if run.swept else (), run.name)
@@ -168,7 +170,7 @@ def sweep_names(root: Path) -> list[str]:
 
 
 def is_configuration(name: str, root: Path) -> bool:
-    """Whether `name` is a YAML file, and no run or sweep under `root`."""
+    """Returns whether `name` is a YAML file, and no run or sweep under `root`."""
     path = Path(name)
     try:
         return path.suffix in OF_YAML and path.is_file() and not (root / name).is_dir()
@@ -191,7 +193,7 @@ def sweep_at(name: str, root: Path) -> Path | None:
 
 
 def _locate(name: str, root: Path) -> tuple[str, Path]:
-    """What `name` is (run, sweep, wandb, csv, json), and where. Raises RunNameError."""
+    """Returns the kind of `name` (run, sweep, wandb, csv, json), and its path. Raises RunNameError."""
     if not name.strip():
         raise RunNameError(
             f"run {name!r}: must be the name or path of a run, a sweep, a W&B folder, a JSON or a CSV file"

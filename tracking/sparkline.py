@@ -18,8 +18,8 @@ _CURVES = {
 
 
 def curves(records: Sequence[Record]) -> dict[str, Curve]:
-    """Those of loss, accuracy (or R^2) and step time (seconds) that the records tell, over time, or steps where that is
-    unknown.
+    """Returns the curves of loss, accuracy (or R^2) and step time (seconds) in the records, over time, or over steps if
+    a time is unknown.
 
     An asynchronous run is judged at its end: its evaluations are put in their order of time.
     """

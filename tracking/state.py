@@ -1,4 +1,4 @@
-"""How a run is, by its directory alone: it goes on, it has ended and says how, or it has died."""
+"""Tells the state of a run from its directory alone: it goes on, it ended (and how), or it died."""
 
 from typing import Any
 
@@ -28,7 +28,7 @@ def _ended(directory: RunDirectory) -> tuple[str, str] | None:
 
 
 def _by_records(records: list[Record]) -> tuple[str, str] | None:
-    """Of a run without a summary: what it says of its end, unless it went on after that."""
+    """Returns the end that the records of a run without a summary tell, unless the run went on after it."""
     last: Record = next(
         (record for record in reversed(records) if record.get("kind") in ("end", "resume", "start")), {}
     )

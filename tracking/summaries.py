@@ -20,8 +20,8 @@ LONGEST_REASON = 100_000
 
 
 @dataclass(frozen=True)
-class Field:
-    """Where a summary has what a row's key holds."""
+class SummaryField:
+    """Locates the value of a row's key in a summary."""
 
     name: str
     section: str = ""  # of the summary; "": none
@@ -30,56 +30,56 @@ class Field:
     longest: int = LONGEST  # characters of a text
 
 
-FIELDS: dict[str, Field] = {
-    "run": Field("name", text=True),
-    "status": Field("status", text=True),
-    **{group.name: Field(group.name, text=True) for group in SHOWN},
-    "workers": Field("workers"),
-    "servers": Field("servers"),
-    "effective_batch": Field("effective_batch"),
-    "throughput_samples_per_s": Field("throughput"),
-    "step_ms": Field("median", "step_time", 1e3),
-    "predicted_step_ms": Field("predicted_step_ms"),
-    "compute_ms": Field("compute", "step_time", 1e3),
-    "communication_ms": Field("communication", "step_time", 1e3),
-    "waiting_ms": Field("waiting", "step_time", 1e3),
-    "device_peak_mib": Field("device_peak", "memory", 1 / 2**20),
-    "peak_memory_mib": Field("process_peak", "memory", 1 / 2**20),
-    **{f"{kind}_mib": Field(kind, "memory", 1 / 2**20) for kind in MEMORY_KINDS},
-    "bytes_per_step": Field("bytes_per_step", "wire"),
-    "megabytes": Field("total", "wire", 1e-6),
-    "messages": Field("messages", "wire"),
-    "staleness_mean": Field("mean", "staleness"),
-    "staleness_max": Field("max", "staleness"),
-    "dropped_gradients": Field("dropped"),
-    "left_rounds": Field("left"),
-    "given_up_rounds": Field("given_up"),
-    "cut_share": Field("cut_share"),
-    "skipped_steps": Field("skipped_steps"),
-    "compile_s": Field("compile_s"),
-    "consensus_distance": Field("consensus_distance"),
-    "noise_scale": Field("noise_scale", "metrics"),
-    "client_mean": Field("client_mean", "metrics"),
-    "client_worst": Field("client_worst", "metrics"),
-    "client_spread": Field("client_spread", "metrics"),
-    "personal_mean": Field("personal_mean", "metrics"),
-    "personal_worst": Field("personal_worst", "metrics"),
-    "personal_spread": Field("personal_spread", "metrics"),
-    "weights_kept": Field("weights_kept"),
-    "backdoor_success": Field("backdoor_success"),
-    "model_bytes": Field("model_bytes"),
-    "epsilon": Field("epsilon"),
-    "epsilon_as_dealt": Field("epsilon_as_dealt"),
-    "loss": Field("loss"),
-    "accuracy": Field("accuracy"),
-    "robust_accuracy": Field("robust_accuracy", "metrics"),
-    "target_reached": Field("target_reached", "metrics"),
-    "r2": Field("r2"),
-    "purity": Field("purity", "metrics"),
-    "time_to_accuracy_s": Field("time_to_accuracy"),
-    "why": Field("reason", text=True, longest=LONGEST_REASON),
+FIELDS: dict[str, SummaryField] = {
+    "run": SummaryField("name", text=True),
+    "status": SummaryField("status", text=True),
+    **{group.name: SummaryField(group.name, text=True) for group in SHOWN},
+    "workers": SummaryField("workers"),
+    "servers": SummaryField("servers"),
+    "effective_batch": SummaryField("effective_batch"),
+    "throughput_samples_per_s": SummaryField("throughput"),
+    "step_ms": SummaryField("median", "step_time", 1e3),
+    "predicted_step_ms": SummaryField("predicted_step_ms"),
+    "compute_ms": SummaryField("compute", "step_time", 1e3),
+    "communication_ms": SummaryField("communication", "step_time", 1e3),
+    "waiting_ms": SummaryField("waiting", "step_time", 1e3),
+    "device_peak_mib": SummaryField("device_peak", "memory", 1 / 2**20),
+    "peak_memory_mib": SummaryField("process_peak", "memory", 1 / 2**20),
+    **{f"{kind}_mib": SummaryField(kind, "memory", 1 / 2**20) for kind in MEMORY_KINDS},
+    "bytes_per_step": SummaryField("bytes_per_step", "wire"),
+    "megabytes": SummaryField("total", "wire", 1e-6),
+    "messages": SummaryField("messages", "wire"),
+    "staleness_mean": SummaryField("mean", "staleness"),
+    "staleness_max": SummaryField("max", "staleness"),
+    "dropped_gradients": SummaryField("dropped"),
+    "left_rounds": SummaryField("left"),
+    "given_up_rounds": SummaryField("given_up"),
+    "cut_share": SummaryField("cut_share"),
+    "skipped_steps": SummaryField("skipped_steps"),
+    "compile_s": SummaryField("compile_s"),
+    "consensus_distance": SummaryField("consensus_distance"),
+    "noise_scale": SummaryField("noise_scale", "metrics"),
+    "client_mean": SummaryField("client_mean", "metrics"),
+    "client_worst": SummaryField("client_worst", "metrics"),
+    "client_spread": SummaryField("client_spread", "metrics"),
+    "personal_mean": SummaryField("personal_mean", "metrics"),
+    "personal_worst": SummaryField("personal_worst", "metrics"),
+    "personal_spread": SummaryField("personal_spread", "metrics"),
+    "weights_kept": SummaryField("weights_kept"),
+    "backdoor_success": SummaryField("backdoor_success"),
+    "model_bytes": SummaryField("model_bytes"),
+    "epsilon": SummaryField("epsilon"),
+    "epsilon_as_dealt": SummaryField("epsilon_as_dealt"),
+    "loss": SummaryField("loss"),
+    "accuracy": SummaryField("accuracy"),
+    "robust_accuracy": SummaryField("robust_accuracy", "metrics"),
+    "target_reached": SummaryField("target_reached", "metrics"),
+    "r2": SummaryField("r2"),
+    "purity": SummaryField("purity", "metrics"),
+    "time_to_accuracy_s": SummaryField("time_to_accuracy"),
+    "why": SummaryField("reason", text=True, longest=LONGEST_REASON),
 }
-_MESH = Field("mesh", text=True)
+_MESH = SummaryField("mesh", text=True)
 _USUAL = {group.name: group.usual for group in SHOWN if group.usual}
 _SECTIONS = ("server_memory", *dict.fromkeys(field.section for field in FIELDS.values() if field.section))
 
@@ -107,7 +107,9 @@ def row_of(summary: Summary) -> Row:
 
 
 def summary_from(row: Row) -> Summary:
-    """What `row_of` makes this row of; other keys are passed over. Raises ValueError as `row_of` does."""
+    """Returns the summary of which `row_of` makes this row; other keys are passed over. Raises ValueError as `row_of`
+    does.
+    """
     summary: Summary = {key: bool(row.get(key)) for key in ("modelled", "too_short")}
     for key, field in FIELDS.items():
         value = row.get(key)
@@ -142,7 +144,7 @@ def read(run: RunDirectory, records: list[Record] | None = None) -> Summary:
 
 
 def summary_of(run: RunDirectory, records: list[Record] | None = None) -> Summary:
-    """As `read`; of a damaged run, with status `damaged`, what its metrics tell."""
+    """Reads a summary like `read`. A damaged run's has the status `damaged` and the values that its metrics tell."""
     try:
         return read(run, records)
     except CorruptRunError as error:
@@ -156,7 +158,7 @@ def summary_of(run: RunDirectory, records: list[Record] | None = None) -> Summar
 
 
 def from_records(name: str, records: list[Record]) -> Summary:
-    """What is known of a run that has not written its summary: still running, killed, or out of disk."""
+    """Returns the known values of a run without a summary: it still runs, was killed, or the disk is full."""
     summary: Summary = {"name": name, "status": "unfinished", "reason": "it still runs, or was killed"}
     for record in records:
         summary |= _told_by(record)
@@ -225,7 +227,7 @@ def _quoted(value: Any) -> str:
     return shortened(repr(value))
 
 
-def _text(value: Any, field: Field) -> str:
+def _text(value: Any, field: SummaryField) -> str:
     if not isinstance(value, str):
         raise ValueError(f"its {field.name}={_quoted(value)} is no text")
     if len(value) > field.longest:

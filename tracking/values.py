@@ -21,7 +21,7 @@ def plain_number(value: Any) -> float | None:
 
 
 def finite(value: Any) -> Any:
-    """For JSON, which has no NaN or infinity: they become the strings "nan", "inf" and "-inf"."""
+    """Replaces NaN and infinity, which JSON lacks, by the strings "nan", "inf" and "-inf"."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(float(value))
     if isinstance(value, dict):

@@ -18,7 +18,7 @@ from rich.table import Table
 from rich.text import Text
 
 from .columns import human_bytes
-from .live import SILENT, Looks, Rates, read_live
+from .live import SILENT, Looks, WorkerRates, read_live
 from .progress import Speed, contents_of, evaluation_text, number, title_of, whose
 from .run_directory import Record
 from .sparkline import ASCII, BLOCKS, sparkline
@@ -31,7 +31,7 @@ NARROW = 64  # columns of a terminal; with fewer some of the table's are left ou
 
 
 class View:
-    """What is known of a run so far. `record` is given its records, `draw` draws it."""
+    """The known state of a run. `record` takes its records, `draw` draws it."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -44,7 +44,7 @@ class View:
         self._stride = 1  # steps between points that are kept
         self._times: deque[tuple[float, int]] = deque(maxlen=20)  # (when, step): how fast it goes
         self._looks = Looks()
-        self.workers: list[Rates] = []
+        self.workers: list[WorkerRates] = []
 
     def record(self, record: Record) -> None:
         """One that another version wrote, or somebody changed, is taken for what it tells."""
@@ -76,14 +76,14 @@ class View:
             self._losses, self._stride = self._losses[::2], 2 * self._stride
 
     def look(self) -> None:
-        """At how far the workers are."""
+        """Reads how far the workers are."""
         self._looks.add(read_live(self._directory))
         self.workers = self._looks.rates()
         if self._step is not None:
             self._times.append((time.monotonic(), self._step["step"]))
 
     def plain(self) -> dict[str, Any]:
-        """As JSON; rates over the last seconds, where there was more than one look."""
+        """Returns plain values for JSON. Rates are over the last seconds, if it was read more than once."""
         return {
             "steps": self._total or None,
             "last": self._step,
@@ -149,7 +149,7 @@ def _figure(value: Any, form: str) -> str:
     return number(value, form) if isinstance(value, int | float | str) else "-"
 
 
-def _table(workers: list[Rates], width: int, encoding: str) -> Table:
+def _table(workers: list[WorkerRates], width: int, encoding: str) -> Table:
     wide = width >= NARROW
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), show_edge=False, header_style="dim")
     for title in ("", "steps", "step ms", "blocked", *(["sent", "sent/s", "does"] if wide else []), "!"):
@@ -174,14 +174,14 @@ def _table(workers: list[Rates], width: int, encoding: str) -> Table:
     return table
 
 
-def _marks(each: Rates) -> str:
+def _marks(each: WorkerRates) -> str:
     if each.now.silent >= SILENT:
         return f"! silent for {each.now.silent:.0f} s"
     return f"! computes {each.slow:.1f}x as long" if each.slow is not None else ""
 
 
 def _text(text: str, encoding: str, style: str = "") -> Text:
-    """As a terminal may be given it, in what its encoding has."""
+    """Returns the text in characters that the terminal's encoding has."""
     return Text(visible(text).encode(encoding, "backslashreplace").decode(encoding), style=style)
 
 

@@ -15,7 +15,7 @@ def colours() -> Literal["auto"] | None:
 
 
 def visible(text: str) -> str:
-    """With control, formatting and other characters that a terminal acts upon written out: `\\x1b`."""
+    """Writes out control, formatting and other characters that a terminal acts upon: `\\x1b`."""
     if text.isascii() and text.isprintable():
         return text
     return "".join(
@@ -24,5 +24,5 @@ def visible(text: str) -> str:
 
 
 def visible_lines(text: str) -> str:
-    """As `visible`, of a text of several lines, which stay lines."""
+    """Does the same as `visible` for a text of several lines, which stay lines."""
     return "\n".join(visible(line.replace("\t", "    ")) for line in text.split("\n"))

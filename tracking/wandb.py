@@ -100,7 +100,7 @@ def _init(settings: dict[str, Any], directory: RunDirectory) -> Any:
 
 
 def _named(directory: RunDirectory) -> Path:
-    """What to call it in a command: of a trial, its whole sweep."""
+    """Returns the path to name in a command: for a trial, its whole sweep."""
     here = Path.cwd()
     path = directory.path.parent if (directory.path / SWEEP_NOTE).exists() else directory.path
     return path.relative_to(here) if path.is_relative_to(here) else path
@@ -126,7 +126,7 @@ def _open(settings: dict[str, Any], files: Path, mode: Mode) -> Any:
 
 
 def _keep_choices(run: Any, config: dict[str, Any]) -> None:
-    """Where a W&B sweep's `sync: asp` has taken the place of our `sync: {name: asp, ...}`, ours as `sync.name`, ..."""
+    """Keeps our `sync: {name: asp, ...}` as `sync.name`, ... if a W&B sweep's `sync: asp` has taken its place."""
     replaced = {
         key: value
         for key, value in config.items()
@@ -136,7 +136,9 @@ def _keep_choices(run: Any, config: dict[str, Any]) -> None:
 
 
 def _mode(asked: str, known: Any) -> tuple[Mode, str]:
-    """What to do and why; `known` are W&B's own settings, from its files and environment variables."""
+    """Returns the mode and the reason for it. `known` are W&B's own settings, from its files and environment
+    variables.
+    """
     if asked == "offline":
         return "offline", "as configured"
     if asked == "auto" and known.mode in ("offline", "disabled"):
@@ -147,7 +149,7 @@ def _mode(asked: str, known: Any) -> tuple[Mode, str]:
 
 
 def key_in_netrc(url: str) -> bool:
-    """Whether there is a login for the server at that URL."""
+    """Returns whether there is a login for the server at that URL."""
     try:
         check_regular(os.environ.get("NETRC") or Path.home() / ".netrc")
         login = netrc.netrc(os.environ.get("NETRC")).authenticators(urlsplit(url).netloc)

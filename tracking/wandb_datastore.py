@@ -22,7 +22,7 @@ FULL, FIRST, MIDDLE, LAST = 1, 2, 3, 4
 
 
 @dataclass
-class Stored:
+class StoredWandbRun:
     """A W&B run as its file has it; keys of nested values are joined by `/` in `history` and `summary`."""
 
     run_id: str = ""
@@ -39,13 +39,13 @@ class Stored:
     damaged: int = 0  # places where records were lost, a torn end aside
 
 
-def read(path: Path) -> Stored:
+def read(path: Path) -> StoredWandbRun:
     """Raises CorruptRunError when `path` is no such file or cannot be read.
 
     A torn last record (the run was killed, or goes on) is left out; damage before it is passed over and counted.
     """
     payloads, damaged = split(path)
-    stored = Stored(damaged=damaged)
+    stored = StoredWandbRun(damaged=damaged)
     for payload in payloads:
         try:
             _add(stored, record_of(payload))
@@ -106,7 +106,7 @@ def _chunk(data: bytes, position: int, end_of_block: int) -> tuple[bytes | None,
     return None, 0, start + length if whole else end_of_block
 
 
-def _add(stored: Stored, record: Any) -> None:
+def _add(stored: StoredWandbRun, record: Any) -> None:
     match record.WhichOneof("record_type"):
         case "run":
             run = record.run

@@ -20,30 +20,36 @@ BATCH = 20  # runs for one process of the client, which sends five at a time
 
 
 @dataclass(frozen=True)
-class Recording:
-    """What a run recorded for W&B: one `.wandb` file of each time that it was started, the earliest first."""
+class OfflineRecording:
+    """The files that a run recorded for W&B: one `.wandb` file for each time that it was started, the earliest
+    first.
+    """
 
     name: str  # of the run, for people
     path: Path  # its directory
     files: tuple[Path, ...]
 
-    def unsent(self) -> "Recording":
-        return Recording(self.name, self.path, tuple(file for file in self.files if not is_sent(file)))
+    def unsent(self) -> "OfflineRecording":
+        return OfflineRecording(self.name, self.path, tuple(file for file in self.files if not is_sent(file)))
 
 
 @dataclass(frozen=True)
-class Outcome:
+class UploadOutcome:
     """`partly`: as far as it was recorded, as the run was killed or goes on. `said`: the run's address, or why not."""
 
     state: State
     said: str
 
 
-def recording(name: str, run: Path) -> Recording:
-    """Of the run in the directory `run`; without files, when it had no W&B. What went out online is marked as sent."""
+def recording(name: str, run: Path) -> OfflineRecording:
+    """Returns the recording of the run in the directory `run`, without files if it had no W&B. Files that were sent
+    online are marked as sent.
+    """
     path = run.resolve()
     files = [*path.glob("wandb/offline-run-*/*.wandb"), *path.glob("wandb/run-*/*.wandb")]
-    return Recording(name, path, tuple(sorted(files, key=lambda file: file.parent.name.removeprefix("offline-"))))
+    return OfflineRecording(
+        name, path, tuple(sorted(files, key=lambda file: file.parent.name.removeprefix("offline-")))
+    )
 
 
 def is_sent(file: Path) -> bool:
@@ -53,8 +59,8 @@ def is_sent(file: Path) -> bool:
 
 
 def send(
-    recordings: Sequence[Recording], project: str | None, entity: str | None
-) -> Iterator[tuple[Recording, Outcome]]:
+    recordings: Sequence[OfflineRecording], project: str | None, entity: str | None
+) -> Iterator[tuple[OfflineRecording, UploadOutcome]]:
     """Sends all files of each, in order, and tells what became of it; failed ones can be sent again.
 
     `project`, `entity`: to send to, instead of those that were recorded. The first goes alone: it tells whether there
@@ -76,14 +82,16 @@ def send(
 
 
 def _without_server(said: str) -> str | None:
-    """What is wrong with the server, and not with the run that this was said of."""
+    """Returns the fault of the server, if the error is not this run's."""
     if missing := client.server_missing_in(said):
         return f"no W&B server answers at {missing[0]} ({missing[1]})"
     return "the W&B server does not accept the API key (error 401)" if client.is_refused_key(said) else None
 
 
-def _send(batch: Sequence[Recording], project: str | None, entity: str | None) -> list[Outcome | None]:
-    """By one process of W&B's client. None: it was not sent, and which of the errors is this run's cannot be told."""
+def _send(batch: Sequence[OfflineRecording], project: str | None, entity: str | None) -> list[UploadOutcome | None]:
+    """Sends the batch by one process of W&B's client. None: it was not sent, and no error can be attributed to this
+    run.
+    """
     files = [file for each in batch for file in each.files]
     _unmark(files)
     before = {file: _written(file) for file in files}
@@ -100,7 +108,7 @@ def _send(batch: Sequence[Recording], project: str | None, entity: str | None) -
 
 
 def _client(files: Sequence[Path], project: str | None, entity: str | None) -> list[str]:
-    """What W&B's client says while it sends the files. Raises UploadError when it cannot begin."""
+    """Returns the output of W&B's client while it sends the files. Raises UploadError when it cannot begin."""
     options = [f"--{key}={value}" for key, value in (("project", project), ("entity", entity)) if value is not None]
     command = [sys.executable, "-P", "-m", "wandb", "sync", "--include-synced", *options, *map(str, files)]
     process = subprocess.Popen(
@@ -125,19 +133,21 @@ def _client(files: Sequence[Path], project: str | None, entity: str | None) -> l
     return lines
 
 
-def _outcome(each: Recording, lines: list[str], before: dict[Path, tuple[int, int]], alone: bool) -> Outcome | None:
+def _outcome(
+    each: OfflineRecording, lines: list[str], before: dict[Path, tuple[int, int]], alone: bool
+) -> UploadOutcome | None:
     own = [line for line in lines if any(client.is_about(file.stem.removeprefix("run-"), line) for file in each.files)]
     errors = client.errors_in(lines if alone else own)
     told = [error for error in errors if not client.is_cut_off(error)]
     if told:
         damage = client.damage_in(told[0])
-        return Outcome("damaged", damage) if damage else Outcome("failed", told[0])
+        return UploadOutcome("damaged", damage) if damage else UploadOutcome("failed", told[0])
     address = next((found for line in own if (found := client.address_in(line))), "")
     if errors or any(_written(file) != before[file] for file in each.files):
-        return Outcome("partly", address)
+        return UploadOutcome("partly", address)
     if all(is_sent(file) for file in each.files):
-        return Outcome("sent", address)
-    return Outcome("failed", "W&B's client does not say why") if alone else None
+        return UploadOutcome("sent", address)
+    return UploadOutcome("failed", "W&B's client does not say why") if alone else None
 
 
 def _unmark(files: Sequence[Path]) -> None:
@@ -146,7 +156,7 @@ def _unmark(files: Sequence[Path]) -> None:
 
 
 def mark_of(file: Path) -> Path:
-    """What W&B's client makes once the file was sent."""
+    """Returns the marker that W&B's client makes once the file was sent."""
     return file.with_name(f"{file.name}.synced")
 
 

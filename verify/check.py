@@ -42,9 +42,9 @@ from ..tasks.base import Readable
 from ..tasks.running_statistics import batch_norms
 from ..tracking.run_directory import is_run
 from .carry import carry_out
-from .judge import Row, judge, not_judged
-from .reference import Reference, Setting, refer
-from .ways import PLAIN, SERIAL_SYNC, Way, check_found, check_keys, check_only, ways
+from .judge import VerificationRow, judge, not_judged
+from .reference import Reference, ReferenceTraining, refer
+from .ways import PLAIN, SERIAL_SYNC, VerifiedLayout, check_found, check_keys, check_only, ways
 
 REFUSALS = (ConfigError, MachineError, MissingToolError)
 CANNOT = 2, 3  # exit statuses of what is not laid out: bad configuration, and what this machine lacks
@@ -58,7 +58,7 @@ class Verification:
 
     experiment: Experiment
     steps: int
-    rows: list[Row]
+    rows: list[VerificationRow]
     reference: Reference | None
     stated: float | None  # the tolerance, where it was not derived
     seconds: float
@@ -83,12 +83,12 @@ class _Verifier:
     seen: set[str] = field(default_factory=set)  # experiments
     references: dict[Any, Reference] = field(default_factory=dict)
 
-    def row(self, way: Way) -> Row | None:
+    def row(self, way: VerifiedLayout) -> VerificationRow | None:
         """None: it is another one again, or takes more workers than there may be."""
         try:
             laid_out = self._laid_out(way)
         except REFUSALS as error:
-            return Row(way.overrides, None, None, "refused", str(error))
+            return VerificationRow(way.overrides, None, None, "refused", str(error))
         if laid_out is None:
             return None
         prepared, plan, parts = laid_out
@@ -101,14 +101,16 @@ class _Verifier:
         except Exception as error:  # whatever a class of the user's raises
             code = exit_code_of(error)
             if code in CANNOT:
-                return Row(way.overrides, None, None, "refused", str(error))
+                return VerificationRow(way.overrides, None, None, "refused", str(error))
             why = not_judged(parts, reference, each)
             word = "by design" if why and code == DIVERGED else "fail"
             said = str(error) if code else named(error)
-            return Row(way.overrides, plan.layout.workers, way.replicas, word, f"{why}; {said}" if why else said)
+            return VerificationRow(
+                way.overrides, plan.layout.workers, way.replicas, word, f"{why}; {said}" if why else said
+            )
         return judge(way.overrides, parts, each, seen, reference)
 
-    def _laid_out(self, way: Way) -> tuple[Prepared, Plan, Parts] | None:
+    def _laid_out(self, way: VerifiedLayout) -> tuple[Prepared, Plan, Parts] | None:
         if self.batch_size % way.replicas:
             raise ConfigError(f"batch_size={self.batch_size}: {way.replicas} replicas cannot have equal shares of it")
         texts = [
@@ -135,7 +137,7 @@ class _Verifier:
         return prepared, plan, assemble(prepared.experiment, allowed)
 
     def _reference(self, experiment: Experiment, parts: Parts) -> Reference:
-        """On the samples that these replicas take together."""
+        """Returns serial training on the samples that these replicas take together."""
         partition, replicas = parts.deal(), range(parts.layout.replicas)
         taken = [torch.cat([partition.indices(step, j) for j in replicas]) for step in range(self.steps)]
         precision = parts.strategy.setting.precision
@@ -147,7 +149,7 @@ class _Verifier:
             device, average = parts.fabric.device(experiment, parts.layout), averaging.of(parts)
             split, _ = parts.load()
             self.references[key] = refer(
-                Setting(
+                ReferenceTraining(
                     parts,
                     lambda: _begin(experiment, parts).to(device),
                     [
@@ -168,7 +170,7 @@ class _Verifier:
 
 
 def _batch(split: Readable, numbers: Tensor, drawn: int, device: torch.device) -> tuple[Samples, Samples]:
-    """As the engine takes it of all replicas."""
+    """Returns the batch as the engine takes it from all replicas."""
     taken = split.take(numbers, drawn)
     weights = None if taken.weights is None else of_mean_one(taken.weights, taken.weights)
     return taken.inputs.to(device), weighted(taken.targets, weights).to(device)
@@ -289,11 +291,13 @@ def _announced(count: int, is_virtual: bool) -> str:
     return f"{count} configurations: {about} with a small model on two cores{faster}"
 
 
-def _once(rows: Iterator[Row]) -> list[Row]:
-    """What is refused once for a way, with however many replicas, and not at all where some number of them goes."""
+def _once(rows: Iterator[VerificationRow]) -> list[VerificationRow]:
+    """Returns the rows with a refusal once for a layout, whatever its replicas, and not at all if some number of them
+    is accepted.
+    """
     found = list(rows)
     goes = {row.overrides for row in found if row.word != "refused"}
-    left: dict[tuple[Any, ...], Row] = {}
+    left: dict[tuple[Any, ...], VerificationRow] = {}
     for row in found:
         if row.word != "refused" or row.overrides not in goes:
             key = row.overrides if row.word == "refused" else (row.overrides, row.replicas)
@@ -302,11 +306,13 @@ def _once(rows: Iterator[Row]) -> list[Row]:
 
 
 def _rows(
-    verifier: _Verifier, todo: list[Way], began: float, limit: float | None, say: Callable[[str], object]
-) -> Iterator[Row]:
+    verifier: _Verifier, todo: list[VerifiedLayout], began: float, limit: float | None, say: Callable[[str], object]
+) -> Iterator[VerificationRow]:
     for i, way in enumerate(todo):
         if limit is not None and time.monotonic() - began > limit:
-            yield Row(way.overrides, None, way.replicas, "not run", f"the time limit of {limit:g} s was reached")
+            yield VerificationRow(
+                way.overrides, None, way.replicas, "not run", f"the time limit of {limit:g} s was reached"
+            )
             continue
         row = verifier.row(way)
         if row is not None:

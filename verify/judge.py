@@ -1,4 +1,6 @@
-"""Whether a run was serial training: by the tolerance where it should be, else by what its sync mode promises."""
+"""Decides whether a run was serial training: by the tolerance where it must be, else by the promises of its
+sync mode.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -14,8 +16,10 @@ Word = Literal["pass", "fail", "by design", "refused", "not run"]
 
 
 @dataclass(frozen=True)
-class Difference:
-    """From serial training: `largest` is relative to the largest entry of the same tensor, or to the loss."""
+class Deviation:
+    """A deviation from serial training: `largest` is relative to the largest entry of the same tensor, or to
+    the loss.
+    """
 
     step: int
     what: Literal["loss", "gradient", "weight", "average"]
@@ -29,18 +33,18 @@ class Difference:
 
 
 @dataclass(frozen=True)
-class Row:
-    """What came of one way. Differences are the largest of all steps; None where nothing could be compared."""
+class VerificationRow:
+    """The result of one layout. Differences are the largest of all steps; None where nothing could be compared."""
 
     overrides: tuple[str, ...]
     workers: int | None
     replicas: int | None
     word: Word
     why: str = ""
-    loss: Difference | None = None
-    gradients: dict[str, Difference] = field(default_factory=dict)  # by parameter
-    weights: dict[str, Difference] = field(default_factory=dict)
-    first: Difference | None = None  # that is too large
+    loss: Deviation | None = None
+    gradients: dict[str, Deviation] = field(default_factory=dict)  # by parameter
+    weights: dict[str, Deviation] = field(default_factory=dict)
+    first: Deviation | None = None  # that is too large
     differing: int = 0  # parameters that differ too much in that step
 
     def as_dict(self) -> dict[str, Any]:
@@ -58,14 +62,14 @@ class Row:
         }
 
 
-def _plain(each: Difference | None) -> dict[str, Any] | None:
+def _plain(each: Deviation | None) -> dict[str, Any] | None:
     if each is None:
         return None
     return {"step": each.step, "what": each.what, "name": each.name, "relative": each.largest, "share": each.share}
 
 
 def not_judged(parts: Parts, reference: Reference, batch_size: int) -> str:
-    """Why a run with these parts need not be serial training; "" where it must."""
+    """Returns the reason why a run with these parts need not be serial training; "" where it must be."""
     strategy, sync, replicas = parts.strategy, parts.sync, parts.layout.replicas
     alone = replicas == 1
     accumulated = max(parts.accumulation.micro_batches, strategy.accumulated)
@@ -87,8 +91,10 @@ def not_judged(parts: Parts, reference: Reference, batch_size: int) -> str:
     return ""
 
 
-def judge(overrides: tuple[str, ...], parts: Parts, batch_size: int, seen: Witnessed, reference: Reference) -> Row:
-    """Of a run to its end."""
+def judge(
+    overrides: tuple[str, ...], parts: Parts, batch_size: int, seen: Witnessed, reference: Reference
+) -> VerificationRow:
+    """Evaluates a run that came to its end."""
     found = list(_differences(seen, reference))
     loss = max((each for each in found if each.what == "loss"), key=lambda each: each.share, default=None)
     gradients, weights = _worst(found, "gradient"), _worst(found, "weight")
@@ -107,19 +113,19 @@ def judge(overrides: tuple[str, ...], parts: Parts, batch_size: int, seen: Witne
         word, why = "fail", str(first)
     elif not weights:
         word, why = "fail", "no weights were kept, so that there is nothing to compare"
-    return Row(
+    return VerificationRow(
         overrides, parts.layout.workers, parts.layout.replicas, word, why, loss, gradients, weights, first, differing
     )  # type: ignore[arg-type]
 
 
-def _differences(seen: Witnessed, reference: Reference) -> Iterator[Difference]:
-    """In order: step by step, the loss, the gradients in the model's order, the weights that the step left."""
+def _differences(seen: Witnessed, reference: Reference) -> Iterator[Deviation]:
+    """Yields deviations step by step: the loss, the gradients in the model's order, the weights after the step."""
     serial, allowed = reference.serial, reference.allowed
     last = len(serial.losses)
     for i in range(last):
         if (loss := seen.losses[i]) is not None:
             far = abs(loss - serial.losses[i])
-            yield Difference(i + 1, "loss", "", far / (abs(serial.losses[i]) or 1.0), _share(far, allowed.losses[i]))
+            yield Deviation(i + 1, "loss", "", far / (abs(serial.losses[i]) or 1.0), _share(far, allowed.losses[i]))
         yield from _of(i + 1, "gradient", seen.gradients[i], serial.gradients[i], allowed.gradients[i])
         weights = seen.weights[i]
         if weights is None and i + 1 == last:
@@ -135,12 +141,12 @@ def _of(
     seen: Named | None,
     wanted: Named,
     allowed: dict[str, float],
-) -> Iterator[Difference]:
+) -> Iterator[Deviation]:
     if seen is None:
         return
     for name, tensor in wanted.items():
         far = _far(seen.get(name), tensor)
-        yield Difference(step, what, name, far / (largest(tensor) or 1.0), _share(far, allowed[name]))
+        yield Deviation(step, what, name, far / (largest(tensor) or 1.0), _share(far, allowed[name]))
 
 
 def _far(seen: Tensor | None, wanted: Tensor) -> float:
@@ -150,12 +156,14 @@ def _far(seen: Tensor | None, wanted: Tensor) -> float:
 
 
 def _share(far: float, allowed: float) -> float:
-    """Where nothing may differ (a tensor of zeros in exact arithmetic, too), anything is too much."""
+    """Returns the share of the allowed deviation. If none is allowed (also for a tensor that is zero in exact
+    arithmetic), any is too much.
+    """
     return far / allowed if allowed > 0 else (0.0 if far == 0 else float("inf"))
 
 
-def _worst(found: list[Difference], what: str) -> dict[str, Difference]:
-    worst: dict[str, Difference] = {}
+def _worst(found: list[Deviation], what: str) -> dict[str, Deviation]:
+    worst: dict[str, Deviation] = {}
     for each in found:
         if each.what == what and (each.name not in worst or each.share > worst[each.name].share):
             worst[each.name] = each

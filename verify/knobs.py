@@ -17,7 +17,7 @@ Knobs = dict[str, Any]
 
 
 def variants(maker: Callable[..., object], knobs: Knobs, every: bool) -> Iterator[Knobs]:
-    """What to change of `knobs`: first nothing, then one knob at a time; with `every`, all their combinations."""
+    """Yields changes to `knobs`: first nothing, then one knob at a time; with `every`, all their combinations."""
     others = {name: values for name, values in _values(maker).items() if name in knobs}
     if every:
         whole = {

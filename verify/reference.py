@@ -40,7 +40,7 @@ Named = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Serial:
-    """By step."""
+    """The results of serial training, by step."""
 
     losses: list[float]
     gradients: list[Named]  # zeros where there is none
@@ -67,8 +67,8 @@ class Reference:
 
 
 @dataclass(frozen=True)
-class Setting:
-    """What is trained on what. `seed_step`: before each, as the engine does on a lone worker."""
+class ReferenceTraining:
+    """The inputs of serial training. `seed_step`: called before each step, as the engine does on a lone worker."""
 
     parts: Parts
     make_model: Callable[[], nn.Module]  # with the weights that training begins with
@@ -81,7 +81,7 @@ class Setting:
 
 
 def refer(
-    setting: Setting, stated: float | None, precision: Precision | None = None, rounds_weights: bool = False
+    setting: ReferenceTraining, stated: float | None, precision: Precision | None = None, rounds_weights: bool = False
 ) -> Reference:
     """`stated`: a tolerance relative to the largest entry, in place of what is derived. `precision`: of passes; None
     for float32. `rounds_weights`: they are on weights that are rounded for it, and not under autocast.
@@ -109,12 +109,12 @@ def refer(
 
 
 def _train(
-    setting: Setting,
+    setting: ReferenceTraining,
     mode: Callable[[nn.Module], Any],
     dtype: torch.dtype | None = None,
     narrow: "_Narrow | None" = None,
 ) -> Serial:
-    """In `dtype`, or else the model's own. `narrow`: what forward and backward passes compute in."""
+    """Trains in `dtype`, or else in the model's own. `narrow`: the precision of forward and backward passes."""
     model = setting.make_model()
     model = mode(model if dtype is None else model.to(dtype))
     optimizer = setting.parts.make_optimizer(model.parameters())
@@ -157,7 +157,9 @@ def _gradient(parameter: Tensor) -> Tensor:
     return (torch.zeros_like(parameter) if parameter.grad is None else parameter.grad).detach().cpu().clone()
 
 
-def _loss(setting: Setting, model: nn.Module, batch: tuple[Samples, Samples], dtype: torch.dtype | None) -> Tensor:
+def _loss(
+    setting: ReferenceTraining, model: nn.Module, batch: tuple[Samples, Samples], dtype: torch.dtype | None
+) -> Tensor:
     inputs, targets = (_as(samples, dtype) for samples in batch)
     return _of_task(setting)(call(model, inputs), targets)
 
@@ -167,7 +169,7 @@ class _Narrow:
     precision: Precision
     rounds_weights: bool
 
-    def loss(self, setting: Setting, model: nn.Module, batch: tuple[Samples, Samples]) -> Tensor:
+    def loss(self, setting: ReferenceTraining, model: nn.Module, batch: tuple[Samples, Samples]) -> Tensor:
         dtype = self.precision.dtype
         assert dtype is not None
         if self.rounds_weights:
@@ -183,8 +185,10 @@ class _Narrow:
         return torch.amp.GradScaler(device.type, init_scale=first, growth_interval=every)
 
 
-def _narrow_loss(setting: Setting, model: nn.Module, batch: tuple[Samples, Samples], narrow: torch.dtype) -> Tensor:
-    """Of a rounded copy of the weights, whose gradients are the weights' own."""
+def _narrow_loss(
+    setting: ReferenceTraining, model: nn.Module, batch: tuple[Samples, Samples], narrow: torch.dtype
+) -> Tensor:
+    """Computes the loss of a rounded copy of the weights, whose gradients are added to the weights' own."""
     copied = deepcopy(model).to(narrow)
     for mine, its in zip(model.parameters(), copied.parameters(), strict=True):
         if mine.requires_grad:
@@ -198,7 +202,7 @@ def _add(parameter: Tensor, gradient: Tensor) -> None:
     parameter.grad = own if parameter.grad is None else parameter.grad + own
 
 
-def _of_task(setting: Setting) -> Callable[[Tensor, Samples], Tensor]:
+def _of_task(setting: ReferenceTraining) -> Callable[[Tensor, Samples], Tensor]:
     return setting.parts.task.function(setting.parts.data.spec)
 
 
@@ -218,8 +222,8 @@ def _own_draws() -> Iterator[None]:
         yield
 
 
-def _draws(setting: Setting) -> bool:
-    """Whether its forward pass moves the random generator of its device."""
+def _draws(setting: ReferenceTraining) -> bool:
+    """Returns whether its forward pass moves the random generator of its device."""
     model = setting.make_model().train()
     cuda = next(model.parameters()).device.type == "cuda"
     state = torch.cuda.get_rng_state if cuda else torch.get_rng_state
@@ -229,8 +233,10 @@ def _draws(setting: Setting) -> bool:
         return not torch.equal(before, state())
 
 
-def _together(setting: Setting, dtype: torch.dtype | None) -> bool:
-    """Whether the loss of a batch differs from that of its halves by more than rounding: batch norm, for instance."""
+def _together(setting: ReferenceTraining, dtype: torch.dtype | None) -> bool:
+    """Returns whether the loss of a batch differs from that of its halves by more than rounding: batch norm, for
+    instance.
+    """
     inputs, targets = setting.batches[0]
     if len(inputs) < 2:
         return False

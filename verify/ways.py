@@ -6,7 +6,7 @@ from functools import cache
 from typing import Any
 
 from ..conf.errors import ConfigError
-from ..conf.groups import Group
+from ..conf.groups import ConfigGroup
 from ..engine.base.grammar import as_override
 from ..engine.config.experiment import CONF, Choice, shipped
 from ..engine.config.targets import build, load_class
@@ -20,7 +20,7 @@ NO_WAYS = ("attack", "client", "clip", "privacy", "secure", "server")
 
 
 @dataclass(frozen=True)
-class Way:
+class VerifiedLayout:
     """`overrides`: as they are typed. `replicas`: of how many, at once."""
 
     overrides: tuple[str, ...]
@@ -34,7 +34,7 @@ def ways(
     most: int,
     only: list[str],
     every: bool,
-) -> Iterator[Way]:
+) -> Iterator[VerifiedLayout]:
     """`most`: workers. `only`: names of strategies, sync modes or groups, or overrides; [] for all.
 
     `every`: all combinations of a strategy's knobs, and all sync modes with all strategies.
@@ -44,7 +44,7 @@ def ways(
     for way in chosen:
         # knobs are tried where there is somebody to agree with, too; what is refused there, alone
         for replicas in counts if every or len(way) == 2 else counts[:2]:
-            yield Way(way, replicas)
+            yield VerifiedLayout(way, replicas)
 
 
 def _is_asked_for(way: tuple[str, ...], only: list[str], every: bool = False) -> bool:
@@ -52,8 +52,8 @@ def _is_asked_for(way: tuple[str, ...], only: list[str], every: bool = False) ->
 
 
 def _has(way: tuple[str, ...], word: str, every: bool) -> bool:
-    """Without `every`, the sync mode and the strategy that all others are tried with mean those ways alone that change
-    nothing else.
+    """Returns whether the word selects this layout. Without `every`, the default sync mode and strategy select only
+    layouts that change nothing else.
     """
     words = {each for override in way for each in (override, *override.split("="), override.partition(".")[0])}
     if word not in words:
@@ -83,7 +83,7 @@ def check_only(only: Sequence[str], strategies: Sequence[Choice], modes: Sequenc
             raise ConfigError(f"--only {word}: is no strategy, sync mode or group; {hint}")
 
 
-def check_found(only: Sequence[str], found: Sequence[Way]) -> None:
+def check_found(only: Sequence[str], found: Sequence[VerifiedLayout]) -> None:
     """Raises `ConfigError` for a word of `only` that none of the ways has: its report would be empty."""
     for word in only:
         if not any(_is_asked_for(way.overrides, [word]) for way in found):
@@ -116,7 +116,7 @@ def _all(
             yield f"strategy={PLAIN}", f"sync={SERIAL_SYNC}", f"{group.name}={name}"
 
 
-def _given() -> list[Group]:
+def _given() -> list[ConfigGroup]:
     return [group for group in given.given_groups() if group.name not in NO_WAYS]
 
 
@@ -169,7 +169,7 @@ def _usual() -> given.Given:
 
 
 def _is_serial(mode: Choice, allowed: tuple[str, ...]) -> bool:
-    """Whether several replicas are to be serial training: with one that is not, no other knob is worth a check."""
+    """Returns whether several replicas are to be serial training. If they are not, no other knob is worth a check."""
     try:
         sync = build("sync", mode, Sync, allowed, _usual())
     except ConfigError:

@@ -14,7 +14,7 @@ from ..conf.groups import SHOWN
 from ..engine.base import checkpoint
 from ..engine.base.failures import exit_code_of
 from ..engine.config.experiment import Experiment
-from ..engine.fabrics.layout import Layout
+from ..engine.fabrics.layout import RunLayout
 from ..engine.planning.notes import untimed
 from ..engine.training.meters import Meter, Report, is_too_short, summarise, without_times
 from ..engine.training.outcome import held_by
@@ -23,12 +23,12 @@ from ..strategies.core.cost import World
 from ..strategies.core.state import state_of
 from ..tracking.environment import environment
 from ..tracking.mirror import Mirror
-from ..tracking.records import End, Evaluation, Predicted, Score, Start, Status, Step, Summary
+from ..tracking.records import End, EvaluationRecord, PlanSummary, Score, Start, Status, StepRecord, Summary
 from ..tracking.redact import redact
 from ..tracking.run_directory import RunDirectory
 from ..tracking.sinks import check as check_tracking
 from ..tracking.sinks import sinks_from
-from .stopping import Terminated
+from .stopping import ScriptTerminated
 
 DIVERGED = 6
 
@@ -42,7 +42,7 @@ class ElsewhereError(RuntimeError):
 
 
 def _status(error: BaseException) -> Status:
-    if isinstance(error, KeyboardInterrupt | Terminated) or _is_chosen(error):
+    if isinstance(error, KeyboardInterrupt | ScriptTerminated) or _is_chosen(error):
         return "interrupted"
     return "diverged" if exit_code_of(error) == DIVERGED else "failed"
 
@@ -58,14 +58,14 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
-class Record:
+class WrapRecord:
     """All workers make one; the chief writes."""
 
     def __init__(
         self,
         experiment: Experiment,
         comm: Comm,
-        layout: Layout,
+        layout: RunLayout,
         device: torch.device,
         sync: Sync,
         samples: int,
@@ -136,14 +136,16 @@ class Record:
     def step(self, done: int, loss: float | None, samples: int, meter: Meter) -> None:
         if self._comm.rank == 0 and loss is not None:
             rate = samples / meter.last
-            self.directory.add(Step(done, done / self._per_epoch, loss, rate, step_time=meter.last, time=meter.seconds))
+            self.directory.add(
+                StepRecord(done, done / self._per_epoch, loss, rate, step_time=meter.last, time=meter.seconds)
+            )
 
     def evaluated(self, done: int, value: float, metric: str, loss: float | None, seconds: float) -> None:
         self._score, self._date = Score(metric, value, loss), seconds
         if self._reached is None and value >= self._experiment.target_accuracy:
             self._reached = seconds
         if self._comm.rank == 0:
-            self.directory.add(Evaluation(done, done / self._per_epoch, self._score, seconds))
+            self.directory.add(EvaluationRecord(done, done / self._per_epoch, self._score, seconds))
 
     def failed(self, error: BaseException) -> None:
         """The others find out by themselves."""
@@ -205,7 +207,7 @@ class Record:
             seconds=max(self._date, *(each.seconds for each in reports)),
             model_sha256=sha256,
             reason=stopped,
-            predicted=Predicted(self._stated(meter.trained_steps), {}),
+            predicted=PlanSummary(self._stated(meter.trained_steps), {}),
         )
 
     def _stated(self, steps: int) -> float | None:

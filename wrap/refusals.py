@@ -50,7 +50,7 @@ def leave_at_once() -> None:
 
 
 def say_nothing_of_ctrl_c() -> None:
-    """Of `Stopped`, and in a worker that a launcher started of any KeyboardInterrupt."""
+    """Suppresses the traceback of `Stopped`, and in a worker that a launcher started of any KeyboardInterrupt."""
     if not is_interactive():
         _install()
 

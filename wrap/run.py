@@ -30,10 +30,10 @@ from ..tracking.visible import visible_lines
 from .alike import agree, is_compared, share_state
 from .errors import ScriptError
 from .gradients import Gradients
-from .record import Record
+from .record import WrapRecord
 from .refusals import leave_at_once, say_nothing_of_ctrl_c, say_where_uncaught
 from .setting import check_model, experiment_of, sync_of
-from .shares import Loader, Own, on_device
+from .shares import Own, ShardedLoader, on_device
 from .steps import WrappedOptimizer
 from .stopping import CtrlC, Sigterm, Stopped
 from .workers import Joined, join
@@ -46,7 +46,7 @@ class _Unused(Exception):
 
 
 class Run:
-    """What `wrap` gives. Used in a `with` statement, it ends with it; `close` ends it otherwise.
+    """The object that `wrap` returns. Used in a `with` statement, it ends with it; `close` ends it otherwise.
 
     `model` and `optimizer` are the script's own, on the device; `optimizer.step` is the sync mode's step, too. `loader`
     gives this worker's share of each batch. `rank`, `workers`: who this is, of how many; `is_chief`: who prints.
@@ -74,7 +74,7 @@ class Run:
             self._comm, layout, self.device, self._leave = joined.comm, joined.layout, joined.device, joined.leave
             self.rank, self.workers = self._comm.rank, layout.workers
             self.model, self._inner, self._count = model.to(self.device), optimizer, count
-            shared = Loader(loader, self.rank, self.workers, experiment.seed)
+            shared = ShardedLoader(loader, self.rank, self.workers, experiment.seed)
             self.loader = _Batches(self, shared)
             with self._comm.ledger.aside():
                 group = self._comm.split(0, "replica")
@@ -93,7 +93,7 @@ class Run:
             self._meter = Meter(self._comm, 10, counts_pauses=False)
             self._activations = memory.ActivationPeak()
             sizes = shared.samples, len(shared)
-            self._record = Record(experiment, self._comm, layout, self.device, self.sync, *sizes, epochs, root)
+            self._record = WrapRecord(experiment, self._comm, layout, self.device, self.sync, *sizes, epochs, root)
         except Exception:
             joined.leave()
             raise
@@ -164,7 +164,7 @@ class Run:
         return mine, max(1, int(every.sum()))
 
     def backward(self, loss: Tensor, last: bool = True) -> None:
-        """In place of `loss.backward()`. `loss`: the mean over this worker's share of the batch.
+        """Replaces `loss.backward()`. `loss`: the mean over this worker's share of the batch.
 
         `last`: False where another batch's backward pass follows before the step (gradient accumulation). Raises
         `ScriptError`, or `DivergedError` where the loss is not finite.
@@ -351,7 +351,7 @@ class Run:
 class _Batches:
     """The script's loader: this worker's share of each of its batches."""
 
-    def __init__(self, run: Run, loader: Loader) -> None:
+    def __init__(self, run: Run, loader: ShardedLoader) -> None:
         self._run, self._loader = run, loader
 
     def __len__(self) -> int:

@@ -1,4 +1,4 @@
-"""What a wrapped script is as an experiment: which sync mode, and which refusals by name."""
+"""The experiment that a wrapped script is: its sync mode, and refusals by name."""
 
 from collections.abc import Sequence
 from typing import Any

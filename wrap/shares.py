@@ -22,7 +22,9 @@ def share_of(batch: Sequence[Any], rank: int, size: int) -> list[Any]:
 
 
 class _Shares(Sampler[list[Any]]):
-    """Of each batch of `whole`. A worker that is left with nothing gets the first sample, which is not to count."""
+    """Yields this worker's share of each batch of `whole`. A worker without a sample gets the first one, which is not
+    to count.
+    """
 
     def __init__(self, whole: Iterable[Sequence[Any]], rank: int, size: int) -> None:
         self.whole, self.rank, self.size = whole, rank, size
@@ -40,7 +42,7 @@ class _Shares(Sampler[list[Any]]):
         return len(self.whole)  # type: ignore[arg-type]
 
 
-class Loader:
+class ShardedLoader:
     """Passes over the data, as the user's loader makes them. `own`: of the batch that came last."""
 
     def __init__(self, loader: "DataLoader[Any]", rank: int, size: int, seed: int) -> None:

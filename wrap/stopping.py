@@ -20,7 +20,7 @@ class Stopped(KeyboardInterrupt):
 
 
 class CtrlC:
-    """Until `let_go`, the first SIGINT calls `request_stop`, and the second one raises KeyboardInterrupt as ever.
+    """Handles SIGINT until `let_go`: the first calls `request_stop`, and the second raises KeyboardInterrupt as ever.
 
     Only in the main thread of a program, where nobody else handles SIGINT: an interactive interpreter stays as it was.
     """
@@ -49,7 +49,7 @@ class CtrlC:
             signal.signal(signal.SIGINT, self._before)
 
 
-class Terminated(SystemExit):
+class ScriptTerminated(SystemExit):
     """SIGTERM came: it ends the script with the status of the signal, and leaves each `with` block on its way."""
 
     def __init__(self) -> None:
@@ -60,7 +60,9 @@ class Terminated(SystemExit):
 
 
 class Sigterm:
-    """Until `let_go`, SIGTERM raises `Terminated` in the main thread, unless the script handles it itself."""
+    """Handles SIGTERM until `let_go`: it raises `ScriptTerminated` in the main thread, unless the script handles it
+    itself.
+    """
 
     def __init__(self) -> None:
         is_main = threading.current_thread() is threading.main_thread()
@@ -73,7 +75,7 @@ class Sigterm:
         if os.getpid() != self._process:  # a forked child ends as if there was no run
             self.let_go()
             signal.raise_signal(number)
-        raise Terminated
+        raise ScriptTerminated
 
     def let_go(self) -> None:
         if self._handles:
@@ -82,5 +84,5 @@ class Sigterm:
 
 
 def is_interactive() -> bool:
-    """Whether a person types statements, in a notebook too."""
+    """Returns whether a person types statements, in a notebook too."""
     return hasattr(sys, "ps1") or bool(sys.flags.interactive)

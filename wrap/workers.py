@@ -1,4 +1,4 @@
-"""Who takes part: the processes that torchrun, or `paceline launch`, started; or this one alone."""
+"""Finds the processes that take part: those that torchrun, or `paceline launch`, started; or this one alone."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from ..comm.rendezvous import serve_store
 from ..engine.base.started import place, was_started
 from ..engine.config.experiment import Experiment
 from ..engine.fabrics import fabric_of
-from ..engine.fabrics.layout import Layout
+from ..engine.fabrics.layout import RunLayout
 from ..strategies.core.mesh import Mesh
 
 
@@ -20,7 +20,7 @@ class Joined:
     """`leave`: what ends it."""
 
     comm: Comm
-    layout: Layout
+    layout: RunLayout
     device: torch.device
     leave: Callable[[], None]
 
@@ -28,7 +28,7 @@ class Joined:
 def join(experiment: Experiment) -> Joined:
     """Meet the others."""
     rank, world = place() if was_started() else (0, 1)
-    layout = Layout(Mesh({"replica": world}), servers=0, loss_part=0)
+    layout = RunLayout(Mesh({"replica": world}), servers=0, loss_part=0)
     fabric = fabric_of(experiment)
     device = fabric.device_of(experiment, layout, rank)
     if device.type == "cuda":

@@ -1,4 +1,4 @@
-"""From a row of runs.csv to what `paceline.cost` predicts of it, or to the reason why it does not."""
+"""Converts a row of runs.csv to the prediction of `paceline.cost`, or to the reason why there is none."""
 
 import csv
 import math
@@ -10,7 +10,7 @@ from pathlib import Path
 
 from paceline.cost.device import Device, Efficiency
 from paceline.cost.devices import DEVICES, INSIDE
-from paceline.cost.layout import Layout, Offload, Recompute
+from paceline.cost.layout import Offload, ParallelLayout, Recompute
 from paceline.cost.links import Link, Links
 from paceline.cost.memory import HALF_GRADIENTS, Software, held
 from paceline.cost.rules import CostError
@@ -30,14 +30,14 @@ MEBIBYTES = {"T4": 15109}  # that nvidia-smi prints, where they are fewer than t
 
 
 class Unscored(Exception):
-    """Why a row is not scored."""
+    """A row is not scored; the message gives the reason."""
 
 
 @dataclass(frozen=True)
 class Case:
     row: Row
     of: Transformer
-    layout: Layout
+    layout: ParallelLayout
     cluster: Cluster
     recompute_stated: bool
     seconds: float | None  # of a step, as measured
@@ -135,7 +135,7 @@ def case_of(row: Row) -> Case:
     data = _whole(row, "dp", _whole(row, "gpus", 1) // (tensor * stages * context))
     batch = _whole(row, "global_batch", 1)
     stated = bool(row["recompute"])
-    layout = Layout(
+    layout = ParallelLayout(
         batch,
         _whole(row, "micro_batch", max(1, min(8, batch // data))),
         data=data,
@@ -198,7 +198,7 @@ def _shape(row: Row) -> Transformer:
 
 
 def _device(row: Row) -> tuple[Device, str]:
-    """With the peak that the source states for its precision."""
+    """Returns the device, with the peak that the source states for its precision."""
     gpu = row["gpu"]
     if "+" in gpu:
         raise Unscored("devices of different kinds")

@@ -1,4 +1,4 @@
-"""What was predicted beside what was measured, as Markdown."""
+"""Tables of predicted and measured values, as Markdown."""
 
 import re
 import statistics

@@ -74,7 +74,7 @@ def _compile(compiler: str, source: Path, library: Path) -> bool:
 
 
 def _processor() -> str:
-    """What -march=native looks at."""
+    """Returns the features of the processor by which -march=native chooses."""
     for line in Path("/proc/cpuinfo").read_text().splitlines():
         if line.startswith(("flags", "Features")):
             return line

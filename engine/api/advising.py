@@ -107,7 +107,7 @@ def advise(
 
 
 def _check(batch: Any, limits: dict[str, Any], sort: Any, top: Any) -> None:
-    """What the command line's options refuse by themselves. Raises `ConfigError`."""
+    """Refuses the values that the command line's options refuse by themselves. Raises `ConfigError`."""
     for name, value, most in (("top", top, MOST), ("batch", batch, MOST_SAMPLES)):
         if name == "batch" and value is None:
             continue

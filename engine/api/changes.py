@@ -1,7 +1,7 @@
-"""What would help a run: one knob changed at a time, by a new prediction, or else by the most that it could save.
+"""Finds changes that would speed up a run: one knob at a time, by a new prediction, or else by an upper bound.
 
-A change is only told where a run with it would be accepted. Predicted ones say by how much; bounds of what was measured
-say what it would gain if all of the waiting, or of the exposed communication, that it is against were gone.
+A change is only listed if a run with it would be accepted. A prediction gives its speed-up. A bound is the speed-up if
+all of the measured waiting, or of the exposed communication, that the change addresses were gone.
 """
 
 from collections.abc import Iterator, Sequence
@@ -30,15 +30,15 @@ class Change:
 
 
 @dataclass(frozen=True)
-class Shares:
-    """Of a measured step: what was spent waiting, and on communication that nothing hid."""
+class StepShares:
+    """Shares of a measured step: waiting, and communication that nothing hid."""
 
     waiting: float
     communication: float
     straggler: int | None = None
 
 
-def changes(overrides: Sequence[str], allowed: Sequence[str], shares: Shares | None) -> list[Change]:
+def changes(overrides: Sequence[str], allowed: Sequence[str], shares: StepShares | None) -> list[Change]:
     """The three that help most, of a run with these overrides. Raises nothing where there is none."""
     base = _predicted(overrides, allowed)
     if base is not None:
@@ -91,8 +91,8 @@ def _knobs(overrides: Sequence[str], allowed: Sequence[str]) -> Iterator[tuple[s
             yield from ((f"strategy.{degree}={other}",) for other in (2 * size, size // 2) if other >= 1)
 
 
-def _by_measurement(overrides: Sequence[str], allowed: Sequence[str], shares: Shares) -> Iterator[Change]:
-    """What the step would gain if the share that a change is against were gone, or half of it."""
+def _by_measurement(overrides: Sequence[str], allowed: Sequence[str], shares: StepShares) -> Iterator[Change]:
+    """Yields upper bounds: the speed-up if the share of a step that a change addresses were gone, or half of it."""
     late = "" if shares.straggler is None else f" (worker {shares.straggler} is late)"
     waits = f"{shares.waiting:.0%} of a step is waiting{late}"
     sends = f"{shares.communication:.0%} of a step is communication that nothing hides"
@@ -132,7 +132,7 @@ def _change(
 
 
 def _without(overrides: Sequence[str], change: tuple[str, ...]) -> list[str]:
-    """Without what the change says anew; a group's knobs go with its choice."""
+    """Returns the overrides without those that the change replaces. A group's knobs go with its choice."""
     keys = {each.partition("=")[0] for each in change}
     return [
         each

@@ -116,7 +116,7 @@ def compare(
     reference = None
     if baseline is not None:
         found, reference = _with_baseline(found, baseline, Path(root))
-    asked = tables.Request(reference, group, tuple(where), tuple(pareto), tuple(columns), sort, reverse)
+    asked = tables.ComparisonRequest(reference, group, tuple(where), tuple(pareto), tuple(columns), sort, reverse)
     rows, shown = tables.table(found, asked)
     return Comparison(rows, shown, tables.column_keys(asked, found, rows))
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ...tracking.errors import CorruptRunError
-from ...tracking.records import Predicted, Staleness, StepTime, Wire, WorkerTime
+from ...tracking.records import MeasuredStepTime, PlanSummary, Staleness, Wire, WorkerTime
 from ...tracking.run_directory import RunDirectory
 from ...tracking.values import number
 from ..base import ROOT
@@ -40,7 +40,7 @@ class Result:
 
     @property
     def accuracy(self) -> float | None:
-        """On the test split, from 0 to 1; None: the task's metric is another one."""
+        """Accuracy on the test split, from 0 to 1; None: the task's metric is another one."""
         return number(self.summary["accuracy"])
 
     @property
@@ -49,7 +49,7 @@ class Result:
 
     @property
     def loss(self) -> float | None:
-        """On the test split."""
+        """The loss on the test split."""
         return number(self.summary["loss"])
 
     @property
@@ -58,14 +58,17 @@ class Result:
         return number(self.summary["throughput"])
 
     @property
-    def step_time(self) -> StepTime:
-        return StepTime(**self.summary["step_time"])
+    def step_time(self) -> MeasuredStepTime:
+        return MeasuredStepTime(**self.summary["step_time"])
 
     @property
     def per_worker(self) -> list[WorkerTime]:
         """The median step of each worker."""
         told = self.summary["per_worker"]
-        return [WorkerTime(each["rank"], StepTime(**{k: v for k, v in each.items() if k != "rank"})) for each in told]
+        return [
+            WorkerTime(each["rank"], MeasuredStepTime(**{k: v for k, v in each.items() if k != "rank"}))
+            for each in told
+        ]
 
     @property
     def memory(self) -> Mapping[str, int]:
@@ -83,8 +86,8 @@ class Result:
         return None if told is None else Staleness(**told)
 
     @property
-    def predicted(self) -> Predicted:
-        return Predicted(**self.summary["predicted"])
+    def predicted(self) -> PlanSummary:
+        return PlanSummary(**self.summary["predicted"])
 
     @property
     def time_to_accuracy(self) -> float | None:
@@ -93,12 +96,14 @@ class Result:
 
     @property
     def seconds(self) -> float:
-        """Of training."""
+        """Seconds of training."""
         return float(self.summary["seconds"])
 
     @property
     def skipped_steps(self) -> int | None:
-        """Those that changed no weight, as a gradient overflowed; None: gradients are not scaled (precision=fp16)."""
+        """The number of steps that changed no weight, as a gradient overflowed; None: gradients are not scaled
+        (precision=fp16).
+        """
         return self.summary.get("skipped_steps")
 
     @property
@@ -125,7 +130,7 @@ class Result:
 
     @property
     def weights(self) -> Path:
-        """What it learnt, for `weights=...` of another run."""
+        """The trained weights, for `weights=...` of another run."""
         return self.path / "model.safetensors"
 
     @property

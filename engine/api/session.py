@@ -33,7 +33,7 @@ from ..base.started import is_first, was_started
 from ..config.compose import compose, override_stored
 from ..config.experiment import Experiment
 from ..config.settings import Settings, asked
-from ..config.stored import Stored, identity, read_stored
+from ..config.stored import StoredConfig, identity, read_stored
 from ..fabrics import fabric_of
 from .results import Result
 
@@ -54,19 +54,19 @@ class Prepared:
     experiment: Experiment
     allowed: tuple[str, ...]
     directory: RunDirectory | None
-    stored: Stored | None
+    stored: StoredConfig | None
     checkpoint: Path | None
     trace: Path | None
     devices: str | None = None  # CUDA_VISIBLE_DEVICES of its workers; None: as it is here
 
     @property
     def config(self) -> dict[str, Any]:
-        """What config.yaml holds while it runs."""
+        """Returns the contents of config.yaml while it runs."""
         now = redact(self.experiment.model_dump())
         return now if self.stored is None else self.stored.changed_to(now)
 
     def assignment(self, directory: RunDirectory, plan: "Plan") -> "Assignment":
-        """What each of its workers is told."""
+        """Returns the message for each of its workers."""
         from ..base.checkpoint import step_of
         from ..fabrics.assignment import Assignment
 
@@ -107,7 +107,7 @@ class Prepared:
         return f"data={self.experiment.data.name}: not on this machine, where a run needs them. {data.how_to_get()}"
 
     def step_time(self, plan: "Plan") -> "PredictedStep":
-        """How long a step will take, on accelerators that are described or on a machine that was measured.
+        """Returns the predicted time of a step, on accelerators that are described or on a machine that was measured.
 
         Raises `NotPredicted`.
         """
@@ -116,7 +116,7 @@ class Prepared:
         return predict_step(self.experiment, plan.layout, plan.spec, plan.device, self.allowed)
 
     def prediction(self, plan: "Plan") -> "PredictedStep | None":
-        """As `step_time`; None where it is not predicted."""
+        """Returns the same as `step_time`; None where it is not predicted."""
         from ...cost.predicted import NotPredicted
 
         try:
@@ -125,7 +125,7 @@ class Prepared:
             return None
 
     def timetable(self) -> "Timetable | None":
-        """How a step goes by the strategy's schedule, where it has one."""
+        """Returns the timetable of a step by the strategy's schedule, if it has one."""
         from ..predict.timetable import make_timetable
 
         return make_timetable(self.experiment, self.allowed, fabric_of(self.experiment).world_size)
@@ -199,7 +199,8 @@ def prepare(
 
 
 def plan(overrides: "Settings | Prepared" = (), **options: Any) -> "Plan":
-    """What would run, and what a worker would send and hold; nothing is trained, and no data are needed.
+    """Returns the plan of a run, with the bytes that a worker would send and hold. Nothing is trained, and no data are
+    needed.
 
     `options`: those of `prepare`, and further keys of the configuration. Raises as `prepare` does.
     """
@@ -243,7 +244,7 @@ def find_fit(
 
 
 def _trace_file(file: Path) -> Path:
-    """Where to write the trace; workers have another current directory. Raises `ConfigError` or `MachineError`."""
+    """Returns the path of the trace; workers have another current directory. Raises `ConfigError` or `MachineError`."""
     path = file.resolve()
     if not path.parent.is_dir():
         raise ConfigError(f"--trace {file}: there is no directory {path.parent}")
@@ -257,7 +258,7 @@ def _trace_file(file: Path) -> Path:
 
 
 def make_ready(plan: "Plan", quiet: bool) -> None:
-    """What the strategy, and sums in shared memory, need of this host and takes long, once."""
+    """Prepares this host, once, for a strategy and for sums in shared memory, where that takes long."""
     from ...comm.shared_sum import NativeSum
 
     def say(text: str) -> None:
@@ -315,7 +316,9 @@ def run(
 
 
 def _check(prepared: Prepared, plan: "Plan") -> "Data":
-    """What a run needs of this machine beside its plan. Raises `ConfigError`, `MachineError` or `MissingDataError`."""
+    """Checks that this machine has what a run needs beside its plan. Raises `ConfigError`, `MachineError` or
+    `MissingDataError`.
+    """
     _check_machine(prepared, plan)
     data = check_data(prepared)
     if prepared.checkpoint is not None:
@@ -396,7 +399,7 @@ def _check_machine(prepared: Prepared, plan: "Plan") -> None:
 
 
 def _note_the_end(directory: RunDirectory, error: Exception) -> None:
-    """For `compare`: why there is no summary."""
+    """Records for `compare` why there is no summary."""
     if directory.summary.exists():
         return
     status = "diverged" if exit_code_of(error) == DivergedError.exit_code else "failed"
@@ -451,7 +454,9 @@ def _new_name(experiment: Experiment, root: Path) -> str:
 
 
 def check_data(prepared: Prepared) -> "Data":
-    """Before any process starts: the data are there, or are fetched now, once. Raises `MissingDataError`."""
+    """Checks before any process starts that the data are there. If not, it fetches them, once. Raises
+    `MissingDataError`.
+    """
     from ...tasks.checks import load_checked
 
     data = _data_of(prepared)

@@ -39,7 +39,7 @@ LEAST_STEPS, MOST_STEPS = 16, 130
 
 
 class NoPictureError(Exception):
-    """Why this choice is not run on the virtual cluster."""
+    """A choice is not run on the virtual cluster; the message gives the reason."""
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def small_run(
 
 
 def _replaces(further: Sequence[str], choice: str) -> bool:
-    """Whether another of the same group would run in its place."""
+    """Returns whether another choice of the same group would run in its place."""
     group = choice.partition("=")[0]
     return any(each.partition("=")[0] == group and each != choice for each in further)
 
@@ -87,7 +87,9 @@ def _replaces(further: Sequence[str], choice: str) -> bool:
 def _long_enough(
     every: tuple[str, ...], given: set[str], config_dir: Path | None, allowed: Sequence[str]
 ) -> tuple[str, ...]:
-    """With the steps that one exchange of replicas takes, and some more. Raises what such a plan raises."""
+    """Returns the overrides with enough steps for one exchange among replicas, and some more. Raises as such a plan
+    does.
+    """
     if {"steps", "epochs"} & given:
         prepare(every, config_dir, allowed).plan()
         return every

@@ -1,4 +1,4 @@
-"""Where in a user's own code an exception was raised: `mine.wide.Wide.forward (mine/wide.py, line 14)`."""
+"""Finds where in a user's own code an exception was raised: `mine.wide.Wide.forward (mine/wide.py, line 14)`."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -100,7 +100,7 @@ def commit(checkpoints: Path, manifest: Manifest, keep: int, best: int | None = 
 
 
 def _remove(checkpoint: Path, suffix: str = ".tmp") -> None:
-    """Whoever is killed in the middle of it leaves no half checkpoint under a whole one's name."""
+    """Removes a checkpoint so that a kill in the middle of it leaves no half checkpoint under a whole one's name."""
     doomed = checkpoint.with_suffix(suffix)
     if doomed.exists():
         shutil.rmtree(doomed)
@@ -125,7 +125,7 @@ def export(path: Path, tensors: Mapping[str, Tensor]) -> str:
 
 
 def export_apart(folder: Path, apart: Apart) -> None:
-    """As peft and its like read it: a safetensors file, and JSON beside it."""
+    """Writes the files that peft and similar libraries read: a safetensors file, and JSON beside it."""
     try:
         folder.mkdir(exist_ok=True)
     except OSError as error:
@@ -166,7 +166,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
 
 
 def _wrong(manifest: Manifest) -> str | None:
-    """What of a manifest is not of its type."""
+    """Returns which value of a manifest has another type than it must have."""
     files, reached = manifest.files, manifest.time_to_accuracy
     for key in ("step", "phase"):
         if type(value := getattr(manifest, key)) is not int:
@@ -235,7 +235,7 @@ def _corrupt(checkpoint: Path, name: str, why: str) -> CorruptCheckpointError:
 
 
 def step_of(checkpoint: Path) -> int:
-    """By its folder's name; -1: that is no checkpoint's."""
+    """Returns the step in its folder's name; -1: it is no checkpoint's."""
     found = STEP.fullmatch(checkpoint.name)
     return int(found[1]) if found else -1
 

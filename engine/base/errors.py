@@ -1,8 +1,8 @@
-"""What can end a run, each with the exit status that the command ends with."""
+"""The errors that can end a run, each with the exit status that the command ends with."""
 
 
 class MachineError(RuntimeError):
-    """This machine lacks something."""
+    """The machine lacks something."""
 
     exit_code = 3
 

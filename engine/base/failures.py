@@ -1,6 +1,6 @@
-"""What is said of an exception: whose it is, what the machine lacked, in which line it arose, in how many words.
+"""Describes an exception: whether it is a user's, what the machine lacked, in which line it arose, in few words.
 
-Nothing that an exception says of itself is taken on trust, unless its class is ours: a user's may have any attributes.
+An exception's own attributes are not trusted, unless its class is ours: a user's may have any attributes.
 """
 
 import errno
@@ -46,7 +46,7 @@ def exit_code_of(error: BaseException) -> int | None:
 
 
 def lack_of(error: BaseException) -> MachineError | StorageError | None:
-    """What this machine has too little of, where that is what the error is about."""
+    """Returns an error that names the resource which this machine has too little of, if the error is about one."""
     text = words_of(error)
     number = error.errno if isinstance(error, OSError) else None
     if number in (errno.EMFILE, errno.ENFILE) or (isinstance(error, RuntimeError) and "Too many open files" in text):
@@ -93,7 +93,7 @@ def misnamed(error: BaseException) -> ConfigError | None:
 
 
 def how_it_ended(error: str, message: str) -> str:
-    """What is said of a worker that failed, given its words (crew.Ended): only what a terminal can show."""
+    """Describes a worker that failed, given its words (crew.Ended): only characters that a terminal can show."""
     return visible(message) if error in OWN_WORDS else f"failed: {visible(message)}"
 
 
@@ -130,7 +130,9 @@ def shortened(text: str) -> str:
 
 
 def speaks_for_itself(error: BaseException) -> bool:
-    """Whether it is an error of ours, or about what the machine lacks: nothing is to be said of where it arose."""
+    """Returns whether it is an error of ours, or about a resource that the machine lacks. No place is named for
+    these.
+    """
     return exit_code_of(error) is not None or lack_of(error) is not None
 
 

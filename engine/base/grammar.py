@@ -31,5 +31,5 @@ def as_override(value: Any, exact: bool = True) -> str:
 
 
 def as_text(text: str) -> str:
-    """In double quotes, which a shell's single ones can hold."""
+    """Returns the text in double quotes, which a shell's single ones can hold."""
     return '"' + _BEFORE_DOUBLE.sub(lambda found: found[1] * 2 + (r"\"" if found[2] else ""), text) + '"'

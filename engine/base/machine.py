@@ -1,4 +1,4 @@
-"""Which machine this is, as far as its speed depends on it."""
+"""Identifies this machine, as far as its speed depends on it."""
 
 import os
 import platform
@@ -15,10 +15,10 @@ def cpu_model() -> str:
 
 
 def cores() -> int:
-    """That this process may use."""
+    """Returns the number of cores that this process may use."""
     return len(os.sched_getaffinity(0))
 
 
 def here_unlike(calibration: Calibration) -> list[str]:
-    """How this machine differs from the one that was measured, in words."""
+    """Says in words how this machine differs from the one that was measured."""
     return calibration.differs(platform.node(), cpu_model(), cores())

@@ -126,7 +126,7 @@ def _accounted_to(account: ActivationPeak | None) -> Iterator[None]:
 
 
 def _own(tensor: Tensor) -> Tensor:
-    """What this worker has of it: a DTensor's own storage has the size of the whole, and nothing in it."""
+    """Returns this worker's part of it: a DTensor's own storage has the size of the whole, and nothing in it."""
     to_local = getattr(tensor, "to_local", None)
     return tensor if to_local is None else to_local()
 
@@ -178,7 +178,7 @@ def _account_for_recomputation() -> None:
 
 
 class AttentionOf(TorchFunctionMode):
-    """On the meta device, attention as `device` would compute it.
+    """Computes attention on the meta device with the memory that `device` would use.
 
     torch has fused attention for each real device and none for meta, where it falls back on plain products and keeps
     the whole matrix of scores for backward: a tenth more than the default GPT keeps on a CPU, more in long contexts.
@@ -223,14 +223,18 @@ class _Attention:
         )
 
     def is_fused(self, device: torch.device) -> bool:
-        """Of the cases that torch fuses (sdp_utils), the plain one; on the CPU its kernel knows no dropout."""
+        """Returns whether torch fuses it. Of the cases in sdp_utils it is the plain one; on the CPU its kernel knows no
+        dropout.
+        """
         if not torch.backends.cuda.flash_sdp_enabled():  # somebody asked for plain products, on the CPU too
             return False
         plain = self.mask is None and not self.grouped and all(tensor.dim() == 4 for tensor in self.inputs)
         return plain and (device.type == "cuda" or (device.type == "cpu" and self.dropout == 0))
 
     def fused(self, device: torch.device) -> Tensor:
-        """On CUDA the memory-efficient kernel's meta version; flash, for half precision, keeps the same."""
+        """Computes by the meta version of a kernel. On CUDA it is the memory-efficient one's; flash, for half
+        precision, keeps the same.
+        """
         kernel = fused_on_cpu if device.type == "cpu" else fused_on_cuda
         return kernel(self.inputs, self.dropout, self.causal, self.scale)
 

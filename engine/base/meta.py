@@ -14,7 +14,8 @@ FILLS = {aten.fill_.Scalar, aten.zero_.default, aten.uniform_.default, aten.norm
 
 
 class Repeats(TorchDispatchMode):
-    """What an operation gives for arguments that look like those of an earlier one looks like what that one gave.
+    """Reuses results on the meta device: an operation's results for arguments of known shapes have the shapes of the
+    earlier ones.
 
     On the meta device torch works out in Python what many operations give, up to milliseconds each, and the blocks of a
     model are alike. Only new tensors are remembered: views stay views, and in-place operations go on as ever, but those
@@ -67,7 +68,7 @@ def _look(tensor: Tensor) -> _Look:
 
 
 def _looks(results: Sequence[Any], arguments: Sequence[Any]) -> list[_Look | None] | None:
-    """Of what an operation gave; None unless all of it is new tensors without data."""
+    """Returns the shapes of an operation's results; None unless all of them are new tensors without data."""
     storages = {storage_key(tensor) for tensor in _tensors(arguments)}
     looks: list[_Look | None] = []
     for result in results:

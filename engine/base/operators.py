@@ -67,7 +67,7 @@ class Traced:
 
 
 def trace(forward: Callable[[], Tensor]) -> Traced:
-    """Of a forward pass, and of the backward pass from where it ends, if there is one."""
+    """Records the operators of a forward pass, and of the backward pass from its end, if there is one."""
     with Recorder() as ahead:
         end = forward()
     with Recorder() as back:

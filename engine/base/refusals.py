@@ -1,4 +1,4 @@
-"""What does not go together, told at once: who mends one thing need not run into the next."""
+"""Collects all refusals of a configuration and reports them at once, so that a user can mend them together."""
 
 from collections.abc import Callable, Iterable
 

@@ -1,4 +1,4 @@
-"""Whether this process is one of several that torchrun, or another launcher that follows env://, has started."""
+"""Tells whether this process is one of several that torchrun, or another launcher that follows env://, has started."""
 
 import os
 
@@ -15,12 +15,14 @@ def was_started() -> bool:
 
 
 def is_first() -> bool:
-    """Whether it falls to this process to say what all of them would say, before it is known who is the chief."""
+    """Returns whether this process prints messages that all of them share, before it is known who is the chief."""
     return not was_started() or os.environ["RANK"] == "0"
 
 
 def place() -> tuple[int, int]:
-    """This process's rank, and the number of processes. Raises `ConfigError` for variables that no launcher sets."""
+    """Returns this process's rank, and the number of processes. Raises `ConfigError` for variables that no launcher
+    sets.
+    """
     rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
     numbers = rank.isdecimal() and size.isdecimal() and os.environ["MASTER_PORT"].isdecimal()
     local, each = os.environ.get("LOCAL_RANK") or "0", os.environ.get("LOCAL_WORLD_SIZE") or ""

@@ -1,4 +1,4 @@
-"""When to stop early: all workers that step together must leave before the same step.
+"""Stops a run early: all workers that step together must leave before the same step.
 
 A worker cannot simply stop when it is told to: its peers would wait for it in the next all-reduce. So one of them, the
 leader, announces twice a second, at a step that it announced the time before, whether this is the end and which step
@@ -44,7 +44,7 @@ class StopAgreement:
         self._since: tuple[int, float] | None = None  # a step, and when it began
 
     def before(self, step: int, step_seconds: float) -> bool:
-        """Whether to stop before `step`. `step_seconds`: of the last one."""
+        """Returns whether to stop before `step`. `step_seconds`: of the last one."""
         if self._clock is not None and self._since is None:
             self._since = step, self._clock()
         if step < self._look:
@@ -63,7 +63,7 @@ class StopAgreement:
         return decision["stop"]
 
     def _steps(self, step: int, step_seconds: float) -> int:
-        """How many take about `PERIOD`."""
+        """Returns the number of steps that take about `PERIOD`."""
         if self._clock is None:
             return round(PERIOD / max(step_seconds, 1e-6))
         assert self._since is not None, "the first call comes before the first announcement"

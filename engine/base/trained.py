@@ -46,7 +46,7 @@ class TrainedSet:
         self._children = [(own, (*own.values(),)) for _, own in dicts]
 
     def check(self, step: int) -> None:
-        """After the passes of `step`, before its update. Raises `ChangedModelError`."""
+        """Checks the parameters after the passes of `step`, before its update. Raises `ChangedModelError`."""
         if _differ(self._parameters) or _differ(self._children):
             self._check_names(step)
             self._look()  # other modules, which have no parameters

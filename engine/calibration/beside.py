@@ -1,4 +1,4 @@
-"""What training takes beside kernels, by small models of nothing in particular (see cost.kernels.Rates.costs)."""
+"""Measures the time of training beside kernels, by small synthetic models (see cost.kernels.KernelRates.costs)."""
 
 import tempfile
 import time
@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from ...comm import Comm
-from ...cost.kernels import Kernel, Rates
+from ...cost.kernels import Kernel, KernelRates
 from ...exchange.buckets import allocate
 from ...exchange.reducer import Reducer
 from ...tasks.base import Split
 from ...tasks.losses.cross_entropy import cross_entropy
-from ...tracking.records import Step
+from ...tracking.records import StepRecord
 from ...tracking.run_directory import RunDirectory
 from ..base.operators import trace
 from ..training.bare import bare_job
@@ -29,7 +29,7 @@ BUDGET = 0.1  # seconds each
 
 
 def times(comm: Comm, steps: int, key: str) -> dict[str, float]:
-    """What is measured, from which `costs` follow. `key`: of this measure, among those of the same run."""
+    """Returns the measured times from which `costs` follow. `key`: of this measurement, among those of the same run."""
     found: dict[str, float] = {}
     x = torch.ones(256)
     grown = torch.ones(256, requires_grad=True)
@@ -47,7 +47,7 @@ def times(comm: Comm, steps: int, key: str) -> dict[str, float]:
     return found
 
 
-def costs(took: Mapping[str, float], rates: Rates) -> dict[str, float]:
+def costs(took: Mapping[str, float], rates: KernelRates) -> dict[str, float]:
     """`took`: as `times` gives them. `rates`: with tables alone."""
     tables, found = rates.tables, {"view": took["view"]}
     found["graph"] = took["graphed"] / CHAIN - took["bare"]
@@ -89,7 +89,7 @@ def _both_ways(forward: Callable[[], Tensor], clear: Callable[[], object] = lamb
 
 
 def _of_reducer() -> tuple[float, float]:
-    """Of a backward pass whose gradients stay where they are, and of one that hands them on to their bucket."""
+    """Times a backward pass whose gradients stay where they are, and one that hands them on to their bucket."""
     parameters = {str(i): nn.Parameter(torch.ones(16)) for i in range(CHAIN)}
     some: list[Tensor] = [*parameters.values()]
 
@@ -119,7 +119,7 @@ def _of_reducer() -> tuple[float, float]:
 
 
 def _of_optimizer() -> float:
-    """Of a step of SGD with momentum on small parameters."""
+    """Times a step of SGD with momentum on small parameters."""
     parameters = [nn.Parameter(torch.ones(16)) for _ in range(CHAIN)]
     for parameter in parameters:
         parameter.grad = torch.ones(16)
@@ -127,8 +127,10 @@ def _of_optimizer() -> float:
     return seconds_of(lambda i: optimizer.step(), BUDGET)
 
 
-def _of_one(rates: Rates) -> float:
-    """What `_of_loop` computes after all: one small layer, its loss, SGD's step, and taking a batch."""
+def _of_one(rates: KernelRates) -> float:
+    """Returns the time of the computation within `_of_loop`: one small layer, its loss, SGD's step, and taking
+    a batch.
+    """
     model = nn.Linear(SIDE, SIDE)
     traced = trace(lambda: cross_entropy(model(torch.ones(SIDE, SIDE)), torch.zeros(SIDE, dtype=torch.long)))
     taken = sum(rates.seconds(Kernel("index", (entries,))) for entries in (float(SIDE * SIDE), float(SIDE)))
@@ -137,18 +139,18 @@ def _of_one(rates: Rates) -> float:
 
 
 def _of_loop(comm: Comm, steps: int, key: str) -> float:
-    """Of a step that has next to nothing to compute."""
+    """Times a step with next to nothing to compute."""
     model = nn.Linear(SIDE, SIDE)
     data = Split(torch.ones(SAMPLES, SIDE), torch.zeros(SAMPLES, dtype=torch.long))
     took: list[float] = []
     run: RunDirectory | None = None
 
     def recorded(job: Job, before: int, done: int, loss: float | None) -> None:
-        """As a run does: what lies between steps makes them start with other things in the cache."""
+        """Records the step as a run does: the work between steps makes them start with other things in the cache."""
         assert run is not None and loss is not None
         last = job.meter.last
         took.append(last)
-        run.add(Step(done, done / SAMPLES, loss, SIDE / last, step_time=last, time=job.meter.seconds))
+        run.add(StepRecord(done, done / SAMPLES, loss, SIDE / last, step_time=last, time=job.meter.seconds))
 
     job = bare_job(model, data, SIDE, steps, 1e-6, 0.9, comm, key, recorded)
     with tempfile.TemporaryDirectory(dir=Path.cwd()) as root:

@@ -1,4 +1,4 @@
-"""What workers' operations take among several of this host: seconds by the bytes that leave a worker."""
+"""Times communication among several workers of this host: seconds by the bytes that leave a worker."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ QUICK = (2**10, 2**17)
 
 
 def operations(comm: ProcessComm) -> dict[str, Callable[[torch.Tensor], object]]:
-    """By name, what is measured among all of `comm`."""
+    """Returns the operations to measure among all of `comm`, by name."""
     group, size = comm.group, comm.size
     assert group is not None
     after, before = (comm.rank + 1) % size, (comm.rank - 1) % size
@@ -52,7 +52,9 @@ def traffic(operation: str, nbytes: float, workers: int) -> float:
 
 
 def cases(comm: ProcessComm, quick: bool) -> Iterator[tuple[str, int, Callable[[bool], float]]]:
-    """Of each operation and size: its name, the bytes of a worker's tensor, and what measures it, the same on all."""
+    """Yields each operation and size: its name, the bytes of a worker's tensor, and a function that measures it, the
+    same on all.
+    """
     for name, call in operations(comm).items():
         for nbytes in QUICK if quick else SIZES:
             yield name, nbytes, partial(_seconds, comm, call, nbytes)

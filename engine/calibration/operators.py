@@ -73,14 +73,14 @@ ATTENTION = tuple(
 
 
 @dataclass(frozen=True)
-class Case:
+class KernelCase:
     """A kernel, and how to make a call of it: its tensors take memory only while that is wanted."""
 
     kernel: Kernel
     make: Callable[[], Callable[[int], object]]
 
 
-def cases(quick: bool = False) -> Iterator[Case]:
+def cases(quick: bool = False) -> Iterator[KernelCase]:
     """The same in each pass."""
     for sizes in PRODUCTS[::24] if quick else PRODUCTS:
         yield _product(*sizes, torch.float32)
@@ -92,7 +92,7 @@ def cases(quick: bool = False) -> Iterator[Case]:
         yield from _attention(*sizes)
     for name, make in STREAMING.items():
         for entries in QUICK if quick else STREAMED:
-            yield Case(Kernel(name, (float(entries),)), partial(make, entries))
+            yield KernelCase(Kernel(name, (float(entries),)), partial(make, entries))
 
 
 def turns(make: Callable[[], Tensor], together: int = COLD) -> list[Tensor]:
@@ -111,7 +111,7 @@ def kept(call: Callable[[int], object]) -> Callable[[int], object]:
     return lambda i: results.append(call(i))
 
 
-def _product(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Case:
+def _product(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> KernelCase:
     """Forward, and both products of backward, in turn."""
     shape = (batch,) if batch > 1 else ()
 
@@ -128,10 +128,10 @@ def _product(batch: int, m: int, n: int, k: int, dtype: torch.dtype) -> Case:
         return lambda i: forms[i % 3](i)
 
     table = "product" if dtype is torch.float32 else "product_bfloat16"
-    return Case(Kernel(table, (float(batch), float(m), float(n), float(k)), 2.0 * batch * m * n * k), make)
+    return KernelCase(Kernel(table, (float(batch), float(m), float(n), float(k)), 2.0 * batch * m * n * k), make)
 
 
-def _convolution(samples: int, entering: int, leaving: int, places: int, entries: int) -> Iterator[Case]:
+def _convolution(samples: int, entering: int, leaving: int, places: int, entries: int) -> Iterator[KernelCase]:
     side, width = round(places**0.5), round(entries**0.5)
     sizes = (float(samples), float(entering), float(leaving), float(places), float(entries))
     flops = 2.0 * samples * entering * leaving * places * entries
@@ -154,12 +154,12 @@ def _convolution(samples: int, entering: int, leaving: int, places: int, entries
 
         return call
 
-    yield Case(Kernel("convolution", sizes, flops), forward)
-    yield Case(Kernel("convolution_backward", sizes, 2 * flops), partial(backward, True))
-    yield Case(Kernel("convolution_to_weights", sizes, flops), partial(backward, False))
+    yield KernelCase(Kernel("convolution", sizes, flops), forward)
+    yield KernelCase(Kernel("convolution_backward", sizes, 2 * flops), partial(backward, True))
+    yield KernelCase(Kernel("convolution_to_weights", sizes, flops), partial(backward, False))
 
 
-def _attention(heads: int, tokens: int, keys: int, width: int) -> Iterator[Case]:
+def _attention(heads: int, tokens: int, keys: int, width: int) -> Iterator[KernelCase]:
     sizes = (float(heads), float(tokens), float(keys), float(width))
     flops = 4.0 * heads * tokens * keys * width
 
@@ -175,8 +175,8 @@ def _attention(heads: int, tokens: int, keys: int, width: int) -> Iterator[Case]
         out, sums = attention(qs[0])
         return lambda i: attention_backward(out, qs[i % len(qs)], out, sums)
 
-    yield Case(Kernel("attention", sizes, flops), forward)
-    yield Case(Kernel("attention_backward", sizes, 2.5 * flops), backward)
+    yield KernelCase(Kernel("attention", sizes, flops), forward)
+    yield KernelCase(Kernel("attention_backward", sizes, 2.5 * flops), backward)
 
 
 # -- operators that stream: `entries` of their largest tensor -> a call

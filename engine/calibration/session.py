@@ -15,8 +15,8 @@ import torch
 from ...comm.rendezvous import serve_store
 from ...conf.errors import ConfigError
 from ...cost.alpha_beta import fit
-from ...cost.calibration import Calibration, Disk, Link
-from ...cost.kernels import Rates, Table
+from ...cost.calibration import Calibration, Disk, MeasuredOperation
+from ...cost.kernels import KernelRates, KernelTable
 from ..base.errors import MachineError
 from ..base.machine import cores, cpu_model
 from . import worker
@@ -32,7 +32,8 @@ STARTED_BY = ("TORCHELASTIC_RUN_ID", "SLURM_PROCID", "RANK", "WORLD_SIZE")
 def calibrate(
     quick: bool = False, told: Callable[[str, float], None] = lambda what, share: None
 ) -> tuple[Calibration, dict[str, Any]]:
-    """What was found, and the points that were measured. `told`: what is being measured, and the share that is done.
+    """Returns the calibration, and the measured points. `told` is called with the current measurement and the share
+    that is done.
 
     Raises `ConfigError` where a launcher started this process, `MachineError` when a measuring process failed.
     """
@@ -57,15 +58,15 @@ def calibrate(
         spread=max(found["spreads"]),
         differing=found["differing"] / found["cases"],
         rates=[
-            Rates(
+            KernelRates(
                 each["threads"],
                 each["processes"],
-                {name: Table(tuple(map(tuple, points))) for name, points in each["tables"].items()},
+                {name: KernelTable(tuple(map(tuple, points))) for name, points in each["tables"].items()},
                 each["costs"],
             )
             for each in found["rates"]
         ],
-        links=[Link(name, size, fit(points)) for name, size, points in found["links"]],
+        links=[MeasuredOperation(name, size, fit(points)) for name, size, points in found["links"]],
         disk=Disk(**found["disk"]),
         host_link=found["host_link"],
     )
@@ -73,7 +74,7 @@ def calibrate(
 
 
 def disturbance(calibration: Calibration) -> str:
-    """Of what other work has disturbed, in words; empty where the machine was left alone."""
+    """Says which measurements other work has disturbed; empty if the machine was left alone."""
     said: list[str] = []
     if calibration.spread > LOADED:
         said.append(f"times of one product spread by {calibration.spread:.0%}, where up to {LOADED:.0%} is usual")
@@ -92,7 +93,7 @@ def conditions(cores: int) -> list[tuple[int, int]]:
 
 
 def cores_in_use() -> float:
-    """Of this host, over the last minute."""
+    """Returns how many cores of this host were busy, over the last minute."""
     return os.getloadavg()[0]
 
 

@@ -10,8 +10,9 @@ DIFFER = 0.15  # two times of one case that are further apart than this share of
 
 
 def seconds_of(call: Callable[[int], object], budget: float) -> float:
-    """Of one call, which is given how often it was called before: the median of `BLOCKS` blocks, in about `budget`
-    seconds of them together."""
+    """Returns the seconds of one call, which is given the number of calls before it: the median of `BLOCKS` blocks, in
+    about `budget` seconds of them together.
+    """
     call(0)
     call(1)
     start = time.perf_counter()
@@ -38,7 +39,7 @@ def spread(seconds: Sequence[float]) -> float:
 
 
 @dataclass
-class Passes:
+class TimedPasses:
     """Times of the same cases, pass by pass: what disturbs one pass is over when the next comes to the same case.
 
     The middle one counts: of three, one that was disturbed is left out. The least would be that of a machine quieter
@@ -54,7 +55,7 @@ class Passes:
         return median(self.times[case])
 
     def differ(self, case: str) -> bool:
-        """Whether its first two passes do: one of them was disturbed, and perhaps the other, too."""
+        """Returns whether its first two passes differ: one of them was disturbed, and perhaps the other, too."""
         first, second = sorted(self.times[case][:2])
         return second > (1 + DIFFER) * first
 
@@ -64,5 +65,5 @@ class Passes:
 
     @property
     def share(self) -> float:
-        """Of the cases, that differ."""
+        """Returns the share of the cases that differ."""
         return len(self.differing) / len(self.times) if self.times else 0.0

@@ -14,12 +14,12 @@ import torch
 from ...comm.connecting import connect
 from ...comm.handshake import Endpoint
 from ...comm.process import ProcessComm
-from ...cost.kernels import Rates, Table
+from ...cost.kernels import KernelRates, KernelTable
 from ..base import memory
 from ..base.parent_death import die_with_parent
 from . import beside, links
 from .operators import cases, kept
-from .timing import Passes, seconds_of, spread
+from .timing import TimedPasses, seconds_of, spread
 
 TIMEOUT = 60.0
 BUDGET, QUICK_BUDGET = 0.004, 0.002  # seconds for each case in a pass
@@ -71,12 +71,12 @@ def _found(conditions: list[tuple[int, int]], busy: list["_Kernels"], linked: li
 
 
 class _Kernels:
-    """What one of several processes that compute at once takes, with so many threads."""
+    """Times operators in one of several processes that compute at once, with so many threads."""
 
     def __init__(self, comm: ProcessComm | None, threads: int, quick: bool) -> None:
         """`comm`: with the others; None: this process is none of them."""
         self._comm, self._threads, self._quick = comm, threads, quick
-        self.passes, self.steady = Passes(), list[float]()
+        self.passes, self.steady = TimedPasses(), list[float]()
         self.what = "operators" if comm is None else f"operators, {comm.size} of {threads} threads"
 
     def measure(self, number: int) -> None:
@@ -109,19 +109,19 @@ class _Kernels:
         tables: dict[str, list[list[float]]] = {}
         for place, case in enumerate(cases(self._quick)):
             tables.setdefault(case.kernel.table, []).append([*case.kernel.sizes, self.passes.middle(str(place))])
-        rates = Rates(
-            threads, processes, {name: Table(tuple(map(tuple, points))) for name, points in tables.items()}, {}
+        rates = KernelRates(
+            threads, processes, {name: KernelTable(tuple(map(tuple, points))) for name, points in tables.items()}, {}
         )
         middle = {name: self.passes.middle(name) for name in self.passes.times}
         return {"tables": tables, "costs": beside.costs(middle, rates)}
 
 
 class _Links:
-    """What operations among so many workers take."""
+    """Times communication among so many workers."""
 
     def __init__(self, comm: ProcessComm | None, quick: bool) -> None:
         self._comm, self._quick = comm, quick
-        self.passes = Passes()
+        self.passes = TimedPasses()
         self.what = "links" if comm is None else f"links, {comm.size} workers"
 
     def measure(self, number: int) -> None:
@@ -153,7 +153,7 @@ def agreed(comm: ProcessComm, wanted: Sequence[bool]) -> list[int]:
 
 
 def _disk(quick: bool) -> dict[str, float]:
-    """As checkpoints are written: to a file in the current directory, and forced to the disk."""
+    """Times the disk as checkpoints use it: writes to a file in the current directory, forced to the disk."""
     nbytes = DISK // 64 if quick else DISK
     with tempfile.NamedTemporaryFile(dir=Path.cwd()) as file:
         latency = min(_forced(file.fileno(), b"x") for _ in range(5))

@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from ...cost.calibration import Calibration, plain
-from ...tracking.drawn.calibration import Panel, Series, as_svg
+from ...tracking.drawn.calibration import FittedSeries, Panel, as_svg
 from ...tracking.run_directory import write_atomically
 
 FOLDER = Path("conf-of-mine")  # as docs/your_own.md calls the user's own choices
@@ -15,7 +15,7 @@ SHOWN = ("mul", "relu", "gelu", "_log_softmax", "native_layer_norm", "native_bat
 
 
 def default_name(host: str) -> str:
-    """That a choice can have on the command line."""
+    """Returns a name that a choice can have on the command line."""
     return re.sub(r"[^A-Za-z0-9_]+", "_", host).strip("_").lower() or "here"
 
 
@@ -35,20 +35,20 @@ def drawn(calibration: Calibration, found: dict[str, Any]) -> str:
     for rates in calibration.rates:
         who = f"{_count(rates.processes, 'process')} of {_count(rates.threads, 'thread')}"
         flops = [
-            Series(name, sorted((_work(point), _work(point) / point[-1]) for point in rates.tables[name].points))
+            FittedSeries(name, sorted((_work(point), _work(point) / point[-1]) for point in rates.tables[name].points))
             for name in ("product", "convolution", "convolution_backward", "attention")
             if name in rates.tables
         ]
         panels.append(Panel(f"{who}: work a second", "multiplications of a call", "a second", flops))
-        streamed = [Series(name, sorted((p[0], p[1]) for p in rates.tables[name].points)) for name in SHOWN]
+        streamed = [FittedSeries(name, sorted((p[0], p[1]) for p in rates.tables[name].points)) for name in SHOWN]
         panels.append(Panel(f"{who}: operators that stream", "entries", "seconds", streamed))
     for size in sorted({link.workers for link in calibration.links}):
-        series: list[Series] = []
+        series: list[FittedSeries] = []
         for link in calibration.links:
             if link.workers == size:
                 points = next(p for name, workers, p in found["links"] if (name, workers) == (link.operation, size))
                 line = [(nbytes, max(link.fit.seconds(nbytes), 1e-9)) for nbytes, _ in points]
-                series.append(Series(link.operation, [(n, s) for n, s in points], line))
+                series.append(FittedSeries(link.operation, [(n, s) for n, s in points], line))
         panels.append(Panel(f"{size} workers: alpha + S beta", "S: bytes that leave a worker", "seconds", series))
     return as_svg(f"{calibration.host}, {calibration.cpu}, measured on {calibration.date}", panels)
 

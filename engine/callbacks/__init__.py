@@ -1,4 +1,4 @@
-"""What looks at a run as it trains: records numbers, ends it early, keeps the best of its weights. One file each."""
+"""Callbacks look at a run as it trains: they record numbers, end it early, keep the best weights. One file each."""
 
 from .base import Callback, EvaluationView, Norms, StepView
 from .best import Best

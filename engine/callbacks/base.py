@@ -1,7 +1,7 @@
-"""What a callback is shown, and what it may answer.
+"""The interface of a callback: the values that it sees, and the answers that it may give.
 
-There is one object of each in a run, on the chief: the worker of replica 0 that has the loss. So whatever it counts is
-counted once, and where it ends the run, all workers leave before the same step.
+Each callback has one object in a run, on the chief: the worker of replica 0 that has the loss. So its counts count
+once, and if it ends the run, all workers leave before the same step.
 """
 
 import inspect
@@ -101,13 +101,13 @@ class Callback(ABC):
         return made
 
     def check(self, metric: str, others: Sequence[str]) -> None:
-        """Before anything runs. `metric`: the task's; `others`: the callbacks before.
+        """Checks the callback before anything runs. `metric`: the task's; `others`: the callbacks before.
 
         Raises ValueError, whose message begins with the knob: `metric=f1: must be ...`.
         """
 
     def check_model(self, model: nn.Module) -> None:
-        """Before anything runs. `model`: the whole, on the meta device. Raises ValueError."""
+        """Checks the model before anything runs. `model`: the whole, on the meta device. Raises ValueError."""
 
     def each_step(self, view: StepView) -> Metrics:
         return {}
@@ -116,19 +116,19 @@ class Callback(ABC):
         return {}
 
     def reason_to_stop(self) -> str | None:
-        """After `each_evaluation`, of one that `stops`: why the run ends now; None: it goes on."""
+        """Returns after `each_evaluation`, for a callback that `stops`, why the run ends now; None: it goes on."""
         return None
 
     def is_best(self) -> bool:
-        """After `each_evaluation`, of one that `keeps`: whether these are the weights to keep."""
+        """Returns after `each_evaluation`, for a callback that `keeps`, whether these are the weights to keep."""
         return False
 
     def state_dict(self) -> dict[str, Any]:
-        """What a resumed run must know, as JSON has it."""
+        """Returns the state that a resumed run needs, as JSON has it."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """What `state_dict` gave."""
+        """Restores the state that `state_dict` returned."""
 
 
 def watches_steps(callback: Callback) -> bool:

@@ -1,4 +1,4 @@
-"""What the model is worth to each client of a federation, and what it is once each has gone on training it by itself.
+"""Evaluates the model for each client of a federation, before and after the client trains it further by itself.
 
 A client's own test samples are those of the test split of its own labels, in the shares that it trains on (tasks/
 clients.py). Over clients there are the mean, the spread (standard deviation), and the worst tenth's mean: whom a model
@@ -26,7 +26,7 @@ from torch import nn
 
 from ...batches import call
 from ...exchange.seeded import generator
-from ...tasks.clients import Chosen
+from ...tasks.clients import Subset
 from .base import Callback, EvaluationView, Metrics
 
 
@@ -79,14 +79,14 @@ class ByClient(Callback):
             told |= _over("personal", personal)
         return told
 
-    def _judged(self, view: EvaluationView, model: nn.Module, test: Chosen) -> float:
+    def _judged(self, view: EvaluationView, model: nn.Module, test: Subset) -> float:
         return view.judge(model, view.device, test)[self.metric]
 
     def _tuned(self, model: nn.Module) -> dict[str, nn.Parameter]:
         trained = {name: each for name, each in model.named_parameters() if each.requires_grad}
         return {name: each for name, each in trained.items() if self.only is None or re.search(self.only, name)}
 
-    def _personal(self, view: EvaluationView, client: int, train: Chosen) -> nn.Module:
+    def _personal(self, view: EvaluationView, client: int, train: Subset) -> nn.Module:
         model = copy.deepcopy(view.model)
         model.train()
         optimizer = torch.optim.SGD(self._tuned(model).values(), lr=self.lr)

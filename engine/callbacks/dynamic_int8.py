@@ -1,4 +1,4 @@
-"""What the weights are worth when they are put to use in int8 without being trained for it, each evaluation.
+"""Evaluates the weights in int8, for which they were not trained, at each evaluation.
 
 Post-training dynamic quantization, torch's own: weights of nn.Linear layers are int8, with one scale a layer, and what
 a layer is given is rounded to 7 bits, by its range, as it comes in: products are of integers. All else is float.
@@ -70,7 +70,7 @@ def sizes(model: nn.Module) -> tuple[int, int]:
 
 
 def _layers(model: nn.Module) -> Mapping[str, nn.Linear]:
-    """As torch takes them: by their class itself."""
+    """Returns the layers that torch quantizes. It selects them by their class itself."""
     return {
         name: layer
         for name, layer in model.named_modules()

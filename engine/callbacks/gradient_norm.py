@@ -9,7 +9,7 @@ from .base import Callback, Metrics, StepView
 
 
 class GradientNorm(Callback):
-    """Of a replica over several workers it is the norm of the chief's part alone."""
+    """Records the norm of the gradient. If a replica has several workers, it is the norm of the chief's part alone."""
 
     sees = frozenset({"gradients"})
 

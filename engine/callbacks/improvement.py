@@ -1,4 +1,4 @@
-"""Whether a metric got better: what early stopping and the best checkpoint ask."""
+"""Decides whether a metric improved, for early stopping and for the best checkpoint."""
 
 import math
 from collections.abc import Mapping, Sequence

@@ -36,8 +36,8 @@ def estimates(norms: Norms) -> tuple[float, float]:
 
 
 class NoiseScale(Callback):
-    """Of the steps that it measures: `noise_scale` (samples), and what it is made of, `gradient_square` (|G|^2) and
-    `gradient_noise` (tr(Sigma)). There is no `noise_scale` where an average is not above zero yet.
+    """Records in the steps that it measures `noise_scale` (samples), and its parts, `gradient_square` (|G|^2) and
+    `gradient_noise` (tr(Sigma)). There is no `noise_scale` while an average is not above zero yet.
     """
 
     sees = frozenset({"norms"})

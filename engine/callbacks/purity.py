@@ -1,4 +1,4 @@
-"""How far the clusters of k-means are the classes of labelled data, each evaluation.
+"""Measures how well the clusters of k-means match the classes of labelled data, at each evaluation.
 
 Of N test samples, with omega_j those whose nearest centre is j and c_i those of class i,
 

@@ -48,7 +48,7 @@ def section(group: str, name: object, config_dir: Path | None) -> DictConfig | N
 
 
 def fills_its_own_section(group: str, name: object, config_dir: Path | None) -> bool:
-    """Whether this choice, of any group, is one of ours or a file of the user's that changes no other section.
+    """Returns whether this choice, of any group, is one of ours or a file of the user's that changes no other section.
 
     Its defaults may be other such choices of its group, as those of a calibrated machine are.
     """

@@ -100,7 +100,7 @@ class _Chosen:
 
 @dataclass(frozen=True)
 class _Composed:
-    """What Hydra has composed."""
+    """The result of composing with Hydra."""
 
     config: bytes  # pickled: to read it takes a quarter of the time of a deep copy
     choices: dict[str, str]
@@ -133,13 +133,17 @@ def _kept(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
 
 
 def _section(override: Override, config_dir: Path | None) -> DictConfig | None:
-    """What it puts in the place of the usual choice, where it fills a section of its own alone."""
+    """Returns the section that the override puts in the place of the default choice, if it fills a section of its own
+    alone.
+    """
     group = override.get_key_element()
     return section(group, override.value(), config_dir) if group in BY_NAME else None
 
 
 def _leaves_others(override: Override, config_dir: Path | None) -> bool:
-    """Whether it says nothing of the sections of `BY_NAME`: an experiment does, and a user's own group may."""
+    """Returns whether it leaves the sections of `BY_NAME` alone. An experiment does not, and a user's own group may
+    not.
+    """
     group = override.get_key_element()
     return group in ("hardware", "hardware/network", "tracking") and fills_its_own_section(
         group, override.value(), config_dir
@@ -189,7 +193,7 @@ def _described(config: DictConfig, group: str) -> str:
 
 
 def _chooses(override: Override, config_dir: Path | None) -> bool:
-    """Whether it chooses from a group: hydra composes it, and all others change what was composed."""
+    """Returns whether it chooses from a group. Hydra composes such overrides; all others change the composed result."""
     group = override.key_or_group or ""
     if _describes(override):
         return False
@@ -352,7 +356,7 @@ def _no_such_choice(error: MissingConfigException, config_dir: Path | None) -> s
 
 
 @dataclass(frozen=True)
-class Interval:
+class ParameterInterval:
     """`interval(low, high)`; of whole numbers where both are; `log`: tag(log, ...)."""
 
     low: float
@@ -360,7 +364,7 @@ class Interval:
     log: bool
 
 
-def sweep_values(text: str, config_dir: Path | None = None) -> tuple[str, list[str] | Interval | None]:
+def sweep_values(text: str, config_dir: Path | None = None) -> tuple[str, list[str] | ParameterInterval | None]:
     """The key of an override, and what it sweeps over: values as overrides write them; None for a single one.
 
     `shuffle` gives the same order each time. Raises `ConfigError`.
@@ -379,7 +383,7 @@ def tells_secret(text: str) -> bool:
     return holds_secret(override.key_or_group, override.value())
 
 
-def _swept(text: str, config_dir: Path | None) -> tuple[str, list[str] | Interval | None]:
+def _swept(text: str, config_dir: Path | None) -> tuple[str, list[str] | ParameterInterval | None]:
     override = _parsed(text)
     key = override.get_key_element()
     if not override.is_sweep_override():
@@ -391,7 +395,7 @@ def _swept(text: str, config_dir: Path | None) -> tuple[str, list[str] | Interva
         unknown = value.tags - {"log"}
         if unknown:
             raise ConfigError(f"{text}: tag {unknown.pop()}: there is only log")
-        return key, Interval(value.start, value.end, "log" in value.tags)
+        return key, ParameterInterval(value.start, value.end, "log" in value.tags)
     if isinstance(value, Sweep) and value.tags:
         raise ConfigError(f"{text}: tags are for intervals, as in tag(log,interval(0.001,0.1))")
     if isinstance(value, Glob):
@@ -507,7 +511,7 @@ def _nearest(name: str, valid: list[str] | tuple[str, ...]) -> str:
 
 
 def _shown(text: str) -> str:
-    """As much of what was typed as tells which it is."""
+    """Returns as much of the typed text as identifies it."""
     return text if len(text) <= 200 else f"{text[:200]}..."
 
 
@@ -564,7 +568,9 @@ def _is_hidden(plain: Any, path: list[str]) -> bool:
 
 
 def hidden_keys(node: Any, path: str = "") -> list[str]:
-    """Of an experiment as plain values, the keys, as typed, whose values were hidden when it was stored."""
+    """Returns the keys of an experiment, as plain values, whose values were hidden when it was stored. Keys are as
+    typed.
+    """
     if isinstance(node, dict):
         return [found for key, value in node.items() for found in hidden_keys(value, f"{path}.{key}".strip("."))]
     return [path.replace(".knobs.", ".")] if HIDDEN in str(node) else []

@@ -36,7 +36,7 @@ _STORED = {"name", "target", "knobs"}  # what a run's config.yaml has of a choic
 
 @dataclass(frozen=True)
 class Merged:
-    """What a file says, and what is given beside it."""
+    """The settings of a file, and the overrides typed beside it."""
 
     file: Path
     told: list[str]
@@ -131,14 +131,16 @@ def _told(plain: dict[Any, Any], config_dir: Path | None) -> list[str]:
 
 
 def _check_alike(stored: Experiment, composed: Experiment) -> None:
-    """What is composed is what the run was: its choices may have had other classes, or keys, where it was made."""
+    """Checks that the composed experiment equals the run's: its choices may have had other classes, or keys, where it
+    was made.
+    """
     was, now = (dict(_leaves(each.model_dump())) for each in (stored, composed))
     for key in [key for key in {**was, **now} if key != "name" and was.get(key, "-") != now.get(key, "-")]:
         raise ConfigError(f"{key}={was.get(key, '-')}: the choices that there are here make it {now.get(key, '-')}")
 
 
 def _typed(plain: dict[Any, Any], prefix: str = "") -> Iterator[str]:
-    """Of what was written by hand, in its order, and a group's choice before its keys."""
+    """Yields overrides of a handwritten file, in its order, with a group's choice before its keys."""
     for name, value in plain.items():
         key = f"{prefix}{name}"
         if not isinstance(name, str) or not name or set(name) & set("= \t\n"):

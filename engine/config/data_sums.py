@@ -1,4 +1,4 @@
-"""Whether the files that a run is trained on are still those that it began with."""
+"""Checks that the files that a run is trained on are still those that it began with."""
 
 from ...conf.errors import ConfigError
 from ...tasks.base import Data

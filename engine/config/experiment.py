@@ -232,7 +232,7 @@ class Checkpoint(_Frozen):
 if TYPE_CHECKING:
 
     class _Choices(_Frozen):
-        """Those that the code names; it reads all others by `choice`."""
+        """The choices that the code names. It reads all others by `choice`."""
 
         strategy: Choice
         sync: Choice
@@ -296,7 +296,9 @@ def from_config(config: dict[str, Any], choices: dict[str, str]) -> Experiment:
 
 
 def _callbacks(section: Any) -> dict[str, Any]:
-    """As they are composed, {"early_stop": {"_target_": ..., "patience": 3}}, to choices. Raises `ConfigError`."""
+    """Converts composed callbacks, {"early_stop": {"_target_": ..., "patience": 3}}, to choices. Raises
+    `ConfigError`.
+    """
     if not isinstance(section, dict):
         raise ConfigError(
             f"callbacks={section}: must be a list of choices, such as [early_stop]; see: paceline list callbacks"
@@ -327,7 +329,7 @@ def from_yaml(text: str) -> Experiment:
 
 
 def from_plain(plain: Any) -> Experiment:
-    """What a stored config.yaml holds. Raises `ConfigError`."""
+    """Reads the contents of a stored config.yaml. Raises `ConfigError`."""
     try:
         return Experiment.model_validate(completed(plain) if isinstance(plain, dict) else plain)
     except ValidationError as error:
@@ -335,9 +337,9 @@ def from_plain(plain: Any) -> Experiment:
 
 
 def completed(plain: dict[str, Any]) -> dict[str, Any]:
-    """What a stored config.yaml holds, as it would be written now.
+    """Returns the contents of a stored config.yaml as they would be written now.
 
-    With the usual choices of groups that did not exist then, and by the names that classes have now.
+    Groups that did not exist then have their default choice, and classes have their present names.
     """
     plain = renewed(plain)
     missing = [group for group in GROUPS if group.usual and group.name not in plain]
@@ -345,7 +347,7 @@ def completed(plain: dict[str, Any]) -> dict[str, Any]:
 
 
 def no_such_key(key: str) -> str:
-    """What to say of a key that there is not, or not any more."""
+    """Returns the words for a key that does not exist, or not any more."""
     return f"is called {RENAMED[key]} now" if key in RENAMED else "there is no such key"
 
 
@@ -385,6 +387,6 @@ def _alternatives(rules: Iterable[str]) -> str:
 
 
 def _is_tag(piece: object) -> bool:
-    """Whether it is pydantic's name for a member of a union, and no part of the path."""
+    """Returns whether it is pydantic's name for a member of a union, and no part of the path."""
     named = piece in ("process", "virtual", "str", "int", "float", "bool")
     return named or "[" in str(piece) or str(piece).startswith("constrained-")

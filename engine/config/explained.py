@@ -1,4 +1,4 @@
-"""What a choice does, as its own file says it: the docstring of the module that its class is in, taken apart.
+"""Explains a choice by its own file: the docstring of the module that its class is in, taken apart.
 
 A docstring is paragraphs. Indented ones are equations; one that begins with a word of `SECTIONS` says that; the first
 says what the choice is; all others are its rule, in order. Papers are named with a year wherever they are named.
@@ -36,7 +36,7 @@ _FIRST_WORD = re.compile(r"^(\w+)")
 
 
 @dataclass(frozen=True)
-class Explained:
+class ChoiceExplanation:
     """Texts are as in the file, each paragraph's lines joined; equations keep their lines."""
 
     group: str
@@ -56,7 +56,7 @@ class Explained:
         return {name: list(value) if isinstance(value, tuple) else value for name, value in vars(self).items()}
 
 
-def explain(group: str, chosen: Choice, line: str, allowed: tuple[str, ...] = ()) -> Explained:
+def explain(group: str, chosen: Choice, line: str, allowed: tuple[str, ...] = ()) -> ChoiceExplanation:
     """`line`: the choice's description in its YAML. Raises `ConfigError` where its class cannot be had."""
     check_target(group, chosen.target, allowed)
     module, _, name = chosen.target.rpartition(".")
@@ -69,7 +69,7 @@ def explain(group: str, chosen: Choice, line: str, allowed: tuple[str, ...] = ()
     parts = taken_apart(text)
     file = inspect.getsourcefile(made) or ""
     room = BY_NAME[group].modules[0].partition(".")[2]
-    return Explained(
+    return ChoiceExplanation(
         group,
         chosen.name,
         line,

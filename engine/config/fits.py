@@ -1,4 +1,4 @@
-"""Whether a model takes a batch of the data and puts out what the task wants: on the meta device, before any run."""
+"""Checks that a model takes a batch of the data and has the outputs of the task: on the meta device, before any run."""
 
 import functools
 import inspect
@@ -31,12 +31,12 @@ def batch_of(spec: DataSpec, size: int) -> tuple[Samples, Samples]:
 
 
 def weighted(targets: Tensor, weights: Tensor | None) -> Samples:
-    """As `Task.function` takes them."""
+    """Returns the targets in the form of `Task.function`."""
     return targets if weights is None else Fields({"targets": targets, "weights": weights})
 
 
 def check_takes(experiment: Experiment, forward: Callable[..., object], spec: DataSpec, is_bound: bool) -> None:
-    """Whether a model can be called with several inputs, by the signature of its forward. Raises `ConfigError`."""
+    """Checks by the signature of its forward that a model can be called with several inputs. Raises `ConfigError`."""
     if spec.inputs is None:
         return
     positional = () if isinstance(spec.inputs, Mapping) else tuple(spec.inputs)
@@ -54,7 +54,7 @@ def check_takes(experiment: Experiment, forward: Callable[..., object], spec: Da
 
 
 def check_parts_take(experiment: Experiment, strategy: Strategy, spec: DataSpec) -> None:
-    """Whether the strategy takes such samples. Raises `ConfigError`."""
+    """Checks that the strategy takes such samples. Raises `ConfigError`."""
     name, data = experiment.strategy.name, experiment.data.name
     if spec.inputs is not None and strategy.traits.one_input:
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""Where a key belongs that was looked for in the wrong place. It reads the YAML files, for errors alone."""
+"""Finds where a key belongs that was typed in the wrong place. It reads the YAML files, for errors alone."""
 
 from collections.abc import Iterator
 from importlib.resources import files

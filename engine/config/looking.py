@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 
 class Tried(IntEnum):
-    """On which tensors a model is tried."""
+    """The tensors on which a model is tried."""
 
     META = 0
     BUILT = 1  # built for real, tried on the meta device

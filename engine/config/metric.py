@@ -1,4 +1,4 @@
-"""What the runs of an experiment report beside the loss. No torch where it is the usual task: it must be quick."""
+"""The metric that an experiment's runs report beside the loss. No torch for the default task: it must be quick."""
 
 from ...conf.groups import BY_NAME
 from .experiment import Experiment

@@ -14,7 +14,8 @@ from .experiment import CONF, completed, shipped
 
 
 def overrides_of(config: dict[str, Any], config_dir: Path | None = None) -> list[str]:
-    """What `compose` makes this stored configuration (config.yaml) of, its name aside: choices first, then keys.
+    """Returns the overrides of which `compose` makes this stored configuration (config.yaml), without its name: choices
+    first, then keys.
 
     A choice that is in `config_dir`, the user's own directory, is named with all its keys: its defaults may have
     changed. One that there is no file of is described by its class. Raises ConfigError when the configuration is not
@@ -45,13 +46,15 @@ def overrides_of(config: dict[str, Any], config_dir: Path | None = None) -> list
 
 
 def usual_choices() -> dict[str, Any]:
-    """By group: what is chosen where nothing is said."""
+    """Returns the default choice by group."""
     listed = read_yaml(CONF / "config.yaml")["defaults"]
     return {group: name for entry in listed if isinstance(entry, dict) for group, name in entry.items()}
 
 
 def _callbacks(chosen: dict[str, Any], config_dir: Path | None) -> list[str]:
-    """They are called in their order: from the first on of which there is no file, each is described."""
+    """Returns overrides for the callbacks, which are called in their order. From the first one without a file on, each
+    is described.
+    """
     names = list(chosen)
     named = list(itertools.takewhile(lambda name: file_of("callbacks", name, config_dir), names))
     typed = [f"callbacks={as_override(named)}"] if named else []

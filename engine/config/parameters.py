@@ -1,4 +1,4 @@
-"""How many parameters a model has that reads tokens, counted on the meta device: nothing is allocated."""
+"""Counts the parameters of a model that reads tokens, on the meta device: nothing is allocated."""
 
 from torch import nn
 

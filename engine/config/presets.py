@@ -1,6 +1,6 @@
-"""What an experiment's file sets of a choice whose place another one has taken: `experiment=svm optimizer=adam`.
+"""Handles keys that an experiment's file sets for a choice that the user has replaced: `experiment=svm optimizer=adam`.
 
-What both choices have is set as the file says. What the new one lacks would do nothing, or end the run.
+Keys that both choices have are set as the file says. Keys that the new one lacks would do nothing, or end the run.
 """
 
 from collections.abc import Mapping
@@ -50,12 +50,12 @@ def check_left_over(preset: object, chosen: Mapping[str, object], given: set[str
 
 
 def _keys_of(group: str) -> set[str]:
-    """Those of all our choices together. Any other key that a user's file sets, the class itself knows."""
+    """Returns the keys of all our choices together. Any other key that a user's file sets, the class itself checks."""
     return {key for file in (CONF / group).glob("*.yaml") for key in _read(file)} - {"_target_", "defaults"}
 
 
 def _choice_in(content: dict[str, Any], group: str) -> str | None:
-    """What a file's defaults choose of the group; else what is chosen where nothing is said."""
+    """Returns the choice of the group in a file's defaults, or else the default choice."""
     found = None
     for each in (*_read(CONF / "config.yaml")["defaults"], *content.get("defaults", ())):
         if isinstance(each, dict):

@@ -1,4 +1,4 @@
-"""Who receives a run's results is decided by what its user typed, never by a file alone.
+"""Checks that the receivers of a run's results were typed by its user, and never set by a file alone.
 
 A file that somebody gave you (`--config FILE`, a preset of `--config-dir`, a sweep's definition) may name a server of
 MLflow's or an account of W&B's. The run would send its metrics, its configuration and the machine's name there.

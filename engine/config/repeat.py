@@ -39,7 +39,9 @@ def allowing(packages: Iterable[str]) -> list[str]:
 
 
 def quoted(words: list[str]) -> str:
-    """As a shell reads them. What a terminal would act upon is written out, as bash and zsh take it: $'\\033'."""
+    """Quotes the words for a shell. Characters that a terminal acts upon are written out, as bash and zsh take it:
+    $'\\033'.
+    """
     return " ".join(map(_quoted, words))
 
 

@@ -1,4 +1,4 @@
-"""What `engine.run` and its like are given for a configuration, in any form that Python has for one.
+"""Reads the configuration that `engine.run` and similar functions take, in any form that Python has for one.
 
 Overrides as on the command line, one text with several of them, a nested mapping (a dict, or one of OmegaConf's), a
 whole configuration that was composed or stored, or an experiment.
@@ -96,7 +96,9 @@ def _plain(settings: Any) -> Any:
 
 
 def _whole(plain: Mapping[str, Any]) -> Experiment | None:
-    """Where each group is there with its class: as Hydra composes it, or as a run's config.yaml has it."""
+    """Returns the experiment if each group is there with its class: as Hydra composes it, or as a run's config.yaml has
+    it.
+    """
     sections = [plain.get(group) for group in BY_NAME]
     if all(isinstance(section, Mapping) and section.keys() == _STORED for section in sections):
         return from_plain(dict(plain))
@@ -200,14 +202,14 @@ def _of_class(group: str, cls: type, knobs: dict[str, Any], into: Asked) -> Choi
 
 
 def _overrides(key: str, value: Any) -> list[str]:
-    """Of a nested mapping, those of its leaves."""
+    """Returns the overrides of the leaves of a nested mapping."""
     if isinstance(value, Mapping) and value:
         return [each for inner, found in value.items() for each in _overrides(f"{key}.{inner}", found)]
     return [f"{key}={as_override(dict(value) if isinstance(value, Mapping) else value)}"]
 
 
 def _name_of(group: str, section: Mapping[str, Any]) -> str:
-    """Of the choices of ours with this class, the one that it has most values of; else the class's name."""
+    """Returns the name of our choice with this class that shares most values; else the class's name."""
     target = str(section["_target_"])
     files = sorted((CONF / group).glob("*.yaml"))
     ours = [choice for choice in (shipped(group, file.stem) for file in files) if choice.target == target]

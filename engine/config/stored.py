@@ -1,4 +1,4 @@
-"""What `--resume` reads of a run beside its checkpoint: config.yaml, which must be as it was written.
+"""Reads a run's config.yaml for `--resume`, beside its checkpoint. The file must be as it was written.
 
 Its last line is its checksum. What may not change when a run goes on (all but RESUMABLE, and the name) makes the run
 what it is: each checkpoint's manifest has the SHA-256 of that, so that no other run's file is taken for it.
@@ -20,7 +20,7 @@ from .experiment import Experiment, from_plain
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredConfig:
     """A run's configuration as it lies in its directory, and the experiment that it is."""
 
     plain: dict[str, Any]
@@ -45,7 +45,7 @@ def identity(plain: dict[str, Any]) -> str:
     return sha256(yaml.safe_dump(kept).encode())
 
 
-def read_stored(directory: RunDirectory) -> Stored:
+def read_stored(directory: RunDirectory) -> StoredConfig:
     """Raises `CorruptCheckpointError` for a damaged config.yaml, `ConfigError` for one that was changed."""
     file = directory.config
     try:
@@ -68,10 +68,10 @@ def read_stored(directory: RunDirectory) -> Stored:
             f"--resume {directory.name}: {file} does not end with its checksum, so that nobody can tell whether it is "
             f"as it was written: an earlier version made it, or it was changed{anew(directory)}"
         )
-    return Stored(plain, from_plain(plain))
+    return StoredConfig(plain, from_plain(plain))
 
 
-def check_identity(directory: RunDirectory, stored: Stored, checkpoint: Path, run: str) -> None:
+def check_identity(directory: RunDirectory, stored: StoredConfig, checkpoint: Path, run: str) -> None:
     """`run`: what the checkpoint's manifest says of the run that made it. Raises `ConfigError`."""
     if run != identity(stored.plain):
         raise ConfigError(
@@ -81,7 +81,7 @@ def check_identity(directory: RunDirectory, stored: Stored, checkpoint: Path, ru
 
 
 def anew(directory: RunDirectory) -> str:
-    """How to start anew from what the run has learnt."""
+    """Says how to start anew from the weights that the run has learnt."""
     from ..base.checkpoint import steps_of
 
     made = [path for path in [directory.path / "model.safetensors"] if path.exists()]

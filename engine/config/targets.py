@@ -1,4 +1,4 @@
-"""From a choice's `_target_` to an object, with everything about it checked first.
+"""Makes an object of a choice's `_target_`, with everything about it checked first.
 
 A configuration may come from anywhere, so what it names is held to three rules before it is called: the module is ours,
 torch.nn's or torch.optim's, or one that the user allowed; it names a class; the class is of the type that the group
@@ -23,7 +23,7 @@ from pydantic.errors import PydanticSchemaGenerationError
 from torch import Tensor
 
 from ...conf.errors import ConfigError
-from ...conf.groups import BY_NAME, CALLBACKS, Group
+from ...conf.groups import BY_NAME, CALLBACKS, ConfigGroup
 from ...tasks.data.torch_dataset import OWN, OfDataset, is_dataset, of_dataset
 from ...tracking.redact import shown
 from ..base.blame import place, said
@@ -74,7 +74,7 @@ def load_class(group: str, target: str, base: type[T], allowed: tuple[str, ...])
 
 
 def load_maker(group: str, target: str, base: type[T], allowed: tuple[str, ...]) -> Callable[..., T]:
-    """That class, or a function that is annotated to return a `base`, where the group takes one.
+    """Returns the class, or a function that is annotated to return a `base`, if the group takes one.
 
     Raises `ConfigError`.
     """
@@ -133,7 +133,7 @@ def base_of(group: str) -> type:
 
 
 def _derived(group: str, base: type) -> str:
-    """What is asked of a class of the group, and where it is shown."""
+    """Says which base a class of the group needs, and which page shows one."""
     needed = ", ".join(sorted(getattr(base, "__abstractmethods__", ())))
     with_these = f" with {needed}" if needed else ""
     entry = _of_table(group)
@@ -141,8 +141,8 @@ def _derived(group: str, base: type) -> str:
     return f"derived from {entry.base}{with_these}{example}"
 
 
-def _of_table(group: str) -> Group:
-    """Of `callbacks.early_stop` that of all callbacks."""
+def _of_table(group: str) -> ConfigGroup:
+    """Returns the group's entry. Of `callbacks.early_stop` it is that of all callbacks."""
     root = group.partition(".")[0]
     return CALLBACKS if root == CALLBACKS.name else BY_NAME[root]
 
@@ -181,7 +181,7 @@ def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], g
 
 
 def _of_dataset(choice: Choice, dataset: Any) -> OfDataset:
-    """Of a torch Dataset, whose own knobs are held to its signature."""
+    """Wraps a torch Dataset, whose own knobs are held to its signature."""
     signature = inspect.signature(dataset)
     own = {key: value for key, value in choice.knobs.items() if key in signature.parameters or key not in OWN}
     given = {"train"} if "train" in signature.parameters and "train" not in own else set[str]()

@@ -1,5 +1,5 @@
-"""What the fabric of a run is, and so what can be said of the run before anything starts: whether its times are those
-of a model, whether it keeps checkpoints, which device and which links its workers have.
+"""The fabric of a run, and the facts that follow from it before anything starts: whether its times are modelled,
+whether it keeps checkpoints, which device and which links its workers have.
 
 engine/launch/ starts the workers on it.
 """
@@ -10,11 +10,11 @@ from ..base.started import was_started
 from ..config.experiment import Experiment
 
 if TYPE_CHECKING:
-    from .kinds import Fabric
+    from .kinds import FabricKind
 
 
-def fabric_of(experiment: Experiment) -> "Fabric":
-    """That which `hardware` names; of processes, those that are there already, or ours."""
+def fabric_of(experiment: Experiment) -> "FabricKind":
+    """Returns the fabric that `hardware` names. For processes it is those that are there already, or ours."""
     from .kinds import Started, ThisHost, VirtualCluster  # which ask for torch
 
     if experiment.hardware.fabric == "virtual":

@@ -1,10 +1,10 @@
-"""What each worker of a run is told."""
+"""The message that tells each worker of a run its work."""
 
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ...tracking.records import Predicted
+from ...tracking.records import PlanSummary
 from ..config.experiment import Experiment
 
 
@@ -21,7 +21,7 @@ class Assignment:
     run: Path
     allowed: tuple[str, ...]
     identity: str
-    predicted: Predicted
+    predicted: PlanSummary
     resume: Path | None = None
     trace: Path | None = None
     timetable: dict[str, Any] | None = None

@@ -7,17 +7,17 @@ import torch
 from torch import Tensor
 
 from ...conf.errors import ConfigError
-from ...exchange.in_turn import Shares, shares_of
+from ...exchange.in_turn import ClientSchedule, shares_of
 from ...strategies import Sync
 from ...tasks.partition import Partition, Partitioner
 from ..config.experiment import Experiment
-from .layout import Layout
+from .layout import RunLayout
 
 
 class PartitionOfClients(Partition):
-    """Of `shares.clients` clients, as the workers go through it. `dealt`: to the clients."""
+    """The samples of `shares.clients` clients, in the order in which workers train them. `dealt`: to the clients."""
 
-    def __init__(self, dealt: Partition, shares: Shares) -> None:
+    def __init__(self, dealt: Partition, shares: ClientSchedule) -> None:
         self._dealt, self._shares = dealt, shares
         self.replicas = shares.workers
         self.steps_per_epoch = shares.steps_per_epoch(dealt.steps_per_epoch)
@@ -38,7 +38,7 @@ class PartitionOfClients(Partition):
 
     @property
     def shares(self) -> tuple[float, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """Of workers: over rounds each trains as many clients as another."""
+        """Returns the shares of workers: over rounds each trains as many clients as another."""
         return (1 / self.replicas,) * self.replicas
 
     def owned(self, owner: int) -> Tensor:
@@ -49,26 +49,28 @@ class PartitionOfClients(Partition):
         return torch.empty(0, dtype=torch.int64) if found is None else self._dealt.indices(found[1], found[0])
 
 
-def dealt_to(sync: Sync, layout: Layout) -> int:
-    """How many partitions there are: one a replica, or one a client."""
+def dealt_to(sync: Sync, layout: RunLayout) -> int:
+    """Returns the number of partitions: one a replica, or one a client."""
     shares = shares_of(sync, layout.replicas)
     return layout.replicas if shares is None else shares.clients
 
 
-def steps_per_epoch(partitioner: Partitioner, samples: int, sync: Sync, layout: Layout, batch_size: int) -> int | None:
-    """Of the run; None where it takes the labels."""
+def steps_per_epoch(
+    partitioner: Partitioner, samples: int, sync: Sync, layout: RunLayout, batch_size: int
+) -> int | None:
+    """Returns the run's steps per epoch; None where they depend on the labels."""
     of_each = partitioner.steps_per_epoch(samples, dealt_to(sync, layout), batch_size)
     shares = shares_of(sync, layout.replicas)
     return of_each if shares is None or of_each is None else shares.steps_per_epoch(of_each)
 
 
-def shared_out(dealt: Partition, sync: Sync, layout: Layout) -> Partition:
-    """What was dealt to as many as `dealt_to` says, as replicas take it."""
+def shared_out(dealt: Partition, sync: Sync, layout: RunLayout) -> Partition:
+    """Converts a partition among as many as `dealt_to` says to one among replicas."""
     shares = shares_of(sync, layout.replicas)
     return dealt if shares is None else PartitionOfClients(dealt, shares)
 
 
-def check_clients(experiment: Experiment, samples: int | None, sync: Sync, layout: Layout) -> None:
+def check_clients(experiment: Experiment, samples: int | None, sync: Sync, layout: RunLayout) -> None:
     """Each client trains on something. `samples`: None where the data must say. Raises `ConfigError`."""
     shares = shares_of(sync, layout.replicas)
     if shares is not None and samples is not None and samples < shares.clients:

@@ -1,4 +1,4 @@
-"""How long a worker's compute takes: as modelled on the virtual cluster, or slowed on a real one.
+"""The time that a worker's compute takes: as modelled on the virtual cluster, or slowed on a real one.
 
 The model of a step: a forward pass of f flops takes (f / flops + overhead / 3) * factor seconds, a backward pass as its
 own flops say, and two thirds of the overhead. Flops are counted by torch once for each shape, on the meta device. Time
@@ -48,7 +48,7 @@ class PassCost:
 
 
 class ComputeModel:
-    """What passes cost, for all workers of this process: each shape is looked at once."""
+    """The cost of passes, for all workers of this process. Each shape is profiled once."""
 
     def __init__(self, flops: float, overhead: float, measured: bool) -> None:
         self._flops, self._overhead, self.is_measured = flops, overhead, measured
@@ -62,7 +62,7 @@ class ComputeModel:
             self._parts[part] = copy_of(module)
 
     def of(self, part: int, inputs: Samples, *chunk: int) -> PassCost:
-        """Of a pass of `inputs` through a part that was kept, or through a chunk of it."""
+        """Returns the cost of a pass of `inputs` through a part that was kept, or through a chunk of it."""
         key = (part, *((tuple(x.shape), x.dtype, x.requires_grad) for x in tensors_of(inputs)), chunk)
         if key not in self._costs:
             # It is looked at in the middle of a forward pass, for which others may be keeping account of what is saved.
@@ -91,7 +91,7 @@ class ComputeModel:
 
 
 def _wanted(inputs: Samples) -> bool:
-    """Whether a gradient is wanted of what a pass begins with; of several inputs, which are the data's, none is."""
+    """Returns whether a pass needs the gradient of its input. Several inputs are the data's, and need none."""
     return isinstance(inputs, Tensor) and inputs.requires_grad
 
 
@@ -190,7 +190,7 @@ def measured_seconds(
 
 
 def _read(cache: Path) -> dict[str, float]:
-    """What is not as we write it is measured again."""
+    """Reads the cache. Entries that are not in our format are measured again."""
     try:
         found = read_json(cache)
     except (OSError, ValueError):
@@ -242,7 +242,7 @@ class ModelledCompute:
         self._current: _Pass | None = None  # whose backward pass, or whose gradients of weights, it is in
 
     def attach(self, module: nn.Module) -> None:
-        """Before a sync mode adds its own hooks: a gradient is ready when its time has passed."""
+        """Attaches hooks before a sync mode adds its own: a gradient is ready when its time has passed."""
         self._model.keep(self._part, module)
         # before, not after: computing a pass again for backward ends as soon as the last tensor it needs is there
         module.register_forward_pre_hook(self._before_forward, with_kwargs=True)
@@ -259,7 +259,9 @@ class ModelledCompute:
         self._current = self._entered = None
 
     def to_inputs(self, inputs: Tensor, passes: int) -> None:
-        """So many passes of these inputs come next, forward and back to them, of a model in evaluation mode."""
+        """Lets the time of so many passes of these inputs pass, forward and back to them, of a model in evaluation
+        mode.
+        """
         cost = self._model.of(self._part, inputs.detach().requires_grad_())
         self._comm.elapse(passes * (cost.forward + cost.to_input) * self._factor)
 
@@ -269,7 +271,9 @@ class ModelledCompute:
         self._comm.elapse(self._model.of(_FROZEN, inputs).forward * self._factor)
 
     def backward_begins(self, roots: Sequence[Tensor] = ()) -> None:
-        """Of the pass that ended in `roots`; without them, of the first that there is."""
+        """Begins the backward pass of the forward pass that ended in `roots`; without them, of the first that
+        is kept.
+        """
         found = _pass_of(roots)
         if found in self._passes:
             self._passes.remove(found)
@@ -293,7 +297,7 @@ class ModelledCompute:
             end.register_prehook(partial(self._before_backward, self._entered))
 
     def _before_backward(self, of: _Pass, gradients: object) -> None:
-        """What nobody told of is the gradient of the input alone."""
+        """Counts a gradient that was not announced as that of the input alone."""
         if of is not self._current and of.cost.to_input and not of.is_apart:
             of.is_apart = True
             self._comm.elapse(of.cost.to_input * self._factor)
@@ -340,10 +344,10 @@ class RealCompute:
         """Counts nothing of the module: its passes take their own time."""
 
     def to_inputs(self, inputs: Tensor, passes: int) -> None:
-        """They take their own time."""
+        """Does nothing: the passes take their own time."""
 
     def frozen(self, model: nn.Module, inputs: Samples) -> None:
-        """It takes its own time."""
+        """Does nothing: the pass takes its own time."""
 
     def backward_begins(self, roots: Sequence[Tensor] = ()) -> None:
         pass

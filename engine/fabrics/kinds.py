@@ -4,15 +4,15 @@ import os
 
 import torch
 
-from ...comm.network import Link, Network
+from ...comm.network import Network, NetworkLink
 from ...conf.errors import ConfigError
 from ..base.started import UNSET, place, was_started
 from ..config.experiment import Experiment, Hardware, Machine, VirtualHardware
 from .compute import ComputeModel
-from .layout import Layout
+from .layout import RunLayout
 
 
-class Fabric:
+class FabricKind:
     """`saves`: workers keep checkpoints, from which a run that was stopped goes on; else `instead` says how to have it
     again. `modelled`: times are those of a model. `world_size`: the processes that are there already; None where they
     are yet to be started.
@@ -26,15 +26,15 @@ class Fabric:
     def check(self, experiment: Experiment, resumes: bool) -> None:
         """Refuse what cannot be launched. Raises `ConfigError`."""
 
-    def processes_here(self, layout: Layout) -> int:
+    def processes_here(self, layout: RunLayout) -> int:
         """The number of workers and servers on this host."""
         return layout.world_size
 
-    def workers_here(self, layout: Layout) -> int:
+    def workers_here(self, layout: RunLayout) -> int:
         """The number of workers on this host. Servers do not count: they hold weights in the host's memory."""
         return layout.workers
 
-    def device(self, experiment: Experiment, layout: Layout) -> torch.device:
+    def device(self, experiment: Experiment, layout: RunLayout) -> torch.device:
         """The workers' device: of the machine that `hardware` describes, else of this host.
 
         Raises `ConfigError` when CUDA is asked for and this host has fewer GPUs than workers.
@@ -57,7 +57,7 @@ class Fabric:
         takes = hardware.device == "cuda" or (hardware.device == "auto" and gpus >= max(workers, 1))
         return torch.device("cuda" if takes else "cpu")
 
-    def device_notes(self, experiment: Experiment, layout: Layout, device: torch.device) -> list[str]:
+    def device_notes(self, experiment: Experiment, layout: RunLayout, device: torch.device) -> list[str]:
         """Says when `hardware.device=auto` leaves GPUs idle."""
         hardware, gpus = experiment.hardware, torch.cuda.device_count()
         workers = self.workers_here(layout)
@@ -68,7 +68,7 @@ class Fabric:
             + (". hardware.device=cuda takes a GPU that only this process sees" if self._has_own_gpu(gpus) else "")
         ]
 
-    def device_of(self, experiment: Experiment, layout: Layout, rank: int) -> torch.device:
+    def device_of(self, experiment: Experiment, layout: RunLayout, rank: int) -> torch.device:
         """The device of this process, which is worker or server `rank`. A server's is the CPU."""
         device = self.device(experiment, layout)
         if device.type == "cpu" or rank >= layout.workers:
@@ -87,7 +87,7 @@ class Fabric:
         return f"This host has {workers} workers, which need a GPU each"
 
     def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...] | None:
-        """Of each worker and server, by rank, numbered from 0; None where that is not known here."""
+        """Returns the host of each worker and server, by rank, numbered from 0; None where it is not known here."""
         return None
 
     def network(self, hardware: Hardware) -> Network | None:
@@ -95,23 +95,23 @@ class Fabric:
         return None
 
     def workers_per_host(self, hardware: Hardware) -> int | None:
-        """Where `hardware` says it; None for one on each device, or for all."""
+        """Returns the number that `hardware` states; None for one on each device, or for all."""
         return None
 
     def compute(self, hardware: Hardware) -> ComputeModel | None:
-        """How long a step's computation takes, where that is modelled."""
+        """Returns the model of a step's compute time, if time is modelled."""
         return None
 
-    def tells(self, layout: Layout) -> bool:
-        """Whether this process has the run's directory, and reports to whoever asked for it."""
+    def tells(self, layout: RunLayout) -> bool:
+        """Returns whether this process has the run's directory, and reports to the caller."""
         return True
 
 
-class ThisHost(Fabric):
+class ThisHost(FabricKind):
     """Processes that we start here."""
 
     def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...]:
-        """This one; of a plan for machines with devices, one worker on each device."""
+        """Returns this host. In a plan for machines with devices, there is one worker on each device."""
         machine = hardware.machine
         each = machine.devices if machine is not None and hardware.device != "cpu" else 0
         return tuple(rank // each if each else 0 for rank in range(world_size))
@@ -122,12 +122,12 @@ class ThisHost(Fabric):
             return _network_of_one(machine)
         if machine.network is None:
             return None
-        between = Link(**machine.network.model_dump())
-        inside = between if machine.link is None else Link(**machine.link.model_dump())
+        between = NetworkLink(**machine.network.model_dump())
+        inside = between if machine.link is None else NetworkLink(**machine.link.model_dump())
         return Network(between, inside, workers_per_host=machine.devices)
 
 
-class Started(Fabric):
+class Started(FabricKind):
     """Processes that torchrun, or another launcher that follows env://, has started. This is one of them."""
 
     def __init__(self) -> None:
@@ -136,10 +136,10 @@ class Started(Fabric):
         each = int(os.environ.get("LOCAL_WORLD_SIZE") or 0)  # others than torchrun need not say it
         self._local = (int(os.environ.get("LOCAL_RANK") or self.rank % each), each) if each else None
 
-    def processes_here(self, layout: Layout) -> int:
+    def processes_here(self, layout: RunLayout) -> int:
         return layout.world_size if self._local is None else self._local[1]
 
-    def workers_here(self, layout: Layout) -> int:
+    def workers_here(self, layout: RunLayout) -> int:
         """All workers, where nobody says how many are on this host."""
         if self._local is None:
             return layout.workers
@@ -167,11 +167,11 @@ class Started(Fabric):
         one_host = os.environ.get("LOCAL_WORLD_SIZE") == os.environ["WORLD_SIZE"]
         return _network_of_one(hardware.machine) if one_host else None  # the links between hosts are not described
 
-    def tells(self, layout: Layout) -> bool:
+    def tells(self, layout: RunLayout) -> bool:
         return self.rank == layout.chief
 
 
-class VirtualCluster(Fabric):
+class VirtualCluster(FabricKind):
     """Workers of one process on this host (comm/virtual.py)."""
 
     saves = False
@@ -187,10 +187,10 @@ class VirtualCluster(Fabric):
         if was_started():
             raise ConfigError(f"hardware=virtual: is one process on this host; start it without torchrun. {UNSET}")
 
-    def device(self, experiment: Experiment, layout: Layout) -> torch.device:
+    def device(self, experiment: Experiment, layout: RunLayout) -> torch.device:
         return torch.device("cpu")
 
-    def device_notes(self, experiment: Experiment, layout: Layout, device: torch.device) -> list[str]:
+    def device_notes(self, experiment: Experiment, layout: RunLayout, device: torch.device) -> list[str]:
         return []
 
     def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...]:
@@ -200,8 +200,8 @@ class VirtualCluster(Fabric):
     def network(self, hardware: Hardware) -> Network:
         assert isinstance(hardware, VirtualHardware)
         return Network(
-            between=Link(**hardware.network.model_dump()),
-            inside=Link(**hardware.inside.model_dump()),
+            between=NetworkLink(**hardware.network.model_dump()),
+            inside=NetworkLink(**hardware.inside.model_dump()),
             workers_per_host=hardware.workers_per_host,
             hosts_per_rack=hardware.hosts_per_rack,
             oversubscription=hardware.oversubscription,
@@ -217,8 +217,8 @@ class VirtualCluster(Fabric):
 
 
 def _network_of_one(machine: Machine | None) -> Network | None:
-    """That between the devices of one host, where it is described."""
+    """Returns the network between the devices of one host, if it is described."""
     if machine is None or machine.link is None:
         return None
-    link = Link(**machine.link.model_dump())
+    link = NetworkLink(**machine.link.model_dump())
     return Network(between=link, inside=link)

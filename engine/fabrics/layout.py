@@ -28,7 +28,7 @@ class Role:
 
 
 @dataclass(frozen=True)
-class Layout:
+class RunLayout:
     mesh: Mesh  # of the workers; its first axis is "replica"
     servers: int  # for each part
     loss_part: int
@@ -60,7 +60,7 @@ class Layout:
         return Role("server", *divmod(rank - self.workers, self.parts))
 
 
-def check_samples(experiment: Experiment, samples: int | None, layout: Layout) -> None:
+def check_samples(experiment: Experiment, samples: int | None, layout: RunLayout) -> None:
     """Each replica trains on something. `samples`: of the training split, None where the data must say.
 
     Raises `ConfigError`.
@@ -72,7 +72,7 @@ def check_samples(experiment: Experiment, samples: int | None, layout: Layout) -
         )
 
 
-def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: int | None) -> Layout:
+def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: int | None) -> RunLayout:
     """`world_size`: the processes that torchrun started; None when we start them. Raises `ConfigError`."""
     parts, servers, workers = strategy.parts, sync.servers, experiment.hardware.workers
     if world_size is not None:
@@ -99,9 +99,9 @@ def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: 
             f"hardware.workers={workers}: strategy={name} takes at most {strategy.traits.max_replicas * parts}; "
             "strategy=data_parallel takes any number"
         )
-    return Layout(Mesh({"replica": replicas, **strategy.axes}), servers, strategy.loss_part)
+    return RunLayout(Mesh({"replica": replicas, **strategy.axes}), servers, strategy.loss_part)
 
 
 def share_of_cores(processes: int) -> int:
-    """This host's cores for each of so many workers and servers on it; one at least."""
+    """Returns this host's cores for each of so many workers and servers on it; one at least."""
     return max(1, len(os.sched_getaffinity(0)) // max(1, processes))

@@ -1,4 +1,4 @@
-"""What `accumulate` means for a strategy: who cuts a replica's batch, and what is refused by name."""
+"""Applies `accumulate` to a strategy: decides who splits a replica's batch, and which choices are refused by name."""
 
 from collections import Counter
 from typing import Self

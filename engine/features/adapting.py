@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from ...conf.errors import ConfigError
-from ...strategies.adapt import Adapt, Apart, AsItIs, Held, While
+from ...strategies.adapt import Adapt, AdaptContext, Apart, AsItIs, While
 from ...strategies.core.clip import Counted
 from ...strategies.core.cost import Cost, Memory, World
 from ...strategies.core.state import state_of
@@ -169,7 +169,7 @@ class Adapting(Hooks):
                 torch.manual_seed(((parts.experiment.seed + 1) * 1_000_003 + number) % 2**63)
                 return state_of(parts.make_model())
 
-        self._while = self._adapt.begin(Held(module, parts.sync, steps, redraw, counted))
+        self._while = self._adapt.begin(AdaptContext(module, parts.sync, steps, redraw, counted))
 
     def acts_before(self, step: int) -> bool:
         return self._while is not None and self._while.acts_before(step)

@@ -166,7 +166,7 @@ class Averaging(Hooks):
 
 
 def _buffers(module: nn.Module) -> dict[str, Tensor]:
-    """Those of floating point that are saved."""
+    """Returns the floating-point buffers that are saved."""
     parameters = {name for name, _ in module.named_parameters(remove_duplicate=False)}
     return {
         name: each for name, each in state_of(module).items() if name not in parameters and each.is_floating_point()

@@ -24,7 +24,7 @@ from ..callbacks.at_target import AtTarget
 from ..callbacks.base import Callback, EvaluationView, Metrics, Norms, StepView, watches_steps
 from ..config.experiment import Experiment
 from ..config.targets import build
-from .feature import Chosen, Context, Feature, Hooks, Known, Verdict
+from .feature import Chosen, Context, EvaluationVerdict, Feature, Hooks, Known
 from .gradient_norms import GradientNorms
 from .robustness import names_of
 
@@ -154,7 +154,7 @@ def check_fit(
 
 
 def sees_norms(callbacks: Callbacks) -> list[str]:
-    """Those that see norms, by name."""
+    """Returns the names of the callbacks that see norms."""
     return [name for name, callback in callbacks.items() if "norms" in callback.sees]
 
 
@@ -177,7 +177,7 @@ def check_norms(callbacks: Callbacks, experiment: Experiment, strategy: Strategy
 
 
 def _hides(experiment: Experiment) -> str:
-    """What of the choices lets no worker see the plain mean of all gradients, and what to choose."""
+    """Says which choice keeps workers from seeing the plain mean of all gradients, and what to choose."""
     usual = {"compress": "none", "aggregate": "mean", "attack": "none"}
     why = {
         "compress": "sends them changed",
@@ -346,15 +346,15 @@ class Calling(Hooks):
     def found_best(self) -> bool:
         return any(callback.keeps and callback.is_best() for callback in self._own.values())
 
-    def verdict(self, done: int) -> Verdict:
+    def verdict(self, done: int) -> EvaluationVerdict:
         if not self._decides:
-            return Verdict()
+            return EvaluationVerdict()
         key = f"callbacks/{done}"
         if self._board.rank == self._chief:
             told = {key_of(name, each): each.reason_to_stop() for name, each in self._own.items() if each.stops}
             stop = next((f"{key}: {reason}" for key, reason in told.items() if reason), None)
             self._board.post(key, json.dumps({"stop": stop, "keep": self.found_best()}))
-        return Verdict(**json.loads(self._board.read(key, self._chief)))
+        return EvaluationVerdict(**json.loads(self._board.read(key, self._chief)))
 
     def manifest(self) -> dict[str, Any]:
         """Returns the callbacks' state, on the chief. Raises TypeError where it is not JSON."""

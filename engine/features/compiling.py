@@ -23,7 +23,7 @@ from ...strategies import Strategy
 from ...strategies.core.terms import BATCH_GRADIENTS, COMPILABLE, WITHIN_REPLICA, Need
 from ..base.errors import MachineError
 from ..config.experiment import Experiment
-from ..fabrics.kinds import Fabric
+from ..fabrics.kinds import FabricKind
 from .feature import Chosen, Feature, Known, Parts
 
 FOLDERS = "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR"  # code is loaded from these
@@ -52,7 +52,7 @@ class Compiled(Feature):
         ]
 
 
-def check(fabric: Fabric) -> None:
+def check(fabric: FabricKind) -> None:
     """Raises `ConfigError` for workers whose passes cannot be compiled."""
     if fabric.modelled:
         raise ConfigError(

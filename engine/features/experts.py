@@ -92,7 +92,7 @@ def check_alike(board: Board, chief: int, dealt: Partition) -> None:
 
 
 def is_of_experts(names: Mapping[str, object]) -> bool:
-    """Of a file's tensors, by name."""
+    """Returns whether a file's tensors are those of experts, by their names."""
     return CENTRES in names and LIVING in names and any(name.startswith("experts.0.") for name in names)
 
 
@@ -103,7 +103,8 @@ def number_in(names: Mapping[str, object]) -> int:
 def begins_with(
     state: dict[str, Tensor], own: dict[str, Tensor], replica: int, centres: Tensor | None, weights: str
 ) -> dict[str, Tensor]:
-    """What a replica begins with of the experts in `state`: its own one; where that died, with what it has (`own`).
+    """Returns the weights of a replica's own expert in `state`. If that died, it returns the replica's present ones
+    (`own`).
 
     Raises `ConfigError` where they are experts of other parts.
     """

@@ -32,8 +32,8 @@ from ...tracking.run_directory import RunDirectory
 from ..callbacks.base import EvaluationView
 from ..config.experiment import Experiment
 from ..fabrics.compute import ComputeModel, ModelledCompute, RealCompute
-from ..fabrics.kinds import Fabric
-from ..fabrics.layout import Layout, Role
+from ..fabrics.kinds import FabricKind
+from ..fabrics.layout import Role, RunLayout
 from ..fabrics.stragglers import Stragglers
 
 Given = dict[str, object]  # by group, what a strategy and a sync mode are given
@@ -53,12 +53,12 @@ class Chosen:
     partitioner: Partitioner
     schedule: Schedule
     stragglers: Stragglers
-    fabric: Fabric
+    fabric: FabricKind
     of_groups: Given
     strategy: Strategy
     sync: Sync
     accumulation: Accumulation  # of a step; each worker has its own
-    layout: Layout
+    layout: RunLayout
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -228,7 +228,7 @@ class Decides(Protocol):
 
     counts: bool  # evaluations; the last one is then made before the checkpoint that has its state
 
-    def verdict(self, done: int) -> "Verdict":
+    def verdict(self, done: int) -> "EvaluationVerdict":
         """Returns the same on all workers that step together, which all ask after the evaluation at step `done`."""
         ...
 
@@ -238,7 +238,7 @@ class Decides(Protocol):
 
 
 @dataclass(frozen=True)
-class Verdict:
+class EvaluationVerdict:
     """Says why the run ends after an evaluation, or None, and whether a checkpoint of this step is kept."""
 
     stop: str | None = None
@@ -440,10 +440,12 @@ class HookList:
             found |= each.evaluated(replace(view, values={**view.values, **found}))
         return found
 
-    def verdict(self, done: int) -> Verdict:
+    def verdict(self, done: int) -> EvaluationVerdict:
         """Returns the verdict of those that decide. All workers that step together call."""
         every = [each.verdict(done) for each in self._all if isinstance(each, Decides)]
-        return Verdict(next((each.stop for each in every if each.stop), None), any(each.keep for each in every))
+        return EvaluationVerdict(
+            next((each.stop for each in every if each.stop), None), any(each.keep for each in every)
+        )
 
     def count_evaluations(self) -> bool:
         return any(each.counts for each in self._all if isinstance(each, Decides))

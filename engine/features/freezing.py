@@ -59,7 +59,7 @@ class Freeze(ModelFeature):
 
 
 @dataclass(frozen=True)
-class Trained:
+class TrainedShare:
     """States how much of the model is trained at first."""
 
     trained: int  # entries of parameters
@@ -175,11 +175,11 @@ class Layers(Freeze):
             )
         return first
 
-    def stated(self, known: Known) -> Trained:
+    def stated(self, known: Known) -> TrainedShare:
         model = known.parts.model
         parameters = list(model.parameters())
         every = layers_of(model).values()
-        return Trained(
+        return TrainedShare(
             sum(each.numel() for each in parameters if each.requires_grad),
             sum(each.numel() for each in parameters),
             sum(not any(each.requires_grad for each in layer.parameters(recurse=False)) for layer in every),

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 from ...conf import groups
 from ...conf.errors import ConfigError
-from ...conf.groups import Group
+from ...conf.groups import ConfigGroup
 from ...exchange.compress import Compressor
 from ...strategies import Strategy, Sync
 from ...strategies.precision import Precision
@@ -79,5 +79,5 @@ def naming(experiment: Experiment) -> Iterator[None]:
         raise error.named({group: experiment.choice(group).name for group in error.about}) from None
 
 
-def given_groups() -> list[Group]:
+def given_groups() -> list[ConfigGroup]:
     return [group for group in groups.GROUPS if group.given]

@@ -1,4 +1,5 @@
-"""How long gradients are at two batch sizes, in the same step: a replica's own, and the mean over all replicas.
+"""Measures the norm of the gradient at two batch sizes in the same step: a replica's own, and the mean over all
+replicas.
 
 The first is there between backward and the update, the second once replicas have agreed, before it is clipped. Replicas
 tell each other the square of the first, by an all-reduce of eight bytes. It is a measurement, as an evaluation is: the
@@ -18,7 +19,7 @@ from ..callbacks.base import Norms
 
 
 class GradientNorms:
-    """On each worker. `last`: of the last step, where they were measured."""
+    """Measures norms on each worker. `last`: of the last step, if they were measured."""
 
     def __init__(self, sync: Sync, partition: Partition, every: Sequence[int]) -> None:
         """`every`: steps from one measurement to the next. `sync` shows the mean (`shows_mean`)."""

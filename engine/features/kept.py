@@ -1,4 +1,4 @@
-"""What is sent where gradients of weights that were pruned are not: less in each training than in the one before."""
+"""The bytes of a run that sends no gradients of pruned weights: fewer in each training than in the one before."""
 
 from collections.abc import Sequence
 
@@ -39,7 +39,7 @@ def by_training(parts: Parts, adapt: Adapt, module: nn.Module, world: World) -> 
 
 
 def mean(trainings: Sequence[Traffic]) -> Traffic:
-    """Of a step, over a run: all trainings have as many steps."""
+    """Returns the mean bytes of a step over a run: all trainings have as many steps."""
     return times(1 / len(trainings), added(*trainings))
 
 

@@ -1,4 +1,4 @@
-"""What an attack and a rule come to in a run, other than one may think; nothing of it is an error."""
+"""Warns about how the attack and the aggregation rule interact in a run. None of it is an error."""
 
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
@@ -27,7 +27,9 @@ def notes_on(parts: Parts, attack: Attack, steps: int | None) -> list[str]:
 
 
 def _what_comes_of(lying: int, replicas: int, experts: bool) -> str:
-    """Where no rule looks at what replicas send. `experts`: they send nothing, and each answers some samples."""
+    """Describes the effect of an attack if no rule looks at the updates. `experts`: they send nothing, and each answers
+    some samples.
+    """
     if lying == 0:
         return "nobody lies"
     who = f"{lying} of {replicas} replicas lie"

@@ -1,4 +1,4 @@
-"""What optimizer=pegasos goes with: it is a solver of one problem, and of no other."""
+"""Checks the choices beside optimizer=pegasos, a solver of one problem, and of no other."""
 
 from collections.abc import Sequence
 from typing import Self

@@ -1,4 +1,4 @@
-"""Which strategies and sync modes compute in which precision, and what scaled losses send."""
+"""Checks which strategies and sync modes compute in which precision, and states the bytes of scaled losses."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

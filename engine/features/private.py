@@ -1,4 +1,4 @@
-"""What `privacy` means for a run: with what it goes, the noise by what may be spent, and what is spent."""
+"""Applies `privacy` to a run: its checks, the noise for a given epsilon, and the epsilon that is spent."""
 
 import math
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from ...tasks.base import DataSpec
 from ...tasks.partition import Partitioner, Shuffled
 from ...tasks.poisson import Poisson
 from ..config.experiment import Experiment
-from ..fabrics.layout import Layout
+from ..fabrics.layout import RunLayout
 from .feature import Chosen, Context, Feature, Hooks, Known, Parts
 from .models import ModelFeature, of_model
 
@@ -96,7 +96,7 @@ class Spending(Hooks):
 
 
 def of_gradients(sync: Sync) -> DPSGD | None:
-    """What a strategy is given."""
+    """Returns the privacy of gradients, for a strategy."""
     return sync.privacy if isinstance(sync.privacy, DPSGD) else None
 
 
@@ -142,9 +142,9 @@ def _check_one_model(experiment: Experiment, feature: ModelFeature) -> None:
 
 
 def settled(
-    experiment: Experiment, sync: Sync, spec: DataSpec, partitioner: Partitioner, layout: Layout
+    experiment: Experiment, sync: Sync, spec: DataSpec, partitioner: Partitioner, layout: RunLayout
 ) -> Experiment | None:
-    """With the noise that `privacy.epsilon` asks for; None where it says nothing.
+    """Returns the experiment with the noise that `privacy.epsilon` asks for; None if that is not set.
 
     Raises `ConfigError` or `MissingToolError`.
     """
@@ -169,11 +169,11 @@ def planned(
     experiment: Experiment,
     sync: Sync,
     partitioner: Partitioner,
-    layout: Layout,
+    layout: RunLayout,
     samples: int | None,
     steps_per_epoch: int | None,
 ) -> Spent | None:
-    """By the whole run; None where nothing is hidden, or it is not known before the data are there.
+    """Returns the epsilon of the whole run; None if nothing is private, or if it depends on the data.
 
     Raises `MissingToolError`.
     """
@@ -182,7 +182,7 @@ def planned(
 
 
 def spent(experiment: Experiment, parts: Parts, done: int) -> dict[str, float]:
-    """After so many steps, as a summary has it."""
+    """Returns the epsilon after so many steps, as a summary has it."""
     sync, deal = parts.sync, parts.deal()
     samples, per_epoch = len(parts.load()[0]), deal.steps_per_epoch
     budget = _budget(experiment, sync, parts.partitioner, parts.layout, samples, per_epoch, done)
@@ -234,7 +234,7 @@ def _budget(
     experiment: Experiment,
     sync: Sync,
     partitioner: Partitioner,
-    layout: Layout,
+    layout: RunLayout,
     samples: int | None,
     steps_per_epoch: int | None,
     steps: int | None = None,

@@ -1,4 +1,4 @@
-"""How the optimizer's rate goes over a run: what its schedule is told of it, what is refused, and a line about it."""
+"""The learning rate over a run: the facts that its schedule gets, its checks, and a line that describes it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from .feature import Parts
 
 
 @dataclass(frozen=True)
-class Point:
+class RatePoint:
     """The rate in a step, which are counted from 1 as they are in records; of each of the optimizer's groups."""
 
     step: int
@@ -21,7 +21,9 @@ class Point:
 
 
 def rate_of(experiment: Experiment, parts: Parts, steps_per_epoch: int, samples: int) -> Rate:
-    """Over one training. `samples`: to train on. Raises `ConfigError` where the run is too short for its schedule."""
+    """Returns the rate over one training. `samples`: to train on. Raises `ConfigError` if the run is too short for its
+    schedule.
+    """
     steps = experiment.steps_in_all(steps_per_epoch)
     assert steps is not None
     horizon = Horizon(steps, steps_per_epoch, _of_update(experiment, parts, samples))
@@ -57,15 +59,15 @@ def check(experiment: Experiment, schedule: Schedule, optimizer: Optimizer) -> N
         )
 
 
-def points_of(rate: Rate, parts: Parts) -> list[Point]:
-    """Those that tell how it goes; none where it is the optimizer's own in every step."""
+def points_of(rate: Rate, parts: Parts) -> list[RatePoint]:
+    """Returns the points that describe the rate; none if it is the optimizer's own in every step."""
     if isinstance(rate.schedule, Unscheduled):
         return []
     optimizer = parts.make_optimizer(parts.modules[0].parameters())
     rates = [float(group["lr"]) for group in optimizer.param_groups if group["params"]]
-    return [Point(step + 1, [lr * factor for lr in rates]) for step, factor in rate.points().items()]
+    return [RatePoint(step + 1, [lr * factor for lr in rates]) for step, factor in rate.points().items()]
 
 
-def in_words(points: Sequence[Point]) -> str:
+def in_words(points: Sequence[RatePoint]) -> str:
     """`0 in step 1, 0.1 in step 101, 0.05 in step 551, 0 in step 1,000`"""
     return ", ".join(f"{' and '.join(f'{lr:.3g}' for lr in each.lr)} in step {each.step:,}" for each in points)

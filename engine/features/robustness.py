@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from ...batches import lone
 from ...conf.errors import ConfigError
 from ...tasks.adversarial.attacks import default_step, evaluating
-from ...tasks.adversarial.robust import Attack, Robust, Signs, robustness, zero_gradients
+from ...tasks.adversarial.robust import InputAttack, RobustAccuracy, Signs, robustness, zero_gradients
 from ...tasks.adversarial.threat import NORMS, NormName, Threat
 from ...tasks.base import DataSpec, Readable
 from ...tasks.losses.base import Task
@@ -144,12 +144,12 @@ def check_samples(experiment: Experiment, test_size: int) -> None:
         )
 
 
-def attack_of(chosen: Evaluate, spec: DataSpec, seed: int) -> Attack:
-    """As it is chosen, with what stands for None."""
+def attack_of(chosen: Evaluate, spec: DataSpec, seed: int) -> InputAttack:
+    """Returns the chosen attack, with defaults in place of None."""
     assert spec.range is not None and chosen.attack != "none", "was checked"
     eps = EPS if chosen.eps is None else chosen.eps
     steps = STEPS if chosen.steps is None else chosen.steps
-    return Attack(
+    return InputAttack(
         method=chosen.attack,
         threat=Threat(NORMS[chosen.norm or "linf"], eps, *spec.range),
         steps=steps,
@@ -182,7 +182,7 @@ class Robustness(Hooks):
             directory.write_adversarial(self.at_end(judged, device))
 
     def measured(self, model: nn.Module, device: torch.device) -> dict[str, float]:
-        """Of an evaluation: `robust_accuracy`, and with a target `target_reached`."""
+        """Returns the metrics of an evaluation: `robust_accuracy`, and with a target `target_reached`."""
         found = self._robust(self._attack, model, device)
         self.last = {"robust_accuracy": found.accuracy}
         if found.reached is not None:
@@ -190,13 +190,13 @@ class Robustness(Hooks):
         return self.last
 
     def at_end(self, model: nn.Module, device: torch.device) -> dict[str, Any]:
-        """What adversarial.json holds (tracking/adversarial.py)."""
+        """Returns the contents of adversarial.json (tracking/adversarial.py)."""
         attack, chosen = self._attack, self._chosen
         eps = sorted({*(chosen.curve or [times * attack.threat.eps for times in TIMES])})
-        methods: list[Attack] = [attack]
+        methods: list[InputAttack] = [attack]
         if attack.method == "pgd":
-            methods.append(Attack("fgsm", attack.threat, target=attack.target))
-        methods.append(Attack("noise", attack.threat, seed=attack.seed))
+            methods.append(InputAttack("fgsm", attack.threat, target=attack.target))
+        methods.append(InputAttack("noise", attack.threat, seed=attack.seed))
         curves = {
             each.method: [self._robust(each.at(value), model, device).accuracy for value in eps] for each in methods
         }
@@ -214,7 +214,7 @@ class Robustness(Hooks):
             "examples": self._examples(model, device),
         }
 
-    def _robust(self, attack: Attack, model: nn.Module, device: torch.device) -> Robust:
+    def _robust(self, attack: InputAttack, model: nn.Module, device: torch.device) -> RobustAccuracy:
         return robustness(self._task, model, self._test, attack, self._at_once, device, self._chosen.samples)
 
     def _doubts(self, model: nn.Module, device: torch.device) -> list[str]:
@@ -222,8 +222,8 @@ class Robustness(Hooks):
         attack = replace(self._attack, target=None)
         samples = min(len(self._test), self._chosen.samples or len(self._test))
         threat = attack.threat
-        fgsm = self._robust(Attack("fgsm", threat), model, device).accuracy
-        noise = self._robust(Attack("noise", threat, seed=attack.seed), model, device).accuracy
+        fgsm = self._robust(InputAttack("fgsm", threat), model, device).accuracy
+        noise = self._robust(InputAttack("noise", threat, seed=attack.seed), model, device).accuracy
         half = None
         if attack.method == "pgd" and threat.norm.name == "linf":
             half = self._robust(attack.at(0.5), model, device).accuracy
@@ -236,7 +236,7 @@ class Robustness(Hooks):
         return signs.doubts(accuracy, fgsm, attack.method, chance, samples)
 
     def _examples(self, model: nn.Module, device: torch.device) -> dict[str, Any] | None:
-        """Of the first samples of an image's shape that are right and then wrong, others where there are too few."""
+        """Returns the first image-shaped samples that are right and then wrong, and others if there are too few."""
         shape = self._spec.input_shape
         is_image = len(shape) == 3 and shape[0] in (1, 3) and shape[1] * shape[2] <= MOST_PIXELS
         if not is_image or self._spec.target_shape:
@@ -273,12 +273,12 @@ def _largest(d: Tensor) -> float:
 
 
 def _bytes(shares: Tensor) -> str:
-    """Of numbers from 0 to 1, as base64 of their bytes."""
+    """Returns numbers from 0 to 1 as base64 of their bytes."""
     return b64encode((shares * 255).round().clamp(0, 255).to(torch.uint8).cpu().contiguous().numpy().tobytes()).decode()
 
 
 def names_of(experiment: Experiment) -> Sequence[str]:
-    """What an evaluation measures by it."""
+    """Returns the names of the metrics that it adds to an evaluation."""
     chosen = experiment.evaluate
     if chosen.attack == "none":
         return ()

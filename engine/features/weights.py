@@ -58,7 +58,7 @@ def resolved(experiment: Experiment, trusts: bool, root: Path | str = ROOT) -> E
 
 
 def find(told: str, root: Path | str, key: str = "weights") -> Path:
-    """What is there under this path, or the run of this name. Raises `ConfigError`."""
+    """Finds the file or folder of this path, or the run of this name. Raises `ConfigError`."""
     try:
         if (path := Path(os.path.realpath(told))).exists():  # `resolve` raises RuntimeError for a link to itself
             return path
@@ -83,7 +83,7 @@ def learnt(told: str, run: Path, key: str = "weights") -> Path:
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder is, or was, a checkpoint of a run."""
+    """Returns whether a folder is, or was, a checkpoint of a run."""
     return checkpoint.STEP.fullmatch(folder.name) is not None or (folder / checkpoint.MANIFEST).exists()
 
 
@@ -109,7 +109,7 @@ def check(
     replicas: int | None = None,
     key: str = "weights",
 ) -> None:
-    """Whether there are just tensors of these `shapes`, undamaged; or so for each of as many experts as there are
+    """Checks that there are just tensors of these `shapes`, undamaged; or so for each of as many experts as there are
     `replicas` (None: they are no experts). Raises `ConfigError` or `CorruptCheckpointError`.
     """
     path = Path(weights)

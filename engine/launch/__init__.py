@@ -1,14 +1,14 @@
-"""Who starts the workers of a run: one file each. See base.py."""
+"""Starts the workers of a run. Each launcher has one file. See base.py."""
 
-from ..fabrics.kinds import Fabric, Started, VirtualCluster
+from ..fabrics.kinds import FabricKind, Started, VirtualCluster
 from .launcher import Launcher
 from .local import Local
 from .torchrun import Torchrun
 from .virtual import Virtual
 
 
-def launcher_on(fabric: Fabric) -> Launcher:
-    """That which starts workers on it."""
+def launcher_on(fabric: FabricKind) -> Launcher:
+    """Returns the launcher that starts workers on the fabric."""
     if isinstance(fabric, VirtualCluster):
         return Virtual(fabric)
     return Torchrun(fabric) if isinstance(fabric, Started) else Local(fabric)

@@ -41,7 +41,7 @@ STARTING = threading.Lock()  # several runs may be started at once, from threads
 
 @dataclass
 class Ended:
-    """How a worker ended: its own words, or the kernel's."""
+    """The end of a worker: its own words, or the kernel's."""
 
     rank: int
     error: str = ""  # the exception's type; Killed, Exited; ForkServer: with all others, that being killed
@@ -56,7 +56,7 @@ class Ended:
 
     @staticmethod
     def from_words(rank: int, words: dict[str, Any]) -> "Ended":
-        """Of what a worker said. Raises `TypeError` or `ValueError` on what it cannot have said."""
+        """Reads the words of a worker. Raises `TypeError` or `ValueError` on words that no worker of ours says."""
         ended = Ended(**{"rank": rank, **words})
         if not 0 <= ended.exit_code < 256:
             raise ValueError
@@ -87,7 +87,7 @@ class _Member:
             self.words = told
 
     def hear_all(self) -> None:
-        """What it said before it ended."""
+        """Reads all that it said before it ended."""
         while self.channel is not None and self.channel.poll():
             self.hear()
 
@@ -142,7 +142,7 @@ class Crew:
 
     @property
     def has_started(self) -> bool:
-        """Whether all workers have met and train."""
+        """Returns whether all workers have met and train."""
         return all(member.is_ready for member in self._members)
 
     @property
@@ -219,7 +219,7 @@ class Crew:
         self.ask_to_stop(number)
 
     def ask_to_stop(self, number: int = signal.SIGTERM) -> None:
-        """After the step that they are in."""
+        """Asks the workers to stop after their present step."""
         self.stop_signal, self._stopped_at = number, time.monotonic()
         for member in self._members:
             if member.process.is_alive():
@@ -258,7 +258,7 @@ LOST = 255  # the status that multiprocessing makes up where the fork server can
 
 
 def end_of_fork_server() -> str:
-    """How the fork server ended, in words; "" while it lives. It stays for multiprocessing to reap."""
+    """Says how the fork server ended; "" while it lives. It stays for multiprocessing to reap."""
     pid = fork_server.pid()
     deadline = time.monotonic() + PROMPT  # its pipes end a moment before it does
     while pid is not None and time.monotonic() < deadline:
@@ -275,7 +275,9 @@ def end_of_fork_server() -> str:
 
 
 def start_fork_server(*preload: str) -> None:
-    """Unless it runs. Ctrl-C, and SIGTERM to a group, reach us all: it blocks them, a worker until it can save."""
+    """Starts the fork server unless it runs. Ctrl-C, and SIGTERM to a group, reach all processes: the server blocks
+    them, a worker until it can save.
+    """
     multiprocessing.set_forkserver_preload(
         ["paceline.engine.base.parent_death", *preload, "paceline.engine.launch.fork_server"]
     )

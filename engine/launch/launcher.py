@@ -1,7 +1,7 @@
-"""What a launcher is asked: to start the workers of a run, to watch and to end them.
+"""The interface of a launcher: it starts the workers of a run, watches and ends them.
 
 To add one (a cluster's scheduler, say), derive a class in a file of its own and choose it in `launcher_on`; what can be
-said of its workers before they start is a `Fabric` (fabrics/kinds.py).
+said of its workers before they start is a `FabricKind` (fabrics/kinds.py).
 """
 
 from abc import ABC, abstractmethod
@@ -15,8 +15,8 @@ from ...comm.handshake import Endpoint
 from ...tracking.run_directory import RunDirectory
 from ..config.experiment import Experiment
 from ..fabrics.assignment import Assignment
-from ..fabrics.kinds import Fabric
-from ..fabrics.layout import Layout
+from ..fabrics.kinds import FabricKind
+from ..fabrics.layout import RunLayout
 from ..features.feature import Parts
 from .crew import Ended
 
@@ -33,7 +33,7 @@ class Handle(Protocol):
 
     @property
     def has_started(self) -> bool:
-        """Whether all of them have met and train."""
+        """Returns whether all of them have met and train."""
         ...
 
     def watch(self) -> list[Ended]:
@@ -41,27 +41,27 @@ class Handle(Protocol):
         ...
 
     def stop(self, number: int) -> None:
-        """On a signal: the first asks the workers to save and stop, the second ends them."""
+        """Handles a signal: the first asks the workers to save and stop, the second ends them."""
         ...
 
     def ask_to_stop(self) -> None:
-        """After the step that they are in."""
+        """Asks the workers to stop after their present step."""
         ...
 
     def kill(self) -> None:
-        """Whoever is left. Called at the end of every run."""
+        """Ends the workers that are left. Called at the end of every run."""
         ...
 
 
 class Launcher(ABC):
-    def __init__(self, fabric: Fabric) -> None:
+    def __init__(self, fabric: FabricKind) -> None:
         """`fabric`: where its workers are."""
         self.fabric = fabric
 
     # -- in the process that was asked for the run, or in each of those that torchrun started
 
     def open(
-        self, experiment: Experiment, allowed: tuple[str, ...], layout: Layout, make: Callable[[], Opened]
+        self, experiment: Experiment, allowed: tuple[str, ...], layout: RunLayout, make: Callable[[], Opened]
     ) -> Opened:
         """The run's directory, and the checkpoint to go on from, the same in all processes; `make` makes it, in the one
         that `tells`.
@@ -69,7 +69,7 @@ class Launcher(ABC):
         return make()
 
     @abstractmethod
-    def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
+    def start(self, assignment: Assignment, layout: RunLayout, survives: bool, preload: tuple[str, ...]) -> Handle:
         """`survives`: the others go on when a worker dies; all but replica 0 and servers may then.
 
         `preload`: modules to import once, before workers are forked.
@@ -94,5 +94,5 @@ class Launcher(ABC):
         raise AssertionError(f"{type(self).__name__} starts no processes")
 
     def failed_rank(self) -> int | None:
-        """Which worker failed, of several in one process."""
+        """Returns the worker that failed, of several in one process."""
         return None

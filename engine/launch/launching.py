@@ -14,7 +14,7 @@ from ..base.errors import InterruptedRunError, WorkerFailedError
 from ..base.failures import NO_MEMORY, how_it_ended
 from ..base.signals import STOP_SIGNALS, lost
 from ..fabrics.assignment import Assignment
-from ..fabrics.layout import Layout
+from ..fabrics.layout import RunLayout
 from .crew import WORKER_FAILED, Ended
 from .launcher import Handle, Launcher
 from .saved import what_is_saved
@@ -26,7 +26,7 @@ NOT_OF_ONE = ("ForkServer", "HangError", "DivergedError", "NotFiniteError")  # t
 def launch(
     launcher: Launcher,
     assignment: Assignment,
-    layout: Layout,
+    layout: RunLayout,
     survives: bool,
     preload: tuple[str, ...] = (),
     started: Callable[[Handle], None] = lambda _: None,
@@ -52,13 +52,13 @@ def launch(
 def to_the_end(
     launcher: Launcher,
     assignment: Assignment,
-    layout: Layout,
+    layout: RunLayout,
     survives: bool = False,
     preload: tuple[str, ...] = (),
     started: Callable[[Handle], None] = lambda _: None,
     memory: int = 0,
 ) -> Handle:
-    """As `launch`; whether the run is complete is for the caller to say. Raises `WorkerFailedError`."""
+    """Runs like `launch`, but leaves it to the caller to check that the run is complete. Raises `WorkerFailedError`."""
     handle = launcher.start(assignment, layout, survives, preload)
     try:
         started(handle)
@@ -73,14 +73,16 @@ def to_the_end(
 
 
 def _is_complete(run: Path) -> bool:
-    """Whether it came to its end, be it that no step was taken (outcome.py)."""
+    """Returns whether it came to its end, be it that no step was taken (outcome.py)."""
     summary = RunDirectory(run).read_summary()
     return summary is not None and summary["status"] in ("completed", "failed")
 
 
 @contextmanager
 def _signals(handle: Handle) -> Iterator[None]:
-    """While the workers are watched, SIGINT and SIGTERM mean: save and stop; so does one that was lost before."""
+    """Handles SIGINT and SIGTERM while the workers are watched: they mean save and stop. So does one that came
+    before.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -95,7 +97,7 @@ def _signals(handle: Handle) -> Iterator[None]:
 
 
 def _explain(
-    failures: list[Ended], launcher: Launcher, layout: Layout, assignment: Assignment, started: bool, memory: int
+    failures: list[Ended], launcher: Launcher, layout: RunLayout, assignment: Assignment, started: bool, memory: int
 ) -> WorkerFailedError:
     cause = cause_among(failures)
     is_refused = cause.exit_code == ConfigError.exit_code

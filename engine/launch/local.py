@@ -13,7 +13,7 @@ from ...comm.rendezvous import serve_store
 from ...comm.store import StoreServer
 from ..base.failures import how_it_ended
 from ..fabrics.assignment import Assignment
-from ..fabrics.layout import Layout
+from ..fabrics.layout import RunLayout
 from ..features.feature import Parts
 from ..training.gauges import LiveRecord
 from ..training.work import work
@@ -24,7 +24,7 @@ from .worker_process import stop_on_sigterm, told_of, worker_main
 
 
 class Local(Launcher):
-    def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
+    def start(self, assignment: Assignment, layout: RunLayout, survives: bool, preload: tuple[str, ...]) -> Handle:
         def may_go_on(ended: Ended, store: StoreServer) -> bool:
             role = layout.role(ended.rank)
             if not survives or role.kind == "server" or role.replica == 0:
@@ -58,7 +58,7 @@ def start_processes(
     launcher: Launcher,
     number: int,
     assignment: Assignment,
-    layout: Layout,
+    layout: RunLayout,
     may_go_on: Callable[[Ended, StoreServer], bool],
     preload: tuple[str, ...],
 ) -> Handle:

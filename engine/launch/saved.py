@@ -1,4 +1,4 @@
-"""What a run has left to go on from, in words, and how to go on."""
+"""Describes the checkpoints from which a run can go on, and the command that resumes it."""
 
 from pathlib import Path
 

@@ -28,7 +28,7 @@ from ..base.started import UNSET
 from ..config.experiment import Experiment
 from ..fabrics.assignment import Assignment
 from ..fabrics.kinds import Started
-from ..fabrics.layout import Layout
+from ..fabrics.layout import RunLayout
 from ..features.feature import Parts
 from ..planning.build import assemble
 from ..training.gauges import LiveRecord
@@ -46,7 +46,7 @@ class Torchrun(Launcher):
         self._joined: tuple[ProcessComm, Parts, torch.device] | None = None
 
     def open(
-        self, experiment: Experiment, allowed: tuple[str, ...], layout: Layout, make: Callable[[], Opened]
+        self, experiment: Experiment, allowed: tuple[str, ...], layout: RunLayout, make: Callable[[], Opened]
     ) -> Opened:
         """All meet here."""
         if "TORCHELASTIC_RUN_ID" in os.environ:
@@ -80,7 +80,7 @@ class Torchrun(Launcher):
         )
         return directory, checkpoint
 
-    def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
+    def start(self, assignment: Assignment, layout: RunLayout, survives: bool, preload: tuple[str, ...]) -> Handle:
         assert self._joined is not None
         comm, *_ = self._joined
         live = LiveRecord(assignment.run, layout, comm.seen) if self.fabric.tells(layout) else None
@@ -155,7 +155,7 @@ class _ThisWorker:
         self.stop(signal.SIGTERM)
 
     def kill(self) -> None:
-        """It goes by itself; nobody looks any more."""
+        """Stops watching. The process ends by itself."""
         if self._live is not None:
             self._live.close()
             self._live = None

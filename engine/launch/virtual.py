@@ -7,11 +7,11 @@ import torch
 
 from ...comm import Comm
 from ...comm.handshake import Endpoint
-from ...comm.virtual import Cluster
+from ...comm.virtual import SimulatedCluster
 from ..config.experiment import Hardware, VirtualHardware
 from ..fabrics.assignment import Assignment
 from ..fabrics.kinds import VirtualCluster
-from ..fabrics.layout import Layout
+from ..fabrics.layout import RunLayout
 from ..features.feature import Parts
 from ..training.gauges import Teller
 from ..training.work import work
@@ -21,9 +21,9 @@ from .worker_process import stop_on_sigterm
 
 
 class Virtual(Launcher):
-    _cluster: Cluster | None = None
+    _cluster: SimulatedCluster | None = None
 
-    def start(self, assignment: Assignment, layout: Layout, survives: bool, preload: tuple[str, ...]) -> Handle:
+    def start(self, assignment: Assignment, layout: RunLayout, survives: bool, preload: tuple[str, ...]) -> Handle:
         return start_processes(self, 1, assignment, layout, lambda ended, store: False, preload)
 
     def process_of(self, rank: int) -> int:
@@ -48,13 +48,15 @@ class Virtual(Launcher):
         return self._cluster.failed_rank if self._cluster is not None else None
 
 
-def cluster_of(parts: Parts, hardware: Hardware) -> Cluster:
+def cluster_of(parts: Parts, hardware: Hardware) -> SimulatedCluster:
     """The workers of the virtual cluster that `hardware` describes."""
     assert isinstance(hardware, VirtualHardware)
-    return Cluster(parts.layout.world_size, VirtualCluster().network(hardware), hardware.memory_bandwidth)
+    return SimulatedCluster(parts.layout.world_size, VirtualCluster().network(hardware), hardware.memory_bandwidth)
 
 
-def run(assignment: Assignment, parts: Parts, cluster: Cluster, started: Callable[[], None] = lambda: None) -> None:
+def run(
+    assignment: Assignment, parts: Parts, cluster: SimulatedCluster, started: Callable[[], None] = lambda: None
+) -> None:
     """All workers of the cluster, to the end. Raises what the first to fail raised."""
 
     def work_as_one(comm: Comm) -> None:

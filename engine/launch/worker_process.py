@@ -1,4 +1,4 @@
-"""What a worker's process on this host does, from its first line to the exit code with which it ends."""
+"""The process of a worker on this host, from its first line to the exit code with which it ends."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from ...comm.errors import HangError
 from ...comm.handshake import Endpoint
 from ...compat import fork_server
 from ...tracking.files import open_to_write
-from ...tracking.records import Predicted
+from ...tracking.records import PlanSummary
 from ...tracking.run_directory import writing
 from ..base.failures import OWN_WORDS, exit_code_of, lack_of, named, place_of, traceback_of, words_of
 from ..base.parent_death import die_with_parent
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def told_of(assignment: Assignment, world_size: int, store: Endpoint) -> dict[str, Any]:
-    """What each process is told, in types that travel."""
+    """Returns the message for each process, in types that can be sent."""
     return {
         "experiment": assignment.experiment.model_dump(),
         "run": str(assignment.run),
@@ -66,7 +66,7 @@ def worker_main(launcher: "Launcher", rank: int, told: dict[str, Any], channel: 
             Path(told["run"]),
             tuple(told["allowed"]),
             told["identity"],
-            Predicted(**told["predicted"]),
+            PlanSummary(**told["predicted"]),
             Path(told["resume"]) if told["resume"] else None,
             Path(told["trace"]) if told["trace"] else None,
             told["timetable"],
@@ -87,14 +87,14 @@ def worker_main(launcher: "Launcher", rank: int, told: dict[str, Any], channel: 
 
 
 def _leave(channel: Connection, ended: dict[str, Any]) -> NoReturn:
-    """Not by way of destructors: after a failure they may wait for peers."""
+    """Leaves without running destructors: after a failure they may wait for peers."""
     with suppress(OSError):
         channel.send_bytes(json.dumps(ended).encode())
     os._exit(ended["exit_code"])
 
 
 def tie_to_launcher() -> None:
-    """This child of the fork server dies when that does, and that dies with the launcher."""
+    """Makes this child of the fork server die when the server dies, which dies with the launcher."""
     die_with_parent(signal.SIGKILL)
     fork_server.let_go()  # a frozen worker would keep it, and so itself, beyond its launcher's death
     if os.getppid() == 1:

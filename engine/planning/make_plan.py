@@ -1,4 +1,4 @@
-"""What would run, and what it would cost: nothing is trained, no data are needed, no process is started."""
+"""Plans a run and its cost: nothing is trained, no data are needed, no process is started."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -35,10 +35,10 @@ from ..features import given, models
 from ..features.feature import MakeOptimizer, Parts
 from ..features.known import known_of
 from ..features.phases import ends_of
-from ..features.rates import Point, points_of, rate_of
+from ..features.rates import RatePoint, points_of, rate_of
 from .build import assemble
 from .notes import notes_on
-from .planned import PartPlan, Phase, Plan, Sent
+from .planned import PartPlan, Plan, PlanPhase, SentTraffic
 
 
 @without_dynamo()
@@ -67,7 +67,7 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
     device = parts.fabric.device(experiment, layout)
     shapes = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
     planned, surprises = _phases(parts, steps_per_epoch, device)
-    rate: list[Point] = []
+    rate: list[RatePoint] = []
     if steps_per_epoch is not None and spec.train_size is not None:
         rate = points_of(rate_of(experiment, parts, steps_per_epoch, spec.train_size), parts)
     collective = parts.of_groups["collective"]
@@ -109,12 +109,12 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
     )
 
 
-def _phases(parts: Parts, steps_per_epoch: int | None, device: torch.device) -> tuple[list[Phase], list[str]]:
+def _phases(parts: Parts, steps_per_epoch: int | None, device: torch.device) -> tuple[list[PlanPhase], list[str]]:
     """Returns what is planned of each phase, and what is other than one may think."""
     experiment = parts.experiment
     own = parts.fabric.hosts(experiment.hardware, parts.layout.world_size)
     hosts = None if own is None else own[: parts.layout.parts]
-    planned: list[Phase] = []
+    planned: list[PlanPhase] = []
     surprises: list[str] = []
     first: int | None = 0
     of_phase: Parts | None = parts
@@ -124,7 +124,7 @@ def _phases(parts: Parts, steps_per_epoch: int | None, device: torch.device) -> 
         of_phase.strategy.configure(replace(of_phase.strategy.setting, hosts=hosts, worlds=worlds))
         with given.naming(experiment):
             plans = _part_plans(experiment, of_phase, worlds, device)
-        planned.append(Phase(first, until, plans, _uncompressed(experiment, of_phase, worlds, plans)))
+        planned.append(PlanPhase(first, until, plans, _uncompressed(experiment, of_phase, worlds, plans)))
         trained = [parameter for parameter in of_phase.modules[0].parameters() if parameter.requires_grad]
         since = "" if of_phase is parts else "later: " if first is None else f"from step {first + 1:,}: "
         told = [*of_phase.sync.notes(trained, worlds[0]), *_on_messages(of_phase, trained, worlds[0])]
@@ -134,7 +134,7 @@ def _phases(parts: Parts, steps_per_epoch: int | None, device: torch.device) -> 
 
 
 def _on_messages(parts: Parts, trained: Sequence[Tensor], world: World) -> list[str]:
-    """What a rule makes of a message of all that is trained; of a part of that it makes no more."""
+    """Returns the notes of a compressor on a message of all trained parameters; a message of a part has no others."""
     compress = parts.of_groups["compress"]
     assert isinstance(compress, Compressor)
     return compress.notes(vector_of(trained)) if world.replicas > 1 and trained else []
@@ -142,8 +142,8 @@ def _on_messages(parts: Parts, trained: Sequence[Tensor], world: World) -> list[
 
 def _uncompressed(
     experiment: Experiment, parts: Parts, worlds: list[World], plans: list[PartPlan]
-) -> list[Sent] | None:
-    """What the same sync mode sends with compress=none: the strategy sends as much, inside of a replica."""
+) -> list[SentTraffic] | None:
+    """Returns the bytes of the same sync mode with compress=none: the strategy sends as much, inside of a replica."""
     if isinstance(parts.of_groups["compress"], Dense):
         return None
     usual = {**parts.of_groups, "compress": Dense()}
@@ -152,14 +152,14 @@ def _uncompressed(
     except ConfigError:  # with these knobs there is nothing to compare with, such as sync.compress_answers=true
         return None
     sync.configure(parts.sync.setting)
-    found: list[Sent] = []
+    found: list[SentTraffic] = []
     for module, world, plan in zip(parts.modules, worlds, plans, strict=True):
         trained = [parameter for parameter in module.parameters() if parameter.requires_grad]
         cost = sync.cost(trained, world)
         if cost.varies:
-            found.append(Sent(None, None))
+            found.append(SentTraffic(None, None))
         else:
-            found.append(Sent(added(plan.within, cost.worker), cost.server))
+            found.append(SentTraffic(added(plan.within, cost.worker), cost.server))
     return found
 
 
@@ -273,7 +273,7 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
 
 
 def _summed_over(sizes: list[int], cost: Callable[[int], Mapping[str, list[Traffic]]]) -> Mapping[str, list[Traffic]]:
-    """What is sent by axis and part, of all micro-batches that are taken one after another."""
+    """Returns the bytes by axis and part, of all micro-batches that are taken one after another."""
     found = {size: cost(size) for size in dict.fromkeys(sizes)}
     if len(sizes) == 1:
         return found[sizes[0]]
@@ -284,8 +284,8 @@ def _summed_over(sizes: list[int], cost: Callable[[int], Mapping[str, list[Traff
 
 
 def _with_sums(parts: Parts, along: Mapping[str, list[Traffic]]) -> tuple[Mapping[str, list[Traffic]], Traffic]:
-    """What a strategy sends by axis, with the sums of a few bytes over a replica's workers, of a gradient's norm and of
-    whether it overflowed; and those sums that are over several axes at once.
+    """Returns the bytes of a strategy by axis, with the sums of a few bytes over a replica's workers (of a gradient's
+    norm and of whether it overflowed), and the bytes of sums that are over several axes at once.
     """
     clip, axes = parts.sync.clip, [*parts.strategy.axes]
     agreed = [feature.sums(parts) for feature in parts.features]

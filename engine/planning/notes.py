@@ -1,4 +1,4 @@
-"""What a run does other than one may expect of its configuration, one sentence each. Nothing of it is an error."""
+"""Notes, one sentence each, on behaviour that one may not expect of a configuration. None of them is an error."""
 
 import os
 
@@ -11,13 +11,13 @@ from ..base.machine import here_unlike
 from ..config.experiment import Experiment
 from ..fabrics import fabric_of
 from ..fabrics.clients import dealt_to
-from ..fabrics.layout import Layout
+from ..fabrics.layout import RunLayout
 
 
 def notes_on(
     experiment: Experiment,
     sync: Sync,
-    layout: Layout,
+    layout: RunLayout,
     steps: int | None,
     samples: int | None,
     device: torch.device,
@@ -48,7 +48,7 @@ def _on_calibration(experiment: Experiment) -> list[str]:
 
 
 def untimed(after: int, steps: int) -> int:
-    """How many first steps are left out of the timing: `after`, but at most half of them."""
+    """Returns how many first steps are left out of the timing: `after`, but at most half of them."""
     return min(after, steps // 2)
 
 
@@ -69,7 +69,7 @@ def _on_rate(experiment: Experiment) -> list[str]:
     return [f"optimizer.lr={knobs['lr']:g}: no step moves a weight, so that nothing is learnt"]
 
 
-def _on_batches(experiment: Experiment, sync: Sync, layout: Layout, samples: int | None) -> list[str]:
+def _on_batches(experiment: Experiment, sync: Sync, layout: RunLayout, samples: int | None) -> list[str]:
     among = dealt_to(sync, layout)
     if samples is None or (most := -(-samples // among)) >= experiment.batch_size:
         return []
@@ -89,7 +89,7 @@ def _on_timing(experiment: Experiment, steps: int | None) -> list[str]:
     ]
 
 
-def _on_cores(experiment: Experiment, layout: Layout, device: torch.device) -> list[str]:
+def _on_cores(experiment: Experiment, layout: RunLayout, device: torch.device) -> list[str]:
     hardware, cores = experiment.hardware, len(os.sched_getaffinity(0))
     if fabric_of(experiment).modelled or hardware.machine is not None or device.type != "cpu":
         return []
@@ -102,7 +102,7 @@ def _on_cores(experiment: Experiment, layout: Layout, device: torch.device) -> l
     ]
 
 
-def _on_rounds(sync: Sync, layout: Layout, steps: int | None) -> list[str]:
+def _on_rounds(sync: Sync, layout: RunLayout, steps: int | None) -> list[str]:
     if steps is not None or sync.period == 1 or layout.replicas == 1:
         return []
     return [
@@ -111,7 +111,7 @@ def _on_rounds(sync: Sync, layout: Layout, steps: int | None) -> list[str]:
     ]
 
 
-def _on_replicas(experiment: Experiment, sync: Sync, layout: Layout) -> list[str]:
+def _on_replicas(experiment: Experiment, sync: Sync, layout: RunLayout) -> list[str]:
     strategy, mode = experiment.strategy.name, experiment.sync.name
     if layout.parts == 1:
         return []

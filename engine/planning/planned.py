@@ -1,4 +1,4 @@
-"""What a plan holds: who has what, what is sent and held, by part and phase; made by planning.py."""
+"""The contents of a plan: parameters, bytes sent and memory, by part and phase; made by make_plan.py."""
 
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -10,17 +10,17 @@ from ...strategies.core.cost import Traffic
 from ...tasks.base import DataSpec
 from ...tasks.contents import Contents
 from ...tracking.columns import human_bytes
-from ...tracking.records import Predicted
+from ...tracking.records import PlanSummary
 from ..config.experiment import Experiment
-from ..fabrics.layout import Layout
+from ..fabrics.layout import RunLayout
 from ..features.feature import Stated
 from ..features.private import Spent
-from ..features.rates import Point, in_words
+from ..features.rates import RatePoint, in_words
 
 
 @dataclass(frozen=True)
-class Sent:
-    """By the workers, and by the servers, of one part, in a step of the run; None: nobody can say beforehand."""
+class SentTraffic:
+    """The bytes of one part's workers and servers in a step of the run; None: they cannot be known beforehand."""
 
     worker: Traffic | None
     server: Traffic | None
@@ -28,7 +28,7 @@ class Sent:
 
 @dataclass(frozen=True)
 class PartPlan:
-    """What the workers of one part hold and send. Bytes, and bytes a step."""
+    """The memory and the bytes sent of one part's workers. Bytes, and bytes a step."""
 
     runs: list[list[str]]  # of layers that follow one another in the model
     layers: list[str]  # all of them
@@ -47,52 +47,52 @@ class PartPlan:
 
 
 @dataclass(frozen=True)
-class Phase:
+class PlanPhase:
     """The steps in which the model is one and the same (phases.py)."""
 
     first: int | None  # step, and the one before which it ends; None: only known once the data are there
     until: int | None
     parts: list[PartPlan]
-    uncompressed: list[Sent] | None  # of each part, with compress=none; None where that is chosen, or is refused
+    uncompressed: list[SentTraffic] | None  # of each part, with compress=none; None where that is chosen, or is refused
 
     @property
     def steps(self) -> int | None:
-        """How many there are; None where it is not known, or where there are none."""
+        """The number of steps; None if it is not known, or if there are none."""
         return self.left(0) or None
 
     @property
     def entries(self) -> int:
-        """Of the whole model's parameters."""
+        """The entries of the whole model's parameters."""
         return sum(part.own for part in self.parts)
 
     @property
-    def sent(self) -> list[Sent]:
-        """Of each part, on average over these steps."""
-        return [Sent(part.worker, part.server) for part in self.parts]
+    def sent(self) -> list[SentTraffic]:
+        """The bytes of each part, on average over these steps."""
+        return [SentTraffic(part.worker, part.server) for part in self.parts]
 
     def left(self, done: int) -> int | None:
-        """Those after the first `done` of the run."""
+        """Returns the number of steps after the first `done` of the run."""
         return None if self.first is None or self.until is None else max(self.until - max(self.first, done), 0)
 
-    def bytes_per_step(self, layout: Layout) -> float | None:
-        """As the plan's, in this phase."""
+    def bytes_per_step(self, layout: RunLayout) -> float | None:
+        """Returns the same as the plan's, in this phase."""
         return _bytes_per_step(self.sent, layout, self.steps)
 
     def peak_memory(self) -> dict[str, int]:
-        """As the plan's, in this phase."""
+        """Returns the same as the plan's, in this phase."""
         return _peaks([part.memory for part in self.parts])
 
 
 @dataclass(frozen=True, repr=False)
 class Plan:
     experiment: Experiment
-    layout: Layout
+    layout: RunLayout
     device: torch.device
     threads: int
     steps_per_epoch: int | None  # None: only known once the data are there
     steps: int | None
     trainings: int  # that they are made in, each as long as the others
-    phases: list[Phase]  # most runs have one; each is said as it is where a run has several
+    phases: list[PlanPhase]  # most runs have one; each is said as it is where a run has several
     strategy: Strategy
     shapes: dict[str, list[int]]  # of the whole model's tensors
     added: frozenset[str]  # of these, what features have added
@@ -102,13 +102,13 @@ class Plan:
     spec: DataSpec
     contents: Contents  # of the data
     decided: list[str]  # what was left to a choice such as collective=auto, and why
-    rate: list[Point]  # by its schedule; none where there is none, or the data must say
+    rate: list[RatePoint]  # by its schedule; none where there is none, or the data must say
     stated: dict[str, Stated]  # of the whole run, by features, by their keys
     experts: int | None = None  # the replicas, where each is one (sync=routed)
 
     @property
     def parts(self) -> list[PartPlan]:
-        """Of the model that training begins with."""
+        """The parts of the model that training begins with."""
         return self.phases[0].parts
 
     @property
@@ -119,7 +119,7 @@ class Plan:
 
     @property
     def varies(self) -> str:
-        """Why nobody can say beforehand what is sent; "" where `bytes_per_step` says it."""
+        """Returns why the bytes cannot be known beforehand; "" where `bytes_per_step` states them."""
         phases = self._made()
         if len(phases) > 1 and self.steps is None:
             return "how many steps are made with each of the run's models is known once the data are dealt"
@@ -136,12 +136,14 @@ class Plan:
         """The same with compress=none; None where that is what is chosen, too."""
         return self._mean([(phase, phase.uncompressed) for phase in self._made()])
 
-    def _made(self, done: int = 0) -> list[Phase]:
+    def _made(self, done: int = 0) -> list[PlanPhase]:
         """The phases that have a step after the first `done`; one at least."""
         return [phase for phase in self.phases if phase.left(done) != 0] or self.phases[-1:]
 
-    def _mean(self, sent: list[tuple[Phase, list[Sent] | None]], done: int = 0) -> float | None:
-        """Over the steps that are left. Each phase's bytes together are whole, and so are those of all."""
+    def _mean(self, sent: list[tuple[PlanPhase, list[SentTraffic] | None]], done: int = 0) -> float | None:
+        """Returns the mean over the steps that are left. Each phase's bytes together are whole, and so are those of
+        all.
+        """
         total, steps = 0, 0
         for phase, of_parts in sent:
             value = None if of_parts is None else _bytes_per_step(of_parts, self.layout, phase.steps)
@@ -160,9 +162,9 @@ class Plan:
         """Bytes that the worker which holds most holds, the process itself aside."""
         return max(sum(part.memory.values()) for phase in self._made() for part in phase.parts)
 
-    def predicted(self, done: int = 0) -> Predicted:
-        """Of a run that goes on after so many steps."""
-        return Predicted(self.bytes_per_step(done), self.peak_memory(done))
+    def predicted(self, done: int = 0) -> PlanSummary:
+        """Returns the prediction for a run that goes on after so many steps."""
+        return PlanSummary(self.bytes_per_step(done), self.peak_memory(done))
 
     def __repr__(self) -> str:
         chosen, layout = self.experiment, self.layout
@@ -228,7 +230,7 @@ def _peaks(every: list[dict[str, int]]) -> dict[str, int]:
     return {kind: max(held.get(kind, 0) for held in every) for kind in kinds}
 
 
-def _bytes_per_step(sent: list[Sent], layout: Layout, steps: int | None) -> float | None:
+def _bytes_per_step(sent: list[SentTraffic], layout: RunLayout, steps: int | None) -> float | None:
     """`steps`: over which the bytes are a mean, all of them together being whole; None where it is not known."""
     total = 0.0
     for part in sent:

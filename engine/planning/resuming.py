@@ -1,4 +1,4 @@
-"""From which checkpoint a run goes on, and whether it can."""
+"""Selects the checkpoint from which a run goes on, and checks that it can."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -12,7 +12,7 @@ from ..base.started import was_started
 from ..callbacks.best import FILE, best_step
 from ..config.data_sums import check_data, sums_of
 from ..config.experiment import Experiment
-from ..config.stored import Stored, anew, check_identity
+from ..config.stored import StoredConfig, anew, check_identity
 from .planned import Plan
 
 
@@ -64,8 +64,8 @@ def best_of(directory: RunDirectory) -> str:
     return found.name
 
 
-def check_can_go_on(directory: RunDirectory, stored: Stored, checkpoint: Path, plan: Plan, data: Data) -> None:
-    """Before any process starts. `plan`: of the run as it is asked for now.
+def check_can_go_on(directory: RunDirectory, stored: StoredConfig, checkpoint: Path, plan: Plan, data: Data) -> None:
+    """Checks before any process starts that the run can go on. `plan`: of the run as it is asked for now.
 
     Raises `CorruptCheckpointError` or `ConfigError`.
     """

@@ -15,7 +15,7 @@ from ...cost.kernels import Kernel
 from ...cost.predicted import NotPredicted, PredictedStep
 from ...cost.rules import CostError
 from ...cost.transfer import Kernels, Transfer
-from ...cost.worker import FORMULAS, Placed, Work, optimizer, seconds, transferred
+from ...cost.worker import FORMULAS, HostProcesses, StepWork, optimizer, seconds, transferred
 from ...strategies.core.clip import NORM, Clip
 from ...strategies.core.cost import Transfers, World, payload
 from ...strategies.pipelining.simulate import Scheduled
@@ -23,7 +23,7 @@ from ..base.operators import recorded
 from ..config.experiment import Experiment
 from ..config.fits import batch_of
 from ..fabrics import clients
-from ..fabrics.layout import Layout as Workers
+from ..fabrics.layout import RunLayout as Workers
 from ..fabrics.layout import share_of_cores
 from ..features import given
 from ..features.feature import Parts
@@ -43,7 +43,7 @@ def predict_calibrated(experiment: Experiment, allowed: tuple[str, ...], workers
     for feature in parts.features:
         if feature.unpredicted:
             raise NotPredicted(f"{feature.key}={experiment.choice(feature.key).name} {feature.unpredicted}")
-    placed = Placed(
+    placed = HostProcesses(
         parts.layout.workers,
         parts.layout.servers * parts.layout.parts,
         hardware.threads or share_of_cores(parts.fabric.processes_here(parts.layout)),
@@ -74,7 +74,7 @@ def predict_calibrated(experiment: Experiment, allowed: tuple[str, ...], workers
 
 
 def parts_of_step(
-    experiment: Experiment, parts: Parts, placed: Placed, calibration: Calibration
+    experiment: Experiment, parts: Parts, placed: HostProcesses, calibration: Calibration
 ) -> tuple[dict[str, float], float]:
     """Seconds by part, and the flops of all workers. Raises `NotPredicted`, `CostError`."""
     strategy, sync, replicas = parts.strategy, parts.sync, parts.layout.replicas
@@ -147,7 +147,12 @@ def of_norm(clip: Clip | None, parts: int) -> list[Transfer]:
 
 
 def _served(
-    found: dict[str, float], told: Transfers, work: Work, placed: Placed, calibration: Calibration, replicas: int
+    found: dict[str, float],
+    told: Transfers,
+    work: StepWork,
+    placed: HostProcesses,
+    calibration: Calibration,
+    replicas: int,
 ) -> dict[str, float]:
     """A round trip to the server, and its share of the cores. `work`: with the server's optimizer step.
 

@@ -7,7 +7,7 @@ its flops over the time that `cost.device.product` predicts.
 from ...cost.device import Efficiency, entry_bytes, product
 from ...cost.predicted import NotPredicted
 from ...cost.transformer import products
-from ...tracking.drawn.roofline import Point, Roof
+from ...tracking.drawn.roofline import Roof, RooflinePoint
 from ..planning.planned import Plan
 from .step_time import transformer_on
 
@@ -21,15 +21,15 @@ NAMES = (
 )
 
 
-def roofline(plan: Plan, allowed: tuple[str, ...] = ()) -> tuple[Roof, list[Point]]:
+def roofline(plan: Plan, allowed: tuple[str, ...] = ()) -> tuple[Roof, list[RooflinePoint]]:
     """Forward products of one micro-batch on one device, as single kernels. Raises `NotPredicted`."""
     device, of, layout = transformer_on(plan.experiment, plan.layout, plan.spec, plan.device, allowed)
     dtype = layout.dtype
     if dtype not in device.peak:
         raise NotPredicted(f"how fast {device.name} is in {dtype} is not in paceline.cost.devices")
-    points: list[Point] = []
+    points: list[RooflinePoint] = []
     for name, each in zip(NAMES, products(of, layout.samples, layout.tensor), strict=True):
         moved = (each.m * each.k + each.k * each.n + each.m * each.n) * each.count * entry_bytes(dtype)
         seconds = product(device, Efficiency(), dtype, each.m, each.n, each.k, each.count)
-        points.append(Point(name, each.flops / moved, each.flops / seconds))
+        points.append(RooflinePoint(name, each.flops / moved, each.flops / seconds))
     return Roof(f"{device.name} in {dtype}", device.peak[dtype], device.bandwidth), points

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from ...compat.dynamo import without_dynamo
 from ...cost.calibration import Calibration
 from ...cost.predicted import NotPredicted
-from ...cost.worker import Placed, taking_turns
+from ...cost.worker import HostProcesses, taking_turns
 from ...strategies.core.batch import PassTime
 from ...strategies.core.copies import without_data
 from ...strategies.pipelining.simulate import simulation_of
@@ -18,7 +18,7 @@ from ..features.feature import Parts
 
 @without_dynamo()
 def pipelined(
-    parts: Parts, batch_size: int, found: dict[str, float], placed: Placed, calibration: Calibration
+    parts: Parts, batch_size: int, found: dict[str, float], placed: HostProcesses, calibration: Calibration
 ) -> dict[str, float]:
     """`found`: of the busiest stage, by part, with all its micro-batches -> with the schedule's bubble. The workers of
     all stages and replicas share the cores, a stage's tensor workers among them.

@@ -11,7 +11,7 @@ from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
 from ...cost.device import Device, Efficiency
 from ...cost.devices import DEVICES, INSIDE
-from ...cost.layout import DTYPES, Layout, Recompute
+from ...cost.layout import DTYPES, ParallelLayout, Recompute
 from ...cost.links import Link, Links
 from ...cost.predicted import NotPredicted, PredictedStep
 from ...cost.rules import CostError
@@ -23,7 +23,7 @@ from ...tasks.base import DataSpec
 from ...tasks.models.gpt import GPT
 from ..config.experiment import Experiment, Machine
 from ..config.targets import build, load_class
-from ..fabrics.layout import Layout as Workers
+from ..fabrics.layout import RunLayout as Workers
 from ..features import given
 from ..features.order import FEATURES
 from ..planning.build import pair_of
@@ -94,7 +94,7 @@ def _bytes_beside(experiment: Experiment, allowed: tuple[str, ...]) -> float:
 
 def transformer_on(
     experiment: Experiment, workers: Workers, spec: DataSpec, computes_on: torch.device, allowed: tuple[str, ...]
-) -> tuple[Device, Transformer, Layout]:
+) -> tuple[Device, Transformer, ParallelLayout]:
     """What is predicted of: the accelerator, the GPT, and how it is laid out. Raises `NotPredicted`."""
     _, device = device_of(experiment, computes_on)
     return device, transformer_of(experiment, spec, allowed), _layout(experiment, workers, allowed)
@@ -134,7 +134,7 @@ def transformer_of(experiment: Experiment, spec: DataSpec, allowed: tuple[str, .
     )
 
 
-def _layout(experiment: Experiment, workers: Workers, allowed: tuple[str, ...]) -> Layout:
+def _layout(experiment: Experiment, workers: Workers, allowed: tuple[str, ...]) -> ParallelLayout:
     for group in ONLY_USUAL:
         if (chosen := experiment.choice(group).name) != BY_NAME[group].usual:
             raise NotPredicted(f"{group}={chosen}: the time that it takes on accelerators is not in cost/")
@@ -153,7 +153,7 @@ def _layout(experiment: Experiment, workers: Workers, allowed: tuple[str, ...]) 
     recompute: Recompute = "full" if found.recompute or experiment.model.knobs["recompute"] else "none"
     samples = ceil(experiment.batch_size / found.micro_batches)  # of the largest micro-batch
     try:
-        return Layout(
+        return ParallelLayout(
             batch=samples * found.micro_batches * workers.replicas,
             micro_batch=samples,
             data=workers.replicas,

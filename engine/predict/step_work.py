@@ -12,7 +12,7 @@ from ...compat.dynamo import without_dynamo
 from ...cost.kernels import Kernel
 from ...cost.predicted import NotPredicted
 from ...cost.transfer import Operation, Transfer
-from ...cost.worker import Work
+from ...cost.worker import StepWork
 from ...strategies.core.cost import Traffic
 from ..base import memory
 from ..base.operators import Traced, recorded, trace
@@ -32,7 +32,7 @@ OPERATIONS: dict[str, Operation] = {  # by which operation of comm/ a primitive 
 
 
 @without_dynamo()
-def work_of_parts(experiment: Experiment, parts: Parts) -> list[Work]:
+def work_of_parts(experiment: Experiment, parts: Parts) -> list[StepWork]:
     """Of each part's worker: its passes, its optimizer, and the batch."""
     if looking.tried(experiment) is looking.Tried.REAL:
         raise NotPredicted(f"model={experiment.model.name} looks at values, and a step is traced without them")
@@ -55,10 +55,10 @@ def work_of_parts(experiment: Experiment, parts: Parts) -> list[Work]:
     return [replace(work, taken=taken) for work in found]
 
 
-def _work(module: nn.Module, passes: Sequence[Traced], accumulated: int) -> Work:
+def _work(module: nn.Module, passes: Sequence[Traced], accumulated: int) -> StepWork:
     """`accumulated`: micro-batches, whose gradients are added to those of the first."""
     added = [Kernel("add_", (float(each.numel()),)) for each in trained(module)] * (accumulated - 1)
-    return Work(
+    return StepWork(
         forward=tuple(kernel for each in passes for kernel in each.forward),
         backward=(*(kernel for each in passes for kernel in each.backward), *added),
         modules=len(passes) * sum(1 for _ in module.modules()),
@@ -66,7 +66,7 @@ def _work(module: nn.Module, passes: Sequence[Traced], accumulated: int) -> Work
     )
 
 
-def stepped(work: Work, tensors: Sequence[Tensor], make_optimizer: MakeOptimizer, fused: bool) -> Work:
+def stepped(work: StepWork, tensors: Sequence[Tensor], make_optimizer: MakeOptimizer, fused: bool) -> StepWork:
     """With the optimizer's step of parameters like these."""
     parameters = [nn.Parameter(torch.empty_like(each, device="meta")) for each in tensors]
     if not parameters:  # of a worker that owns none

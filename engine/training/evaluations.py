@@ -1,4 +1,4 @@
-"""What the weights are worth: during training and at its end, on the chief, with the help of all."""
+"""Evaluates the weights during training and at its end, on the chief, with the help of all."""
 
 import json
 import math
@@ -12,9 +12,8 @@ from ...comm import PeerLostError
 from ...strategies.core.protocols import what_may_help
 from ...strategies.core.state import load_state
 from ...tasks.base import Readable
-from ...tasks.evaluation import Evaluation as Result
-from ...tasks.evaluation import evaluate
-from ...tracking.records import Evaluation, Score
+from ...tasks.evaluation import Evaluation, evaluate
+from ...tracking.records import EvaluationRecord, Score
 from ..base import checkpoint
 from ..base.errors import DivergedError
 from ..callbacks.base import EvaluationView
@@ -49,11 +48,11 @@ class Evaluations:
         self._evaluated_at: int | None = None
 
     def go_on(self, worker: Worker, dates: Dates) -> None:
-        """With another model."""
+        """Goes on with another model."""
         self._worker, self._dates = worker, dates
 
     def during(self, done: int, job: Job) -> None:
-        """After step `done`, between two steps."""
+        """Evaluates after step `done`, between two steps."""
         self._evaluated_at = done
         if self._worker.sync.traits.synchronous:
             self._evaluate(done, job, self.spread())
@@ -61,7 +60,7 @@ class Evaluations:
             self._take_snapshot(done, job)
 
     def at_end(self, done: int, job: Job, spread: float | None) -> None:
-        """Of what training made. `spread`: of the replicas, before they took over the consensus."""
+        """Evaluates the trained weights. `spread`: of the replicas, before they took over the consensus."""
         if self._worker.sync.traits.synchronous:
             if done != self._evaluated_at:  # else the evaluation ended the run
                 self._evaluate(done, job, spread)
@@ -69,13 +68,13 @@ class Evaluations:
             self._judge(Snapshot(done, self._dates.of_end(job.meter), state), job, spread)
 
     def judge_snapshots(self, job: Job) -> None:
-        """Those taken while others trained on."""
+        """Evaluates the snapshots that were taken while others trained on."""
         for snapshot in self._snapshots:
             self._judge(snapshot, job, None)
         self._snapshots.clear()
 
     def spread(self, completed: bool = True) -> float | None:
-        """How far replicas are from their mean, on the chief; None elsewhere, and where they are alike.
+        """Returns the distance of replicas from their mean, on the chief; None elsewhere, and where they are alike.
 
         `completed`: whether this worker made all its steps. Those that step apart may differ in this, where the run is
         told to stop while some have made them all. The distance is of those that have, if the chief is among them.
@@ -148,9 +147,9 @@ class Evaluations:
             self.time_to_accuracy = snapshot.seconds
         self.last = Score(metric, values[metric], values["loss"], spread)
         self.last_date = snapshot.seconds
-        worker.directory.add(Evaluation(snapshot.done, epoch, self.last, snapshot.seconds, own))
+        worker.directory.add(EvaluationRecord(snapshot.done, epoch, self.last, snapshot.seconds, own))
 
-    def _why_unknown(self, result: Result, done: int) -> str:
+    def _why_unknown(self, result: Evaluation, done: int) -> str:
         """Returns the message for a metric that is not a number."""
         begins = f"worker {self._worker.comm.rank} diverged: evaluated after step {done}, the test split's loss is"
         if result.unknown is None:
@@ -178,5 +177,5 @@ class Evaluations:
             evaluate(task, model, self._test if split is None else split, evaluated_at_once(self._worker.parts), device)
         )
 
-    def _values_of(self, result: Result) -> dict[str, float]:
+    def _values_of(self, result: Evaluation) -> dict[str, float]:
         return {self._worker.parts.task.metric.name: result.score, "loss": result.loss}

@@ -25,13 +25,13 @@ from ..base.parent_death import die_with_parent
 
 @dataclass(frozen=True)
 class _Failed:
-    """What a process that reads ahead says in the place of a batch."""
+    """The error of a process that reads ahead, in the place of a batch."""
 
     message: str
 
 
 class Batches(Dataset[Taken]):
-    """By the step. `check_targets`: the task's, of what was not looked at before."""
+    """The batches by step. `check_targets`: the task's, for targets that were not checked before."""
 
     def __init__(
         self,
@@ -155,7 +155,7 @@ def _same(taken: Any) -> Any:
 
 
 def _begin(number: int) -> None:
-    """In a process that reads ahead: it has no business of its own."""
+    """Prepares a process that reads ahead, so that signals and the worker's death end it."""
     die_with_parent(signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

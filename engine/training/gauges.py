@@ -1,4 +1,4 @@
-"""How far workers are while a run goes on: each tells its board, the launcher writes live.json (tracking/live.py)."""
+"""Live metrics of the workers: each posts its own to its board, the launcher writes live.json (tracking/live.py)."""
 
 import json
 import threading
@@ -11,7 +11,7 @@ from ...comm import Comm
 from ...comm.handshake import Endpoint
 from ...comm.store import StoreClient
 from ...tracking.live import Gauge, forget_live, write_live
-from ..fabrics.layout import Layout, Role
+from ..fabrics.layout import Role, RunLayout
 from .meters import Meter
 
 EVERY = 1.0  # seconds
@@ -20,7 +20,7 @@ TIMEOUT = 10.0  # seconds of one request to the store
 
 
 def gauges_of(role: Role, comm: Comm, meter: Meter | None) -> Callable[[], str]:
-    """What a worker tells of itself, as JSON; a server has no steps. Asked from another thread, which only reads."""
+    """Returns a function that gives a worker's live metrics as JSON; a server has no steps. Another thread calls it."""
     ledger, timeline = comm.ledger, comm.timeline
 
     def told() -> str:
@@ -36,7 +36,7 @@ def gauges_of(role: Role, comm: Comm, meter: Meter | None) -> Callable[[], str]:
 class LiveRecord(threading.Thread):
     """Writes live.json until it is closed. What cannot be read or written is left for the next look."""
 
-    def __init__(self, directory: Path, layout: Layout, read: Callable[[list[str]], list[bytes | None]]) -> None:
+    def __init__(self, directory: Path, layout: RunLayout, read: Callable[[list[str]], list[bytes | None]]) -> None:
         """`read`: the store's values of keys, without waiting. Raises RuntimeError where the store has gone."""
         super().__init__(name="paceline-live", daemon=True)
         self._directory, self._ranks, self._read = directory, range(layout.world_size), read
@@ -74,7 +74,9 @@ class LiveRecord(threading.Thread):
 
 
 class Teller(threading.Thread):
-    """Of many workers in this process: tells the launcher's store what `gauges` says of each, until it is closed."""
+    """Sends the live metrics of many workers in this process, from `gauges`, to the launcher's store, until it is
+    closed.
+    """
 
     def __init__(self, store: Endpoint, gauges: Callable[[], dict[int, str]]) -> None:
         super().__init__(name="paceline-teller", daemon=True)

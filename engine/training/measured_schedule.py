@@ -13,16 +13,16 @@ from itertools import accumulate
 from statistics import median_low
 from typing import Any, NamedTuple
 
-from ...comm.timeline import Pass
+from ...comm.timeline import TimedPass
 from ...tracking.schedule import MOST_PASSES
-from ..fabrics.layout import Layout
+from ..fabrics.layout import RunLayout
 from .meters import Report
 
 Table = dict[str, Any]  # as Timetable.as_dict()
 COMPUTES = re.compile(r"(\d+)([FBIW])(\d+)")
 
 
-class Window(NamedTuple):
+class MeasuredWindow(NamedTuple):
     """A step, or several of a schedule without a flush."""
 
     begin: float
@@ -30,7 +30,9 @@ class Window(NamedTuple):
     micro_batches: int  # that came before, and that the modelled one does not count
 
 
-def beside(schedule: str, modelled: Table, reports: Sequence[Report], layout: Layout, on_a_model: bool) -> Table | None:
+def beside(
+    schedule: str, modelled: Table, reports: Sequence[Report], layout: RunLayout, on_a_model: bool
+) -> Table | None:
     """None where no worker kept passes. `on_a_model`: the clock is that of a virtual cluster."""
     if not any(report.passes for report in reports):
         return None
@@ -51,7 +53,7 @@ def beside(schedule: str, modelled: Table, reports: Sequence[Report], layout: La
     }
 
 
-def _of_steps(modelled: Table, rows: Sequence[Report]) -> Iterator[Window]:
+def _of_steps(modelled: Table, rows: Sequence[Report]) -> Iterator[MeasuredWindow]:
     """Steps in which every worker made the passes of the schedule."""
     expected = [sorted(each["action"] for each in worker["actions"]) for worker in modelled["workers"]]
     steps = [{step: span for step, *span in _numbered(report)} for report in rows]
@@ -59,11 +61,13 @@ def _of_steps(modelled: Table, rows: Sequence[Report]) -> Iterator[Window]:
         made = [_within(report.passes, *each[step]) for report, each in zip(rows, steps, strict=True)]
         if [sorted(each.name for each in row) for row in made] == expected:
             passes = [each for row in made for each in row]
-            yield Window(min(each.start for each in passes), max(each.end for each in passes), 0)
+            yield MeasuredWindow(min(each.start for each in passes), max(each.end for each in passes), 0)
 
 
-def _of_steady_state(modelled: Table, last: Report) -> Iterator[Window]:
-    """Between forward passes of the last stage, in a stream that begins with micro-batch 0 and goes on long enough."""
+def _of_steady_state(modelled: Table, last: Report) -> Iterator[MeasuredWindow]:
+    """Yields windows between forward passes of the last stage, in a stream that begins with micro-batch 0 and is long
+    enough.
+    """
     stage = len(modelled["stages"]) - 1
     first = next(_parse(each["action"])[2] for each in modelled["workers"][-1]["actions"] if "F" in each["action"])
     each = sum("F" in action["action"] for action in modelled["workers"][-1]["actions"])  # micro-batches in a window
@@ -75,10 +79,10 @@ def _of_steady_state(modelled: Table, last: Report) -> Iterator[Window]:
         end, later = starts.get((stream, j + each)), starts.get((stream, j + 2 * each))
         settled = j >= first and (j - first) % each == 0
         if settled and end is not None and later is not None and timed and begin >= timed[0][0]:
-            yield Window(begin, end, j - first)
+            yield MeasuredWindow(begin, end, j - first)
 
 
-def _table(modelled: Table, rows: Sequence[Report], window: Window) -> Table:
+def _table(modelled: Table, rows: Sequence[Report], window: MeasuredWindow) -> Table:
     begin, end, before = window
     time = end - begin
     workers: list[Table] = []
@@ -104,7 +108,7 @@ def _numbered(report: Report) -> Iterator[tuple[int, float, float]]:
         yield number, start, end
 
 
-def _within(passes: Sequence[Pass], start: float, end: float) -> list[Pass]:
+def _within(passes: Sequence[TimedPass], start: float, end: float) -> list[TimedPass]:
     """`passes`: one after the other."""
     return [
         *passes[
@@ -127,7 +131,7 @@ def _renumbered(action: str, before: int) -> str:
 
 
 def _bounded(table: Mapping[str, Any]) -> Table:
-    """Of more passes than a report takes, none."""
+    """Removes the passes from a table that has more than a report takes."""
     workers = table["workers"]
     if sum(len(worker["actions"]) for worker in workers) > MOST_PASSES:
         workers = [{**worker, "actions": []} for worker in workers]

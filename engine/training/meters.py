@@ -1,4 +1,4 @@
-"""What one worker measures while it trains, and what all workers' measures make of a run.
+"""The measurements of one worker while it trains, and a run's figures from those of all workers.
 
 A step's time runs from taking the batch to having updated parameters. Evaluation, checkpoints and set-up lie outside.
 Where replicas go at their own paces, the others train on meanwhile: there the pauses count in `seconds`, and so in time
@@ -15,11 +15,11 @@ from statistics import median
 from typing import Any
 
 from ...comm import Comm
-from ...comm.timeline import Operation, Pass, StepSplit, last_launches, split
+from ...comm.timeline import Operation, StepSplit, TimedPass, last_launches, split
 from ...exchange.collectives.base import added
 from ...strategies.core.sync import Measures
-from ...tracking.records import Measured, Staleness, StepTime, Wire, WorkerTime
-from ..fabrics.layout import Layout, Role
+from ...tracking.records import Measured, MeasuredStepTime, Staleness, Wire, WorkerTime
+from ..fabrics.layout import Role, RunLayout
 from ..features.compiling import Compiler
 
 KEPT_STEPS = 10_000  # the most recent ones that a worker reports one by one; fewer where the timeline keeps less
@@ -45,7 +45,7 @@ class Report:
     sync: Measures = field(default_factory=Measures)
     left_out: int = 0  # how many of the first steps are left out of throughput and step times
     known_from: float = float("-inf")  # before that, operations are no longer kept
-    passes: list[Pass] = field(default_factory=list[Pass])  # none where no trace was asked for
+    passes: list[TimedPass] = field(default_factory=list[TimedPass])  # none where no trace was asked for
     jumped: int = 0  # steps of the run that this worker took no part in
     compiled: float | None = None  # s that it compiled for; None: it did not
     told: Mapping[str, float] = field(default_factory=dict[str, float])  # by hooks of features, by name
@@ -65,7 +65,7 @@ class Report:
     def from_json(plain: dict[str, Any]) -> "Report":
         report = Report(**plain)
         report.operations = [Operation(*operation) for operation in plain["operations"]]
-        report.passes = [Pass(*each) for each in plain["passes"]]
+        report.passes = [TimedPass(*each) for each in plain["passes"]]
         return report
 
 
@@ -98,7 +98,7 @@ class Meter:
         self.in_steps = self.blocked = 0.0  # seconds in steps, and of these blocked
 
     def jump(self, steps: int) -> None:
-        """Over so many steps of the run, which others take."""
+        """Skips so many steps of the run, which other workers take."""
         self.jumped += steps
 
     @contextmanager
@@ -130,7 +130,7 @@ class Meter:
 
     @contextmanager
     def drain(self) -> Iterator[None]:
-        """What the last step left under way is finished: it takes that much longer."""
+        """Times the end of operations that the last step left under way, and adds it to that step."""
         begin = self._comm.mark()
         yield
         start, end = self._comm.times(begin, self._comm.mark())
@@ -183,7 +183,7 @@ class Meter:
         )
 
 
-def summarise(reports: list[Report], layout: Layout) -> Measured:
+def summarise(reports: list[Report], layout: RunLayout) -> Measured:
     """The measured half of a run's summary."""
     workers = [report for report in reports if report.kind == "worker"]
     servers = [report for report in reports if report.kind == "server"]
@@ -208,8 +208,9 @@ def summarise(reports: list[Report], layout: Layout) -> Measured:
 
 
 def is_too_short(reports: list[Report]) -> bool:
-    """Whether so little was timed that the machine's other work decides: two identical runs of 5 steps showed
-    4,404 and 18,434 samples/s. Of the worker that timed the most: not every client trains in each of FedAvg's rounds.
+    """Returns whether so little was timed that the machine's other work decides: two identical runs of 5 steps showed
+    4,404 and 18,434 samples/s. The worker that timed the most counts: not every client trains in each of FedAvg's
+    rounds.
     """
     timed = [report.measured for report in reports if report.kind == "worker"]
     steps = max(map(len, timed), default=0)
@@ -218,8 +219,8 @@ def is_too_short(reports: list[Report]) -> bool:
 
 
 def without_times(measured: Measured) -> Measured:
-    """With no figure where there is none to rely on."""
-    return replace(measured, throughput=None, step_time=StepTime(None), per_worker=[], too_short=True)
+    """Returns the measurements without the times, which are not reliable."""
+    return replace(measured, throughput=None, step_time=MeasuredStepTime(None), per_worker=[], too_short=True)
 
 
 def _throughput(replicas: list[Report]) -> float:
@@ -247,7 +248,7 @@ def _rate_in_turns(replicas: list[Report]) -> float:
     return sum(samples for _, end, samples in steps if end > since) / seconds if seconds else 0.0
 
 
-def _step_times(reports: list[Report], workers: list[Report]) -> tuple[StepTime, list[WorkerTime]]:
+def _step_times(reports: list[Report], workers: list[Report]) -> tuple[MeasuredStepTime, list[WorkerTime]]:
     launches = last_launches([report.operations for report in reports])
     rows: list[WorkerTime] = []
     durations: list[float] = []
@@ -260,10 +261,10 @@ def _step_times(reports: list[Report], workers: list[Report]) -> tuple[StepTime,
         if own and steps:
             rows.append(WorkerTime(report.rank, _divided(median(steps), own)))
     step = median(durations) if durations else None
-    return _divided(step, splits) if step is not None and splits else StepTime(step), rows
+    return _divided(step, splits) if step is not None and splits else MeasuredStepTime(step), rows
 
 
-def _divided(step: float, splits: list[StepSplit]) -> StepTime:
+def _divided(step: float, splits: list[StepSplit]) -> MeasuredStepTime:
     """The median step, divided as all of the time was: what happens in few steps only is not lost, and it adds up."""
     shares = {
         "compute": sum(part.compute for part in splits),
@@ -272,7 +273,9 @@ def _divided(step: float, splits: list[StepSplit]) -> StepTime:
     }
     total = sum(shares.values()) or 1.0
     hidden = sum(part.hidden for part in splits)  # of compute
-    return StepTime(step, **{name: step * share / total for name, share in {**shares, "hidden": hidden}.items()})
+    return MeasuredStepTime(
+        step, **{name: step * share / total for name, share in {**shares, "hidden": hidden}.items()}
+    )
 
 
 def _peaks(workers: list[Report]) -> dict[str, int]:

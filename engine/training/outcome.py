@@ -1,4 +1,4 @@
-"""What came of a run: each worker's report, and the summary that the chief makes of all."""
+"""The outcome of a run: each worker's report, and the summary that the chief makes of all."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -27,8 +27,8 @@ MOST_REPLICAS = 100  # whose labels a summary tells
 
 
 @dataclass(frozen=True)
-class Trained:
-    """What a worker that trained has at its end."""
+class FinishedTraining:
+    """The state of a worker at the end of its training."""
 
     job: Job
     done: int  # steps
@@ -39,8 +39,8 @@ class Trained:
     earlier: list[dict[str, int]]  # peak bytes by kind, with each model before (phases.py)
 
 
-def report(worker: Worker, trained: Trained | None) -> None:
-    """To the chief, which writes the summary; nobody leaves before that. `trained`: None on a server."""
+def report(worker: Worker, trained: FinishedTraining | None) -> None:
+    """Reports to the chief, which writes the summary; nobody leaves before that. `trained`: None on a server."""
     meter = Meter(worker.comm, 0, False) if trained is None else trained.job.meter
     activations = 0 if trained is None else trained.job.activations
     kinds = _peaks([] if trained is None else trained.earlier, memory_of(worker, activations))
@@ -62,7 +62,7 @@ def report(worker: Worker, trained: Trained | None) -> None:
 
 
 def _keep_schedule(worker: Worker, reports: list[Report]) -> None:
-    """For the report, where there is one."""
+    """Writes the schedule for the report, if there is one."""
     timetable = worker.assignment.timetable
     if timetable is None:
         return
@@ -122,7 +122,9 @@ def _with_process(kinds: dict[str, int], device: torch.device, resident: int | N
 
 
 def _labels(worker: Worker, job: Job) -> list[list[int]] | None:
-    """Of each replica, where they own samples, each of one label, and are not too many to be looked at."""
+    """Returns each replica's number of samples of each label, if replicas own samples with one label each and are not
+    too many.
+    """
     owners, spec = job.partition.owners, worker.parts.data.spec
     if not worker.parts.partitioner.owns or owners > MOST_REPLICAS:
         return None
@@ -132,7 +134,7 @@ def _labels(worker: Worker, job: Job) -> list[list[int]] | None:
     return Clients(job.train, job.train, owned).labels().tolist()
 
 
-def _summarise(worker: Worker, trained: Trained, reports: list[Report]) -> None:
+def _summarise(worker: Worker, trained: FinishedTraining, reports: list[Report]) -> None:
     experiment, layout = worker.experiment, worker.layout
     evaluations, done = trained.evaluations, trained.done
     modelled = worker.parts.fabric.modelled

@@ -1,9 +1,9 @@
-"""What a run leaves to go on from, and to use."""
+"""Saves checkpoints to resume from, and the trained weights."""
 
 import json
 
 from ...strategies.core.placements import dims_of, pieces_of
-from ...tracking.records import Checkpoint
+from ...tracking.records import CheckpointRecord
 from ..base import checkpoint
 from ..base.checkpoint import Manifest
 from ..callbacks.best import best_step
@@ -25,7 +25,7 @@ class Saving:
         )  # whose checkpoint stays
 
     def go_on(self, worker: Worker) -> None:
-        """With another model."""
+        """Goes on with another model."""
         self._worker = worker
 
     def save(self, done: int, seconds: float, time_to_accuracy: float | None) -> None:
@@ -61,7 +61,7 @@ class Saving:
             phase, workers = worker.phase, worker.layout.workers
             manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, data, states, phase, workers)
             checkpoint.commit(directory.checkpoints, manifest, worker.experiment.checkpoint.keep, self.best)
-            directory.add(Checkpoint(done))
+            directory.add(CheckpointRecord(done))
 
     def export(self) -> None:
         """The trained model as one safetensors file that any of these models loads; beside it what was added to it."""

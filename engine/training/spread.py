@@ -1,4 +1,4 @@
-"""How far replicas are from each other."""
+"""Measures how far replicas are from each other."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -7,22 +7,22 @@ import torch
 from torch import Tensor
 
 from ...comm import Comm, PeerLostError
-from ..fabrics.layout import Layout
+from ..fabrics.layout import RunLayout
 
 _AT_ONCE = 2**20  # entries of all replicas that their distance is computed from at once
 
 
 def consensus_distance(
-    parameters: Sequence[Tensor], replica: int, others: Sequence[int], layout: Layout, comm: Comm
+    parameters: Sequence[Tensor], replica: int, others: Sequence[int], layout: RunLayout, comm: Comm
 ) -> float | None:
-    """How far replicas are from their mean: sqrt(mean_i |w_i - mean|^2), on replica 0; None elsewhere.
+    """Returns how far replicas are from their mean: sqrt(mean_i |w_i - mean|^2), on replica 0; None elsewhere.
 
     `others`: on replica 0 the replicas whose weights are taken beside its own.
 
-    Of the part with the loss, whose workers call this. `comm`: of all workers, where no sync mode's messages are under
-    way. By messages to the chief, so that a worker that died leaves only a gap. In pieces of a few MiB over all
-    replicas, so that what is measured does not show in the peak of memory: the sum over pieces, in the order of
-    parameters, of the mean over replicas.
+    The workers of the part with the loss call this. `comm`: of all workers, where no sync mode's messages are under
+    way. Weights go to the chief by messages, so that a worker that died leaves only a gap. They go in pieces of a few
+    MiB over all replicas, so that the measurement does not show in the peak of memory: the sum over pieces, in the
+    order of parameters, of the mean over replicas.
     """
     total = 0.0
     for mine in pieces(parameters, max(_AT_ONCE // layout.replicas, 4096)):

@@ -1,4 +1,4 @@
-"""Where every worker's time went, as a file that ui.perfetto.dev and chrome://tracing show.
+"""Writes a timeline of every worker, as a file that ui.perfetto.dev and chrome://tracing show.
 
 Format: "Trace Event Format" (Google, 2016): complete events ("X") of one process, a thread a worker or server,
 microseconds since the first step that is shown.
@@ -23,7 +23,7 @@ from typing import NamedTuple, ParamSpec
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
-from ...comm.timeline import Blocked, Operation, Pass, blocked, last_launches
+from ...comm.timeline import Blocked, Operation, TimedPass, blocked, last_launches
 from ...tracking.run_directory import write_atomically
 from .meters import Report
 
@@ -35,8 +35,8 @@ _ACTIVITIES = {"cuda": [ProfilerActivity.CPU, ProfilerActivity.CUDA]}
 P = ParamSpec("P")
 
 
-class Phase(NamedTuple):
-    """What a worker did from `start` to `end`, in seconds."""
+class TracePhase(NamedTuple):
+    """The activity of a worker from `start` to `end`, in seconds."""
 
     start: float
     end: float
@@ -45,7 +45,7 @@ class Phase(NamedTuple):
     name: str = "compute"  # of what was computed
 
 
-class Event(NamedTuple):
+class TraceEvent(NamedTuple):
     """A phase in whole nanoseconds since the first step, so that rounding makes no overlaps."""
 
     start: int
@@ -59,15 +59,15 @@ class Event(NamedTuple):
 Key = tuple[str, int]  # channel and number of an operation
 
 
-class Message(NamedTuple):
-    """What is known of a message from its two ends, as far as their operations are kept."""
+class TraceMessage(NamedTuple):
+    """A message, as far as the operations at its two ends were recorded."""
 
     ends: dict[str, tuple[int, Operation]]  # send, recv -> the rank and its operation
     purpose: str
 
 
 def write_trace(path: Path, reports: list[Report], run: str, modelled: bool) -> None:
-    """Of the run's workers and servers. Raises StorageError."""
+    """Writes the trace of the run's workers and servers. Raises StorageError."""
     write_atomically(path, render(reports, run, modelled))
 
 
@@ -76,7 +76,7 @@ def render(reports: list[Report], run: str, modelled: bool) -> str:
     reports = sorted(reports, key=lambda report: report.rank)
     names = {report.rank: _name(report) for report in reports}
     messages = _messages(reports)
-    events: list[Event] = []
+    events: list[TraceEvent] = []
     shown: dict[str, dict[str, int]] = {}
     launches = last_launches([report.operations for report in reports])
     begin, end = _span(reports)
@@ -105,25 +105,25 @@ def render(reports: list[Report], run: str, modelled: bool) -> str:
 
 
 def _span(reports: list[Report]) -> tuple[float, float]:
-    """From the first step that is shown to the last one's end."""
+    """Returns the beginning of the first step that is shown, and the end of the last."""
     steps = [step for report in reports for step in report.whole(report.steps)]
     return (min(start for start, _ in steps), max(end for _, end in steps)) if steps else (0.0, 0.0)
 
 
-def phases_of(step: tuple[float, float], within: list[Blocked]) -> Iterator[Phase]:
+def phases_of(step: tuple[float, float], within: list[Blocked]) -> Iterator[TracePhase]:
     """A step as one thing after the other, without gaps. `within`: what the worker was blocked on, by start."""
     now, over = step
     for operation, then in within:
         # an operation that torch waits for by itself may end while we are blocked on the next
         start, ready, end = (min(max(time, now), over) for time in (operation.start, then, operation.end))
-        yield Phase(now, start, "compute")
-        yield Phase(start, ready, "waiting", operation)
-        yield Phase(ready, end, "communication", operation)
+        yield TracePhase(now, start, "compute")
+        yield TracePhase(start, ready, "waiting", operation)
+        yield TracePhase(ready, end, "communication", operation)
         now = end
-    yield Phase(now, over, "compute")
+    yield TracePhase(now, over, "compute")
 
 
-def by_pass(phases: Iterable[Phase], passes: Sequence[Pass]) -> Iterator[Phase]:
+def by_pass(phases: Iterable[TracePhase], passes: Sequence[TimedPass]) -> Iterator[TracePhase]:
     """Computing cut where passes, one after the other, begin and end; each piece has the name of its pass."""
     for phase in phases:
         now = phase.start
@@ -134,7 +134,7 @@ def by_pass(phases: Iterable[Phase], passes: Sequence[Pass]) -> Iterator[Phase]:
                     break
                 start, end = max(start, now), min(end, phase.end)
                 yield phase._replace(start=now, end=start)
-                yield Phase(start, end, "compute", name=name)
+                yield TracePhase(start, end, "compute", name=name)
                 now = end
         yield phase._replace(start=now)
 
@@ -143,30 +143,30 @@ def _since(begin: float, operations: list[Operation]) -> list[Operation]:
     return [op._replace(start=max(op.start, begin)) for op in operations if op.end > begin]
 
 
-def _messages(reports: list[Report]) -> dict[Key, Message]:
+def _messages(reports: list[Report]) -> dict[Key, TraceMessage]:
     ends: defaultdict[Key, dict[str, tuple[int, Operation]]] = defaultdict(dict)
     for report in reports:
         for op in report.operations:
             if op.primitive in ("send", "recv"):
                 ends[op.channel, op.number][op.primitive] = report.rank, op
-    return {key: Message(both, both["send"][1].purpose if "send" in both else "") for key, both in ends.items()}
+    return {key: TraceMessage(both, both["send"][1].purpose if "send" in both else "") for key, both in ends.items()}
 
 
 def _events(
-    phases: Iterator[Phase],
+    phases: Iterator[TracePhase],
     rank: int,
     begin: float,
     told: dict[str, int],
-    messages: Mapping[Key, Message],
+    messages: Mapping[Key, TraceMessage],
     names: Mapping[int, str],
-) -> Iterator[Event]:
-    """Those that take time."""
+) -> Iterator[TraceEvent]:
+    """Yields the events that take time."""
     for phase in phases:
         start, end = _nanoseconds(phase.start, begin), _nanoseconds(phase.end, begin)
         if end <= start:
             continue
         if (operation := phase.operation) is None:
-            yield Event(start, rank, end, phase.kind, phase.name, dict(told))
+            yield TraceEvent(start, rank, end, phase.kind, phase.name, dict(told))
             continue
         message = messages.get((operation.channel, operation.number))
         about: dict[str, int | str] = {"operation": operation.channel, "number": operation.number}
@@ -175,7 +175,7 @@ def _events(
             about |= {words[primitive]: names[other] for primitive, (other, _) in message.ends.items()}
         name = _called(operation, message.purpose if message else operation.purpose)
         waiting = "waiting for " * (phase.kind == "waiting")
-        yield Event(start, rank, end, phase.kind, f"{waiting}{name}", told | about)
+        yield TraceEvent(start, rank, end, phase.kind, f"{waiting}{name}", told | about)
 
 
 def _called(operation: Operation, purpose: str) -> str:
@@ -188,7 +188,7 @@ def _nanoseconds(time: float, begin: float) -> int:
     return round((time - begin) * 1e9)
 
 
-def _arrows(messages: Mapping[Key, Message], events: list[Event], begin: float) -> Iterator[str]:
+def _arrows(messages: Mapping[Key, TraceMessage], events: list[TraceEvent], begin: float) -> Iterator[str]:
     """Two events for each message that left, and whose receipt ended, in something that is shown."""
     shown: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for event in events:
@@ -213,7 +213,7 @@ def _is_within(time: int, spans: list[tuple[int, int]]) -> bool:
     return i >= 0 and time < spans[i][1]
 
 
-def _line(event: Event) -> str:
+def _line(event: TraceEvent) -> str:
     return _ENCODER.encode(
         {
             "name": event.name,

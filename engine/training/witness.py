@@ -1,4 +1,4 @@
-"""What a run's losses, gradients and weights are after each step, kept by its workers for `paceline verify`.
+"""Records a run's losses, gradients and weights after each step, written by its workers for `paceline verify`.
 
 In `run/witness`: `0003-002.json` is what worker 2 says of step 3 (its replica's loss, and digests of its weights), and
 `0003.safetensors`, by the chief, the whole model's weights and gradients, named as serial training names them.
@@ -91,7 +91,7 @@ def _whole(worker: Worker, prefix: str, own: dict[str, Tensor]) -> dict[str, Ten
 
 
 def _digests(worker: Worker, own: dict[str, Tensor]) -> dict[str, str]:
-    """Of what this worker holds, by name. What is cut among the workers of a replica has its part behind its name."""
+    """Returns digests of this worker's tensors by name. The name of a piece of a tensor ends with the worker's part."""
     cut = placements_of(worker.module)
     return {
         f"{name}@{worker.role.part}" if name in cut else name: hashlib.sha256(_bytes(tensor)).hexdigest()
@@ -113,7 +113,7 @@ def _write(file: Path, tensors: dict[str, Tensor]) -> None:
 
 @dataclass(frozen=True)
 class Witnessed:
-    """What a run's workers wrote. Lists are by step; None where a step's file is not there, or has no gradients."""
+    """The records of a run's workers. Lists are by step; None where a step's file is not there, or has no gradients."""
 
     losses: list[float | None]  # means over the samples of all replicas
     weights: list[dict[str, Tensor] | None]
@@ -124,7 +124,7 @@ class Witnessed:
 
 
 def read(run: Path, steps: int) -> Witnessed:
-    """Of a run that was `watched`, in whole or in part."""
+    """Reads the records of a run that was `watched`, in whole or in part."""
     folder = folder_of(run)
     losses: list[float | None] = []
     weights: list[dict[str, Tensor] | None] = []

@@ -1,4 +1,4 @@
-"""What one worker does, from its place in the world to its report. The same under every launcher."""
+"""The work of one worker, from its place in the world to its report. The same under every launcher."""
 
 import time
 from collections.abc import Callable
@@ -11,12 +11,12 @@ from ...comm import Comm
 from ...tasks.base import Readable
 from ...tasks.contents import contents
 from ...tasks.partition import Partition
-from ...tracking.records import Resume, Start, Step
+from ...tracking.records import Resume, Start, StepRecord
 from ..base.failures import fills_gpu, lack_of_gpu
 from ..base.stop import StopAgreement
 from ..config.data_sums import check_data, sums_of
 from ..fabrics.assignment import Assignment
-from ..features.feature import Parts, Verdict
+from ..features.feature import EvaluationVerdict, Parts
 from ..features.models import trainings
 from ..features.phases import ends_of
 from ..planning.notes import untimed
@@ -28,7 +28,7 @@ from .gauges import gauges_of
 from .job import Job, drain
 from .loop import train
 from .meters import Meter
-from .outcome import Trained, memory_of, report
+from .outcome import FinishedTraining, memory_of, report
 from .saving import Saving
 from .trace import streams_beside
 from .witness import leave_together, watched
@@ -107,7 +107,7 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
             evaluations.at_end(done, job, spread)
             evaluations.finish()
             saving.export()
-    return report(worker, Trained(job, done, status, left_out, evaluations, saving, earlier))
+    return report(worker, FinishedTraining(job, done, status, left_out, evaluations, saving, earlier))
 
 
 def _saves_at_end(worker: Worker, job: Job, saving: Saving, status: str, done: int) -> bool:
@@ -211,14 +211,18 @@ def _stop_agreement(worker: Worker, start: int) -> StopAgreement:
 
 
 def _stops_before_round(worker: Worker) -> Callable[[int], bool]:
-    """On a server: of a replica of several parts each part has its own, and all of them end before the same round."""
+    """Returns for a server whether it stops before a round. Each part of a replica has its own server, and all of them
+    end before the same round.
+    """
     comm, first, alone = worker.comm, worker.layout.workers, worker.layout.parts == 1
     agreement = StopAgreement(comm.board, comm.rank, first, "servers", 0, comm.now, alone=alone)
     return lambda number: agreement.before(number, 0.0)
 
 
 def _feed(worker: Worker, split: Readable, partition: Partition, steps: int) -> Feed:
-    """Where the clock is modelled, and workers are threads of one process, nobody reads ahead."""
+    """Returns the worker's feed. Nobody reads ahead where the clock is modelled, and workers are threads of one
+    process.
+    """
     parts, experiment = worker.parts, worker.experiment
     batches = Batches(split, partition, worker.role.replica, experiment.seed, parts.task.check_targets)
     ahead = 0 if parts.fabric.modelled else parts.data.loader_workers
@@ -265,7 +269,7 @@ def _after_step(
         return
     drain(job)
     with worker.comm.ledger.aside():
-        verdict = Verdict()
+        verdict = EvaluationVerdict()
         if evaluates:
             evaluations.during(done, job)
             verdict = worker.hooks.verdict(done)
@@ -286,5 +290,5 @@ def _record_step(worker: Worker, job: Job, done: int, loss: float) -> None:
     samples *= job.took_step
     took, of_step = job.meter.last, worker.hooks.merged(lambda each: each.numbers())
     worker.directory.add(
-        Step(done, done / partition.steps_per_epoch, loss, samples / took, took, job.meter.seconds, of_step)
+        StepRecord(done, done / partition.steps_per_epoch, loss, samples / took, took, job.meter.seconds, of_step)
     )

@@ -24,7 +24,7 @@ from ..base.trained import TrainedSet, Vectors
 from ..config.experiment import Experiment
 from ..fabrics.assignment import Assignment
 from ..fabrics.compute import ModelledCompute, RealCompute
-from ..fabrics.layout import Layout, Role, share_of_cores
+from ..fabrics.layout import Role, RunLayout, share_of_cores
 from ..features import models, phases, weights
 from ..features.compiling import Compiler
 from ..features.feature import Context, HookList, Hooks, Parts
@@ -67,7 +67,7 @@ class Worker:
         return self.assignment.experiment
 
     @property
-    def layout(self) -> Layout:
+    def layout(self) -> RunLayout:
         return self.parts.layout
 
     @property
@@ -92,7 +92,7 @@ class Worker:
         return RunDirectory(self.assignment.run)
 
     def choices(self) -> dict[str, str]:
-        """What was chosen of each group, by name."""
+        """Returns the names of the choices by group."""
         return {group.name: self.experiment.choice(group.name).name for group in SHOWN}
 
     def consensus(self) -> dict[str, Tensor] | None:
@@ -104,7 +104,7 @@ class Worker:
         return self.hooks.whole(state, self.judged)
 
     def trained(self) -> dict[str, Tensor] | None:
-        """As `consensus`, whatever is evaluated: the weights that training goes on with."""
+        """Returns the weights that training goes on with, like `consensus`, whichever are evaluated."""
         return self._whole(self.sync.consensus)
 
     def _whole(self, of_part: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor] | None:
@@ -118,7 +118,9 @@ class Worker:
         return self.strategy.full_state(parameters) if self.role.replica == 0 else None
 
     def read_of_living(self, key: str, ranks: Iterable[int]) -> list[Any]:
-        """What each of `ranks` posted, without those who died; where a death is the end of the run, it is one here."""
+        """Returns the values that each of `ranks` posted, without those who died; where a death is the end of the run,
+        it is one here.
+        """
         found: list[Any] = []
         for rank in ranks:
             try:
@@ -145,7 +147,9 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
         _initialise(assignment, parts, model, comm)
     trains = parts.layout.role(comm.rank).kind == "worker"
     compiler = Compiler() if experiment.compile and trains else None
-    return _laid_out(_Kept(assignment, comm, device, manifest, resident, compiler), parts, phase, model, manifest)
+    return _laid_out(
+        _AcrossPhases(assignment, comm, device, manifest, resident, compiler), parts, phase, model, manifest
+    )
 
 
 def _initialise(assignment: Assignment, parts: Parts, model: nn.Module, comm: Comm) -> None:
@@ -160,7 +164,7 @@ def _initialise(assignment: Assignment, parts: Parts, model: nn.Module, comm: Co
 
 
 def set_up_again(worker: Worker) -> Worker:
-    """After the last step of a phase, for the first of the next one; all call this.
+    """Sets the worker up after the last step of a phase, for the first of the next one; all call this.
 
     The chief makes the next model of what training has made so far, and everyone begins with that.
     """
@@ -175,15 +179,15 @@ def set_up_again(worker: Worker) -> Worker:
         sent = tensor.to(worker.device)
         worker.comm.broadcast(sent, parts.layout.chief).wait()
         tensor.copy_(sent)
-    kept = _Kept(
+    kept = _AcrossPhases(
         worker.assignment, worker.comm, worker.device, worker.manifest, worker.resident, worker.compiler, worker.hooks
     )
     return _laid_out(kept, parts, worker.phase + 1, model, None)
 
 
 @dataclass(frozen=True)
-class _Kept:
-    """Of a worker, what is the same in all phases of its run."""
+class _AcrossPhases:
+    """The parts of a worker that stay the same in all phases of its run."""
 
     assignment: Assignment
     comm: Comm
@@ -194,8 +198,10 @@ class _Kept:
     hooks: HookList | None = None  # of the phase before
 
 
-def _laid_out(kept: _Kept, parts: Parts, phase: int, model: nn.Module, saved: Manifest | None) -> Worker:
-    """With `model`, the whole one. `saved`: of the checkpoint that its weights, and all else, are read from."""
+def _laid_out(kept: _AcrossPhases, parts: Parts, phase: int, model: nn.Module, saved: Manifest | None) -> Worker:
+    """Sets the worker up with `model`, the whole one. `saved`: of the checkpoint from which its weights, and all else,
+    are read.
+    """
     comm, device = kept.comm, kept.device
     role = parts.layout.role(comm.rank)
     trains = role.kind == "worker"
@@ -283,7 +289,7 @@ def _before_backward(compute: ModelledCompute | RealCompute, sync: Sync) -> Call
 
 
 def _begin(
-    kept: _Kept,
+    kept: _AcrossPhases,
     parts: Parts,
     role: Role,
     module: nn.Module,
@@ -320,7 +326,7 @@ def _begin(
     vectors = Vectors(trained.values() if parts.strategy.own_sync() is None else ())
     sync.prepare(trained, optimizer, of_part)
     vectors.accept()
-    found = HookList([Unchanged(module, vectors), *hooks] if hooks else [])
+    found = HookList([UnchangedParameters(module, vectors), *hooks] if hooks else [])
     for each in hooks:
         each.begin(module, counted)
     if kept.hooks is not None:
@@ -333,7 +339,7 @@ def _begin(
     return found
 
 
-class Unchanged(Hooks):
+class UnchangedParameters(Hooks):
     """Holds user code to leaving the model's parameters as they are."""
 
     def __init__(self, module: nn.Module, vectors: Vectors) -> None:

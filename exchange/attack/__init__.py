@@ -3,7 +3,7 @@
 from .alie import ALittleIsEnough
 from .backdoor import Backdoor
 from .base import Attack, Poison, Seen
-from .constant import Constant, Infinite
+from .constant import ConstantAttack, Infinite
 from .furthest import MinMax, MinSum
 from .inner_product import InnerProduct
 from .label_flip import LabelFlip
@@ -16,7 +16,7 @@ __all__ = [
     "ALittleIsEnough",
     "Attack",
     "Backdoor",
-    "Constant",
+    "ConstantAttack",
     "Honest",
     "Infinite",
     "InnerProduct",

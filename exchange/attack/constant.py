@@ -16,7 +16,7 @@ from .base import Attack, Seen
 NotFinite = Literal["nan", "inf", "-inf"]
 
 
-class Constant(Attack):
+class ConstantAttack(Attack):
     def __init__(self, workers: int | Sequence[int] = 1, from_step: int = 0, value: float | NotFinite = 0.0) -> None:
         """`value`: of each entry. Raises `ConfigError`."""
         super().__init__(workers, from_step)
@@ -26,7 +26,7 @@ class Constant(Attack):
         return torch.full_like(own, self.value)
 
 
-class Infinite(Constant):
+class Infinite(ConstantAttack):
     """NaN, or infinity."""
 
     def __init__(self, workers: int | Sequence[int] = 1, from_step: int = 0, value: float | NotFinite = "nan") -> None:

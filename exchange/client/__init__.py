@@ -4,7 +4,7 @@ from .base import ClientRule
 from .fednova import FedNova
 from .fedprox import FedProx
 from .mime_lite import MimeLite
-from .plain import Plain
+from .plain import PlainClient
 from .scaffold import Scaffold
 
-__all__ = ["ClientRule", "FedNova", "FedProx", "MimeLite", "Plain", "Scaffold"]
+__all__ = ["ClientRule", "FedNova", "FedProx", "MimeLite", "PlainClient", "Scaffold"]

@@ -11,5 +11,5 @@ Use it first: it is what the others are compared with.
 from .base import ClientRule
 
 
-class Plain(ClientRule):
+class PlainClient(ClientRule):
     plain = True

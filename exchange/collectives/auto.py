@@ -51,7 +51,7 @@ OVERLAPS = " (goes on during backward)"  # which the times that are compared lea
 
 
 @dataclass(frozen=True)
-class Choice:
+class CollectiveChoice:
     name: str
     seconds: dict[str, float]  # of each candidate; empty where there was nothing to compare
 
@@ -63,24 +63,24 @@ class Auto(Collective):
         `in_memory`: workers of one host can sum in memory that they share.
         """
         self._network, self._in_memory = network, in_memory
-        self._chosen: dict[tuple[float, World], Choice] = {}  # the same question has the same answer
+        self._chosen: dict[tuple[float, World], CollectiveChoice] = {}  # the same question has the same answer
 
-    def choose(self, nbytes: float, world: World) -> Choice:
+    def choose(self, nbytes: float, world: World) -> CollectiveChoice:
         world = World(world.replicas, hosts=world.hosts)
         if (nbytes, world) not in self._chosen:
             self._chosen[nbytes, world] = self._compared(nbytes, world)
         return self._chosen[nbytes, world]
 
-    def _compared(self, nbytes: float, world: World) -> Choice:
+    def _compared(self, nbytes: float, world: World) -> CollectiveChoice:
         if self._network is None or world.hosts is None or world.replicas == 1 or not nbytes:
-            return Choice("fabric", {})
+            return CollectiveChoice("fabric", {})
         times = {
             name: seconds(each.phases(nbytes, world), self._network)
             for name, each in CANDIDATES.items()
             if self._is_possible(name, world)
         }
         most = ALIKE * min(times.values())
-        return Choice(next(name for name, time in times.items() if time <= most), times)
+        return CollectiveChoice(next(name for name, time in times.items() if time <= most), times)
 
     def _is_possible(self, name: str, world: World) -> bool:
         match name:
@@ -95,7 +95,9 @@ class Auto(Collective):
         return CANDIDATES[self.choose(nbytes, world).name]
 
     def explain(self) -> list[str]:
-        alike: dict[tuple[int, int, str], dict[float, Choice]] = {}  # by workers, hosts and choice: of each size
+        alike: dict[
+            tuple[int, int, str], dict[float, CollectiveChoice]
+        ] = {}  # by workers, hosts and choice: of each size
         for (nbytes, world), choice in self._chosen.items():
             if world.replicas > 1:
                 hosts = len({*hosts_of(world)})
@@ -119,7 +121,7 @@ class Auto(Collective):
         return self._chosen_for(nbytes, world).phases(nbytes, world)
 
 
-def _said(workers: int, hosts: int, name: str, choices: dict[float, Choice]) -> str:
+def _said(workers: int, hosts: int, name: str, choices: dict[float, CollectiveChoice]) -> str:
     """What was chosen for these sizes, with the times of the largest."""
     least, most = min(choices), max(choices)
     sums = f"sums of {least:,.0f} to {most:,.0f} bytes" if least < most else f"a sum of {most:,.0f} bytes"

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 
 from ...comm import Comm
-from ...comm.network import Link, Network
-from ...comm.virtual import Cluster
+from ...comm.network import Network, NetworkLink
+from ...comm.virtual import SimulatedCluster
 from ...conf.errors import ConfigError
 from .base import Collective
 
@@ -22,7 +22,7 @@ Values = frozenset[int]  # the workers whose values have been added up
 
 
 @dataclass(frozen=True)
-class Message:
+class RecordedMessage:
     source: int
     destination: int
     chunks: tuple[int, ...]
@@ -30,16 +30,16 @@ class Message:
 
 
 @dataclass(frozen=True)
-class Step:
+class RecordedStep:
     name: str  # the algorithm's word for it
-    messages: tuple[Message, ...]
+    messages: tuple[RecordedMessage, ...]
     after: tuple[tuple[Values, ...], ...]  # [workers][chunks], once all have arrived
 
 
 @dataclass(frozen=True)
 class Recording:
     hosts: tuple[int, ...]  # of each worker
-    steps: tuple[Step, ...]
+    steps: tuple[RecordedStep, ...]
     chosen: tuple[str, ...] = ()  # which algorithm this is and why, where the collective decides by itself
 
     @property
@@ -48,7 +48,7 @@ class Recording:
 
 
 @dataclass(frozen=True)
-class _Seen:
+class _SeenMessage:
     at: float
     source: int
     destination: int
@@ -65,18 +65,18 @@ def record(collective: Collective, workers: int, workers_per_host: int = 1) -> R
     """Raises `ConfigError` where there are no messages, or too many workers for a picture."""
     if not 2 <= workers <= MOST:
         raise ConfigError(f"hardware.workers={workers}: a picture of a collective has 2 to {MOST} workers")
-    seen: list[_Seen] = []
+    seen: list[_SeenMessage] = []
 
     def watch(source: int, destination: int, name: str, at: float, message: torch.Tensor) -> None:
-        seen.append(_Seen(at, source, destination, name, tuple(message.view(-1).tolist())))
+        seen.append(_SeenMessage(at, source, destination, name, tuple(message.view(-1).tolist())))
 
     def sum_up(comm: Comm) -> list[int]:
         mine = torch.tensor([(1 << comm.rank) + (place << _PLACE) for place in range(workers)])
         collective.all_reduce(mine, comm).wait()
         return mine.tolist()
 
-    link = Link(_LATENCY, torch.int64.itemsize / _CHUNK_SECONDS)
-    cluster = Cluster(workers, Network(link, link, workers_per_host=workers_per_host), watch=watch)
+    link = NetworkLink(_LATENCY, torch.int64.itemsize / _CHUNK_SECONDS)
+    cluster = SimulatedCluster(workers, Network(link, link, workers_per_host=workers_per_host), watch=watch)
     results = cluster.run(sum_up)
     hosts = tuple(cluster.fabric.host(rank) for rank in range(workers))
     if not seen:
@@ -90,26 +90,26 @@ def record(collective: Collective, workers: int, workers_per_host: int = 1) -> R
     return Recording(hosts, _steps(seen, workers), tuple(collective.explain()))
 
 
-def _steps(seen: list[_Seen], workers: int) -> tuple[Step, ...]:
+def _steps(seen: list[_SeenMessage], workers: int) -> tuple[RecordedStep, ...]:
     state = [[frozenset({rank}) for _ in range(workers)] for rank in range(workers)]
-    steps: list[Step] = []
+    steps: list[RecordedStep] = []
     for group in _together(seen):
-        messages: list[Message] = []
+        messages: list[RecordedMessage] = []
         for each in sorted(group, key=lambda each: (each.source, each.destination)):
             entries = [_read(entry) for entry in each.entries]
             there = state[each.destination]
             adds = all(there[place].isdisjoint(values) for place, values in entries)
             for place, values in entries:
                 there[place] = there[place] | values if adds else values
-            messages.append(Message(each.source, each.destination, tuple(place for place, _ in entries), adds))
+            messages.append(RecordedMessage(each.source, each.destination, tuple(place for place, _ in entries), adds))
         names = dict.fromkeys(each.name for each in group if each.name)
-        steps.append(Step(", ".join(names), tuple(messages), tuple(tuple(row) for row in state)))
+        steps.append(RecordedStep(", ".join(names), tuple(messages), tuple(tuple(row) for row in state)))
     return tuple(steps)
 
 
-def _together(seen: list[_Seen]) -> list[list[_Seen]]:
+def _together(seen: list[_SeenMessage]) -> list[list[_SeenMessage]]:
     """Those that began at the same time, but for latencies."""
-    groups: list[list[_Seen]] = []
+    groups: list[list[_SeenMessage]] = []
     for each in sorted(seen, key=lambda each: each.at):
         if groups and each.at - groups[-1][0].at < _CHUNK_SECONDS / 2:
             groups[-1].append(each)

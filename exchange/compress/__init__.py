@@ -2,7 +2,7 @@
 
 from .atomo import Atomo
 from .base import Compressor, Slot, Summed, UnreadableError, Vector, vector_of
-from .cast import BFloat16, Float16
+from .cast import WireBFloat16, WireFloat16
 from .demo import DeMo
 from .dgc import DGC
 from .ef_signsgd import EFSignSGD
@@ -22,12 +22,10 @@ __all__ = [
     "DGC",
     "QSGD",
     "Atomo",
-    "BFloat16",
     "Compressor",
     "DeMo",
     "Dense",
     "EFSignSGD",
-    "Float16",
     "Masked",
     "OneBit",
     "PowerSGD",
@@ -41,5 +39,7 @@ __all__ = [
     "TopK",
     "UnreadableError",
     "Vector",
+    "WireBFloat16",
+    "WireFloat16",
     "vector_of",
 ]

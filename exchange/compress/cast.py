@@ -28,7 +28,7 @@ from .base import Slot, Summed, Totalling, Vector, all_finite, check_length, che
 from .feedback import ErrorFeedback
 
 
-class _Cast(Summed):
+class _WireCast(Summed):
     to: torch.dtype
 
     def __init__(self, error_feedback: bool = False) -> None:
@@ -63,9 +63,9 @@ class _Cast(Summed):
         return rounded
 
 
-class BFloat16(_Cast):
+class WireBFloat16(_WireCast):
     to = torch.bfloat16
 
 
-class Float16(_Cast):
+class WireFloat16(_WireCast):
     to = torch.float16

@@ -16,7 +16,7 @@ from .base import Vector, check_length, check_read
 
 
 @dataclass(frozen=True)
-class Place:
+class MatrixSlice:
     """Where in the vector a matrix [m, n] begins."""
 
     begin: int
@@ -32,32 +32,32 @@ class Place:
         return x[self.begin : self.begin + self.entries].view(self.m, self.n)
 
 
-def matrices(vector: Vector) -> list[Place]:
+def matrices(vector: Vector) -> list[MatrixSlice]:
     begins = accumulate(vector.sizes, initial=0)
     return [
-        Place(begin, shape[0], torch.Size(shape[1:]).numel())
+        MatrixSlice(begin, shape[0], torch.Size(shape[1:]).numel())
         for begin, shape in zip(begins, vector.shapes, strict=False)
         if len(shape) > 1
     ]
 
 
-def shortened(vector: Vector, rank: int) -> list[Place]:
+def shortened(vector: Vector, rank: int) -> list[MatrixSlice]:
     """The matrices whose factors are shorter than they are."""
     return [place for place in matrices(vector) if rank * (place.m + place.n) < place.entries]
 
 
-def whole(x: Tensor, places: list[Place]) -> list[Tensor]:
+def whole(x: Tensor, places: list[MatrixSlice]) -> list[Tensor]:
     """[n] -> what lies between the matrices: views."""
     ends = [0, *(place.begin + place.entries for place in places)]
     begins = [*(place.begin for place in places), len(x)]
     return [x[end:begin] for end, begin in zip(ends, begins, strict=True)]
 
 
-def whole_entries(vector: Vector, places: list[Place]) -> int:
+def whole_entries(vector: Vector, places: list[MatrixSlice]) -> int:
     return vector.n - sum(place.entries for place in places)
 
 
-def product(lefts: list[Tensor], rights: list[Tensor], rest: Tensor, x: Tensor, places: list[Place]) -> Tensor:
+def product(lefts: list[Tensor], rights: list[Tensor], rest: Tensor, x: Tensor, places: list[MatrixSlice]) -> Tensor:
     """Of each matrix [m, r] and [n, r], and [entries] of what travels whole -> x, [n]: each matrix is left right^T."""
     for place, left, right in zip(places, lefts, rights, strict=True):
         torch.mm(left, right.T, out=place.of(x))
@@ -74,12 +74,12 @@ def cut(flat: Tensor, sizes: list[tuple[int, int]]) -> list[Tensor]:
     return [*(piece.view(size) for piece, size in zip(pieces, sizes, strict=True)), rest]
 
 
-def message_bytes(vector: Vector, places: list[Place], rank: int) -> int:
+def message_bytes(vector: Vector, places: list[MatrixSlice], rank: int) -> int:
     factors = sum(rank * (place.m + place.n) for place in places)
     return (factors + whole_entries(vector, places)) * vector.dtype.itemsize
 
 
-def read(message: Tensor, vector: Vector, places: list[Place], rank: int) -> Tensor:
+def read(message: Tensor, vector: Vector, places: list[MatrixSlice], rank: int) -> Tensor:
     """Lefts, rights and the rest, one after another -> [n]. Raises `UnreadableError`."""
     check_length(message, message_bytes(vector, places, rank))
     flat = message.clone().view(vector.dtype)  # a message may begin anywhere in memory; its numbers may not

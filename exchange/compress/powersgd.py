@@ -36,7 +36,7 @@ from torch import Tensor
 
 from .base import Slot, Summed, Totalling, Vector, all_finite, check_finite, not_finite
 from .feedback import ErrorFeedback
-from .matrices import Place, check_rank, cut, message_bytes, product, read, shortened, whole, whole_entries
+from .matrices import MatrixSlice, check_rank, cut, message_bytes, product, read, shortened, whole, whole_entries
 from .packing import scale_type
 
 
@@ -103,11 +103,11 @@ class PowerSGD(Summed):
     def remembered(self, vector: Vector) -> int:
         return sum(self.rank * place.n for place in shortened(vector, self.rank)) * vector.dtype.itemsize
 
-    def columns(self, flat: Tensor, places: list[Place]) -> list[Tensor]:
+    def columns(self, flat: Tensor, places: list[MatrixSlice]) -> list[Tensor]:
         """-> [n, r] of each matrix"""
         return cut(flat, [(place.n, self.rank) for place in places])[:-1]
 
-    def starts(self, x: Tensor, slot: Slot, places: list[Place]) -> list[Tensor]:
+    def starts(self, x: Tensor, slot: Slot, places: list[MatrixSlice]) -> list[Tensor]:
         """The Q, [n, r], of each matrix to begin with."""
         draws = slot.draws(self.seed, common=True)
         if (last := slot.memory.get("q")) is None:
@@ -115,7 +115,7 @@ class PowerSGD(Summed):
         return [renewed(q, draws) for q in self.columns(last, places)]
 
 
-def products(x: Tensor, bases: list[Tensor], places: list[Place]) -> Tensor:
+def products(x: Tensor, bases: list[Tensor], places: list[MatrixSlice]) -> Tensor:
     """M^T P^ of each matrix, one after another; as (P^^T M)^T, which reads rows of M."""
     made = (
         torch.mm(basis.T.contiguous(), place.of(x)).T.reshape(-1) for place, basis in zip(places, bases, strict=True)
@@ -123,7 +123,7 @@ def products(x: Tensor, bases: list[Tensor], places: list[Place]) -> Tensor:
     return torch.cat([x.new_empty(0), *made])
 
 
-def take_out(x: Tensor, lefts: list[Tensor], rights: list[Tensor], places: list[Place]) -> None:
+def take_out(x: Tensor, lefts: list[Tensor], rights: list[Tensor], places: list[MatrixSlice]) -> None:
     """x <- x - left right^T of each matrix, and nothing is left of what travels whole."""
     for place, left, right in zip(places, lefts, rights, strict=True):
         place.of(x).addmm_(left, right.T, alpha=-1)

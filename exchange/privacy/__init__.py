@@ -3,6 +3,6 @@
 from ...strategies.core.privacy import Budget, Privacy
 from .dp_fedavg import DPFedAvg
 from .dp_sgd import DPSGD
-from .none import Open
+from .none import NoPrivacy
 
-__all__ = ["DPSGD", "Budget", "DPFedAvg", "Open", "Privacy"]
+__all__ = ["DPSGD", "Budget", "DPFedAvg", "NoPrivacy", "Privacy"]

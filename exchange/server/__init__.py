@@ -2,7 +2,7 @@
 
 from .adaptive import FedAdagrad, FedAdam, FedYogi
 from .base import ServerRule
-from .plain import Plain
+from .plain import PlainServer
 from .sgd import ServerSGD
 
-__all__ = ["FedAdagrad", "FedAdam", "FedYogi", "Plain", "ServerRule", "ServerSGD"]
+__all__ = ["FedAdagrad", "FedAdam", "FedYogi", "PlainServer", "ServerRule", "ServerSGD"]

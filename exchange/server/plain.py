@@ -10,7 +10,7 @@ from torch import Tensor
 from .base import ServerRule
 
 
-class Plain(ServerRule):
+class PlainServer(ServerRule):
     plain = True
 
     def step(self, weights: Tensor, way: Tensor) -> None:

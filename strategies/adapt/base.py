@@ -37,7 +37,7 @@ class Apart:
 
 
 @dataclass(frozen=True)
-class Held:
+class AdaptContext:
     """What one worker has of a model that begins to train. Its sync mode is prepared."""
 
     module: nn.Module  # its part; tensors are named as in the whole model
@@ -122,7 +122,7 @@ class Adapt(Compatible, ABC):
     def check_steps(self, steps: int) -> None:
         """Refuse a training of so many steps. Raises `ConfigError`."""
 
-    def begin(self, held: Held) -> While | None:
+    def begin(self, held: AdaptContext) -> While | None:
         """On each worker that trains, once, before the first step and before a saved state is loaded. Raises
         `ConfigError`.
         """

@@ -49,7 +49,7 @@ from ..core.state import State, load_state, recv_state, state_of, to_messages
 from ..core.strategy import Strategy
 from ..core.sync import Sync
 from ..core.terms import RESETTABLE, Need, required
-from .base import Adapt, Held, While
+from .base import Adapt, AdaptContext, While
 from .patterns import matches, shown
 from .smallest import alone, smallest
 
@@ -189,7 +189,7 @@ class Pruned(Adapt):
             "may be pruned"
         ]
 
-    def begin(self, held: Held) -> While:
+    def begin(self, held: AdaptContext) -> While:
         return Pruning(self, held)
 
 
@@ -219,7 +219,7 @@ def _state_of_all(sync: Sync) -> State:
 class Pruning(While):
     """One worker's. `gone`: by the name of a weight, True where m is 0; before the first round there is nothing."""
 
-    def __init__(self, pruned: Pruned, held: Held) -> None:
+    def __init__(self, pruned: Pruned, held: AdaptContext) -> None:
         self._pruned, self._held = pruned, held
         self._weights = {name: each for name, each in held.sync.parameters.items() if name in pruned.sizes}
         self.gone: dict[str, Tensor] = {}

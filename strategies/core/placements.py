@@ -3,7 +3,7 @@
 A layer that holds a piece of a parameter says so in `placements`, by the parameter's own name:
 
     class ColumnLinear(nn.Module):
-        placements: ClassVar = {"weight": Split(0), "bias": Split(0)}
+        placements: ClassVar = {"weight": Shard(0), "bias": Shard(0)}
 
 Every other tensor of a part is whole: replicated along the axes on which layers are cut, on one stage alone along
 `stage`. A piece is that of its worker's place on the axis, and the same on all workers of that place. `mesh`: of the
@@ -22,17 +22,17 @@ from .state import state_of
 
 
 @dataclass(frozen=True)
-class Split:
+class Shard:
     """Cut into as many pieces as `axis` has workers, along dimension `dim`, in their order."""
 
     dim: int
     axis: str = "tensor"
 
 
-def placements_of(part: nn.Module) -> dict[str, Split]:
+def placements_of(part: nn.Module) -> dict[str, Shard]:
     """By the parameter's name in the whole model; those that are not there are whole."""
-    found: dict[str, Split] = {}
-    of_weights: dict[int, Split] = {}
+    found: dict[str, Shard] = {}
+    of_weights: dict[int, Shard] = {}
     for name, layer in part.named_modules():
         for own, split in getattr(type(layer), "placements", {}).items():
             found[f"{name}.{own}" if name else own] = split

@@ -11,7 +11,7 @@ from torch import nn
 from ...batches import infers
 from ...conf.errors import ConfigError
 from ...exchange.collectives import Collective
-from .group import Group
+from .group import SlabGroup
 from .layers import (
     AfterGathering,
     SlabConv,
@@ -84,7 +84,7 @@ def cut(
     behind = {name: layer for name, layer in norms.items() if name not in rules}
     parts: list[nn.Module] = []
     for place in range(degree):
-        group, across = Group(place, degree, collective), Across.of(collective) if of_all_replicas else None
+        group, across = SlabGroup(place, degree, collective), Across.of(collective) if of_all_replicas else None
         others = {} if across is None else over_replicas(behind, across)
         for name in on_slabs:
             halo = moved[name][place] if name in moved else None
@@ -158,7 +158,7 @@ def _nearest(height: int, degree: int, rules: dict[str, Rule | None], met: dict[
     return "choose strategy=data_parallel, or larger images"
 
 
-def _on_slab(layer: nn.Module, halo: Halo | None, deal: Deal, group: Group, across: Across | None) -> nn.Module:
+def _on_slab(layer: nn.Module, halo: Halo | None, deal: Deal, group: SlabGroup, across: Across | None) -> nn.Module:
     if isinstance(layer, GATHERING):
         return AfterGathering(layer, deal, group)
     if isinstance(layer, nn.BatchNorm2d):

@@ -17,7 +17,7 @@ from .rows import Deal, Halo, Range
 ROWS = 2  # the dimension of rows in [n, channels, height, width]
 
 
-class Group:
+class SlabGroup:
     """Worker `place` of `degree`. Without `comm`, as a copy is, it is alone, and counts what it would send."""
 
     def __init__(self, place: int, degree: int, collective: Collective) -> None:
@@ -26,8 +26,8 @@ class Group:
         self.hosts: tuple[int, ...] | None = None
         self.sent: list[Traffic] = []
 
-    def __deepcopy__(self, memo: object) -> "Group":
-        return Group(self.place, self.degree, self.collective)
+    def __deepcopy__(self, memo: object) -> "SlabGroup":
+        return SlabGroup(self.place, self.degree, self.collective)
 
     def sum(self, x: Tensor, purpose: str) -> Tensor:
         """[...] on each -> their sum, on all alike; `x` is the result's memory."""
@@ -93,7 +93,7 @@ def own(x: Tensor, halo: Halo, rows: Range) -> Tensor:
     return x.narrow(ROWS, max(rows[0] - halo.have[0], 0), rows[1] - rows[0]) if rows[1] > rows[0] else like(x, 0)
 
 
-def fetch(x: Tensor, halo: Halo, group: Group) -> Moving:
+def fetch(x: Tensor, halo: Halo, group: SlabGroup) -> Moving:
     """Begin to exchange the rows that are read at a layer."""
     return group.swap(
         own(x, halo, halo.to_above).contiguous(),
@@ -121,7 +121,7 @@ def assembled(x: Tensor, above: Tensor, below: Tensor, halo: Halo, rows: Range, 
 class Returned:
     """The gradient of a worker's own rows, of which a part is still under way: from the neighbours that read them."""
 
-    def __init__(self, gradient: Tensor, halo: Halo, group: Group) -> None:
+    def __init__(self, gradient: Tensor, halo: Halo, group: SlabGroup) -> None:
         """`gradient`: of the rows that a worker read, its own and others', which it sends back."""
         first = halo.reads[0]
 
@@ -155,7 +155,7 @@ class Fetched(torch.autograd.Function):
     """The rows that a layer reads, of those that workers have."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, halo: Halo, group: Group, fill: float) -> Tensor:
+    def forward(ctx: Any, x: Tensor, halo: Halo, group: SlabGroup, fill: float) -> Tensor:
         ctx.halo, ctx.group = halo, group
         above, below = fetch(x, halo, group).wait()
         rows = assembled(x, above, below, halo, halo.reads, fill)
@@ -166,15 +166,15 @@ class Fetched(torch.autograd.Function):
         return Returned(grad_outputs[0], ctx.halo, ctx.group).wait(), None, None, None
 
 
-def fetched(x: Tensor, halo: Halo, group: Group, fill: float = 0.0) -> Tensor:
+def fetched(x: Tensor, halo: Halo, group: SlabGroup, fill: float = 0.0) -> Tensor:
     return x if halo.is_whole and not halo.moves else Fetched.apply(x, halo, group, fill)
 
 
-class Summed(torch.autograd.Function):
+class SumOfSlabGradients(torch.autograd.Function):
     """The identity of a weight, whose gradient is a partial sum: of the pixels of one slab."""
 
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, group: Group) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, group: SlabGroup) -> Tensor:
         ctx.group = group
         return weight.view_as(weight)
 
@@ -188,7 +188,7 @@ class Gathered(torch.autograd.Function):
     """Slabs -> the whole, alike on all, which all go on with alike: the gradient of each is that of its own rows."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, deal: Deal, group: Group) -> Tensor:
+    def forward(ctx: Any, x: Tensor, deal: Deal, group: SlabGroup) -> Tensor:
         ctx.rows = deal[group.place], deal[group.place + 1]
         heights = [end - first for first, end in pairwise(deal)]
         sent = x

@@ -13,7 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.precision import narrowed
-from .group import ROWS, Gathered, Group, Returned, Summed, assembled, fetch, fetched, like
+from .group import ROWS, Gathered, Returned, SlabGroup, SumOfSlabGradients, assembled, fetch, fetched, like
 from .rows import Deal, Halo, Range, Transposed, Window
 
 aten = torch.ops.aten
@@ -22,7 +22,7 @@ aten = torch.ops.aten
 class SlabConv(nn.Module):
     """A convolution. While the neighbours' rows are under way it computes the rows that need none of them."""
 
-    def __init__(self, layer: nn.Conv2d, halo: Halo, group: Group) -> None:
+    def __init__(self, layer: nn.Conv2d, halo: Halo, group: SlabGroup) -> None:
         super().__init__()
         self.halo, self.group = halo, group
         self.weight, self.bias = layer.weight, layer.bias
@@ -94,7 +94,7 @@ class _Convolved(torch.autograd.Function):
 class SlabPool(nn.Module):
     """Max or average pooling."""
 
-    def __init__(self, layer: nn.MaxPool2d | nn.AvgPool2d, halo: Halo, group: Group) -> None:
+    def __init__(self, layer: nn.MaxPool2d | nn.AvgPool2d, halo: Halo, group: SlabGroup) -> None:
         super().__init__()
         self.halo, self.group, self.layer = halo, group, layer
         self.sides = [side(layer, dim) for dim in (0, 1)]
@@ -120,7 +120,7 @@ class SlabPool(nn.Module):
 class SlabTransposed(nn.Module):
     """A transposed convolution, which gives rows around its own, too: they are cut off."""
 
-    def __init__(self, layer: nn.ConvTranspose2d, halo: Halo, group: Group) -> None:
+    def __init__(self, layer: nn.ConvTranspose2d, halo: Halo, group: SlabGroup) -> None:
         super().__init__()
         self.halo, self.group = halo, group
         self.weight, self.bias = layer.weight, layer.bias
@@ -129,8 +129,8 @@ class SlabTransposed(nn.Module):
         self.width_padding = side(layer, 1).padding
 
     def forward(self, x: Tensor) -> Tensor:
-        weight = Summed.apply(self.weight, self.group)
-        bias = None if self.bias is None else Summed.apply(self.bias, self.group)
+        weight = SumOfSlabGradients.apply(self.weight, self.group)
+        bias = None if self.bias is None else SumOfSlabGradients.apply(self.bias, self.group)
         rows = fetched(x, self.halo, self.group)
         padding, more = (0, self.width_padding), self.output_padding
         y = F.conv_transpose2d(rows, weight, bias, self.stride, padding, more, self.groups, self.dilation)
@@ -142,7 +142,7 @@ class SlabTransposed(nn.Module):
 class SlabNearest(nn.Module):
     """Each pixel repeated, down and across."""
 
-    def __init__(self, layer: nn.Upsample, halo: Halo, group: Group) -> None:
+    def __init__(self, layer: nn.Upsample, halo: Halo, group: SlabGroup) -> None:
         super().__init__()
         assert isinstance(halo.rule, Transposed)
         self.halo, self.group, self.factor = halo, group, halo.rule.stride
@@ -160,7 +160,7 @@ class SlabNearest(nn.Module):
 class SlabOwn(nn.Module):
     """A layer without parameters that says which rows it reads: `row_window`, its kernel and stride of rows."""
 
-    def __init__(self, layer: nn.Module, halo: Halo, group: Group) -> None:
+    def __init__(self, layer: nn.Module, halo: Halo, group: SlabGroup) -> None:
         super().__init__()
         self.halo, self.group, self.layer = halo, group, layer
 
@@ -174,7 +174,7 @@ class SlabDropout(nn.Module):
     All workers draw the same numbers: each slab by itself would be given the same pattern.
     """
 
-    def __init__(self, layer: nn.Dropout, deal: Deal, group: Group) -> None:
+    def __init__(self, layer: nn.Dropout, deal: Deal, group: SlabGroup) -> None:
         super().__init__()
         self.p, self.group = layer.p, group
         self.height, self.rows = deal[-1], (deal[group.place], deal[group.place + 1])
@@ -190,7 +190,7 @@ class SlabDropout(nn.Module):
 class AfterGathering(nn.Module):
     """A layer that needs the whole image, on the whole image; so do all behind it, alike on all workers."""
 
-    def __init__(self, layer: nn.Module, deal: Deal, group: Group) -> None:
+    def __init__(self, layer: nn.Module, deal: Deal, group: SlabGroup) -> None:
         super().__init__()
         self.layer, self.deal, self.group = layer, deal, group
 

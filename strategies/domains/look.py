@@ -33,7 +33,7 @@ INSTEAD = "strategy=data_parallel takes any module"
 
 
 @dataclass
-class Look:
+class SlabProfile:
     """`met`: the layers that meet slabs, by name, in order, with the rows of input and output. `output`: the shape of
     what the model gives of a sample; `rows`: the dimension of rows in a batch of them, None where they are no slabs.
     """
@@ -43,7 +43,7 @@ class Look:
     rows: int | None = None
 
 
-def look(model: nn.Module, image: Sequence[int], known: dict[str, bool]) -> Look:
+def look(model: nn.Module, image: Sequence[int], known: dict[str, bool]) -> SlabProfile:
     """`known`: the layers that something is known of, by name, and whether what they give is slabs, too.
 
     Raises `ConfigError`.
@@ -71,7 +71,7 @@ class _Watch(TorchFunctionMode):
 
     def __init__(self, known: dict[str, bool]) -> None:
         super().__init__()
-        self.known, self.found = known, Look()
+        self.known, self.found = known, SlabProfile()
         self._slabs: dict[int, tuple[Tensor, int]] = {}  # by id; the tensor is kept, so that no other has its id
         self._within: list[str] = []
         self._silent = 0  # within a layer that is known

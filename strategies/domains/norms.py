@@ -36,7 +36,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ..core.precision import widened
-from .group import ROWS, Group
+from .group import ROWS, SlabGroup
 from .replicas import Across, BatchNorm
 from .rows import Deal
 
@@ -48,7 +48,7 @@ class SlabBatchNorm(nn.Module):
     running_var: Tensor | None
     num_batches_tracked: Tensor | None
 
-    def __init__(self, layer: BatchNorm, deal: Deal, group: Group, across: Across | None = None) -> None:
+    def __init__(self, layer: BatchNorm, deal: Deal, group: SlabGroup, across: Across | None = None) -> None:
         """`layer`: an nn.BatchNorm2d, or of any dimensions where `deal` gives one worker all."""
         super().__init__()
         self.deal, self.group, self.across, self.eps, self.momentum = deal, group, across, layer.eps, layer.momentum
@@ -84,7 +84,7 @@ class SlabBatchNorm(nn.Module):
 
 
 class SlabGroupNorm(nn.Module):
-    def __init__(self, layer: nn.GroupNorm, deal: Deal, group: Group) -> None:
+    def __init__(self, layer: nn.GroupNorm, deal: Deal, group: SlabGroup) -> None:
         super().__init__()
         self.deal, self.group, self.eps, self.num_groups = deal, group, layer.eps, layer.num_groups
         self.weight, self.bias = layer.weight, layer.bias
@@ -97,11 +97,11 @@ class SlabGroupNorm(nn.Module):
 
 def over_replicas(layers: Mapping[str, BatchNorm], across: Across) -> dict[str, nn.Module]:
     """In place of batch norms of whole images, or of no images, on one worker."""
-    alone = Group(0, 1, across.group.collective)
+    alone = SlabGroup(0, 1, across.group.collective)
     return {name: SlabBatchNorm(layer, (0, 1), alone, across) for name, layer in layers.items()}
 
 
-def statistics(x: Tensor, groups: int | None, deal: Deal, group: Group) -> tuple[Tensor, Tensor]:
+def statistics(x: Tensor, groups: int | None, deal: Deal, group: SlabGroup) -> tuple[Tensor, Tensor]:
     """x [n, c, rows, width] -> mean and variance over all slabs, [1, c] or, by groups of channels, [n, groups]."""
     if groups is None:
         var, mean = torch.var_mean(x, dim=(0, 2, 3), correction=0)  # [c]

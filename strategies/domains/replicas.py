@@ -17,7 +17,7 @@ from ...comm import Comm
 from ...conf.errors import ConfigError
 from ...exchange.collectives import Collective
 from ..core.cost import World
-from .group import Group
+from .group import SlabGroup
 
 BatchNorm = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d
 ALL = "strategy.batch_norm=all"
@@ -25,14 +25,14 @@ ALL = "strategy.batch_norm=all"
 
 @dataclass
 class Across:
-    """The workers that hold one part, one of each replica. A copy is alone, as that of a `Group` is."""
+    """The workers that hold one part, one of each replica. A copy is alone, as that of a `SlabGroup` is."""
 
-    group: Group
+    group: SlabGroup
     counts: bool = True  # whether this replica has samples in this step
 
     @staticmethod
     def of(collective: Collective) -> "Across":
-        return Across(Group(0, 1, collective))
+        return Across(SlabGroup(0, 1, collective))
 
     @property
     def has_others(self) -> bool:

@@ -65,7 +65,7 @@ def _moved(memory: Memory, offload: str) -> dict[str, int]:
     return {**memory, **dict.fromkeys(kinds, 0), **{f"host_{kind}": memory[kind] for kind in kinds}}
 
 
-class Account:
+class DeepSpeedPeaks:
     """The most bytes that the tensors of DeepSpeed's engine take in the first step, by kind."""
 
     def __init__(self, module: nn.Module, stage: int, offload: str, fp32: bool) -> None:

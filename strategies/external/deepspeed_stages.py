@@ -19,7 +19,7 @@ from .deepspeed_start import import_for
 TIED = "tied"  # the key of the weights that stages share
 
 
-class _Stage(nn.Module):
+class _StageLayer(nn.Module):
     """What a stage does: a layer to DeepSpeed."""
 
     def __init__(self, part: nn.Module, is_last: bool) -> None:
@@ -55,10 +55,10 @@ class Stages:
         self._loss, self._is_first = loss, stage == 0
         holders = {holder for _, its in ties for holder in its}
         layers: list[Any] = [nn.Identity() for _ in range(stages)]  # those of others are never built
-        layers[stage] = _Stage(part, stage == stages - 1)
+        layers[stage] = _StageLayer(part, stage == stages - 1)
         for holder in holders:
             names = [f"part.{name}" for name, _ in ties]
-            layers[holder] = TiedLayerSpec(TIED, _Stage, part, stage == stages - 1, tied_weight_attr=names)
+            layers[holder] = TiedLayerSpec(TIED, _StageLayer, part, stage == stages - 1, tied_weight_attr=names)
         with warnings.catch_warnings(), redirect_stdout(io.StringIO()):
             warnings.simplefilter("ignore")
             module = PipelineModule(

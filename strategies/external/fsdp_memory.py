@@ -63,7 +63,7 @@ def stated(
     }
 
 
-class Account:
+class FSDPPeaks:
     """The most bytes that FSDP's tensors take in the first step, by kind.
 
     Looked at when a block's forward pass is over and when a gradient is there.

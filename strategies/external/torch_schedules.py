@@ -16,7 +16,7 @@ SINGLE = {"gpipe": "GPipe", "1f1b": "1F1B"}
 SEVERAL = {"interleaved": "Interleaved1F1B", "zb_h1": "InterleavedZeroBubble"}  # the second with one chunk: ZB-H1
 
 
-class _Stage(nn.Module):
+class _ChunkStage(nn.Module):
     """One of a worker's chunks."""
 
     def __init__(self, part: Chunks, chunk: int) -> None:
@@ -50,7 +50,7 @@ class TorchSchedule:
 
         self.stages = [
             PipelineStage(
-                part if len(chunks) == 1 else _Stage(part, chunk),
+                part if len(chunks) == 1 else _ChunkStage(part, chunk),
                 stage,
                 len(flowing) - 1,
                 example.device,

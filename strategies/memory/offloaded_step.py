@@ -30,7 +30,7 @@ from .pool import Copier, Copy, Pool
 
 
 @dataclass(eq=False)
-class Record:
+class OffloadedActivation:
     """A storage of the device that is an activation. `device`, `host`: its bytes, [n] uint8, where they are there."""
 
     like: Tensor | None  # shares its storage and its version
@@ -49,7 +49,7 @@ class Record:
 
 @dataclass(frozen=True)
 class SavedActivation:
-    record: Record
+    record: OffloadedActivation
     dtype: torch.dtype
     place: tuple[Any, torch.Size, tuple[int, ...]]  # offset, size, stride
     version: int
@@ -68,7 +68,7 @@ class Departure:
     """What leaves the device together: it is given back when `copies` have been waited for."""
 
     copies: list[Copy]
-    records: list[Record]
+    records: list[OffloadedActivation]
     gradients: list[Tensor]
 
     def size(self) -> int:
@@ -102,9 +102,9 @@ class OffloadedStep:
         self._arriving: dict[int, list[Copy]] = {}  # by phase
         self._ahead: dict[int, int] = {}  # bytes fetched in advance, by phase
         self._weight_of: dict[int, tuple[int, str]] = {}  # storage -> layer and name
-        self._records: dict[int, Record] = {}  # storage -> activation on the device
-        self._saved: list[dict[Record, None]] = [{} for _ in layers]  # in order
-        self._flow: Record | None = None  # what goes from layer to layer
+        self._records: dict[int, OffloadedActivation] = {}  # storage -> activation on the device
+        self._saved: list[dict[OffloadedActivation, None]] = [{} for _ in layers]  # in order
+        self._flow: OffloadedActivation | None = None  # what goes from layer to layer
         self._gradient_flow = 0  # bytes of its gradient
         self._departures: deque[Departure] = deque()
         self._backward: list[int] = []  # layers that it reaches, in the order of forward
@@ -192,14 +192,14 @@ class OffloadedStep:
                 )
         return torch.empty(0, dtype=saved.dtype, device=self._device).set_(whole.untyped_storage(), *saved.place)
 
-    def _record(self, tensor: Tensor, size: int | None = None) -> Record:
+    def _record(self, tensor: Tensor, size: int | None = None) -> OffloadedActivation:
         """Of the storage behind it, which is taken if it is new. `size`: of what is counted, where that is not all."""
         key, storage = storage_key(tensor), tensor.untyped_storage()
         if key not in self._records:
             size = storage.nbytes() if size is None else size
             self._take("activations", size)
             flat = torch.empty(0, dtype=torch.uint8, device=self._device).set_(storage)
-            self._records[key] = Record(tensor.detach(), flat, size)
+            self._records[key] = OffloadedActivation(tensor.detach(), flat, size)
         return self._records[key]
 
     # -- backward
@@ -327,7 +327,7 @@ class OffloadedStep:
             self._keep(self._saved[i])
         return size
 
-    def _return(self, record: Record, arriving: list[Copy]) -> None:
+    def _return(self, record: OffloadedActivation, arriving: list[Copy]) -> None:
         assert record.host is not None
         self._take("activations", record.size)
         record.device = torch.empty(record.size, dtype=torch.uint8, device=self._device)
@@ -342,9 +342,9 @@ class OffloadedStep:
             del self._weight_of[storage_key(weight)]
         self.pool.give("parameters", payload(list(weights.values())))
 
-    def _depart(self, records: Sequence[Record], gradients: list[Tensor]) -> None:
+    def _depart(self, records: Sequence[OffloadedActivation], gradients: list[Tensor]) -> None:
         """Drop these records, or send those that backward will ask for to the host."""
-        going: list[Record] = []
+        going: list[OffloadedActivation] = []
         for record in records:
             self._drop_unused(record)
             if record.users and record.device is not None and record.host is None and self._leaves(record):
@@ -355,7 +355,7 @@ class OffloadedStep:
         self._departures.append(Departure([r.leaving for r in going if r.leaving is not None], going, gradients))
         self._collect(self._window)
 
-    def _leaves(self, record: Record) -> bool:
+    def _leaves(self, record: OffloadedActivation) -> bool:
         return self._activations and not record.stays
 
     def _collect(self, most: int) -> None:
@@ -368,19 +368,19 @@ class OffloadedStep:
             for record in departure.records:
                 self._off_device(record)
 
-    def _keep(self, records: dict[Record, None]) -> None:
+    def _keep(self, records: dict[OffloadedActivation, None]) -> None:
         """They are needed again: those that are about to leave stay."""
         for departure in self._departures:
             departure.records = [record for record in departure.records if record not in records]
 
-    def _off_device(self, record: Record) -> None:
+    def _off_device(self, record: OffloadedActivation) -> None:
         if record.device is not None:
             self._records.pop(storage_key(record.device), None)
             record.last_version = record.version
             record.device = record.like = None
             self.pool.give("activations", record.size)
 
-    def _drop_unused(self, record: Record | None) -> None:
+    def _drop_unused(self, record: OffloadedActivation | None) -> None:
         """If neither backward nor a layer will ask for it."""
         if record is None or record.users or record.stays or record is self._flow:
             return

@@ -25,7 +25,7 @@ from ..core.balance import balanced, lightest
 
 
 @dataclass(frozen=True)
-class Look:
+class LayerProfile:
     """What one micro-batch takes in one layer."""
 
     forward: int  # flops
@@ -36,9 +36,9 @@ class Look:
 
 def look(
     layers: Sequence[nn.Module], inputs: Tensor, targets: Samples, loss: Callable[[Tensor, Any], Tensor]
-) -> list[Look]:
+) -> list[LayerProfile]:
     """All is on the meta device. The loss goes with the last layer."""
-    found: list[Look] = []
+    found: list[LayerProfile] = []
     alive: list[Tensor] = []  # a storage that is freed may have its key again
 
     def forward(layer: nn.Module, entered: Tensor, is_last: bool) -> tuple[Tensor, dict[int, int]]:
@@ -65,7 +65,7 @@ def look(
                 torch.autograd.grad(x.sum(), wanted, allow_unused=True)
         alive += [entered, x]
         size = entered.numel() * entered.element_size()
-        found.append(Look(first.get_total_flops(), second.get_total_flops(), size, kept))
+        found.append(LayerProfile(first.get_total_flops(), second.get_total_flops(), size, kept))
     return found
 
 
@@ -73,7 +73,7 @@ def by_parameters(layers: Sequence[nn.Module], stages: int) -> list[int]:
     return balanced([_bytes(layer) for layer in layers], stages)
 
 
-def by_time(layers: Sequence[nn.Module], looks: Sequence[Look], stages: int, recompute: bool) -> list[int]:
+def by_time(layers: Sequence[nn.Module], looks: Sequence[LayerProfile], stages: int, recompute: bool) -> list[int]:
     def flops(_: int, begin: int, end: int) -> float:
         if not _trains(layers[begin:end]):
             return inf
@@ -84,7 +84,7 @@ def by_time(layers: Sequence[nn.Module], looks: Sequence[Look], stages: int, rec
 
 def by_memory(
     layers: Sequence[nn.Module],
-    looks: Sequence[Look],
+    looks: Sequence[LayerProfile],
     in_flight: Sequence[int],
     recompute: bool,
     versions: Sequence[int] | None = None,

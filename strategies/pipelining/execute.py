@@ -10,7 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ...batches import Samples
 from ...comm import Comm, Work
-from ...comm.timeline import Pass
+from ...comm.timeline import TimedPass
 from ...conf.errors import ConfigError
 from ..core.batch import BeforeBackward
 from ..core.loss import Loss
@@ -23,7 +23,7 @@ Key = tuple[int, int]  # a stage, and a micro-batch
 
 
 @dataclass(frozen=True)
-class Held:
+class PipelineWorker:
     """What a worker has for its actions, from step to step."""
 
     module: Chunks
@@ -56,10 +56,10 @@ class MicroBatch:
 
 
 @dataclass
-class Step:
+class PipelineStep:
     """A batch under way, or several of a schedule without a flush. What is no longer needed is let go of at once."""
 
-    held: Held
+    held: PipelineWorker
     inputs: InitVar[Sequence[Tensor]]  # of the first stage, by micro-batch
     targets: InitVar[Sequence[Samples]]
     total: Tensor  # the loss so far
@@ -146,7 +146,7 @@ class Step:
             yield
         start, end = comm.times(begin, comm.mark())
         assert comm.timeline.passes is not None
-        comm.timeline.passes.append(Pass(str(action), start, end))
+        comm.timeline.passes.append(TimedPass(str(action), start, end))
 
     @property
     def _last_stage(self) -> int:

@@ -8,28 +8,28 @@ from torch import Tensor
 from ...batches import Samples
 from .actions import Action
 from .check import message
-from .execute import Held, Step
-from .without_flush import Placed, Reads, Row
+from .execute import PipelineStep, PipelineWorker
+from .without_flush import Placed, Reads, StageActions
 
 
 class Stream:
     """Batches go in, and what a stage does until the next one comes is done; `drain` does what is left."""
 
-    def __init__(self, held: Held, reads: Reads) -> None:
+    def __init__(self, held: PipelineWorker, reads: Reads) -> None:
         self._held = held
         self._reads: Reads = reads
         [self._stage] = held.chunks
         self._row = self._new_row()
-        self._step: Step | None = None
+        self._step: PipelineStep | None = None
 
-    def _new_row(self) -> Row:
-        return Row(self._stage, len(self._held.holders), self._reads)
+    def _new_row(self) -> StageActions:
+        return StageActions(self._stage, len(self._held.holders), self._reads)
 
     def take(self, inputs: Sequence[Tensor], targets: Sequence[Samples], device: torch.device) -> Tensor:
         """A batch's micro-batches, maybe none; returns the batch's loss on the last stage."""
         total = torch.zeros((), device=device)
         if self._step is None:
-            self._step = Step(self._held, inputs, targets, total)
+            self._step = PipelineStep(self._held, inputs, targets, total)
         else:
             self._step.enter(self._row.micro_batches, inputs, targets)
             self._step.total = total
@@ -45,7 +45,7 @@ class Stream:
         self._held.updates.restart()
         self._row, self._step = self._new_row(), None
 
-    def _run(self, step: Step, placed: Sequence[Placed]) -> None:
+    def _run(self, step: PipelineStep, placed: Sequence[Placed]) -> None:
         step.versions.update(placed)
         actions = [each.action for each in placed]
         step.run(self._with_messages(actions))

@@ -40,12 +40,12 @@ class Placed(NamedTuple):
     version: int  # that F and B read; of U, the oldest that is still read after it
 
 
-class Row:
+class StageActions:
     """The actions of one stage, as batches come. Micro-batches, and versions, are counted from 0."""
 
     def __init__(self, stage: int, workers: int, reads: Reads) -> None:
         self._stage, self._ahead, self._reads = stage, workers - 1 - stage, reads
-        self._first = Row(0, workers, "newest") if reads == "entry" and stage > 0 else None
+        self._first = StageActions(0, workers, "newest") if reads == "entry" and stage > 0 else None
         self._batches = 0  # that have come
         self._micro_batches = 0  # of them
         self._entered = self._left = 0  # micro-batches that had their forward, and their backward pass
@@ -121,7 +121,7 @@ def without_flush(workers: int, batches: int, micro_batches: int, reads: Reads) 
     rows: list[list[Action]] = []
     versions: dict[tuple[int, int], int] = {}
     for stage in range(workers):
-        row = Row(stage, workers, reads)
+        row = StageActions(stage, workers, reads)
         placed = [each for _ in range(batches) for each in row.enter(micro_batches)] + row.drain()
         rows.append([each.action for each in placed])
         versions |= {(stage, a.micro_batch): version for a, version in placed if a.kind == "F"}

@@ -17,7 +17,7 @@ from ..core.schedule import Horizon, WarmedUp
 
 
 @dataclass(frozen=True, kw_only=True)
-class Linear(WarmedUp):
+class LinearDecay(WarmedUp):
     """1 + (end - 1) t / T"""
 
     end: Annotated[float, Ge(0), Le(1)] = 0.0  # the factor at T

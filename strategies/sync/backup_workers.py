@@ -68,7 +68,7 @@ HEADER = 24  # bytes: a message, the version that it is about, and the batch's s
 ANSWER = 8  # bytes: a version, before its weights; its complement ~v to a worker whose gradient was dropped
 
 
-class Message(IntEnum):
+class BackupMessage(IntEnum):
     """What a worker tells the server."""
 
     PUSH = 0  # my gradient of this version follows; send me the next version
@@ -144,14 +144,14 @@ class BackupWorkers(Sync):
             for gradient, parameter in zip(self._gradients, self._params, strict=True):
                 gradient.zero_() if parameter.grad is None else gradient.copy_(parameter.grad.to_dense())
             with self.comm.timeline.named("push"):
-                self._tell(Message.PUSH)
+                self._tell(BackupMessage.PUSH)
                 self._channel.isend("gradient", self._gradient, self._server).wait()
         else:
-            self._tell(Message.SKIP)
+            self._tell(BackupMessage.SKIP)
         self._pull()
 
     def skip(self) -> None:
-        self._tell(Message.SKIP)
+        self._tell(BackupMessage.SKIP)
         self._pull()
 
     def _pull(self) -> None:
@@ -162,11 +162,11 @@ class BackupWorkers(Sync):
         self.comm.recv(self._weights, self._server)
 
     def finish(self) -> None:
-        self._tell(Message.DONE)
+        self._tell(BackupMessage.DONE)
         self._pull()
 
-    def _tell(self, message: Message) -> None:
-        share = self._share if message == Message.PUSH else 0.0
+    def _tell(self, message: BackupMessage) -> None:
+        share = self._share if message == BackupMessage.PUSH else 0.0
         self._header.copy_(torch.tensor([message, self._version, share], dtype=torch.float64))
         self.comm.send(self._header, self._server)
 
@@ -189,17 +189,17 @@ class BackupWorkers(Sync):
     def _listen(self) -> None:
         worker = self.comm.recv_any(self._header)
         message, version, share = self._header.tolist()
-        match message_of(Message, message, worker):
-            case Message.PUSH:
+        match message_of(BackupMessage, message, worker):
+            case BackupMessage.PUSH:
                 self._receive_gradient(worker, share, is_late=version < self._version)
-            case Message.SKIP if version == self._version:
+            case BackupMessage.SKIP if version == self._version:
                 self._without.add(worker)
                 self._waiting.append(worker)
-            case Message.SKIP:
+            case BackupMessage.SKIP:
                 self._give_version(worker)
-            case Message.SAVE:
+            case BackupMessage.SAVE:
                 self._serving.send_state(self._state(), worker)
-            case Message.DONE:
+            case BackupMessage.DONE:
                 self._serving.going.discard(worker)
 
     def _receive_gradient(self, worker: int, share: float, is_late: bool) -> None:
@@ -254,7 +254,7 @@ class BackupWorkers(Sync):
 
     def state_dict(self) -> State:
         """The server's, and what this replica has left out."""
-        self._tell(Message.SAVE)
+        self._tell(BackupMessage.SAVE)
         slots = self._channel.state_dict()
         return recv_state(self._server, self.comm) | ({"channel": slots} if slots else {})
 

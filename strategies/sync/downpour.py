@@ -57,7 +57,7 @@ from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense
 from ...exchange.flat import check_one_dtype
 from ...exchange.joining import Joining
-from ...exchange.pushing import HEADER, Request, stated, unpredicted
+from ...exchange.pushing import HEADER, ServerRequest, stated, unpredicted
 from ...exchange.server_shards import held_by_servers, shards_of
 from ..core.batch import Batch
 from ..core.cost import Memory, Transfers, World, payload
@@ -156,11 +156,11 @@ class Downpour(ServerSync):
     def _listen(self) -> None:
         worker, header = self._server.first()
         match header:
-            case Request.FETCH:
+            case ServerRequest.FETCH:
                 self._server.answer(worker)
-            case Request.SAVE:
+            case ServerRequest.SAVE:
                 self._server.answer_save(worker, keeps_weights=self.lock or self._number == 0)
-            case Request.DONE:
+            case ServerRequest.DONE:
                 self._server.serving.going.discard(worker)
             case share:
                 self._server.receive(self._server.gradient, worker)

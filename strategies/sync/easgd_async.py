@@ -43,7 +43,7 @@ from ..core.sync import Measures, Sync, SyncTraits
 REQUEST = 8  # bytes
 
 
-class Request(IntEnum):
+class ElasticRequest(IntEnum):
     """What a replica asks of the server: a message of one int64."""
 
     EXCHANGE = 0  # my x follows; send me the centre as it was, and move it towards x
@@ -98,7 +98,7 @@ class AsyncEASGD(Sync):
         if self._t % self.period == 0:
             x = self._replica.position()
             with self.comm.timeline.named("push"):
-                self._ask(Request.EXCHANGE)
+                self._ask(ElasticRequest.EXCHANGE)
                 self.comm.send(x, self._server)
             self.comm.recv(self._centre, self._server)
             self._replica.stretch(x, self._centre)
@@ -108,7 +108,7 @@ class AsyncEASGD(Sync):
             self.optimizer.step()
 
     def finish(self) -> None:
-        self._ask(Request.DONE)
+        self._ask(ElasticRequest.DONE)
         self.comm.recv(self._centre, self._server)
         self._replica.weights.copy_(self._centre)
 
@@ -116,7 +116,7 @@ class AsyncEASGD(Sync):
         """The centre as this replica last saw it."""
         return dict(zip(self.parameters, views_of(self._centre, self._params), strict=True))
 
-    def _ask(self, request: Request) -> None:
+    def _ask(self, request: ElasticRequest) -> None:
         self._request.fill_(request)
         self.comm.send(self._request, self._server)
 
@@ -132,10 +132,10 @@ class AsyncEASGD(Sync):
 
     def _listen(self) -> None:
         replica = self.comm.recv_any(self._request)
-        match message_of(Request, int(self._request), replica):
-            case Request.EXCHANGE:
+        match message_of(ElasticRequest, int(self._request), replica):
+            case ElasticRequest.EXCHANGE:
                 self._exchange(replica)
-            case Request.DONE:
+            case ElasticRequest.DONE:
                 self._serving.going.discard(replica)
 
     def _exchange(self, replica: int) -> None:

@@ -68,21 +68,21 @@ from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.buckets import views_of
 from ...exchange.client import ClientRule
-from ...exchange.client import Plain as PlainClient
+from ...exchange.client import PlainClient as PlainClient
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense
 from ...exchange.deliveries import Delivered, Join, OpenDeliveries, Rules
 from ...exchange.flat import check_one_dtype, flatten
-from ...exchange.in_turn import InTurn, Shares
+from ...exchange.in_turn import ClientSchedule, InTurn
 from ...exchange.joining import Joining
 from ...exchange.participation import OneClient, Participation, Rounds
 from ...exchange.privacy import Privacy
 from ...exchange.privacy.dp_fedavg import of_clients
 from ...exchange.round_client import RoundClient
-from ...exchange.round_server import HEADER, Message, RoundServer
+from ...exchange.round_server import HEADER, RoundMessage, RoundServer
 from ...exchange.secure import Bonawitz, Secure
 from ...exchange.secure.deliveries import SecureDeliveries
-from ...exchange.server import Plain, ServerRule
+from ...exchange.server import PlainServer, ServerRule
 from ..core.batch import Batch
 from ..core.cost import Memory, Transfers, World, payload
 from ..core.state import State
@@ -192,7 +192,7 @@ class FedAvg(Sync):
             privacy: Hides each client by noise.
             secure: Shows the server the sum alone.
         """
-        self.server, self.client = server or Plain(), client or PlainClient()
+        self.server, self.client = server or PlainServer(), client or PlainClient()
         self.joining, self.clip = Joining(aggregate, attack), clip
         self.privacy = hides = of_clients(privacy)
         self.compress = compress or Dense()
@@ -304,7 +304,7 @@ class FedAvg(Sync):
         own = self._own
         own.bring()
         with self.comm.timeline.named("push"):
-            self._messages.tell(Message.DELIVER, self._deliveries.told(own.samples, is_over))
+            self._messages.tell(RoundMessage.DELIVER, self._deliveries.told(own.samples, is_over))
             self._deliveries.deliver(own.samples, own.number)
         own.close()
 
@@ -353,8 +353,10 @@ class FedAvg(Sync):
         """m, of K, or of N."""
         return self.participation.per_round(clients)
 
-    def shares(self, replicas: int) -> Shares | None:
-        return None if self.clients is None else Shares.of(self.participation, self.clients, replicas, self.epochs)
+    def shares(self, replicas: int) -> ClientSchedule | None:
+        return (
+            None if self.clients is None else ClientSchedule.of(self.participation, self.clients, replicas, self.epochs)
+        )
 
     # -- state and measures
 
@@ -458,7 +460,7 @@ class FedAvg(Sync):
             return f"sync.fraction={fraction:g}: who sits a round out takes no steps in it, others do"
         plain = {
             "compress": isinstance(self.compress, Dense),
-            "server": isinstance(self.server, Plain),
+            "server": isinstance(self.server, PlainServer),
             "client": isinstance(self.client, PlainClient),
             "secure": isinstance(self._deliveries, OpenDeliveries),
         }

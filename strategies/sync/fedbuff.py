@@ -57,7 +57,8 @@ from ...exchange.channel import Channel, held
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import check_one_dtype, flatten
-from ...exchange.server import Plain, ServerRule
+from ...exchange.server import ServerRule
+from ...exchange.server.plain import PlainServer
 from ...exchange.serving import Serving, message_of, recv_dated
 from ...exchange.survivors import isend_to, wait_for
 from ..core.batch import Batch
@@ -68,7 +69,7 @@ from ..core.sync import Measures, Sync, SyncTraits
 HEADER = 16  # bytes: a message, a number of samples
 
 
-class Message(IntEnum):
+class BufferMessage(IntEnum):
     """What a client tells the server, at the head of a header."""
 
     JOIN = 0  # send me the weights
@@ -114,7 +115,7 @@ class FedBuff(Sync):
                 f"sync.steps={steps}: says how long a round is, and so does sync.epochs={epochs}; leave one out"
             )
         self.buffer, self.epochs, self.steps, self.discount, self.momentum = buffer, epochs, steps, discount, momentum
-        self.compress, self.server, self.clip = compress or Dense(), server or Plain(), clip
+        self.compress, self.server, self.clip = compress or Dense(), server or PlainServer(), clip
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -150,7 +151,7 @@ class FedBuff(Sync):
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
         if not self._inside:
-            self._tell(Message.JOIN)
+            self._tell(BufferMessage.JOIN)
             self.comm.recv(self._weights, self._server)
             self._began.copy_(self._weights)
             self._inside, self._seen = True, 0
@@ -169,14 +170,14 @@ class FedBuff(Sync):
         if not self._inside:
             return
         with self.comm.timeline.named("push"):
-            self._tell(Message.DELIVER, self._seen)
+            self._tell(BufferMessage.DELIVER, self._seen)
             if self._seen > 0:
                 self._channel.isend("way", self._weights - self._began, self._server).wait()
         self._inside = False
 
     def finish(self) -> None:
         self.drain()
-        self._tell(Message.DONE)
+        self._tell(BufferMessage.DONE)
         self.comm.recv(self._weights, self._server)
         self._finished = True
 
@@ -184,11 +185,11 @@ class FedBuff(Sync):
         """The server's weights, as they are now."""
         if self._finished:
             return super().consensus()
-        self._tell(Message.PEEK)
+        self._tell(BufferMessage.PEEK)
         weights, self.made_at = recv_dated(self._weights, self._server, self.comm)
         return dict(zip(self.parameters, views_of(weights, list(self.parameters.values())), strict=True))
 
-    def _tell(self, message: Message, samples: int = 0) -> None:
+    def _tell(self, message: BufferMessage, samples: int = 0) -> None:
         self._header.copy_(torch.tensor([message, samples]))
         self.comm.send(self._header, self._server)
 
@@ -204,20 +205,20 @@ class FedBuff(Sync):
     def _listen(self) -> None:
         client = self.comm.recv_any(self._header)
         message, samples = self._header.tolist()
-        match message_of(Message, message, client):
-            case Message.JOIN:
+        match message_of(BufferMessage, message, client):
+            case BufferMessage.JOIN:
                 self._fetched[client] = self._version
                 with self.comm.timeline.named("fetch"):
                     self._sending += isend_to(self._weights, [client], self.comm)
-            case Message.DELIVER:
+            case BufferMessage.DELIVER:
                 if samples > 0:
                     self._channel.recv("way", self._received, client)
                     self._add(client)
-            case Message.PEEK:
+            case BufferMessage.PEEK:
                 with self.comm.ledger.aside():
                     self._serving.send(self._weights, client)
                     self._serving.send(torch.tensor([self.made_at], dtype=torch.float64), client)
-            case Message.SAVE:
+            case BufferMessage.SAVE:
                 self._serving.send_state(self._state(), client)
             case _:
                 self._serving.going.discard(client)
@@ -255,7 +256,7 @@ class FedBuff(Sync):
         if self.comm.rank != 0 or self._finished:
             return None
         with self.comm.ledger.aside():
-            self._tell(Message.SAVE)
+            self._tell(BufferMessage.SAVE)
             return recv_state(self._server, self.comm)
 
     def _state(self) -> State:

@@ -62,7 +62,7 @@ from ..core.sync import Measures, Sync, SyncTraits
 HEADER = 24  # bytes: float64 message, steps that the sender has done, w
 
 
-class Message(IntEnum):
+class GossipMessage(IntEnum):
     """The first entry of a header: what follows it."""
 
     PUSH = 0  # weights
@@ -135,7 +135,7 @@ class AsyncGossip(Sync):
         if self.conserve:
             self._w /= 2
         self._leaving.copy_(self._weights)
-        self._leaving_header.copy_(self._header_of(Message.PUSH))
+        self._leaving_header.copy_(self._header_of(GossipMessage.PUSH))
         with self.comm.timeline.named("push"):
             self._sending = isend_to(self._leaving_header, [peer], self.comm) + isend_to(
                 self._leaving, [peer], self.comm
@@ -145,7 +145,7 @@ class AsyncGossip(Sync):
     def _take(self, sender: int) -> None:
         """What follows the header that has come."""
         message, its_t, its_w = self._header.tolist()
-        if message != Message.PUSH:
+        if message != GossipMessage.PUSH:
             counts = torch.empty_like(self._pushed)
             if recv_from(counts, sender, self.comm):
                 self._told[sender] = counts
@@ -187,10 +187,10 @@ class AsyncGossip(Sync):
         pushed = torch.stack([self._pushed, *(self._told.get(sender, nothing) for sender in sorted(others))])
         for worker, due in enumerate(pushed.T.contiguous()):
             if worker != 0:
-                self._tell(worker, Message.DRAIN, due)
+                self._tell(worker, GossipMessage.DRAIN, due)
 
     def _drain(self) -> None:
-        self._tell(0, Message.DONE, self._pushed)
+        self._tell(0, GossipMessage.DONE, self._pushed)
         while 0 not in self._told or self._misses(due=self._told[0]):
             self._take_next()
 
@@ -208,11 +208,11 @@ class AsyncGossip(Sync):
             return
         self._take(sender)
 
-    def _tell(self, worker: int, message: Message, counts: Tensor) -> None:
+    def _tell(self, worker: int, message: GossipMessage, counts: Tensor) -> None:
         header = self._header_of(message)
         wait_for(isend_to(header, [worker], self.comm) + isend_to(counts, [worker], self.comm))
 
-    def _header_of(self, message: Message) -> Tensor:
+    def _header_of(self, message: GossipMessage) -> Tensor:
         return torch.tensor([message, self._t, self._w], dtype=torch.float64)
 
     # -- state and measures

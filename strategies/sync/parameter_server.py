@@ -52,7 +52,7 @@ from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import check_one_dtype
 from ...exchange.joining import Joining
-from ...exchange.pushing import HEADER, Request, stated, unpredicted
+from ...exchange.pushing import HEADER, ServerRequest, stated, unpredicted
 from ...exchange.server_shards import held_by_servers, shards_of
 from ..core.cost import Memory, Transfers, World, payload
 from ..core.sync import SyncTraits
@@ -127,9 +127,9 @@ class ParameterServer(ServerSync):
     def _listen(self) -> None:
         worker, header = self._server.first()
         match header:
-            case Request.SAVE:
+            case ServerRequest.SAVE:
                 self._server.answer_save(worker, keeps_weights=self.compress_answers)
-            case Request.DONE:
+            case ServerRequest.DONE:
                 self._server.serving.going.discard(worker)
             case share:
                 if worker in self._waiting:

@@ -59,7 +59,7 @@ from ...exchange.clocks import Clocks
 from ...exchange.compress import Compressor, Dense
 from ...exchange.flat import check_one_dtype
 from ...exchange.joining import Joining
-from ...exchange.pushing import HEADER, Request, stated, unpredicted
+from ...exchange.pushing import HEADER, ServerRequest, stated, unpredicted
 from ...exchange.server_shards import held_by_servers, shards_of
 from ..core.batch import Batch
 from ..core.cost import Memory, Transfers, World, payload
@@ -126,7 +126,7 @@ class SSP(ServerSync):
     def serve(self) -> None:
         serving, self._clocks = self._server.serving, Clocks(self._workers)
         self._held: dict[int, list[Push]] = defaultdict(list)  # clock -> those that may not be read yet
-        self._asking: dict[int, list[tuple[int, Request]]] = defaultdict(list)  # clock -> workers that wait there
+        self._asking: dict[int, list[tuple[int, ServerRequest]]] = defaultdict(list)  # clock -> workers that wait there
         while serving.going:
             before = self._clocks.slowest
             if (dead := serving.hear(self._listen)) is not None:
@@ -139,9 +139,9 @@ class SSP(ServerSync):
     def _listen(self) -> None:
         worker, header = self._server.first()
         match header:
-            case Request.FETCH | Request.SAVE:
-                self._asking[self._clocks.of(worker)].append((worker, Request(int(header))))
-            case Request.DONE:
+            case ServerRequest.FETCH | ServerRequest.SAVE:
+                self._asking[self._clocks.of(worker)].append((worker, ServerRequest(int(header))))
+            case ServerRequest.DONE:
                 self._server.serving.going.discard(worker)
                 self._clocks.leave(worker)
             case share:
@@ -179,7 +179,7 @@ class SSP(ServerSync):
         """At clock c: if the slowest is at c - s or later."""
         for clock in sorted(clock for clock in self._asking if clock <= self._clocks.slowest + self.bound):
             for worker, request in self._asking.pop(clock):
-                if request == Request.SAVE:
+                if request == ServerRequest.SAVE:
                     self._server.answer_save(worker, keeps_weights=True)
                 else:
                     self._server.answer(worker)

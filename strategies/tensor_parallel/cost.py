@@ -1,6 +1,6 @@
 """What a pass sends, counted in a rehearsal: all is on the meta device, and a group is alone.
 
-`Group.traffic` says how many bytes that are. Where the head is cut, its loss is part of the pass.
+`TensorGroup.traffic` says how many bytes that are. Where the head is cut, its loss is part of the pass.
 """
 
 import copy
@@ -13,7 +13,7 @@ from ...batches import Samples, call
 from ..pipelining.chunks import Chunks, weights_of
 from ..pipelining.execute import forward
 from ..pipelining.split_backward import backward_to_input
-from .group import Group, Sent
+from .group import Sent, TensorGroup
 from .vocabulary import cross_entropy, head_of
 
 
@@ -72,7 +72,7 @@ def _ended(part: nn.Module, outputs: Tensor) -> Tensor:
     return cross_entropy(outputs.flatten(0, -2), targets, head.first, head.group)
 
 
-def group_of(part: nn.Module) -> Group | None:
+def group_of(part: nn.Module) -> TensorGroup | None:
     """Of the layers that are cut, if any."""
     found = (getattr(layer, "group", None) for layer in part.modules())
-    return next((each for each in found if isinstance(each, Group)), None)
+    return next((each for each in found if isinstance(each, TensorGroup)), None)

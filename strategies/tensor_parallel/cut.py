@@ -9,14 +9,14 @@ from torch import Tensor, nn
 
 from ..core.placements import placements_of
 from .find import Kind, degrees_of, kinds_of
-from .group import Group
+from .group import TensorGroup
 from .layers import ColumnLinear, RowLinear
 from .sequence import Begin, Enter, Leave, runs_of
 from .vocabulary import VocabularyEmbedding, VocabularyHead
 
 
 def cut_over(
-    model: nn.Module, group: Group, kinds: Mapping[str, Kind] | None = None, sequence: bool = False
+    model: nn.Module, group: TensorGroup, kinds: Mapping[str, Kind] | None = None, sequence: bool = False
 ) -> list[nn.Module]:
     """The parts of `model`, one for each worker of `group`: copies of its modules, with a piece of each layer that is
     cut and the same tensors otherwise. Names stay; placements.py knows the pieces.
@@ -34,7 +34,9 @@ def cut_over(
     return parts
 
 
-def _part(model: nn.Module, kinds: Mapping[str, Kind], piece: int, group: Group, runs: list[list[str]]) -> nn.Module:
+def _part(
+    model: nn.Module, kinds: Mapping[str, Kind], piece: int, group: TensorGroup, runs: list[list[str]]
+) -> nn.Module:
     own = (value for layer in model.modules() for value in vars(layer).values() if isinstance(value, Tensor))
     part = copy.deepcopy(model, {id(each): each for each in chain(model.parameters(), model.buffers(), own)})
     pieces: dict[int, nn.Parameter] = {}  # of tied weights there is one
@@ -65,7 +67,7 @@ def _layer(
     layer: nn.Module,
     kind: Kind,
     piece: int,
-    group: Group,
+    group: TensorGroup,
     in_run: bool,
     cut: Callable[[Tensor, int], nn.Parameter],
 ) -> nn.Module:
@@ -80,7 +82,7 @@ def _layer(
     return VocabularyHead(weight, bias, _first(layer.out_features, piece, group), group, in_run)
 
 
-def _first(rows: int, piece: int, group: Group) -> int:
+def _first(rows: int, piece: int, group: TensorGroup) -> int:
     """Of the rows of a piece, as `torch.tensor_split` makes them: the first rows % size pieces have one more."""
     each, more = divmod(rows, group.size)
     return piece * each + min(piece, more)

@@ -27,7 +27,7 @@ class Sent(NamedTuple):
     nbytes: int
 
 
-class Group:
+class TensorGroup:
     """`size` workers. Without `comm`, as a copy is, it is alone: results have their shapes, and `sent` says what was
     asked for. `partial`: names of whole parameters whose gradients are of one slice of the sequence. `knob`: what
     says how many workers it has.
@@ -40,8 +40,8 @@ class Group:
         self.sent: list[Sent] = []
         self.draws = Draws()
 
-    def __deepcopy__(self, memo: object) -> "Group":
-        alone = Group(self.size, self.collective, self.knob)
+    def __deepcopy__(self, memo: object) -> "TensorGroup":
+        alone = TensorGroup(self.size, self.collective, self.knob)
         alone.partial = self.partial
         return alone
 

@@ -16,17 +16,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..core.placements import Split
+from ..core.placements import Shard
 from ..core.precision import narrowed
-from .group import Group
+from .group import TensorGroup
 
 
 class ColumnLinear(nn.Module):
     """A linear layer's outputs of one piece; its input is all of it, the same on all workers."""
 
-    placements: ClassVar = {"weight": Split(0), "bias": Split(0)}
+    placements: ClassVar = {"weight": Shard(0), "bias": Shard(0)}
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, piece: int, group: Group, sequence: bool):
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, piece: int, group: TensorGroup, sequence: bool):
         super().__init__()
         self.weight, self.bias = weight, bias
         self.piece, self.group, self.sequence = piece, group, sequence
@@ -41,9 +41,9 @@ class ColumnLinear(nn.Module):
 class RowLinear(nn.Module):
     """A linear layer over one piece of its inputs, summed over the pieces: its output is all of it, on all workers."""
 
-    placements: ClassVar = {"weight": Split(1)}
+    placements: ClassVar = {"weight": Shard(1)}
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, piece: int, group: Group, sequence: bool):
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, piece: int, group: TensorGroup, sequence: bool):
         super().__init__()
         self.weight, self.bias = weight, bias
         self.piece, self.group, self.sequence = piece, group, sequence
@@ -56,7 +56,7 @@ class RowLinear(nn.Module):
         return z
 
 
-def column(x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, sequence: bool) -> Tensor:
+def column(x: Tensor, weight: Tensor, bias: Tensor | None, group: TensorGroup, sequence: bool) -> Tensor:
     y: Tensor = _Column.apply(narrowed(x), weight, bias, group, sequence)
     return y
 
@@ -68,7 +68,7 @@ def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
 
 class _Column(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: Group, sequence: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, group: TensorGroup, sequence: bool) -> Tensor:
         ctx.save_for_backward(x if weight.requires_grad else None, weight)
         ctx.group, ctx.sequence = group, sequence
         # Y_i = X A_i
@@ -98,7 +98,7 @@ class _Column(torch.autograd.Function):
 class _Row(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, first: bool, group: Group, sequence: bool
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, first: bool, group: TensorGroup, sequence: bool
     ) -> Tensor:
         ctx.save_for_backward(x if weight.requires_grad else None, weight)
         ctx.group, ctx.sequence = group, sequence

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from ...conf.errors import ConfigError
 from .find import ELEMENTWISE, Degrees, Kind, sequences
-from .group import Group
+from .group import TensorGroup
 
 BY_PLACE = (*ELEMENTWISE, nn.LayerNorm, nn.RMSNorm, nn.Linear)
 
@@ -74,7 +74,7 @@ def _gains(layer: nn.Module) -> bool:
 class Begin:
     """Before a part's first layer."""
 
-    def __init__(self, group: Group) -> None:
+    def __init__(self, group: TensorGroup) -> None:
         self.group = group
 
     def __call__(self, part: nn.Module, inputs: tuple[Any, ...]) -> None:
@@ -84,7 +84,7 @@ class Begin:
 class Enter:
     """Before the first layer of a run. `degrees`: into how many pieces the layers can be cut."""
 
-    def __init__(self, piece: int, group: Group, degrees: Degrees) -> None:
+    def __init__(self, piece: int, group: TensorGroup, degrees: Degrees) -> None:
         self.piece, self.group, self.degrees = piece, group, degrees
 
     def __call__(self, layer: nn.Module, inputs: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -110,7 +110,7 @@ class Enter:
 class Leave:
     """After the last layer of a run. `is_whole`: its output is of the whole sequence already."""
 
-    def __init__(self, piece: int, group: Group, is_whole: bool) -> None:
+    def __init__(self, piece: int, group: TensorGroup, is_whole: bool) -> None:
         self.piece, self.group, self.is_whole = piece, group, is_whole
 
     def __call__(self, layer: nn.Module, inputs: object, output: Tensor) -> Tensor:
@@ -123,7 +123,7 @@ class Leave:
 
 class _Slice(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, piece: int, group: Group) -> Tensor:
+    def forward(ctx: Any, x: Tensor, piece: int, group: TensorGroup) -> Tensor:
         ctx.group = group
         return slice_of(x, piece, group.size)
 
@@ -134,7 +134,7 @@ class _Slice(torch.autograd.Function):
 
 class _Whole(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, piece: int, group: Group) -> Tensor:
+    def forward(ctx: Any, x: Tensor, piece: int, group: TensorGroup) -> Tensor:
         ctx.piece, ctx.size = piece, group.size
         return group.gather(x, "activations")
 

@@ -22,19 +22,19 @@ from torch import Tensor, nn
 from ...conf.errors import ConfigError
 from ..core.accumulation import weigher
 from ..core.loss import Loss, is_mean_cross_entropy
-from ..core.placements import Split
+from ..core.placements import Shard
 from ..core.precision import like, widened
 from .find import vocabulary_of
-from .group import Group
+from .group import TensorGroup
 from .layers import column
 
 
 class VocabularyEmbedding(nn.Module):
     """Tokens [...] -> [..., width], of which the piece has the rows from `first` on."""
 
-    placements: ClassVar = {"weight": Split(0)}
+    placements: ClassVar = {"weight": Shard(0)}
 
-    def __init__(self, weight: nn.Parameter, first: int, group: Group) -> None:
+    def __init__(self, weight: nn.Parameter, first: int, group: TensorGroup) -> None:
         super().__init__()
         self.weight, self.first, self.group = weight, first, group
 
@@ -49,9 +49,9 @@ class VocabularyEmbedding(nn.Module):
 class VocabularyHead(nn.Module):
     """[..., width], all of it, -> the logits [..., |V_i|] of the piece's tokens, from `first` on."""
 
-    placements: ClassVar = {"weight": Split(0), "bias": Split(0)}
+    placements: ClassVar = {"weight": Shard(0), "bias": Shard(0)}
 
-    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, first: int, group: Group, sequence: bool):
+    def __init__(self, weight: nn.Parameter, bias: nn.Parameter | None, first: int, group: TensorGroup, sequence: bool):
         super().__init__()
         self.weight, self.bias = weight, bias
         self.first, self.group, self.sequence = first, group, sequence
@@ -64,7 +64,7 @@ class _Summed(torch.autograd.Function):
     """A sum over the pieces, whose gradient is everyone's."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, group: Group) -> Tensor:
+    def forward(ctx: Any, x: Tensor, group: TensorGroup) -> Tensor:
         ctx.mark_dirty(x)
         return group.sum(x, "activations")
 
@@ -112,7 +112,7 @@ def loss_over(part: nn.Module, loss: Loss) -> Loss:
     return like(loss, of_pieces)
 
 
-def cross_entropy(logits: Tensor, targets: Tensor, first: int, group: Group) -> Tensor:
+def cross_entropy(logits: Tensor, targets: Tensor, first: int, group: TensorGroup) -> Tensor:
     """[n, |V_i|] on each worker, of the classes from `first` on, and [n] -> [], the same on all."""
     loss: Tensor = _CrossEntropy.apply(widened(logits), targets, first, group)
     return loss
@@ -120,7 +120,7 @@ def cross_entropy(logits: Tensor, targets: Tensor, first: int, group: Group) -> 
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, first: int, group: Group) -> Tensor:
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, first: int, group: TensorGroup) -> Tensor:
         own = (targets - first).unsqueeze(1)  # [n, 1]
         elsewhere = (own < 0) | (own >= logits.shape[1])
         own = own.masked_fill(elsewhere, 0)

@@ -70,7 +70,7 @@ def ascent(model: nn.Module, loss: Loss, x: Tensor, y: object, towards: bool = F
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """In evaluation mode; each of its modules is as it was afterwards."""
+    """Puts the model in evaluation mode. Afterwards each of its modules is in its former mode."""
     before = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -19,7 +19,9 @@ _FIRST, _SECOND = 0xBF58476D1CE4E5B9 - 2**64, 0x94D049BB133111EB - 2**64
 
 
 def uniform(samples: Tensor, shape: Sequence[int], *told: object) -> Tensor:
-    """In [0, 1), float32 [n, *shape], for the samples of these numbers, int64 [n]. `told`: what they are for."""
+    """Returns draws from [0, 1), float32 [n, *shape], for the samples of these numbers, int64 [n]. `told`: their
+    purpose.
+    """
     text = "/".join(map(str, told))
     key = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), signed=True)
     entries = torch.arange(math.prod(shape), device=samples.device)
@@ -29,7 +31,7 @@ def uniform(samples: Tensor, shape: Sequence[int], *told: object) -> Tensor:
 
 
 def normal(samples: Tensor, shape: Sequence[int], *told: object) -> Tensor:
-    """Of mean 0 and variance 1, float32 [n, *shape]: Box and Muller 1958."""
+    """Returns draws of mean 0 and variance 1, float32 [n, *shape]: Box and Muller 1958."""
     u, v = (uniform(samples, shape, *told, which).double() for which in ("radius", "angle"))
     return ((-2 * torch.log1p(-u)).sqrt() * (2 * math.pi * v).cos()).float()
 

@@ -1,4 +1,4 @@
-"""What accuracy is left to a model once its test samples may be changed, and what to doubt in the answer.
+"""Measures a model's accuracy on test samples that an adversary may change, and lists doubts about the measurement.
 
 A sample counts by the worst of what it is given: itself, and what each restart of the attack makes of it. So robust
 accuracy is never above clean accuracy, and one more restart never raises it. Of a sample with several predictions (an
@@ -27,7 +27,7 @@ Target = Literal["next", "least_likely"] | int
 
 
 @dataclass(frozen=True)
-class Attack:
+class InputAttack:
     """`step_size`: a share of the range, like eps; where several eps are tried it keeps its proportion to eps.
 
     `noise` goes to a random place of the ball and looks at no gradient: what any attack must beat. `target`: what
@@ -43,8 +43,8 @@ class Attack:
     target: Target | None = None
     seed: int = 0
 
-    def at(self, eps: float) -> "Attack":
-        """With another eps, and steps in proportion."""
+    def at(self, eps: float) -> "InputAttack":
+        """Returns the attack with another eps, and steps in proportion."""
         step = self.step_size * eps / self.threat.eps if self.threat.eps else self.step_size
         return replace(self, threat=replace(self.threat, eps=eps), step_size=step)
 
@@ -65,7 +65,8 @@ class Attack:
                     yield pgd(model, task.loss, x, y, self.threat, self.steps, self.step_size, start, towards)
 
     def targets_of(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """What the samples are to be taken for; where there is no target, their labels, from which they are led away.
+        """Returns the labels that samples are to be taken for. Without a target it returns their own, from which they
+        are led away.
 
         outputs [n, ..., classes], labels [n, ...] int64.
         """
@@ -81,7 +82,7 @@ class Attack:
 
 
 @dataclass(frozen=True)
-class Robust:
+class RobustAccuracy:
     """`accuracy`: as above. `reached`: with a target, the share of predictions of other labels than the target's that
     can be led to it; None without.
     """
@@ -96,13 +97,13 @@ def robustness(
     task: Task,
     model: nn.Module,
     split: Readable,
-    attack: Attack,
+    attack: InputAttack,
     batch_size: int = 512,
     device: torch.device | str = "cpu",
     most: int | None = None,
-) -> Robust:
-    """Of `model`, which lies on `device`, on the first `most` samples. Raises SampleError where the data leave the
-    range that they state.
+) -> RobustAccuracy:
+    """Measures `model`, which lies on `device`, on the first `most` samples. Raises SampleError where the data leave
+    the range that they state.
     """
     right = total = led = others = 0.0
     count = len(split) if most is None else min(most, len(split))
@@ -125,7 +126,7 @@ def robustness(
             right, total = right + worst.sum().item(), total + weights.sum().item()
             led, others = led + most_led.sum().item(), others + elsewhere.sum().item()
     reached = None if attack.target is None else led / max(others, 1.0)
-    return Robust(right / total, reached, count)
+    return RobustAccuracy(right / total, reached, count)
 
 
 def _batches(split: Readable, batch_size: int, count: int) -> Iterator[tuple[int, Taken]]:
@@ -152,7 +153,7 @@ def check_range(x: Tensor, low: float, high: float, what: str) -> None:
 
 @dataclass(frozen=True)
 class Signs:
-    """Of gradients that are masked: the model errs near its samples, and this attack does not find where."""
+    """Signs of masked gradients: the model errs near its samples, and this attack does not find where."""
 
     zero_gradients: float  # share of samples whose gradient by the input is 0 in every entry
     half_range: (

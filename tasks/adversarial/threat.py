@@ -1,4 +1,4 @@
-"""What an adversary may do to a sample: add a perturbation d with |d| <= eps, and stay within the data's range.
+"""The changes that an adversary may make: add a perturbation d with |d| <= eps, and stay within the data's range.
 
 eps and steps are shares of the range, high - low: of pixels from 0 to 255, eps = 8/255 is 8 grey levels, however a data
 set standardises its pixels. In L-inf |d| = max_j |d_j|; in L2 |d| = sqrt(sum_j d_j^2).
@@ -18,7 +18,7 @@ NormName = Literal["linf", "l2"]
 
 
 class Norm(ABC):
-    """Of perturbations [n, ...], sample by sample."""
+    """A norm of perturbations [n, ...], sample by sample."""
 
     name: ClassVar[NormName]
 

@@ -1,4 +1,4 @@
-"""What a replica's batch becomes before it is learnt: itself, or what an attack makes of it.
+"""Adversarial training: a replica learns its batch as it is, or as an attack changes it.
 
     min_w E max_{|d| <= eps} L(w, x + d, y)
 
@@ -32,13 +32,13 @@ class AdversarialTraining:
     def change(
         self, model: nn.Module, loss: Loss, x: Tensor, y: object, samples: Tensor, told: Sequence[object]
     ) -> Tensor:
-        """What to learn in place of `x` [n, ...]. `samples`: their numbers, int64 [n], from which random starts follow;
-        `told`: what else these follow from. `model` is left as it was, with its gradients.
+        """Returns the inputs to learn in place of `x` [n, ...]. `samples`: their numbers, int64 [n], from which random
+        starts follow; `told`: other values from which these follow. `model` is left as it was, with its gradients.
         """
         return x
 
 
-class Plain(AdversarialTraining):
+class StandardTraining(AdversarialTraining):
     """Samples are learnt as they are."""
 
 

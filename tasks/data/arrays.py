@@ -13,12 +13,12 @@ from annotated_types import Ge, MinLen
 
 from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Described, Field
-from ..columns import Column, Columns, given_dtype
+from ..columns import Columns, FileColumn, given_dtype
 from .files import are_shown
 from .mapped import Array, arrays_of
 from .parts import (
     Kind,
-    Stored,
+    StoredValues,
     asked,
     check_like,
     check_stored,
@@ -111,7 +111,7 @@ class Arrays(Data):
     def _columns(self, path: Path, spec: DataSpec, split: str) -> Columns:
         """Reads the arrays by the names that they have in the training file."""
         arrays = self._used(path, self._names)
-        columns = {name: Column(name, array.read()) for name, array in arrays.items()}
+        columns = {name: FileColumn(name, array.read()) for name, array in arrays.items()}
         inputs = {key: columns[name] for key, name in zip(spec.fields, self._names, strict=True)}
         weights = None if self.weights is None else columns[self.weights]
         return Columns(inputs, columns[self.targets], weights, spec, f"{path}, {split} split", _length(path, arrays))
@@ -125,8 +125,8 @@ class Arrays(Data):
             ours, theirs = self._train[name], arrays[name]
             check_stored(
                 name,
-                Stored(f"data.path={self.path}", ours.shape[1:], _dtype(ours), f"{ours.dtype}"),
-                Stored(f"data.test_path={path}", theirs.shape[1:], _dtype(theirs), f"{theirs.dtype}"),
+                StoredValues(f"data.path={self.path}", ours.shape[1:], _dtype(ours), f"{ours.dtype}"),
+                StoredValues(f"data.test_path={path}", theirs.shape[1:], _dtype(theirs), f"{theirs.dtype}"),
                 self._given(ours) if name in self._names else None,
             )
         return _length(path, arrays)

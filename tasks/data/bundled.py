@@ -52,7 +52,7 @@ class Bundled(Data):
         return folder_of("sklearn")
 
     def files(self) -> tuple[Path, ...]:
-        """Of the package; () where another version of it keeps them elsewhere."""
+        """Returns the files in the package; () where another version of it keeps them elsewhere."""
         folder = self.found()
         found = [Path(folder) / "datasets" / "data" / name for name in self.stored] if folder else []
         return tuple(file for file in found if file.is_file())

@@ -101,7 +101,7 @@ class FashionMNIST(Data):
         return next((str(folder) for folder in folders if all(_path(folder, name).is_file() for name in SHA256)), None)
 
     def files(self) -> tuple[Path, ...]:
-        """Those of a user. All others are held to their known checksums whenever they are loaded."""
+        """Returns the files of a user. All others are held to their known checksums whenever they are loaded."""
         return () if self.root is None else tuple(_path(self.root, name) for name in SHA256)
 
     def _split(self, folder: Path, images_name: str, labels_name: str, limit: int | None) -> Split:
@@ -127,12 +127,14 @@ class FashionMNIST(Data):
 
 
 def standardised(pixels: Tensor) -> Tensor:
-    """In place; pixels are 0 to 255."""
+    """Standardises pixels from 0 to 255, in place."""
     return pixels.div_(255).sub_(MEAN).div_(STD)
 
 
 def cache_folder() -> Path:
-    """Where downloads go: $XDG_CACHE_HOME/paceline/fashion_mnist, ~/.cache for an unset or relative variable."""
+    """Returns the folder of downloads: $XDG_CACHE_HOME/paceline/fashion_mnist, ~/.cache for an unset or relative
+    variable.
+    """
     cache = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (cache if cache.is_absolute() else Path.home() / ".cache") / "paceline" / "fashion_mnist"
 
@@ -143,5 +145,5 @@ def _path(folder: Path, name: str) -> Path:
 
 
 def _complete(folder: Path) -> bool:
-    """Whether a user's folder has all the names; what is no file is refused by its name when it is read."""
+    """Returns whether a user's folder has all the names. A name that is no file is refused when it is read."""
     return all(_path(folder, name).exists() for name in SHA256)

@@ -28,7 +28,7 @@ def open_data(path: Path) -> BufferedReader:
 
 
 def is_there(path: Path) -> bool:
-    """Whether there is anything of that name; a name that no file may have is none."""
+    """Returns whether the name exists. A name that no file may have does not."""
     try:
         return path.exists()
     except OSError:
@@ -46,13 +46,13 @@ def check_readable(how_to_get: str, *paths: Path) -> None:
 
 
 def folder_of(package: str) -> str | None:
-    """Where a package is installed, without importing it; None: it is not."""
+    """Returns where a package is installed, without importing it; None: it is not."""
     found = find_spec(package)
     return None if found is None or found.origin is None else str(Path(found.origin).parent)
 
 
 def sha256_of(path: Path) -> str:
-    """Of a whole file, which is not held in memory. Raises as `open_data`."""
+    """Returns the SHA-256 of a whole file, which is not held in memory. Raises as `open_data`."""
     with open_data(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

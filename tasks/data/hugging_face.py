@@ -15,13 +15,13 @@ from torch import Tensor
 
 from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Described, Field
-from ..columns import Column, Columns, given_dtype
+from ..columns import Columns, FileColumn, given_dtype
 from ..errors import CorruptDataError, MissingDataError, SampleError
 from .files import folder_of, open_data
 from .mapped import signed
 from .parts import (
     Kind,
-    Stored,
+    StoredValues,
     asked,
     check_like,
     check_stored,
@@ -149,8 +149,10 @@ class HuggingFace(Data):
             theirs = self._column(test, name).read(torch.tensor([0]))
             check_stored(
                 name,
-                Stored(f"the split {self.train}", tuple(ours.shape[1:]), ours.dtype, _said(train.features[name])),
-                Stored(f"data.test={self.test}", tuple(theirs.shape[1:]), theirs.dtype, _said(test.features[name])),
+                StoredValues(f"the split {self.train}", tuple(ours.shape[1:]), ours.dtype, _said(train.features[name])),
+                StoredValues(
+                    f"data.test={self.test}", tuple(theirs.shape[1:]), theirs.dtype, _said(test.features[name])
+                ),
                 given_dtype(ours.dtype, self.floats) if name in self._names else None,
             )
 
@@ -180,13 +182,13 @@ class HuggingFace(Data):
         told = self._column(data, self.targets), weights, spec, f"{self.path}, {split} split"
         return Columns(inputs, *told, len(data))
 
-    def _column(self, data: Any, name: str) -> Column:
+    def _column(self, data: Any, name: str) -> FileColumn:
         if not _is_numbers(data.features[name]):
             raise ConfigError(
                 f"{self.path}: column {name} is {_in_words(data.features[name])}; must be numbers, or lists of one "
                 f"length (map them to such before save_to_disk){self._left(data, name)}"
             )
-        return Column(name, _Column(data.select_columns([name]), name, f"{self.path}"))
+        return FileColumn(name, _ArrowColumn(data.select_columns([name]), name, f"{self.path}"))
 
     def _left(self, data: Any, name: str) -> str:
         """The inputs without those that are no numbers, where `name` is an input."""
@@ -230,7 +232,7 @@ class HuggingFace(Data):
         return () if self.path is None else tuple(sorted(self.path.rglob("*.arrow")))
 
 
-class _Column:
+class _ArrowColumn:
     def __init__(self, data: Any, name: str, where: str) -> None:
         self._data, self._name, self._where = data.with_format("arrow"), name, where
 

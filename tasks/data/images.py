@@ -259,5 +259,5 @@ def _grey(picture: Any) -> np.ndarray:
 
 
 def _shuffled(items: Items, size: int) -> Items:
-    """So that the first so many are of all classes."""
+    """Shuffles the items, so that the first so many are of all classes."""
     return items.rows(torch.from_numpy(np.random.default_rng(0).permutation(size)))

@@ -43,7 +43,7 @@ _LOCAL = struct.Struct("<4s5H3I2H")  # the header before a member of a zip archi
 
 @dataclass(frozen=True)
 class Array:
-    """Where an array is, and what it looks like. `offset`: None where it is compressed."""
+    """The file and the form of an array. `offset`: None where it is compressed."""
 
     path: Path
     name: str
@@ -61,20 +61,20 @@ class Array:
     def nbytes(self) -> int:
         return math.prod(self.shape) * self.dtype.itemsize
 
-    def read(self) -> "Rows":
+    def read(self) -> "MappedRows":
         """Mapped into memory, read only; of what is compressed, in memory."""
         if self.offset is None:
             check_fits(self.path, self.nbytes, "numpy.savez, which does not pack")
             with _blaming(self.path), open_data(self.path) as file, np.load(file, allow_pickle=False) as archive:
-                return Rows(self, archive[self.name])
+                return MappedRows(self, archive[self.name])
         if 0 in self.shape:
-            return Rows(self, np.zeros(self.shape, self.dtype))
+            return MappedRows(self, np.zeros(self.shape, self.dtype))
         # not copy on write: that would take as much memory to be promised
         order = "F" if self.fortran else "C"
-        return Rows(self, np.memmap(self.path, self.dtype, "r", self.offset, self.shape, order))
+        return MappedRows(self, np.memmap(self.path, self.dtype, "r", self.offset, self.shape, order))
 
 
-class Rows:
+class MappedRows:
     """An array that may be mapped from a file: its rows are copied when they are asked for."""
 
     def __init__(self, of: Array, array: np.ndarray) -> None:
@@ -99,8 +99,8 @@ def signed(values: np.ndarray, what: str) -> np.ndarray:
 
 
 def arrays_of(path: Path) -> dict[str, Array]:
-    """By name: those of a file, or of the `.npy` files of a folder. Raises MissingDataError, CorruptDataError, or
-    ConfigError for a file of another kind.
+    """Returns arrays by name: those of a file, or of the `.npy` files of a folder. Raises MissingDataError,
+    CorruptDataError, or ConfigError for a file of another kind.
     """
     if path.is_dir():
         files = are_shown(path.glob("*.npy"))

@@ -1,4 +1,4 @@
-"""What choices of a person's own files have in common: a part of them for test, and the words for what is wrong."""
+"""Shared by all choices of a user's own files: splitting off a part for test, and the words for errors."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -112,7 +112,7 @@ def check_like(
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredValues:
     """The values of a column or an array in one file or split, for each sample. `said`: the dtype in its words."""
 
     where: str
@@ -124,7 +124,7 @@ class Stored:
         return f"{list(self.shape)} of {self.said} for each sample"
 
 
-def check_stored(name: str, train: Stored, test: Stored, given: torch.dtype | None) -> None:
+def check_stored(name: str, train: StoredValues, test: StoredValues, given: torch.dtype | None) -> None:
     """Holds the values of a test set to the training set's. Raises ConfigError for another shape, and for a dtype
     of which `given` would change the values.
 
@@ -187,12 +187,12 @@ def kind_of(dtype: torch.dtype, shape: tuple[int, ...], said: Kind | None) -> Ki
 
 
 @dataclass(frozen=True)
-class Counted:
+class ClassCount:
     classes: int  # one more than the largest label
     seen: int | None  # different labels; None: there are too many targets to sort them
 
 
-def count_classes(targets: Callable[[slice], Tensor], dtype: torch.dtype, numel: int, where: str) -> Counted:
+def count_classes(targets: Callable[[slice], Tensor], dtype: torch.dtype, numel: int, where: str) -> ClassCount:
     """Raises ConfigError where it would take long to look, or one label would make a huge model; SampleError."""
     if dtype.is_floating_point:
         raise ConfigError(f"{where} are {dtype}; labels must be whole numbers (data.kind=numbers: regression)")
@@ -208,4 +208,4 @@ def count_classes(targets: Callable[[slice], Tensor], dtype: torch.dtype, numel:
             f"data.classes=null: the largest label of {where} is {largest:,}, and classes are numbered 0, 1, ... up to "
             "it. Number them without gaps, or set data.classes"
         )
-    return Counted(max(largest + 1, 2), len(found.unique()) if numel <= MOST_SORTED else None)
+    return ClassCount(max(largest + 1, 2), len(found.unique()) if numel <= MOST_SORTED else None)

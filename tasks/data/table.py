@@ -189,7 +189,7 @@ class Table(Data):
         return found
 
     def _kind(self, schema: Any) -> Kind:
-        """By the types of all targets in `schema`, whose rows may be the first ones of a file."""
+        """Returns the kind of the targets by their types in `schema`, whose rows may be the first ones of a file."""
         found = [schema.field(name).type for name in self.targets]
         floating = all(str(each) in ("double", "float", "halffloat") for each in found)
         kind: Kind = self.kind or ("numbers" if floating or len(found) > 1 else "labels")

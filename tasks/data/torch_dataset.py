@@ -44,7 +44,7 @@ class OfDataset(Data):
         self._spec: DataSpec | None = None
 
     def _sources(self) -> tuple[Any, Any]:
-        """For training and for test; the same where there is one."""
+        """Returns the sources for training and for test; they are the same if there is only one."""
         if self._made is None:
             made = [self._make(train=train) for train in (True, False)] if self.takes_train else [self._make()] * 2
             for source in made:
@@ -133,7 +133,7 @@ class OfDataset(Data):
 
 
 def of_dataset(cls: type[Any], knobs: dict[str, Any]) -> OfDataset:
-    """Of a class derived from torch's Dataset, and its knobs with ours among them. Raises ConfigError."""
+    """Wraps a class derived from torch's Dataset, and its knobs with ours among them. Raises ConfigError."""
     name = f"{cls.__module__}.{cls.__qualname__}"
     if issubclass(cls, IterableDataset):
         raise ConfigError(
@@ -172,7 +172,7 @@ def _classes_of(source: Any) -> list[Any] | None:
 
 
 def _targets_of(source: Any) -> Tensor | None:
-    """Of all samples, where the Dataset says them, as torchvision's do."""
+    """Returns the targets of all samples if the Dataset has them, as torchvision's do."""
     told = getattr(source, "targets", None)
     if told is None:
         return None

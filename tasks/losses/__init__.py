@@ -1,4 +1,4 @@
-"""What is learnt: one file a loss. See base.py for what a task must say of itself."""
+"""The losses, one file each. See base.py for the facts that a task must declare."""
 
 from .base import Task
 from .binary import BinaryCrossEntropy

@@ -49,11 +49,12 @@ class Task(ABC):
 
     @property
     def weighs(self) -> bool:
-        """Whether it can learn weighted data."""
+        """Returns whether it can learn weighted data."""
         return type(self).each is not Task.each
 
     def function(self, spec: DataSpec) -> Callable[[Tensor, Any], Tensor]:
-        """What a strategy is given. Of weighted data w, whose mean over the samples of a step is 1, it is
+        """Returns the loss function for a strategy. With weighted data w, whose mean over the samples of a step is 1,
+        it is
 
             1 / n sum_i w_i l_i
 
@@ -85,11 +86,11 @@ class Task(ABC):
         """
 
     def outputs(self, spec: DataSpec) -> tuple[int, ...]:
-        """What a model must put out for one sample."""
+        """Returns the shape of a model's output for one sample."""
         return (*spec.target_shape, spec.classes) if self.targets == "labels" else (prod(spec.target_shape),)
 
     def accepts(self, outputs: Tensor, spec: DataSpec) -> bool:
-        """Whether a model's outputs fit. It may have scores for more classes than the data have."""
+        """Returns whether a model's outputs fit. It may have scores for more classes than the data have."""
         wanted = self.outputs(spec)
         width = outputs.shape[-1] if outputs.dim() else 0
         enough = width >= wanted[-1] if self.targets == "labels" else width == wanted[-1]

@@ -52,7 +52,7 @@ class CrossEntropy(Task):
 
 
 class _Smoothed(Task):
-    """What is trained with label smoothing. It is not the plain cross-entropy, and nobody may compute it as that."""
+    """The loss with label smoothing. It is not the plain cross-entropy, and must not be computed as that."""
 
     targets = "labels"
     metric = Accuracy()

@@ -1,4 +1,5 @@
-"""What an evaluation reports beside the loss, from sums over batches. Each has a column of its own in comparisons.
+"""The metrics that an evaluation reports beside the loss, from sums over batches. Each has a column of its own in
+comparisons.
 
 Of weighted data each target counts by its weight, of the shape of targets: a mask's 0 leaves it out.
 """
@@ -16,7 +17,7 @@ class Metric(ABC):
 
     @abstractmethod
     def tally(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """What is summed over the samples of a test split, batch by batch."""
+        """Returns the values that are summed over the samples of a test split, batch by batch."""
 
     @abstractmethod
     def score(self, tally: Tensor, targets: Tensor, weights: Tensor | None = None) -> float:
@@ -77,10 +78,10 @@ class RSquared(Metric):
 
 
 def counted(holds: Tensor, weights: Tensor | None) -> Tensor:
-    """How many targets it holds of, each by its weight."""
+    """Returns the number of targets for which it holds, each by its weight."""
     return holds.sum() if weights is None else (holds * weights.double()).sum()
 
 
 def total_of(targets: Tensor, weights: Tensor | None) -> float:
-    """How many targets there are, each by its weight."""
+    """Returns the number of targets, each by its weight."""
     return targets.numel() if weights is None else weights.double().sum().item()

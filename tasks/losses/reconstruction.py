@@ -15,7 +15,7 @@ from .base import Task
 from .metrics import Metric
 
 
-class Explained(Metric):
+class ExplainedVariance(Metric):
     """The share of the variance that what stands for samples explains: R^2, with each sample as its own target,
 
     R^2 = 1 - sum_x min_j D_j(x)^2 / sum_x |x - m|^2,
@@ -39,7 +39,7 @@ class Reconstruction(Task):
     """A model puts out squared distances, that to the mean of training samples before the others."""
 
     targets = "none"
-    metric = Explained()
+    metric = ExplainedVariance()
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return nearest(outputs).mean()

@@ -1,4 +1,4 @@
-"""What a model needs of its data, refused in one sentence where it does not hold."""
+"""Checks that data have the properties that a model needs, each refused in one sentence."""
 
 from ...conf.errors import ConfigError
 from ..base import DataSpec

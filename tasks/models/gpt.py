@@ -85,7 +85,7 @@ class Attention(nn.Module):
         return self.dropout(self.project(mixed.transpose(1, 2).flatten(2)))
 
 
-class Block(nn.Module):
+class TransformerBlock(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)); [n, t, width] -> [n, t, width]."""
 
     by_place: ClassVar = True  # but for its attention, it computes each of the t places from that place alone
@@ -153,7 +153,7 @@ class GPT(nn.Sequential):
         need_divisor("n_kv_head", n_kv_head, n_head, f"model.n_head={n_head}")
         stages: OrderedDict[str, nn.Module] = OrderedDict(embedding=Embedding(vocabulary, context, width, dropout))
         for number in range(1, n_layer + 1):
-            stages[f"block{number}"] = Block(width, n_head, n_kv_head, dropout, recompute)
+            stages[f"block{number}"] = TransformerBlock(width, n_head, n_kv_head, dropout, recompute)
         stages["norm"] = nn.LayerNorm(width)
         stages["head"] = nn.Linear(width, vocabulary, bias=False)
         super().__init__(stages)
@@ -163,7 +163,7 @@ class GPT(nn.Sequential):
 
 
 def initialise(model: nn.Module, n_layer: int) -> None:
-    """As GPT-2 does: normal with deviation 0.02, biases 0, what a norm multiplies with 1."""
+    """Initialises like GPT-2: normal with deviation 0.02, biases 0, norms' weights 1."""
     for name, parameter in model.named_parameters():
         if name.endswith("bias"):
             nn.init.zeros_(parameter)

@@ -45,7 +45,7 @@ class Padded(nn.Module):
         return F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, 0, self.new_maps))
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """relu(F(x) + shortcut(x)), [n, maps_in, h, w] -> [n, maps, ceil(h / stride), ceil(w / stride)]."""
 
     def __init__(self, maps_in: int, maps: int, stride: int, norm: Norm, projects: bool) -> None:
@@ -111,7 +111,7 @@ class ResNet(nn.Sequential):
         for group, count in enumerate(blocks):
             for number in range(count):
                 maps, stride = width * 2**group, 2 if group > 0 and number == 0 else 1
-                block = Block(maps_in, maps, stride, normalised, projects=depth == BASIC)
+                block = ResidualBlock(maps_in, maps, stride, normalised, projects=depth == BASIC)
                 layers[f"group{group + 1}_block{number + 1}"] = block
                 maps_in = maps
         layers["pool"] = nn.AdaptiveAvgPool2d(1)

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from ..base import DataSpec
 from .checks import need_divisor, need_image
-from .gpt import Block, Count, Depth, Probability, Width, initialise
+from .gpt import Count, Depth, Probability, TransformerBlock, Width, initialise
 
 
 class Patches(nn.Module):
@@ -41,7 +41,7 @@ class Patches(nn.Module):
         return self.dropout(tokens + self.position)
 
 
-class First(nn.Module):
+class ClassTokenPooling(nn.Module):
     """[n, t, width] -> [n, width]: what stands at the class token's place."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -73,9 +73,9 @@ class ViT(nn.Sequential):
         places = (height // patch) * (breadth // patch)
         layers: OrderedDict[str, nn.Module] = OrderedDict(patches=Patches(colours, places, patch, width, dropout))
         for number in range(1, n_layer + 1):
-            layers[f"block{number}"] = Block(width, n_head, n_head, dropout, causal=False)
+            layers[f"block{number}"] = TransformerBlock(width, n_head, n_head, dropout, causal=False)
         layers["norm"] = nn.LayerNorm(width)
-        layers["first"] = First()
+        layers["first"] = ClassTokenPooling()
         layers["head"] = nn.Linear(width, spec.outputs)
         super().__init__(layers)
         initialise(self, n_layer)

@@ -11,7 +11,7 @@ from paceline.advise.accelerators import NARROW, Ground, Searched, search
 from paceline.advise.answer import closed_form
 from paceline.advise.candidate import Candidate, Predicted
 from paceline.advise.commands import command, overrides_of
-from paceline.advise.layouts import Pruned
+from paceline.advise.layouts import PrunedFamily
 from paceline.advise.limits import beyond, meets, nearest
 from paceline.advise.memory import BOUND, capacity, need
 from paceline.advise.plans import planned
@@ -163,10 +163,10 @@ def test_the_best_of_a_group_is_better_than_its_others(searched: Searched) -> No
 
 
 def of(question: Question, ground: Ground) -> Iterator[Candidate]:
-    from paceline.advise.layouts import Place
+    from paceline.advise.layouts import LayoutProblem
 
-    for way in ways(ground.shape, Place(8, 8, question.batch, ("bf16",))):
-        if not isinstance(way, Pruned):
+    for way in ways(ground.shape, LayoutProblem(8, 8, question.batch, ("bf16",))):
+        if not isinstance(way, PrunedFamily):
             yield way
 
 

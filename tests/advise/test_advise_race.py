@@ -9,7 +9,7 @@ import yaml
 from scipy import stats
 
 from paceline.advise.question import Question, ask
-from paceline.advise.race import Measured, Raced, Way, of_words, race
+from paceline.advise.race import Measured, Raced, RaceEntry, of_words, race
 from paceline.cli.advise_race import raw, told
 from paceline.conf.errors import ConfigError
 from paceline.sweep.define import define
@@ -36,7 +36,7 @@ class Track:
 
 
 def raced(question: Question, track: Track, seeds: int, predicted: dict[str, float] | None = None) -> Raced:
-    ways = [Way(name, (f"sync={name}",), (predicted or {}).get(name)) for name in track.times]
+    ways = [RaceEntry(name, (f"sync={name}",), (predicted or {}).get(name)) for name in track.times]
     return race(question, "x", ways, 0.8, seeds, track)
 
 

@@ -11,7 +11,7 @@ import yaml
 from measured_machines import machine
 
 from paceline.cost.calibration import Calibration, read
-from paceline.cost.kernels import Table
+from paceline.cost.kernels import KernelTable
 from paceline.engine.calibration import session
 
 
@@ -23,7 +23,7 @@ def measured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.Fi
     found = read(told)
     tables = found.rates[0].tables
     streams = dict.fromkeys(("relu", "gelu", "_log_softmax", "native_layer_norm", "native_batch_norm", "copy_", "adam"))
-    product = Table(((1.0, 8.0, 8.0, 8.0, 1e-5), (1.0, 64.0, 64.0, 64.0, 1e-4)))
+    product = KernelTable(((1.0, 8.0, 8.0, 8.0, 1e-5), (1.0, 64.0, 64.0, 64.0, 1e-4)))
     whole = {"product": product, **tables, **{name: tables["mul"] for name in streams}}
     calibration = replace(found, rates=[replace(found.rates[0], tables=whole)], spread=spread, differing=differing)
     points = {"links": [[link.operation, 2, [[1e3, 1e-5], [1e6, 1e-3]]] for link in calibration.links]}

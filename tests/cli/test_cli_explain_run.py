@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from paceline import engine
-from paceline.engine.api.changes import LEAST, TOLD, Shares, changes
+from paceline.engine.api.changes import LEAST, TOLD, StepShares, changes
 
 SMALL = ["hardware=virtual", "hardware.workers=4", "epochs=1", "batch_size=32", "tracking=none"]
 GPT = [
@@ -44,7 +44,7 @@ def test_a_run_with_a_straggler_is_explained_and_each_change_is_a_command_that_w
 
 @pytest.mark.slow
 def test_predicted_changes_are_those_of_new_predictions_best_first() -> None:
-    found = changes(GPT, (), Shares(0.9, 0.0))
+    found = changes(GPT, (), StepShares(0.9, 0.0))
     assert 0 < len(found) <= TOLD and not any(change.bound for change in found)
     assert [change.speedup for change in found] == sorted((change.speedup for change in found), reverse=True)
 
@@ -60,12 +60,12 @@ def test_predicted_changes_are_those_of_new_predictions_best_first() -> None:
 @pytest.mark.parametrize(
     ("shares", "expected"),
     [
-        (Shares(0.0, 0.5), [("sync=local_sgd", 2.0), ("compress=bf16", 4 / 3), ("batch_size=64", 4 / 3)]),
-        (Shares(0.5, 0.0), [("sync=backup_workers", 2.0), ("sync=asp", 2.0), ("sync=ssp", 2.0)]),
-        (Shares(0.0, 0.0), []),
+        (StepShares(0.0, 0.5), [("sync=local_sgd", 2.0), ("compress=bf16", 4 / 3), ("batch_size=64", 4 / 3)]),
+        (StepShares(0.5, 0.0), [("sync=backup_workers", 2.0), ("sync=asp", 2.0), ("sync=ssp", 2.0)]),
+        (StepShares(0.0, 0.0), []),
     ],
 )
-def test_without_a_prediction_a_change_gains_at_most_what_it_is_against(shares: Shares, expected: list) -> None:
+def test_without_a_prediction_a_change_gains_at_most_what_it_is_against(shares: StepShares, expected: list) -> None:
     found = changes(["hardware=virtual", "hardware.workers=4"], (), shares)
     assert [(change.overrides[0], change.speedup) for change in found] == [
         (override, pytest.approx(speedup)) for override, speedup in expected

@@ -15,7 +15,7 @@ from paceline.cli.choices import defaults, groups
 from paceline.cli.doctor import CHECKS, Check
 from paceline.cli.sweep import TrialsFailedError, conclude
 from paceline.sweep.define import define
-from paceline.sweep.study import Done, Trial
+from paceline.sweep.study import SweepTrial, TrialRecord
 from paceline.tracking.columns import COLUMNS
 
 QUICK = ("tracking=none", "data.limit=64", "epochs=1", "steps=2", "checkpoint.every=0", "hardware.workers=1")
@@ -147,8 +147,8 @@ def test_a_sweeps_document_has_the_table_and_every_trial_with_why_it_failed(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     trials = [
-        Done(Trial(0, 0, 0, {"sync": "bsp"}, (0,)), "complete", 0.9, "", 0, ("a",), (SUMMARY,), 1.0),
-        Done(Trial(1, 1, 0, {"sync": "ssp"}, (0,)), "failed", None, "no good", 4, ("b",), (), 1.0),
+        TrialRecord(SweepTrial(0, 0, 0, {"sync": "bsp"}, (0,)), "complete", 0.9, "", 0, ("a",), (SUMMARY,), 1.0),
+        TrialRecord(SweepTrial(1, 1, 0, {"sync": "ssp"}, (0,)), "failed", None, "no good", 4, ("b",), (), 1.0),
     ]
     (here / "mine").mkdir()
     with pytest.raises(TrialsFailedError, match="1 of 2 trials failed"):

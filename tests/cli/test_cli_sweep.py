@@ -20,7 +20,7 @@ from paceline.cli.sweep_view import _console
 from paceline.sweep.define import define
 from paceline.sweep.directory import open_sweep
 from paceline.sweep.lacking import check_machine
-from paceline.sweep.study import Done, Trial
+from paceline.sweep.study import SweepTrial, TrialRecord
 from paceline.tracking.run_directory import RunDirectory
 
 TINY = ("epochs=1", "steps=4", "data.limit=64", "tracking=none", "checkpoint.every=0", "hardware.workers=1")
@@ -284,11 +284,11 @@ def test_a_definition_that_is_not_what_the_study_has_is_refused(paceline, here: 
 
 def done(
     point: int, sync: str, accuracies: list[float | None], state: Any = "complete", first_seed: int = 0
-) -> list[Done]:
+) -> list[TrialRecord]:
     """A trial of a grid for each seed."""
     return [
-        Done(
-            Trial(point, point, 0, {"sync": sync}, (seed,)),
+        TrialRecord(
+            SweepTrial(point, point, 0, {"sync": sync}, (seed,)),
             state,
             accuracy,
             "",

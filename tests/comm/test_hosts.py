@@ -9,8 +9,8 @@ from needs import needs_namespaces
 
 from paceline.comm import Comm
 from paceline.comm.connecting import _host
-from paceline.comm.network import Link, Network
-from paceline.comm.virtual import Cluster
+from paceline.comm.network import Network, NetworkLink
+from paceline.comm.virtual import SimulatedCluster
 
 
 def hosts(comm: Comm) -> list[list[int]]:
@@ -21,8 +21,8 @@ def hosts(comm: Comm) -> list[list[int]]:
 
 
 def test_hosts_of_a_virtual_cluster_are_those_of_its_network() -> None:
-    link = Link(latency=1e-3, bandwidth=1e6)
-    told = Cluster(6, Network(between=link, inside=link, workers_per_host=2)).run(hosts)
+    link = NetworkLink(latency=1e-3, bandwidth=1e6)
+    told = SimulatedCluster(6, Network(between=link, inside=link, workers_per_host=2)).run(hosts)
     assert told == [[[0, 0, 1, 1, 2, 2], [0, 1, 2]]] * 6
 
 

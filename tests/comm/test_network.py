@@ -8,19 +8,19 @@ from hypothesis import strategies as st
 
 from paceline.comm.errors import NetworkError
 from paceline.comm.links import Flow, Lane, fair_rates
-from paceline.comm.network import Fabric, Link, Network
+from paceline.comm.network import ModelledNetwork, Network, NetworkLink
 
 # powers of two: nearly every time below is exact
 LATENCY, BANDWIDTH = 0.25, 1024.0
-FAST = Link(0.125, 8192.0)
-FLAT = Network(Link(LATENCY, BANDWIDTH), FAST)
-HOSTS = Network(Link(LATENCY, BANDWIDTH), FAST, workers_per_host=4)
+FAST = NetworkLink(0.125, 8192.0)
+FLAT = Network(NetworkLink(LATENCY, BANDWIDTH), FAST)
+HOSTS = Network(NetworkLink(LATENCY, BANDWIDTH), FAST, workers_per_host=4)
 SIZE = 4096  # bytes: 4 s on a link between hosts, half a second inside one
 
 Message = tuple[int, int, int, float]  # source, destination, bytes, sent at
 
 
-def play(fabric: Fabric, *messages: Message) -> list[tuple[float, float]]:
+def play(fabric: ModelledNetwork, *messages: Message) -> list[tuple[float, float]]:
     """When each message has left, and when it has arrived."""
     found = [(inf, inf)] * len(messages)
     for i, (src, dst, nbytes, at) in enumerate(messages):
@@ -30,12 +30,14 @@ def play(fabric: Fabric, *messages: Message) -> list[tuple[float, float]]:
     return found
 
 
-def left(fabric: Fabric, *messages: Message) -> list[float]:
+def left(fabric: ModelledNetwork, *messages: Message) -> list[float]:
     """When each message has left."""
     return [moment for moment, _ in play(fabric, *messages)]
 
 
-def collective(fabric: Fabric, name: str, ranks: list[int], nbytes: int, at: float = 0.0, group: str = "g") -> float:
+def collective(
+    fabric: ModelledNetwork, name: str, ranks: list[int], nbytes: int, at: float = 0.0, group: str = "g"
+) -> float:
     found: list[float] = []
     getattr(fabric, name)(group, ranks, nbytes, at, found.append)
     while fabric.links.happen(inf):
@@ -43,8 +45,8 @@ def collective(fabric: Fabric, name: str, ranks: list[int], nbytes: int, at: flo
     return found[0]
 
 
-def flat(size: int = 8) -> Fabric:
-    return Fabric(FLAT, size)
+def flat(size: int = 8) -> ModelledNetwork:
+    return ModelledNetwork(FLAT, size)
 
 
 # -- messages, by hand
@@ -138,7 +140,7 @@ def test_messages_from_one_worker_to_another_go_one_after_the_other() -> None:
 def test_what_is_posted_for_the_past_has_the_whole_bandwidth_until_now() -> None:
     """Now is 10 s, since a message between others ended then."""
 
-    def at_ten() -> Fabric:
+    def at_ten() -> ModelledNetwork:
         fabric = flat()
         play(fabric, (5, 6, SIZE, 6.0))
         assert fabric.links.now == 10.0
@@ -216,7 +218,7 @@ def test_flows_go_as_a_simulation_of_all_of_them_says(drawn: list[tuple[int, int
 
 @given(MESSAGES)
 def test_messages_between_two_workers_arrive_in_order(drawn: list[tuple[int, int, int, float]]) -> None:
-    fabric = Fabric(Network(Link(LATENCY, BANDWIDTH), FAST, workers_per_host=2, hosts_per_rack=1), 4)
+    fabric = ModelledNetwork(Network(NetworkLink(LATENCY, BANDWIDTH), FAST, workers_per_host=2, hosts_per_rack=1), 4)
     messages = sent(drawn)
     last: dict[tuple[int, int], float] = {}
     for (src, dst, _, at), (moment, arrival) in zip(messages, play(fabric, *messages), strict=True):
@@ -249,7 +251,7 @@ def test_rates_are_max_min_fair(ways: list[list[int]]) -> None:
 
 def ring_of_messages(size: int, steps: int, piece: float, network: Network = FLAT) -> float:
     """When the last of `size` workers is through, each passing on in every step what it received in the one before."""
-    fabric, ready = Fabric(network, size), 0.0
+    fabric, ready = ModelledNetwork(network, size), 0.0
     for _ in range(steps):
         ready = max(arrival for _, arrival in play(fabric, *[(r, (r + 1) % size, piece, ready) for r in range(size)]))  # type: ignore[misc]
     return ready
@@ -316,7 +318,7 @@ def test_collectives_of_two_groups_share_the_links_of_who_is_in_both() -> None:
 
 def test_workers_of_one_host_talk_inside_it_and_not_over_its_card() -> None:
     """What 0 sends to another host takes 1024 of the 8192 bytes a second of its own link."""
-    assert play(Fabric(HOSTS, 8), (0, 4, SIZE, 0.0), (1, 3, SIZE, 0.0), (5, 6, SIZE, 0.0)) == [
+    assert play(ModelledNetwork(HOSTS, 8), (0, 4, SIZE, 0.0), (1, 3, SIZE, 0.0), (5, 6, SIZE, 0.0)) == [
         (4.0, 4.25),
         (0.5, 0.625),
         (0.5, 0.625),
@@ -326,62 +328,64 @@ def test_workers_of_one_host_talk_inside_it_and_not_over_its_card() -> None:
 def test_workers_of_one_host_share_its_card() -> None:
     there = [(rank, rank + 4, SIZE, 0.0) for rank in range(4)]
     back = [(rank + 4, rank, SIZE, 0.0) for rank in range(4)]
-    assert left(Fabric(HOSTS, 8), *there, *back) == [16.0] * 8  # full duplex
+    assert left(ModelledNetwork(HOSTS, 8), *there, *back) == [16.0] * 8  # full duplex
 
 
 @pytest.mark.parametrize(("oversubscription", "expected"), [(1.0, 4.0), (2.0, 8.0), (4.0, 16.0)])
 def test_racks_share_an_uplink(oversubscription: float, expected: float) -> None:
     """Of 4 hosts' bandwidth over the oversubscription: at 1, every host has the whole of its card."""
-    network = Network(Link(LATENCY, BANDWIDTH), FAST, hosts_per_rack=4, oversubscription=oversubscription)
+    network = Network(NetworkLink(LATENCY, BANDWIDTH), FAST, hosts_per_rack=4, oversubscription=oversubscription)
     across = [(rank, rank + 4, SIZE, 0.0) for rank in range(4)]
-    assert left(Fabric(network, 8), *across) == [expected] * 4
-    assert left(Fabric(network, 8), *across, (1, 2, SIZE, 100.0))[-1] == 104.0  # within the rack
+    assert left(ModelledNetwork(network, 8), *across) == [expected] * 4
+    assert left(ModelledNetwork(network, 8), *across, (1, 2, SIZE, 100.0))[-1] == 104.0  # within the rack
 
 
 def test_two_flows_across_an_uplink_of_two_cards_take_what_their_cards_take() -> None:
     """1.25 MB over 10 Gb/s and 30 us: 1.03 ms."""
-    network = Network(Link(3e-5, 1.25e9), FAST, hosts_per_rack=2, oversubscription=1.0)
-    both = play(Fabric(network, 4), (0, 2, 1_250_000, 0.0), (1, 3, 1_250_000, 0.0))
+    network = Network(NetworkLink(3e-5, 1.25e9), FAST, hosts_per_rack=2, oversubscription=1.0)
+    both = play(ModelledNetwork(network, 4), (0, 2, 1_250_000, 0.0), (1, 3, 1_250_000, 0.0))
     assert [arrival for _, arrival in both] == pytest.approx([1.03e-3] * 2)
 
 
 def test_a_slow_uplink_is_the_slowest_link_of_a_message() -> None:
-    network = Network(Link(LATENCY, BANDWIDTH), FAST, hosts_per_rack=1, oversubscription=2.0)
-    assert play(Fabric(network, 2), (0, 1, SIZE, 0.0)) == [(8.0, 8.25)]
+    network = Network(NetworkLink(LATENCY, BANDWIDTH), FAST, hosts_per_rack=1, oversubscription=2.0)
+    assert play(ModelledNetwork(network, 2), (0, 1, SIZE, 0.0)) == [(8.0, 8.25)]
 
 
 def test_a_collective_goes_at_the_pace_of_its_slowest_hop() -> None:
-    inside = collective(Fabric(HOSTS, 8), "all_reduce", [0, 1, 2, 3], SIZE)
+    inside = collective(ModelledNetwork(HOSTS, 8), "all_reduce", [0, 1, 2, 3], SIZE)
     assert inside == 6 * (FAST.latency + SIZE / 4 / FAST.bandwidth)
     everyone = list(range(8))
-    assert collective(Fabric(HOSTS, 8), "all_reduce", everyone, SIZE) == 14 * (LATENCY + SIZE / 8 / BANDWIDTH)
-    racks = Network(Link(LATENCY, BANDWIDTH), FAST, workers_per_host=4, hosts_per_rack=1, oversubscription=4.0)
-    across = collective(Fabric(racks, 8), "all_reduce", everyone, SIZE)
+    assert collective(ModelledNetwork(HOSTS, 8), "all_reduce", everyone, SIZE) == 14 * (LATENCY + SIZE / 8 / BANDWIDTH)
+    racks = Network(NetworkLink(LATENCY, BANDWIDTH), FAST, workers_per_host=4, hosts_per_rack=1, oversubscription=4.0)
+    across = collective(ModelledNetwork(racks, 8), "all_reduce", everyone, SIZE)
     assert across == 14 * (LATENCY + SIZE / 8 / (BANDWIDTH / 4))
-    assert collective(Fabric(racks, 8), "all_reduce", [0, 1, 2, 3], SIZE) == inside
-    slow_inside = Network(Link(LATENCY, BANDWIDTH), Link(0.0, 512.0), workers_per_host=4)
-    assert collective(Fabric(slow_inside, 8), "all_reduce", everyone, SIZE) == 14 * (LATENCY + SIZE / 8 / 512.0)
+    assert collective(ModelledNetwork(racks, 8), "all_reduce", [0, 1, 2, 3], SIZE) == inside
+    slow_inside = Network(NetworkLink(LATENCY, BANDWIDTH), NetworkLink(0.0, 512.0), workers_per_host=4)
+    assert collective(ModelledNetwork(slow_inside, 8), "all_reduce", everyone, SIZE) == 14 * (
+        LATENCY + SIZE / 8 / 512.0
+    )
 
 
 def test_a_ring_over_hosts_is_never_faster_than_its_messages_one_by_one() -> None:
-    closed = collective(Fabric(HOSTS, 8), "all_reduce", list(range(8)), SIZE)
+    closed = collective(ModelledNetwork(HOSTS, 8), "all_reduce", list(range(8)), SIZE)
     assert ring_of_messages(8, 14, SIZE / 8, HOSTS) <= closed
 
 
 def test_a_collective_shares_the_cards_and_uplinks_between_its_members() -> None:
     """Two steps of 2048 bytes between the hosts, at half of their cards until the message's 1024 have left."""
-    hosts = Network(Link(LATENCY, BANDWIDTH), FAST, workers_per_host=2)
-    uplinks = Network(Link(LATENCY, BANDWIDTH), FAST, hosts_per_rack=2, oversubscription=2.0)  # of one card each
+    hosts = Network(NetworkLink(LATENCY, BANDWIDTH), FAST, workers_per_host=2)
+    uplinks = Network(NetworkLink(LATENCY, BANDWIDTH), FAST, hosts_per_rack=2, oversubscription=2.0)  # of one card each
     for network in (hosts, uplinks):
-        fabric, found = Fabric(network, 4), []
+        fabric, found = ModelledNetwork(network, 4), []
         fabric.all_reduce("g", [0, 2], SIZE, 0.0, found.append)
         assert left(fabric, (1, 3, 1024, 0.0)) == [2.0]
         assert found == [5.0 + 2 * LATENCY]
-    assert left(Fabric(uplinks, 4), (0, 1, 1024, 0.0)) == [1.0]
+    assert left(ModelledNetwork(uplinks, 4), (0, 1, 1024, 0.0)) == [1.0]
 
 
-@pytest.mark.parametrize("link", [Link(-1e-6, 1e9), Link(0.0, 0.0), Link(0.0, -1.0)])
-def test_a_link_without_bandwidth_or_of_negative_latency_is_refused(link: Link) -> None:
+@pytest.mark.parametrize("link", [NetworkLink(-1e-6, 1e9), NetworkLink(0.0, 0.0), NetworkLink(0.0, -1.0)])
+def test_a_link_without_bandwidth_or_of_negative_latency_is_refused(link: NetworkLink) -> None:
     for network in ((link, FAST), (FAST, link)):
         with pytest.raises(NetworkError, match="make no link") as caught:
             Network(*network)

@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from paceline.comm.errors import FabricError, HostMemoryError, PeerLostError
-from paceline.comm.shared_memory import SharedMemory, available, open_shared
+from paceline.comm.shared_memory import MemoryFile, available, open_shared
 
 
 def test_more_than_the_host_has_is_refused_with_what_is_needed_and_what_is_free() -> None:
     with pytest.raises(HostMemoryError, match=r"1,048,576\.0 MiB .* this host has [\d,]+\.\d MiB free") as caught:
-        SharedMemory(2**40)
+        MemoryFile(2**40)
     assert caught.value.exit_code == 3
 
 
@@ -26,13 +26,13 @@ def test_pages_that_cannot_be_had_are_refused_before_anyone_writes_to_them(monke
 
     monkeypatch.setattr(os, "posix_fallocate", full)
     with pytest.raises(HostMemoryError, match=r"0\.5 MiB .* MiB free"):
-        SharedMemory(2**19)
+        MemoryFile(2**19)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(reserved[0])
 
 
 def test_all_its_pages_are_there_from_the_start() -> None:
-    shared = SharedMemory(2**20)
+    shared = MemoryFile(2**20)
     process, descriptor, _ = shared.place.split("/")
     assert Path(f"/proc/{process}/fd/{descriptor}").stat().st_blocks * 512 >= 2**20
     shared.close()
@@ -40,7 +40,7 @@ def test_all_its_pages_are_there_from_the_start() -> None:
 
 
 def test_what_is_opened_is_what_was_made_and_not_another_file_under_its_number() -> None:
-    shared = SharedMemory(4)
+    shared = MemoryFile(4)
     shared.memory[:] = b"mine"
     assert open_shared(shared.place)[:] == b"mine"
     process, descriptor, _ = shared.place.split("/")

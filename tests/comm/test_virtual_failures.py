@@ -12,10 +12,10 @@ import torch
 
 from paceline.comm import HangError
 from paceline.comm.errors import FabricError
-from paceline.comm.network import Link, Network
-from paceline.comm.virtual import Cluster, VirtualBoard, VirtualComm
+from paceline.comm.network import Network, NetworkLink
+from paceline.comm.virtual import SimulatedCluster, VirtualBoard, VirtualComm
 
-NETWORK = Network(Link(1e-5, 1e9), Link(1e-6, 1e10))
+NETWORK = Network(NetworkLink(1e-5, 1e9), NetworkLink(1e-6, 1e10))
 
 
 class BrokenError(Exception):
@@ -23,7 +23,7 @@ class BrokenError(Exception):
 
 
 def run(size: int, function: Callable[[VirtualComm], Any]) -> list[Any]:
-    return Cluster(size, NETWORK).run(function)
+    return SimulatedCluster(size, NETWORK).run(function)
 
 
 @pytest.fixture(autouse=True)
@@ -130,7 +130,7 @@ def test_an_exception_in_one_worker_is_that_of_the_run(rank: int) -> None:
         comm.barrier()
         went_on.append(comm.rank)
 
-    cluster = Cluster(4, NETWORK)
+    cluster = SimulatedCluster(4, NETWORK)
     with pytest.raises(BrokenError, match="on fire"):
         cluster.run(act)
     assert cluster.failed_rank == rank
@@ -201,7 +201,7 @@ def test_an_exception_in_a_hook_within_backward_is_that_of_the_run() -> None:
         weight.sum().backward()
         comm.barrier()
 
-    cluster = Cluster(3, NETWORK)
+    cluster = SimulatedCluster(3, NETWORK)
     with pytest.raises(BrokenError, match="in a hook"):
         cluster.run(act)
     assert cluster.failed_rank == 1

@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from paceline.comm import MessageError
-from paceline.comm.network import Link, Network
-from paceline.comm.virtual import Cluster, VirtualComm
+from paceline.comm.network import Network, NetworkLink
+from paceline.comm.virtual import SimulatedCluster, VirtualComm
 
 # powers of two: every time below is exact
 LATENCY, BANDWIDTH = 0.25, 1024.0
-FAST = Link(0.125, 8192.0)
-FLAT = Network(Link(LATENCY, BANDWIDTH), FAST)
+FAST = NetworkLink(0.125, 8192.0)
+FLAT = Network(NetworkLink(LATENCY, BANDWIDTH), FAST)
 SIZE = 1024  # float32 entries: 4 s on a link
 
 
 def run(size: int, function: Callable[[VirtualComm], Any], network: Network = FLAT) -> list[Any]:
-    return Cluster(size, network).run(function)
+    return SimulatedCluster(size, network).run(function)
 
 
 def message(value: float = 0.0, entries: int = SIZE) -> torch.Tensor:
@@ -138,7 +138,7 @@ def test_recv_any_takes_what_arrives_first_even_when_it_was_sent_later() -> None
             comm.isend(message(), 0)
         return []
 
-    hosts = Network(Link(LATENCY, BANDWIDTH), FAST, workers_per_host=2)
+    hosts = Network(NetworkLink(LATENCY, BANDWIDTH), FAST, workers_per_host=2)
     sources, moments = zip(*run(3, act, hosts)[0], strict=True)
     assert sources == (1, 2, 1, 2)
     beside = 4096 / 7168 + 0.125

@@ -12,11 +12,13 @@ import torch
 from worker_processes import run_workers
 
 from paceline.comm import virtual
-from paceline.comm.network import Link, Network
+from paceline.comm.network import Network, NetworkLink
 from paceline.comm.timeline import last_launches, split
-from paceline.comm.virtual import Cluster, VirtualComm
+from paceline.comm.virtual import SimulatedCluster, VirtualComm
 
-NETWORK = Network(Link(2.5e-5, 1.17e9), Link(2e-6, 2.5e11), workers_per_host=2, hosts_per_rack=2, oversubscription=2.0)
+NETWORK = Network(
+    NetworkLink(2.5e-5, 1.17e9), NetworkLink(2e-6, 2.5e11), workers_per_host=2, hosts_per_rack=2, oversubscription=2.0
+)
 WORKERS = 6
 DIGEST = "346e0bb389685af46a2a051b937c3d75"
 
@@ -55,7 +57,7 @@ def a_bit_of_everything(comm: VirtualComm) -> list[float]:
 
 
 def once() -> tuple[str, list[list[float]]]:
-    cluster = Cluster(WORKERS, NETWORK)
+    cluster = SimulatedCluster(WORKERS, NETWORK)
     results = cluster.run(a_bit_of_everything)
     return cluster.digest(), results
 
@@ -85,7 +87,7 @@ def test_the_digest_shows_another_time_message_or_collective(change: Callable[[V
         change(comm)
         a_bit_of_everything(comm)
 
-    cluster = Cluster(WORKERS, NETWORK)
+    cluster = SimulatedCluster(WORKERS, NETWORK)
     cluster.run(act)
     assert cluster.digest() != DIGEST
 
@@ -130,7 +132,7 @@ def every_primitive(comm) -> dict[str, Any]:
 @pytest.mark.dist
 @pytest.mark.parametrize("size", [1, 2, 3, 5])
 def test_the_ledger_says_the_same_on_both_fabrics(fork_server: None, size: int) -> None:
-    modelled = Cluster(size, NETWORK).run(every_primitive)
+    modelled = SimulatedCluster(size, NETWORK).run(every_primitive)
     assert modelled == run_workers(size, every_primitive)
     assert size == 1 or all(sum(result["bytes"].values()) > 1000 for result in modelled)
 
@@ -151,7 +153,7 @@ def timed(
             moments.append((start, comm.now()))
         return moments, computed, comm.timeline
 
-    results = Cluster(size, NETWORK).run(act)
+    results = SimulatedCluster(size, NETWORK).run(act)
     launches = last_launches([list(timeline.operations) for *_, timeline in results])
     found = []
     for moments, computed, timeline in results:
@@ -245,6 +247,6 @@ def test_of_a_long_run_each_worker_keeps_its_share_of_operations(monkeypatch: py
             comm.barrier()
         return [operation.number for operation in comm.timeline.operations]
 
-    assert Cluster(2, NETWORK).run(act) == [list(range(1, 501))] * 2
+    assert SimulatedCluster(2, NETWORK).run(act) == [list(range(1, 501))] * 2
     monkeypatch.setattr(virtual, "_KEPT", 300)
-    assert Cluster(2, NETWORK).run(act) == [list(range(351, 501))] * 2
+    assert SimulatedCluster(2, NETWORK).run(act) == [list(range(351, 501))] * 2

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 
 from paceline.cost.alpha_beta import AlphaBeta, fit
-from paceline.cost.calibration import Calibration, Disk, Link, plain, read
-from paceline.cost.kernels import VIEW, Kernel, Rates, Table
+from paceline.cost.calibration import Calibration, Disk, MeasuredOperation, plain, read
+from paceline.cost.kernels import VIEW, Kernel, KernelRates, KernelTable
 from paceline.cost.rules import CostError
 
 COSTS = {"module": 1e-6, "graph": 2e-6, "node": -1e-6, "view": 5e-7, "view_back": 3e-7}
 COSTS |= {"parameter": 1e-5, "stepped": 2e-6, "step": 1e-4}
-FLAT = Table(((10.0, 1e-5), (1000.0, 1e-4), (100_000.0, 2e-2)))
-CUBES = Table(tuple((1.0, m, n, k, 1e-5 + m * n * k / 1e9) for m, n, k in all_of((8.0, 64.0, 512.0), repeat=3)))
-RATES = Rates(1, 2, {"mul": FLAT, "product": CUBES}, COSTS)
+FLAT = KernelTable(((10.0, 1e-5), (1000.0, 1e-4), (100_000.0, 2e-2)))
+CUBES = KernelTable(tuple((1.0, m, n, k, 1e-5 + m * n * k / 1e9) for m, n, k in all_of((8.0, 64.0, 512.0), repeat=3)))
+RATES = KernelRates(1, 2, {"mul": FLAT, "product": CUBES}, COSTS)
 HERE = Calibration(
     "2026-11-01 10:00",
     "lab",
@@ -25,14 +25,17 @@ HERE = Calibration(
     {"torch": "2.13"},
     0.01,
     [replace(RATES, processes=1), RATES, replace(RATES, threads=2, processes=1)],
-    [Link("all_reduce", 2, AlphaBeta(1e-5, 1e-9, 0.1)), Link("all_reduce", 4, AlphaBeta(4e-5, 2e-9, 0.1))],
+    [
+        MeasuredOperation("all_reduce", 2, AlphaBeta(1e-5, 1e-9, 0.1)),
+        MeasuredOperation("all_reduce", 4, AlphaBeta(4e-5, 2e-9, 0.1)),
+    ],
     Disk(4e8, 2e-4),
     None,
 )
 
 
 @pytest.mark.parametrize("table", [FLAT, CUBES])
-def test_at_a_measured_size_the_time_is_the_measured_one(table: Table) -> None:
+def test_at_a_measured_size_the_time_is_the_measured_one(table: KernelTable) -> None:
     for point in table.points:
         assert table.seconds(point[:-1]) == point[-1]
 
@@ -53,7 +56,7 @@ def test_a_product_of_a_size_between_goes_at_the_rate_around_it() -> None:
 )
 def test_a_table_that_makes_no_sense_is_refused(points: Any) -> None:
     with pytest.raises(CostError, match="a table of kernels"):
-        Table(points)
+        KernelTable(points)
 
 
 def test_an_operator_without_a_table_goes_through_its_memory() -> None:

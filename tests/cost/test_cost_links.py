@@ -2,7 +2,7 @@
 
 import pytest
 
-from paceline.comm.network import Link as Modelled
+from paceline.comm.network import NetworkLink as Modelled
 from paceline.cost.links import Link, Links
 
 LINKS = Links(inside=Link(1e-5, 1e11), between=Link(5e-5, 2e10), per_host=8)

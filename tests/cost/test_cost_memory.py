@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from paceline.cost.layout import Layout
+from paceline.cost.layout import ParallelLayout
 from paceline.cost.memory import CONTEXT, HALF_GRADIENTS, SHARE, Software, held, layer_activations
 from paceline.cost.transformer import Transformer
 
@@ -15,7 +15,7 @@ S, H, A = 2048, 12288, 96
 @pytest.mark.parametrize("t", [1, 2, 8])
 @pytest.mark.parametrize("b", [1, 4])
 def test_activations_are_those_of_korthikanti_2022(t: int, b: int) -> None:
-    layout = Layout(batch=8, micro_batch=b, tensor=t)
+    layout = ParallelLayout(batch=8, micro_batch=b, tensor=t)
     once = S * b * H
     assert layer_activations(GPT_3, layout) == pytest.approx(once * (10 + 24 / t + 5 * A * S / (H * t)))
     sequence = replace(layout, sequence=True)
@@ -26,7 +26,7 @@ def test_activations_are_those_of_korthikanti_2022(t: int, b: int) -> None:
 
 
 def test_states_are_16_bytes_an_entry_and_zero_shards_them() -> None:
-    layout = Layout(batch=64, micro_batch=1, data=64)
+    layout = ParallelLayout(batch=64, micro_batch=1, data=64)
     entries = GPT_3.layers * GPT_3.layer_entries() + GPT_3.vocabulary * GPT_3.width
     states = [held(GPT_3, replace(layout, zero=zero)) for zero in (0, 1, 2, 3)]
     plain = [each.parameters + each.gradients + each.optimizer for each in states]
@@ -38,7 +38,7 @@ def test_states_are_16_bytes_an_entry_and_zero_shards_them() -> None:
 
 
 def test_the_first_stage_holds_the_activations_of_as_many_micro_batches_as_there_are_stages() -> None:
-    layout, frees = Layout(batch=32, micro_batch=1, stages=8, tensor=8), Software(keeps_results=False)
+    layout, frees = ParallelLayout(batch=32, micro_batch=1, stages=8, tensor=8), Software(keeps_results=False)
     activations = held(GPT_3, layout, frees).activations
     assert activations == pytest.approx(12 * 8 * layer_activations(GPT_3, layout))
     assert held(GPT_3, layout).activations - activations == pytest.approx(8 * 2 * S * H)  # each one's result
@@ -49,7 +49,7 @@ def test_the_first_stage_holds_the_activations_of_as_many_micro_batches_as_there
 
 
 def test_a_float32_copy_of_gradients_makes_it_20_bytes_and_is_sharded_as_the_optimizer_s_state() -> None:
-    layout = Layout(batch=64, micro_batch=1, data=64)
+    layout = ParallelLayout(batch=64, micro_batch=1, data=64)
     entries = GPT_3.layers * GPT_3.layer_entries() + GPT_3.vocabulary * GPT_3.width
     for zero, states in ((0, 20.0), (1, 4 + 16 / 64)):
         need = held(GPT_3, replace(layout, zero=zero), HALF_GRADIENTS)
@@ -57,14 +57,14 @@ def test_a_float32_copy_of_gradients_makes_it_20_bytes_and_is_sharded_as_the_opt
 
 
 def test_inputs_kept_for_recomputation_are_cut_over_tensor_devices_or_go_to_the_host() -> None:
-    layout = Layout(batch=1, micro_batch=1, tensor=4, recompute="full", split_inputs=True)
+    layout = ParallelLayout(batch=1, micro_batch=1, tensor=4, recompute="full", split_inputs=True)
     assert layer_activations(GPT_3, layout) == pytest.approx(2 * S * H / 4)
     assert layer_activations(GPT_3, replace(layout, inputs_on_host=True)) == 0
 
 
 def test_the_last_stage_holds_the_logits() -> None:
     wide = replace(GPT_3, vocabulary=4_000_000)
-    layout = Layout(batch=2, micro_batch=1, stages=2)
+    layout = ParallelLayout(batch=2, micro_batch=1, stages=2)
     once = S * 4_000_000
     assert held(wide, replace(layout, stages=1)).logits == 14 * once
     assert held(wide, replace(layout, stages=1), Software(loss=4)).logits == 4 * once
@@ -73,12 +73,12 @@ def test_the_last_stage_holds_the_logits() -> None:
 
 
 def test_a_runtime_and_a_share_are_kept_back() -> None:
-    need = held(GPT_3, Layout(batch=1, micro_batch=1))
+    need = held(GPT_3, ParallelLayout(batch=1, micro_batch=1))
     assert need.runtime == pytest.approx(CONTEXT + SHARE * (need.total - need.runtime))
 
 
 def test_without_dropout_there_are_no_masks_and_eight_bit_inputs_take_half() -> None:
-    layout = Layout(batch=1, micro_batch=1, recompute="selective")
+    layout = ParallelLayout(batch=1, micro_batch=1, recompute="selective")
     once = S * H
     bare = replace(GPT_3, dropout=False)
     assert layer_activations(GPT_3, layout) - layer_activations(bare, layout) == pytest.approx(2 * once)
@@ -87,6 +87,6 @@ def test_without_dropout_there_are_no_masks_and_eight_bit_inputs_take_half() -> 
 
 
 def test_offload_leaves_states_to_the_host() -> None:
-    layout = Layout(batch=1, micro_batch=1)
+    layout = ParallelLayout(batch=1, micro_batch=1)
     assert held(GPT_3, replace(layout, offload="optimizer")).optimizer == 0
     assert held(GPT_3, replace(layout, offload="all")).parameters == 0

@@ -5,10 +5,10 @@ from dataclasses import asdict, replace
 import pytest
 
 from paceline.cost.device import Device, Efficiency
-from paceline.cost.layout import Layout
+from paceline.cost.layout import ParallelLayout
 from paceline.cost.links import Link, Links
 from paceline.cost.rules import CostError
-from paceline.cost.step import Cluster, Passes, beside, head_passes, layer_passes, step_time
+from paceline.cost.step import Cluster, PassBreakdown, beside, head_passes, layer_passes, step_time
 from paceline.cost.transformer import Transformer
 
 OF = Transformer(layers=8, width=2048, heads=16, context=1024, vocabulary=51200)
@@ -16,7 +16,7 @@ DEVICE = Device("some", {"float16": 3e14}, 2e12, 108)
 CLUSTER = Cluster(DEVICE, Links(Link(5e-5, 2e11), Link(6e-5, 1e11), 8))
 FITS = Efficiency()
 FREE = replace(FITS, launch=0.0, collective=0.0, step=0.0, send=0.0)  # of the host's time
-ONE = Layout(batch=16, micro_batch=4)
+ONE = ParallelLayout(batch=16, micro_batch=4)
 
 
 def test_parts_add_up_to_the_step() -> None:
@@ -54,7 +54,7 @@ def test_the_bubble_is_that_of_its_formula(stages: int, micro_batches: int, chun
     """(p-1) / (v m) of the ideal time, where messages take none and the head is empty (Narayanan et al. 2021, 2.2)."""
     of = replace(OF, vocabulary=1)
     quick = replace(CLUSTER, links=Links(Link(0.0, 1e30), Link(0.0, 1e30), 8))
-    layout = Layout(batch=micro_batches, micro_batch=1, stages=stages, chunks=chunks)
+    layout = ParallelLayout(batch=micro_batches, micro_batch=1, stages=stages, chunks=chunks)
     step = step_time(of, layout, quick, FREE)
     stage = layer_passes(of, layout, quick, FREE) * (of.layers // stages)
     assert step.bubble / (micro_batches * stage.total) == pytest.approx((stages - 1) / (chunks * micro_batches))
@@ -62,7 +62,7 @@ def test_the_bubble_is_that_of_its_formula(stages: int, micro_batches: int, chun
 
 def test_small_layers_take_what_the_host_takes_to_launch_them() -> None:
     tiny = Transformer(4, 64, 4, 32, 100)
-    layout = Layout(batch=1, micro_batch=1)
+    layout = ParallelLayout(batch=1, micro_batch=1)
     layer = layer_passes(tiny, layout, CLUSTER, FITS)
     assert layer.total == pytest.approx((22 + 40) * FITS.launch)
     assert layer_passes(OF, replace(ONE, micro_batch=16), CLUSTER, FITS).waiting == 0
@@ -138,7 +138,7 @@ def test_context_parallel_shares_a_sample_s_tokens() -> None:
 
 
 def test_passes_add_and_multiply_part_by_part() -> None:
-    assert Passes(1.0, 2.0, 3.0) * 2 + Passes(1.0) == Passes(3.0, 4.0, 6.0)
+    assert PassBreakdown(1.0, 2.0, 3.0) * 2 + PassBreakdown(1.0) == PassBreakdown(3.0, 4.0, 6.0)
 
 
 @pytest.mark.parametrize(

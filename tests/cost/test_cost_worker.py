@@ -7,31 +7,40 @@ import numpy as np
 import pytest
 
 from paceline.cost.alpha_beta import AlphaBeta
-from paceline.cost.calibration import Calibration, Disk, Link
+from paceline.cost.calibration import Calibration, Disk, MeasuredOperation
 from paceline.cost.expected import expected_maximum, expected_order
-from paceline.cost.kernels import Kernel, Rates, Table
+from paceline.cost.kernels import Kernel, KernelRates, KernelTable
 from paceline.cost.rules import CostError
 from paceline.cost.transfer import Transfer
-from paceline.cost.worker import FORMULAS, Placed, Work, seconds, taking_turns
+from paceline.cost.worker import FORMULAS, HostProcesses, StepWork, seconds, taking_turns
 
 COSTS = {"module": 0.0, "graph": 0.0, "node": 0.0, "view": 0.0, "view_back": 0.0}
 COSTS |= {"parameter": 1e-4, "stepped": 2e-4, "step": 1e-3}
-RATES = Rates(1, 2, {"mul": Table(((1.0, 1e-6), (1e6, 1.0)))}, COSTS)
+RATES = KernelRates(1, 2, {"mul": KernelTable(((1.0, 1e-6), (1e6, 1.0)))}, COSTS)
 FOUR = Calibration(
-    "", "lab", "", 4, {}, 0.0, [RATES], [Link("all_reduce", 2, AlphaBeta(1e-3, 1e-6, 0.0))], Disk(1.0, 1.0), None
+    "",
+    "lab",
+    "",
+    4,
+    {},
+    0.0,
+    [RATES],
+    [MeasuredOperation("all_reduce", 2, AlphaBeta(1e-3, 1e-6, 0.0))],
+    Disk(1.0, 1.0),
+    None,
 )
 SECOND = Kernel("mul", (1e6,))
-WORK = Work(forward=(SECOND,), backward=(SECOND, SECOND), modules=0, optimizer=(SECOND,), stepped=5)
+WORK = StepWork(forward=(SECOND,), backward=(SECOND, SECOND), modules=0, optimizer=(SECOND,), stepped=5)
 
 
 def test_a_step_is_its_operators_and_what_it_takes_beside() -> None:
-    found = seconds(WORK, Placed(1, 0, 1), FOUR)
+    found = seconds(WORK, HostProcesses(1, 0, 1), FOUR)
     assert found == pytest.approx({"compute": 3.0, "optimizer": 1.001, "input": 0.0, "host": 1e-3})
     assert found.keys() <= FORMULAS.keys()
 
 
 def test_workers_without_a_core_of_their_own_take_turns() -> None:
-    one, eight = (seconds(WORK, Placed(workers, 0, 1), FOUR) for workers in (4, 8))
+    one, eight = (seconds(WORK, HostProcesses(workers, 0, 1), FOUR) for workers in (4, 8))
     assert all(eight[name] == pytest.approx(2 * part) for name, part in one.items())
 
 
@@ -53,7 +62,9 @@ def test_a_schedule_goes_on_more_slowly_while_more_compute_than_there_are_cores(
 
 def test_an_exchange_is_hidden_behind_backward_only_where_cores_are_idle() -> None:
     sums = [Transfer("all_reduce", 2, 1e6, 2.0)]  # 2.002 s, as long as backward
-    busy, idle = (seconds(WORK, Placed(2, 0, threads), FOUR, between=sums)["communication"] for threads in (2, 1))
+    busy, idle = (
+        seconds(WORK, HostProcesses(2, 0, threads), FOUR, between=sums)["communication"] for threads in (2, 1)
+    )
     assert busy == pytest.approx(2.002)
     assert idle == pytest.approx(0.1 * 2.002)  # the last bucket
 
@@ -61,21 +72,21 @@ def test_an_exchange_is_hidden_behind_backward_only_where_cores_are_idle() -> No
 def test_beside_accumulated_micro_batches_only_the_last_backward_pass_hides_an_exchange() -> None:
     sums = [Transfer("all_reduce", 2, 1e6, 2.0)]
     four = replace(WORK, accumulated=4)  # three seconds for all of them
-    assert seconds(four, Placed(2, 0, 1), FOUR, between=sums)["communication"] == pytest.approx(2.002 - 2 / 4)
+    assert seconds(four, HostProcesses(2, 0, 1), FOUR, between=sums)["communication"] == pytest.approx(2.002 - 2 / 4)
 
 
 def test_gradients_are_handed_on_and_copied_as_often_as_they_travel() -> None:
-    hooked = seconds(replace(WORK, hooked=10), Placed(1, 0, 1), FOUR)["communication"]
+    hooked = seconds(replace(WORK, hooked=10), HostProcesses(1, 0, 1), FOUR)["communication"]
     assert hooked == pytest.approx(10 * 1e-4)
     alone = [Transfer("all_reduce", 1, 1e6, every=4, kernels=(SECOND,))]  # among one worker: no message
-    moved = seconds(replace(WORK, hooked=1), Placed(1, 0, 1), FOUR, between=alone)["communication"]
+    moved = seconds(replace(WORK, hooked=1), HostProcesses(1, 0, 1), FOUR, between=alone)["communication"]
     assert moved == pytest.approx(1e-4 + 1 / 4)
 
 
 def test_a_transfer_takes_the_time_of_its_messages_as_often_as_it_happens() -> None:
     def of(**what: Any) -> float:
         sent = [Transfer("all_reduce", 2, 1e6, **what)]
-        return seconds(WORK, Placed(2, 0, 2), FOUR, between=sent).get("communication", 0.0)
+        return seconds(WORK, HostProcesses(2, 0, 2), FOUR, between=sent).get("communication", 0.0)
 
     assert of() == pytest.approx(1.001)
     assert of(every=4, times=2) == pytest.approx(1.001 / 2)

@@ -10,12 +10,12 @@ from measured_machines import machine
 from paceline.cost.calibration import Calibration, plain, read
 from paceline.engine.calibration.operators import cases
 from paceline.engine.calibration.session import MOST_DIFFERING, disturbance
-from paceline.engine.calibration.timing import DIFFER, Passes
+from paceline.engine.calibration.timing import DIFFER, TimedPasses
 
 
 def test_what_disturbs_one_pass_spoils_no_time_and_is_counted() -> None:
     quiet, disturbed = {str(case): 1e-3 * (1 + case) for case in range(10)}, {"3", "7"}
-    passes = Passes()
+    passes = TimedPasses()
     for number in range(2):
         for case, seconds in quiet.items():
             burst = 4.0 if (number == 0 and case == "3") or (number == 1 and case == "7") else 1.01
@@ -28,19 +28,19 @@ def test_what_disturbs_one_pass_spoils_no_time_and_is_counted() -> None:
 
 
 def test_where_a_machine_is_never_quite_at_rest_its_usual_time_counts_and_not_the_least() -> None:
-    assert Passes({"case": [1.3, 1.0, 1.2]}).middle("case") == 1.2
-    assert Passes({"case": [1.1, 1.0]}).middle("case") == pytest.approx(1.05)
+    assert TimedPasses({"case": [1.3, 1.0, 1.2]}).middle("case") == 1.2
+    assert TimedPasses({"case": [1.1, 1.0]}).middle("case") == pytest.approx(1.05)
 
 
 @pytest.mark.parametrize(("factor", "differs"), [(1 + 0.9 * DIFFER, False), (1 + 1.1 * DIFFER, True)])
 def test_cases_differ_from_15_percent_of_the_smaller_on_whichever_came_first(factor: float, differs: bool) -> None:
     for times in ((1.0, factor), (factor, 1.0)):
-        passes = Passes({"case": list(times)})
+        passes = TimedPasses({"case": list(times)})
         assert passes.differ("case") is differs and bool(passes.differing) is differs
 
 
 def test_one_pass_differs_from_none() -> None:
-    assert Passes({"case": [1.0]}).differing == [] and Passes().share == 0.0
+    assert TimedPasses({"case": [1.0]}).differing == [] and TimedPasses().share == 0.0
 
 
 def test_each_pass_has_the_same_cases_in_the_same_order_and_makes_tensors_only_when_it_measures() -> None:

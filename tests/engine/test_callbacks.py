@@ -27,9 +27,9 @@ from paceline.engine.config.settings import asked
 from paceline.engine.features import calling
 from paceline.engine.features.calling import Calling
 from paceline.engine.planning.resuming import best_of
-from paceline.tracking.compare import Request, table
+from paceline.tracking.compare import ComparisonRequest, table
 from paceline.tracking.history import history
-from paceline.tracking.records import Evaluation, Score, Step
+from paceline.tracking.records import EvaluationRecord, Score, StepRecord
 from paceline.tracking.run_directory import RunDirectory
 
 QUICK: dict[str, Any] = {
@@ -251,10 +251,10 @@ def test_the_norm_is_that_of_all_gradients_together() -> None:
 
 
 def test_own_metrics_are_recorded_beside_the_others_and_go_to_wandb() -> None:
-    step = Step(3, 1.0, 0.5, 10.0, 0.1, 0.3, {"margin": 2.0}).plain()
+    step = StepRecord(3, 1.0, 0.5, 10.0, 0.1, 0.3, {"margin": 2.0}).plain()
     assert step["margin"] == 2.0 and "metrics" not in step
     assert history(step, swept=False)["train/margin"] == 2.0
-    evaluation = Evaluation(3, 1.0, Score("accuracy", 0.5, 1.0), 0.3, {"missed": 0.5}).plain()
+    evaluation = EvaluationRecord(3, 1.0, Score("accuracy", 0.5, 1.0), 0.3, {"missed": 0.5}).plain()
     assert history(evaluation, swept=False)["evaluation/missed"] == 0.5
 
 
@@ -272,7 +272,7 @@ def test_callbacks_that_only_look_change_no_bit_and_are_recorded(run: Run) -> No
     judged = curves.dropna(subset="missed")
     assert (judged.missed + judged.accuracy).tolist() == pytest.approx([1.0] * len(judged)) and len(judged) >= 2
     assert seen.summary["metrics"]["missed"] == judged.missed.iloc[-1]
-    rows, _ = table([plain.data, seen.data], Request(group=False))
+    rows, _ = table([plain.data, seen.data], ComparisonRequest(group=False))
     assert rows[0]["missed"] is None and rows[1]["missed"] == judged.missed.iloc[-1]
     assert "metrics" not in plain.summary
 

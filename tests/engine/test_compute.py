@@ -16,9 +16,9 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from paceline.comm.base import Comm
-from paceline.comm.network import Link, Network
+from paceline.comm.network import Network, NetworkLink
 from paceline.comm.timeline import Operation
-from paceline.comm.virtual import Cluster, VirtualComm
+from paceline.comm.virtual import SimulatedCluster, VirtualComm
 from paceline.engine.base.memory import activations
 from paceline.engine.fabrics import compute
 from paceline.engine.fabrics.compute import ComputeModel, ModelledCompute, RealCompute, count_flops
@@ -34,7 +34,7 @@ from paceline.tasks.models.cnn import CNN
 from paceline.tasks.models.gpt import GPT
 from paceline.tasks.models.mlp import MLP
 
-FAST = Link(0.0, 1e15)  # communication that takes next to no time
+FAST = NetworkLink(0.0, 1e15)  # communication that takes next to no time
 IDEAL = Network(FAST, FAST)
 IMAGES = DataSpec((1, 8, 8), torch.float32, (), 10, None, None)
 
@@ -303,7 +303,7 @@ def expected(size: int, model: nn.Module, overhead: float = 0.3) -> float:
 
 
 def on_one_worker(function: Callable[[VirtualComm], Any]) -> Any:
-    return Cluster(1, IDEAL).run(function)[0]
+    return SimulatedCluster(1, IDEAL).run(function)[0]
 
 
 def test_a_step_takes_what_its_passes_cost_and_uneven_batches_what_they_cost() -> None:
@@ -333,7 +333,7 @@ def test_an_empty_batch_takes_no_time() -> None:
 
 
 def test_a_straggler_takes_its_factor_longer() -> None:
-    seconds = Cluster(2, IDEAL).run(lambda comm: steps_of(comm, stragglers=OneSlow(worker=1, factor=4.0)))
+    seconds = SimulatedCluster(2, IDEAL).run(lambda comm: steps_of(comm, stragglers=OneSlow(worker=1, factor=4.0)))
     assert seconds[0] == [pytest.approx(expected(4, mlp(32)))]
     assert seconds[1] == [pytest.approx(4.0 * expected(4, mlp(32)))]
 
@@ -400,7 +400,7 @@ def test_a_pipeline_costs_the_passes_of_its_micro_batches_and_another_forward_wh
         again = [seconds for pair in zip(forward, backward, strict=True) for seconds in pair]
         return computed, 2 * [*forward, *(again if recompute else backward)]
 
-    for computed, passes in Cluster(2, IDEAL).run(act):
+    for computed, passes in SimulatedCluster(2, IDEAL).run(act):
         assert computed == pytest.approx(passes)
 
 
@@ -434,7 +434,7 @@ def test_a_step_of_a_pipeline_takes_on_the_virtual_cluster_what_its_schedule_tak
 
     # of stages that compute their passes again the backward pass is in one piece
     strategy = Pipeline(2, "1f1b" if recompute and schedule == "zb_h1" else schedule, 4, chunks=chunks)
-    found = Cluster(2, IDEAL).run(act)
+    found = SimulatedCluster(2, IDEAL).run(act)
     costs = [found[stage % 2][1][stage // 2] for stage in range(len(strategy.holders))]
     again = [cost.forward if recompute else 0.0 for cost in costs]
     times: Any = {
@@ -450,7 +450,7 @@ def test_a_step_of_a_pipeline_takes_on_the_virtual_cluster_what_its_schedule_tak
 
 def test_overlapping_buckets_are_worth_something_on_the_virtual_clock() -> None:
     """One bucket leaves when backward is over; small ones leave meanwhile, and only the last is waited for."""
-    slow = Network(Link(0.0, 1e6), FAST)
+    slow = Network(NetworkLink(0.0, 1e6), FAST)
 
     def act(comm: VirtualComm, bucket_mb: float) -> float:
         model = mlp(64, 64, 64)
@@ -475,7 +475,7 @@ def test_overlapping_buckets_are_worth_something_on_the_virtual_clock() -> None:
         sync.update()
         return comm.now() - start
 
-    one, small = (Cluster(2, slow).run(lambda comm: act(comm, size))[0] for size in (25.0, 0.01))  # noqa: B023
+    one, small = (SimulatedCluster(2, slow).run(lambda comm: act(comm, size))[0] for size in (25.0, 0.01))  # noqa: B023
     model = mlp(64, 64, 64)
     forward, backward, _ = count_flops(model, images(4))
     send = sum(4 * parameter.numel() for parameter in model.parameters()) / 1e6  # two workers send S in all

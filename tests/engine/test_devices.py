@@ -13,7 +13,7 @@ from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.fabrics import fabric_of
 from paceline.engine.fabrics.kinds import ThisHost
-from paceline.engine.fabrics.layout import Layout, share_of_cores
+from paceline.engine.fabrics.layout import RunLayout, share_of_cores
 from paceline.engine.launch.torchrun import _check_devices
 from paceline.strategies.core.mesh import Mesh
 
@@ -21,8 +21,8 @@ EXPERIMENT = compose(["tracking=none"])
 CUDA = compose(["tracking=none", "hardware.device=cuda"])
 
 
-def layout(workers: int, servers: int = 0) -> Layout:
-    return Layout(Mesh({"replica": workers}), servers=servers, loss_part=0)
+def layout(workers: int, servers: int = 0) -> RunLayout:
+    return RunLayout(Mesh({"replica": workers}), servers=servers, loss_part=0)
 
 
 @pytest.fixture(autouse=True)

@@ -30,7 +30,7 @@ from paceline.engine.launch.worker_process import describe
 from paceline.engine.training import work as engine_work
 from paceline.tracking import redact
 from paceline.tracking.errors import StorageError
-from paceline.tracking.records import Predicted
+from paceline.tracking.records import PlanSummary
 
 
 class SlyError(Exception):
@@ -195,7 +195,7 @@ def test_what_a_worker_says_of_another_ones_memory_stays(monkeypatch: pytest.Mon
 
 
 def worked() -> None:
-    assignment: Any = SimpleNamespace(predicted=Predicted(None, {"parameters": 2**30}))
+    assignment: Any = SimpleNamespace(predicted=PlanSummary(None, {"parameters": 2**30}))
     nothing: Any = None
     engine_work.work(assignment, nothing, nothing, torch.device("cpu"))
 

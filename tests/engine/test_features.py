@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from paceline.engine.callbacks.base import EvaluationView
-from paceline.engine.features.feature import HookList, Hooks, State, Verdict
+from paceline.engine.features.feature import EvaluationVerdict, HookList, Hooks, State
 from paceline.engine.features.order import FEATURES
 from paceline.tasks.base import Split
 
@@ -48,9 +48,9 @@ class Judge(Hooks):
     counts = True
 
     def __init__(self, stop: str | None, keep: bool) -> None:
-        self._verdict = Verdict(stop, keep)
+        self._verdict = EvaluationVerdict(stop, keep)
 
-    def verdict(self, done: int) -> Verdict:
+    def verdict(self, done: int) -> EvaluationVerdict:
         return self._verdict
 
     def found_best(self) -> bool:
@@ -84,8 +84,8 @@ def test_a_state_that_begins_in_mid_run_comes_back() -> None:
 
 def test_one_may_end_the_run_and_another_keep_the_weights() -> None:
     hooks = HookList([Hooks(), Judge(None, True), Judge("enough", False), Judge("too late", False)])
-    assert hooks.verdict(3) == Verdict("enough", True) and hooks.count_evaluations() and hooks.found_best()
-    assert HookList([Hooks()]).verdict(3) == Verdict() and not HookList([Hooks()]).count_evaluations()
+    assert hooks.verdict(3) == EvaluationVerdict("enough", True) and hooks.count_evaluations() and hooks.found_best()
+    assert HookList([Hooks()]).verdict(3) == EvaluationVerdict() and not HookList([Hooks()]).count_evaluations()
 
 
 @pytest.mark.parametrize("feature", FEATURES)

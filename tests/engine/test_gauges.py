@@ -12,17 +12,17 @@ from fabrics import NETWORK
 from paceline import engine
 from paceline.comm.rendezvous import serve_store
 from paceline.comm.store import StoreClient
-from paceline.comm.virtual import Cluster, VirtualComm
-from paceline.engine.fabrics.layout import Layout, Role
+from paceline.comm.virtual import SimulatedCluster, VirtualComm
+from paceline.engine.fabrics.layout import Role, RunLayout
 from paceline.engine.training.gauges import LiveRecord, Teller, gauges_of
 from paceline.engine.training.meters import Meter
 from paceline.strategies.core.mesh import Mesh
 from paceline.tracking.live import NAME, read_live
 
-TWO = Layout(Mesh({"replica": 2}), servers=0, loss_part=0)
+TWO = RunLayout(Mesh({"replica": 2}), servers=0, loss_part=0)
 
 
-def trained(cluster: Cluster) -> list[tuple[Meter, int]]:
+def trained(cluster: SimulatedCluster) -> list[tuple[Meter, int]]:
     """Two steps of two workers, of which the second computes for longer; each with its bytes."""
 
     def work(comm: VirtualComm) -> tuple[Meter, int]:
@@ -49,13 +49,13 @@ def test_a_step_without_samples_takes_time_only_where_something_is_exchanged_in_
                     comm.all_reduce(torch.ones(256)).wait()
         return [end - start for start, end, _ in meter.steps]
 
-    for first, idle, exchanging, last in Cluster(2, NETWORK).run(work):
+    for first, idle, exchanging, last in SimulatedCluster(2, NETWORK).run(work):
         assert first > 1.0 and exchanging > 1.0 and last == pytest.approx(1.0)
         assert idle == 0.0
 
 
 def test_gauges_are_steps_bytes_and_the_time_in_steps_that_was_blocked() -> None:
-    cluster = Cluster(2, NETWORK)
+    cluster = SimulatedCluster(2, NETWORK)
     made = trained(cluster)
     told = {rank: json.loads(text) for rank, text in cluster.gauges().items()}
     for rank, (meter, sent) in enumerate(made):
@@ -66,7 +66,7 @@ def test_gauges_are_steps_bytes_and_the_time_in_steps_that_was_blocked() -> None
 
 
 def test_what_a_cluster_tells_reaches_live_json_through_the_store(tmp_path: Path) -> None:
-    cluster = Cluster(2, NETWORK)
+    cluster = SimulatedCluster(2, NETWORK)
     made = trained(cluster)
     with closing(serve_store(0)) as store:
         teller, live = Teller(store.endpoint, cluster.gauges), LiveRecord(tmp_path, TWO, store.read)

@@ -134,4 +134,4 @@ def test_what_takes_a_group_is_told_of_each_pair(assembled) -> None:
 
 def test_without_its_usual_choice_a_given_group_cannot_be_declared() -> None:
     with pytest.raises(AssertionError, match="usual"):
-        groups.Group("zeal", "", modules=(), base="zealous.Zeal", given=True)
+        groups.ConfigGroup("zeal", "", modules=(), base="zealous.Zeal", given=True)

@@ -15,7 +15,7 @@ import yaml
 import zealous
 from mutations import ROOMS
 
-from paceline.conf.groups import BY_NAME, GROUPS, NAMING, Group
+from paceline.conf.groups import BY_NAME, GROUPS, NAMING, ConfigGroup
 from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import CONF, Experiment, from_yaml, shipped, to_yaml
 from paceline.engine.config.overrides import overrides_of
@@ -28,14 +28,14 @@ DEFAULTS = {group: name for entry in LISTED if isinstance(entry, dict) for group
 
 
 @pytest.mark.parametrize("group", GROUPS, ids=lambda group: group.name)
-def test_each_group_has_a_default_that_is_a_file_of_its_folder_and_of_its_class(group: Group) -> None:
+def test_each_group_has_a_default_that_is_a_file_of_its_folder_and_of_its_class(group: ConfigGroup) -> None:
     base = base_of(group.name)
     assert issubclass(load_class(group.name, shipped(group.name, DEFAULTS[group.name]).target, base, ()), base)
     assert group.name in Experiment.model_fields and len(group.meaning) > 10
 
 
 @pytest.mark.parametrize("group", [group for group in GROUPS if group.usual], ids=lambda group: group.name)
-def test_the_usual_choice_has_no_knobs_so_that_its_name_says_it_all(group: Group) -> None:
+def test_the_usual_choice_has_no_knobs_so_that_its_name_says_it_all(group: ConfigGroup) -> None:
     assert shipped(group.name, str(group.usual)).knobs == {}
 
 
@@ -65,7 +65,7 @@ def test_a_stored_configuration_from_before_a_group_is_read_with_the_groups_usua
 
 # -- a group more, in a copy of the sources
 
-ENTRY = """    Group(
+ENTRY = """    ConfigGroup(
         "zeal",
         "how eagerly a step is taken",
         modules=("paceline.strategies",),

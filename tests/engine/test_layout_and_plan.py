@@ -7,14 +7,14 @@ import torch
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
-from paceline.engine.fabrics.layout import Layout, Role
+from paceline.engine.fabrics.layout import Role, RunLayout
 from paceline.strategies.core.mesh import Mesh
 from paceline.tasks.errors import MissingDataError
 
 MLP = 64 * 32 + 32 + 32 * 10 + 10  # parameters of model.hidden=[32] on digits
 
 
-def layout(*overrides: str) -> Layout:
+def layout(*overrides: str) -> RunLayout:
     return engine.prepare(overrides).plan().layout
 
 
@@ -38,7 +38,7 @@ class TestLayout:
         assert found.world_size == workers + servers * found.parts
 
     def test_every_rank_has_a_role_of_its_own(self) -> None:
-        found = Layout(Mesh({"replica": 2, "stage": 3}), servers=1, loss_part=2)
+        found = RunLayout(Mesh({"replica": 2, "stage": 3}), servers=1, loss_part=2)
         roles = [found.role(rank) for rank in range(found.world_size)]
         places = [(replica, part) for replica in range(2) for part in range(3)]
         assert [(role.kind, role.replica, role.part) for role in roles[:6]] == [("worker", *place) for place in places]

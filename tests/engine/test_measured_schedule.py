@@ -10,8 +10,8 @@ from short_runs import QUICK
 from test_trace import report
 
 from paceline import engine
-from paceline.comm.timeline import Pass
-from paceline.engine.fabrics.layout import Layout
+from paceline.comm.timeline import TimedPass
+from paceline.engine.fabrics.layout import RunLayout
 from paceline.engine.training.measured_schedule import beside
 from paceline.strategies.core.mesh import Mesh
 from paceline.tracking.schedule import MOST_PASSES, read_schedule
@@ -146,10 +146,13 @@ def table(*rows: str, steady: bool = False) -> dict[str, Any]:
     return {**told, "stages": stages, "workers": workers}
 
 
-def step(begin: float, long: float) -> list[list[Pass]]:
+def step(begin: float, long: float) -> list[list[TimedPass]]:
     """Forward on both workers, then backward, each pass `long`."""
     at = [begin + i * long for i in range(5)]
-    return [[Pass("0F0", at[0], at[1]), Pass("0B0", at[3], at[4])], [Pass("1F0", at[1], at[2]), Pass("1B0", *at[2:4])]]
+    return [
+        [TimedPass("0F0", at[0], at[1]), TimedPass("0B0", at[3], at[4])],
+        [TimedPass("1F0", at[1], at[2]), TimedPass("1B0", *at[2:4])],
+    ]
 
 
 def found(*longs: float, left_out: int = 0, lost: int | None = None) -> dict[str, Any] | None:
@@ -161,7 +164,7 @@ def found(*longs: float, left_out: int = 0, lost: int | None = None) -> dict[str
     ]
     if lost is not None:
         reports[1].passes = [each for each in reports[1].passes if not 100 * lost <= each.start < 100 * lost + 99]
-    layout = Layout(Mesh({"replica": 1, "stage": 2}), 0, 1)
+    layout = RunLayout(Mesh({"replica": 1, "stage": 2}), 0, 1)
     return beside("naive", table("0F0 0B0", "1F0 1B0"), reports, layout, False)
 
 
@@ -182,14 +185,14 @@ def test_the_step_of_median_time_is_taken_of_those_that_are_timed_and_whole() ->
 def test_where_no_step_is_timed_nothing_is_measured_and_without_passes_nothing_is_kept() -> None:
     told = found(1.0, 2.0, left_out=2)
     assert told is not None and told["measured"] is None
-    layout = Layout(Mesh({"replica": 1, "stage": 2}), 0, 1)
+    layout = RunLayout(Mesh({"replica": 1, "stage": 2}), 0, 1)
     assert beside("naive", table("0F0 0B0", "1F0 1B0"), [report(0, [], []), report(1, [], [])], layout, False) is None
 
 
 def test_of_more_passes_than_a_report_takes_the_times_are_kept_alone(tmp_path: Path) -> None:
     many = table(" ".join(f"0F{j}" for j in range(MOST_PASSES + 1)))
-    made = [Pass(each["action"], each["start"], each["end"]) for each in many["workers"][0]["actions"]]
-    layout = Layout(Mesh({"replica": 1, "stage": 1}), 0, 0)
+    made = [TimedPass(each["action"], each["start"], each["end"]) for each in many["workers"][0]["actions"]]
+    layout = RunLayout(Mesh({"replica": 1, "stage": 1}), 0, 0)
     told = beside("naive", many, [report(0, [(0.0, 1e6, 1)], [], passes=made)], layout, False)
     assert told is not None
     assert [each["workers"][0]["actions"] for each in (told["modelled"], told["measured"])] == [[], []]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from paceline.comm.timeline import Operation
-from paceline.engine.fabrics.layout import Layout
+from paceline.engine.fabrics.layout import RunLayout
 from paceline.engine.training.meters import Report, is_too_short, summarise, without_times
 from paceline.strategies.core.mesh import Mesh
 
@@ -30,12 +30,12 @@ def report(rank: int = 0, **different: Any) -> Report:
     return Report(**{**plain, **different})
 
 
-def told(reports: list[Report], layout: Layout) -> dict[str, Any]:
+def told(reports: list[Report], layout: RunLayout) -> dict[str, Any]:
     """As the summary has it."""
     return summarise(reports, layout).plain()
 
 
-TWO = Layout(Mesh({"replica": 2}), servers=0, loss_part=0)
+TWO = RunLayout(Mesh({"replica": 2}), servers=0, loss_part=0)
 
 
 def test_throughput_is_all_samples_over_the_slowest_replicas_steps_and_leaves_out_what_lies_between() -> None:
@@ -49,7 +49,7 @@ def test_where_replicas_take_turns_throughput_is_all_samples_over_the_time_of_al
     first = report(0, steps=[(0.0, 1.0, 10), (1.0, 3.0, 10)], trained_steps=2, jumped=2, left_out=1)
     second = report(1, steps=[(4.0, 6.0, 30)], trained_steps=1, jumped=3)
     third = report(2, steps=[], trained_steps=0, jumped=4)
-    layout = Layout(Mesh({"replica": 3}), servers=0, loss_part=0)
+    layout = RunLayout(Mesh({"replica": 3}), servers=0, loss_part=0)
     assert told([first, second, third], layout)["throughput"] == (10 + 30) / 5.0
 
 
@@ -82,7 +82,7 @@ def test_the_split_adds_up_to_the_median_and_tells_each_worker() -> None:
 
 
 def test_throughput_counts_a_replicas_samples_once_however_many_stages_it_has() -> None:
-    layout = Layout(Mesh({"replica": 2, "stage": 2}), servers=0, loss_part=1)
+    layout = RunLayout(Mesh({"replica": 2, "stage": 2}), servers=0, loss_part=1)
     reports = [report(rank, part=rank % 2, steps=[(0.0, 1.0, 10)]) for rank in range(4)]
     assert told(reports, layout)["throughput"] == 20.0
 
@@ -160,7 +160,7 @@ def test_memory_is_the_largest_workers_kind_by_kind_without_servers() -> None:
         report(1, memory={**MEMORY, "parameters": 9}),
         report(2, kind="server", memory={**MEMORY, "parameters": 99}),
     ]
-    memory = told(reports, Layout(Mesh({"replica": 2}), servers=1, loss_part=0))["memory"]
+    memory = told(reports, RunLayout(Mesh({"replica": 2}), servers=1, loss_part=0))["memory"]
     assert memory == {**MEMORY, "activations": 7, "parameters": 9}
 
 
@@ -170,7 +170,7 @@ def test_a_workers_step_is_charged_its_share_of_what_servers_sent() -> None:
         report(1, bytes={"send": 100}, messages={"send": 3}),
         report(2, kind="server", trained_steps=0, bytes={"send": 400, "broadcast": 20}),
     ]
-    wire = told(reports, Layout(Mesh({"replica": 2}), servers=1, loss_part=0))["wire"]
+    wire = told(reports, RunLayout(Mesh({"replica": 2}), servers=1, loss_part=0))["wire"]
     by_primitive = {"send": 30.0, "broadcast": 1.0}
     assert wire == {"bytes_per_step": 31.0, "by_primitive": by_primitive, "by_axis": {}, "total": 620, "messages": 5}
 
@@ -181,9 +181,9 @@ def test_staleness_is_pooled_over_servers() -> None:
         report(1, kind="server", sync={"staleness": {"0": 2, "1": 1}}),
         report(2, kind="server", sync={"staleness": {"1": 3, "4": 2}}),
     ]
-    staleness = told(reports, Layout(Mesh({"replica": 1}), servers=2, loss_part=0))["staleness"]
+    staleness = told(reports, RunLayout(Mesh({"replica": 1}), servers=2, loss_part=0))["staleness"]
     assert staleness == {"mean": (4 * 1 + 2 * 4) / 8, "max": 4, "histogram": {"0": 2, "1": 4, "4": 2}}
-    assert told([report(0)], Layout(Mesh({"replica": 1}), servers=0, loss_part=0))["staleness"] is None
+    assert told([report(0)], RunLayout(Mesh({"replica": 1}), servers=0, loss_part=0))["staleness"] is None
 
 
 @pytest.mark.parametrize("operations", [[], [Operation("all#", 1, float("-inf"), 0.5, 1.0)]])

@@ -55,6 +55,14 @@ paceline.strategies.precision.Float32
 paceline.strategies.schedules.cosine.Cosine
 paceline.strategies.schedules.base.Unscheduled
 paceline.strategies.sync.bsp.BSP
+paceline.exchange.attack.Constant
+paceline.exchange.client.Plain
+paceline.exchange.compress.BFloat16
+paceline.exchange.compress.cast.Float16
+paceline.exchange.privacy.Open
+paceline.exchange.server.Plain
+paceline.strategies.schedules.linear.Linear
+paceline.tasks.adversarial.training.Plain
 """
 
 
@@ -64,7 +72,7 @@ def test_a_class_that_the_version_before_named_is_there(then: str) -> None:
     assert isinstance(getattr(importlib.import_module(module), name), type)
 
 
-def test_a_former_name_is_refused_by_the_new_one() -> None:
-    then = "paceline.strategies.exchange.compress.QSGD"
+@pytest.mark.parametrize("then", ["paceline.strategies.exchange.compress.QSGD", "paceline.exchange.compress.Float16"])
+def test_a_former_name_is_refused_by_the_new_one(then: str) -> None:
     with pytest.raises(ConfigError, match=rf"{then}: is called {moved(then)} now"):
         load_class("compress", then, object, ())

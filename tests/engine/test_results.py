@@ -8,7 +8,7 @@ import pytest
 from paceline import engine
 from paceline.engine import Result, compare, load
 from paceline.tracking.errors import CorruptRunError, RunNameError, TableError
-from paceline.tracking.records import StepTime, Wire
+from paceline.tracking.records import MeasuredStepTime, Wire
 from paceline.tracking.run_directory import RunDirectory
 
 MEASURED: dict[str, Any] = {
@@ -49,7 +49,7 @@ def root(tmp_path: Path) -> Path:
 def test_a_result_has_types_and_is_shown_in_a_line(root: Path) -> None:
     result = load("bsp", root)
     assert (result.name, result.accuracy, result.throughput, result.steps) == ("bsp", 0.975, 1000.0, 40)
-    assert result.step_time == StepTime(0.1, 0.06, 0.03, 0.01) == result.per_worker[0].time
+    assert result.step_time == MeasuredStepTime(0.1, 0.06, 0.03, 0.01) == result.per_worker[0].time
     assert result.wire == Wire(8.0, {"send": 8.0}, {}, 80, 10)
     assert result.staleness is not None and result.staleness.max == 1
     assert result.predicted.memory == {"parameters": 4} and result.memory["parameters"] == 2**20

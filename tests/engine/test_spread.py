@@ -5,12 +5,12 @@ import torch
 from torch import Tensor
 
 from paceline.comm import Comm
-from paceline.engine.fabrics.layout import Layout
+from paceline.engine.fabrics.layout import RunLayout
 from paceline.engine.training import spread
 from paceline.engine.training.spread import consensus_distance, pieces
 from paceline.strategies.core.mesh import Mesh
 
-STAGES = Layout(Mesh({"replica": 3, "stage": 2}), servers=0, loss_part=1)
+STAGES = RunLayout(Mesh({"replica": 3, "stage": 2}), servers=0, loss_part=1)
 
 
 def weights_of(replica: int) -> list[Tensor]:

@@ -9,7 +9,7 @@ from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.cost.device import Efficiency
 from paceline.cost.devices import DEVICES, INSIDE
-from paceline.cost.layout import Layout
+from paceline.cost.layout import ParallelLayout
 from paceline.cost.links import Link, Links
 from paceline.cost.predicted import NotPredicted, PredictedStep
 from paceline.cost.step import Cluster, step_time
@@ -23,7 +23,7 @@ CLUSTER = Cluster(
     DEVICES["A100"], Links(Link(INSIDE["A100"].latency, 2.5e11), Link(INSIDE["A100"].latency, 2.5e11), 8), 2.4e10
 )
 TWO, FOUR = {"data": 2, "batch": 128}, {"data": 4, "batch": 256, "micro_batch": 16}
-USUAL = Layout(8 * 64, 64, data=8, fused=True, overlap=True, dtype="float32")
+USUAL = ParallelLayout(8 * 64, 64, data=8, fused=True, overlap=True, dtype="float32")
 
 
 def predicted(*overrides: str) -> PredictedStep:

@@ -15,7 +15,7 @@ from short_runs import QUICK
 
 from paceline import engine
 from paceline.comm import Comm
-from paceline.comm.timeline import Operation, Pass, Timeline, last_launches, split
+from paceline.comm.timeline import Operation, TimedPass, Timeline, last_launches, split
 from paceline.conf.errors import ConfigError
 from paceline.engine.base.errors import MachineError
 from paceline.engine.fabrics.layout import Role
@@ -188,7 +188,12 @@ def test_a_collective_is_called_what_it_does_and_what_for() -> None:
 
 def test_what_is_computed_has_the_name_of_its_pass_and_is_cut_where_the_worker_was_blocked() -> None:
     blocked = Operation("g:0>1", 1, NEVER, 12.0, 14.0, "recv")
-    passes = [Pass("0F0", 8.0, 9.0), Pass("0F1", 11.0, 15.0), Pass("0B0", 15.0, 16.0), Pass("0B1", 17.0, 20.0)]
+    passes = [
+        TimedPass("0F0", 8.0, 9.0),
+        TimedPass("0F1", 11.0, 15.0),
+        TimedPass("0B0", 15.0, 16.0),
+        TimedPass("0B1", 17.0, 20.0),
+    ]
     trace = as_trace([report(0, [(10.0, 18.0, 1)], [blocked], passes=passes)], "mine", False)
     assert_sound(trace)
     found = [(e["name"], e["ts"] / 1e6, (e["ts"] + e["dur"]) / 1e6) for e in complete(trace) if e["cat"] == "compute"]

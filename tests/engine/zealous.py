@@ -6,7 +6,7 @@ from typing import Annotated
 
 from annotated_types import Ge
 
-from paceline.conf.groups import Group
+from paceline.conf.groups import ConfigGroup
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.bsp_naive import NaiveBSP
 
@@ -54,6 +54,6 @@ class ZealousStrategy(DataParallel):
         self.zeal = zeal
 
 
-GROUP = Group(
+GROUP = ConfigGroup(
     "zeal", "how eagerly a step is taken", modules=("zealous",), base="zealous.Zeal", given=True, usual="calm"
 )

@@ -12,7 +12,7 @@ from paceline.exchange.aggregate import Median
 from paceline.exchange.attack import (
     ALittleIsEnough,
     Attack,
-    Constant,
+    ConstantAttack,
     Infinite,
     InnerProduct,
     Mimic,
@@ -37,8 +37,8 @@ def forged(attack: Attack, step: int = 0, replica: int = N - 1) -> Tensor:
 def test_rows_are_turned_noised_and_replaced() -> None:
     own = ROWS[-1]
     assert torch.equal(forged(SignFlip(scale=3.0)), -3 * own)
-    assert torch.equal(forged(Constant()), torch.zeros(D, dtype=torch.float64))
-    assert forged(Constant(value="nan")).isnan().all() and forged(Infinite()).isnan().all()
+    assert torch.equal(forged(ConstantAttack()), torch.zeros(D, dtype=torch.float64))
+    assert forged(ConstantAttack(value="nan")).isnan().all() and forged(Infinite()).isnan().all()
     assert forged(Infinite(value="-inf")).isneginf().all() and forged(Infinite(value=float("inf"))).isposinf().all()
     assert torch.allclose(forged(InnerProduct(eps=2.0)), -2 * HONEST.mean(0))
     assert torch.equal(forged(Mimic(copies=3)), ROWS[3])

@@ -14,11 +14,11 @@ from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor, nn
 
 from paceline.comm import MessageError
-from paceline.comm.network import Link, Network
-from paceline.comm.virtual import Cluster
+from paceline.comm.network import Network, NetworkLink
+from paceline.comm.virtual import SimulatedCluster
 from paceline.conf.errors import ConfigError
 from paceline.exchange.channel import Channel
-from paceline.exchange.compress import BFloat16, Compressor, Dense, SignSGD, SparseLoCo, TopK, Vector
+from paceline.exchange.compress import Compressor, Dense, SignSGD, SparseLoCo, TopK, Vector, WireBFloat16
 from paceline.strategies.core.cost import World
 from paceline.strategies.core.terms import FOR_CHANGES, UNCOMPRESSED
 from paceline.strategies.data_parallel import DataParallel
@@ -303,7 +303,7 @@ def choco(case: Case, compress: Compressor, gamma: float) -> list[Tensor]:
     return trajectory
 
 
-@pytest.mark.parametrize(("compress", "gamma"), [(TopK(0.2), 0.5), (BFloat16(), 1.0)], ids=["topk", "bf16"])
+@pytest.mark.parametrize(("compress", "gamma"), [(TopK(0.2), 0.5), (WireBFloat16(), 1.0)], ids=["topk", "bf16"])
 def test_gossip_with_compression_is_choco_sgd_and_conserves_the_mean(fabric, compress, gamma):
     case = Case([[2] * 4] * 5, model=mlp64, optimizer=momentum)
     results = fabric(4, live, Life(Gossip(consensus_step=gamma, compress=compress), case))
@@ -394,8 +394,8 @@ def time_of(compress: Compressor) -> float:
         channel.all_reduce("x", torch.randn(50, dtype=torch.float64)).wait()
         return comm.now()
 
-    free = Network(between=Link(0, 1e30), inside=Link(0, 1e30))
-    return max(Cluster(2, free, memory=1e3).run(once))
+    free = Network(between=NetworkLink(0, 1e30), inside=NetworkLink(0, 1e30))
+    return max(SimulatedCluster(2, free, memory=1e3).run(once))
 
 
 @pytest.mark.parametrize("feedback", [True, False])
@@ -408,4 +408,4 @@ def test_encoding_and_decoding_take_the_time_that_memory_needs_on_a_virtual_clus
 
 def test_what_goes_as_it_is_takes_no_time_to_encode():
     assert time_of(Dense()) == pytest.approx(0)
-    assert time_of(BFloat16()) == pytest.approx((400 + 100 + 400 + 100) / 1e3)
+    assert time_of(WireBFloat16()) == pytest.approx((400 + 100 + 400 + 100) / 1e3)

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.comm.network import Link, Network
-from paceline.comm.virtual import Cluster
+from paceline.comm.network import Network, NetworkLink
+from paceline.comm.virtual import SimulatedCluster
 from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
 from paceline.exchange.collectives import (
@@ -28,8 +28,8 @@ from paceline.strategies.core.cost import World
 
 pytestmark = pytest.mark.dist
 FLAT = [Fabric, Ring, RecursiveDoubling, HalvingDoubling, Tree, Star]
-SLOW, FAST = Link(latency=1e-3, bandwidth=1e6), Link(latency=1e-5, bandwidth=1e8)
-WITHOUT_LATENCY, WITHOUT_BYTES = Link(0.0, 1e6), Link(1e-3, 1e15)
+SLOW, FAST = NetworkLink(latency=1e-3, bandwidth=1e6), NetworkLink(latency=1e-5, bandwidth=1e8)
+WITHOUT_LATENCY, WITHOUT_BYTES = NetworkLink(0.0, 1e6), NetworkLink(1e-3, 1e15)
 FEW = [2, 3, 4, 6, 7, 8]
 SIZES = [n if n in FEW else pytest.param(n, marks=pytest.mark.slow) for n in range(2, 65)]
 
@@ -46,7 +46,7 @@ def summed(collective: Collective, hosts: tuple[int, ...], network: Network) -> 
         ledger = comm.ledger
         return comm.now(), float(sum(ledger.bytes.values())), sum(ledger.messages.values()), right
 
-    ends, sent, messages, right = zip(*Cluster(n, network).run(one), strict=True)
+    ends, sent, messages, right = zip(*SimulatedCluster(n, network).run(one), strict=True)
     assert all(right)
     world, nbytes = World(n, hosts=hosts), 4 * entries
     return {
@@ -63,7 +63,9 @@ def test_on_a_quiet_network_a_sum_takes_and_sends_what_is_stated(algorithm, n):
         assert measured == pytest.approx(stated, rel=1e-9)
 
 
-@pytest.mark.parametrize("link", [WITHOUT_LATENCY, WITHOUT_BYTES, Link(1.0, 1e3)], ids=["bytes", "latency", "much"])
+@pytest.mark.parametrize(
+    "link", [WITHOUT_LATENCY, WITHOUT_BYTES, NetworkLink(1.0, 1e3)], ids=["bytes", "latency", "much"]
+)
 @pytest.mark.parametrize("n", [3, 8])
 @pytest.mark.parametrize("algorithm", FLAT)
 def test_so_it_is_where_either_is_all_that_counts(algorithm, n, link):
@@ -108,8 +110,8 @@ def test_hosts_may_have_different_numbers_of_workers(n):
 )
 def test_the_textbook_formula_of_32_workers_is_stated(algorithm, alphas, betas):
     phases = algorithm().phases(1.0, World(32))
-    assert seconds(phases, Network(Link(1.0, 1e30), Link(1.0, 1e30))) == pytest.approx(alphas)
-    assert seconds(phases, Network(Link(0.0, 1.0), Link(0.0, 1.0))) == pytest.approx(betas)
+    assert seconds(phases, Network(NetworkLink(1.0, 1e30), NetworkLink(1.0, 1e30))) == pytest.approx(alphas)
+    assert seconds(phases, Network(NetworkLink(0.0, 1.0), NetworkLink(0.0, 1.0))) == pytest.approx(betas)
 
 
 @pytest.mark.parametrize("algorithm", [*FLAT, Hierarchical, Auto])
@@ -179,7 +181,7 @@ def test_auto_compares_the_memory_of_one_host_where_workers_can_sum_in_it(worker
         auto.all_reduce(torch.ones(1000), comm).wait()
         return {*comm.ledger.bytes}
 
-    assert Cluster(workers, network).run(one) == [{*auto.traffic(4000.0, world)}] * workers
+    assert SimulatedCluster(workers, network).run(one) == [{*auto.traffic(4000.0, world)}] * workers
 
 
 def test_what_auto_chose_for_a_plan_is_what_workers_choose():
@@ -192,7 +194,7 @@ def test_what_auto_chose_for_a_plan_is_what_workers_choose():
             auto.all_reduce(torch.ones(entries), comm).wait()
             return {primitive: float(sent) for primitive, sent in comm.ledger.bytes.items()}
 
-        sent = Cluster(5, network).run(one)
+        sent = SimulatedCluster(5, network).run(one)
         assert {key for each in sent for key in each} == stated.keys()
         assert sum(sum(each.values()) for each in sent) / 5 == pytest.approx(sum(stated.values()))
         found += [choice.name for choice in auto._chosen.values()]

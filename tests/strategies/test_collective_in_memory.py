@@ -6,8 +6,8 @@ import pytest
 import torch
 
 from paceline.comm import Comm
-from paceline.comm.network import Link, Network
-from paceline.comm.virtual import Cluster
+from paceline.comm.network import Network, NetworkLink
+from paceline.comm.virtual import SimulatedCluster
 from paceline.engine import prepare, run
 from paceline.exchange.collectives import SharedMemory
 from paceline.exchange.collectives.base import seconds
@@ -22,7 +22,7 @@ ONE_HOST = ("hardware=virtual", "hardware.workers_per_host=3")
 
 def network_of(size: int) -> Network:
     """One host: nobody's messages leave it."""
-    return Network(between=Link(1.0, 1.0), inside=Link(ALPHA, BANDWIDTH), workers_per_host=size)
+    return Network(between=NetworkLink(1.0, 1.0), inside=NetworkLink(ALPHA, BANDWIDTH), workers_per_host=size)
 
 
 def add_up(comm: Comm) -> dict:
@@ -51,7 +51,7 @@ def check(results: list[dict], size: int) -> None:
 
 @pytest.mark.parametrize("size", [2, 3, 6])
 def test_on_the_virtual_cluster_all_get_the_sum_at_the_stated_bytes(size):
-    check(Cluster(size, network_of(size)).run(add_up), size)
+    check(SimulatedCluster(size, network_of(size)).run(add_up), size)
 
 
 def test_on_processes_all_get_the_sum_at_the_stated_bytes(workers):
@@ -65,7 +65,7 @@ def test_the_virtual_clock_takes_what_the_formula_says(size):
         return comm.now()
 
     expected = 2 * (ALPHA + (size - 1) / size * 4 * 2520 / BANDWIDTH)
-    for taken in Cluster(size, network_of(size)).run(once):
+    for taken in SimulatedCluster(size, network_of(size)).run(once):
         assert taken == pytest.approx(expected)
     world = World(size, hosts=(0,) * size)
     assert seconds(SharedMemory().phases(4 * 2520, world), network_of(size)) == pytest.approx(expected)

@@ -16,8 +16,8 @@ from oracles import mlp
 from torch import Tensor
 
 from paceline.comm import Comm, HangError, MessageError, PeerLostError
-from paceline.comm.network import Link, Network
-from paceline.comm.virtual import Cluster
+from paceline.comm.network import Network, NetworkLink
+from paceline.comm.virtual import SimulatedCluster
 from paceline.engine import prepare, run
 from paceline.engine.base.failures import exit_code_of
 from paceline.engine.config.experiment import CONF, shipped
@@ -34,7 +34,7 @@ from paceline.exchange.collectives import (
     Star,
     Tree,
 )
-from paceline.exchange.compress import BFloat16, Compressor, Summed
+from paceline.exchange.compress import Compressor, Summed, WireBFloat16
 from paceline.strategies.core.cost import World
 from paceline.strategies.core.sync import Sync
 
@@ -210,8 +210,8 @@ def one_sum(comm: Comm, entries: int) -> dict[str, Any]:
 
 @pytest.mark.parametrize("size", [2, 3, 4, 8, 16])
 def test_a_ring_takes_2_n_minus_1_messages_and_its_alpha_beta_time(size):
-    link, entries = Link(latency=1e-3, bandwidth=1e6), 240 * size
-    for result in Cluster(size, Network(between=link, inside=link)).run(lambda comm: one_sum(comm, entries)):
+    link, entries = NetworkLink(latency=1e-3, bandwidth=1e6), 240 * size
+    for result in SimulatedCluster(size, Network(between=link, inside=link)).run(lambda comm: one_sum(comm, entries)):
         steps = 2 * (size - 1)
         assert result["messages"] == steps
         assert result["sent"] == steps * 4 * entries / size
@@ -275,8 +275,8 @@ def test_a_peer_that_sums_another_tensor_is_named_and_nobody_has_a_sum(workers, 
 @pytest.mark.parametrize("name", [*COLLECTIVES, "shared_memory"])
 def test_a_peer_that_sums_another_tensor_is_named_on_the_virtual_cluster(name, does):
     collective = SharedMemory() if name == "shared_memory" else COLLECTIVES[name]()
-    link = Link(latency=1e-3, bandwidth=1e6)
-    cluster = Cluster(3, Network(link, link, workers_per_host=2 if name == "hierarchical" else 3))
+    link = NetworkLink(latency=1e-3, bandwidth=1e6)
+    cluster = SimulatedCluster(3, Network(link, link, workers_per_host=2 if name == "hierarchical" else 3))
 
     def sum_up(comm: Comm) -> None:
         collective.all_reduce(torch.ones(96) if comm.rank != 2 else LIES[does](torch.ones(96)), comm).wait()
@@ -408,7 +408,7 @@ def test_who_takes_a_collective_makes_its_sums_by_it(name):
 
 @pytest.mark.parametrize("name", SYNCS)
 def test_who_takes_a_compressor_sends_less(name):
-    plain, packed = (mode_with(name, **how) for how in ({}, {"compress": BFloat16()}))
+    plain, packed = (mode_with(name, **how) for how in ({}, {"compress": WireBFloat16()}))
     if plain is None or packed is None:
         return
     stated = [mode.cost(list(mlp().parameters()), World(3, 10, steps=30)) for mode in (plain, packed)]

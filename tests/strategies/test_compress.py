@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.exchange.channel import Channel
-from paceline.exchange.compress import BFloat16, Dense, TopK, UnreadableError, Vector
+from paceline.exchange.compress import Dense, TopK, UnreadableError, Vector, WireBFloat16
 from paceline.exchange.compress.topk import candidates, largest
 
 FLOATS = st.floats(-4, 4, width=32)
@@ -115,14 +115,14 @@ def test_topk_refuses_messages_that_it_does_not_make():
     with pytest.raises(UnreadableError, match="23 bytes where 24 were expected"):
         compress.decode(message[1:], flat_vector(x))
     with pytest.raises(UnreadableError, match="3 bytes where 12 were expected"):
-        BFloat16().decode(message[:3], flat_vector(x))
+        WireBFloat16().decode(message[:3], flat_vector(x))
 
 
 @given(VECTORS)
 def test_bf16_rounds_to_nearest(values):
     x = torch.tensor(values)
-    assert torch.equal(round_trip(BFloat16(), x), x.to(torch.bfloat16).float())
-    assert BFloat16().nbytes(flat_vector(x)) == 2 * len(x)
+    assert torch.equal(round_trip(WireBFloat16(), x), x.to(torch.bfloat16).float())
+    assert WireBFloat16().nbytes(flat_vector(x)) == 2 * len(x)
 
 
 class Nobody:

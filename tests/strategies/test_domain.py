@@ -21,7 +21,7 @@ from paceline.exchange.collectives import Fabric
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.domain import DomainParallel, group_of
 from paceline.strategies.domains.cut import cut
-from paceline.strategies.domains.group import Group
+from paceline.strategies.domains.group import SlabGroup
 from paceline.strategies.domains.norms import statistics
 from paceline.strategies.domains.rows import TooThinError, Transposed, Window, even, follow, halos
 from paceline.strategies.sync.bsp import BSP
@@ -191,7 +191,7 @@ def test_statistics_take_as_many_operations_for_any_number_of_slabs(groups: int 
     for degree in (2, 64):
         x = torch.randn(2, 4, 3, 5, device="meta")
         with Operations() as operations:
-            statistics(x, groups, tuple(range(0, 3 * degree + 1, 3)), Group(0, degree, Fabric()))
+            statistics(x, groups, tuple(range(0, 3 * degree + 1, 3)), SlabGroup(0, degree, Fabric()))
         counts.append(operations.count)
     assert counts[0] == counts[1] > 0
 

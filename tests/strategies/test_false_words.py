@@ -10,19 +10,21 @@ from torch import Tensor
 from paceline.comm.errors import MessageError
 from paceline.exchange.pushing import Pushing
 from paceline.exchange.round_client import RoundClient
-from paceline.exchange.round_server import Message
+from paceline.exchange.round_server import RoundMessage
 from paceline.strategies.sync.fedavg import FedAvg
 from paceline.strategies.sync.parameter_server import ParameterServer
 
 ROUNDS = ("sync=fedavg", "steps=8")
 
 
-def deliveries_of_the_liar(monkeypatch: pytest.MonkeyPatch, samples: int | None, kind: int = Message.DELIVER) -> None:
+def deliveries_of_the_liar(
+    monkeypatch: pytest.MonkeyPatch, samples: int | None, kind: int = RoundMessage.DELIVER
+) -> None:
     """`samples`: what the liar says; None: a row of NaN, with the true number."""
     usual, delivered = RoundClient.tell, FedAvg._deliver
 
-    def tell(self: RoundClient, message: Message, told: int = 0, number: int | None = None) -> None:
-        if self._comm.rank == LIAR and message == Message.DELIVER:
+    def tell(self: RoundClient, message: RoundMessage, told: int = 0, number: int | None = None) -> None:
+        if self._comm.rank == LIAR and message == RoundMessage.DELIVER:
             self._header.copy_(torch.tensor([kind, self._own.number, told if samples is None else samples]))
             return self._comm.send(self._header, self._server)
         return usual(self, message, told, number)
@@ -36,7 +38,7 @@ def deliveries_of_the_liar(monkeypatch: pytest.MonkeyPatch, samples: int | None,
     monkeypatch.setattr(FedAvg, "_deliver", deliver)
 
 
-def federated(tmp_path: Path, samples: int | None, *overrides: str, kind: int = Message.DELIVER) -> Tensor:
+def federated(tmp_path: Path, samples: int | None, *overrides: str, kind: int = RoundMessage.DELIVER) -> Tensor:
     with pytest.MonkeyPatch.context() as until_then:
         deliveries_of_the_liar(until_then, samples, kind)
         return trained(tmp_path / str(samples), *ROUNDS, *overrides)

@@ -45,7 +45,7 @@ from paceline.exchange.attack import SignFlip
 from paceline.exchange.client import ClientRule
 from paceline.exchange.compress import Compressor, TopK
 from paceline.exchange.participation import OneClient, Rounds, sampled
-from paceline.exchange.server import FedAdagrad, FedAdam, FedYogi, Plain, ServerRule, ServerSGD
+from paceline.exchange.server import FedAdagrad, FedAdam, FedYogi, PlainServer, ServerRule, ServerSGD
 from paceline.strategies.core.batch import Batch
 from paceline.strategies.core.cost import World
 from paceline.strategies.core.setting import Setting
@@ -341,7 +341,7 @@ def test_rounds_are_those_of_algorithm_1(fabric, federation):
     assert server["report"] == {"lost": [], "rounds": federation.rounds}
 
 
-@pytest.mark.parametrize("server", [Plain(), ServerSGD(lr=0.5)], ids=["plain", "server"])
+@pytest.mark.parametrize("server", [PlainServer(), ServerSGD(lr=0.5)], ids=["plain", "server"])
 def test_a_loop_over_the_functions_of_the_algorithm_is_a_run(virtual_workers, server: ServerRule) -> None:
     federation = Federation((4, 7, 3, 5), steps=16, epochs=2, fraction=0.5, seed=4, server=server)
     model = federation.initial()
@@ -719,7 +719,7 @@ def test_three_parties_with_other_digits_each_learn_all_ten_and_less_than_with_e
 
 
 def test_the_whole_mean_way_is_federated_averaging(virtual_workers):
-    servers = (None, Plain(), ServerSGD())
+    servers = (None, PlainServer(), ServerSGD())
     plain, named, whole = (run(virtual_workers, Federation((4, 6, 4), 9, server=server)) for server in servers)
     assert identical(plain[-1]["weights"], named[-1]["weights"])
     assert distance(plain[-1]["weights"], whole[-1]["weights"]) < ROUNDING

@@ -39,7 +39,7 @@ from paceline.strategies.core.cost import World
 from paceline.strategies.core.setting import Setting
 from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.sync.fedavg import FedAvg
-from paceline.strategies.sync.fedbuff import HEADER, FedBuff, Message
+from paceline.strategies.sync.fedbuff import HEADER, BufferMessage, FedBuff
 from paceline.tasks.partition import OwnedPartition
 
 pytestmark = pytest.mark.dist
@@ -223,9 +223,9 @@ def algorithm_1(federation: Federation, order: list[tuple[int, int, int]]) -> tu
         buffer.clear()
 
     for rank, message, count in order:
-        if message == Message.JOIN:
+        if message == BufferMessage.JOIN:
             fetched[rank] = history[-1], len(history)
-        elif message == Message.DELIVER:
+        elif message == BufferMessage.DELIVER:
             began, version = fetched.pop(rank)
             way = clients[rank].round(began)
             if count == 0:
@@ -279,7 +279,7 @@ def test_the_server_steps_as_algorithm_1_does_in_the_order_that_messages_came(fa
     history, staleness = algorithm_1(federation, server["order"])
     assert distance(server["weights"], history[-1]) < ROUNDING
     assert server["report"] == {"lost": [], "staleness": dict(staleness), "rounds": len(history) - 1}
-    delivered = [samples for _, message, samples in server["order"] if message == Message.DELIVER]
+    delivered = [samples for _, message, samples in server["order"] if message == BufferMessage.DELIVER]
     assert len(delivered) == len(clients) * federation.rounds
     assert sum(staleness.values()) == sum(samples > 0 for samples in delivered)
     assert all(identical(client["weights"], server["weights"]) for client in clients)
@@ -295,7 +295,7 @@ def test_ways_come_in_the_order_of_the_clock_and_the_same_run_has_the_same_bits(
         busy = -(-size // federation.batch_size)  # steps of an epoch with samples
         for number in range(federation.rounds):
             ends.append((seconds * busy * (number + 1) * length / per_epoch, client))
-    delivered = [client for client, message, _ in one["order"] if message == Message.DELIVER]
+    delivered = [client for client, message, _ in one["order"] if message == BufferMessage.DELIVER]
     assert delivered == [client for _, client in sorted(ends)]
     assert one["order"] == other["order"] and identical(one["weights"], other["weights"])
     assert set(one["report"]["staleness"]) > {0, 1}  # it is no FedAvg
@@ -365,9 +365,9 @@ def test_resumed_the_others_do_the_rest_of_their_round_with_what_was_saved(virtu
     local, fetched = saved["sync"]["local"], {0: (saved["sync"]["local"]["began"], server["fetched"])}
     names = weights_of(cut.initial())
     for rank, message, _ in resumed["order"]:
-        if message == Message.JOIN:
+        if message == BufferMessage.JOIN:
             fetched[rank] = w, version
-        elif message == Message.DELIVER:
+        elif message == BufferMessage.DELIVER:
             began, of = fetched[rank]
             y0 = local["weights"] if rank == 0 else began
             way = clients[rank].round(unflat(y0, names)) + (y0 - began)
@@ -378,7 +378,7 @@ def test_resumed_the_others_do_the_rest_of_their_round_with_what_was_saved(virtu
     if count:
         w = w + buffer / count
     assert distance({"w": flat(resumed["weights"])}, {"w": w}) < ROUNDING
-    assert [rank for rank, message, _ in resumed["order"] if message == Message.JOIN] == [1, 2]
+    assert [rank for rank, message, _ in resumed["order"] if message == BufferMessage.JOIN] == [1, 2]
 
 
 def unflat(vector: Tensor, like: Weights) -> Weights:

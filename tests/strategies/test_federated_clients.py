@@ -19,7 +19,7 @@ from paceline.batches import lone
 from paceline.conf.errors import ConfigError
 from paceline.exchange.aggregate import Median
 from paceline.exchange.attack import SignFlip
-from paceline.exchange.client import FedNova, FedProx, MimeLite, Plain, Scaffold
+from paceline.exchange.client import FedNova, FedProx, MimeLite, PlainClient, Scaffold
 from paceline.exchange.compress import TopK
 from paceline.exchange.deliveries import NUMBER
 from paceline.exchange.joining import Joining
@@ -245,7 +245,7 @@ def test_each_rule_goes_another_way():
     ("sizes", "optimizer", "rule"),
     [
         ((4, 7, 3), momentum, FedProx(mu=0.0)),
-        ((4, 7, 3), momentum, Plain()),
+        ((4, 7, 3), momentum, PlainClient()),
         ((4, 7, 3), decayed, MimeLite(beta=0.0)),
         ((4, 4, 4), sgd, FedNova()),
         ((4, 3, 4), momentum, FedNova()),  # as many steps, of different size

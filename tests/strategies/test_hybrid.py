@@ -23,7 +23,7 @@ from torch import nn
 
 from paceline.conf.errors import ConfigError
 from paceline.exchange.collectives import Fabric, Ring
-from paceline.exchange.compress import BFloat16, TopK
+from paceline.exchange.compress import TopK, WireBFloat16
 from paceline.strategies import World
 from paceline.strategies.hybrid import Hybrid
 from paceline.strategies.pipeline import Pipeline
@@ -34,7 +34,7 @@ from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.tensor import TensorParallel
 from paceline.strategies.tensor_parallel.layers import ColumnLinear, RowLinear
-from paceline.tasks.models.gpt import Block
+from paceline.tasks.models.gpt import TransformerBlock
 
 pytestmark = pytest.mark.dist
 
@@ -48,8 +48,8 @@ def blocks64() -> nn.Sequential:
         OrderedDict(
             enter=nn.Linear(FEATURES, 24),
             places=nn.Unflatten(1, (3, 8)),
-            block1=Block(8, 4, 4, dropout=0.0),
-            block2=Block(8, 4, 4, dropout=0.0),
+            block1=TransformerBlock(8, 4, 4, dropout=0.0),
+            block2=TransformerBlock(8, 4, 4, dropout=0.0),
             flatten=nn.Flatten(),
             expand=nn.Linear(24, 12),
             relu=nn.ReLU(),
@@ -200,7 +200,7 @@ def test_a_traced_model_is_cut_within_its_layers_alone(virtual_workers):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "sync",
-    [BSP(compress=BFloat16()), BSP(shard="optimizer"), BSP(shard="gradients"), LocalSGD(2), Gossip()],
+    [BSP(compress=WireBFloat16()), BSP(shard="optimizer"), BSP(shard="gradients"), LocalSGD(2), Gossip()],
     ids=["bf16", "ZeRO-1", "ZeRO-2", "local_sgd", "gossip"],
 )
 def test_what_is_whole_stays_alike_on_the_workers_of_a_stage(virtual_workers, sync):

@@ -9,7 +9,7 @@ from paceline.strategies.schedules import Horizon, Rate, Schedule, scaled
 from paceline.strategies.schedules.constant import Constant
 from paceline.strategies.schedules.cosine import Cosine
 from paceline.strategies.schedules.inverse_sqrt import InverseSqrt
-from paceline.strategies.schedules.linear import Linear
+from paceline.strategies.schedules.linear import LinearDecay
 from paceline.strategies.schedules.one_cycle import OneCycle
 from paceline.strategies.schedules.polynomial import Polynomial
 from paceline.strategies.schedules.step import Step
@@ -18,7 +18,7 @@ STEPS, WARM = 40, 8
 HORIZON = Horizon(STEPS, 4, 1024)
 LEFT = STEPS - WARM
 AFTER = {
-    "linear": (Linear(end=0.1, warmup=WARM, warmup_from=0.25), lambda o: torchs.LinearLR(o, 1.0, 0.1, LEFT)),
+    "linear": (LinearDecay(end=0.1, warmup=WARM, warmup_from=0.25), lambda o: torchs.LinearLR(o, 1.0, 0.1, LEFT)),
     "cosine": (Cosine(end=0.1, warmup=WARM, warmup_from=0.25), lambda o: torchs.CosineAnnealingLR(o, LEFT, 0.1)),
     "polynomial": (Polynomial(power=3.0, warmup=WARM, warmup_from=0.25), lambda o: torchs.PolynomialLR(o, LEFT, 3.0)),
     "step": (

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from paceline.strategies.core.mesh import Mesh
-from paceline.strategies.core.placements import Split, dims_of, entries, gather, joined, owned, pieces_of
+from paceline.strategies.core.placements import Shard, dims_of, entries, gather, joined, owned, pieces_of
 from paceline.strategies.core.state import state_of
 
 MESH = Mesh({"replica": 2, "stage": 3, "tensor": 2})
@@ -35,7 +35,7 @@ def test_axes_have_names_an_order_and_workers(axes: dict[str, int]) -> None:
 class Piece(nn.Module):
     """Half of a weight of four columns, beside a bias that is whole."""
 
-    placements = {"weight": Split(1)}  # noqa: RUF012
+    placements = {"weight": Shard(1)}  # noqa: RUF012
 
     def __init__(self, piece: int) -> None:
         super().__init__()

@@ -17,7 +17,7 @@ from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.pipelining.actions import Action
 from paceline.strategies.pipelining.check import check
 from paceline.strategies.pipelining.simulate import even, in_flight, live_versions, simulate, steady
-from paceline.strategies.pipelining.without_flush import Row, period, stream, without_flush
+from paceline.strategies.pipelining.without_flush import StageActions, period, stream, without_flush
 from paceline.strategies.sync.bsp import BSP
 
 FEATURES, CLASSES = 6, 4
@@ -213,7 +213,7 @@ def test_steady_state_has_no_bubble_and_the_stream_fills_and_drains_once(drawn, 
 )
 def test_a_row_has_every_micro_batch_once_and_every_update_in_order_whatever_batches_come(workers, sizes, reads):
     for stage in range(workers):
-        row = Row(stage, workers, reads)
+        row = StageActions(stage, workers, reads)
         placed = [each for size in sizes for each in row.enter(size)] + row.drain()
         for kind in "FB":
             found = [a.micro_batch for a, _ in placed if a.kind == kind]

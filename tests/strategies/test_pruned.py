@@ -21,7 +21,7 @@ from whole_runs import trained
 
 from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
-from paceline.strategies.adapt import Held, Pruned
+from paceline.strategies.adapt import AdaptContext, Pruned
 from paceline.strategies.adapt.pruned import Pruning
 from paceline.strategies.adapt.smallest import smallest
 from paceline.strategies.core.state import from_bytes, load_state, state_of, to_bytes
@@ -111,7 +111,7 @@ def pruning_of(pruned: Pruned, optimizer: MakeOptimizer, steps: int = STEPS) -> 
     sync.prepare(
         dict(module.named_parameters()), optimizer(module.parameters()), cast(Any, SimpleNamespace(size=1, rank=0))
     )
-    pruning = pruned.begin(Held(module, sync, steps, lambda number: state_of(model_of(100 + number)), None))
+    pruning = pruned.begin(AdaptContext(module, sync, steps, lambda number: state_of(model_of(100 + number)), None))
     assert isinstance(pruning, Pruning)
     return module, sync, pruning
 

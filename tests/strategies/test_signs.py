@@ -15,14 +15,14 @@ from torch import Tensor
 
 from paceline.exchange.channel import Channel
 from paceline.exchange.compress import (
-    BFloat16,
     Compressor,
     EFSignSGD,
-    Float16,
     OneBit,
     SignSGD,
     UnreadableError,
     Vector,
+    WireBFloat16,
+    WireFloat16,
 )
 from paceline.exchange.compress.packing import pack, packed_bytes, unpack
 from paceline.strategies.core.errors import NotFiniteError
@@ -72,11 +72,11 @@ def test_what_fills_up_the_last_byte_must_be_0():
 @given(st.lists(st.one_of(FLOATS, st.sampled_from([65504.0, 1e-7, 3e-8, 1e-45])), min_size=1, max_size=40))
 def test_fp16_rounds_to_nearest(values):
     x = torch.tensor(values)
-    assert round_trip(Float16(), x).tolist() == np.array(values, np.float32).astype(np.float16).tolist()
-    assert Float16().nbytes(flat_vector(x)) == 2 * len(x)
+    assert round_trip(WireFloat16(), x).tolist() == np.array(values, np.float32).astype(np.float16).tolist()
+    assert WireFloat16().nbytes(flat_vector(x)) == 2 * len(x)
 
 
-@pytest.mark.parametrize("of", [BFloat16, Float16])
+@pytest.mark.parametrize("of", [WireBFloat16, WireFloat16])
 def test_a_casts_feedback_is_what_rounding_left_out_bit_for_bit(of):
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
     for feedback in (True, False):
@@ -86,7 +86,7 @@ def test_a_casts_feedback_is_what_rounding_left_out_bit_for_bit(of):
         assert torch.equal(left, x - rounded if feedback else total) and torch.equal(rounded + (x - rounded), x)
 
 
-@pytest.mark.parametrize("of", [BFloat16, Float16])
+@pytest.mark.parametrize("of", [WireBFloat16, WireFloat16])
 def test_of_a_number_below_half_the_last_bit_a_cast_with_feedback_sends_all_in_time(of):
     step = 2.0**-13  # added to 1, it is rounded away
     x, compress = torch.tensor([1.0 + step]), of(error_feedback=True)
@@ -96,7 +96,7 @@ def test_of_a_number_below_half_the_last_bit_a_cast_with_feedback_sends_all_in_t
     assert sum(float(round_trip(of(), x)) for _ in range(64)) == 64
 
 
-@pytest.mark.parametrize("of", [BFloat16, Float16])
+@pytest.mark.parametrize("of", [WireBFloat16, WireFloat16])
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), 3.4e38])
 def test_a_number_that_a_cast_cannot_hold_is_reported(of, value):
     x = torch.tensor([1.0, value])
@@ -109,7 +109,7 @@ def test_a_number_that_a_cast_cannot_hold_is_reported(of, value):
 def test_a_sum_that_leaves_fp16_is_reported():
     x = torch.tensor([6e4])
     with pytest.raises(NotFiniteError, match=r"beyond the 65504 that torch\.float16 holds"):
-        totalled(Float16(), [x, x], [slot_of(x), slot_of(x)])
+        totalled(WireFloat16(), [x, x], [slot_of(x), slot_of(x)])
 
 
 # -- signs

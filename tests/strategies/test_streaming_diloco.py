@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
 from paceline.exchange.collectives.ring import Ring
-from paceline.exchange.compress import BFloat16, Compressor, EFSignSGD, TopK
+from paceline.exchange.compress import Compressor, EFSignSGD, TopK, WireBFloat16
 from paceline.strategies.core.cost import World
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.sync.streaming_diloco import StreamingDiLoCo, first_step, fragments_of
@@ -194,7 +194,7 @@ def test_one_fragment_is_sent_in_a_step_and_the_last_at_the_end_of_a_round(perio
 # -- cost, state, refusals
 
 
-@pytest.mark.parametrize("compress", [None, BFloat16(), TopK(0.1)], ids=["none", "bf16", "topk"])
+@pytest.mark.parametrize("compress", [None, WireBFloat16(), TopK(0.1)], ids=["none", "bf16", "topk"])
 @pytest.mark.parametrize("replicas", [2, 3])
 def test_stated_cost_and_buffers_are_those_of_a_round(virtual_workers, replicas, compress):
     steps, sync = 8, Knobs(delay=1).sync(compress)

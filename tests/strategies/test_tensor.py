@@ -17,7 +17,7 @@ from paceline.engine.launch.virtual import run as run_virtual
 from paceline.engine.planning.build import assemble
 from paceline.engine.training.evaluations import Evaluations
 from paceline.exchange.collectives import Fabric, Ring
-from paceline.exchange.compress import BFloat16, TopK
+from paceline.exchange.compress import TopK, WireBFloat16
 from paceline.strategies import World
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline
@@ -29,9 +29,9 @@ from paceline.strategies.sync.parameter_server import ParameterServer
 from paceline.strategies.tensor import TensorParallel
 from paceline.strategies.tensor_parallel.cut import cut_over
 from paceline.strategies.tensor_parallel.find import all_pairs, paired
-from paceline.strategies.tensor_parallel.group import Group
+from paceline.strategies.tensor_parallel.group import TensorGroup
 from paceline.strategies.tensor_parallel.layers import ColumnLinear, RowLinear
-from paceline.tasks.models.gpt import Block
+from paceline.tasks.models.gpt import TransformerBlock
 from paceline.tracking.run_directory import RunDirectory
 
 pytestmark = pytest.mark.dist
@@ -88,7 +88,7 @@ def attention64(n_kv_head: int = 2) -> nn.Sequential:
         OrderedDict(
             enter=nn.Linear(FEATURES, 24),
             places=nn.Unflatten(1, (3, 8)),
-            block=Block(8, 4, n_kv_head, dropout=0.0),
+            block=TransformerBlock(8, 4, n_kv_head, dropout=0.0),
             flatten=nn.Flatten(),
             leave=nn.Linear(24, CLASSES),
         )
@@ -120,8 +120,8 @@ def test_a_blocks_two_pairs_are_summed_in_forward_and_in_backward(virtual_worker
 
 def sums_of_a_block(comm: Comm) -> list[Counter[str]]:
     """Messages of a block's forward, and of its backward pass."""
-    group = Group(comm.size)
-    part = cut_over(nn.Sequential(Block(8, 4, 4, dropout=0.0)).double(), group)[comm.rank]
+    group = TensorGroup(comm.size)
+    part = cut_over(nn.Sequential(TransformerBlock(8, 4, 4, dropout=0.0)).double(), group)[comm.rank]
     group.join(part, comm)
     x = torch.ones(2, 3, 8, dtype=torch.float64, requires_grad=True)
     before = Counter(comm.ledger.messages)
@@ -229,7 +229,7 @@ def test_what_would_let_shared_parameters_drift_apart_is_refused(overrides, says
 
 @pytest.mark.parametrize(
     "sync",
-    [BSP(compress=BFloat16()), LocalSGD(2), Gossip(), ParameterServer(), EASGD()],
+    [BSP(compress=WireBFloat16()), LocalSGD(2), Gossip(), ParameterServer(), EASGD()],
     ids=lambda sync: type(sync).__name__,
 )
 def test_what_is_whole_stays_alike_under_modes_that_are_taken(virtual_workers, sync):

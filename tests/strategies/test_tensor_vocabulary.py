@@ -19,7 +19,7 @@ from paceline.strategies.core.state import state_of
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.tensor import TensorParallel
 from paceline.strategies.tensor_parallel.find import vocabulary_of
-from paceline.strategies.tensor_parallel.group import Group
+from paceline.strategies.tensor_parallel.group import TensorGroup
 from paceline.strategies.tensor_parallel.vocabulary import cross_entropy, loss_over
 from paceline.tasks.losses import CrossEntropy, Hinge
 
@@ -66,7 +66,7 @@ def test_uneven_pieces_are_rows_in_order_and_counted_once():
 
 
 def of_pieces(comm: Comm, logits: torch.Tensor, targets: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    group = Group(comm.size)
+    group = TensorGroup(comm.size)
     group.comm = comm
     own = logits.tensor_split(comm.size, dim=1)[comm.rank].clone().requires_grad_()
     first = sum(piece.shape[1] for piece in logits.tensor_split(comm.size, dim=1)[: comm.rank])

@@ -9,7 +9,7 @@ from replicas import Replica, flat
 
 from paceline.engine import prepare, run
 from paceline.exchange.aggregate import ZenoPlusPlus
-from paceline.exchange.attack import Constant, Seen, SignFlip
+from paceline.exchange.attack import ConstantAttack, Seen, SignFlip
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.downpour import Downpour
 
@@ -55,7 +55,7 @@ def test_it_goes_on_from_what_was_saved():
 CASE = Case([[4, 4]] * 5, model=mlp64, optimizer=momentum)
 
 
-@pytest.mark.parametrize("attack", [SignFlip([1], scale=3.0), Constant([1], value="nan"), Constant([1])])
+@pytest.mark.parametrize("attack", [SignFlip([1], scale=3.0), ConstantAttack([1], value="nan"), ConstantAttack([1])])
 def test_where_the_other_one_lies_only_the_trusted_one_trains(virtual_workers, attack):
     sync = Downpour(rate="full", aggregate=ZenoPlusPlus(rho=0.9), attack=attack)
     results = virtual_workers(3, train, Plan(DataParallel(), sync, CASE))

@@ -116,7 +116,7 @@ def install(moment: str, hit: Count) -> None:
         "half of its facts": lambda: after(RDBStorage, "set_trial_user_attr", hit, attribute("runs")),
         "all of its facts": lambda: after(RDBStorage, "set_trial_user_attr", hit, attribute("exit_code")),
         "acknowledged, not told": lambda: after(optuna.Study, "tell", hit),
-        "told": lambda: after(view.Lines, "ended", hit),
+        "told": lambda: after(view.SweepLines, "ended", hit),
         "before it is put away": lambda: before(Path, "rename", hit),
         "put away, not removed": lambda: before(shutil, "rmtree", hit),
         "queued again, not given up": lambda: after(optuna.Study, "enqueue_trial", hit),

@@ -8,7 +8,7 @@ from short_runs import HERE
 
 from paceline.sweep.define import define
 from paceline.sweep.directory import open_sweep
-from paceline.sweep.study import Done, Trial
+from paceline.sweep.study import SweepTrial, TrialRecord
 from paceline.sweep.sweeper import Sweeper
 
 SMALL = (
@@ -22,17 +22,17 @@ class Noted:
 
     def __init__(self, at_start: Callable[[str], object] = lambda _: None) -> None:
         self.began: list[str] = []
-        self.ends: list[Done] = []
+        self.ends: list[TrialRecord] = []
         self._at_start = at_start
 
-    def started(self, trial: Trial, run: str) -> None:
+    def started(self, trial: SweepTrial, run: str) -> None:
         self.began.append(run)
         self._at_start(run)
 
-    def step(self, trial: Trial, step: int, steps: int | None) -> None: ...
-    def evaluated(self, trial: Trial, record: dict[str, Any]) -> None: ...
+    def step(self, trial: SweepTrial, step: int, steps: int | None) -> None: ...
+    def evaluated(self, trial: SweepTrial, record: dict[str, Any]) -> None: ...
 
-    def ended(self, done: Done) -> None:
+    def ended(self, done: TrialRecord) -> None:
         self.ends.append(done)
 
 
@@ -47,7 +47,7 @@ def sweep(
     storage: str | None = None,
     grace: float = 60.0,
     observer: Noted | None = None,
-) -> list[Done]:
+) -> list[TrialRecord]:
     """A sweep to its end, in `root/swept`: what its study then knows, in order."""
     definition = define(
         [*SMALL, *words],

@@ -19,7 +19,7 @@ from short_runs import START, clean_environment
 from sweeps_here import Noted, sweep
 
 from paceline.sweep.definition import Definition, Values
-from paceline.sweep.study import Trial, create, reopen
+from paceline.sweep.study import SweepTrial, create, reopen
 from paceline.tracking.run_directory import RunDirectory
 
 pytestmark = [pytest.mark.dist, pytest.mark.fault]
@@ -129,7 +129,7 @@ def test_of_a_trial_that_was_queued_twice_one_is_run(tmp_path: Path) -> None:
     assert len(study.trials()) == 2
 
 
-def claimed(trial: Trial | None) -> int | None:
+def claimed(trial: SweepTrial | None) -> int | None:
     return trial and trial.point
 
 

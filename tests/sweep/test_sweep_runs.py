@@ -21,7 +21,7 @@ from paceline.engine.base.errors import DivergedError, InterruptedRunError, Work
 from paceline.sweep.define import define
 from paceline.sweep.definition import EarlyTermination
 from paceline.sweep.directory import open_sweep
-from paceline.sweep.study import Done, Trial
+from paceline.sweep.study import SweepTrial, TrialRecord
 from paceline.sweep.sweeper import Sweeper, run_name
 from paceline.tracking.errors import StorageError
 from paceline.tracking.run_directory import RunDirectory
@@ -73,15 +73,15 @@ class Seen:
 
     def __init__(self) -> None:
         self.begun: list[str] = []
-        self.done: list[Done] = []
+        self.done: list[TrialRecord] = []
 
-    def started(self, trial: Trial, run: str) -> None:
+    def started(self, trial: SweepTrial, run: str) -> None:
         self.begun.append(run)
 
-    def step(self, trial: Trial, step: int, steps: int | None) -> None: ...
-    def evaluated(self, trial: Trial, record: dict[str, Any]) -> None: ...
+    def step(self, trial: SweepTrial, step: int, steps: int | None) -> None: ...
+    def evaluated(self, trial: SweepTrial, record: dict[str, Any]) -> None: ...
 
-    def ended(self, done: Done) -> None:
+    def ended(self, done: TrialRecord) -> None:
         self.done.append(done)
 
 
@@ -147,9 +147,9 @@ def test_each_run_has_a_name_and_a_note_of_its_trial(sweep: Sweep) -> None:
     ],
 )
 def test_a_name_holds_only_what_a_name_may(values: dict[str, Any], name: str) -> None:
-    trial = Trial(9, 7, 1, values, (None,))
+    trial = SweepTrial(9, 7, 1, values, (None,))
     assert run_name(trial, None) == name
-    again = run_name(Trial(9, 7, 3, values, (12,)), 12)
+    again = run_name(SweepTrial(9, 7, 3, values, (12,)), 12)
     assert again == f"{name}-s12-again2" and len(again) <= 64
 
 

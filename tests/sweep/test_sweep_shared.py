@@ -20,7 +20,7 @@ from paceline.engine.base.errors import MachineError
 from paceline.sweep.define import define
 from paceline.sweep.definition import Definition, Values
 from paceline.sweep.quiet import quiet
-from paceline.sweep.study import Done, create, reopen
+from paceline.sweep.study import TrialRecord, create, reopen
 from paceline.tracking.errors import StorageError
 
 pytestmark = [pytest.mark.dist, pytest.mark.fault]
@@ -73,7 +73,7 @@ def machine(root: Path, url: str, *words: str, moment: str = "-", nth: int = 1) 
         )
 
 
-def rates(done: list[Done]) -> list[object]:
+def rates(done: list[TrialRecord]) -> list[object]:
     return [trial.trial.chosen["optimizer.lr"] for trial in done]
 
 

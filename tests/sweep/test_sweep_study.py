@@ -11,7 +11,7 @@ from paceline.engine.base.errors import MachineError
 from paceline.sweep.define import define
 from paceline.sweep.definition import Definition, EarlyTermination, Range, Values
 from paceline.sweep.directory import open_sweep
-from paceline.sweep.study import SamplerName, Study, Trial, create, sample
+from paceline.sweep.study import SamplerName, Study, SweepTrial, create, sample
 
 RATE = "optimizer.lr=tag(log,interval(0.001,0.1))"
 
@@ -30,11 +30,11 @@ class Sweep:
             return opened.study
 
 
-def done(study: Study, trial: Trial, value: float = 0.5) -> None:
+def done(study: Study, trial: SweepTrial, value: float = 0.5) -> None:
     study.acknowledge(trial, "complete", value, (f"run{trial.point}",), ({"name": f"run{trial.point}"},))
 
 
-def all_of(study: Study, value: float = 0.5) -> list[Trial]:
+def all_of(study: Study, value: float = 0.5) -> list[SweepTrial]:
     """Claim and acknowledge until there are no more."""
     found = []
     while (trial := study.next()) is not None:
@@ -43,7 +43,7 @@ def all_of(study: Study, value: float = 0.5) -> list[Trial]:
     return found
 
 
-def chosen(trials: Sequence[Trial]) -> list[tuple[Any, ...]]:
+def chosen(trials: Sequence[SweepTrial]) -> list[tuple[Any, ...]]:
     return [(*trial.chosen.values(), *trial.seeds) for trial in trials]
 
 

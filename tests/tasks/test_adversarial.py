@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from paceline.batches import lone
 from paceline.tasks.adversarial.attacks import default_step, evaluating, fgsm, pgd
 from paceline.tasks.adversarial.noise import normal, uniform
-from paceline.tasks.adversarial.robust import Attack, Method, Signs, robustness, zero_gradients
+from paceline.tasks.adversarial.robust import InputAttack, Method, Signs, robustness, zero_gradients
 from paceline.tasks.adversarial.threat import L2, NORMS, LInf, NormName, Threat
 from paceline.tasks.base import Split
 from paceline.tasks.data.digits import Digits
@@ -228,15 +228,15 @@ def digits() -> tuple[nn.Module, Split]:
     return trained()
 
 
-def attack(method: Method, eps: float, **knobs: Any) -> Attack:
+def attack(method: Method, eps: float, **knobs: Any) -> InputAttack:
     bounds = Digits().spec.range
     assert bounds is not None
     low, high = bounds
     steps = knobs.pop("steps", 10)
-    return Attack(method, Threat(LInf(), eps, low, high), steps, default_step(eps, steps), **knobs)
+    return InputAttack(method, Threat(LInf(), eps, low, high), steps, default_step(eps, steps), **knobs)
 
 
-def accuracy(model: nn.Module, test: Split, each: Attack, batch_size: int = 512) -> float:
+def accuracy(model: nn.Module, test: Split, each: InputAttack, batch_size: int = 512) -> float:
     return robustness(CrossEntropy(), model, test, each, batch_size).accuracy
 
 
@@ -303,7 +303,7 @@ def test_samples_count_by_their_weights_and_images_by_their_pixels() -> None:
         def forward(self, x: Tensor) -> Tensor:
             return model(x).permute(0, 2, 3, 1)
 
-    each = Attack("fgsm", Threat(LInf(), 0.1, 0.0, 1.0))
+    each = InputAttack("fgsm", Threat(LInf(), 0.1, 0.0, 1.0))
     found = robustness(Pixels(), Last(), Split(x, y, weights), each)
     [changed] = each.points(Last(), Pixels(), x, y, torch.arange(6))
     counts = [((Last()(inputs).argmax(-1) == y) * weights).flatten(1).sum(1) for inputs in (x, changed)]

@@ -12,7 +12,7 @@ from paceline.tasks.base import DataSpec
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.evaluation import evaluate
 from paceline.tasks.losses.cross_entropy import CrossEntropy
-from paceline.tasks.models.resnet import Block, ResNet
+from paceline.tasks.models.resnet import ResidualBlock, ResNet
 
 CIFAR = DataSpec((3, 32, 32), torch.float32, (), 10, 50_000, 10_000)
 
@@ -42,7 +42,7 @@ def test_there_are_as_many_layers_with_weights_as_the_depth_says() -> None:
         assert sum(isinstance(layer, nn.Conv2d | nn.Linear) for layer in layers) == depth
 
 
-def in_plain_torch(block: Block, x: Tensor, stride: int, groups: int | None) -> Tensor:
+def in_plain_torch(block: ResidualBlock, x: Tensor, stride: int, groups: int | None) -> Tensor:
     """The paper's equations (1) and (2), with the weights of `block`."""
     weights = dict(block.named_parameters())
 
@@ -76,7 +76,7 @@ def in_plain_torch(block: Block, x: Tensor, stride: int, groups: int | None) -> 
 def test_a_block_is_that_of_plain_functions(groups: int | None, maps: int, stride: int, projects: bool) -> None:
     torch.manual_seed(0)
     norm = nn.BatchNorm2d if groups is None else lambda maps: nn.GroupNorm(groups, maps)
-    block = Block(4, maps, stride, norm, projects).double()
+    block = ResidualBlock(4, maps, stride, norm, projects).double()
     for name, parameter in block.named_parameters():
         if "norm" in name:
             nn.init.normal_(parameter)

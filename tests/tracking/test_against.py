@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from some_runs import recorded
 
-from paceline.tracking.compare import Request as Table
+from paceline.tracking.compare import ComparisonRequest as Table
 from paceline.tracking.compare import render, rows, table
 from paceline.tracking.drawn.axes import SMALL
 from paceline.tracking.drawn.charts import drawings
 from paceline.tracking.errors import CorruptRunError, TableError
 from paceline.tracking.figures.built import check, sheet_of, usable
-from paceline.tracking.figures.request import Request, in_description
+from paceline.tracking.figures.request import FigureRequest, in_description
 from paceline.tracking.figures.spec import Against
 from paceline.tracking.run_data import RunData
 from paceline.tracking.sources import gather
@@ -42,7 +42,7 @@ def scaling() -> list[RunData]:
 
 
 def figure(runs: list[RunData], text: str) -> Against:
-    sections = sheet_of(runs, requests=[Request.parse(text)]).sections
+    sections = sheet_of(runs, requests=[FigureRequest.parse(text)]).sections
     (found,) = next(section for section in sections if section.id == "parameters").figures
     assert isinstance(found, Against)
     return found
@@ -64,7 +64,7 @@ def test_a_line_for_each_combination_of_two_names_them() -> None:
 
 
 def drawn(runs: list[RunData], text: str) -> ET.Element:
-    sheet = sheet_of(runs, requests=[Request.parse(text)])
+    sheet = sheet_of(runs, requests=[FigureRequest.parse(text)])
     [(_, make)] = drawings(sheet, figure(runs, text))
     return ET.fromstring(make())
 
@@ -99,7 +99,7 @@ def test_of_several_names_the_first_that_a_run_has_is_taken() -> None:
 def test_names_are_values_where_x_is_text_and_measured_and_modelled_runs_are_apart() -> None:
     runs = [*scaling(), run("gossip", 4, 0, 1.0, modelled=True)]
     section = next(
-        s for s in sheet_of(runs, requests=[Request.parse("x=sync y=accuracy")]).sections if s.id == "parameters"
+        s for s in sheet_of(runs, requests=[FigureRequest.parse("x=sync y=accuracy")]).sections if s.id == "parameters"
     )
     assert [
         (f.modelled, sorted({point.x for trace in f.traces for point in trace.points}))
@@ -122,7 +122,7 @@ def test_names_are_values_where_x_is_text_and_measured_and_modelled_runs_are_apa
 )
 def test_a_figure_that_cannot_be_read_is_refused_with_the_rule(text: str, rule: str) -> None:
     with pytest.raises(TableError) as refused:
-        Request.parse(text)
+        FigureRequest.parse(text)
     assert str(refused.value).startswith(f"--figure {text}: ") and rule in str(refused.value)
 
 
@@ -136,7 +136,7 @@ def test_a_figure_that_cannot_be_read_is_refused_with_the_rule(text: str, rule: 
     ],
 )
 def test_what_no_run_has_is_refused_or_left_out_of_what_a_sweep_asks_for(text: str, rule: str) -> None:
-    request = Request.parse(text)
+    request = FigureRequest.parse(text)
     with pytest.raises(TableError) as refused:
         check(scaling(), request)
     assert f"--figure {text}: " in str(refused.value) and rule in str(refused.value)

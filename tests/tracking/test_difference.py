@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from paceline.tracking.difference import Pair, difference
+from paceline.tracking.difference import ValuePair, difference
 from paceline.tracking.errors import CorruptRunError
 from paceline.tracking.run_data import RunData
 from paceline.tracking.run_directory import RunDirectory
@@ -30,8 +30,8 @@ def test_keys_versions_and_results_that_differ_are_named(tmp_path: Path) -> None
     one = made(tmp_path, "one", 0.1, 0.5, "2.13", model_sha256="aa")
     other = made(tmp_path, "other", 0.2, 0.75, "2.14", model_sha256="bb")
     found = difference(*of(one, other))
-    assert found.configuration == [Pair("optimizer.lr", 0.1, 0.2)]
-    assert found.environment == [Pair("packages.torch", "2.13", "2.14")]
+    assert found.configuration == [ValuePair("optimizer.lr", 0.1, 0.2)]
+    assert found.environment == [ValuePair("packages.torch", "2.13", "2.14")]
     results = {pair.key: pair for pair in found.results}
     assert results["accuracy"].difference == 0.25 and results["accuracy"].ratio == 1.5
     assert results["accuracy"].texts() == ["accuracy", "50.00%", "75.00%", "+25.00%", "+50.0%"]

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from recorded import config, data
 
-from paceline.tracking.compare import Request, render, table
+from paceline.tracking.compare import ComparisonRequest, render, table
 from paceline.tracking.differing import differing
 from paceline.tracking.run_data import RunData, Swept
 
@@ -17,7 +17,7 @@ def pipelined(schedule: str, lr: float = 0.1, **top: Any) -> dict[str, Any]:
 
 
 def shown(*runs: RunData) -> str:
-    return render(table(runs, Request())[0])
+    return render(table(runs, ComparisonRequest())[0])
 
 
 def test_runs_that_differ_in_a_knob_alone_are_told_apart_by_it() -> None:

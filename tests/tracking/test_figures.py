@@ -10,7 +10,7 @@ from some_runs import failed, many, recorded
 
 from paceline.tracking.drawn.charts import drawings
 from paceline.tracking.figures.built import sheet_of
-from paceline.tracking.figures.spec import Figure, Lines, Ranking, Rows
+from paceline.tracking.figures.spec import Figure, Lines, Ranking, RowPlot
 from paceline.tracking.report.document import sections_of
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -63,7 +63,7 @@ def test_each_kind_that_has_pictures_is_drawn() -> None:
 def test_labels_of_replicas_are_bars_where_a_summary_tells_them_and_no_figure_where_it_tells_nonsense(labels, rows):
     runs = [recorded("plain"), recorded("parties", number=1, summary={"labels": labels})]
     figures = [figure for section in sheet_of(runs).sections for figure in section.figures if figure.name == "labels"]
-    assert [row.values for figure in figures if isinstance(figure, Rows) for row in figure.rows] == rows
+    assert [row.values for figure in figures if isinstance(figure, RowPlot) for row in figure.rows] == rows
     assert bool(figures) == bool(rows)
 
 
@@ -81,6 +81,6 @@ def test_measured_and_modelled_runs_are_in_no_figure_together() -> None:
     sheet = sheet_of([recorded("real", sync="asp"), recorded("virtual", sync="asp", modelled=True)])
     for section in sheet.sections:
         for figure in section.figures:
-            of = figure.lines if isinstance(figure, Lines) else figure.rows if isinstance(figure, Rows) else None
+            of = figure.lines if isinstance(figure, Lines) else figure.rows if isinstance(figure, RowPlot) else None
             places = {each.run for each in of} if of is not None else {*getattr(figure, "runs", ())}
             assert places == {int(figure.modelled)}

@@ -12,7 +12,7 @@ from some_runs import recorded
 
 from paceline.tracking import display, frames
 from paceline.tracking.errors import MissingPackageError, TableError
-from paceline.tracking.notebook import Cell
+from paceline.tracking.notebook import NotebookCell
 from paceline.tracking.run_data import RunData
 from paceline.tracking.shown_progress import progress
 
@@ -136,13 +136,13 @@ def handle(monkeypatch: pytest.MonkeyPatch) -> Handle:
 def test_a_notebook_gets_one_line_in_place_and_a_terminal_of_ipython_does_not(
     handle: Handle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert isinstance(progress(Path("run")), Cell)
+    assert isinstance(progress(Path("run")), NotebookCell)
     monkeypatch.setitem(sys.modules, "IPython", SimpleNamespace(get_ipython=lambda: SimpleNamespace()))
-    assert not isinstance(progress(Path("run")), Cell)
+    assert not isinstance(progress(Path("run")), NotebookCell)
 
 
 def test_the_line_says_how_far_it_is_and_is_not_updated_all_the_time(handle: Handle) -> None:
-    cell = Cell(seconds_between=1e9)
+    cell = NotebookCell(seconds_between=1e9)
     cell.record({"kind": "start", "name": "<first>", "steps": 4})
     for record in [*steps(3.0, 2.0, 1.0), EVALUATION]:
         cell.record(record)
@@ -154,7 +154,7 @@ def test_the_line_says_how_far_it_is_and_is_not_updated_all_the_time(handle: Han
     assert text == "<first>\ncompleted  3/4 steps  loss 1.0000  100 samples/s  accuracy 50.00% at step 2"
     assert "&lt;first&gt;" in html and "<progress" not in html
 
-    going = Cell(seconds_between=0.0)
+    going = NotebookCell(seconds_between=0.0)
     going.record({"kind": "start", "name": "first", "steps": 4})
     going.record(steps(3.0)[0])
     assert '<progress value="1" max="4">' in handle.shown[-1]["text/html"]

@@ -7,7 +7,7 @@ import pytest
 from recorded import config, data, failed
 from scipy import stats
 
-from paceline.tracking.compare import Request, find, render, rows, table
+from paceline.tracking.compare import ComparisonRequest, find, render, rows, table
 from paceline.tracking.derived import dollars
 from paceline.tracking.errors import TableError
 from paceline.tracking.groups import Entry, grouped, mean
@@ -20,7 +20,7 @@ def seeds(name: str = "bsp", accuracies=ACCURACIES, **of) -> list[RunData]:
     return [data(f"{name}-{i}", config(i, **of), accuracy=value) for i, value in enumerate(accuracies)]
 
 
-def only(runs: list[RunData], request: Request = Request()) -> dict:
+def only(runs: list[RunData], request: ComparisonRequest = ComparisonRequest()) -> dict:
     (row,) = table(runs, request)[0]
     return row
 
@@ -59,7 +59,7 @@ def test_runs_that_differ_in_their_seed_alone_are_one_row_of_their_mean():
 
 
 def test_no_group_shows_each():
-    shown, runs = table(seeds(), Request(group=False))
+    shown, runs = table(seeds(), ComparisonRequest(group=False))
     assert [row["run"] for row in shown] == ["bsp-0", "bsp-1", "bsp-2"] and len(runs) == 3
     assert "n" not in shown[0] and not [key for key in shown[0] if key.endswith("_ci95")]
 
@@ -77,7 +77,7 @@ def test_no_group_shows_each():
     ids=["rate", "sync", "modelled", "same seed", "no configuration", "no seed"],
 )
 def test_any_other_difference_keeps_runs_apart(other):
-    shown, _ = table([data("base", config(0)), other], Request())
+    shown, _ = table([data("base", config(0)), other], ComparisonRequest())
     assert [row["run"] for row in shown] == ["base", "other"] and "n" not in shown[0]
 
 
@@ -96,13 +96,13 @@ def test_a_configuration_from_before_a_group_is_that_with_its_usual_choice():
     ids=["choice", "knob", "class"],
 )
 def test_another_choice_knob_or_class_of_a_new_group_keeps_runs_apart(other):
-    assert len(table([data("old", config(0)), data("new", config(1) | other)], Request())[0]) == 2
+    assert len(table([data("old", config(0)), data("new", config(1) | other)], ComparisonRequest())[0]) == 2
 
 
 def test_a_configuration_from_before_there_were_callbacks_is_that_without_any():
     early = {"early_stop": {"name": "early_stop", "target": "a.B", "knobs": {}}}
     before, none, some = config(0), {**config(1), "callbacks": {}}, {**config(2), "callbacks": early}
-    found = table([data("a", before), data("b", none), data("c", some)], Request())[0]
+    found = table([data("a", before), data("b", none), data("c", some)], ComparisonRequest())[0]
     assert [row["runs"] for row in found] == [["a", "b"], ["c"]]
 
 
@@ -110,12 +110,14 @@ def test_what_callbacks_measured_is_a_column_and_has_a_mean():
     runs = [data(f"a-{i}", config(i), metrics={"f1": value, "workers": 9}) for i, value in enumerate([0.5, 1.0])]
     row = only(runs)
     assert row["f1"] == 0.75 and row["f1_ci95"] > 0 and row["workers"] == 4  # a column of ours stays ours
-    both = table([*runs, data("b", config(5, lr=3.0))], Request(where=("f1>0.6",), columns=("f1", "accuracy")))[0]
+    both = table(
+        [*runs, data("b", config(5, lr=3.0))], ComparisonRequest(where=("f1>0.6",), columns=("f1", "accuracy"))
+    )[0]
     assert [row["f1"] for row in both] == [0.75]
 
 
 def test_a_run_by_itself_beside_a_group_has_no_interval():
-    shown, _ = table([*seeds(), data("alone", config(lr=0.5))], Request())
+    shown, _ = table([*seeds(), data("alone", config(lr=0.5))], ComparisonRequest())
     assert (shown[1]["n"], shown[1]["runs"], shown[1]["accuracy_ci95"]) == (1, ["alone"], None)
     assert [cell for cell in render(shown[1:]).splitlines()[1].split() if "±" in cell] == []
 
@@ -130,17 +132,17 @@ def test_failed_runs_of_a_group_are_named_and_not_averaged():
 def test_a_trial_that_failed_before_it_had_a_configuration_counts_to_its_trial():
     one = [Swept("s", 1, seed, {"optimizer.lr": 0.1}) for seed in range(3)]
     runs = [data("a", config(0), one[0]), failed("b", None, one[1]), failed("c", None, Swept("s", 2, 1, {}))]
-    shown, _ = table(runs, Request())
+    shown, _ = table(runs, ComparisonRequest())
     assert [(row["run"], row["others"]) for row in shown] == [("a", ["b (failed)"]), ("c", [])]
 
 
 def test_where_no_run_completed_each_is_a_row():
-    shown, _ = table([failed("a", config(0)), failed("b", config(1))], Request())
+    shown, _ = table([failed("a", config(0)), failed("b", config(1))], ComparisonRequest())
     assert [(row["run"], row["status"]) for row in shown] == [("a", "failed"), ("b", "failed")]
 
 
 def test_a_failed_run_does_not_take_its_seed_from_one_that_completed():
-    shown, _ = table([failed("a", config(0)), data("b", config(0)), data("c", config(1))], Request())
+    shown, _ = table([failed("a", config(0)), data("b", config(0)), data("c", config(1))], ComparisonRequest())
     assert {(row["run"], row["n"]) for row in shown} == {("a", 1), ("b", 2)}
 
 
@@ -194,7 +196,7 @@ def test_as_many_comparisons_as_runs_make_groups():
 
 def test_two_groups_never_have_one_name():
     runs = [*seeds("mlp-0101"), *seeds("mlp-0102", lr=0.5), *seeds("x", sync="ssp"), data("x", config(lr=7))]
-    names = [row["run"] for row in table(runs, Request())[0]]
+    names = [row["run"] for row in table(runs, ComparisonRequest())[0]]
     assert len(set(names)) == len(names) == 4
 
 
@@ -208,7 +210,7 @@ def test_what_a_sweep_varied_is_a_column_unless_it_is_one_already():
         trial(1, sync="ssp", **{"optimizer.lr": 0.2, "model.hidden": [8, 4], "hardware.workers": 4, "fixed": 1}),
         failed("t2", None, Swept("s", 2, 0, {"sync": "x", "optimizer.lr": -1, "model.hidden": [8], "fixed": 1})),
     ]
-    shown, _ = table(runs, Request())
+    shown, _ = table(runs, ComparisonRequest())
     assert [row["optimizer.lr"] for row in shown] == [0.1, 0.2, -1]
     own = [key for key in shown[0] if "." in key or key == "fixed"]
     assert own == ["optimizer.lr", "model.hidden"] and list(shown[0]).index("optimizer.lr") > 5
@@ -228,7 +230,7 @@ def test_ratios_are_of_the_means_and_one_for_the_baseline_itself():
     ]
     slow = [data(f"slow-{i}", config(i, **machine), throughput=1000.0, memory={"process_peak": 2**20}) for i in (0, 1)]
     for base in (slow[0], slow[1]):
-        shown, _ = table([*fast, *slow], Request(baseline=base))
+        shown, _ = table([*fast, *slow], ComparisonRequest(baseline=base))
         assert shown[0]["speedup_throughput"] == pytest.approx(3.0005)
         assert shown[0]["speedup_time_to_accuracy"] == 4
         assert (shown[0]["bytes_ratio"], shown[0]["memory_ratio"], shown[0]["dollars_ratio"]) == (1, 300, 0.5)
@@ -239,20 +241,20 @@ def test_ratios_are_of_the_means_and_one_for_the_baseline_itself():
 @pytest.mark.parametrize("change", [{"model": "cnn"}, {"data": "text"}, {"modelled": True}])
 def test_runs_that_cannot_be_compared_have_no_ratio(change):
     base = data("base")
-    shown, _ = table([base, data("other", **change)], Request(baseline=base))
+    shown, _ = table([base, data("other", **change)], ComparisonRequest(baseline=base))
     assert {shown[1][key] for key in shown[1] if "speedup" in key or "ratio" in key} == {None}
 
 
 def test_a_group_whose_first_run_failed_at_once_has_the_others_target():
     group = [failed("bsp-9", config(9, lr=0.3)), *seeds(lr=0.3)]
     base = data("base", config())
-    shown, _ = table([base, *group], Request(baseline=base))
+    shown, _ = table([base, *group], ComparisonRequest(baseline=base))
     assert (shown[1]["n"], shown[1]["speedup_time_to_accuracy"]) == (3, 1.0)
 
 
 def test_a_baseline_that_a_condition_leaves_out_is_still_what_is_compared_with():
     base = data("base", throughput=500.0)
-    shown, _ = table([base, data("other")], Request(baseline=base, where=("throughput>600",)))
+    shown, _ = table([base, data("other")], ComparisonRequest(baseline=base, where=("throughput>600",)))
     assert [(row["run"], row["speedup_throughput"]) for row in shown] == [("other", 2.0)]
 
 

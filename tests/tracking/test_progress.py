@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline.engine.training.meters import Report, _throughput
-from paceline.tracking.progress import Lines, Speed
+from paceline.tracking.progress import ProgressLines, Speed
 from paceline.tracking.shown_progress import progress
 from paceline.tracking.view import LiveView, View
 
@@ -45,17 +45,17 @@ def shown(sink, records) -> None:
 def test_a_terminal_gets_a_view_and_anything_else_gets_lines(monkeypatch, tmp_path):
     monkeypatch.setenv("TERM", "xterm")
     assert isinstance(progress(tmp_path, Terminal()), LiveView)
-    assert isinstance(progress(tmp_path, Terminal(), plain=True), Lines)
-    assert isinstance(progress(tmp_path, io.StringIO()), Lines)
+    assert isinstance(progress(tmp_path, Terminal(), plain=True), ProgressLines)
+    assert isinstance(progress(tmp_path, io.StringIO()), ProgressLines)
     monkeypatch.setattr(sys, "stderr", io.StringIO())
-    assert isinstance(progress(tmp_path), Lines)
+    assert isinstance(progress(tmp_path), ProgressLines)
     monkeypatch.setenv("TERM", "dumb")
-    assert isinstance(progress(tmp_path, Terminal()), Lines)
+    assert isinstance(progress(tmp_path, Terminal()), ProgressLines)
 
 
 def test_lines_are_one_on_start_one_an_evaluation_and_one_at_the_end():
     stream = io.StringIO()
-    shown(Lines(stream), [START, *map(step, range(1, 51)), EVALUATION, *map(step, range(51, 101)), END])
+    shown(ProgressLines(stream), [START, *map(step, range(1, 51)), EVALUATION, *map(step, range(51, 101)), END])
     assert stream.getvalue().splitlines() == [
         "first: mlp on digits, data_parallel + ssp, 4 workers, 100 steps",
         "step 50  accuracy 87.50%",
@@ -67,7 +67,7 @@ def test_evaluations_of_earlier_steps_are_said_to_come_afterwards():
     """An asynchronous run judges its snapshots when it is over."""
     stream = io.StringIO()
     last = EVALUATION | {"step": 100, "accuracy": 0.9}
-    shown(Lines(stream), [START, *map(step, range(1, 101)), EVALUATION, last, END])
+    shown(ProgressLines(stream), [START, *map(step, range(1, 101)), EVALUATION, last, END])
     assert stream.getvalue().splitlines()[1:] == [
         "step 50  accuracy 87.50% (judged afterwards)",
         "step 100  accuracy 90.00%",
@@ -77,10 +77,10 @@ def test_evaluations_of_earlier_steps_are_said_to_come_afterwards():
 
 def test_a_virtual_cluster_is_said_to_be_modelled():
     stream = io.StringIO()
-    shown(Lines(stream), [START | {"modelled": True}])
+    shown(ProgressLines(stream), [START | {"modelled": True}])
     assert stream.getvalue() == "first: mlp on digits, data_parallel + ssp, 4 workers (modelled), 100 steps\n"
     stream = io.StringIO()
-    shown(Lines(stream), [START | {"modelled": False}])
+    shown(ProgressLines(stream), [START | {"modelled": False}])
     assert "modelled" not in stream.getvalue()
 
 
@@ -88,7 +88,7 @@ def test_step_lines_keep_their_distance_in_time(monkeypatch):
     now = 0.0
     monkeypatch.setattr("paceline.tracking.progress.time.monotonic", lambda: now)
     stream = io.StringIO()
-    lines = Lines(stream)
+    lines = ProgressLines(stream)
     lines.record(START)
     for number in range(1, 101):
         now = number * 0.2  # 20 s in all
@@ -109,30 +109,30 @@ def test_the_speed_is_what_the_table_would_say_of_the_last_steps(tmp_path):
         view.record(record)
     speed.add({"kind": "step", "samples_per_second": "nan", "step_time": 1.0})  # another version's
     assert speed.value == view.plain()["samples_per_second"] == pytest.approx(table)
-    shown(Lines(stream, seconds_between=0), [START, *steps])
+    shown(ProgressLines(stream, seconds_between=0), [START, *steps])
     assert stream.getvalue().endswith(f"step 20/100  loss 0.2500  {table:,.0f} samples/s\n")
 
 
 def test_where_replicas_go_at_their_own_paces_the_speed_is_said_to_be_of_one(tmp_path):
     stream = io.StringIO()
-    shown(Lines(stream, seconds_between=0), [START | {"together": False}, step(1)])
+    shown(ProgressLines(stream, seconds_between=0), [START | {"together": False}, step(1)])
     assert stream.getvalue().endswith("1,234 samples/s of replica 0 alone\n")
 
 
 def test_lines_tell_of_a_resume_and_of_a_stop():
     stream = io.StringIO()
-    shown(Lines(stream), [{"kind": "resume", "step": 7}, {"kind": "stop", "reason": "target reached"}])
+    shown(ProgressLines(stream), [{"kind": "resume", "step": 7}, {"kind": "stop", "reason": "target reached"}])
     assert stream.getvalue() == "resumed at step 7\nstopping: target reached\n"
 
 
 def test_a_loss_that_is_not_finite_and_one_that_is_unknown_are_shown():
     stream = io.StringIO()
-    shown(Lines(stream, seconds_between=0), [START, step(1, "nan"), step(2, None)])
+    shown(ProgressLines(stream, seconds_between=0), [START, step(1, "nan"), step(2, None)])
     assert "loss nan" in stream.getvalue() and "loss -" in stream.getvalue()
 
 
 def test_an_unknown_kind_of_record_is_passed_over_by_both(tmp_path):
-    for sink in (Lines(io.StringIO()), LiveView(tmp_path, Terminal())):
+    for sink in (ProgressLines(io.StringIO()), LiveView(tmp_path, Terminal())):
         shown(sink, [START, {"kind": "checkpoint", "step": 1}, {"kind": "from the future"}])
 
 

@@ -5,11 +5,11 @@ from collections.abc import Callable
 
 import pytest
 
-from paceline.tracking.ranking import Setting, compared, first, gap_of, order, rule_of
+from paceline.tracking.ranking import RankedSetting, compared, first, gap_of, order, rule_of
 
 
-def setting(label: str, *seeds: float | None) -> Setting:
-    return Setting.of(label, enumerate(seeds))
+def setting(label: str, *seeds: float | None) -> RankedSetting:
+    return RankedSetting.of(label, enumerate(seeds))
 
 
 def test_one_seed_tells_nothing_apart_and_equal_seeds_tell_every_difference() -> None:
@@ -19,20 +19,20 @@ def test_one_seed_tells_nothing_apart_and_equal_seeds_tell_every_difference() ->
     assert [each.label for each in first([setting("again", 1.0, 1.0), same])] == ["again", "same"]
 
 
-def paired(draw: random.Random, settings: int) -> list[Setting]:
+def paired(draw: random.Random, settings: int) -> list[RankedSetting]:
     """All are the same, and a seed makes all of them take longer or shorter."""
     of_seed = [draw.gauss(3.0, 0.5) for _ in range(3)]
     return [setting(str(i), *(each + draw.gauss(0.0, 0.05) for each in of_seed)) for i in range(settings)]
 
 
-def apart(draw: random.Random, settings: int) -> list[Setting]:
+def apart(draw: random.Random, settings: int) -> list[RankedSetting]:
     """All are the same, and no two share a seed."""
-    return [Setting.of(str(i), [((i, s), draw.gauss(3.0, 0.2)) for s in range(3)]) for i in range(settings)]
+    return [RankedSetting.of(str(i), [((i, s), draw.gauss(3.0, 0.2)) for s in range(3)]) for i in range(settings)]
 
 
 @pytest.mark.parametrize("drawn", [paired, apart])
 def test_three_seeds_name_a_winner_among_equals_in_less_than_5_percent_of_sweeps(
-    drawn: Callable[[random.Random, int], list[Setting]],
+    drawn: Callable[[random.Random, int], list[RankedSetting]],
 ) -> None:
     """However many settings there are: the best has to be told apart from the next one, too."""
     draw = random.Random(3)
@@ -48,7 +48,7 @@ def test_a_seed_that_slows_all_settings_hides_no_winner() -> None:
     whole = setting("data_parallel", 22.97, 15.44, 23.14)
     assert [each.label for each in first([whole, tensor, single], ratio=True)] == ["single"]
     for each in (tensor, whole):
-        moved = Setting.of(each.label, [(f"other {seed}", value) for seed, value in each.by_seed.items()])
+        moved = RankedSetting.of(each.label, [(f"other {seed}", value) for seed, value in each.by_seed.items()])
         assert [s.label for s in first([single, moved], ratio=True)] == ["single", each.label]
         assert rule_of([gap_of(single, moved)]).startswith("Welch's 95 % interval of the difference includes 0")
     told = compared(single, [single, tensor, whole, setting("never", 1.0, None)], ratio=True)
@@ -67,7 +67,7 @@ def test_the_best_mean_of_other_seeds_is_not_first_where_the_seeds_in_common_say
 
 
 def test_a_seed_that_was_repeated_is_no_second_draw() -> None:
-    again = Setting.of("again", [(0, 1.0), (0, 5.0), (1, None), (1, 2.0)])
+    again = RankedSetting.of("again", [(0, 1.0), (0, 5.0), (1, None), (1, 2.0)])
     assert (again.values, again.seeds, again.is_whole) == ((1.0,), 2, False)
 
 

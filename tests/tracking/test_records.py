@@ -5,13 +5,13 @@ from dataclasses import replace
 from paceline.conf.groups import SHOWN
 from paceline.tracking.records import (
     End,
-    Evaluation,
+    EvaluationRecord,
     Measured,
-    Predicted,
+    MeasuredStepTime,
+    PlanSummary,
     Score,
     Staleness,
     Start,
-    StepTime,
     Summary,
     Wire,
     WorkerTime,
@@ -19,7 +19,7 @@ from paceline.tracking.records import (
 from paceline.tracking.summaries import FIELDS, from_records, row_of
 
 CHOICES = {group.name: f"some_{group.name}" for group in SHOWN}
-TIME = StepTime(0.5, 0.25, 0.125, 0.125)
+TIME = MeasuredStepTime(0.5, 0.25, 0.125, 0.125)
 MEMORY = {kind: 2**20 for kind in (*(field.name for field in FIELDS.values() if field.section == "memory"),)}
 MEASURED = Measured(
     throughput=8.0,
@@ -62,7 +62,7 @@ SUMMARY = Summary(
     seconds=5.0,
     model_sha256=None,
     reason="was asked to stop",
-    predicted=Predicted(3.0, {"parameters": 4}, 7.0),
+    predicted=PlanSummary(3.0, {"parameters": 4}, 7.0),
     metrics={
         **{"purity": 0.6, "noise_scale": 90.0, "robust_accuracy": 0.5, "target_reached": 0.25},
         **{"client_mean": 0.7, "client_worst": 0.5, "client_spread": 0.1},
@@ -85,7 +85,7 @@ def test_a_comparison_finds_in_a_summary_all_that_it_looks_for() -> None:
 
 def test_what_is_not_there_has_no_key() -> None:
     assert "reason" not in replace(SUMMARY, reason=None).plain() and "reason" not in End("completed").plain()
-    assert Evaluation(3, 1.5, Score("accuracy", 0.5, 1.0), 2.0).plain() == {
+    assert EvaluationRecord(3, 1.5, Score("accuracy", 0.5, 1.0), 2.0).plain() == {
         "kind": "evaluation",
         "step": 3,
         "epoch": 1.5,
@@ -97,7 +97,7 @@ def test_what_is_not_there_has_no_key() -> None:
 
 def test_records_tell_of_a_run_without_a_summary() -> None:
     start = Start("one", 10, 2.0, 64, 2, 0, True, False, 0.9, CHOICES)
-    evaluation = Evaluation(5, 1.0, Score("accuracy", 0.5, 1.0, 0.25), 2.0)
+    evaluation = EvaluationRecord(5, 1.0, Score("accuracy", 0.5, 1.0, 0.25), 2.0)
     told = from_records("one", [record.plain() for record in (start, evaluation, End("failed", "worker 1 died"))])
     row = row_of(told)
     assert (row["workers"], row["modelled"], row["sync"], row["accuracy"]) == (2, True, "some_sync", 0.5)

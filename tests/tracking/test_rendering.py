@@ -9,7 +9,7 @@ import unicodedata
 import pytest
 from recorded import config, data
 
-from paceline.tracking.compare import Request, render, rows, table
+from paceline.tracking.compare import ComparisonRequest, render, rows, table
 from paceline.tracking.rendering import facts
 from paceline.tracking.visible import visible
 
@@ -39,7 +39,7 @@ ACTS = ("Cc", "Cf", "Cs", "Zl", "Zp")
 def hostile(name: str) -> list[dict]:
     """The text as a run's name, a choice, a reason, a parameter's name and its value."""
     run = data(name, config() | {name: name}, sync=name, status="failed", reason=name)
-    return table([run, data("other")], Request(columns=(name,)))[0]
+    return table([run, data("other")], ComparisonRequest(columns=(name,)))[0]
 
 
 @pytest.mark.parametrize("name", HOSTILE, ids=ascii)
@@ -99,7 +99,7 @@ def test_other_scripts_are_left_as_they_are():
 )
 def test_an_interval_has_its_means_unit_and_decimals(changes, cell):
     runs = [data(f"r-{i}", config(i), **change) for i, change in enumerate(changes)]
-    shown, _ = table(runs, Request(columns=("loss",)))
+    shown, _ = table(runs, ComparisonRequest(columns=("loss",)))
     keys = ["accuracy", "throughput_samples_per_s", "bytes_per_step", "step_ms", "loss"]
     assert re.search(rf"(^|\s){re.escape(cell)}(\s|$)", render(shown, columns=["run", *keys]))
 
@@ -126,7 +126,7 @@ def test_a_run_too_short_to_measure_says_so_where_its_figures_would_stand():
         data("brief", config(), too_short=True, throughput=None, step_time={"median": None}),
         data("long", config()),
     ]
-    told = table(lines, Request(baseline=lines[1], group=False))[0]
+    told = table(lines, ComparisonRequest(baseline=lines[1], group=False))[0]
     header, brief, long = render(told).splitlines()
     assert "samples/s" in header and "step ms" in header and "speed-up" in header
     assert brief.count("too short") == 3 and "too short" not in long

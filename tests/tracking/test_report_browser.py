@@ -9,9 +9,9 @@ from needs import needs_chromium
 from report_page import DRAW_ALL, NAMES, show
 from some_runs import failed, many, recorded
 
-from paceline.tracking.compare import Request as Table
+from paceline.tracking.compare import ComparisonRequest as Table
 from paceline.tracking.compare import table
-from paceline.tracking.figures.request import Request
+from paceline.tracking.figures.request import FigureRequest
 from paceline.tracking.groups import mean
 from paceline.tracking.report import write_report
 from paceline.tracking.run_data import RunData, Swept
@@ -505,7 +505,7 @@ def test_a_figure_over_parameters_is_of_the_runs_that_are_plotted(window: Browse
     for run, time in zip(runs, [4.0, 6.0, 1.0, 1.5, 0.1, None], strict=True):
         run.summary["time_to_accuracy"] = time
     write_report(
-        runs, tmp_path / "against.html", requests=[Request.parse("x=sync y=time_to_accuracy,accuracy line=sync")]
+        runs, tmp_path / "against.html", requests=[FigureRequest.parse("x=sync y=time_to_accuracy,accuracy line=sync")]
     )
     window.open(tmp_path / "against.html")
     show(window, "parameters")

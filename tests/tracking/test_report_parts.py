@@ -415,9 +415,9 @@ def test_seeds_outside_a_sweep_are_one_setting_too() -> None:
 
 def test_the_comparison_is_in_the_page_where_it_says_more_than_the_runs() -> None:
     runs = [recorded("a", number=1), recorded("b", number=2)]
-    plain, _ = compare.table(runs, compare.Request())
+    plain, _ = compare.table(runs, compare.ComparisonRequest())
     assert document(runs, plain)["compared"] is None
-    marked, _ = compare.table(runs, compare.Request(baseline=runs[0], pareto=("accuracy", "bytes")))
+    marked, _ = compare.table(runs, compare.ComparisonRequest(baseline=runs[0], pareto=("accuracy", "bytes")))
     told = document(runs, marked)["compared"]
     assert told is not None and [row[0] for row in told["rows"]] == ["a", "b"]
     assert {"front"} & set(told["titles"]) and len(told["titles"]) == len(told["numbers"]) == len(told["rows"][0])

@@ -16,14 +16,14 @@ from browser import Browser, BrowserError
 from needs import needs_chromium
 from report_page import NAMES
 
-from paceline.tracking.report.serve import Server
+from paceline.tracking.report.serve import PageServer
 from paceline.tracking.run_directory import RunDirectory
 
 
 @pytest.fixture
-def server() -> Iterator[Server]:
+def server() -> Iterator[PageServer]:
     versions = iter("1123456789")
-    with Server(0, lambda: next(versions), lambda version: f"<p>page {version}</p>") as server:
+    with PageServer(0, lambda: next(versions), lambda version: f"<p>page {version}</p>") as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
@@ -31,7 +31,7 @@ def server() -> Iterator[Server]:
         thread.join()
 
 
-def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
+def ask(server: PageServer, path: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
     connection.request(method, path, headers=headers)
     answer = connection.getresponse()
@@ -40,7 +40,7 @@ def ask(server: Server, path: str, method: str = "GET", **headers: str) -> tuple
     return answer.status, body, dict(answer.getheaders())
 
 
-def test_the_address_answers_with_the_page_made_once_a_version_and_its_state(server: Server) -> None:
+def test_the_address_answers_with_the_page_made_once_a_version_and_its_state(server: PageServer) -> None:
     assert server.server_address[0] == "127.0.0.1" and len(server.path) > 20
     status, body, headers = ask(server, server.path)
     assert (status, body) == (200, "<p>page 1</p>") and headers["Content-Type"] == "text/html; charset=utf-8"
@@ -49,21 +49,21 @@ def test_the_address_answers_with_the_page_made_once_a_version_and_its_state(ser
     assert ask(server, f"{server.path}state")[:2] == (200, '{"version": "3"}')
 
 
-def test_nothing_else_is_there(server: Server) -> None:
+def test_nothing_else_is_there(server: PageServer) -> None:
     paths = ["/", "/state", f"{server.path}..", f"{server.path}../../etc/passwd", f"{server.path}?a", "//etc/passwd"]
     for path in [*paths, server.path[:-2] + "x/", f"{server.path}%2e%2e/"]:
         assert ask(server, path)[0] == 404, path
 
 
 @pytest.mark.parametrize("host", ["evil.example", "evil.example:{port}", "127.0.0.1", "localhost:1", ""])
-def test_a_request_that_was_sent_to_another_name_is_refused(host: str, server: Server) -> None:
+def test_a_request_that_was_sent_to_another_name_is_refused(host: str, server: PageServer) -> None:
     status, body, _ = ask(server, server.path, Host=host.format(port=server.server_port))
     assert status == 421 and "page" not in body
     assert ask(server, server.path, Host=f"localhost:{server.server_port}")[0] == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "HEAD", "TRACE"])
-def test_only_get_is_answered(method: str, server: Server) -> None:
+def test_only_get_is_answered(method: str, server: PageServer) -> None:
     status, _, headers = ask(server, server.path, method)
     assert status == 405 and headers["Allow"] == "GET"
 
@@ -72,7 +72,7 @@ def test_what_cannot_be_made_is_told_and_the_server_goes_on() -> None:
     def fails() -> str:
         raise ValueError("runs are gone")
 
-    with Server(0, fails, lambda version: "") as server:
+    with PageServer(0, fails, lambda version: "") as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         assert [ask(server, server.path)[:2] for _ in range(2)] == [(503, "runs are gone\n")] * 2

@@ -14,8 +14,8 @@ from recorded import directory
 from some_runs import recorded
 
 from paceline.tracking.drawn import memory, png, roofline, steps, topologies
-from paceline.tracking.drawn.roofline import Point, Roof
-from paceline.tracking.drawn.topologies import Cell
+from paceline.tracking.drawn.roofline import Roof, RooflinePoint
+from paceline.tracking.drawn.topologies import HeatMapCell
 from paceline.tracking.figures.palette import DARK, LIGHT
 from paceline.tracking.prediction import seconds_by_part
 from paceline.tracking.report import write_report
@@ -105,7 +105,12 @@ def test_a_prediction_is_drawn_beside_and_its_error_is_said() -> None:
 
 
 def test_the_best_measured_is_ringed_once_and_what_does_not_fit_is_hatched() -> None:
-    cells = [Cell(1, 1, 90.0, 100.0), Cell(2, 1, 130.0, 120.0), Cell(1, 2, 50.0), Cell(2, 2, fits=False)]
+    cells = [
+        HeatMapCell(1, 1, 90.0, 100.0),
+        HeatMapCell(2, 1, 130.0, 120.0),
+        HeatMapCell(1, 2, 50.0),
+        HeatMapCell(2, 2, fits=False),
+    ]
     svg = ET.fromstring(topologies.as_svg("t", "tensor", "stage", cells))
     classes = [each.get("class", "") for each in svg.iter(f"{SVG}rect")]
     assert sum("ring" in each.split() for each in classes) == 1
@@ -114,14 +119,14 @@ def test_the_best_measured_is_ringed_once_and_what_does_not_fit_is_hatched() -> 
     assert (
         "The best measured is tensor 2 x stage 1, 120 samples/s" in said and "1 do not fit: tensor 2 x stage 2" in said
     )
-    foreseen = ET.fromstring(topologies.as_svg("t", "tensor", "stage", [Cell(1, 1, 5.0)]))
+    foreseen = ET.fromstring(topologies.as_svg("t", "tensor", "stage", [HeatMapCell(1, 1, 5.0)]))
     assert not any("ring" in each.get("class", "").split() for each in foreseen.iter(f"{SVG}rect"))
 
 
 def test_a_point_is_bound_by_memory_left_of_the_ridge() -> None:
     roof = Roof("device", peak=100e9, bandwidth=10e9)
     assert roof.ridge == 10 and roof.at(1) == 10e9 and roof.at(1000) == 100e9
-    points = [Point("add", 0.5, 4e9), Point("product", 100.0, 50e9, measured=True)]
+    points = [RooflinePoint("add", 0.5, 4e9), RooflinePoint("product", 100.0, 50e9, measured=True)]
     said = roofline.in_words(roof, points)
     assert "add: 4 GF/s, 80% of what its 0.5 flops a byte allow (memory)" in said
     assert "product (measured): 50 GF/s, 50% of what its 100 flops a byte allow (compute)" in said

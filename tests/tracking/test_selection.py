@@ -11,7 +11,7 @@ from recorded import config, data, failed
 
 from paceline.tracking import columns, selection
 from paceline.tracking.columns import COLUMNS
-from paceline.tracking.compare import Request, column_keys, render, table
+from paceline.tracking.compare import ComparisonRequest, column_keys, render, table
 from paceline.tracking.errors import TableError
 from paceline.tracking.run_data import RunData, Swept
 from paceline.tracking.selection import configured, mark_front
@@ -27,7 +27,7 @@ RUNS = [
 
 
 def kept(*conditions: str, runs=RUNS) -> list[str]:
-    return [row["run"] for row in table(runs, Request(where=conditions))[0]]
+    return [row["run"] for row in table(runs, ComparisonRequest(where=conditions))[0]]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_conditions_are_joined_by_and():
 def test_a_number_is_asked_of_the_groups_mean_and_text_of_each_run():
     group = [data(f"g{i}", config(i), accuracy=0.8 + 0.1 * i) for i in range(2)] + [failed("g2", config(2))]
     assert kept("accuracy>0.84", runs=group) == ["g0"] and kept("accuracy>0.86", runs=group) == []
-    (row,) = table(group, Request(where=("status!=failed",)))[0]
+    (row,) = table(group, ComparisonRequest(where=("status!=failed",)))[0]
     assert row["others"] == [] and row["n"] == 2
     assert kept("n=2", runs=group) == ["g0"]
 
@@ -93,8 +93,8 @@ def test_a_wrong_condition_is_refused_with_its_rule(condition, rule):
 
 def test_columns_are_shown_as_asked_for_with_the_run_first():
     words = ("accuracy", "optimizer.lr", "bytes", "sync", "val/f1")
-    shown, _ = table(RUNS, Request(columns=words))
-    keys = column_keys(Request(columns=words), RUNS, shown)
+    shown, _ = table(RUNS, ComparisonRequest(columns=words))
+    keys = column_keys(ComparisonRequest(columns=words), RUNS, shown)
     assert keys == ["run", "accuracy", "optimizer.lr", "bytes_per_step", "sync", "val/f1"]
     lines = render(shown, columns=keys).splitlines()
     assert lines[0].split() == ["run", "accuracy", "optimizer.lr", "sent/step", "sync", "val/f1"]
@@ -105,17 +105,25 @@ def test_columns_are_shown_as_asked_for_with_the_run_first():
 
 def test_any_value_can_be_sorted_by():
     def order(word: str, **more) -> list[str]:
-        return [row["run"] for row in table(RUNS, Request(sort=word, **more))[0]]
+        return [row["run"] for row in table(RUNS, ComparisonRequest(sort=word, **more))[0]]
 
     assert order("optimizer.lr") == ["ssp", "bsp", "bad", "w"]
     assert order("optimizer.lr", reverse=True) == ["bad", "bsp", "ssp", "w"]
     runs = [data("a", config(), memory={"optimizer": 9}), data("b", config(lr=2), memory={"optimizer": 5})]
-    assert [row["run"] for row in table(runs, Request(sort="optimizer"))[0]] == ["b", "a"]  # memory, not the choice
+    assert [row["run"] for row in table(runs, ComparisonRequest(sort="optimizer"))[0]] == [
+        "b",
+        "a",
+    ]  # memory, not the choice
     assert order("accuracy") == ["bsp", "ssp", "bad", "w"]
 
 
 @pytest.mark.parametrize(
-    "request_", [Request(columns=("acuracy",)), Request(sort="acuracy"), Request(pareto=("acuracy",))]
+    "request_",
+    [
+        ComparisonRequest(columns=("acuracy",)),
+        ComparisonRequest(sort="acuracy"),
+        ComparisonRequest(pareto=("acuracy",)),
+    ],
 )
 def test_an_unknown_column_is_refused_with_the_nearest(request_):
     with pytest.raises(TableError, match=r"no column 'acuracy': did you mean accuracy"):
@@ -126,14 +134,14 @@ def test_a_heading_is_taken_as_it_is_shown() -> None:
     runs = [data("a", memory={"process_peak": 2**20, "host_optimizer": 3})]
     for column in COLUMNS:
         if column.key not in ("front", "n", "runs", "others"):
-            every = Request(baseline=runs[0], columns=(column.title,))
+            every = ComparisonRequest(baseline=runs[0], columns=(column.title,))
             shown, _ = table(runs, every)
             assert column.key in column_keys(every, runs, shown), column.title
 
 
 def test_a_heading_is_taken_in_conditions_sorts_and_fronts_too() -> None:
     assert kept("sent/step>=1e9") == [] and kept("host peak MiB<1000") == kept("memory<1000") == ["bsp", "ssp"]
-    assert [row["run"] for row in table(RUNS, Request(sort="samples/s"))[0]][:2] == ["bsp", "ssp"]
+    assert [row["run"] for row in table(RUNS, ComparisonRequest(sort="samples/s"))[0]][:2] == ["bsp", "ssp"]
     assert front("Accuracy", "to acc. s") == front("accuracy", "time_to_accuracy")
 
 
@@ -141,12 +149,12 @@ def test_a_heading_that_two_columns_have_stands_for_none(monkeypatch: pytest.Mon
     both = tuple(replace(each, title="peak") if each.key in ("loss", "messages") else each for each in COLUMNS)
     monkeypatch.setattr(columns, "COLUMNS", both)
     with pytest.raises(TableError, match="no column 'peak'"):
-        table(RUNS, Request(columns=("peak",)))
+        table(RUNS, ComparisonRequest(columns=("peak",)))
 
 
 def test_a_refused_column_names_the_command_that_lists_them_all() -> None:
     with pytest.raises(TableError, match=r"no column 'acuracy': did you mean .*; what each is: paceline list columns"):
-        table(RUNS, Request(columns=("acuracy",)))
+        table(RUNS, ComparisonRequest(columns=("acuracy",)))
 
 
 def test_what_a_sweep_chose_is_known_without_a_configuration():
@@ -157,7 +165,7 @@ def test_what_a_sweep_chose_is_known_without_a_configuration():
 
 
 def front(*names: str, runs=RUNS) -> list[str]:
-    shown, _ = table(runs, Request(pareto=names))
+    shown, _ = table(runs, ComparisonRequest(pareto=names))
     assert all(row["front"] in ("*", None) for row in shown)
     return [row["run"] for row in shown if row["front"]]
 
@@ -171,7 +179,7 @@ def test_the_front_knows_which_way_each_column_is_better():
     ]
     assert front("accuracy", "bytes", runs=runs) == ["best", "cheap", "twin"]
     assert front("accuracy", runs=runs) == ["best"] and front("bytes", runs=runs) == ["cheap", "twin"]
-    shown, _ = table(runs, Request(pareto=("accuracy", "bytes")))
+    shown, _ = table(runs, ComparisonRequest(pareto=("accuracy", "bytes")))
     assert render(shown).splitlines()[1].split()[:2] == ["best", "*"]
 
 

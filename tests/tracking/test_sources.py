@@ -12,7 +12,7 @@ import pytest
 from recorded import began, config, datastore, directory, history, items
 
 from paceline.tracking import files, run_directory, summaries
-from paceline.tracking.compare import Request, render, rows, table
+from paceline.tracking.compare import ComparisonRequest, render, rows, table
 from paceline.tracking.errors import CorruptRunError, RunNameError
 from paceline.tracking.files import open_regular
 from paceline.tracking.run_data import Swept
@@ -165,7 +165,7 @@ def test_each_file_of_a_run_is_opened_once(records, root, monkeypatch):
     ],
 )
 def test_what_was_read_before_never_stands_for_what_a_file_says_now(file, old, new, key, value, root):
-    request = Request(group=False, columns=("sync.staleness", "loss", "optimizer.lr"))
+    request = ComparisonRequest(group=False, columns=("sync.staleness", "loss", "optimizer.lr"))
     before, _ = table(gather(["rates/a"], root, records=False), request)
     path = root / "rates" / "a" / file
     assert path.read_text().count(old) == 1
@@ -318,13 +318,13 @@ def test_one_wandb_file_or_its_folder_is_one_run(theirs, root):
 
 def test_their_own_names_are_columns_and_conditions(theirs, root):
     runs = gather([str(theirs)], root)
-    request = Request(columns=("best", "mixed.auc", "net.kind"), where=("lr=0.1", "best>0.5"), group=False)
+    request = ComparisonRequest(columns=("best", "mixed.auc", "net.kind"), where=("lr=0.1", "best>0.5"), group=False)
     shown, _ = table(runs, request)
     assert [(row["best"], row["mixed.auc"], row["net.kind"]) for row in shown] == [
         (0.7, 0.75, "mlp"),
         (1.7, 0.75, "mlp"),
     ]
-    shown, _ = table(runs, Request(columns=("best", "seed")))
+    shown, _ = table(runs, ComparisonRequest(columns=("best", "seed")))
     assert [(row["run"], row["n"], row["best"], row["seed"]) for row in shown] == [("theirs", 2, 1.2, "0, 1")]
 
 
@@ -447,7 +447,7 @@ def test_a_number_that_no_float_holds_is_infinite_in_what_others_exported(tmp_pa
     (tmp_path / "api.json").write_text(json.dumps([told, {"run": "two", "workers": HUGE, "loss": HUGE}]))
     runs = gather([str(tmp_path / "api.json")], root)
     assert (runs[0].summary["loss"], runs[0].summary["accuracy"], runs[0].extra["f1"]) == (math.inf, 0.5, -math.inf)
-    shown, _ = table(runs, Request(columns=("loss", "f1", "lr"), where=("lr!=3",)))
+    shown, _ = table(runs, ComparisonRequest(columns=("loss", "f1", "lr"), where=("lr!=3",)))
     assert "inf" in render(shown)
     datastore(tmp_path / "x.wandb", began("w", {"lr": HUGE}), history(loss=HUGE))
     assert gather([str(tmp_path / "x.wandb")], root)[0].summary["loss"] == math.inf
@@ -464,10 +464,10 @@ def test_a_summary_with_a_number_that_no_float_holds_is_damaged(root):
 
 def test_our_own_json_reads_back_as_the_same_table(tmp_path, root):
     runs = gather(["first", "second", "rates"], root)
-    for request in (Request(), Request(group=False), Request(baseline=runs[0])):
+    for request in (ComparisonRequest(), ComparisonRequest(group=False), ComparisonRequest(baseline=runs[0])):
         text = render(table(runs, request)[0], "json")
         (tmp_path / "t.json").write_text(text)
-        again, _ = table(gather([str(tmp_path / "t.json")], root), Request())
+        again, _ = table(gather([str(tmp_path / "t.json")], root), ComparisonRequest())
         for row, back in zip(json.loads(text), json.loads(render(again, "json")), strict=True):
             assert {key: _known(back, key) for key in back} == {key: _known(row, key) for key in back}
             lost = row.keys() - back.keys()  # ratios need the baseline, and parameters a configuration
@@ -528,7 +528,7 @@ def test_no_text_of_an_exported_row_is_endless(key, value, tmp_path, root):
     bad, good = gather([str(tmp_path / "x.json")], root)
     assert (bad.summary["status"], good.summary["status"]) == ("damaged", "unfinished")
     for format in ("table", "csv", "json", "markdown"):
-        assert len(render(table([bad, good], Request())[0], format)) < 5000
+        assert len(render(table([bad, good], ComparisonRequest())[0], format)) < 5000
 
 
 @pytest.mark.parametrize("key", ["name", "status", "sync"])
@@ -545,7 +545,7 @@ def test_no_text_of_a_summary_is_endless(key, root):
 def test_an_endless_choice_of_a_sweep_is_cut_for_people(root):
     told = vars(Swept("rates", 1, 1, {"optimizer.lr": LONG}))
     (root / "rates" / "a" / "trial.json").write_text(json.dumps(told))
-    shown, _ = table(gather(["rates"], root), Request(group=False))
+    shown, _ = table(gather(["rates"], root), ComparisonRequest(group=False))
     assert json.dumps(LONG) in render(shown, "json")
     assert len(render(shown)) < 200_000
 

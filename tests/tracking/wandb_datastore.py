@@ -3,10 +3,10 @@
 from pathlib import Path
 from typing import Any
 
-from paceline.tracking.wandb_datastore import Stored, read
+from paceline.tracking.wandb_datastore import StoredWandbRun, read
 
 
-def run(path: Path) -> Stored:
+def run(path: Path) -> StoredWandbRun:
     stored = read(path)
     assert not stored.damaged
     return stored

@@ -7,7 +7,7 @@ import pytest
 
 from paceline.conf.errors import ConfigError
 from paceline.verify import Verification, verify
-from paceline.verify.judge import Row
+from paceline.verify.judge import VerificationRow
 
 HERE = Path(__file__).parent
 SMALL = ["model=mlp", "model.hidden=[6,5]", "data.limit=40", "batch_size=8", "optimizer.lr=0.1"]
@@ -34,7 +34,7 @@ def verified(
     )
 
 
-def rows_of(found: Verification, *overrides: str) -> dict[int | None, Row]:
+def rows_of(found: Verification, *overrides: str) -> dict[int | None, VerificationRow]:
     """Those of just these overrides, by replicas."""
     return {row.replicas: row for row in found.rows if row.overrides == overrides}
 

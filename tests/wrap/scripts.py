@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset
 
 from paceline.comm import Comm
-from paceline.engine.fabrics.layout import Layout
+from paceline.engine.fabrics.layout import RunLayout
 from paceline.strategies.core.mesh import Mesh
 from paceline.wrap import Run, wrap
 from paceline.wrap.workers import Joined
@@ -116,7 +116,7 @@ def joined(
     comm: Comm, root: str, model: Any, optimizer: Any, loader: Any, *overrides: str, epochs: int = 1, count: Any = None
 ) -> Run:
     """As `wrap`, on the workers of `comm`."""
-    joined = Joined(comm, Layout(Mesh({"replica": comm.size}), 0, 0), torch.device("cpu"), lambda: None)
+    joined = Joined(comm, RunLayout(Mesh({"replica": comm.size}), 0, 0), torch.device("cpu"), lambda: None)
     return Run(model, optimizer, loader, overrides, "mine", Path(root), epochs, count, lambda _: joined)
 
 

@@ -16,7 +16,7 @@ NORMS = {"linf": "L-inf", "l2": "L2"}
 
 
 @dataclass(frozen=True)
-class Line:
+class AccuracyCurve:
     """`values`: of several seeds, by eps. `method`: of WORDS."""
 
     label: str
@@ -30,7 +30,7 @@ class Line:
         return [sum(each) / len(each) for each in zip(*self.values, strict=True)]
 
 
-def curves_as_svg(title: str, norm: str, lines: Sequence[Line]) -> str:
+def curves_as_svg(title: str, norm: str, lines: Sequence[AccuracyCurve]) -> str:
     most = max((eps for line in lines for eps in line.eps), default=1.0) or 1.0
 
     def x(eps: float) -> float:
@@ -64,12 +64,12 @@ def curves_as_svg(title: str, norm: str, lines: Sequence[Line]) -> str:
     return svg.document(title, in_words(norm, lines), LEFT + WIDTH + 40, top + 8, parts)
 
 
-def said_of(line: Line) -> str:
+def said_of(line: AccuracyCurve) -> str:
     seeds = f", the mean of {len(line.values)} seeds and their range" if len(line.values) > 1 else ""
     return f"{line.label}: {WORDS[line.method]}{seeds}"
 
 
-def in_words(norm: str, lines: Sequence[Line]) -> str:
+def in_words(norm: str, lines: Sequence[AccuracyCurve]) -> str:
     told = [
         f"{line.label} under {WORDS[line.method]}: "
         + ", ".join(f"{mean:.1%} at {eps:.3g}" for eps, mean in zip(line.eps, line.means, strict=True))

@@ -52,7 +52,7 @@ class Scale:
         return self.start + share * (self.end - self.start)
 
     def shows(self, value: float) -> bool:
-        """Whether the value has a place on this axis: a finite one, and on a logarithmic axis a positive one."""
+        """Returns whether the axis can show the value: it must be finite, and on a logarithmic axis positive."""
         return math.isfinite(value) and (value > 0 or not self.log)
 
 
@@ -90,7 +90,9 @@ def _step(span: float, unit: str) -> float:
 
 
 def _of_decades(low: float, high: float) -> list[float]:
-    """Of few decades 1, 2 and 5 of each: powers of ten alone would be one tick or two."""
+    """Returns the ticks of a logarithmic axis. A range of few decades has 1, 2 and 5 of each: powers of ten alone would
+    be one tick or two.
+    """
     if high < 1000 * low:
         powers, times = range(math.floor(math.log10(low)), math.ceil(math.log10(high))), (1, 2, 5)
     else:
@@ -101,7 +103,7 @@ def _of_decades(low: float, high: float) -> list[float]:
 
 
 def _of_powers(low: float, high: float) -> list[float]:
-    """Of two, as bytes are counted."""
+    """Returns ticks at powers of two, as bytes are counted."""
     first, last = math.ceil(math.log2(low)), math.floor(math.log2(high))
     return [2.0**power for power in range(first, last + 1, math.ceil((last - first + 1) / ABOUT) or 1)]
 

@@ -1,4 +1,4 @@
-"""What `paceline calibrate` measured: points, and the lines that were fitted or drawn between them.
+"""Draws the measurements of `paceline calibrate`: points, and the lines that were fitted or drawn between them.
 
 Each line has its name beside its end, so that it can be read without colours.
 """
@@ -15,7 +15,7 @@ Points = Sequence[tuple[float, float]]
 
 
 @dataclass(frozen=True)
-class Series:
+class FittedSeries:
     """`line`: what was fitted to the points, or nothing, where it goes from point to point."""
 
     name: str
@@ -30,7 +30,7 @@ class Panel:
     title: str
     x: str
     y: str
-    series: Sequence[Series]
+    series: Sequence[FittedSeries]
 
 
 def as_svg(title: str, panels: Sequence[Panel]) -> str:

@@ -8,8 +8,8 @@ from html import escape
 from itertools import pairwise
 from statistics import fmean
 
-from ..figures.palette import Look
-from ..figures.spec import Against, Axis, Drawn, Figure, Histogram, Lines, Row, Rows, Series, Sheet, Trace
+from ..figures.palette import CurveStyle
+from ..figures.spec import Against, Axis, Drawn, Figure, Histogram, Lines, PlotRow, PlotTrace, RowPlot, Series, Sheet
 from . import svg
 from .axes import DASHED, SMALL, Scale, frame, legend, line, mark, room_for, scale, text_of, ticked
 
@@ -29,7 +29,7 @@ def drawings(sheet: Sheet, figure: Figure) -> Iterator[tuple[str, Callable[[], s
         case Lines():
             for x in (x for x in figure.x if x.pictured):
                 yield f"{_slug(figure.name)}-{_slug(x.name)}", partial(_lines, sheet.runs, figure, x)
-        case Rows():
+        case RowPlot():
             yield _slug(figure.name), partial(_rows, sheet.runs, figure)
         case Histogram():
             yield _slug(figure.name), partial(_histogram, sheet.runs, figure)
@@ -112,7 +112,7 @@ def _stepped(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, flo
         yield after, value
 
 
-def _stroke(look: Look, path: str, title: str, thin: bool = False) -> str:
+def _stroke(look: CurveStyle, path: str, title: str, thin: bool = False) -> str:
     dashes = f' stroke-dasharray="{DASHED[look.dash]}"' if DASHED[look.dash] else ""
     width = 0.8 if thin else 1.6
     return (
@@ -121,7 +121,7 @@ def _stroke(look: Look, path: str, title: str, thin: bool = False) -> str:
     )
 
 
-def _key(look: Look, marked: bool, x: float, y: float) -> str:
+def _key(look: CurveStyle, marked: bool, x: float, y: float) -> str:
     drawn = _stroke(look, f"M{x:.1f},{y:.1f} h34", "").replace(" curve", "").replace("<title></title>", "")
     return drawn + (mark(look.marker, x + 17, y, look.colour).replace(" mark", "") if marked else "")
 
@@ -133,7 +133,7 @@ def _width(right: float, names: Sequence[str]) -> float:
 # -- rows
 
 
-def _rows(runs: tuple[Drawn, ...], figure: Rows) -> str:
+def _rows(runs: tuple[Drawn, ...], figure: RowPlot) -> str:
     rows = figure.rows[:ROWS]
     layers = 1 + max(series.layer for series in figure.series)
     each = 26.0 if layers == 1 else 33.0
@@ -166,7 +166,7 @@ def _rows(runs: tuple[Drawn, ...], figure: Rows) -> str:
 
 
 def _row(
-    row: Row, name: str, shown: list[tuple[int, Series]], xs: Scale, top: float, each: float, layers: int, unit: str
+    row: PlotRow, name: str, shown: list[tuple[int, Series]], xs: Scale, top: float, each: float, layers: int, unit: str
 ) -> Iterator[str]:
     ends = [0.0] * layers
     high = 0.66 * each if layers == 1 else 0.34 * each
@@ -232,11 +232,11 @@ def _against(figure: Against) -> str:
     return _document(figure, says, _width(left, [name for name, _ in keys]), height, parts)
 
 
-def _solid(look: Look) -> Look:
-    return Look(look.colour, "solid", look.marker)
+def _solid(look: CurveStyle) -> CurveStyle:
+    return CurveStyle(look.colour, "solid", look.marker)
 
 
-def _means(trace: Trace, panel: int, factor: float) -> list[tuple[float | str, float, float, float]]:
+def _means(trace: PlotTrace, panel: int, factor: float) -> list[tuple[float | str, float, float, float]]:
     """x, mean, lowest and highest, of the points of which all runs have the value."""
     found: list[tuple[float | str, float, float, float]] = []
     for point in trace.points:
@@ -247,7 +247,7 @@ def _means(trace: Trace, panel: int, factor: float) -> list[tuple[float | str, f
 
 
 def _trace(
-    trace: Trace, points: list[tuple[float, float, float, float]], xs: Scale, ys: Scale, joined: bool
+    trace: PlotTrace, points: list[tuple[float, float, float, float]], xs: Scale, ys: Scale, joined: bool
 ) -> Iterator[str]:
     colour = trace.look.colour
     shown = [point for point in points if xs.shows(point[0]) and ys.shows(point[1])]
@@ -280,7 +280,7 @@ def _parameter(
 
 
 def _crowded(of: Scale) -> bool:
-    """Whether two ticks are nearer than half of both their letters."""
+    """Returns whether two ticks are so close that their labels nearly touch."""
     places = [(of(value), SMALL * len(words)) for value, words in of.ticks]
     return any(right - left < (one + other) / 2 + 4 for (left, one), (right, other) in pairwise(places))
 

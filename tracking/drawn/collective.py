@@ -68,7 +68,7 @@ def _row(rank: int, row: list[list[int]], recording: dict[str, Any], changed: se
 
 
 def _arrow(message: dict[str, Any], workers: int) -> str:
-    """From row to row, the further the wider."""
+    """Draws an arrow from row to row. The further it goes, the wider it bulges."""
     left = LEFT + workers * CELL + GAP
     start, end = (TOP + message[each] * ROW + ROW // 2 - 2 for each in ("from", "to"))
     bulge = left + _reach(abs(message["from"] - message["to"]))

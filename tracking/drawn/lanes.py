@@ -85,7 +85,7 @@ def as_svg(title: str, lanes: dict[str, Any]) -> str:
 
 
 def in_words(lanes: dict[str, Any]) -> str:
-    """How many messages and sums there are, of which kinds, among whom."""
+    """Returns a sentence with the number of messages and sums of each kind."""
     counts: dict[str, int] = {}
     for each in lanes["messages"]:
         counts[each["purpose"]] = counts.get(each["purpose"], 0) + 1

@@ -64,7 +64,7 @@ def as_svg(
 
 
 def in_words(predicted: Mapping[str, Any] | None, measured: Mapping[str, Any] | None, cap: float | None) -> str:
-    """Where the peak is, what it is made of, how predicted and measured differ, and what is not known."""
+    """Describes the peak: its moment, its kinds, how predicted and measured differ, and which of them are missing."""
     told: list[str] = []
     peaks: dict[str, float] = {}
     for name, held in (("predicted", predicted), ("measured", measured)):

@@ -23,7 +23,7 @@ SHAPES = (
 
 
 @dataclass(frozen=True)
-class Point:
+class RooflinePoint:
     """`intensity`: flops a byte; `rate`: flops a second, of one device."""
 
     name: str
@@ -47,7 +47,7 @@ class Roof:
         return self.peak / self.bandwidth
 
 
-def as_svg(title: str, roof: Roof, points: Sequence[Point]) -> str:
+def as_svg(title: str, roof: Roof, points: Sequence[RooflinePoint]) -> str:
     usable = [each for each in points if each.intensity > 0 and each.rate > 0]
     low = math.floor(math.log10(min([roof.ridge, *(each.intensity for each in usable)]) / 3))
     high = math.ceil(math.log10(max([roof.ridge, *(each.intensity for each in usable)]) * 3))
@@ -89,7 +89,7 @@ def as_svg(title: str, roof: Roof, points: Sequence[Point]) -> str:
     return svg.document(title, in_words(roof, usable), LEFT + WIDTH + 290, height, parts)
 
 
-def in_words(roof: Roof, points: Sequence[Point]) -> str:
+def in_words(roof: Roof, points: Sequence[RooflinePoint]) -> str:
     told = [
         f"{roof.name}: {flops(roof.peak)} at most, and {roof.bandwidth:.3g} bytes a second, so that below "
         f"{roof.ridge:.3g} flops a byte the memory is the bound"

@@ -1,4 +1,4 @@
-"""Where a step goes, for each worker: compute, hidden and exposed communication, waiting; the straggler is named."""
+"""Draws how each worker's step divides: compute, hidden and exposed communication, waiting. The straggler is named."""
 
 from collections.abc import Mapping, Sequence
 from statistics import median

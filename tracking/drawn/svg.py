@@ -1,4 +1,4 @@
-"""What all pictures have in common: SVG that runs no script and loads no file.
+"""The common parts of all pictures: SVG that runs no script and loads no file.
 
 Colours are the palette's, for a light page, a dark one (prefers-color-scheme) and print, which is light. Nothing rests
 on colour alone: kinds of bars differ in their patterns too, and have words beside them.
@@ -27,7 +27,7 @@ _PATTERNS = (  # of colour i: what is drawn over it, in a tile
 
 
 def _rules(page: str, words: str, quiet: str, line: str, colours: Sequence[str], used: set[str]) -> str:
-    """Of the classes that are used."""
+    """Returns the CSS rules of the classes that are used."""
     kinds = {f"c{i}": f"fill: {colour}" for i, colour in enumerate(colours)}
     kinds |= {f"s{i}": f"stroke: {colour}; fill: none" for i, colour in enumerate(colours)}
     rules = {
@@ -91,7 +91,7 @@ def text(x: float, y: float, words: str, kind: str = "", anchor: str = "") -> st
 
 
 def bar(x: float, y: float, width: float, height: float, colour: int, title: str, pale: bool = False) -> str:
-    """In the colour, with its pattern; the title is shown on the spot. `pale`: of what was predicted."""
+    """Draws a bar in the colour, with its pattern. The title is a tooltip. `pale`: it shows a prediction."""
     box = f'x="{x:.2f}" y="{y:.2f}" width="{max(width, 0.0):.2f}" height="{height:.2f}"'
     said = f"<title>{escape(title)}</title>"
     opacity = ' fill-opacity="0.5"' if pale else ""
@@ -100,7 +100,7 @@ def bar(x: float, y: float, width: float, height: float, colour: int, title: str
 
 
 def gap(x: float, y: float, width: float, height: float, title: str) -> str:
-    """Where nothing is done, or there is nothing."""
+    """Draws a place where nothing is done, or where there is nothing."""
     box = f'x="{x:.2f}" y="{y:.2f}" width="{max(width, 0.0):.2f}" height="{height:.2f}"'
     said = f"<title>{escape(title)}</title>"
     return f'<rect {box} class="empty">{said}</rect><rect {box} class="void" pointer-events="none"/>'

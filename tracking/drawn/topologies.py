@@ -12,7 +12,7 @@ CELL_WIDE, CELL_HIGH, LEFT, TOP, GAP = 86, 40, 84, 78, 90  # pixels
 
 
 @dataclass(frozen=True)
-class Cell:
+class HeatMapCell:
     """Samples a second (of the best run there, where there are several); None: not known."""
 
     x: int
@@ -23,7 +23,7 @@ class Cell:
     why: str = ""  # it does not
 
 
-def as_svg(title: str, x: str, y: str, cells: Sequence[Cell]) -> str:
+def as_svg(title: str, x: str, y: str, cells: Sequence[HeatMapCell]) -> str:
     """`x`, `y`: what the degrees are of, such as tensor and stage."""
     xs, ys = sorted({cell.x for cell in cells}), sorted({cell.y for cell in cells})
     panels = [name for name in ("predicted", "measured") if any(getattr(cell, name) is not None for cell in cells)]
@@ -55,13 +55,13 @@ def as_svg(title: str, x: str, y: str, cells: Sequence[Cell]) -> str:
     return svg.document(title, in_words(x, y, cells), max(width, 460), height, parts)
 
 
-def best_of(cells: Sequence[Cell]) -> Cell | None:
+def best_of(cells: Sequence[HeatMapCell]) -> HeatMapCell | None:
     """The fastest that was measured."""
     measured = [cell for cell in cells if cell.measured is not None]
     return max(measured, key=lambda cell: cell.measured or 0.0) if measured else None
 
 
-def in_words(x: str, y: str, cells: Sequence[Cell]) -> str:
+def in_words(x: str, y: str, cells: Sequence[HeatMapCell]) -> str:
     told: list[str] = []
     best = best_of(cells)
     if best is not None:
@@ -78,7 +78,9 @@ def in_words(x: str, y: str, cells: Sequence[Cell]) -> str:
     return ". ".join(told) + "."
 
 
-def _cell(at: tuple[float, float], cell: Cell, value: float | None, known: list[float], ringed: bool) -> list[str]:
+def _cell(
+    at: tuple[float, float], cell: HeatMapCell, value: float | None, known: list[float], ringed: bool
+) -> list[str]:
     left, top = at
     box = f'x="{left + 2:.1f}" y="{top + 2:.1f}" width="{CELL_WIDE - 4}" height="{CELL_HIGH - 4}"'
     middle = (left + CELL_WIDE / 2, top + CELL_HIGH / 2 + 4)

@@ -12,8 +12,8 @@ from ..selection import Names
 from ..text import plain, shown
 from .facts import Plain, finite, is_modelled
 from .palette import look_of_points
-from .request import OPTION, Name, Request
-from .spec import Against, Axis, Point, Trace, Unit
+from .request import OPTION, FigureRequest, Name
+from .spec import Against, Axis, PlotPoint, PlotTrace, Unit
 
 TITLES = {
     "time_to_accuracy_s": "time to accuracy, s",
@@ -25,7 +25,7 @@ ENDINGS = {"_mib": "MiB", "_ms": "ms", "_s": "s"}  # of a column's key, and its 
 
 
 def against(
-    runs: Sequence[RunData], rows: Sequence[Plain], settings: Sequence[Sequence[int]], request: Request
+    runs: Sequence[RunData], rows: Sequence[Plain], settings: Sequence[Sequence[int]], request: FigureRequest
 ) -> list[Against]:
     """One of the measured runs, one of the modelled ones, without those that have nothing to show. Raises TableError.
 
@@ -46,12 +46,12 @@ def against(
 class _Read:
     runs: Sequence[RunData]
     rows: Sequence[Plain]
-    request: Request
+    request: FigureRequest
     names: Names
     keys: dict[str, str]  # of the request's words
 
     @classmethod
-    def of(cls, runs: Sequence[RunData], rows: Sequence[Plain], request: Request) -> "_Read":
+    def of(cls, runs: Sequence[RunData], rows: Sequence[Plain], request: FigureRequest) -> "_Read":
         names = Names.of(runs, frozenset(BY_KEY))
         words = {word for name in (request.x, *request.y, *request.lines) for word in name}
         read = cls(runs, rows, request, names, {word: names.key(word, is_ranked=True) for word in sorted(words)})
@@ -79,7 +79,7 @@ class _Read:
 
 
 def unit_of(key: str) -> Unit:
-    """Of a column: what is a share is drawn in percent."""
+    """Returns the unit of a column: shares are drawn in percent."""
     return "share" if key in MEANINGS and MEANINGS[key][0] == "share" else ""
 
 
@@ -93,16 +93,16 @@ def _title(key: str) -> str:
 
 def _figure(read: _Read, settings: list[Sequence[int]], modelled: bool) -> Against:
     request = read.request
-    traces: dict[str, list[Point]] = {}
+    traces: dict[str, list[PlotPoint]] = {}
     for places in settings:
         x = _x(read, places)
         values = tuple(tuple(_completed(read, place, y) for place in places) for y in request.y)
         if x is not None and any(value is not None for of_panel in values for value in of_panel):
             label = _label(read, places[0])
-            traces.setdefault(label, []).append(Point(x, tuple(places), values))
+            traces.setdefault(label, []).append(PlotPoint(x, tuple(places), values))
     in_numbers = all(isinstance(point.x, float) for points in traces.values() for point in points)
     drawn = tuple(
-        Trace(label, look_of_points(number), tuple(_ordered(points, in_numbers)))
+        PlotTrace(label, look_of_points(number), tuple(_ordered(points, in_numbers)))
         for number, (label, points) in enumerate(traces.items())
     )
     joined = in_numbers and not read.is_measured(request.x)
@@ -111,7 +111,7 @@ def _figure(read: _Read, settings: list[Sequence[int]], modelled: bool) -> Again
 
 
 def _label(read: _Read, place: int) -> str:
-    """Of its line: a value alone, or several of them with their names."""
+    """Returns the label of a run's line: one value alone, or several values with their names."""
     values = [(name[0].rpartition(".")[2], read.value(place, name)) for name in read.request.lines]
     known = [(name, value) for name, value in values if value is not None]
     if len(values) == 1:
@@ -119,14 +119,14 @@ def _label(read: _Read, place: int) -> str:
     return ", ".join(f"{name} {f'{v:g}' if isinstance(v, float) else shown(plain(v))}" for name, v in known)
 
 
-def _ordered(points: list[Point], in_numbers: bool) -> list[Point]:
+def _ordered(points: list[PlotPoint], in_numbers: bool) -> list[PlotPoint]:
     if in_numbers:
         return sorted(points, key=lambda point: float(point.x))
-    return [Point(p.x if isinstance(p.x, str) else f"{p.x:g}", p.runs, p.values) for p in points]
+    return [PlotPoint(p.x if isinstance(p.x, str) else f"{p.x:g}", p.runs, p.values) for p in points]
 
 
 def _x(read: _Read, places: Sequence[int]) -> float | str | None:
-    """What the setting has there; of what is measured, its seeds' mean."""
+    """Returns the setting's value on the x axis. A measured value is the mean of its seeds."""
     values = [value for place in places if (value := read.value(place, read.request.x)) is not None]
     numbers = [known for value in values if (known := finite(value)) is not None]
     if not values:

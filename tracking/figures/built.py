@@ -31,7 +31,7 @@ from .facts import (
     trained,
 )
 from .palette import LIGHT, MEMORY_COLOURS, STEP_COLOURS, look
-from .request import OPTION, Request
+from .request import OPTION, FigureRequest
 from .spec import (
     Axis,
     Coordinates,
@@ -40,13 +40,13 @@ from .spec import (
     Histogram,
     Line,
     Lines,
+    PlotRow,
+    PlotSetting,
     Ranking,
     Remark,
-    Row,
-    Rows,
+    RowPlot,
     Section,
     Series,
-    Setting,
     Sheet,
 )
 
@@ -81,7 +81,7 @@ class Read:
     judged: str  # the key of a column
 
 
-def sheet_of(runs: Sequence[RunData], metric: str | None = None, requests: Sequence[Request] = ()) -> Sheet:
+def sheet_of(runs: Sequence[RunData], metric: str | None = None, requests: Sequence[FigureRequest] = ()) -> Sheet:
     """Every figure of these runs, and those that are asked for. Raises TableError where they lack what is asked for.
 
     `metric`: the column, or its short name, that they are judged by.
@@ -107,17 +107,17 @@ def sheet_of(runs: Sequence[RunData], metric: str | None = None, requests: Seque
     return Sheet(tuple(drawn), tuple(_settings(every, drawn, groups)), tuple(s for s in sections if s.figures))
 
 
-def _settings(runs: list[RunData], drawn: list[Drawn], groups: list[tuple[str, list[int]]]) -> Iterator[Setting]:
-    """In the order of their first runs; what was not completed is by itself."""
+def _settings(runs: list[RunData], drawn: list[Drawn], groups: list[tuple[str, list[int]]]) -> Iterator[PlotSetting]:
+    """Yields the settings in the order of their first runs. A run that did not complete is a setting by itself."""
     of = {place: (label, places) for label, places in groups for place in places}
     done = [run.summary.get("status") == "completed" for run in runs]
     for place, run in enumerate(drawn):
         label, places = of.get(place, (run.label, [place]))
         members = tuple(other for other in places if done[other])
         if not done[place] or place not in of:
-            yield Setting(run.label, (place,))
+            yield PlotSetting(run.label, (place,))
         elif members[0] == place:
-            yield Setting(label, members)
+            yield PlotSetting(label, members)
 
 
 def _of_kinds(runs: Sequence[RunData]) -> Iterator[tuple[bool, Numbered]]:
@@ -182,7 +182,7 @@ def _bars(runs: list[RunData]) -> Iterator[Section]:
         yield Section(section_id, title, tuple(figure for figure in figures if figure is not None))
 
 
-def _labels(runs: Numbered, modelled: bool) -> Rows | None:
+def _labels(runs: Numbered, modelled: bool) -> RowPlot | None:
     """A row for each replica of runs whose replicas own samples; many labels would be no picture."""
     tables = [(place, labels_of(run.summary)) for place, run in runs]
     tables = [(place, table) for place, table in tables if table and len(table[0]) <= MOST_LABELS]
@@ -190,67 +190,69 @@ def _labels(runs: Numbered, modelled: bool) -> Rows | None:
         return None
     width = max(len(table[0]) for _, table in tables)
     rows = [
-        Row(place, (*map(float, row), *[None] * (width - len(row))), f", replica {k}")
+        PlotRow(place, (*map(float, row), *[None] * (width - len(row))), f", replica {k}")
         for place, table in tables
         for k, row in enumerate(table)
     ]
     series = tuple(Series(f"label {i}", i % len(LIGHT), hatched=i >= len(LIGHT)) for i in range(width))
     says = "How many samples of each label each replica of {runs} trains on."
-    return Rows("labels", Axis("samples", "samples"), series, tuple(rows), says, modelled=modelled, pictured=False)
+    return RowPlot("labels", Axis("samples", "samples"), series, tuple(rows), says, modelled=modelled, pictured=False)
 
 
-def _throughput(runs: Numbered, modelled: bool) -> Rows | None:
+def _throughput(runs: Numbered, modelled: bool) -> RowPlot | None:
     rows = [(place, finite(run.summary.get("throughput"))) for place, run in runs]
-    known_rows = tuple(Row(place, (rate,)) for place, rate in rows if rate is not None)
+    known_rows = tuple(PlotRow(place, (rate,)) for place, rate in rows if rate is not None)
     axis = Axis("throughput", "samples/s of all workers")
     series = (Series("throughput", 0, legend=False),)
-    return Rows("throughput", axis, series, known_rows, "", modelled=modelled) if known_rows else None
+    return RowPlot("throughput", axis, series, known_rows, "", modelled=modelled) if known_rows else None
 
 
-def _step(runs: Numbered, modelled: bool) -> Rows | None:
-    rows: list[Row] = []
+def _step(runs: Numbered, modelled: bool) -> RowPlot | None:
+    rows: list[PlotRow] = []
     for place, run in runs:
         told = section(run.summary, "step_time")
         parts = [finite(told.get(part)) for part in STEP_PARTS]
         if any(part is not None for part in parts):
             times = [part or 0.0 for part in parts]
             outside = 100 * (times[1] + times[2]) / (sum(times) or 1.0)
-            rows.append(Row(place, tuple(None if part is None else 1e3 * part for part in parts), "", round(outside)))
+            rows.append(
+                PlotRow(place, tuple(None if part is None else 1e3 * part for part in parts), "", round(outside))
+            )
     series = tuple(Series(part, STEP_COLOURS[part]) for part in STEP_PARTS)
     says = "Compute, communication and waiting of {runs}."
     remark = Remark("The largest share outside compute: {run}, {most} %.")
     axis = Axis("step-time", "median step, ms", "ms")
     if not rows:
         return None
-    return Rows("step-time", axis, series, tuple(rows), says, remark, lacking="too short", modelled=modelled)
+    return RowPlot("step-time", axis, series, tuple(rows), says, remark, lacking="too short", modelled=modelled)
 
 
-def _predicted_step(runs: Numbered, modelled: bool) -> Rows | None:
-    """Of runs whose step was predicted before they began."""
-    rows: list[Row] = []
+def _predicted_step(runs: Numbered, modelled: bool) -> RowPlot | None:
+    """Returns the predicted and the measured time of a step, for runs that have a prediction."""
+    rows: list[PlotRow] = []
     for place, run in runs:
         foreseen = finite(run.summary.get("predicted_step_ms"))
         median = finite(section(run.summary, "step_time").get("median"))
         measured = None if median is None else 1e3 * median
         if foreseen is not None:
-            rows.append(Row(place, (measured, foreseen), "", _off(foreseen, measured)))
+            rows.append(PlotRow(place, (measured, foreseen), "", _off(foreseen, measured)))
     series = (Series("measured", 0, "dot"), Series("predicted", 1, "diamond"))
     says = "The time of a step of {runs}: a dot measured (median), an open diamond predicted."
     remark = Remark("{count} not as predicted, by at most {most} %.", "Each as predicted, where both are known.", 1e-4)
     axis = Axis("predicted-step", "step, ms", "ms")
-    return Rows("predicted-step", axis, series, tuple(rows), says, remark, modelled=modelled) if rows else None
+    return RowPlot("predicted-step", axis, series, tuple(rows), says, remark, modelled=modelled) if rows else None
 
 
-def _memory(runs: Numbered, modelled: bool) -> Rows | None:
+def _memory(runs: Numbered, modelled: bool) -> RowPlot | None:
     """Measured above, predicted below, in one row; host kinds hatched. A parameter server has a row of its own."""
-    rows: list[Row] = []
+    rows: list[PlotRow] = []
     for place, run in runs:
         held, of_server = (by_kind(section(run.summary, key)) for key in ("memory", "server_memory"))
         predicted = by_kind(section(section(run.summary, "predicted"), "memory"))
         if held or predicted:
-            rows.append(Row(place, (*_mebibytes(held), *_mebibytes(predicted))))
+            rows.append(PlotRow(place, (*_mebibytes(held), *_mebibytes(predicted))))
             if of_server:
-                rows.append(Row(place, (*_mebibytes(of_server), *_mebibytes(None)), ", server"))
+                rows.append(PlotRow(place, (*_mebibytes(of_server), *_mebibytes(None)), ", server"))
     both = (
         Series(
             kind.replace("_", " "),
@@ -271,29 +273,29 @@ def _memory(runs: Numbered, modelled: bool) -> Rows | None:
     axis = Axis("memory", "MiB of the largest worker", "MiB")
     if not rows:
         return None
-    return Rows("memory", axis, tuple(both), tuple(rows), says, note="pale: predicted", modelled=modelled)
+    return RowPlot("memory", axis, tuple(both), tuple(rows), says, note="pale: predicted", modelled=modelled)
 
 
 def _mebibytes(held: list[float | None] | None) -> list[float | None]:
     return [None if count is None else count * MEBI for count in held or [None] * len(MEMORY_KINDS)]
 
 
-def _bytes(runs: Numbered, modelled: bool) -> Rows | None:
-    rows: list[Row] = []
+def _bytes(runs: Numbered, modelled: bool) -> RowPlot | None:
+    rows: list[PlotRow] = []
     for place, run in runs:
         measured = finite(section(run.summary, "wire").get("bytes_per_step"))
         predicted = finite(section(run.summary, "predicted").get("bytes_per_step"))
         if measured is not None or predicted is not None:
-            rows.append(Row(place, (measured, predicted), "", _off(measured, predicted)))
+            rows.append(PlotRow(place, (measured, predicted), "", _off(measured, predicted)))
     series = (Series("measured", 0, "dot"), Series("predicted", 1, "diamond"))
     says = "Bytes a worker and step of {runs}: a dot measured, an open diamond predicted."
     remark = Remark("{count} not as predicted, by at most {most} %.", "Each as predicted, where both are known.", 1e-4)
     axis = Axis("bytes", "bytes that a worker sends in a step", "bytes")
-    return Rows("bytes", axis, series, tuple(rows), says, remark, modelled=modelled) if rows else None
+    return RowPlot("bytes", axis, series, tuple(rows), says, remark, modelled=modelled) if rows else None
 
 
 def _off(measured: float | None, predicted: float | None) -> float:
-    """By how many percent it was predicted wrongly."""
+    """Returns the error of the prediction in percent."""
     if measured is None or predicted is None:
         return 0.0
     return 100 * abs(measured / (predicted or 1.0) - (1.0 if predicted else 0.0))
@@ -303,7 +305,9 @@ def _off(measured: float | None, predicted: float | None) -> float:
 
 
 def _traded(read: Read, settings: list[list[int]]) -> Section:
-    """Of the model and data that most runs have; each strategy with its sync mode is a family, with a marker."""
+    """Returns trade-offs for the model and data that most runs have. Each strategy with its sync mode is a family, with
+    a marker.
+    """
     title = "Accuracy against bytes, dollars, staleness and consensus"
     counts = Counter(trained(run) for run in read.runs)
     most = max(counts, key=lambda each: counts[each], default="")
@@ -313,7 +317,7 @@ def _traded(read: Read, settings: list[list[int]]) -> Section:
         if not any(finite(read.rows[places[0]].get(metric)) is not None for places in some):
             continue
         for taken in TRADED:
-            request = Request.parse(f"x={taken} y={metric} line=strategy,sync")
+            request = FigureRequest.parse(f"x={taken} y={metric} line=strategy,sync")
             found = against(read.runs, read.rows, some, request)
             figures += [replace(each, pictured=False) for each in found if sum(len(t.points) for t in each.traces) > 1]
     return Section("traded", title, tuple(figures))
@@ -349,7 +353,7 @@ def judged_by(rows: list[dict[str, Any]], metric: str | None) -> str:
 
 
 def _measures(read: Read) -> list[tuple[str, Axis]]:
-    """What is known of any run, what they are judged by first."""
+    """Returns the metrics that some run has a value of. The metric by which runs are evaluated comes first."""
     keys = dict.fromkeys([read.judged, *MEASURES])
     keys = [key for key in keys if any(finite(row.get(key)) is not None for row in read.rows)]
     names = {key: MEASURES.get(key, BY_KEY[key].title) for key in keys}
@@ -357,7 +361,9 @@ def _measures(read: Read) -> list[tuple[str, Axis]]:
 
 
 def contests_of(runs: list[RunData], judged: list[bool]) -> list[str]:
-    """Of runs that may be compared: of one model, data set, task and target. Those with the most to rank first."""
+    """Returns the groups of runs that may be compared: one model, data set, task and target each. Groups with the most
+    values to rank come first.
+    """
     counts = Counter({contest_of(run): 0 for run in runs})
     counts.update(contest_of(run) for run, has_value in zip(runs, judged, strict=True) if has_value)
     return sorted(counts, key=lambda contest: (-counts[contest], contest))
@@ -382,7 +388,7 @@ def _ranking(read: Read) -> Section:
 
 
 def _swept(read: Read) -> Section:
-    """Where two or more numbers are swept; else the ranking says as much."""
+    """Returns parallel coordinates if two or more numbers are swept. With fewer, the ranking says as much."""
     axes = swept_keys(read.runs)
     chosen = {place: _chosen(run, axes) for place, run in enumerate(read.runs) if run.swept is not None}
     columns = [[values[i] for values in chosen.values() if values[i] is not None] for i in range(len(axes))]
@@ -403,7 +409,7 @@ def _swept(read: Read) -> Section:
 
 
 def _chosen(run: RunData, axes: list[str]) -> tuple[float | str | None, ...]:
-    """On each axis a number, or a text; None: not swept in this run."""
+    """Returns a number or a text for each axis; None if it was not swept in this run."""
     told = parameters(run)
     values = [told.get(axis) for axis in axes]
     return tuple(
@@ -412,7 +418,7 @@ def _chosen(run: RunData, axes: list[str]) -> tuple[float | str | None, ...]:
     )
 
 
-def check(runs: Sequence[RunData], request: Request) -> None:
+def check(runs: Sequence[RunData], request: FigureRequest) -> None:
     """Raises TableError where these runs lack what is asked for."""
     every = list(runs)
     rows, alone = [row_of(run) for run in every], [[place] for place in range(len(every))]
@@ -420,9 +426,9 @@ def check(runs: Sequence[RunData], request: Request) -> None:
         raise TableError(f"{OPTION} {request.text}: no run was completed and has both x and y")
 
 
-def usable(runs: Sequence[RunData], requests: Sequence[Request]) -> list[Request]:
-    """Those that these runs have what is asked for: a sweep may have ended before any has."""
-    found: list[Request] = []
+def usable(runs: Sequence[RunData], requests: Sequence[FigureRequest]) -> list[FigureRequest]:
+    """Returns the requests whose values these runs have. A sweep may have ended before any run has them."""
+    found: list[FigureRequest] = []
     for request in requests:
         with suppress(TableError):
             check(runs, request)

@@ -1,4 +1,4 @@
-"""What a run's records tell over its steps: a curve a metric, thinned to what a screen can show."""
+"""The curves of a run's metrics over its steps, thinned to as many points as a screen can show."""
 
 import base64
 import math
@@ -60,7 +60,7 @@ class Curve:
 
 
 def curves_of(run: RunData) -> dict[str, Curve]:
-    """By metric, in the order of the steps."""
+    """Returns the curves by metric, in the order of the steps."""
     points: dict[str, list[tuple[float, ...]]] = {}
     for record in lived(run.records):
         kind = record.get("kind")
@@ -95,7 +95,8 @@ def limit_for(lengths: Sequence[int], total: int = POINTS_OF_ALL) -> int:
 
 
 def thin(curve: Curve, limit: int) -> Curve:
-    """At most `limit` points: the first, the last, and the smallest and the largest of each of equal bins between.
+    """Returns at most `limit` points: the first, the last, and the smallest and the largest of each of equal bins
+    between.
 
     A bin with values that are not finite keeps one of them: where a run diverged is seen.
     """
@@ -114,7 +115,9 @@ def thin(curve: Curve, limit: int) -> Curve:
 
 
 def encode(curve: Curve) -> dict[str, Any]:
-    """As the page reads it: float32 in base64; even steps as [first, distance], even epochs as epochs a step."""
+    """Returns the curve in the page's format: float32 in base64; even steps as [first, distance], even epochs as epochs
+    a step.
+    """
     steps: Any = _base64(curve.steps)
     if len(curve) > 1 and np.ptp(np.diff(curve.steps)) == 0:
         steps = [curve.steps[0], curve.steps[1] - curve.steps[0]]

@@ -1,4 +1,4 @@
-"""What figures and the report read of a run; a foreign or damaged one may hold anything."""
+"""Reads facts of a run for figures and the report. A foreign or damaged run may hold anything."""
 
 from typing import Any
 
@@ -26,7 +26,7 @@ def section(summary: Plain, key: str) -> Plain:
 
 
 def labels_of(summary: Plain) -> list[list[int]]:
-    """Of each replica that owns samples, how many of each label it trains on; nothing where that is not told."""
+    """Returns the number of samples of each label that each replica trains on; nothing if it is unknown."""
     told = summary.get("labels")
     if not isinstance(told, list) or not all(isinstance(row, list) and row for row in told):
         return []
@@ -46,7 +46,7 @@ def by_kind(memory: Plain) -> list[float | None] | None:
 
 
 def bytes_of_a_step(summary: Plain) -> float | None:
-    """Of all workers together."""
+    """Returns the bytes of a step, of all workers together."""
     sent = number(section(summary, "wire").get("bytes_per_step"))
     workers = number(summary.get("workers"))
     return None if sent is None or workers is None else sent * workers
@@ -61,7 +61,7 @@ def label_of(run: RunData) -> str:
 
 
 def row_of(run: RunData) -> Plain:
-    """As a comparison has it."""
+    """Returns the run's row of a comparison."""
     try:
         return compare.rows([run])[0]
     except ValueError as error:  # a foreign summary with a value of another type
@@ -109,9 +109,9 @@ def seeds_of(runs: list[RunData]) -> list[tuple[str, list[int]]]:
 
 
 def settings_of(groups: list[list[int]], count: int) -> list[int]:
-    """For each of `count` runs which setting it is of, counted from 0: the seeds of one look alike.
+    """Returns the number of its setting for each of `count` runs, counted from 0: the seeds of a setting look alike.
 
-    `groups`: the places of each one's runs, as of `seeds_of`.
+    `groups`: the indices of each setting's runs, as `seeds_of` gives them.
     """
     first = {place: group[0] for group in groups for place in group}
     found: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""How a run looks in every plot: colours that the colour-blind tell apart, then dashes and markers.
+"""The look of a run in every plot: colours that the colour-blind tell apart, then dashes and markers.
 
 The colours follow Okabe and Ito, "Color universal design" (2008), with one blue instead of two, darkened for a white
 page and lightened for a dark one until each stands out of it by 3:1. After eight settings the dash and the marker
@@ -26,19 +26,19 @@ MEMORY_COLOURS = {
 
 
 @dataclass(frozen=True)
-class Look:
+class CurveStyle:
     colour: int  # of LIGHT and DARK
     dash: str
     marker: str
 
 
-def look(number: int) -> Look:
-    """Of the setting at this place in the list."""
+def look(number: int) -> CurveStyle:
+    """Returns the style of the setting at this index of the list."""
     turn = number // len(LIGHT)
     marker = MARKERS[(turn + turn // len(DASHES)) % len(MARKERS)]
-    return Look(number % len(LIGHT), DASHES[turn % len(DASHES)], marker)
+    return CurveStyle(number % len(LIGHT), DASHES[turn % len(DASHES)], marker)
 
 
-def look_of_points(number: int) -> Look:
-    """Of a trace of points, which may lie over each other: colour and marker change together."""
-    return Look(number % len(LIGHT), DASHES[number // len(LIGHT) % len(DASHES)], MARKERS[number % len(MARKERS)])
+def look_of_points(number: int) -> CurveStyle:
+    """Returns the style of a trace of points, which may lie over each other: colour and marker change together."""
+    return CurveStyle(number % len(LIGHT), DASHES[number // len(LIGHT) % len(DASHES)], MARKERS[number % len(MARKERS)])

@@ -19,7 +19,7 @@ Name = tuple[str, ...]  # of a column or a configuration key: the first of these
 
 
 @dataclass(frozen=True)
-class Request:
+class FigureRequest:
     """`text`: as it was written, for messages. `log`: those of x and y whose axis is logarithmic."""
 
     text: str
@@ -30,7 +30,7 @@ class Request:
     name: str
 
     @classmethod
-    def parse(cls, text: str) -> "Request":
+    def parse(cls, text: str) -> "FigureRequest":
         """Raises TableError."""
         given: dict[str, str] = {}
         for word in text.split():
@@ -71,12 +71,14 @@ def in_description(description: Any) -> list[str]:
     return [line.removeprefix(OPTION).strip(" '\"") for line in lines if line.split(" ")[0] == OPTION]
 
 
-def asked(texts: Iterable[str]) -> list[Request]:
-    """Of the option's values: each a figure, or a sweep's file with figures in its description. Raises TableError."""
-    found: list[Request] = []
+def asked(texts: Iterable[str]) -> list[FigureRequest]:
+    """Parses the values of the option: each is a figure, or a sweep's file with figures in its description. Raises
+    TableError.
+    """
+    found: list[FigureRequest] = []
     for text in texts:
         is_file = "=" not in text and Path(text).suffix in (".yaml", ".yml")
-        found += [Request.parse(each) for each in (_of_file(Path(text)) if is_file else [text])]
+        found += [FigureRequest.parse(each) for each in (_of_file(Path(text)) if is_file else [text])]
     return found
 
 
@@ -93,8 +95,8 @@ def _of_file(path: Path) -> list[str]:
     return found
 
 
-def of_sweeps(runs: Iterable[RunData]) -> list[Request]:
-    """What the sweeps of these runs ask for, each once. A damaged file is no reason not to compare its runs."""
+def of_sweeps(runs: Iterable[RunData]) -> list[FigureRequest]:
+    """Returns the figures that the sweeps of these runs ask for, each once. A damaged sweep file is passed over."""
     directories = dict.fromkeys(run.path.parent for run in runs if run.swept and run.path)
     texts: dict[str, None] = {}
     for directory in directories:
@@ -106,11 +108,11 @@ def of_sweeps(runs: Iterable[RunData]) -> list[Request]:
     return _readable(texts)
 
 
-def _readable(texts: Iterable[str]) -> list[Request]:
-    found: list[Request] = []
+def _readable(texts: Iterable[str]) -> list[FigureRequest]:
+    found: list[FigureRequest] = []
     for text in texts:
         try:
-            found.append(Request.parse(text))
+            found.append(FigureRequest.parse(text))
         except TableError:
             continue
     return found

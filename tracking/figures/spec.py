@@ -1,4 +1,4 @@
-"""What a figure shows: its axes, its marks and its words, for whoever draws it.
+"""The specification of a figure: its axes, its marks and its words, for any renderer.
 
 Two renderers draw from it: `drawn/charts.py` (SVG, from which PNG and PDF follow) and the report's scripts (plotly, one
 for each kind of figure below). They decide how: sizes, fonts, how many names a legend has. In the report a reader may
@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from .curves import Curve
-from .palette import Look
+from .palette import CurveStyle
 
 Unit = Literal["", "share", "bytes", "ms", "MiB"]  # share: in percent; bytes: in KiB, MiB and so on
 
@@ -42,12 +42,12 @@ class Drawn:
 
     name: str
     label: str
-    look: Look
+    look: CurveStyle
     modelled: bool
 
 
 @dataclass(frozen=True)
-class Setting:
+class PlotSetting:
     """Runs that differ in their seed alone and were completed, or any other run by itself; by their places."""
 
     label: str
@@ -90,7 +90,7 @@ class Series:
 
 
 @dataclass(frozen=True)
-class Row:
+class PlotRow:
     """`values`: of each series."""
 
     run: int
@@ -101,7 +101,9 @@ class Row:
 
 @dataclass(frozen=True)
 class Remark:
-    """What is said of the rows whose `remarkable` is above `least`; {count}, {most} (the largest) and {run} (whose)."""
+    """A sentence about the rows whose `remarkable` is above `least`; {count}, {most} (the largest) and {run}
+    (whose).
+    """
 
     some: str
     none: str = ""
@@ -109,13 +111,13 @@ class Remark:
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowPlot:
     """A row for each run, or two, from above in the order of the runs. `says`: below it, {runs} is how many."""
 
     name: str
     x: Axis
     series: tuple[Series, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[PlotRow, ...]
     says: str
     remark: Remark | None = None
     note: str = ""  # for a picture, where `says` would be too long
@@ -127,7 +129,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Histogram:
-    """Of each run [(value, how often)], as shares of its sum, by whole values from 0 on."""
+    """Counts of values for each run, [(value, count)], drawn as shares of their sum, by whole values from 0 on."""
 
     name: str
     x: Axis
@@ -175,7 +177,7 @@ class Coordinates:
 
 
 @dataclass(frozen=True)
-class Point:
+class PlotPoint:
     """A setting's runs and what each has of every panel's y: drawn where all have it."""
 
     x: float | str
@@ -184,12 +186,12 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Trace:
+class PlotTrace:
     """`label`: what its points have in common, "" where there is one trace alone."""
 
     label: str
-    look: Look
-    points: tuple[Point, ...]
+    look: CurveStyle
+    points: tuple[PlotPoint, ...]
 
 
 @dataclass(frozen=True)
@@ -199,14 +201,14 @@ class Against:
     name: str
     x: Axis
     panels: tuple[Axis, ...]
-    traces: tuple[Trace, ...]
+    traces: tuple[PlotTrace, ...]
     joined: bool  # by lines: x is a number that was chosen
     modelled: bool = False
     pictured: bool = True
     kind: str = "against"
 
 
-Figure = Lines | Rows | Histogram | Ranking | Coordinates | Against
+Figure = Lines | RowPlot | Histogram | Ranking | Coordinates | Against
 
 
 @dataclass(frozen=True)
@@ -223,5 +225,5 @@ class Sheet:
     """Everything that is drawn of some runs."""
 
     runs: tuple[Drawn, ...]
-    settings: tuple[Setting, ...]
+    settings: tuple[PlotSetting, ...]
     sections: tuple[Section, ...]

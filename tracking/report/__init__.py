@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from ..figures.request import Request
+from ..figures.request import FigureRequest
 from ..run_data import RunData
 from ..run_directory import write_atomically
 
@@ -17,7 +17,7 @@ def write_report(
     compared: Sequence[dict[str, Any]] = (),
     columns: Sequence[str] = (),
     metric: str | None = None,
-    requests: Sequence[Request] = (),
+    requests: Sequence[FigureRequest] = (),
 ) -> None:
     """Runs side by side, in the order given, as one HTML file. Raises StorageError when it cannot be written.
 

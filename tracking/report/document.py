@@ -1,4 +1,4 @@
-"""What the page is told: plain values for JSON, every text as it may be shown."""
+"""The values that the page gets: plain ones for JSON, with every text safe to show."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields, is_dataclass
@@ -11,8 +11,8 @@ from ..columns import BY_KEY, MEMORY_KINDS, TOO_SHORT
 from ..figures.built import judged_by, sheet_of
 from ..figures.curves import Curve, encode, limit_for, thin
 from ..figures.facts import finite, is_modelled, parameters, row_of, swept_keys
-from ..figures.palette import DARK, LIGHT, Look
-from ..figures.request import Request
+from ..figures.palette import DARK, LIGHT, CurveStyle
+from ..figures.request import FigureRequest
 from ..figures.spec import Lines, Sheet
 from ..groups import t975
 from ..rendering import for_people, is_too_short
@@ -36,7 +36,7 @@ def document(
     compared: list[Plain] | None = None,
     picked: Sequence[str] = (),
     metric: str | None = None,
-    requests: Sequence[Request] = (),
+    requests: Sequence[FigureRequest] = (),
 ) -> Plain:
     """`metric`: the column, or its short name, that the runs are judged by; None for the time to accuracy, if known."""
     rows = [row_of(run) for run in runs]
@@ -86,7 +86,7 @@ def sections_of(sheet: Sheet) -> list[Plain]:
 def _plain(thing: Any, limit: int) -> Any:
     if isinstance(thing, Curve):
         return encode(thin(thing, limit))
-    if isinstance(thing, Look):
+    if isinstance(thing, CurveStyle):
         return [thing.colour, thing.dash, thing.marker]
     if is_dataclass(thing):
         return {field.name: _plain(getattr(thing, field.name), limit) for field in fields(thing)}
@@ -155,7 +155,7 @@ def _status(run: RunData) -> str:
 
 
 def reason(run: RunData) -> str | None:
-    """Why a run did not complete, as its last record says."""
+    """Returns the reason why a run did not complete, from its last record."""
     for record in reversed(run.records):
         if record.get("kind") == "end":
             why = record.get("reason")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from ..drawn import adversarial, memory, steps, topologies
-from ..drawn.topologies import Cell
+from ..drawn.topologies import HeatMapCell
 from ..figures.facts import finite, is_modelled, section, seeds_of, trained
 from ..prediction import seconds_by_part
 from ..run_data import RunData
@@ -114,7 +114,7 @@ def _topologies(runs: Sequence[RunData]) -> Iterator[Plain]:
         yield {"name": what, "says": says, "pictures": [{"alt": says, "source": image(svg)}]}
 
 
-def _cells(runs: Sequence[RunData], x: str, y: str) -> Iterator[Cell]:
+def _cells(runs: Sequence[RunData], x: str, y: str) -> Iterator[HeatMapCell]:
     """The fastest run of each pair of degrees; one does not fit where all of its runs were too large."""
     of: dict[tuple[int, int], list[RunData]] = {}
     for run in runs:
@@ -123,7 +123,7 @@ def _cells(runs: Sequence[RunData], x: str, y: str) -> Iterator[Cell]:
         measured = [rate for run in some if (rate := finite(run.summary.get("throughput")))]
         predicted = [rate for run in some if (rate := _predicted_rate(run)) is not None]
         fits = bool(measured) or not all(map(_was_too_large, some))
-        yield Cell(across, down, max(predicted, default=None), max(measured, default=None), fits)
+        yield HeatMapCell(across, down, max(predicted, default=None), max(measured, default=None), fits)
 
 
 def _predicted_rate(run: RunData) -> float | None:
@@ -144,11 +144,13 @@ def _was_too_large(run: RunData) -> bool:
 
 
 def _curves(runs: Sequence[RunData]) -> Iterator[Plain]:
-    """Of each model, data set and norm one; a line for each setting and method, of all seeds with the same eps."""
+    """Yields a figure for each model, data set and norm, with a line for each setting and method, over all seeds with
+    the same eps.
+    """
     groups = seeds_of(list(runs))
     several = {place for _, places in groups for place in places}
     settings = [*groups, *((shown(run.name), [i]) for i, run in enumerate(runs) if i not in several)]
-    figures: dict[tuple[str, str], list[adversarial.Line]] = {}
+    figures: dict[tuple[str, str], list[adversarial.AccuracyCurve]] = {}
     for number, (label, places) in enumerate(sorted(settings, key=lambda setting: setting[1])):
         kept = [(runs[place], found) for place in places if (found := runs[place].adversarial) is not None]
         if not kept:
@@ -160,7 +162,7 @@ def _curves(runs: Sequence[RunData]) -> Iterator[Plain]:
         for method in adversarial.WORDS:
             values = tuple(tuple(each["curve"][method]) for each in alike if each["curve"][method] is not None)
             if values and len(values) == len(alike):
-                lines.append(adversarial.Line(label, method, number, tuple(told["curve"]["eps"]), values))
+                lines.append(adversarial.AccuracyCurve(label, method, number, tuple(told["curve"]["eps"]), values))
     for (what, norm), lines in figures.items():
         svg = adversarial.curves_as_svg(f"{what}: accuracy under attack", norm, lines)
         says = adversarial.in_words(norm, lines)
@@ -168,7 +170,7 @@ def _curves(runs: Sequence[RunData]) -> Iterator[Plain]:
 
 
 def _examples(runs: Sequence[RunData]) -> Iterator[Plain]:
-    """Of the first runs that have some."""
+    """Yields examples of the first runs that have some."""
     kept = [(run, run.adversarial) for run in runs if run.adversarial is not None]
     for run, told in kept[:MOST]:
         doubts = adversarial.doubts_in_words(told)

@@ -13,7 +13,7 @@ Plain = dict[str, Any]
 
 
 def schedules(runs: Sequence[RunData]) -> list[Plain]:
-    """Of the runs that kept one: [{"name", "says", "pictures": [an image's address]}]."""
+    """Returns the schedules of the runs that kept one: [{"name", "says", "pictures": [an image's address]}]."""
     found: list[Plain] = []
     left = MOST_DRAWN
     for run in runs:

@@ -24,7 +24,7 @@ HEADERS = {
 }
 
 
-class Server(ThreadingHTTPServer):
+class PageServer(ThreadingHTTPServer):
     """Serves from when `serve_forever` is called. `address`: of the page."""
 
     daemon_threads = True
@@ -44,7 +44,7 @@ class Server(ThreadingHTTPServer):
         return f"http://{LOOPBACK}:{self.server_port}{self.path}"
 
     def page(self) -> bytes:
-        """That of the version now, made once."""
+        """Returns the page of the current version. Each version's page is made once."""
         with self._mutex:
             now = self.version()
             if self._kept[0] != now:
@@ -57,7 +57,7 @@ class Server(ThreadingHTTPServer):
 
 class _Handler(BaseHTTPRequestHandler):
     timeout = SECONDS
-    server: Server  # pyright: ignore[reportIncompatibleVariableOverride]
+    server: PageServer  # pyright: ignore[reportIncompatibleVariableOverride]
     server_version, sys_version = "paceline", ""
 
     def do_GET(self) -> None:

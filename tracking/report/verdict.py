@@ -1,4 +1,6 @@
-"""Who reaches the target accuracy soonest, in what time, and with how many bytes: as far as the seeds can tell."""
+"""Says which setting reaches the target accuracy soonest, in what time and with how many bytes, as far as seeds can
+tell.
+"""
 
 import json
 from collections.abc import Callable, Iterable
@@ -9,7 +11,7 @@ from ..compare import human_bytes
 from ..evaluations import at_target
 from ..figures.facts import BROKEN, aim, bytes_of_a_step, name_of, trained
 from ..groups import Entry, grouped, seed_of
-from ..ranking import Setting, first, gap_of, order, rule_of
+from ..ranking import RankedSetting, first, gap_of, order, rule_of
 from ..run_data import RunData
 from ..text import shown
 from ..values import number
@@ -24,8 +26,8 @@ MORE_SEEDS = "paceline sweep ... --seeds 3"
 class Reached:
     """A setting: one run, or the seeds of one trial, and what it took to the target."""
 
-    time: Setting
-    bytes: Setting
+    time: RankedSetting
+    bytes: RankedSetting
 
 
 def verdicts(runs: list[RunData]) -> list[str]:
@@ -72,8 +74,8 @@ def _reached(group: list[RunData]) -> Reached:
     first_of_seed = sorted(group, key=lambda each: each.summary.get("status") != "completed")  # as a row counts them
     seeds = [(str(seed_of(each)), each) for each in first_of_seed]
     return Reached(
-        Setting.of(label, [(seed, _time_to_target(each)) for seed, each in seeds]),
-        Setting.of(label, [(seed, _bytes_to_target(each)) for seed, each in seeds]),
+        RankedSetting.of(label, [(seed, _time_to_target(each)) for seed, each in seeds]),
+        RankedSetting.of(label, [(seed, _bytes_to_target(each)) for seed, each in seeds]),
     )
 
 
@@ -122,7 +124,7 @@ def _sentence(settings: list[Reached]) -> str:
     return told
 
 
-def _one_seed(settings: list[Reached], whole: list[Setting]) -> str:
+def _one_seed(settings: list[Reached], whole: list[RankedSetting]) -> str:
     """No winner, and no order that could be read as one."""
     count = f"{len(whole)} settings reached it" if len(whole) > 1 else f"{whole[0].label} alone reached it"
     sent = order([s.bytes for s in settings if s.time.is_whole])
@@ -133,7 +135,7 @@ def _one_seed(settings: list[Reached], whole: list[Setting]) -> str:
     )
 
 
-def _several_seeds(settings: list[Reached], whole: list[Setting]) -> str:
+def _several_seeds(settings: list[Reached], whole: list[RankedSetting]) -> str:
     of = {id(setting.time): setting for setting in settings}
     leading = first(whole, ratio=True)
     counts = sorted({setting.seeds for setting in whole if setting.seeds > 1})
@@ -165,11 +167,11 @@ def _took(setting: Reached) -> str:
     return f"in {setting.time.text(_seconds)}{sent}"
 
 
-def _seeds(setting: Setting) -> str:
+def _seeds(setting: RankedSetting) -> str:
     return " (one seed)" if setting.seeds == 1 else f" (mean and 95 % interval of {setting.seeds} seeds)"
 
 
-def _range(settings: list[Setting], unit: Callable[[float], str]) -> str:
+def _range(settings: list[RankedSetting], unit: Callable[[float], str]) -> str:
     low, high = (unit(setting.mean) for setting in (settings[0], settings[-1]))
     return low if low == high else f"{low} to {high}"
 
