@@ -24,7 +24,8 @@ usual one, with `strategy=data_parallel`.
 {table}
 
 ## Other groups
-Of each group, the choices that a pair takes. A pair that is not listed takes the usual choice alone.
+Of each group, the choices that a pair takes. A pair that is not listed takes the usual choice
+alone.
 
 {takers}
 

@@ -8,6 +8,7 @@ import importlib
 import inspect
 import pkgutil
 import tomllib
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
@@ -83,13 +84,13 @@ OWNERS = {  # what is imported -> the files that may
 SOURCES = [path for room in TOP for path in sorted((ROOT / room).rglob("*.py"))]
 
 
-READ = ast.Import | ast.ImportFrom | ast.Attribute | ast.Assign | ast.AugAssign | ast.AnnAssign
+READ = ast.ClassDef | ast.Import | ast.ImportFrom | ast.Attribute | ast.Assign | ast.AugAssign | ast.AnnAssign
 of_all_sources = pytest.mark.xdist_group("sources")  # one process parses them, once
 
 
 @cache
 def nodes(source: str) -> list[READ]:
-    """The imports, attributes and assignments of a file."""
+    """Returns the classes, imports, attributes and assignments of a file."""
     return [node for node in ast.walk(ast.parse(source)) if isinstance(node, READ)]
 
 
@@ -212,6 +213,17 @@ def assigned_outside(source: str) -> set[str]:
             if isinstance(each, ast.Attribute) and ast.unparse(each.value).split(".")[-1].strip("_") in CALLED:
                 found.add(ast.unparse(each))
     return found
+
+
+@of_all_sources
+def test_a_class_name_means_one_thing_in_the_product() -> None:
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for path in SOURCES:
+        for node in nodes(path.read_text()):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(str(path.relative_to(ROOT)))
+    assert len(places) > 900
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
 
 
 @of_all_sources

@@ -112,7 +112,7 @@ class SyncTraits:
     averages: Averages | None = None  # what an average is kept of; None: of the consensus, where weights agree
     may_begin_anew: bool = False  # all that training made is in weights and `state_dict`, and may be set back in a run
     hooked: bool = True  # hooks of the parameters see the gradients of a backward pass
-    needs: tuple[Need, ...] = ()  # of other choices, beside what follows from the declarations above and below
+    requires: tuple[Need, ...] = ()  # of other choices, beside what follows from the declarations above and below
 
     # What travels, and what a rule for robust training is given.
     plain_mean: bool = False  # the update is the mean of gradients in each step, which a library may make by itself
@@ -173,7 +173,7 @@ class Sync(Compatible, ABC):
     @property
     def needs(self) -> tuple[Need, ...]:
         traits = self.traits
-        return traits.needs + required(
+        return traits.requires + required(
             (Need(WHOLE_REPLICA, traits.whole_replica), bool(traits.whole_replica)),
             (Need(FOR_CHANGES, "sends changes of weights"), traits.sends_changes),
         )

@@ -123,7 +123,7 @@ class BSP(Sync):
             state_agrees=not self.compress.keeps,
             exact=self.compress.traits.lossless and self.joining.plain,
             shows_mean=shard == "none" and isinstance(self.compress, Dense) and self.joining.plain,
-            needs=needs_of(shard),
+            requires=needs_of(shard),
         )
         if not self.joining.plain:
             self.capacity = self.first = WHOLE

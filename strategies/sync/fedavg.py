@@ -227,7 +227,7 @@ class FedAvg(Sync):
         self.traits = replace(
             self.traits,
             one_rate=f"with {given} makes a client's steps at different times of a run",
-            needs=tuple(Need(term, *sends) for term in terms),
+            requires=tuple(Need(term, *sends) for term in terms),
         )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:

@@ -118,7 +118,7 @@ class Gossip(Sync):
         if topology not in STAYS:
             changes = "changes the neighbours, and with compress each worker must know what each of them knows of it"
             needs.append(Need(UNCOMPRESSED, changes, f"sync.topology={topology}", f"sync.topology={STAYS[0]}"))
-        self.traits = replace(self.traits, needs=tuple(needs))
+        self.traits = replace(self.traits, requires=tuple(needs))
         if isinstance(self.compress, Dense) and consensus_step != 1:
             raise ConfigError(f"sync.consensus_step={consensus_step}: without compress a round mixes fully; choose 1")
 

@@ -129,7 +129,7 @@ class LocalSGD(Sync):
             self.traits,
             serial_alone=outer_lr is None,  # the outer optimizer steps on a lone replica, too
             steps_together=switch_step > 0,  # to begin with
-            needs=tuple(needs),
+            requires=tuple(needs),
         )
         if outer_lr is not None:
             self.traits = replace(self.traits, unaveraged="knows what is evaluated only where an outer step is made")

@@ -87,7 +87,7 @@ class ParameterServer(ServerSync):
                     "sync.compress_answers=true: there is no compression. Choose compress=bf16, or another"
                 )
             answers = "has servers answer with changes of weights", "sync.compress_answers=true"
-            self.traits = replace(self.traits, needs=(Need(FOR_CHANGES, *answers, "sync.compress_answers=false"),))
+            self.traits = replace(self.traits, requires=(Need(FOR_CHANGES, *answers, "sync.compress_answers=false"),))
         super().__init__(servers, compress, Joining(aggregate, attack), clip, gathers=True)
         self.compress_answers = compress_answers
 

@@ -9,6 +9,7 @@ import pytest
 from measured_machines import machine
 
 from paceline.engine.base.errors import InterruptedRunError
+from paceline.engine.config.experiment import shipped
 from paceline.sweep.definition import Definition
 
 GPT = ("model=gpt", "data=text", "hardware=a100_8")
@@ -40,11 +41,9 @@ def test_each_line_is_a_command_that_a_dry_run_takes(paceline, tmp_path) -> None
 def test_times_that_are_not_predicted_are_said_to_be_so(paceline, monkeypatch) -> None:
     from paceline.advise import modes
 
-    monkeypatch.setattr(
-        modes,
-        "_choices",
-        lambda group, question: {"strategy": ["single", "data_parallel"], "sync": ["asp"]}.get(group, []),
-    )
+    names = {"strategy": ["single", "data_parallel"], "sync": ["bsp", "asp"]}
+    monkeypatch.setattr(modes, "_choices", lambda group, _: [shipped(group, name) for name in names[group]])
+    monkeypatch.setattr(modes, "BESIDE", ())
     ended = paceline("advise", "hardware.workers=2", "--format", "csv")
     assert ended.status == 0
     rows = list(csv.DictReader(io.StringIO(ended.out)))
@@ -168,7 +167,8 @@ def test_a_virtual_cluster_holds_what_it_needs_and_its_first_lines_can_race(pace
 def test_tokens_without_a_predicted_time_are_refused(paceline, monkeypatch) -> None:
     from paceline.advise import modes
 
-    monkeypatch.setattr(modes, "_choices", lambda group, question: ["data_parallel"] if group == "strategy" else [])
+    names = {"strategy": ["data_parallel"], "sync": ["bsp"]}
+    monkeypatch.setattr(modes, "_choices", lambda group, _: [shipped(group, name) for name in names[group]])
     ended = paceline("advise", "model=gpt", "data=text", "--tokens", "1B", "--deadline", "1d")
     assert ended.status == 2 and "--tokens: a step's time is not predicted" in ended.err
 

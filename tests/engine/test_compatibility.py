@@ -1,7 +1,9 @@
 """Needs and what others lack: the vocabulary, and the refusals that a run is given."""
 
 import re
+from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 from choices import CHOICES, STRATEGIES, SYNCS
@@ -13,6 +15,8 @@ from paceline.engine.config.experiment import CONF, shipped
 from paceline.engine.config.targets import base_of, build
 from paceline.engine.features import given
 from paceline.engine.planning.build import assemble
+from paceline.exchange.compress import Compressor, TopK
+from paceline.strategies.core import terms
 from paceline.strategies.core.terms import (
     ADDABLE,
     FOR_CHANGES,
@@ -64,17 +68,12 @@ def test_a_choice_lacks_terms_of_its_own_group_and_needs_those_of_others() -> No
 
 def test_each_term_is_lacking_somewhere_and_needed_somewhere() -> None:
     """By a knob or a feature, where not by a choice as its file has it."""
-    sources = "".join(
-        path.read_text()
-        for room in ("strategies", "exchange", "engine")
-        for path in (CONF.parent / room).rglob("*.py")
-        if path.name != "terms.py"
+    sources = [path for room in ("strategies", "exchange", "engine") for path in (CONF.parent / room).rglob("*.py")]
+    words = Counter(
+        word for path in sources if path.name != "terms.py" for word in re.findall(r"\b[A-Z_]+\b", path.read_text())
     )
-    from paceline.strategies.core import terms
-
-    for name, term in vars(terms).items():
-        if term in VOCABULARY:
-            assert len(re.findall(rf"\b{name}\b", sources)) >= 4, f"{name}: imported and used twice at least"
+    names = [name for name, term in vars(terms).items() if term in VOCABULARY]
+    assert [name for name in names if words[name] < 4] == [], "each is imported and used, twice at least"
 
 
 @pytest.mark.parametrize(
@@ -117,16 +116,15 @@ def test_knobs_add_needs_and_what_is_lacking() -> None:
 
 
 class Particular(BSP):
-    """A mode of a user's, with a need and a limit of its own."""
+    """A mode of a user's, with needs of its own."""
 
-    @property
-    def needs(self) -> tuple[Need, ...]:
-        return Need(WHOLE_REPLICA, "wants the model whole"), Need(ADDABLE, "adds messages up")
+    def __init__(self, compress: Compressor | None = None) -> None:
+        super().__init__(compress=compress)
+        needs = Need(WHOLE_REPLICA, "wants the model whole"), Need(ADDABLE, "adds messages up")
+        self.traits = replace(self.traits, requires=needs)
 
 
 def test_a_users_class_is_held_to_what_it_declares() -> None:
-    from paceline.exchange.compress import TopK
-
     assert unmet_terms(Particular(), STRATEGIES["pipeline"]) == {WHOLE_REPLICA}
     assert unmet_terms(Particular(compress=TopK()), compress=TopK()) == {ADDABLE}
     assert not unmet_terms(Particular())

@@ -166,7 +166,10 @@ def test_a_step_takes_in_steady_state_what_its_schedule_takes_when_simulated(sch
 
 
 def test_only_bsp_goes_with_a_schedule_that_updates_by_itself() -> None:
-    with pytest.raises(Exception, match=r"sync=asp: .*schedule=pipedream updates each stage .* takes sync=bsp only"):
+    with pytest.raises(
+        Exception,
+        match=r"strategy=pipeline: with strategy.schedule=pipedream updates each stage .* sync=asp .*Choose sync=bsp",
+    ):
         engine.prepare([*SETTINGS, "strategy.schedule=pipedream", "sync=asp"]).plan()
     with pytest.raises(Exception, match=r"sync\.bucket_mb=3.*owns its update"):
         engine.prepare([*SETTINGS, "strategy.schedule=pipedream", "sync.bucket_mb=3"]).plan()

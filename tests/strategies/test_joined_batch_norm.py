@@ -348,8 +348,14 @@ def test_what_else_normalises_over_a_batch_is_refused_by_name() -> None:
     [
         (("model=cnn",), "CNN has no batch norm, .*; choose strategy.batch_norm=replica"),
         (("model=resnet", "strategy.batch_norm=image"), "strategy.batch_norm.*image.*replica.*all"),
-        (("model=resnet", "sync=asp"), "sync=asp: .*paces of their own, and strategy.batch_norm=all waits for all"),
-        (("model=resnet", "sync=noloco"), "sync=noloco: goes on without replicas that have died, and strategy.batch"),
+        (
+            ("model=resnet", "sync=asp"),
+            "strategy.batch_norm=all: waits for all .* sync=asp lets replicas step at their own pace",
+        ),
+        (
+            ("model=resnet", "sync=noloco"),
+            "strategy.batch_norm=all: waits for all .* sync=noloco goes on without replicas that have",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
