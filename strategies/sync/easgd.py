@@ -34,10 +34,11 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from ...cost.transfer import passes
 from ...exchange.buckets import views_of
-from ...exchange.channel import Channel, held, notes_on_sums, sums
+from ...exchange.channel import held, sums
 from ...exchange.clip import Clip
-from ...exchange.collectives import Collective, Fabric
-from ...exchange.compress import Compressor, Dense, vector_of
+from ...exchange.collectives import Collective
+from ...exchange.compress import Compressor, vector_of
+from ...exchange.exchange import Exchange
 from ...exchange.flat import check_one_dtype
 from ...exchange.springs import Replica, check_springs
 from ...exchange.start_alike import start_alike
@@ -70,7 +71,8 @@ class EASGD(Sync):
         gradient; None for none. Raises `ConfigError`.
         """
         self.rho, self.period, self.nesterov, self.clip = rho, period, nesterov, clip
-        self.compress, self.collective = compress or Dense(), collective or Fabric()
+        self.exchange = Exchange(compress, collective, purpose="pulls")
+        self.compress, self.collective, _ = self.exchange.parts
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         check_springs(optimizer, self.rho, self.nesterov)
@@ -82,8 +84,7 @@ class EASGD(Sync):
         start_alike(parameters, comm)
         self._centre = self._replica.weights.clone()  # Wc, the same on all
         self._pulls = torch.empty_like(self._centre)  # sum_i alpha (W_i - Wc)
-        compress = self.compress if comm.size > 1 else Dense()
-        self._channel = Channel(compress, comm, {"pull": vector_of(self._params)}, self.collective)
+        self.exchange.prepare(comm, {"pull": self._params})
         self._t = 0
 
     @property
@@ -94,8 +95,7 @@ class EASGD(Sync):
         super().begin(batch)
         if self._is_due:
             self._replica.stretch(self._replica.position(), self._centre)
-            with self.comm.timeline.named("pulls"):
-                self._work = self._channel.all_reduce("pull", self._pulls.copy_(self._replica.pull))
+            self._work = self.exchange.sum("pull", self._pulls.copy_(self._replica.pull))
 
     def update(self) -> None:
         self.clip_gradients()
@@ -114,19 +114,19 @@ class EASGD(Sync):
         return dict(zip(self.parameters, views_of(self._centre, self._params), strict=True))
 
     def state_dict(self) -> State:
-        return {**super().state_dict(), "t": self._t, "centre": self._centre, "channel": self._channel.state_dict()}
+        return {**super().state_dict(), "t": self._t, "centre": self._centre, **self.exchange.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._t = state["t"]
         self._centre.copy_(state["centre"])
-        self._channel.load_state_dict(state.get("channel", {}))
+        self.exchange.load_state_dict(state)
 
     def buffers(self) -> list[Tensor]:
-        return [self._replica.pull, self._centre, self._pulls, *self._channel.buffers()]
+        return [self._replica.pull, self._centre, self._pulls, *self.exchange.buffers()]
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
-        return notes_on_sums(self.compress, self.collective, [vector_of(parameters)], world)
+        return self.exchange.notes([vector_of(parameters)], world)
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "easgd")

@@ -47,7 +47,6 @@ Use `local_sgd` where the network is slow and a small loss of accuracy a step ma
 workers are far apart, in other data centres, and exchange every hundred steps or so.
 """
 
-import copy
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated
@@ -63,14 +62,13 @@ from ...cost.transfer import Transfer, passes
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.buckets import views_of
-from ...exchange.channel import Channel, held, notes_on_sums, sums
+from ...exchange.channel import held, sums
 from ...exchange.clip import Clip
-from ...exchange.collectives import Collective, Fabric
+from ...exchange.collectives import Collective
 from ...exchange.compress import Compressor, Dense, vector_of
-from ...exchange.exchange import SHARE
+from ...exchange.exchange import SHARE, Exchange
 from ...exchange.finishing import Finished
 from ...exchange.flat import check_one_dtype, flatten
-from ...exchange.joining import Joining
 from ...exchange.outer import nesterov
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
@@ -104,8 +102,9 @@ class LocalSGD(Sync):
         None for the mean, and for nobody. `clip`: of a replica's own gradient, before the switch of the mean; None for
         none. Raises `ConfigError`.
         """
-        self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
-        self.joining = Joining(aggregate, attack)
+        self.exchange = Exchange(compress, collective, aggregate, attack, purpose="average")
+        self.compress, self.collective, self.joining = self.exchange.parts
+        self.clip = clip
         if not self.joining.plain:
             self.traits = replace(
                 self.traits, unaveraged="joins the changes of replicas, of which some lie or a rule makes what it will"
@@ -144,11 +143,9 @@ class LocalSGD(Sync):
         if self._before_switch is not None:
             self._before_switch.configure(self.setting)
             self._before_switch.prepare(parameters, optimizer, comm)
-        self._channel = Channel(self.compress, comm, {"way": vector_of(self._params)}, self.collective)
+        self.exchange.prepare(comm, {"way": self._params})
         whole = (isinstance(self.compress, Dense) and self.joining.plain) or comm.size == 1
         self._began = None if whole else self._weights.clone()  # w
-        gathers = comm.size > 1 and not self.joining.streaming
-        self._rows = self._weights.new_empty(comm.size, len(self._weights)) if gathers else None
         self._state = torch.empty_like(self._weights) if self.average_state else None
         self._outer = None  # w and v
         if self.outer_lr is not None:
@@ -205,9 +202,7 @@ class LocalSGD(Sync):
         if self._began is None:
             self._average(self._weights)
         else:
-            self._weights.sub_(self._began)  # w_i - w
-            with self.comm.timeline.named("average"):
-                self._average_ways(self._weights)
+            self._average(self._weights.sub_(self._began))  # w_i - w
             self._weights.add_(self._began)
         if self._outer is not None:
             self._outer = self._outer_step(self._outer, self._weights)
@@ -216,29 +211,13 @@ class LocalSGD(Sync):
             self._began.copy_(self._weights)
         self._own = self._all = 0
 
-    def _average_ways(self, way: Tensor) -> None:
-        """way <- sum_i decoded((n_i / n) way_i), or what the rule makes of all decoded(way_i), in place."""
-        sent = self._sent(way)
-        if self._rows is None:
-            self._channel.all_reduce("way", way.copy_(sent).mul_(self._own / self._all)).wait()
-            return
-        self._channel.all_gather("way", sent, self._rows, self.joining.read)
-        way.copy_(self._channel.finish("way", self._joined(self.joining, self._rows)))
+    def _average(self, x: Tensor) -> None:
+        """x <- sum_i (n_i / n) x_i, in place, or what the aggregate makes of all x_i."""
+        self.exchange.mean("way", x, self._own, self._all, self._step)
 
-    def _sent(self, way: Tensor) -> Tensor:
-        return self.joining.sent(way, self.comm.rank, self.comm.size, self._step)
-
-    def _joined(self, joining: Joining, rows: Tensor) -> Tensor:
-        """[K, n], which are written over -> [n]: by the rule."""
-        samples = dict(enumerate(self.comm.all_gather(torch.tensor([self._own])).flatten().tolist()))
-        return joining.join_in_place(rows, list(samples), samples, self.comm.size, self._step)
-
-    def _average(self, x: Tensor) -> Tensor:
-        """x <- sum_i (n_i / n) x_i, in place."""
-        x.mul_(self._own / self._all)
-        with self.comm.timeline.named("average"):
-            self.collective.all_reduce(x, self.comm).wait()
-        return x
+    def _uncompressed(self, x: Tensor) -> Tensor:
+        """The same without compression; x is written over."""
+        return self.exchange.uncompressed_mean(x, self._own, self._all, self._step)
 
     def _outer_step(self, outer: tuple[Tensor, Tensor], mean: Tensor) -> tuple[Tensor, Tensor]:
         assert self.outer_lr is not None
@@ -254,7 +233,7 @@ class LocalSGD(Sync):
             for view, own in zip(views, kept, strict=True):
                 if own is not None:
                     view.copy_(own)
-            self._average(self._state)
+            self._uncompressed(self._state)
             for view, own in zip(views, kept, strict=True):
                 if own is not None:
                     own.copy_(view)
@@ -282,14 +261,9 @@ class LocalSGD(Sync):
         if self._all == 0:
             return super().consensus()
         if self._began is None or self.joining.plain:
-            weights = self._average(self._weights.clone())
+            weights = self._uncompressed(self._weights.clone())
         else:
-            way = self._sent(self._weights - self._began)
-            if self.joining.streaming:
-                way = self._average(way)
-            else:  # a rule that remembers is not to know that somebody looked
-                way = self._joined(copy.deepcopy(self.joining), self.comm.all_gather(way))
-            weights = self._began + way
+            weights = self._began + self._uncompressed(self._weights - self._began)
         if self._outer is not None:
             weights, _ = self._outer_step(self._outer, weights)
         return dict(zip(self.parameters, views_of(weights, self._params), strict=True))
@@ -303,8 +277,7 @@ class LocalSGD(Sync):
             "samples": [self._own, self._all],
             "outer": self._outer,
             "began": self._began,
-            "channel": self._channel.state_dict(),
-            "joining": self.joining.state_dict(),
+            **self.exchange.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -316,20 +289,15 @@ class LocalSGD(Sync):
                 own.copy_(saved)
         if self._began is not None:
             self._began.copy_(state["began"])
-            self._channel.load_state_dict(state["channel"])
-            self.joining.load_state_dict(state.get("joining", {}))
+            self.exchange.load_state_dict(state)
 
     def buffers(self) -> list[Tensor]:
-        state = [self._state] if self._state is not None else []
-        began = [each for each in (self._began, self._rows) if each is not None]
+        own = [each for each in (self._state, self._began) if each is not None]
         switch = self._before_switch.buffers() if self._before_switch else ()
-        return [*state, *began, *(self._outer or ()), *self._channel.buffers(), *switch]
+        return [*own, *(self._outer or ()), *self.exchange.buffers(), *switch]
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
-        own = self.joining.notes(self.compress, world.replicas) if world.replicas > 1 else []
-        if not self.joining.streaming:
-            return own
-        return [*own, *notes_on_sums(self.compress, self.collective, [vector_of(parameters)], world)]
+        return self.exchange.notes([vector_of(parameters)], world)
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "local_sgd")

@@ -47,10 +47,11 @@ from torch.optim import Optimizer
 from ...comm import Comm, Work
 from ...conf.errors import ConfigError
 from ...exchange.buckets import views_of
-from ...exchange.channel import Channel, held, notes_on_sums, sums
+from ...exchange.channel import held, sums
 from ...exchange.clip import Clip
-from ...exchange.collectives import Collective, Fabric
-from ...exchange.compress import Compressor, Dense, Vector, vector_of
+from ...exchange.collectives import Collective
+from ...exchange.compress import Compressor, Vector, vector_of
+from ...exchange.exchange import Exchange
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.outer import nesterov
 from ...exchange.start_alike import start_alike
@@ -110,7 +111,9 @@ class StreamingDiLoCo(Sync):
         `compress`: None for no compression. `collective`: None for the fabric's. `clip`: of a replica's own gradient;
         None for none. Raises `ConfigError`.
         """
-        self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
+        self.exchange = Exchange(compress, collective, purpose="fragment")
+        self.compress, self.collective, _ = self.exchange.parts
+        self.clip = clip
         if fragments > period:
             raise ConfigError(
                 f"sync.fragments={fragments}: one is sent in a step, and a round has sync.period={period} steps; "
@@ -135,9 +138,9 @@ class StreamingDiLoCo(Sync):
         start_alike(parameters, comm)
         self._common, self._momentum = self._weights.clone(), torch.zeros_like(self._weights)
         self._ways = torch.zeros_like(self._weights)
-        vectors = {str(p): vector for p, vector in self._vectors(params).items()}
-        self._channel = Channel(self.compress if comm.size > 1 else Dense(), comm, vectors, self.collective)
-        sizes = [vector.n for vector in vectors.values()]
+        vectors = {str(p): [params[i] for i in indices] for p, indices in enumerate(cut) if indices}
+        self.exchange.prepare(comm, vectors)
+        sizes = [sum(each.numel() for each in own) for own in vectors.values()]
         pieces = [x.split(sizes) for x in (self._weights, self._common, self._momentum, self._ways)]
         self._fragments = [
             Fragment(key, first_step(int(key), self.fragments, self.period), *views)
@@ -171,8 +174,7 @@ class StreamingDiLoCo(Sync):
         """D_ip = (n_i / n) (w_ip - w_p)"""
         torch.sub(fragment.weights, fragment.common, out=fragment.way)
         fragment.way.mul_(fragment.own / fragment.all)
-        with self.comm.timeline.named("fragment"):
-            fragment.work = self._channel.all_reduce(fragment.key, fragment.way)
+        fragment.work = self.exchange.sum(fragment.key, fragment.way)
         fragment.arrives = self._t + self.delay
         fragment.own = fragment.all = 0
 
@@ -238,7 +240,7 @@ class StreamingDiLoCo(Sync):
             "t": self._t,
             "rounds": [[fragment.own, fragment.all, fragment.arrives] for fragment in self._fragments],
             "vectors": [self._common, self._momentum, self._ways],
-            "channel": self._channel.state_dict(),
+            **self.exchange.state_dict(),
         }
 
     def load_state_dict(self, state: State) -> None:
@@ -248,10 +250,10 @@ class StreamingDiLoCo(Sync):
             fragment.own, fragment.all, fragment.arrives = saved
         for own, vector in zip((self._common, self._momentum, self._ways), state["vectors"], strict=True):
             own.copy_(vector)
-        self._channel.load_state_dict(state["channel"])
+        self.exchange.load_state_dict(state)
 
     def buffers(self) -> list[Tensor]:
-        return [self._common, self._momentum, self._ways, *self._channel.buffers()]
+        return [self._common, self._momentum, self._ways, *self.exchange.buffers()]
 
     def _vectors(self, parameters: Sequence[Tensor]) -> dict[int, Vector]:
         """Of each fragment that has anything."""
@@ -260,7 +262,7 @@ class StreamingDiLoCo(Sync):
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         vectors = self._vectors(parameters)
-        notes = notes_on_sums(self.compress, self.collective, [*vectors.values()], world)
+        notes = self.exchange.notes([*vectors.values()], world)
         if (empty := self.fragments - len(vectors)) > 0:
             notes.append(f"sync.fragments={self.fragments}: with {len(vectors)} layers {empty} of them are empty")
         return notes
