@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import torch
 
 from ..cost.device import Efficiency
+from ..cost.layout import DTYPES
 from ..cost.predicted import NotPredicted
 from ..cost.step import Cluster, step_time
 from ..cost.transformer import Transformer
@@ -24,7 +25,7 @@ from .sent import sent
 from .space import ways
 
 NARROW = "what it holds in half precision has no closed form here; paceline plan precision=bf16 says it of one layout"
-COMPUTED_IN = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+COMPUTED_IN = {dtype: precision for precision, dtype in DTYPES.items()}
 
 
 @dataclass

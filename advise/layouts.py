@@ -4,11 +4,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from ..cost.layout import Offload, ParallelLayout, Recompute
+from ..strategies.sync.sharded_bsp import SHARDS
 from .candidate import Candidate, Settings
 from .memory import hosts_of
-
-SHARDS = ("none", "optimizer", "gradients")  # sync.shard, by the stage of ZeRO
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,10 +19,10 @@ from math import ceil
 
 from ..engine.predict.fit import PROCESS, SHARE
 from ..strategies.core.balance import balanced
+from ..strategies.zero import BUCKET
 from .candidate import Candidate
 
 BOUND = 0.20  # of the need: by so much at most a closed form is more than the plan; most are within 1 %
-BUCKET_ENTRIES = 500_000_000  # that DeepSpeed sums gradients in
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,7 @@ def _zero(candidate: Candidate, entries: float, width: int, optimizer: float) ->
     assert layout is not None
     stage, n = layout.zero, layout.replicas
     share = entries / n if stage else entries
-    bucket = min(BUCKET_ENTRIES, entries) if stage else 0
+    bucket = min(BUCKET, entries) if stage else 0
     gradients = {
         0: entries,
         1: entries,

@@ -2,19 +2,21 @@
 Each is tried by itself beside the default of the other groups, and planned exactly.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
-from ..conf.groups import BY_NAME
-from ..engine.config.experiment import CONF, Choice, shipped
+from ..engine.config.choice_files import choices_of
+from ..engine.config.experiment import Choice
 from ..engine.config.targets import build
 from ..engine.fabrics import fabric_of
 from ..engine.features import given
+from ..engine.features.compatibility import Pair, pairs
 from ..strategies import Sync
 from .candidate import Candidate, Settings
 from .layouts import divisors
 from .question import Question
 
 RACED = "must be raced"
+PLAIN, BSP = "data_parallel", "bsp"  # the usual pair
 BESIDE = ("compress", "collective")
 SCHEDULES = ("gpipe", "1f1b", "zb_h1", "pipedream_2bw")
 
@@ -32,19 +34,34 @@ def alternatives(question: Question, workers: int) -> Iterator[Candidate]:
 
 
 def _all(question: Question, workers: int) -> Iterator[tuple[str, str, Settings, str]]:
-    for strategy in _choices("strategy", question):
-        for group, knobs in _variants(strategy, workers):
-            settings = (("strategy", strategy), *knobs)
-            yield strategy, group, settings, "" if _is_exact(strategy, knobs) else RACED
-    whole: Settings = (("strategy", "data_parallel"),)
-    for sync in _choices("sync", question):
-        if sync != "bsp":
-            yield "sync", sync, (*whole, ("sync", sync)), _why_raced(shipped_or_own("sync", sync, question))
+    """Yields what goes together: each strategy with the usual sync mode, each mode with the usual strategy, and both
+    where one of them was typed; and what the usual pair takes beside.
+    """
+    strategies, modes = (_choices(group, question) for group in ("strategy", "sync"))
+    for pair in pairs(strategies, modes, question.allowed):
+        usual = pair.strategy == PLAIN, pair.sync == BSP
+        if not pair.accepted or not (any(usual) or question.fixes("strategy", "sync")):
+            continue
+        sync: Settings = () if usual[1] else (("sync", pair.sync),)
+        raced = "" if usual[1] else _why_raced(pair.sync, modes, question)
+        for group, knobs in _variants(pair.strategy, workers):
+            settings = (("strategy", pair.strategy), *sync, *knobs)
+            why = raced or ("" if _is_exact(knobs) else RACED)
+            yield ("sync", pair.sync, settings, why) if sync else (pair.strategy, group, settings, why)
+        if all(usual):
+            yield from _beside(pair, question)
+
+
+def _beside(pair: Pair, question: Question) -> Iterator[tuple[str, str, Settings, str]]:
+    """Yields what the usual pair takes beside."""
+    whole: Settings = (("strategy", pair.strategy),)
     for shard in ("optimizer", "gradients"):
-        yield "data_parallel", f"sync.shard={shard}", (*whole, ("sync.shard", shard)), ""
+        yield pair.strategy, f"sync.shard={shard}", (*whole, ("sync.shard", shard)), ""
     for group in BESIDE:
-        for name in _choices(group, question):
-            if name != BY_NAME[group].usual and not (group == "collective" and _is_there_already(name, question)):
+        for name in pair.takes.get(group, []):
+            if question.given.get(group, name) == name and not (
+                group == "collective" and _is_there_already(name, question)
+            ):
                 raced = RACED + ": lossy" if group == "compress" else ""
                 yield group, name, (*whole, (group, name)), raced
 
@@ -61,30 +78,23 @@ def _is_there_already(collective: str, question: Question) -> bool:
     return collective == "auto" or (collective == "shared_memory" and in_memory)
 
 
-def _choices(group: str, question: Question) -> list[str]:
-    """Names, ours and the user's; only that which was typed where one was."""
-    if group in question.given:
-        return [question.given[group]]
-    folders = [CONF / group, *([question.config_dir / group] if question.config_dir else [])]
-    return sorted({file.stem for folder in folders for file in folder.glob("*.yaml")})
+def _choices(group: str, question: Question) -> list[Choice]:
+    """Returns our choices and the user's; only the one that was typed where one was."""
+    found = choices_of(group, question.config_dir)
+    return [each for each in found if question.given.get(group, each.name) == each.name]
 
 
-def shipped_or_own(group: str, name: str, question: Question) -> Choice | None:
-    return shipped(group, name) if (CONF / group / f"{name}.yaml").exists() else None
-
-
-def _why_raced(choice: Choice | None) -> str:
-    """Only what gives all replicas the weights of serial training in every step learns as that does."""
-    if choice is None:
-        return RACED
-    sync = build("sync", choice, Sync, (), given.usual())
-    if not sync.traits.synchronous:
+def _why_raced(name: str, modes: Sequence[Choice], question: Question) -> str:
+    """Returns "" for a mode that gives all replicas the weights of serial training in every step."""
+    choice = next(each for each in modes if each.name == name)
+    traits = build("sync", choice, Sync, question.allowed, given.usual()).traits
+    if not traits.synchronous:
         return RACED + ": asynchronous"
-    return "" if sync.traits.exact and sync.traits.weights_agree and not sync.traits.survives else RACED
+    return "" if traits.exact and traits.weights_agree and not traits.survives else RACED
 
 
-def _is_exact(strategy: str, knobs: Settings) -> bool:
-    """Weights of former steps change what is learned."""
+def _is_exact(knobs: Settings) -> bool:
+    """Returns False where weights of former steps change what is learned."""
     return "pipedream" not in dict(knobs).get("strategy.schedule", "")
 
 

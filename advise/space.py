@@ -5,11 +5,10 @@ be. What is enumerated: all divisors as degrees, all powers of two that divide a
 from collections.abc import Iterator
 from itertools import product
 
-from ..cost.layout import Offload
+from ..cost.layout import DTYPES, Offload
 from .candidate import Candidate
 from .cut import staged, tensor
 from .layouts import (
-    DTYPES,
     LayoutProblem,
     PrunedFamily,
     candidate_of,

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median, quantiles
+from textwrap import fill
 from typing import Annotated, Any
 
 import typer
@@ -162,18 +163,21 @@ def table(found: Sequence[PredictionRow], refused: Sequence[str], of: str) -> st
         of,
         "",
         f"{len(found)} configurations: median error {median(errors):.1%}, "
-        f"90th percentile {quantiles(errors, n=10)[-1]:.1%}, largest {errors[-1]:.1%}; "
-        f"on average {sum(row.error for row in found) / len(found):+.1%}.",
+        f"90th percentile {quantiles(errors, n=10)[-1]:.1%}, largest {errors[-1]:.1%}.",
+        f"The mean of the signed errors is {sum(row.error for row in found) / len(found):+.1%}.",
         "",
         "| configuration | predicted ms | measured ms | error |",
         "|---|---:|---:|---:|",
         *(f"| {row.name} | {1e3 * row.predicted:.3g} | {1e3 * row.measured:.3g} | {row.error:+.1%} |" for row in found),
         "",
-        "Largest misses: "
-        + "; ".join(f"{row.name} ({row.error:+.0%})" for row in sorted(found, key=lambda row: -abs(row.error))[:5])
-        + ".",
+        "The largest errors:",
+        "",
+        "| configuration | error |",
+        "|---|---:|",
+        *(f"| {row.name} | {row.error:+.0%} |" for row in sorted(found, key=lambda row: -abs(row.error))[:5]),
     ]
-    return "\n".join([*lines, *(f"Not predicted: {why}." for why in refused)])
+    left_out = [fill(f"- Not predicted: {why}.", 100, subsequent_indent="  ") for why in refused]
+    return "\n".join([*lines, "", *left_out] if left_out else lines)
 
 
 def calibrated(folder: Path) -> str:
@@ -182,8 +186,8 @@ def calibrated(folder: Path) -> str:
     write(calibration, found, folder / "hardware" / "here.yaml")
     return (
         f"On {calibration.cores} cores, {calibration.cpu}, torch {calibration.versions['torch']}, measured on "
-        f"{calibration.date}; times of one product spread by {calibration.spread:.1%} meanwhile, and "
-        f"{calibration.differing:.1%} of what was measured twice differed."
+        f"{calibration.date}.\nThe times of one product spread by {calibration.spread:.1%} meanwhile, and "
+        f"{calibration.differing:.1%} of the cases differed between passes."
     )
 
 

@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..conf.errors import ConfigError
+from ..cost.layout import DTYPES
 from ..cost.quantity import Quantity
 from ..cost.training_time import machines_of
 from .choices import group_of
-from .fit import TRAINED_IN
 
 if TYPE_CHECKING:
     from ..engine.config.experiment import Experiment, Machine
@@ -94,10 +94,10 @@ class ComposedExperiment:
         machine = self.machine
         assert machine is not None
         chosen = self.experiment.choice("precision").name
-        dtype = TRAINED_IN.get(chosen, chosen)
+        dtype = DTYPES.get(chosen, chosen)
         flops: dict[str, float] = {**machine.flops}
         if dtype not in flops:
-            known = [f"precision={name}" for name, trained in TRAINED_IN.items() if trained in flops]
+            known = [f"precision={name}" for name, trained in DTYPES.items() if trained in flops]
             hint = f"Choose {' or '.join(known)}" if known else "Give a rate by this key"
             raise ConfigError(f"hardware.machine.flops.{dtype}: the hardware has no rate in {dtype}. {hint}")
         source = f"{dtype}, as precision={chosen} trains; " + self._source(f"machine.flops.{dtype}", flops[dtype])

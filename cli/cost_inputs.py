@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from ..conf.errors import ConfigError
+from ..cost.layout import DTYPES
 from ..cost.quantity import Quantity
 from .cost_choices import HAVE, ComposedExperiment, choose
 from .cost_numbers import Number
@@ -51,7 +52,7 @@ INSTEAD = {
 }
 KEYS = (*NUMBERS, "card", "recompute")
 _FORMER = {"days": (), "buy": ("price-per-hour",), "spot": (), "energy": ()}  # options that were of all machines
-_DTYPES = {"float32": "fp32", "bfloat16": "bf16", "float16": "fp16"}
+_PRECISIONS = {dtype: precision for precision, dtype in DTYPES.items()}
 _TRUE, _FALSE = ("true", "yes", "1"), ("false", "no", "0")
 
 
@@ -73,7 +74,7 @@ def former(words: list[str]) -> list[str] | None:
             found.append(f"recompute={str(key == 'recompute').lower()}")
         else:
             value = value if equals else next(rest, "")
-            found.append(f"precision={_DTYPES.get(value, value)}" if key == "precision" else f"{key}={value}")
+            found.append(f"precision={_PRECISIONS.get(value, value)}" if key == "precision" else f"{key}={value}")
             if name.removeprefix("--") in _FORMER[words[0]]:
                 found.append("machines=1")
     return found

@@ -3,13 +3,12 @@
 from math import ceil
 from typing import TYPE_CHECKING, Any
 
+from ..cost.layout import DTYPES
 from .output import aligned
 
 if TYPE_CHECKING:
     from ..engine.config.experiment import Machine
     from ..engine.predict.fit import Fit, Verdict
-
-TRAINED_IN = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # a precision, as rates are named
 
 
 def raw_fit(fit: "Fit") -> dict[str, Any]:
@@ -72,7 +71,7 @@ def _machine(fit: "Fit") -> str:
     if (hosts := ceil(plan.layout.world_size / capacity.per_host)) > 1:
         price = f", {hosts * machine.price_per_hour:.2f} US dollars an hour together" if machine.price_per_hour else ""
         lines += [f"{_count(plan.layout.workers, 'worker')} take {hosts} such machines{price}"]
-    trained_in = TRAINED_IN.get(plan.strategy.setting.precision.name, plan.strategy.setting.precision.name)
+    trained_in = DTYPES.get(plan.strategy.setting.precision.name, plan.strategy.setting.precision.name)
     if machine.flops and trained_in not in machine.flops:
         lines += [f"no rate in {trained_in} is known of it: see that it computes in that, and how fast"]
     return "\n         ".join(lines)

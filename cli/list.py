@@ -3,17 +3,18 @@
 from collections.abc import Iterator
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from ..conf.errors import ConfigError
 from .choices import ListedChoice, defaults, group_of, groups
 from .completion import complete_group
-from .options import AllowModule, ConfigDir, Format
+from .options import AllowModule, ConfigDir
 from .output import aligned, results_alone, show, show_json
 
 if TYPE_CHECKING:
-    from ..engine.features.pairs import Pair
+    from ..engine.features.compatibility import Pair
 
 
 def list_choices(
@@ -28,7 +29,12 @@ def list_choices(
     ] = None,
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
-    format: Format = "table",
+    format: Annotated[
+        Literal["table", "json", "markdown"],
+        typer.Option(
+            help="json: one document on standard output, raw values. markdown: of pairs, docs/compatibility.md."
+        ),
+    ] = "table",
 ) -> None:
     """List what can be chosen in each group.
 
@@ -43,6 +49,8 @@ def list_choices(
     paceline list columns    what each column of a comparison means
     paceline list sync --format json | jq -r '.[].name'
     """
+    if format == "markdown" and group != "pairs":
+        raise ConfigError("--format markdown: is for pairs alone. Choose --format table or json")
     match group:
         case "columns":
             _show_columns(format)
@@ -83,59 +91,26 @@ def _show_terms(format: str) -> None:
 
 def _show_pairs(config_dir: Path | None, allowed: tuple[str, ...], format: str) -> None:
     """Shows which strategies accept which sync modes, by the rules that check a run."""
+    from .pairs_view import for_terminal, page
+
     with results_alone():  # a user's classes are built
         every = list(_pairs(config_dir, allowed))
-    if format == "json":
-        show_json([asdict(pair) for pair in every])
-        return
-    strategies = list(dict.fromkeys(pair.strategy for pair in every))
-    modes = list(dict.fromkeys(pair.sync for pair in every))
-    taken = {(pair.strategy, pair.sync): "yes" if pair.accepted else "-" for pair in every}
-    table = [["sync", *strategies], *([mode, *(taken[each, mode] for each in strategies)] for mode in modes)]
-    meanings: dict[tuple[str, str], list[str]] = {}
-    for pair in every:
-        if pair.accepted:
-            meanings.setdefault((pair.strategy, pair.meaning), []).append(pair.sync)
-    notes: list[str] = []
-    for (strategy, meaning), taking in sorted(meanings.items(), key=lambda item: (item[0][0], -len(item[1]))):
-        most = max(len(modes) for (each, _), modes in meanings.items() if each == strategy)
-        which = f" with {', '.join(taking)}" if len(taking) < most else ""
-        notes.append(f"{strategy}{which}: {meaning}")
-    show("\n".join([*aligned(table, numbers_from=len(table[0])), "", *notes, *_takers(every)]))
+    match format:
+        case "json":
+            show_json([asdict(pair) for pair in every])
+        case "markdown":
+            from ..engine.features.compatibility import vocabulary
 
-
-def _takers(every: "list[Pair]") -> list[str]:
-    """Returns a line for each group: which pairs accept other choices of it than the default, and which choices."""
-    lines: list[str] = []
-    for group in dict.fromkeys(group for pair in every for group in pair.takes):
-        all_others = {name for pair in every for name in pair.takes.get(group, [])}
-        modes: dict[tuple[str, str], list[str]] = {}  # by strategy and what is taken of the group
-        for pair in every:
-            if group in pair.takes:
-                what = _some_of(all_others, pair.takes[group])
-                modes.setdefault((pair.strategy, what), []).append(pair.sync)
-        strategies: dict[tuple[str, str], list[str]] = {}
-        for (strategy, what), names in modes.items():
-            strategies.setdefault((what, ", ".join(names)), []).append(strategy)
-        lines += [
-            f"{group}={what} is for {names} with {', '.join(those)}" for (what, names), those in strategies.items()
-        ]
-    return lines
-
-
-def _some_of(every: set[str], names: list[str]) -> str:
-    """Nothing for all of them."""
-    left = sorted(every - {*names})
-    if not left:
-        return ""
-    return f" but {', '.join(left)}" if len(left) < len(names) else ", ".join(names)
+            show(page(every, vocabulary()).rstrip("\n"))
+        case _:
+            show(for_terminal(every))
 
 
 def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]":
     import sys
 
     from ..engine.config.experiment import Choice
-    from ..engine.features.pairs import pairs
+    from ..engine.features.compatibility import pairs
 
     def chosen(group: str) -> list[Choice]:
         choices = group_of(group, config_dir)

@@ -9,6 +9,26 @@ from .rules import CostError
 
 Recompute = Literal["none", "selective", "full"]
 Offload = Literal["none", "optimizer", "all"]
+DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # by the name of `precision`
+
+
+@dataclass(frozen=True)
+class ReplicaLayout:
+    """The layout of one replica's step, as far as its strategy decides it beside its degrees.
+
+    Args:
+        micro_batches: of a step.
+        zero: the stage of ZeRO; None where the sync mode decides it.
+        chunks, offload, sequence: as those of `ParallelLayout`.
+        recompute: layers are computed again in backward.
+    """
+
+    micro_batches: int
+    zero: int | None = None
+    chunks: int = 1
+    recompute: bool = False
+    offload: Offload = "none"
+    sequence: bool = False
 
 
 @dataclass(frozen=True)

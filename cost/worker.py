@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 from .calibration import Calibration
 from .kernels import Kernel, KernelRates
+from .transfer import Kernels, Transfer
 
-Kernels = tuple[Kernel, ...]
 FORMULAS = {
     "compute": "each operator, forward and backward, between the sizes that were measured (docs/calibrate.md)",
     "tensor": "alpha + S beta for each exchange within a replica",
@@ -37,24 +37,12 @@ class StepWork:
     optimizer: Kernels = ()
     stepped: int = 0  # parameters
     taken: Kernels = ()  # the batch's rows
-    moved: Kernels = ()  # copies of gradients into what is sent, and out of it
-    every: int = 1  # steps from one time that these are moved to the next
     hooked: int = 0  # parameters whose gradients are handed on as backward makes them
     accumulated: int = 1  # micro-batches, one after another: what is sent goes beside the last one's backward pass
 
     @property
     def flops(self) -> float:
         return self.passes * sum(kernel.flops for kernel in (*self.forward, *self.backward))
-
-
-@dataclass(frozen=True)
-class Exchange:
-    """`times` in a step. `nbytes`: those that leave the worker at a time."""
-
-    operation: str
-    workers: int
-    nbytes: float
-    times: float = 1.0
 
 
 @dataclass(frozen=True)
@@ -96,16 +84,21 @@ def optimizer(work: StepWork, rates: KernelRates) -> float:
     return rates.plain(work.optimizer) + work.stepped * rates.costs["stepped"]
 
 
-def handed_on(work: StepWork, rates: KernelRates) -> float:
-    """Returns the seconds to hand gradients on into buckets."""
-    return work.hooked * rates.costs["parameter"] + rates.plain(work.moved) / work.every
+def handed_on(hooked: int, transfers: Sequence[Transfer], rates: KernelRates) -> float:
+    """Seconds of gradients into buckets, and of what a worker computes for its transfers."""
+    moved: dict[tuple[float, int], list[Kernel]] = {}
+    for each in transfers:
+        moved.setdefault((each.times, each.every), []).extend(each.kernels)
+    seconds = sum(times * rates.plain(kernels) / every for (times, every), kernels in moved.items())
+    return hooked * rates.costs["parameter"] + seconds
 
 
-def exchanged(exchanges: Sequence[Exchange], calibration: Calibration) -> float:
+def transferred(transfers: Sequence[Transfer], calibration: Calibration) -> float:
     return sum(
-        each.times * calibration.link(each.operation, each.workers).seconds(each.nbytes)
-        for each in exchanges
-        if each.workers > 1
+        times * calibration.link(each.operation, each.workers).seconds(nbytes)
+        for each in transfers
+        if each.takes_time
+        for nbytes, times in each.calls()
     )
 
 
@@ -113,10 +106,10 @@ def seconds(
     work: StepWork,
     placed: HostProcesses,
     calibration: Calibration,
-    inside: Sequence[Exchange] = (),
-    between: Sequence[Exchange] = (),
+    inside: Sequence[Transfer] = (),
+    between: Sequence[Transfer] = (),
 ) -> dict[str, float]:
-    """Returns the seconds by part of `FORMULAS`. `inside`: exchanges within a replica. `between`: those of replicas."""
+    """Returns the seconds by part of `FORMULAS`. `inside`: transfers within a replica. `between`: those of replicas."""
     rates, turns = placed.rates(calibration), placed.turns(calibration.cores)
     parts = {
         "compute": turns * passes(work, rates),
@@ -125,11 +118,11 @@ def seconds(
         "host": turns * max(rates.costs["step"], 0.0),
     }
     if inside:
-        parts["tensor"] = exchanged(inside, calibration)
-    if between or work.hooked:
+        parts["tensor"] = transferred(inside, calibration)
+    if work.hooked or any(each.takes_time or each.kernels for each in between):
         idle = placed.workers * placed.threads < calibration.cores
-        sent = exchanged(between, calibration)
+        sent = transferred(between, calibration)
         if idle:  # buckets travel during the last backward pass, which is two thirds of its micro-batch's
             sent = max(sent - 2 / 3 * parts["compute"] / work.accumulated, 0.1 * sent)
-        parts["communication"] = sent + turns * handed_on(work, rates)
+        parts["communication"] = sent + turns * handed_on(work.hooked, between, rates)
     return parts

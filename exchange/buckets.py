@@ -4,11 +4,11 @@ Parameters go to buckets in reverse order, which is about the order in which bac
 that a bucket fills while the rest of backward goes on.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 
 @dataclass
@@ -20,8 +20,24 @@ class Bucket:
     views: dict[int, Tensor]
     missing: set[int] = field(default_factory=set)
 
+    @property
+    def key(self) -> str:
+        """Names the bucket's messages."""
+        return key_of(self.parameters)
+
     def view(self, i: int) -> Tensor:
         return self.views[i]
+
+    def give_back(self, parameters: Sequence[nn.Parameter], unused: Collection[int]) -> None:
+        """The gradients of all parameters become what the bucket holds; those in `unused` get none."""
+        for i in self.parameters:
+            # a tensor of its own: a script may give it other memory (p.grad.data = ...)
+            parameters[i].grad = None if i in unused else self.views[i].detach()
+
+
+def key_of(members: Sequence[int]) -> str:
+    """Returns the name of the messages of a bucket with these parameters."""
+    return str(members[0])
 
 
 def assign(sizes: Sequence[int], capacity: int, first: int) -> list[list[int]]:

@@ -11,17 +11,18 @@ Cost of a sum of vectors among K workers, with m bytes a message: the collective
 (K-1) m by send for others. Slots hold what the compressor states.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 
 from torch import Tensor
 
 from ..comm import Comm, MessageError, Work
-from ..conf.errors import ConfigError
-from ..strategies.core.cost import Traffic, World
+from ..cost.transfer import Transfer, passes
+from ..strategies.core.cost import World
 from ..strategies.core.state import State
+from . import rehearsal
 from .collectives import Collective, Fabric
-from .collectives.base import added
 from .compress import Compressor, Dense, Slot, Summed, UnreadableError, Vector
 from .compress.feedback import ErrorFeedback
 from .compress.masked import KEPT, places_of
@@ -152,35 +153,24 @@ class Channel:
         return [tensor for slot in self._slots.values() for tensor in slot.memory.values()]
 
 
-def check_adds_up(compress: Compressor, collective: Collective) -> None:
-    """Refuse a collective that would have nothing to do. Raises `ConfigError`."""
-    if not isinstance(compress, Summed) and not isinstance(collective, Fabric):
-        raise ConfigError(
-            "collective, compress: these messages cannot be added up on their way, they go from everyone to everyone; "
-            "choose collective=fabric, or a compress whose messages can: bf16, fp16, masked, none, powersgd, randomk"
-        )
-
-
-def check_differences(compress: Compressor, what: str = "messages", instead: str = "sync=bsp") -> None:
-    """Refuse a rule that is for gradients, where differences of weights travel. Raises `ConfigError`."""
-    if compress.traits.of_gradients:
-        raise ConfigError(
-            f"compress, sync: {what} are differences of weights, and this rule is one for gradients; choose {instead}, "
-            "or another compress"
-        )
-
-
-def of_sums(compress: Compressor, collective: Collective, vectors: Sequence[Vector], world: World) -> Traffic:
-    """Stated traffic of a worker for one sum of these vectors, the mean over as many as the run has steps.
-
-    Raises `ConfigError`.
-    """
+def sums(compress: Compressor, collective: Collective, vectors: Sequence[Vector], world: World) -> list[Transfer]:
+    """Returns what a worker sends for one sum of these vectors. Raises `ConfigError`."""
     for vector in vectors:
         compress.check(vector)
-    if not isinstance(compress, Summed):
-        sent = sum(compress.mean_nbytes(vector, world.steps) for vector in vectors)
-        return {"send": (world.replicas - 1) * sent}
-    return added(*(collective.traffic(size, world) for vector in vectors for size in compress.of_total(vector)))
+    return [each for vector in vectors for each in _sum(compress, collective, vector, world)]
+
+
+def _sum(compress: Compressor, collective: Collective, vector: Vector, world: World) -> Iterator[Transfer]:
+    if isinstance(compress, Summed):
+        found = [each for size in compress.of_total(vector) for each in collective.transfers(size, world)]
+    else:
+        sent = (world.replicas - 1) * compress.mean_nbytes(vector, world.steps)
+        found = [Transfer("all_gather", world.replicas, sent, primitive="send")]
+    if world.replicas > 1:
+        messages = partial(rehearsal.of_message, compress, vector, world.replicas)
+        rehearse = None if isinstance(compress, Dense) else messages
+        found[0] = replace(found[0], kernels=passes("mul_", vector.n), rehearse=rehearse)  # into what is sent
+    yield from found
 
 
 def notes_on_sums(compress: Compressor, collective: Collective, vectors: Sequence[Vector], world: World) -> list[str]:
@@ -192,7 +182,7 @@ def notes_on_sums(compress: Compressor, collective: Collective, vectors: Sequenc
     ]
     if world.replicas == 1:
         return [f"{', '.join(named)}: one replica alone sends nothing"] if named else []
-    sent, plain = (sum(of_sums(rule, Fabric(), vectors, world).values()) for rule in (compress, Dense()))
+    sent, plain = (sum(each.nbytes for each in sums(rule, Fabric(), vectors, world)) for rule in (compress, Dense()))
     if sent < plain or isinstance(compress, Dense) or compress.varies(world.steps):
         return []
     why = f"messages go from everyone to everyone, and with {world.replicas} replicas must be shorter"

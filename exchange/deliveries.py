@@ -1,19 +1,12 @@
-"""The end of a federated round: what a client delivers, and what the server makes of all that is delivered.
+"""The end of a federated round: what a client delivers, and what the server collects of all.
 
-Each client k of the round brings w_k, or its change w_k - w, and n_k, the samples that it was trained on. Then
-
-    w = sum_k (n_k / n) w_k,   n = sum_k n_k
-
-by McMahan et al. 2017, Algorithm 1; and where another server's rule, aggregate or privacy is chosen
-
-    w <- server(w, Delta),   Delta = what the aggregate, or the privacy, makes of all w_k - w.
-
-Where the server sees each of these changes (`OpenDeliveries`) it may do any of that. Where it learns their sum alone
-(secure/deliveries.py) it does the second, with the sum.
+Each client k of the round brings w_k, or its change w_k - w, and n_k, the samples that it was trained on. What the
+next w is made of them, sync/fedavg.py says. Where the server sees each of these changes (`OpenDeliveries`) it may do
+anything with them. Where it learns their sum alone (secure/deliveries.py) it steps with that.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import NamedTuple
 
@@ -35,6 +28,11 @@ from .privacy import DPFedAvg
 from .server import ServerRule
 
 NUMBER = 8  # bytes: what a client rule counts
+
+Delivered = Mapping[int, tuple[Tensor, int]]  # client -> w_k, and n_k or its other weight in the mean
+Join = Callable[[Delivered], Tensor]  # what a rule makes of all w_k - w
+Round = Callable[[Tensor, Delivered, Join | None, ServerRule], Tensor]  # of w: the next w
+ServerUpdate = Callable[[Tensor, Tensor, ServerRule], Tensor]  # of w and Delta: the next w
 
 
 class Rules(NamedTuple):
@@ -169,9 +167,9 @@ def _refuse(client: int, samples: int, number: int) -> None:
 class OpenDeliveries(Deliveries):
     """The server sees what each client brings: w_k or the message of its change, and what its rule delivers."""
 
-    def __init__(self, rules: Rules, compress: Compressor) -> None:
+    def __init__(self, rules: Rules, compress: Compressor, round: Round) -> None:
         super().__init__(rules)
-        self._compress = compress
+        self._compress, self._round = compress, round
         self.brings_weights = compress.traits.lossless and not rules.joining.attack.forges
 
     def prepare(
@@ -228,10 +226,10 @@ class OpenDeliveries(Deliveries):
         n = sum(counts.values())
         if n > 0:
             self._stretch(counts)
-            if self._joining.streaming and self._server.plain and self._privacy is None:
-                self._average(counts, n)
-            else:
-                self._server.step(self._weights, self._way_of_all(counts, number))
+            delivered = {k: (each.weights, counts[k]) for k, each in sorted(self._delivered.items())}
+            plain = self._joining.streaming and self._server.plain and self._privacy is None
+            join = None if plain else partial(self._change_of_all, number)
+            self._weights.copy_(self._round(self._weights, delivered, join, self._server))
             changes = {k: each.change for k, each in self._delivered.items() if each.change is not None}
             if self._joining.aggregate.traits.robust:
                 changes = {k: change for k, change in changes.items() if change.isfinite().all()}
@@ -248,21 +246,15 @@ class OpenDeliveries(Deliveries):
             if factor != 1:
                 self._delivered[k].weights.sub_(self._weights).mul_(factor).add_(self._weights)
 
-    def _average(self, counts: dict[int, int], n: int) -> None:
-        """w = sum_k (n_k / n) w_k"""
-        self._weights.zero_()
-        for k, delivery in sorted(self._delivered.items()):
-            self._weights.add_(delivery.weights, alpha=counts[k] / n)
-
-    def _way_of_all(self, counts: dict[int, int], number: int) -> Tensor:
-        """[n]: Delta"""
-        ways = {k: each.weights.sub_(self._weights) for k, each in sorted(self._delivered.items())}
+    def _change_of_all(self, number: int, delivered: Delivered) -> Tensor:
+        """[n]: Delta. The w_k are written over."""
+        ways = {k: w_k.sub_(self._weights) for k, (w_k, _) in delivered.items()}
         m, of = self._rounds.per_round, sorted(self._rounds.sampled(number))
         lost = len(self._comm.lost())
         self._joining.check_left(min(m, self._rounds.clients - lost), lost)
         if self._privacy is not None:
             return self._privacy.mean(ways, m, number)
-        brought = {k: counts.get(k, 0) for k in of}
+        brought = {k: delivered[k][1] if k in delivered else 0 for k in of}
         return self._joining.join_in_place(self._rows[0][: len(of)], of, brought, self._rounds.clients, number, m)
 
     def _check_finite(self, number: int) -> None:

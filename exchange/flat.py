@@ -28,8 +28,9 @@ def check_one_dtype(parameters: Sequence[Tensor], mode: str) -> None:
     dtypes = {parameter.dtype for parameter in parameters}
     if len(dtypes) > 1:
         raise ConfigError(
-            f"sync={mode}: sends all weights as one vector of one dtype, and the model has {len(dtypes)} "
-            f"({', '.join(sorted(map(str, dtypes)))}); sync=bsp takes several"
+            f"sends all weights as one vector of one dtype, and the model has {len(dtypes)} "
+            f"({', '.join(sorted(map(str, dtypes)))}); sync=bsp takes several",
+            about=["sync"],
         )
 
 

@@ -10,7 +10,9 @@ What a worker delivers is where one client with the samples of all of its own wo
 
     n = sum_k n_k,   w + sum_k (n_k / n) (w_k - w)
 
-of which the server's mean over workers is the mean over clients, but for the order of sums.
+of which the server's mean over workers is the mean over clients, but for the order of sums. That is Algorithm 1 of N
+clients, and sends what P clients send. Each client begins with a new optimizer. A worker that dies takes its clients of
+that round with it, and of later rounds those that would be its own.
 """
 
 from collections.abc import Collection

@@ -5,7 +5,6 @@ the honest rows, needs all rows in one place: on a server, or under bsp on every
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -16,14 +15,9 @@ from ..strategies.core.errors import NotFiniteError, TooFewClientsError
 from ..strategies.core.state import State
 from .aggregate import Aggregator, Mean
 from .attack import Attack, Honest, Seen
-from .collectives import Collective, Fabric
 from .compress import Compressor
 from .rank_order import RankOrderedSum
 from .seeded import generator
-
-# gradients of one step and version; of a clock, some of which may be missing; changes of weights since all had the
-# same; weights of a worker's neighbours, which it joins for itself; pushes, each as it comes
-Joined = Literal["gradients", "clocks", "ways", "neighbours", "pushes"]
 
 LARGEST = 1e140  # entries: rows of float64 may be longer, and their squares infinite
 
@@ -31,39 +25,20 @@ LARGEST = 1e140  # entries: rows of float64 may be longer, and their squares inf
 class Joining:
     """`plain`: rows are what they should be and the rule is the mean, which is plain training."""
 
-    def __init__(self, aggregate: Aggregator | None, attack: Attack | None, of: Joined = "gradients") -> None:
-        """None for the mean, and for nobody. `of`: what is joined. Raises `ConfigError`."""
+    def __init__(self, aggregate: Aggregator | None, attack: Attack | None) -> None:
+        """None for the mean, and for nobody."""
         self.aggregate, self.attack = aggregate or Mean(), attack or Honest()
-        if self.aggregate.traits.local and of != "neighbours":
-            raise ConfigError(
-                "aggregate: goes from each worker's own weights, so that all would get other ones; choose sync=gossip, "
-                "or aggregate=centered_clipping"
-            )
-        if self.aggregate.copies > 1 and of != "gradients":
-            raise ConfigError(
-                "aggregate: compares gradients of the same samples and weights to the bit, in each step; choose "
-                "sync=bsp or parameter_server, or another aggregate"
-            )
-        if self.aggregate.traits.one_by_one and of != "pushes":
-            raise ConfigError(
-                "aggregate: looks at each push as it comes, by the last one of a trusted replica; choose sync=asp, or "
-                "aggregate=fltrust"
-            )
-        if of == "neighbours" and not self.aggregate.traits.of_points:
-            raise ConfigError(
-                "aggregate: is one for gradients or changes of weights, and here each worker joins its neighbours' "
-                "weights; choose aggregate=self_centered_clipping, or another"
-            )
         self._unread: dict[int, MessageError] = {}  # by replica, of the rows that are joined next
         self.streaming = self.aggregate.traits.streaming and not self.attack.colludes
         self.plain = self.streaming and not self.attack.forges
 
     @property
-    def whole_rows(self) -> Literal["", "aggregate", "attack"]:
-        """Which of the two looks at rows as a whole, so that no piece of them will do; "" where neither does."""
-        if not self.aggregate.traits.coordinatewise:
-            return "aggregate"
-        return "" if self.attack.coordinatewise else "attack"
+    def unpredicted(self) -> str:
+        """Returns why the time to join rows is not modelled, but where all rows go to all workers; "" for the mean."""
+        if self.plain:
+            return ""
+        by = "attack" if isinstance(self.aggregate, Mean) else "aggregate"
+        return f"{by}: the time that it takes on a server, or in a round, is not modelled; under sync=bsp it is"
 
     def check(self, replicas: int, rows: int | None = None, leave: bool = False) -> None:
         """`rows`, `leave`: as `notes` has them. Raises `ConfigError`."""
@@ -90,44 +65,32 @@ class Joining:
                 "rows"
             )
 
-    def check_exchange(self, compress: Compressor, collective: Collective) -> None:
-        """Refuse what cannot be where all rows go to all. Raises `ConfigError`."""
-        if self.streaming:
-            return
-        by = "attack" if self.aggregate.traits.streaming else "aggregate"
-        if not isinstance(collective, Fabric):
-            raise ConfigError(
-                f"collective, {by}: each worker gets what all send, to join it; it is not added up on its way; choose "
-                "collective=fabric, or aggregate=mean and attack=none"
-            )
-        self.check_lossless(compress)
-        if compress.traits.of_kept:
-            raise ConfigError(
-                f"compress, {by}: each worker gets what all send, whole, to join it; choose compress=none, or "
-                "aggregate=mean and attack=none"
-            )
-
-    def check_lossless(self, compress: Compressor) -> None:
-        """Raises `ConfigError`."""
-        if self.aggregate.copies > 1 and not compress.traits.lossless:
-            raise ConfigError(
-                "compress, aggregate: gradients of the same samples are compared to the bit, and messages of them may "
-                "differ; choose compress=none"
-            )
-
     def check_not_alone(self, replicas: int) -> None:
         """Raises `ConfigError`."""
         if replicas == 1 and not self.plain:
             raise ConfigError(
-                "aggregate, attack: one replica alone sends its gradient to nobody; choose more hardware.workers, or "
-                "aggregate=mean and attack=none"
+                "one replica alone sends its gradient to nobody; choose more hardware.workers, or "
+                "aggregate=mean and attack=none",
+                about=(
+                    "aggregate",
+                    "attack",
+                ),
             )
 
-    def notes(self, compress: Compressor, replicas: int, rows: int | None = None, leave: bool = False) -> list[str]:
-        """What may surprise; see `Sync.notes`.
+    def notes(
+        self,
+        compress: Compressor,
+        replicas: int,
+        rows: int | None = None,
+        leave: bool = False,
+        all_together: bool = True,
+    ) -> list[str]:
+        """Returns what may surprise; see `Sync.notes`.
 
-        `rows`: of so many replicas at a time; None: of all. `leave`: of fewer, where some leave a round, or are drawn
-        for it more than once.
+        Args:
+            rows: so many replicas are joined at a time; None: all.
+            leave: there are fewer in a round that some leave, or are drawn for more than once.
+            all_together: the rows of all are joined in one place.
         """
         found: list[str] = []
         n = replicas if rows is None else rows
@@ -142,7 +105,7 @@ class Joining:
                 f"aggregate: is made for {most} of {n} rows that lie; a round that replicas leave, or are drawn for "
                 "twice, has fewer rows, of which as many may lie: training may go anywhere"
             )
-        elif lying > most:
+        elif lying > most and all_together:
             found.append(
                 f"attack.workers={self.attack.workers}: {lying} of {replicas} replicas lie, and this aggregate is made "
                 f"for {most} at most: training may go anywhere"
@@ -302,26 +265,6 @@ class Joining:
 
     def load_state_dict(self, state: State) -> None:
         self.aggregate.load_state_dict(state)
-
-    def check_one_at_a_time(self) -> None:
-        """Refuse what needs several rows at once, where each is used as it comes. Raises `ConfigError`."""
-        if self.aggregate.traits.one_by_one and not self.attack.colludes:
-            return
-        if not self.streaming:
-            of_attack = self.aggregate.traits.streaming or self.aggregate.traits.one_by_one
-            by, usual = ("attack", "none") if of_attack else ("aggregate", "mean")
-            raise ConfigError(
-                f"{by}: this server applies each push as it comes, and never has several gradients to look at; "
-                f"choose sync=parameter_server (or sync=ssp with sync.staleness=0), or {by}={usual}"
-            )
-
-    def check_pieces(self, servers: int) -> None:
-        """Refuse to cut rows into pieces for several servers where a rule looks at whole rows. Raises `ConfigError`."""
-        if servers > 1 and self.whole_rows:
-            raise ConfigError(
-                f"sync.servers={servers}: this {self.whole_rows} looks at whole gradients, and a server has a piece of "
-                "each; choose sync.servers=1"
-            )
 
 
 def _checked(vector: object, rows: Tensor, by: Aggregator) -> Tensor:

@@ -1,6 +1,14 @@
 """Who takes part in a federated round, and who leaves it: functions of the seed and the round, so that every client and
 the server know it without a message.
 
+With `sampling=weighted` the m clients of a round are drawn by their share n_k / n of all samples, with replacement, and
+their mean is plain, one that was drawn twice counting twice (Li et al. 2020, "On the Convergence of FedAvg on Non-IID
+Data", ICLR, scheme I; arXiv 1907.02189). So a client counts as much as it has samples, on average over rounds.
+
+With `dropout=p` a client that was sampled leaves the round with probability p, after one of its L steps, each as likely
+as another. What it has trained is lost, but for its optimizer's state; the round's mean is of those that deliver, and
+where nobody does, w stays.
+
 `Participation` is what was chosen, `Rounds` are those of one run, and `OwnRounds` is a worker's way through them: of
 one that is a client (`OneClient`), or has several to train (in_turn.py).
 """

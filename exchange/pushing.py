@@ -18,7 +18,7 @@ from ..strategies.core.cost import World
 from ..strategies.core.state import State, recv_state
 from .buckets import views_of
 from .channel import Channel, held
-from .compress import Compressor, Vector, vector_of
+from .compress import Compressor, Dense, Vector, vector_of
 from .flat import flatten
 from .joining import Joining
 
@@ -184,6 +184,17 @@ def stated(shards: Sequence[Sequence[Tensor]], compress: Compressor, world: Worl
     for vector in vectors:
         compress.check(vector)
     return sum(_pushed(vector, compress, world, every) for vector in vectors), held(compress, vectors)
+
+
+def unpredicted(compress: Compressor, servers: int, joining: Joining | None = None) -> str:
+    """Returns why the time of a step with servers is not modelled; "" if it is."""
+    if joining is not None and joining.unpredicted:
+        return joining.unpredicted
+    if not isinstance(compress, Dense):
+        return "compress, sync: the time that messages to and from a server take was not measured"
+    if servers > 1:
+        return "sync.servers: how several servers share the cores was not tried against measurements"
+    return ""
 
 
 def _pushed(vector: Vector, compress: Compressor, world: World, every: int) -> float:

@@ -1,16 +1,20 @@
 """Gradients go into buckets while backward makes them, and full buckets on their way, in order.
 
 The reducer of Li et al. 2020, "PyTorch Distributed: Experiences on Accelerating Data Parallel Training" (arXiv
-2006.15704), Algorithm 1, whatever a bucket's way is: all-reduced (BSP) or reduce-scattered (sharding).
+2006.15704), Algorithm 1. What becomes of a full bucket is the affair of a `Reduction`: it is all-reduced (bsp.py),
+reduce-scattered (sharded_bsp.py), or kept until an aggregate joins it with those of the others (robust_bsp.py).
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.optim import Optimizer
 
-from ..strategies.core.cost import payload
+from ..comm import Work
+from ..strategies.core.cost import Memory, payload
+from ..strategies.core.state import State
 
 
 class Fillable(Protocol):
@@ -68,6 +72,11 @@ class Reducer(Generic[B]):
                 if parameter not in reached:
                     self._mark_ready(i)
 
+    def unused(self) -> set[int]:
+        """The parameters that an update leaves alone: frozen since, and with `find_unused` those that `used` lacks."""
+        used = self.used.tolist() if self._find_unused else [1] * len(self._params)
+        return {i for i, each in enumerate(self._params) if not (each.requires_grad and used[i])}
+
     def finish(self) -> None:
         """Backward is over: launch what is left. Backward never reached it, or there was none (an empty batch)."""
         self._armed = False
@@ -101,6 +110,58 @@ class Reducer(Generic[B]):
         while self._launched < len(self._buckets) and not self._buckets[self._launched].missing:
             self._launched += 1
             self._launch(self._buckets[self._launched - 1])
+
+
+class Reduction:
+    """What becomes of the buckets of a step. This one gives each gradient back as it is.
+
+    `buckets`: they are `Fillable`. `frees`: gradients stay in their buckets alone, and `.grad` never has them.
+    """
+
+    frees = False
+
+    def __init__(self, parameters: Sequence[nn.Parameter] = (), buckets: Sequence[Any] = ()) -> None:
+        self._params, self.buckets = parameters, buckets
+
+    def launch(self, bucket: Any) -> None:
+        """A bucket is full."""
+
+    def close(self, share: float, step: int) -> list[Work]:
+        """All buckets are full. Returns what is to be waited for before `land`.
+
+        Args:
+            share: This replica's samples among all of the step.
+            step: The step of the run.
+        """
+        return []
+
+    def land(self, unused: Collection[int]) -> None:
+        """Gives the optimizer its gradients, and none for the parameters in `unused`."""
+        for bucket in self.buckets:
+            bucket.give_back(self._params, unused)
+
+    def drop(self) -> None:
+        """Waits for what is under way, without a step."""
+
+    def after_step(self) -> None:
+        """The optimizer has stepped."""
+
+    def pieces(self) -> dict[int, Tensor] | None:
+        """Returns what this replica has of the landed gradients, by parameter; None where it has them whole."""
+        return None
+
+    def state_dict(self, optimizer: Optimizer) -> State:
+        return {"optimizer": optimizer.state_dict()}
+
+    def load_state_dict(self, state: State, optimizer: Optimizer) -> None:
+        optimizer.load_state_dict(state["optimizer"])
+
+    def buffers(self) -> list[Tensor]:
+        return [bucket.flat for bucket in self.buckets]
+
+    def measured(self, held: Memory, peak: int) -> Memory:
+        """See `Sync.measured`. `peak`: bytes of gradients that autograd held at once."""
+        return held
 
 
 def leaves(roots: Sequence[Tensor]) -> set[Tensor]:

@@ -22,6 +22,8 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from ..cost.transfer import Transfer, passes
+
 Topology = Literal["ring", "exponential", "one_peer_exponential", "matching", "one_peer_and_random"]
 
 
@@ -62,6 +64,17 @@ def out_degree(topology: Topology, size: int) -> float:
             return 1.0
         case "matching":
             return (size - size % 2) / size
+
+
+def to_neighbours(topology: Topology, size: int, nbytes: int, period: int, entries: int = 0) -> Transfer:
+    """Returns what each of `size` workers sends every `period` steps: a message to each neighbour.
+
+    `entries`: of the weights, which a worker goes through once, and twice more for each message.
+    """
+    sent = out_degree(topology, size) * nbytes
+    count = max(1, round(out_degree(topology, size)))
+    kernels = passes("add_", entries, 1 + 2 * count) if entries and size > 1 else ()
+    return Transfer("send", size, sent, every=period, messages=((sent / count, count),), kernels=kernels)
 
 
 def _tau(size: int) -> int:

@@ -38,9 +38,9 @@ from ..exchange.collectives import Fabric
 from ..exchange.collectives.base import added
 from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
 from .core.copies import without_data
-from .core.cost import Cost, Memory, Traffic, World, payload
+from .core.cost import Memory, Traffic, Transfers, World, payload
 from .core.loss import Loss
-from .core.strategy import Strategy, StrategyTraits
+from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.deepspeed_stages import Stages, most_held
@@ -55,13 +55,13 @@ class DeepSpeedPipeline(Strategy):
     """A replica is `stages` workers in a row; DeepSpeed owns the passes and the update."""
 
     traits = StrategyTraits(
+        unpredicted=NOT_OURS,
         one_input="cuts a model into layers, of which each is given the one tensor that the layer before it made",
         whole_targets="hands targets to its own library, which takes one tensor of them",
         own_micro_batches="micro_batches",
         needs_processes=True,
-        one_precision="DeepSpeed's pipeline engine is set up for float32 here; choose strategy=pipeline "
-        "strategy.schedule=1f1b, or precision=fp32",
-        uncompiled="DeepSpeed's pipeline engine calls layers one by one. Choose compile=false or strategy=pipeline",
+        one_precision="sets DeepSpeed's pipeline engine up for float32",
+        uncompiled="has DeepSpeed's pipeline engine call layers one by one",
     )
     trial = Trial(rounding=1e-6, slow=True)  # it trains in float32 whatever the weights are
 
@@ -94,8 +94,9 @@ class DeepSpeedPipeline(Strategy):
         parts = self._ours.split(model.float())
         if len({tuple(holders) for holders in tied(parts).values()}) > 1:
             raise ConfigError(
-                "strategy=deepspeed_pipeline: some stages share one weight and others another (tied weights), and a "
-                "stage is of one TiedLayerSpec; untie them, choose another strategy.cut, or choose strategy=pipeline"
+                "some stages share one weight and others another (tied weights), and a "
+                "stage is of one TiedLayerSpec; untie them, choose another strategy.cut, or choose strategy=pipeline",
+                about=("strategy",),
             )
         self._last = [each for each in parts[-1].parameters() if each.requires_grad]
         return parts
@@ -194,6 +195,6 @@ class _DeepSpeedPipelineUpdate(Sync):
     def measured(self, held: Memory) -> Memory:
         return {**held, "buffers": held["buffers"] + self._strategy.stages.most_held}
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         more = LOSS if self._strategy.is_last(parameters) else 0
-        return Cost(worker=Fabric().traffic(payload(parameters) + more, world))
+        return Transfers(Fabric().transfers(payload(parameters) + more, world))

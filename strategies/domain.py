@@ -62,8 +62,7 @@ class DomainParallel(Strategy):
     """A replica is `degree` workers, each with a slab of every image."""
 
     traits = StrategyTraits(
-        uncompiled="its layers exchange rows in passes of their own, whose shapes differ. Choose compile=false or "
-        "strategy=data_parallel",
+        uncompiled="exchanges rows within the passes of layers",
         one_input="cuts the one image of each sample into slabs of rows",
         bitwise=False,  # sums over pixels come in another order
     )
@@ -243,6 +242,7 @@ def _check_loss(found: Cut, targets: Samples, loss: Loss) -> None:
 
     if not torch.allclose(torch.stack([of_row(i) for i in range(outputs.shape[rows])]).mean(), whole, rtol=1e-4):
         raise ConfigError(
-            "strategy=domain: the loss over some rows of pixels is not the mean of the losses of each, so that slabs "
-            "cannot have one each; choose task=cross_entropy, or strategy=data_parallel"
+            "the loss over some rows of pixels is not the mean of the losses of each, so that slabs "
+            "cannot have one each; choose task=cross_entropy, or strategy=data_parallel",
+            about=("strategy",),
         )

@@ -34,6 +34,7 @@ from torch.optim import Optimizer
 from ..batches import Samples, lone
 from ..comm import Comm
 from ..conf.errors import ConfigError
+from ..cost.layout import ReplicaLayout
 from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added
 from ..exchange.elementwise import check_elementwise
@@ -105,6 +106,10 @@ class Hybrid(Strategy):
     def read_files(cls, knobs: dict[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
         return Pipeline.read_files(knobs, allowed)
 
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        found = self._pipeline.closed_form(accumulate)
+        return None if found is None else replace(found, sequence=self.sequence)
+
     def own_sync(self) -> Sync | None:
         return self._pipeline.own_sync()
 
@@ -153,10 +158,7 @@ class Hybrid(Strategy):
         """What is cut of each stage. Raises `ConfigError`."""
         if self.axes["tensor"] == 1:
             return [{} for _ in stages]
-        try:
-            return kinds_of_stages(model, stages, self.axes["tensor"], vocabulary)
-        except ConfigError as error:
-            raise ConfigError(str(error).replace("strategy.degree", "strategy.tensor")) from None
+        return kinds_of_stages(model, stages, self.axes["tensor"], vocabulary)
 
     def _pieces(self, stage: nn.Module, kinds: Mapping[str, Kind], group: TensorGroup) -> list[nn.Module]:
         """What each worker of a stage holds of it."""

@@ -35,7 +35,7 @@ def kinds_of_stages(
         layers = dict(stage.named_modules(remove_duplicate=False))
         # where a stage shares the embedding's matrix alone, there is a name, and no layer
         own = [name for name in words if isinstance(layers.get(name), nn.Linear | nn.Embedding)]
-        found.append(kinds_of(stage, degree, vocabulary=own, whole=shared))
+        found.append(kinds_of(stage, degree, vocabulary=own, whole=shared, key="strategy.tensor"))
     return found
 
 

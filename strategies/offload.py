@@ -47,10 +47,10 @@ from ..compat.dispatch import FakeTensorMode
 from ..conf.errors import ConfigError
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.copies import without_data
-from .core.cost import Cost, Memory, World, payload
+from .core.cost import Memory, Transfers, World, payload
 from .core.loss import Loss
 from .core.state import State, layers_of
-from .core.strategy import Strategy, StrategyTraits
+from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Measures, Sync, SyncTraits
 from .memory.offloaded_step import OffloadedStep
 from .memory.pool import Copier, NoCopier, Pool, copier_for, megabytes
@@ -62,11 +62,11 @@ class Offload(Strategy):
     """A replica is one worker. A model is an `nn.Sequential`; its layers are what is fetched and let go of."""
 
     traits = StrategyTraits(
+        unpredicted=NOT_OURS,
         one_input="fetches a model layer by layer, of which each is given the one tensor that the layer before it made",
         moves_model=True,
         needs_shapes=True,
-        uncompiled="fetches the weights of each layer by hooks, which compiled code would pass by. Choose "
-        "compile=false or strategy=data_parallel",
+        uncompiled="fetches the weights of each layer by hooks, which compiled code would pass by",
         unaveraged="keeps weights on the host, and its pool has no room for an average of them",
     )
 
@@ -258,8 +258,7 @@ class DelayedUpdate(Sync):
     traits = SyncTraits(
         exact=False,  # gradients are of the weights before
         serial_alone=False,
-        one_scale="strategy.delayed_update=true has a step under way while the next one may be left out; choose "
-        "precision=bf16, or strategy.delayed_update=false",
+        one_scale="with strategy.delayed_update=true has a step under way while the next one may be left out",
         unaveraged="steps while the next gradients are computed",
     )
 
@@ -309,8 +308,8 @@ class DelayedUpdate(Sync):
     def report(self) -> Measures:
         return self._bsp.report()
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        return self._bsp.cost(parameters, world)
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        return self._bsp.transfers(parameters, world)
 
     def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
         """Two versions of the weights, and of the gradients those that the update reads and those that come."""

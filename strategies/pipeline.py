@@ -37,6 +37,8 @@ from torch import Tensor, nn
 from ..batches import Samples, lone
 from ..comm import Comm
 from ..conf.errors import ConfigError
+from ..cost.layout import ReplicaLayout
+from ..cost.predicted import NotPredicted
 from ..exchange.collectives.base import added
 from .core.batch import Batch, BeforeBackward, MessageTime, Pass, PassTime, TimeOf
 from .core.copies import without_data
@@ -54,7 +56,7 @@ from .pipelining.chunks import Chunks, chunks_of, worker_of
 from .pipelining.cut import by_memory, by_parameters, by_time, look
 from .pipelining.execute import PipelineStep, PipelineWorker, forward
 from .pipelining.own import checked, parsed, rows_of
-from .pipelining.schedules import SCHEDULES
+from .pipelining.schedules import BUBBLES, SCHEDULES
 from .pipelining.simulate import Group, Simulation, Times, in_flight, live_versions, peak, simulate, steady
 from .pipelining.stream import Stream
 from .pipelining.ties import Ties, tied, traffic
@@ -90,7 +92,7 @@ class Pipeline(Strategy):
         user's own, or its lines, one for each worker (pipelining/own.py). `vertical_sync`: of schedule=pipedream.
         Raises `ConfigError`.
         """
-        self.axes = {"stage": stages}
+        self.axes, self.schedule_name = {"stage": stages}, schedule
         self.micro_batches = 1 if schedule in ("naive", "pipedream") else micro_batches
         self.chunks = chunks or (2 if schedule in ("interleaved", "zb_v") else 1)
         self.cut, self.recompute = cut, recompute
@@ -114,8 +116,8 @@ class Pipeline(Strategy):
         if any(action.kind == "I" for row in self.schedule for action in row):
             self.traits = replace(
                 self.traits,
-                uncompiled="its schedule takes a backward pass in two pieces, and that of compiled code is one. Choose "
-                "compile=false or strategy.schedule=1f1b",
+                uncompiled=f"with strategy.schedule={schedule} takes a backward pass in two pieces, and compiled "
+                "code takes it in one",
             )
         self.loss_part = self.holders[-1]
         self._restricted: dict[int, Sequence[Action]] = {}
@@ -128,6 +130,11 @@ class Pipeline(Strategy):
             return knobs
         sizes = knobs.get("stages", 2), knobs.get("micro_batches", 4), knobs.get("chunks") or 1
         return {**knobs, "schedule": rows_of(named, *sizes, allowed)}
+
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        if self.schedule_name not in BUBBLES:
+            raise NotPredicted(f"strategy.schedule={self.schedule_name}: no closed form gives its bubble")
+        return ReplicaLayout(self.micro_batches, chunks=self.chunks, recompute=self.recompute)
 
     def own_sync(self) -> Sync | None:
         return self.updates

@@ -15,11 +15,12 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from ..comm import Comm
+from ..cost.layout import ReplicaLayout
 from ..exchange.clip import Clip
 from ..exchange.privacy import Privacy
 from ..exchange.privacy.dp_sgd import of_samples
 from .core.batch import BeforeBackward
-from .core.cost import Cost, World
+from .core.cost import Transfers, World
 from .core.loss import Loss
 from .core.sync import Sync, SyncTraits
 from .whole import Whole
@@ -33,6 +34,9 @@ class Single(Whole):
     def __init__(self, clip: Clip | None = None, privacy: Privacy | None = None) -> None:
         """`clip`: of the gradient; None for none. `privacy`: None for a plain gradient. Raises `ConfigError`."""
         self.clip, self._private = clip, of_samples(privacy)
+
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        return ReplicaLayout(accumulate, zero=0)
 
     def own_sync(self) -> Sync:
         return LocalUpdate(self.clip, self._private)
@@ -53,5 +57,5 @@ class LocalUpdate(Sync):
         self.clip_gradients()
         self.optimizer.step()
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        return Cost()
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        return Transfers()

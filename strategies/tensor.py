@@ -43,6 +43,7 @@ from torch.optim import Optimizer
 from ..batches import Samples, call
 from ..comm import Comm
 from ..conf.errors import ConfigError
+from ..cost.layout import ReplicaLayout
 from ..exchange.collectives import Collective
 from ..exchange.collectives.base import added
 from ..exchange.elementwise import check_elementwise
@@ -104,9 +105,10 @@ class TensorParallel(Strategy):
             raise ConfigError("strategy.plan={}: says nothing; null finds pairs of layers")
         if not kinds:
             raise ConfigError(
-                f"strategy=tensor: {type(model).__name__} has no two linear layers with only element-wise ones between "
+                f"{type(model).__name__} has no two linear layers with only element-wise ones between "
                 "them; choose model=mlp with two layers in model.hidden, say in strategy.plan which layers are cut, "
-                "or choose strategy=data_parallel"
+                "or choose strategy=data_parallel",
+                about=("strategy",),
             )
         if self.sequence and not runs_of(model, kinds):
             raise ConfigError(
@@ -145,6 +147,9 @@ class TensorParallel(Strategy):
     def _outputs(self, part: nn.Module, inputs: Samples) -> Tensor:
         with nullcontext() if self.plan is None else unpaired.named(part):
             return call(part, inputs)
+
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        return ReplicaLayout(accumulate, sequence=self.sequence)
 
     def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         """All parts send alike."""

@@ -24,6 +24,7 @@ torch.nn.parallel.DistributedDataParallel.
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from itertools import chain
 from typing import Annotated
 
 import torch
@@ -37,10 +38,13 @@ from ..batches import call
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..conf.errors import ConfigError
+from ..cost.layout import ReplicaLayout
+from ..cost.transfer import Transfer, passes
+from ..exchange.buckets import grouped
 from ..exchange.clip import Clip
 from ..exchange.collectives import Fabric
 from .core.batch import Batch, BeforeBackward
-from .core.cost import Cost, World, payload
+from .core.cost import Transfers, World, payload
 from .core.loss import Loss
 from .core.state import State
 from .core.strategy import Strategy, StrategyTraits
@@ -52,7 +56,7 @@ from .schedules import scaled
 class TorchDDP(Strategy):
     """A replica is one worker; torch owns the exchange of gradients."""
 
-    traits = StrategyTraits(needs_processes=True)
+    traits = StrategyTraits(needs_processes=True, steps_whole=True)
 
     def __init__(
         self,
@@ -63,7 +67,12 @@ class TorchDDP(Strategy):
     ) -> None:
         """`clip`: of the mean gradient; None for none."""
         self.bucket_mb, self.find_unused, self.zero_optimizer = bucket_mb, find_unused, zero_optimizer
+        self.traits = replace(self.traits, steps_whole=not zero_optimizer)
         self.clip = clip
+        self.buffers = 0  # bytes of what is no parameter (BatchNorm's), which replica 0 broadcasts
+
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        return None if self.zero_optimizer else ReplicaLayout(accumulate, zero=0)
 
     def own_sync(self) -> Sync:
         return _DDPUpdate(self)
@@ -76,6 +85,7 @@ class TorchDDP(Strategy):
                 f"are {', '.join(dtypes)}; choose strategy.zero_optimizer=false, or strategy=data_parallel "
                 "sync.shard=optimizer"
             )
+        self.buffers = payload(list(model.buffers()))
         return [model]
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
@@ -184,12 +194,26 @@ class _DDPUpdate(Sync):
     def buffers(self) -> list[Tensor]:
         return list(self._seen.values())
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        size, replicas = payload(parameters), world.replicas
-        traffic = dict(Fabric().traffic(size, world))
-        if self._strategy.zero_optimizer:
-            traffic["broadcast"] = (replicas - 1) * size / replicas
-        return Cost(worker=traffic, buffers=size if replicas > 1 else 0)
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        size, replicas, strategy = payload(parameters), world.replicas, self._strategy
+        capacity = int(strategy.bucket_mb * 2**20)  # of the first one, too: torch makes it smaller by default alone
+        buckets = [[parameters[i] for i in members] for members in grouped(parameters, capacity, capacity)]
+        sums = [each for bucket in buckets for each in Fabric().transfers(payload(bucket), world)]
+        sent = [replace(each, operation="gloo", primitive="all_reduce") for each in sums]
+        if sent and replicas > 1:  # into buckets and out of them; each is divided
+            copies = [passes("copy_", each.numel(), 2) for each in parameters]
+            divisions = [passes("mul_", sum(each.numel() for each in bucket)) for bucket in buckets]
+            sent[0] = replace(sent[0], kernels=tuple(chain(*copies, *divisions)))
+        if strategy.buffers and replicas > 1:  # before the forward pass, past the ledger
+            sent.append(Transfer("broadcast", replicas, 0, messages=((strategy.buffers, 1.0),)))
+        if strategy.zero_optimizer:
+            sent += [_broadcast(payload([each]), replicas) for each in parameters]
+        return Transfers(sent, buffers=size if replicas > 1 else 0)
 
     def stepped(self, parameters: Sequence[Tensor], replicas: int) -> list[Sequence[Tensor]]:
         return [*shares_of(parameters, replicas)] if self._strategy.zero_optimizer else [parameters]
+
+
+def _broadcast(nbytes: int, replicas: int) -> Transfer:
+    """One tensor, by the replica that owns it."""
+    return Transfer("broadcast", replicas, (replicas - 1) * nbytes / replicas, messages=((nbytes, 1.0),))

@@ -42,17 +42,19 @@ from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from ..conf.errors import ConfigError
+from ..cost.layout import ReplicaLayout
+from ..cost.predicted import NotPredicted
+from ..cost.transfer import Transfer
 from ..exchange.clip import Clip, Shared
 from ..exchange.collectives import Fabric
-from ..exchange.collectives.base import added
 from ..exchange.elementwise import check_elementwise, check_rows
 from ..exchange.start_alike import start_alike
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.clip import NORM
-from .core.cost import Cost, Memory, World
+from .core.cost import Memory, Transfers, World
 from .core.loss import Loss
 from .core.state import State
-from .core.strategy import Strategy, StrategyTraits
+from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.fsdp_memory import FSDPPeaks, Group, held_bytes, padded, stated
@@ -62,7 +64,7 @@ class TorchFSDP(Strategy):
     """A replica is one worker; torch owns the sharding and the exchange."""
 
     trial = Trial(slow=True)
-    traits = StrategyTraits(needs_processes=True, moves_model=True, passes_together=True)
+    traits = StrategyTraits(needs_processes=True, moves_model=True, passes_together=True, unpredicted=NOT_OURS)
 
     def __init__(
         self, reshard: bool = True, shard_over: Annotated[int, Ge(2)] | None = None, clip: Clip | None = None
@@ -86,6 +88,13 @@ class TorchFSDP(Strategy):
             + (f"for instance {nearest}" if nearest else "and one worker has nobody to share with; choose null")
         )
 
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        if self.shard_over is not None:
+            return None
+        if accumulate > 1:
+            raise NotPredicted(f"accumulate={accumulate}: torch_fsdp sums in one pass, cost/ in each")
+        return ReplicaLayout(accumulate, zero=3)
+
     def own_sync(self) -> Sync:
         return _FSDPUpdate(self)
 
@@ -97,7 +106,7 @@ class TorchFSDP(Strategy):
         dtypes = sorted({str(parameter.dtype) for parameter in model.parameters()})
         if len(dtypes) > 1:
             raise ConfigError(
-                f"strategy=torch_fsdp: FSDP2 wants parameters of one dtype, these are {', '.join(dtypes)}"
+                f"FSDP2 wants parameters of one dtype, these are {', '.join(dtypes)}", about=("strategy",)
             )
         return [model]
 
@@ -235,20 +244,22 @@ class _FSDPUpdate(Sync):
         accumulates = self.setting.backward_passes > 1
         return stated(strategy.root, strategy.blocks, strategy.reshard, accumulates, held, strategy.shards(replicas))
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        strategy, shards = self._strategy, self._strategy.shards(world.replicas)
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        strategy, shards, replicas = self._strategy, self._strategy.shards(world.replicas), world.replicas
         every = list(chain(strategy.root, *strategy.blocks))
         gathered = padded(every, shards) + (padded(list(chain(*strategy.blocks)), shards) if strategy.reshard else 0)
         reduced = padded([parameter for parameter in every if parameter.requires_grad], shards)
         others = (shards - 1) / shards
         twice = 2 if strategy.sends_twice else 1
-        passes = self.setting.backward_passes
-        traffic = {"all_gather": passes * others * gathered, "reduce_scatter": twice * others * reduced}
-        if shards < world.replicas:
-            traffic |= Fabric().traffic(reduced // shards, World(world.replicas // shards))
+        sent = [
+            Transfer("all_gather", shards, self.setting.backward_passes * others * gathered),
+            Transfer("reduce_scatter", shards, twice * others * reduced),
+        ]
+        if shards < replicas:
+            sent += Fabric().transfers(reduced // shards, World(replicas // shards))
         if strategy.clip is not None and strategy.clip.measures:
-            traffic = added(traffic, Fabric().traffic(NORM, world))
-        return Cost(worker=traffic)
+            sent += Fabric().transfers(NORM, world)
+        return Transfers(sent)
 
 
 def _rows(gradient: Tensor) -> Tensor:

@@ -19,6 +19,7 @@ strategies/pipelining/schedules.py.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import torch
@@ -30,12 +31,13 @@ from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from ..conf.errors import ConfigError
+from ..cost.layout import ReplicaLayout
 from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
 from .core.copies import without_data
-from .core.cost import Cost, Memory, Traffic, World, payload
+from .core.cost import Memory, Traffic, Transfers, World, payload
 from .core.loss import Loss
 from .core.precision import META
-from .core.strategy import Strategy, StrategyTraits
+from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync
 from .core.trial import Trial
 from .external.torch_schedules import TorchSchedule
@@ -48,12 +50,13 @@ class TorchPipelining(Strategy):
     """A replica is `stages` workers in a row; there is one."""
 
     traits = StrategyTraits(
+        unpredicted=NOT_OURS,
         one_input="cuts a model into layers, of which each is given the one tensor that the layer before it made",
         whole_targets="hands targets to its own library, which takes one tensor of them",
         own_micro_batches="micro_batches",
         needs_processes=True,
         max_replicas=1,
-        uncompiled="torch's stages call their part in steps alone. Choose compile=false or strategy=pipeline",
+        uncompiled="has torch's stages call their part in steps alone",
     )
     trial = Trial(slow=True)
 
@@ -83,6 +86,10 @@ class TorchPipelining(Strategy):
         self._received = 0  # the most bytes that there was room for
         self._room: dict[int, int] = {}  # stated, by the part
 
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        found = self._ours.closed_form(accumulate)
+        return None if found is None else replace(found, zero=0)
+
     def own_sync(self) -> Sync:
         return _TorchPipeliningUpdate()
 
@@ -99,9 +106,10 @@ class TorchPipelining(Strategy):
         parts = self._ours.split(model)
         if self._ours.shares:
             raise ConfigError(
-                "strategy=torch_pipelining: two stages would share a parameter (tied weights), and torch would not sum "
+                "two stages would share a parameter (tied weights), and torch would not sum "
                 "its gradients over them; untie them, choose a strategy.cut that leaves both in one stage, or choose "
-                "strategy=pipeline, which sums them"
+                "strategy=pipeline, which sums them",
+                about=("strategy",),
             )
         return parts
 
@@ -198,5 +206,5 @@ class _TorchPipeliningUpdate(Sync):
     def update(self) -> None:
         self.optimizer.step()
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        return Cost()
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        return Transfers()

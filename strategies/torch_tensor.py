@@ -30,13 +30,14 @@ from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from ..conf.errors import ConfigError
+from ..cost.layout import ReplicaLayout
 from ..exchange.elementwise import check_elementwise
 from .core.batch import Batch, BeforeBackward
 from .core.copies import without_data
-from .core.cost import Cost, Traffic, World
+from .core.cost import Traffic, Transfers, World
 from .core.loss import Loss
 from .core.placements import gather
-from .core.strategy import Strategy, StrategyTraits
+from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync
 from .core.trial import Trial
 from .tensor_parallel.cost import sent_in_a_pass
@@ -50,11 +51,11 @@ class TorchTensor(Strategy):
 
     trial = Trial(slow=True)
     traits = StrategyTraits(
+        unpredicted=NOT_OURS,
         bitwise=False,
         max_replicas=1,
         needs_processes=True,
-        one_precision="its messages are stated for layers of torch's in float32; choose strategy=tensor, or "
-        "precision=fp32",
+        one_precision="states messages of torch's layers in float32 alone",
     )
     shares = True
 
@@ -71,8 +72,9 @@ class TorchTensor(Strategy):
         kinds = kinds_of(model, self.parts)
         if not kinds:
             raise ConfigError(
-                f"strategy=torch_tensor: {type(model).__name__} has no two linear layers with only element-wise ones "
-                "between them; choose model=mlp with two layers in model.hidden, or strategy=torch_ddp"
+                f"{type(model).__name__} has no two linear layers with only element-wise ones "
+                "between them; choose model=mlp with two layers in model.hidden, or strategy=torch_ddp",
+                about=("strategy",),
             )
         return cut_over(model, TensorGroup(self.parts), kinds)
 
@@ -106,6 +108,9 @@ class TorchTensor(Strategy):
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
         return gather(self.part_state(parameters), self._parts, self.mesh, self.comm, self.loss_part)
 
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        return ReplicaLayout(accumulate, zero=0)
+
     def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         return [TensorGroup(self.parts).traffic(sent_in_a_pass(parts[0], inputs), self.setting.hosts) for _ in parts]
 
@@ -134,5 +139,5 @@ class _LocalUpdate(Sync):
             mine.grad = gradient
         self.optimizer.step()
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        return Cost()
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        return Transfers()

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ..batches import Samples, call
 from ..comm import Comm
+from ..cost.layout import ReplicaLayout
 from ..exchange.privacy.dp_sgd import of_samples
 from ..exchange.privacy.per_sample import PerSample, check_model, rehearsed
 from .core.batch import Batch, BeforeBackward, Pass
@@ -21,7 +22,7 @@ from .core.strategy import Strategy, StrategyTraits
 class Whole(Strategy):
     """`begin` is what `prepare` ends with."""
 
-    traits = StrategyTraits(per_sample=True)
+    traits = StrategyTraits(per_sample=True, steps_whole=True)
     _sample_by_sample: PerSample | None = None
     _at_once = 0  # samples whose gradients are held together, where they are
 
@@ -53,6 +54,9 @@ class Whole(Strategy):
             return super().rehearse(parts, inputs, targets, loss, device)
         self._at_once = min(privacy.at_once or len(inputs), len(inputs))
         return rehearsed(parts, inputs, targets, loss, privacy)
+
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        return ReplicaLayout(accumulate)
 
     def memory(self, held: Memory, part: nn.Module) -> Memory:
         trained = [parameter for parameter in part.parameters() if parameter.requires_grad]

@@ -45,15 +45,18 @@ from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from ..compat.deepspeed import ParameterSlot, is_cut_up, loss_scale, place_of, set_loss_scale
 from ..conf.errors import ConfigError
+from ..cost.layout import DTYPES as NAMES
+from ..cost.layout import Offload, ReplicaLayout
+from ..cost.transfer import Transfer
 from ..exchange.clip import ByNorm, Clip
 from ..exchange.collectives import Fabric
 from ..exchange.elementwise import check_elementwise, check_rows
 from ..exchange.start_alike import start_alike
 from .core.batch import Batch, BeforeBackward, Pass
-from .core.cost import Cost, Memory, World
+from .core.cost import Memory, Transfers, World
 from .core.loss import Loss
 from .core.state import State
-from .core.strategy import Strategy, StrategyTraits
+from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.deepspeed_memory import DeepSpeedPeaks, stated
@@ -62,7 +65,7 @@ from .external.deepspeed_settings import Noting, merged, read
 from .external.deepspeed_start import import_for, quiet_import
 from .precision import Float16, Float32, Precision
 
-DTYPES: dict[str, torch.dtype] = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+DTYPES: dict[str, torch.dtype] = {name: getattr(torch, dtype) for name, dtype in NAMES.items()}
 
 BUCKET = 500_000_000  # entries; DeepSpeed's default
 
@@ -72,12 +75,12 @@ class Zero(Strategy):
 
     trial = Trial(rounding=1e-6, slow=True)  # it steps in float32 whatever the weights are
     traits = StrategyTraits(
+        unpredicted=NOT_OURS,
         needs_processes=True,
         moves_model=True,
         own_micro_batches="micro_batches",
         rounds_weights=True,
-        uncompiled="DeepSpeed's engine calls the model through hooks of its own. Choose compile=false or "
-        "strategy=torch_ddp",
+        uncompiled="has DeepSpeed's engine call the model through hooks of its own",
     )
 
     def __init__(
@@ -109,10 +112,12 @@ class Zero(Strategy):
             )
         if clip is not None and clip.clips and not isinstance(clip, ByNorm):
             raise ConfigError(
-                "clip: DeepSpeed clips a gradient by its norm alone; choose clip=norm, or clip=none, or "
-                "strategy=data_parallel"
+                "DeepSpeed clips a gradient by its norm alone; choose clip=norm, or clip=none, or "
+                "strategy=data_parallel",
+                about=("clip",),
             )
-        self.stage, self.offload, self.precision = stage, offload, precision or Float32()
+        self.offload: Offload = offload
+        self.stage, self.precision = stage, precision or Float32()
         if self.precision.name not in DTYPES:
             raise ConfigError(f"precision: DeepSpeed has {', '.join(DTYPES)}; choose one of these")
         self.accumulated, self.recompute, self.config = micro_batches, recompute, config
@@ -156,6 +161,10 @@ class Zero(Strategy):
     def _narrow(self) -> bool:
         return self.precision.dtype is not None
 
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        micro_batches = max(self.accumulated, accumulate)
+        return ReplicaLayout(micro_batches, self.stage, recompute=self.recompute, offload=self.offload)
+
     def own_sync(self) -> Sync:
         return _ZeroUpdate(self)
 
@@ -171,8 +180,9 @@ class Zero(Strategy):
             check_elementwise(optimizer, f"precision={self.precision.name}", "precision=fp32")
         if len(optimizer.param_groups) > 1:
             raise ConfigError(
-                f"strategy=zero: what it saves is of one group of parameters, and {type(optimizer).__name__} has "
-                "several; choose strategy=data_parallel, or optimizer=adam, adamw or sgd"
+                f"what it saves is of one group of parameters, and {type(optimizer).__name__} has "
+                "several; choose strategy=data_parallel, or optimizer=adam, adamw or sgd",
+                about=("strategy",),
             )
 
     def split(self, model: nn.Module) -> list[nn.Module]:
@@ -362,27 +372,23 @@ class _ZeroUpdate(Sync):
             strategy.own_adam,
         )
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         strategy = self._strategy
         if strategy.config is not None:
-            return Cost(varies="strategy.config: what DeepSpeed sends follows from a file of its own")
+            return Transfers(varies="strategy.config: what DeepSpeed sends follows from a file of its own")
         if strategy.stage == 3:
-            return Cost(varies="strategy.stage=3: DeepSpeed fetches parameters when it finds it best")
+            return Transfers(varies="strategy.stage=3: DeepSpeed fetches parameters when it finds it best")
         width, psi = DTYPES[strategy.precision.name].itemsize, sum(parameter.numel() for parameter in parameters)
         replicas = world.replicas
         norm = 4  # of the gradient, in fp32
         if strategy.stage == 0:
             clips = strategy.longest is not None and strategy.precision.dtype is None
-            return Cost(worker=Fabric().traffic(width * psi + (norm if clips else 0), world))
+            return Transfers(Fabric().transfers(width * psi + (norm if clips else 0), world))
         passes = strategy.accumulated if strategy.stage == 2 else 1
         overflow = 0 if strategy.precision.dtype is None else 1
         piece = -(-psi // (2 * replicas)) * 2  # DeepSpeed aligns its flat parameters to 2 K entries
-        return Cost(
-            worker={
-                **Fabric().traffic(passes * width * psi + norm + overflow, world),
-                "all_gather": (replicas - 1) * width * piece,
-            }
-        )
+        gathered = Transfer("all_gather", replicas, (replicas - 1) * width * piece)
+        return Transfers([*Fabric().transfers(passes * width * psi + norm + overflow, world), gathered])
 
 
 class _Forward(nn.Module):

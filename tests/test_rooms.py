@@ -7,7 +7,9 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
+import re
 import tomllib
+from collections import defaultdict
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
@@ -34,9 +36,9 @@ BELOW = {  # room -> the rooms that it may import from, with the rooms in them
     "wrap": {"engine", "strategies", "exchange", "comm", "tracking", "conf", "compat"},
     "sweep": {"engine", "tracking", "compat", "conf"},
     "engine": {"strategies", "exchange", "comm", "tasks", "tracking", "conf", "compat", "cost", "batches"},
-    "strategies": {"exchange", "strategies.core", "comm", "compat", "batches", "conf"},
-    "exchange": {"strategies.core", "comm", "compat", "batches", "conf"},
-    "strategies.core": {"comm", "compat", "batches", "conf"},
+    "strategies": {"exchange", "strategies.core", "comm", "compat", "batches", "conf", "cost"},
+    "exchange": {"strategies.core", "comm", "compat", "batches", "conf", "cost"},
+    "strategies.core": {"comm", "compat", "batches", "conf", "cost"},
     "comm": {"compat"},
     "tasks": {"batches", "conf"},
     "batches": set(),
@@ -84,13 +86,14 @@ SOURCES = [path for room in TOP for path in sorted((ROOT / room).rglob("*.py"))]
 
 
 READ = ast.Import | ast.ImportFrom | ast.Attribute | ast.Assign | ast.AugAssign | ast.AnnAssign
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 of_all_sources = pytest.mark.xdist_group("sources")  # one process parses them, once
 
 
 @cache
-def nodes(source: str) -> list[READ]:
-    """The imports, attributes and assignments of a file."""
-    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, READ)]
+def nodes(source: str) -> list[READ | DOCUMENTED]:
+    """Returns the imports, attributes and assignments of a file, and all that may have a docstring."""
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, READ | DOCUMENTED)]
 
 
 @cache
@@ -138,6 +141,39 @@ def allowed(path: Path) -> set[str]:
 
 def tools_used(source: str, path: Path) -> set[str]:
     return {tool for tool in OWNERS for name in imports(source, path) if f"{name}.".startswith(f"{tool}.")}
+
+
+BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
+NO_BEGINNING = re.compile(  # of a docstring: prepositions, pronouns, conjunctions and question words
+    "(about|above|after|against|along|among|as|at|because|before|behind|below|beside|besides|between|beyond|but|by|during"
+    "|except|for|from|here|how|if|in|inside|into|it|its|like|near|nor|not|of|off|on|onto|or|our|over|past|per|since|so|such"
+    "|than|that|their|them|then|there|these|they|this|those|though|through|till|to|toward|under|unless|unlike|until|up|upon"
+    "|we|what|whatever|when|where|whether|which|while|who|whoever|whom|whose|why|with|within|without|you|your)\\b",
+    re.IGNORECASE,
+)
+NOT_YET = ("strategies/", "exchange/", "engine/predict/", "engine/features/given.py")
+
+
+@of_all_sources
+def test_a_class_name_means_one_thing_in_the_whole_product() -> None:
+    found: dict[str, list[str]] = defaultdict(list)
+    for path in [*SOURCES, *BENCHMARKS]:
+        for node in nodes(path.read_text()):
+            if isinstance(node, ast.ClassDef):
+                found[node.name].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert {name: places for name, places in found.items() if len(places) > 1} == {}
+
+
+@of_all_sources
+def test_docstrings_begin_with_what_a_thing_is_or_does() -> None:
+    found: list[str] = []
+    for path in [*SOURCES, *BENCHMARKS]:
+        relative = str(path.relative_to(ROOT))
+        for node in nodes(path.read_text()) if not relative.startswith(NOT_YET) else ():
+            text = (ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None) or ""
+            if NO_BEGINNING.match(text):
+                found.append(f"{relative}:{getattr(node, 'lineno', 1)}: {text.partition(chr(10))[0]}")
+    assert found == []
 
 
 @of_all_sources

@@ -21,6 +21,7 @@ from ..engine.api.session import Prepared, prepare
 from ..engine.base.errors import InterruptedRunError, MachineError
 from ..engine.base.failures import exit_code_of, named
 from ..engine.base.started import was_started
+from ..engine.config.choice_files import choices_of
 from ..engine.config.compose import compose
 from ..engine.config.experiment import Experiment
 from ..engine.config.fits import weighted
@@ -43,7 +44,7 @@ from ..tracking.run_directory import is_run
 from .carry import carry_out
 from .judge import VerificationRow, judge, not_judged
 from .reference import Reference, ReferenceTraining, refer
-from .ways import PLAIN, SERIAL_SYNC, VerifiedLayout, check_found, check_keys, check_only, choices, ways
+from .ways import PLAIN, SERIAL_SYNC, VerifiedLayout, check_found, check_keys, check_only, ways
 
 REFUSALS = (ConfigError, MachineError, MissingToolError)
 CANNOT = 2, 3  # exit statuses of what is not laid out: bad configuration, and what this machine lacks
@@ -256,7 +257,7 @@ def verify(
     if allow_modules and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
     check_keys(overrides)
-    strategies, modes = choices("strategy", directory), choices("sync", directory)
+    strategies, modes = choices_of("strategy", directory), choices_of("sync", directory)
     check_only(only, strategies, modes)
     began = time.monotonic()
     serial = compose([*overrides, f"strategy={PLAIN}", f"sync={SERIAL_SYNC}"], directory)

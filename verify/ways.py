@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 from ..conf.errors import ConfigError
@@ -11,9 +10,8 @@ from ..conf.groups import ConfigGroup
 from ..engine.base.grammar import as_override
 from ..engine.config.experiment import CONF, Choice, shipped
 from ..engine.config.targets import build, load_class
-from ..engine.features import given
+from ..engine.features import compatibility, given
 from ..strategies import Strategy, Sync
-from ..tracking.files import UnusableFileError, parse_yaml, read_text
 from .knobs import variants
 
 SERIAL_SYNC, PLAIN = "bsp", "data_parallel"  # with which all strategies, and all sync modes, are tried
@@ -111,10 +109,11 @@ def _all(
         if strategy.name == PLAIN or _rounds_weights(strategy, allowed):
             yield f"strategy={strategy.name}", f"sync={SERIAL_SYNC}", "precision=bf16"
     [usual] = [mode for mode in modes if mode.name == SERIAL_SYNC]
+    [plain] = compatibility.pairs([shipped("strategy", PLAIN)], [usual], allowed)
+    taken = plain.takes
     for group in _given():
-        if given.has_use_for("sync", usual, group, allowed):
-            for name, _ in given.with_others("sync", usual, group, allowed):
-                yield f"strategy={PLAIN}", f"sync={SERIAL_SYNC}", f"{group.name}={name}"
+        for name in taken.get(group.name, []):
+            yield f"strategy={PLAIN}", f"sync={SERIAL_SYNC}", f"{group.name}={name}"
 
 
 def _given() -> list[ConfigGroup]:
@@ -142,19 +141,6 @@ def check_keys(overrides: Sequence[str]) -> None:
             )
         if group in [each.name for each in given.given_groups() if each.name != "clip"]:
             raise ConfigError(f"{text}: paceline verify tries every one; --only {group} says that these are wanted")
-
-
-def choices(group: str, config_dir: Path | None) -> list[Choice]:
-    """Ours and those in the user's directory, by name. Raises `ConfigError`."""
-    found = {name: shipped(group, name) for name in _choices(group)}
-    for file in sorted((config_dir / group).glob("*.yaml")) if config_dir else []:
-        try:
-            content = parse_yaml(read_text(file))
-        except (OSError, UnusableFileError) as error:
-            raise ConfigError(f"{file} cannot be read ({error})") from None
-        knobs = dict(content) if isinstance(content, dict) else {}
-        found[file.stem] = Choice(name=file.stem, target=str(knobs.pop("_target_", "")), knobs=knobs)
-    return [found[name] for name in sorted(found)]
 
 
 def _choices(group: str) -> list[str]:

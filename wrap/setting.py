@@ -13,8 +13,7 @@ from ..conf.groups import GROUPS
 from ..engine.config.compose import compose
 from ..engine.config.experiment import Choice, Experiment
 from ..engine.config.targets import build
-from ..engine.features import given, poisoning, untaken
-from ..engine.features.pairs import check_pair
+from ..engine.features import compatibility, given, poisoning
 from ..exchange.aggregate import Aggregator
 from ..strategies import Strategy, Sync
 from ..strategies.core.state import state_of
@@ -89,7 +88,6 @@ def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
                 f"sync={experiment.sync.name}: each replica is the expert of samples of its own, and wrap deals a "
                 "script's samples anew in each epoch; paceline train takes the model as a class (docs/your_own.md)"
             )
-        check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)
         if poisoning.found(of_groups) is not None:
             raise ConfigError(
                 f"attack={experiment.choice('attack').name}: changes the samples that a worker trains on, and a script "
@@ -100,6 +98,6 @@ def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
                 f"aggregate={experiment.choice('aggregate').name}: several workers must train on the same samples, and "
                 "a script deals its own; choose another aggregate, or paceline train the model as a class"
             )
-        untaken.check_taken(experiment, of_groups, strategy, sync)
+        compatibility.check(compatibility.Selection.in_run(experiment, of_groups, strategy, sync))
         sync.check_optimizer(optimizer)
     return sync

@@ -13,8 +13,8 @@ from omegaconf import DictConfig, OmegaConf
 
 from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
-from ...tracking.files import UnusableFileError, check_yaml, read_bytes, read_text
-from .experiment import CONF
+from ...tracking.files import UnusableFileError, check_yaml, parse_yaml, read_bytes, read_text
+from .experiment import CONF, Choice, shipped
 
 Files = tuple[tuple[str, int, int], ...]  # of a user's directory: a path in it, the time of its change, its size
 _NAME = re.compile(r"\w+", re.ASCII)
@@ -24,6 +24,19 @@ def file_of(group: str, name: str, config_dir: Path | None = None) -> Path | Non
     """The YAML of this choice. Of two of the same name, ours and the user's, ours is taken, as Hydra does."""
     folders = [CONF, *([config_dir] if config_dir else [])]
     return next((file for folder in folders if (file := folder / group / f"{name}.yaml").is_file()), None)
+
+
+def choices_of(group: str, config_dir: Path | None = None) -> list[Choice]:
+    """Returns our choices and those in the user's directory, by name. Raises `ConfigError`."""
+    found = {name: shipped(group, name) for name in _ours(group)}
+    for file in sorted((config_dir / group).glob("*.yaml")) if config_dir else []:
+        try:
+            content = parse_yaml(read_text(file))
+        except (OSError, UnusableFileError) as error:
+            raise ConfigError(f"{file} cannot be read ({error})") from None
+        knobs = dict(content) if isinstance(content, dict) else {}
+        found[file.stem] = Choice(name=file.stem, target=str(knobs.pop("_target_", "")), knobs=knobs)
+    return [found[name] for name in sorted(found)]
 
 
 def section(group: str, name: object, config_dir: Path | None) -> DictConfig | None:

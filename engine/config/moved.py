@@ -5,6 +5,7 @@ from typing import Any
 MOVED = {  # the beginning of a class's name -> the beginning now
     "paceline.strategies.exchange.": "paceline.exchange.",
     "paceline.engine.stragglers.": "paceline.engine.fabrics.stragglers.",
+    "paceline.strategies.sync.bsp.NaiveBSP": "paceline.strategies.sync.bsp_naive.NaiveBSP",
     "paceline.strategies.schedules.base.": "paceline.strategies.core.schedule.",
 }
 RENAMED = {  # (a package or module, the former name of a class in it) -> its name now

@@ -12,6 +12,7 @@ from ...strategies.adapt import Adapt, AdaptContext, Apart, AsItIs, While
 from ...strategies.core.clip import Counted
 from ...strategies.core.cost import Cost, Memory, World
 from ...strategies.core.state import state_of
+from ...strategies.core.terms import Need
 from ..config.experiment import Experiment
 from ..config.targets import build
 from . import given, kept
@@ -70,6 +71,9 @@ class Adapted(ModelFeature):
         if self.adapt.following is None:
             return ""
         return "makes the model another one in mid-run, and a prediction is of one step"
+
+    def needs(self, chosen: Chosen) -> Sequence[Need]:
+        return self.adapt.needs
 
     def check(self, chosen: Chosen) -> None:
         if self.adapt.trainings > 1 and chosen.experiment.stop_at_target:

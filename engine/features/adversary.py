@@ -12,9 +12,9 @@ import torch
 from torch import Tensor
 
 from ...batches import Samples, lone
-from ...conf.errors import ConfigError
 from ...strategies import Batch, Strategy
 from ...strategies.core.loss import Loss
+from ...strategies.core.terms import OWN_PASSES, Need
 from ...tasks.adversarial.attacks import ascent, evaluating
 from ...tasks.adversarial.robust import check_range
 from ...tasks.adversarial.training import AdversarialTraining, OnAttacks
@@ -55,6 +55,9 @@ class TrainsOnAttacks(Feature):
             f"last bit; choose {GROUP}=none"
         )
 
+    def needs(self, chosen: Chosen) -> Sequence[Need]:
+        return [Need(OWN_PASSES, "takes gradients by the inputs of the whole model")]
+
     def check(self, chosen: Chosen) -> None:
         experiment, spec = chosen.experiment, chosen.data.spec
         name = f"{GROUP}={experiment.choice(GROUP).name}"
@@ -62,12 +65,6 @@ class TrainsOnAttacks(Feature):
         if isinstance(self.training, OnAttacks):
             threat = self.training.threat
             check_furthest(GROUP, "eps", threat.eps, threat.norm.name, spec)
-        if not chosen.strategy.traits.runs_whole:
-            raise ConfigError(
-                f"{name}: takes gradients by the inputs of a replica's whole model on one worker, and strategy="
-                f"{experiment.strategy.name} has it in pieces or leaves its passes to a library; "
-                "strategy=data_parallel (with any sync mode) and strategy=single take it"
-            )
 
     def activations(self, parts: Parts, inputs: Samples, targets: Samples) -> int:
         """Returns the bytes that a pass forward and back to the inputs keeps."""

@@ -18,11 +18,12 @@ from ...compat import foreach
 from ...conf.errors import ConfigError
 from ...cost.kernels import Kernel
 from ...exchange.survivors import mean_of_living
-from ...strategies import Strategy, Sync
+from ...strategies import Sync
 from ...strategies.averages import Average
 from ...strategies.core.clip import Counted
 from ...strategies.core.cost import Memory, payload
 from ...strategies.core.state import load_state, state_of
+from ...strategies.core.terms import STRATEGY_AVERAGED, SYNC_AVERAGED, Need
 from ...tasks.running_statistics import batch_norms, other_keepers, renew
 from ..config.experiment import Experiment
 from ..config.targets import build
@@ -44,8 +45,8 @@ class Averaged(Feature):
         average = build("average", chosen.experiment.choice("average"), Average, chosen.allowed, {})
         return cls(average) if average.kept else None
 
-    def check(self, chosen: Chosen) -> None:
-        check(chosen.experiment, self.average, chosen.strategy, chosen.sync)
+    def needs(self, chosen: Chosen) -> Sequence[Need]:
+        return [Need(term, "averages the weights that are evaluated") for term in (SYNC_AVERAGED, STRATEGY_AVERAGED)]
 
     def check_model(self, chosen: Chosen, model: nn.Module) -> None:
         check_model(chosen.experiment, self.average, chosen.sync, model)
@@ -185,24 +186,6 @@ def _check_one_model(experiment: Experiment, feature: ModelFeature) -> None:
         raise ConfigError(
             f"average={experiment.choice('average').name}: {feature.switch(experiment)} {why}; "
             f"choose average=none, or another {feature.key}"
-        )
-
-
-def check(experiment: Experiment, average: Average, strategy: Strategy, sync: Sync) -> None:
-    """Raises `ConfigError` where no average can be kept of what is evaluated."""
-    chosen = f"average={experiment.choice('average').name}"
-    owner = (
-        f"strategy={experiment.strategy.name}" if strategy.own_sync() is not None else f"sync={experiment.sync.name}"
-    )
-    why = sync.traits.unaveraged and f"{owner} {sync.traits.unaveraged}"
-    if strategy.traits.unaveraged:
-        why = f"strategy={experiment.strategy.name} {strategy.traits.unaveraged}"
-    if not why and sync.traits.averages is None and sync.traits.synchronous and not sync.traits.weights_agree:
-        why = f"{owner} does not say whose weights an average is of (SyncTraits.averages)"
-    if why:
-        raise ConfigError(
-            f"{chosen}: {why}; choose average=none, or another way: strategy=data_parallel with sync=bsp, local_sgd, "
-            "gossip, easgd or asp keeps one, and so do pipelines and tensor parallelism"
         )
 
 

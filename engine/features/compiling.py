@@ -20,6 +20,7 @@ from ...comm.private import NotPrivateError, private, user_cache
 from ...compat.compiler import CompileClock, compile_in_place, unsupported, usual_folder
 from ...conf.errors import ConfigError
 from ...strategies import Strategy
+from ...strategies.core.terms import BATCH_GRADIENTS, COMPILABLE, WITHIN_REPLICA, Need
 from ..base.errors import MachineError
 from ..config.experiment import Experiment
 from ..fabrics.kinds import FabricKind
@@ -37,8 +38,12 @@ class Compiled(Feature):
     def of(cls, chosen: Chosen) -> Self | None:
         return cls() if chosen.experiment.compile else None
 
+    def needs(self, chosen: Chosen) -> Sequence[Need]:
+        compiles = "compiles each pass as a whole", "compile=true", "compile=false"
+        return [Need(term, *compiles) for term in (COMPILABLE, WITHIN_REPLICA, BATCH_GRADIENTS)]
+
     def check(self, chosen: Chosen) -> None:
-        check(chosen.experiment, chosen.strategy, chosen.fabric)
+        check(chosen.fabric)
 
     def notes(self, known: Known) -> list[str]:
         return [
@@ -47,26 +52,12 @@ class Compiled(Feature):
         ]
 
 
-def check(experiment: Experiment, strategy: Strategy, fabric: FabricKind) -> None:
-    """Raises `ConfigError` for choices whose passes cannot be compiled."""
+def check(fabric: FabricKind) -> None:
+    """Raises `ConfigError` for workers whose passes cannot be compiled."""
     if fabric.modelled:
         raise ConfigError(
             "compile=true: hardware=virtual models the time of passes, and its workers are threads of one process. "
             "Choose compile=false or hardware=local"
-        )
-    name = experiment.strategy.name
-    if strategy.traits.uncompiled:
-        raise ConfigError(f"compile=true: strategy={name}: {strategy.traits.uncompiled}")
-    if strategy.traits.across_replicas:
-        raise ConfigError(
-            f"compile=true: {strategy.traits.across_replicas} sends between replicas inside of a pass. Choose "
-            "compile=false, or leave it out"
-        )
-    if strategy.setting.privacy is not None:
-        privacy = experiment.choice("privacy").name
-        raise ConfigError(
-            f"compile=true: privacy={privacy} computes the gradient of each sample by torch.func. Choose "
-            "compile=false or privacy=none"
         )
 
 

@@ -20,6 +20,7 @@ from ...strategies import Batch
 from ...strategies.core.cost import Memory, payload
 from ...strategies.core.loss import Loss, is_mean_cross_entropy
 from ...strategies.core.state import load_state, state_of
+from ...strategies.core.terms import NOT_PRIVATE, OWN_PASSES, Need
 from ...tasks.distillation import Distillation, taught
 from ...tracking.run_directory import RunDirectory, is_run
 from ..base import ROOT
@@ -62,6 +63,11 @@ class Distilled(Feature):
     def unverified(cls, experiment: Experiment, allowed: tuple[str, ...]) -> str:
         name = experiment.choice(GROUP).name
         return "" if name == "none" else f"{GROUP}={name}: the reference learns labels alone; choose {GROUP}=none"
+
+    def needs(self, chosen: Chosen) -> Sequence[Need]:
+        adds = "adds the teacher's outputs to the targets of the whole model"
+        learns = "has a teacher whose training data are not covered by this run's epsilon"
+        return [Need(OWN_PASSES, adds), Need(NOT_PRIVATE, learns)]
 
     def check_files(self) -> None:
         """Refuses a file without the weights of this model. Raises `ConfigError` or `CorruptCheckpointError`."""
@@ -144,12 +150,6 @@ def _teacher(method: Distillation, chosen: Chosen) -> tuple[nn.Module, Path, str
 
 def _check(chosen: Chosen, name: str) -> None:
     experiment = chosen.experiment
-    if not chosen.strategy.traits.runs_whole:
-        raise ConfigError(
-            f"{name}: adds the teacher's outputs to the targets of a replica's whole model on one worker, and "
-            f"strategy={experiment.strategy.name} has it in pieces or leaves its passes to a library; "
-            "strategy=data_parallel (with any sync mode) and strategy=single take it"
-        )
     if not is_mean_cross_entropy(chosen.task.loss):
         raise ConfigError(
             f"{name}: learns probabilities of classes, and task={experiment.task.name} makes none of a model's "
@@ -157,8 +157,3 @@ def _check(chosen: Chosen, name: str) -> None:
         )
     if chosen.data.spec.weights:
         raise ConfigError(f"{name}: has no weights of samples, and those of data={experiment.data.name} have some")
-    if chosen.sync.privacy is not None:
-        raise ConfigError(
-            f"{name}: what a teacher has learnt of other samples is in no epsilon of privacy="
-            f"{experiment.choice('privacy').name}; choose {GROUP}=none, or privacy=none"
-        )

@@ -24,6 +24,7 @@ from ...strategies.core.cost import Cost, Memory, Traffic, World
 from ...strategies.core.loss import Loss
 from ...strategies.core.precision import Precision
 from ...strategies.core.schedule import Schedule
+from ...strategies.core.terms import Need
 from ...tasks.base import Data, Readable, Taken
 from ...tasks.losses.base import Task
 from ...tasks.partition import Partition, Partitioner
@@ -280,8 +281,12 @@ class Feature:
 
     # -- refusals: each raises `ConfigError`
 
+    def needs(self, chosen: Chosen) -> Sequence[Need]:
+        """Returns what it needs of the strategy, the sync mode and what these are given."""
+        return ()
+
     def check(self, chosen: Chosen) -> None:
-        """Refuses what the choices do not allow."""
+        """Refuses what the choices do not allow, other than by `needs`."""
 
     def check_model(self, chosen: Chosen, model: nn.Module) -> None:
         """Refuses what the whole model, on the meta device, does not allow."""

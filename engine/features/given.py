@@ -6,7 +6,7 @@ of the group's name; where neither the sync mode nor the strategy has one, only 
 
 import inspect
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from ...conf import groups
 from ...conf.errors import ConfigError
@@ -14,8 +14,8 @@ from ...conf.groups import ConfigGroup
 from ...exchange.compress import Compressor
 from ...strategies import Strategy, Sync
 from ...strategies.precision import Precision
-from ..config.experiment import CONF, Choice, Experiment, shipped
-from ..config.targets import base_of, build, load_class
+from ..config.experiment import Experiment, shipped
+from ..config.targets import base_of, build
 from ..fabrics import fabric_of
 from .feature import Given
 
@@ -53,12 +53,6 @@ def of_kept(of_groups: Given) -> bool:
     return compress.traits.of_kept
 
 
-def of_kept_alone() -> set[str]:
-    """Of our own choices of compress, those that send what pruning has kept alone."""
-    names = [file.stem for file in (CONF / "compress").glob("*.yaml")]
-    return {name for name in names if of_kept({"compress": _built("compress", name)})}
-
-
 def _built(group: str, name: str) -> object:
     return build(group, shipped(group, name), base_of(group), (), {"seed": 0})
 
@@ -76,35 +70,13 @@ def named(text: str, experiment: Experiment) -> str:
 
 @contextmanager
 def naming(experiment: Experiment) -> Iterator[None]:
-    """Objects do not know by which name they were chosen: refusals are given it here."""
+    """Gives errors of objects the names under which these were chosen."""
     try:
         yield
     except ConfigError as error:
-        told = named(str(error), experiment)
-        if told == str(error):
+        if not error.about:
             raise
-        raise ConfigError(told) from None
-
-
-def has_use_for(kind: str, choice: Choice, group: ConfigGroup, allowed: tuple[str, ...] = ()) -> bool:
-    with suppress(ConfigError):  # what cannot be imported here is no advice
-        return group.name in taken(load_class(kind, choice.target, BASES[kind], allowed))
-    return False
-
-
-def with_others(
-    kind: str, choice: Choice, group: ConfigGroup, allowed: tuple[str, ...] = ()
-) -> Iterator[tuple[str, Sync | Strategy]]:
-    """The group's own choices that it takes, but the usual one, and what it is with each. It has a use for them."""
-    for other in _others(group):
-        with suppress(ConfigError):
-            made = _built(group.name, other)
-            yield other, build(kind, choice, BASES[kind], allowed, {**usual(), group.name: made})
-
-
-def _others(group: ConfigGroup) -> list[str]:
-    """Of the group's own choices, all but the usual one."""
-    return sorted(file.stem for file in (CONF / group.name).glob("*.yaml") if file.stem != group.usual)
+        raise error.named({group: experiment.choice(group).name for group in error.about}) from None
 
 
 def given_groups() -> list[ConfigGroup]:

@@ -11,18 +11,19 @@ from torch.optim import Optimizer
 
 from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
-from ...strategies import Strategy, Sync
+from ...strategies import Sync
+from ...strategies.core.terms import OWN_STEPS, WHOLE_REPLICA, WHOLE_VECTORS, Need
 from ...strategies.optimizers.iteration import Iteration
 from ...tasks.losses.base import Task
 from ...tasks.models.kmeans import KMeans
 from ...tasks.models.unsupervised import Unsupervised
 from ..config.experiment import Experiment, shipped
 from ..config.targets import load_class
+from . import compatibility
 from .feature import Chosen, Feature, Known, Parts
 
 # groups of which the usual choice alone goes with such a model
 _PLAIN = ("adversarial_training", "adapt", "precision", "average", "clip", "attack", "privacy")
-_EXCHANGED = ("compress", "aggregate")  # which the sync mode may make another gradient of
 TASK = "task=reconstruction"
 
 
@@ -36,7 +37,9 @@ class Iterates(Feature):
         return cls()
 
     def check_model(self, chosen: Chosen, model: nn.Module) -> None:
-        check(chosen.experiment, chosen.allowed, model, chosen.task, chosen.strategy, chosen.sync)
+        if isinstance(model, Unsupervised):
+            compatibility.check_run(chosen, [("model", need) for need in needs(chosen.experiment)])
+        check(chosen.experiment, chosen.allowed, model, chosen.task, chosen.sync)
 
     def initialise(self, parts: Parts, model: nn.Module) -> None:
         """A model that begins with training samples takes them. Raises ConfigError."""
@@ -56,9 +59,7 @@ class Iterates(Feature):
         ]
 
 
-def check(
-    experiment: Experiment, allowed: tuple[str, ...], model: nn.Module, task: Task, strategy: Strategy, sync: Sync
-) -> None:
+def check(experiment: Experiment, allowed: tuple[str, ...], model: nn.Module, task: Task, sync: Sync) -> None:
     """Checks that model, task and optimizer are of one kind, and that no other choice changes their step. Raises
     `ConfigError`.
     """
@@ -67,7 +68,18 @@ def check(
     _check_optimizer(experiment, own, load_class("optimizer", experiment.optimizer.target, Optimizer, allowed))
     if own is not None:
         _check_plain(experiment)
-        _check_layout(experiment, own, strategy, sync)
+        _check_layout(experiment, own, sync)
+
+
+def needs(experiment: Experiment) -> list[Need]:
+    """Returns what the step of such a model needs."""
+    step = f"model={experiment.model.name}"
+    whole, mean = "steps with all of its parameters together", "steps with the mean gradient of all samples"
+    return [
+        Need(WHOLE_REPLICA, whole, step),
+        Need(WHOLE_VECTORS, whole, step, "sync.servers=1"),
+        Need(OWN_STEPS, mean, step),
+    ]
 
 
 def _check_task(experiment: Experiment, own: Unsupervised | None, task: Task) -> None:
@@ -93,33 +105,12 @@ def _check_optimizer(experiment: Experiment, own: Unsupervised | None, optimizer
         )
 
 
-def _check_layout(experiment: Experiment, model: Unsupervised, strategy: Strategy, sync: Sync) -> None:
+def _check_layout(experiment: Experiment, model: Unsupervised, sync: Sync) -> None:
     name = experiment.model.name
-    if strategy.parts > 1:
-        raise ConfigError(
-            f"strategy={experiment.strategy.name}: cuts a model over workers, and the step of model={name} takes all "
-            "of it; choose strategy=data_parallel"
-        )
-    if not (sync.traits.weights_agree and sync.traits.exact):
-        with_it = "".join(
-            f" with {group}={experiment.choice(group).name}"
-            for group in _EXCHANGED
-            if experiment.choice(group).name != BY_NAME[group].usual
-        )
-        plain = ", compress=none and aggregate=mean" if with_it else ""
-        raise ConfigError(
-            f"sync={experiment.sync.name}{with_it}: replicas do not all step with the mean gradient of all samples, of "
-            f"which model={name} makes its step; choose sync=bsp, bsp_naive or parameter_server{plain}"
-        )
     if len(sync.stepped(list(model.parameters()), 2)) > 1:
         raise ConfigError(
             f"strategy={experiment.strategy.name}: shares out the parameters that workers step, and the step of "
             f"model={name} takes all of them; choose strategy=data_parallel"
-        )
-    if sync.servers > 1:
-        raise ConfigError(
-            f"sync.servers={sync.servers}: each server has some of the parameters, and the step of model={name} takes "
-            "all of them; choose sync.servers=1"
         )
 
 

@@ -8,7 +8,7 @@ whole run (the data's order, the schedule, random numbers, evaluations) goes on.
 from dataclasses import replace
 
 from ...conf.errors import ConfigError
-from ...strategies import Strategy, Sync
+from ...strategies.core.terms import NO_SERVERS, ONE_MODEL_AT_A_TIME, TOGETHER, Need
 from ..config.experiment import Experiment
 from .feature import Chosen, Feature, Parts
 from .models import ModelFeature, of_model, trainings
@@ -31,7 +31,6 @@ def check(chosen: Chosen, features: tuple[Feature, ...]) -> None:
         names = " and ".join(f"{each.key}={experiment.choice(each.key).name}" for each in changing)
         raise ConfigError(f"{names}: each makes the model another one in mid-run, and one may. Leave one out")
     [feature] = changing
-    _check_pair(experiment, feature.switch(experiment), chosen.strategy, chosen.sync)
     if trainings(features) > 1:
         raise ConfigError(
             f"{feature.key}={experiment.choice(feature.key).name}: makes the model another one in mid-run, and this "
@@ -39,19 +38,16 @@ def check(chosen: Chosen, features: tuple[Feature, ...]) -> None:
         )
 
 
-def _check_pair(experiment: Experiment, switch: str, strategy: Strategy, sync: Sync) -> None:
-    chosen = f"{switch}: makes the model another one in mid-run"
-    if strategy.traits.needs_processes:
-        raise ConfigError(
-            f"{chosen}, and the library that strategy={experiment.strategy.name} hands it to is set up for one model; "
-            "strategy=data_parallel, pipeline, hybrid or single goes with it"
-        )
-    if not sync.traits.synchronous or sync.servers:
-        why = "has servers, which are set up for one model" if sync.servers else "lets each replica do so at its pace"
-        raise ConfigError(
-            f"{chosen}, before one step on all workers, and sync={experiment.sync.name} {why}; choose a mode in which "
-            "replicas step together without servers, such as sync=bsp or sync=local_sgd"
-        )
+def needs(features: tuple[Feature, ...], experiment: Experiment) -> list[tuple[str, Need]]:
+    """Returns what a model that becomes another one in mid-run needs, with the group of the choice that makes it so."""
+    found: list[tuple[str, Need]] = []
+    for feature in features:
+        if isinstance(feature, ModelFeature) and feature.following is not None:
+            another = "makes the model another one in mid-run, before one step on all workers"
+            key, instead = feature.switch(experiment), f"{feature.key}=none"
+            terms = ONE_MODEL_AT_A_TIME, TOGETHER, NO_SERVERS
+            found += [(feature.key, Need(term, another, key, instead)) for term in terms]
+    return found
 
 
 def ends_of(parts: Parts, steps_per_epoch: int | None) -> int | None:

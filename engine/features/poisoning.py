@@ -34,6 +34,10 @@ class Attacked(Feature):
         return None if isinstance(attack, Honest) else cls(attack)
 
     @property
+    def unpredicted(self) -> str:  # pyright: ignore[reportIncompatibleVariableOverride]
+        return "changes samples, which is not modelled" if isinstance(self.attack, Poison) else ""
+
+    @property
     def uses(self) -> tuple[str, ...]:  # pyright: ignore[reportIncompatibleVariableOverride]
         return (self.key,) if isinstance(self.attack, Poison) else ()
 

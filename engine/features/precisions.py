@@ -6,15 +6,13 @@ from typing import Any, Self
 
 from torch import nn
 
-from ...conf.errors import ConfigError
 from ...exchange.collectives import Fabric
-from ...strategies import Strategy, Sync
 from ...strategies.core.clip import Counted
 from ...strategies.core.cost import World
 from ...strategies.core.loss import Loss
 from ...strategies.core.loss_scale import FLAG
+from ...strategies.core.terms import EVERY_PRECISION, SKIPS, Need, required
 from ...strategies.precision import LossScale, Precision
-from ..config.experiment import Experiment
 from .feature import Chosen, Context, Feature, Hooks, Parts, Sums
 
 
@@ -28,8 +26,13 @@ class InPrecision(Feature):
     def of(cls, chosen: Chosen) -> Self:
         return cls()
 
-    def check(self, chosen: Chosen) -> None:
-        check(chosen.experiment, chosen.strategy, chosen.sync)
+    def needs(self, chosen: Chosen) -> Sequence[Need]:
+        precision = chosen.strategy.setting.precision
+        scaled = precision.scale() is not None and not chosen.strategy.traits.rounds_weights
+        return required(
+            (Need(EVERY_PRECISION, f"computes in {precision.name}"), precision.dtype is not None),
+            (Need(SKIPS, "leaves out steps whose gradients overflow"), scaled),
+        )
 
     def sums(self, parts: Parts) -> Sums:
         """Returns what workers send to agree on leaving out a step."""
@@ -102,19 +105,3 @@ class Scaling(Hooks):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self._scale.load_state_dict(state)
-
-
-def check(experiment: Experiment, strategy: Strategy, sync: Sync) -> None:
-    """Raises `ConfigError`."""
-    precision, chosen = strategy.setting.precision, f"precision={experiment.choice('precision').name}"
-    if precision.dtype is None:
-        return
-    if strategy.traits.one_precision:
-        raise ConfigError(f"{chosen}: strategy={experiment.strategy.name}: {strategy.traits.one_precision}")
-    if precision.scale() is None or strategy.traits.rounds_weights:
-        return
-    of_strategy = sync.traits.one_scale if strategy.own_sync() is not None else ""
-    if of_strategy:
-        raise ConfigError(f"{chosen}: strategy={experiment.strategy.name}: {of_strategy}")
-    if sync.traits.one_scale:
-        raise ConfigError(f"{chosen}: sync={experiment.sync.name}: {sync.traits.one_scale}")

@@ -55,6 +55,7 @@ class Private(Feature):
     """Updates hide each sample, or client, and batches may be drawn."""
 
     key = "privacy"
+    unpredicted = "computes gradients of single samples, or draws noise, which is not modelled"
 
     @classmethod
     def of(cls, chosen: Chosen) -> Self | None:

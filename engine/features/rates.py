@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from torch.optim import Optimizer
 
 from ...conf.errors import ConfigError
-from ...strategies import Sync
+from ...strategies.core.terms import EVERY_RATE, Need
 from ...strategies.schedules import Horizon, Rate, Schedule, Unscheduled
 from ..config.experiment import Experiment
 from .feature import Parts
@@ -39,13 +39,19 @@ def _of_update(experiment: Experiment, parts: Parts, samples: int) -> int:
     return min(experiment.batch_size, samples if parts.partitioner.owns else -(-samples // replicas))
 
 
-def check(experiment: Experiment, schedule: Schedule, sync: Sync, optimizer: Optimizer) -> None:
-    """Raises `ConfigError` where there is no rate that a schedule could move."""
+def needs(experiment: Experiment, schedule: Schedule) -> list[tuple[str, Need]]:
+    """Returns what a schedule needs, with its group."""
+    if isinstance(schedule, Unscheduled):
+        return []
+    chosen = f"schedule={experiment.schedule.name}", "schedule=none"
+    return [("schedule", Need(EVERY_RATE, "changes the learning rate over the run", *chosen))]
+
+
+def check(experiment: Experiment, schedule: Schedule, optimizer: Optimizer) -> None:
+    """Raises `ConfigError` where there is no rate that a schedule could change."""
     if isinstance(schedule, Unscheduled):
         return
     chosen = f"schedule={experiment.schedule.name}"
-    if sync.traits.one_rate:
-        raise ConfigError(f"{chosen}: {sync.traits.one_rate}; schedule=none goes with all")
     if any("lr" not in group for group in optimizer.param_groups):
         raise ConfigError(
             f"{chosen}: moves the rate lr of an optimizer, and {type(optimizer).__name__} has none; choose "

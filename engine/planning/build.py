@@ -34,15 +34,13 @@ from ..config import looking
 from ..config.experiment import Choice, Experiment
 from ..config.fits import batch_of, check_parts_take, check_takes, checked_loss, materialise, model_takes
 from ..config.looking import on_values_where_needed
-from ..config.targets import build, load_maker
+from ..config.targets import build, load_class, load_maker
 from ..fabrics import clients, fabric_of
-from ..fabrics.kinds import FabricKind
 from ..fabrics.layout import check_samples, lay_out
 from ..fabrics.stragglers import Stragglers
-from ..features import accumulating, experts, given, models, phases, private, rates, untaken
+from ..features import accumulating, compatibility, experts, given, models, phases, private, rates
 from ..features.feature import Chosen, Feature, Given, MakeOptimizer, Parts
 from ..features.order import features_of
-from ..features.pairs import check_pair
 
 T = TypeVar("T")
 
@@ -80,7 +78,7 @@ def _assemble(
     knobs = _settled_knobs(chosen, model, plain_model)
     strategy_choice = strategy_choice.model_copy(update={"knobs": strategy_choice.knobs | knobs})
     if knobs:
-        strategy, sync = _pair_of(experiment, allowed, chosen.fabric, chosen.of_groups, strategy_choice)
+        strategy, sync = pair_of(experiment, allowed, chosen.of_groups, strategy_choice)
         chosen = replace(chosen, strategy=strategy, sync=sync)
     with given.naming(experiment):
         modules = _laid_out(experiment, chosen.strategy.split, model, plain_model)
@@ -88,9 +86,7 @@ def _assemble(
         **vars(chosen),
         deal=cache(partial(_deal, chosen)),
         compute=chosen.fabric.compute(experiment.hardware),
-        make_pair=lambda: _pair_of(
-            experiment, allowed, chosen.fabric, given.make(experiment, allowed), strategy_choice
-        ),
+        make_pair=lambda: pair_of(experiment, allowed, given.make(experiment, allowed), strategy_choice),
         model=model,
         modules=modules,
         make_model=make_model,
@@ -119,10 +115,10 @@ def _choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | 
     stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
     fabric = fabric_of(experiment)
     of_groups = given.make(experiment, allowed)
-    strategy, sync = _pair_of(experiment, allowed, fabric, of_groups, experiment.strategy)
+    strategy, sync = pair_of(experiment, allowed, of_groups, experiment.strategy)
     taken, accumulation = accumulating.of(experiment, strategy)
     if taken != experiment.strategy:
-        strategy, sync = _pair_of(experiment, allowed, fabric, of_groups, taken)
+        strategy, sync = pair_of(experiment, allowed, of_groups, taken)
     with blaming(f"data={experiment.data.name}", allowed):
         check_spec(experiment.data.name, data.spec)
     layout = lay_out(experiment, strategy, sync, world_size)
@@ -153,8 +149,8 @@ def _choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | 
     )
 
 
-def _pair_of(
-    experiment: Experiment, allowed: tuple[str, ...], fabric: FabricKind, of_groups: Given, choice: Choice
+def pair_of(
+    experiment: Experiment, allowed: tuple[str, ...], of_groups: Given, choice: Choice
 ) -> tuple[Strategy, Sync]:
     """Builds a strategy, by `choice`, and its sync mode."""
     with given.naming(experiment):
@@ -162,33 +158,18 @@ def _pair_of(
         precision = of_groups["precision"]
         assert isinstance(precision, Precision)
         sync = build("sync", experiment.sync, Sync, allowed, of_groups)
-        check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)
         strategy.configure(Setting(precision=precision, privacy=private.of_gradients(sync)))
-        own = strategy.own_sync()
-        if own is None:
-            return strategy, sync
-        for name, value in experiment.sync.knobs.items():
-            if value != inspect.signature(type(sync)).parameters[name].default:
-                raise ConfigError(
-                    f"sync.{name}={value}: strategy={experiment.strategy.name} owns its update, and sync=bsp's knobs "
-                    "do nothing there; strategy=data_parallel takes them"
-                )
-        if strategy.traits.needs_processes and fabric.modelled:
-            raise ConfigError(
-                f"hardware=virtual: strategy={experiment.strategy.name} talks to torch's own process groups; "
-                "hardware=local runs it, and strategy=data_parallel runs here"
-            )
-        return strategy, own
+        return strategy, strategy.own_sync() or sync
 
 
 def _check_choices(chosen: Chosen, features: tuple[Feature, ...]) -> None:
     """Raises `ConfigError` and its like for what does not go together, whatever the model."""
     experiment, data, strategy, sync = chosen.experiment, chosen.data, chosen.strategy, chosen.sync
-    mode = sync if strategy.own_sync() is None else None
-    used = [group for each in features for group in each.uses]
+    asked = [*phases.needs(features, experiment), *rates.needs(experiment, chosen.schedule)]
     refuse_all(
         [
-            partial(untaken.check_taken, experiment, chosen.of_groups, strategy, mode, used),
+            partial(compatibility.check_run, chosen, asked, features),
+            partial(_check_owner, chosen),
             *(partial(each.check, chosen) for each in features),
             partial(phases.check, chosen, features),
         ]
@@ -202,6 +183,26 @@ def _check_choices(chosen: Chosen, features: tuple[Feature, ...]) -> None:
     with given.naming(experiment):
         clients.check_clients(experiment, data.spec.train_size, sync, chosen.layout)
     chosen.partitioner.check(data.spec, clients.dealt_to(sync, chosen.layout))
+
+
+def _check_owner(chosen: Chosen) -> None:
+    """Raises `ConfigError` where the strategy owns its update and leaves knobs, or the hardware, without a use."""
+    experiment, strategy = chosen.experiment, chosen.strategy
+    if strategy.own_sync() is None:
+        return
+    mode = load_class("sync", experiment.sync.target, Sync, chosen.allowed)
+    usual = {name: each.default for name, each in inspect.signature(mode).parameters.items()}
+    unused = [f"sync.{name}={value}" for name, value in experiment.sync.knobs.items() if value != usual[name]]
+    if unused and mode.traits.plain_mean:
+        raise ConfigError(
+            f"{', '.join(unused)}: strategy={experiment.strategy.name} owns its update, and sync=bsp's knobs do "
+            "nothing there. Choose strategy=data_parallel"
+        )
+    if strategy.traits.needs_processes and chosen.fabric.modelled:
+        raise ConfigError(
+            f"hardware=virtual: strategy={experiment.strategy.name} talks to torch's own process groups. Choose "
+            "hardware=local, or strategy=data_parallel"
+        )
 
 
 def _plain_model(chosen: Chosen) -> nn.Module:
@@ -245,8 +246,7 @@ def _check_parts(parts: Parts) -> None:
     device = parts.fabric.device(experiment, parts.layout)
     for part in modules:
         parts.precision.attach(part, device)
-    with given.naming(experiment):
-        check_pair(experiment.strategy.name, experiment.sync.name, strategy, sync)  # what parts share is known now
+    compatibility.check_run(parts, features=parts.features)  # what parts share is known now
     for feature in parts.features:
         feature.check_parts(parts)
     trained = [[parameter for parameter in part.parameters() if parameter.requires_grad] for part in modules]
@@ -254,7 +254,7 @@ def _check_parts(parts: Parts) -> None:
         if not its:
             raise ConfigError(f"model={experiment.model.name}: has no parameters to train")
         optimizer = parts.make_optimizer(part.parameters())
-        rates.check(experiment, parts.schedule, sync, optimizer)
+        rates.check(experiment, parts.schedule, optimizer)
         with given.naming(experiment):
             strategy.check_optimizer(optimizer)
             sync.check_optimizer(optimizer)

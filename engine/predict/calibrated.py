@@ -1,34 +1,35 @@
 """How long a step will take on a machine that `paceline calibrate` measured: any model, by its operators.
 
-What of a strategy or a sync mode has no formula here is not predicted, and the reason is said.
+What strategies and sync modes send is what they state (`Sync.transfers`, `Strategy.exchanges`). What they say was not
+measured is not predicted, and the reason is said.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
+
+from torch import Tensor
 
 from ...cost.calibration import Calibration, read
 from ...cost.expected import expected_maximum, expected_order
+from ...cost.kernels import Kernel
 from ...cost.predicted import NotPredicted, PredictedStep
 from ...cost.rules import CostError
-from ...cost.worker import FORMULAS, HostProcesses, StepWork, exchanged, optimizer, seconds
-from ...strategies.data_parallel import DataParallel
-from ...strategies.domain import DomainParallel
-from ...strategies.hybrid import Hybrid
-from ...strategies.pipeline import Pipeline
-from ...strategies.single import Single
-from ...strategies.sync.backup_workers import BackupWorkers
-from ...strategies.sync.fedavg import FedAvg
-from ...strategies.tensor import TensorParallel
-from ...strategies.torch_ddp import TorchDDP
+from ...cost.transfer import Kernels, Transfer
+from ...cost.worker import FORMULAS, HostProcesses, StepWork, optimizer, seconds, transferred
+from ...strategies.core.clip import NORM, Clip
+from ...strategies.core.cost import Transfers, World, payload
+from ...strategies.pipelining.simulate import Scheduled
+from ..base.operators import recorded
 from ..config.experiment import Experiment
 from ..config.fits import batch_of
+from ..fabrics import clients
 from ..fabrics.layout import RunLayout as Workers
 from ..fabrics.layout import share_of_cores
+from ..features import given
 from ..features.feature import Parts
 from ..planning.build import assemble
-from .exchanges_of_ddp import of_ddp, owned
-from .exchanges_of_sync import Between, between, clipped, of_norm
 from .schedule_time import pipelined
-from .step_work import exchanges, stepped, trained, work_of_parts
+from .step_work import stepped, trained, transfers, work_of_parts
 
 
 def predict_calibrated(experiment: Experiment, allowed: tuple[str, ...], workers: Workers) -> PredictedStep:
@@ -77,48 +78,77 @@ def parts_of_step(
 ) -> tuple[dict[str, float], float]:
     """Seconds by part, and the flops of all workers. Raises `NotPredicted`, `CostError`."""
     strategy, sync, replicas = parts.strategy, parts.sync, parts.layout.replicas
-    if not isinstance(strategy, Single | DataParallel | TensorParallel | Pipeline | Hybrid | DomainParallel | TorchDDP):
-        raise NotPredicted(
-            f"strategy={experiment.strategy.name}: its engine is not ours, and what that takes beside was not measured"
-        )
+    if why := strategy.traits.unpredicted:
+        raise NotPredicted(f"strategy={experiment.strategy.name}: {why}")
     fused = bool(experiment.optimizer.knobs.get("fused"))
     works = work_of_parts(experiment, parts)
-    if sync.traits.steps_on_workers:
-        works = [
-            stepped(work, owned(strategy, trained(module), replicas), parts.make_optimizer, fused)
-            for work, module in zip(works, parts.modules, strict=True)
-        ]
     inputs, _ = batch_of(parts.data.spec, experiment.batch_size)
-    slowest: dict[str, float] = {}
-    flops = 0.0
-    for number, (work, module) in enumerate(zip(works, parts.modules, strict=True)):
-        if isinstance(strategy, TorchDDP):
-            talk = of_ddp(strategy, module, replicas)
-        else:
-            talk = between(experiment, parts, trained(module), replicas)
-        beside = [*clipped(sync.clip, trained(module))]
-        beside += [kernel for feature in parts.features for kernel in feature.kernels(trained(module))]
-        optimized = (*work.optimizer, *beside)
-        work = replace(work, hooked=talk.hooked, moved=talk.moved, every=talk.every, optimizer=optimized)
+    world, slowest, flops = _world(experiment, parts), dict[str, float](), 0.0
+    stated = [_stated(experiment, parts, trained(module), world) for module in parts.modules]
+    for number, (work, module, told) in enumerate(zip(works, parts.modules, stated, strict=True)):
+        parameters = trained(module)
+        if sync.traits.steps_on_workers:
+            most = max(sync.stepped(parameters, replicas), key=payload)  # of the replica that has most to do
+            work = stepped(work, most, parts.make_optimizer, fused)
+        beside = [*clipped(sync.clip, parameters)]
+        beside += [kernel for feature in parts.features for kernel in feature.kernels(parameters)]
+        work = replace(work, hooked=told.hooked, optimizer=(*work.optimizer, *beside))
         inside = of_norm(sync.clip, parts.layout.parts)
-        if isinstance(strategy, TensorParallel | DomainParallel):
+        if not isinstance(strategy, Scheduled):
             for size in parts.accumulation.sizes(experiment.batch_size):
-                inside += exchanges(strategy.exchanges(parts.modules, inputs[:size])[number], strategy.parts)
-        found = seconds(work, placed, calibration, inside, talk.exchanges)
+                inside += transfers(strategy.exchanges(parts.modules, inputs[:size])[number], strategy.parts)
+        found = seconds(work, placed, calibration, inside, told.sent)
         flops += work.flops * replicas
-        if talk.served is not None:
-            served = stepped(replace(work, optimizer=()), trained(module), parts.make_optimizer, fused)
-            found |= _served(found, talk, served, placed, calibration, replicas)
+        if told.served is not None:
+            served = stepped(replace(work, optimizer=()), parameters, parts.make_optimizer, fused)
+            found |= _served(found, told, served, placed, calibration, replicas)
         if not slowest or sum(found.values()) > sum(slowest.values()):
             slowest = found
-    if isinstance(strategy, Pipeline | Hybrid):
+    if isinstance(strategy, Scheduled):
         slowest = pipelined(parts, experiment.batch_size, slowest, placed, calibration)
-    return _with_stragglers(experiment, parts, slowest), flops
+    return _with_stragglers(experiment, parts, stated[0], slowest), flops
+
+
+def _world(experiment: Experiment, parts: Parts) -> World:
+    """The replicas, on one host, in a run without end."""
+    layout, samples, each = parts.layout, parts.data.spec.train_size, None
+    if samples is not None:
+        each = clients.steps_per_epoch(parts.partitioner, samples, parts.sync, layout, experiment.batch_size)
+    return World(layout.replicas, each, hosts=(0,) * layout.replicas)
+
+
+def _stated(experiment: Experiment, parts: Parts, parameters: Sequence[Tensor], world: World) -> Transfers:
+    """What the sync mode states of a part, with the operators that it rehearses. Raises `NotPredicted`."""
+    told = parts.sync.transfers(parameters, world)
+    if why := told.unpredicted or (told.varies if not told.sent else ""):
+        raise NotPredicted(given.named(why, experiment))
+    return replace(told, sent=[_with_rehearsed(each) for each in told.sent])
+
+
+def _with_rehearsed(transfer: Transfer) -> Transfer:
+    if transfer.rehearse is None:
+        return transfer
+    return replace(transfer, kernels=(*transfer.kernels, *recorded(transfer.rehearse())))
+
+
+def clipped(clip: Clip | None, parameters: Sequence[Tensor]) -> Kernels:
+    """The operators of a clip: one pass over a gradient for its norm, where it takes one, and one to change it."""
+    if clip is None or not clip.clips:
+        return ()
+    tables = ("sum", "mul_") if clip.measures else ("mul_",)
+    return tuple(Kernel(table, (float(max(each.numel(), 1)),)) for each in parameters for table in tables)
+
+
+def of_norm(clip: Clip | None, parts: int) -> list[Transfer]:
+    """The squares of a norm, summed among the workers of a replica."""
+    if clip is None or not clip.measures or parts == 1:
+        return []
+    return [Transfer("all_reduce", parts, 2 * (parts - 1) / parts * NORM)]
 
 
 def _served(
     found: dict[str, float],
-    talk: Between,
+    told: Transfers,
     work: StepWork,
     placed: HostProcesses,
     calibration: Calibration,
@@ -130,27 +160,26 @@ def _served(
     cores, nor than the server takes for the pushes of all.
     """
     step = optimizer(work, placed.rates(calibration))
-    trip = exchanged(talk.exchanges, calibration)
+    trip = transferred(told.sent, calibration)
     alone = sum(part for name, part in found.items() if name != "communication")
-    service = trip / 2 + (step if talk.served == "each" else step / replicas)
+    service = trip / 2 + (step if told.served == "each" else step / replicas)
     turns = placed.turns(calibration.cores)
     all_done = replicas * (alone / turns + trip / 2 + service) / calibration.cores
     whole = max(alone + trip + step, all_done, replicas * service)
     return {"communication": trip, "waiting": whole - alone - trip}
 
 
-def _with_stragglers(experiment: Experiment, parts: Parts, found: dict[str, float]) -> dict[str, float]:
+def _with_stragglers(
+    experiment: Experiment, parts: Parts, told: Transfers, found: dict[str, float]
+) -> dict[str, float]:
     """Workers that wait for one another wait for the slowest; others are as slow as they are on average."""
-    chosen = experiment.stragglers
+    chosen, replicas = experiment.stragglers, parts.layout.replicas
     if chosen.name == "none":
         return found
+    if told.unpredicted_stragglers:
+        raise NotPredicted(f"stragglers={chosen.name}: {told.unpredicted_stragglers}")
     together = parts.layout.workers if parts.sync.traits.synchronous else parts.layout.parts
     factor = expected_maximum(chosen.name, chosen.knobs, together, least=1.0)
-    if isinstance(parts.sync, BackupWorkers):  # replicas of one worker each
-        replicas = parts.layout.replicas
-        factor = expected_order(chosen.name, chosen.knobs, replicas, replicas - parts.sync.backups, least=1.0)
-    elif isinstance(parts.sync, FedAvg):  # a round waits for the slowest, whose steps are slow by turns
-        raise NotPredicted(
-            f"stragglers={chosen.name} under sync=fedavg: the slowest sum over a round has no formula here"
-        )
+    if told.waits_for is not None:  # replicas of one worker each
+        factor = expected_order(chosen.name, chosen.knobs, replicas, told.waits_for, least=1.0)
     return found | {"waiting": found.get("waiting", 0.0) + (factor - 1) * found["compute"]}

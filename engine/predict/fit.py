@@ -60,7 +60,7 @@ class Capacity:
 
 
 @dataclass(frozen=True)
-class Need:
+class MemoryNeed:
     """Bytes of the device, and of the host, that need most."""
 
     device: int
@@ -73,7 +73,7 @@ class Verdict:
 
     strategy: str  # as it would be typed
     plan: Plan | None
-    need: Need | None
+    need: MemoryNeed | None
     why: str  # "" where it fits
 
     @property
@@ -191,13 +191,13 @@ def capacity_of(plan: Plan) -> Capacity:
     return Capacity(machine, device if on_devices else None, host, per_host)
 
 
-def need_of(plan: Plan, capacity: Capacity) -> Need:
+def need_of(plan: Plan, capacity: Capacity) -> MemoryNeed:
     """Of the device and of the host that need most; ranks fill one host after the other."""
     needs = [_need_of(plan.layout, phase.parts, capacity) for phase in plan.phases]
-    return Need(max(need.device for need in needs), max(need.host for need in needs))
+    return MemoryNeed(max(need.device for need in needs), max(need.host for need in needs))
 
 
-def _need_of(layout: RunLayout, parts: list[PartPlan], capacity: Capacity) -> Need:
+def _need_of(layout: RunLayout, parts: list[PartPlan], capacity: Capacity) -> MemoryNeed:
     whole = sum(part.held_in_parameters for part in parts)
     devices: list[int] = []
     hosts = [0] * ceil(layout.world_size / capacity.per_host)
@@ -213,7 +213,7 @@ def _need_of(layout: RunLayout, parts: list[PartPlan], capacity: Capacity) -> Ne
         if capacity.device is None:
             there += states + activations
         hosts[rank // capacity.per_host] += max(there, whole) + kept
-    return Need(max(devices) if capacity.device is not None else 0, max(hosts))
+    return MemoryNeed(max(devices) if capacity.device is not None else 0, max(hosts))
 
 
 def _verdict(experiment: Experiment, plan: Plan) -> Verdict:

@@ -8,24 +8,27 @@ from math import ceil
 import torch
 
 from ...conf.errors import ConfigError
+from ...conf.groups import BY_NAME
 from ...cost.device import Device, Efficiency
 from ...cost.devices import DEVICES, INSIDE
-from ...cost.layout import ParallelLayout, Recompute
+from ...cost.layout import DTYPES, ParallelLayout, Recompute
 from ...cost.links import Link, Links
 from ...cost.predicted import NotPredicted, PredictedStep
 from ...cost.rules import CostError
 from ...cost.step import ADAM_BYTES, Cluster, step_time
 from ...cost.transformer import Transformer
+from ...strategies.averages import Average
+from ...strategies.core.clip import Clip
 from ...tasks.base import DataSpec
 from ...tasks.models.gpt import GPT
 from ..config.experiment import Experiment, Machine
-from ..config.targets import load_class
+from ..config.targets import build, load_class
 from ..fabrics.layout import RunLayout as Workers
+from ..features import given
 from ..features.order import FEATURES
+from ..planning.build import pair_of
 
-SHARED = {"none": 0, "optimizer": 1, "gradients": 2}  # sync.shard -> the stage of ZeRO
-DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}
-CLOSED_FORM = ("naive", "gpipe", "1f1b", "interleaved")  # schedules whose bubble it gives
+ONLY_USUAL = ("compress", "aggregate", "attack", "privacy", "stragglers")  # groups of which cost/ knows no other choice
 FORMULAS = {
     "compute": "a roofline for each kernel (Williams et al. 2009) over 72 B s l h^2 (1 + s/6h + V/12lh) flops, "
     "96 B s l h^2 (1 + s/6h + V/16lh) with recomputation (Narayanan et al. 2021)",
@@ -55,12 +58,12 @@ def predict_step(
         return predict_calibrated(experiment, allowed, workers)
     machine, device = device_of(experiment, computes_on)
     of = transformer_of(experiment, spec, allowed)
-    layout = _layout(experiment, workers)
+    layout = _layout(experiment, workers, allowed)
     if layout.dtype not in device.peak:
         raise NotPredicted(f"how fast {device.name} is in {layout.dtype} is not in paceline.cost.devices")
     cluster = cluster_of(machine, device, workers)
     parts = asdict(step_time(of, layout, cluster, Efficiency()))
-    parts["optimizer"] *= 1 + _bytes_beside(experiment) / ADAM_BYTES
+    parts["optimizer"] *= 1 + _bytes_beside(experiment, allowed) / ADAM_BYTES
     hosts = ceil(workers.workers / machine.devices)
     hourly, samples = machine.price_per_hour, experiment.batch_size * workers.replicas
     return PredictedStep(
@@ -78,12 +81,14 @@ def predict_step(
     )
 
 
-def _bytes_beside(experiment: Experiment) -> float:
+def _bytes_beside(experiment: Experiment, allowed: tuple[str, ...]) -> float:
     """That go through memory for an entry beside the optimizer's: of a clip, which reads a gradient for its norm, and
     again to change it, and of an average of each step's weights.
     """
-    passes = {"none": 0, "norm": 3, "value": 2}.get(experiment.choice("clip").name, 3)
-    passes += 0 if experiment.choice("average").name in ("none", "swa") else 3
+    clip = build("clip", experiment.choice("clip"), Clip, allowed, {})
+    average = build("average", experiment.choice("average"), Average, allowed, {})
+    passes = 2 + clip.measures if clip.clips else 0
+    passes += 3 if average.kept and average.each_step else 0
     return 4.0 * passes
 
 
@@ -92,7 +97,7 @@ def transformer_on(
 ) -> tuple[Device, Transformer, ParallelLayout]:
     """What is predicted of: the accelerator, the GPT, and how it is laid out. Raises `NotPredicted`."""
     _, device = device_of(experiment, computes_on)
-    return device, transformer_of(experiment, spec, allowed), _layout(experiment, workers)
+    return device, transformer_of(experiment, spec, allowed), _layout(experiment, workers, allowed)
 
 
 def device_of(experiment: Experiment, computes_on: torch.device) -> tuple[Machine, Device]:
@@ -129,55 +134,40 @@ def transformer_of(experiment: Experiment, spec: DataSpec, allowed: tuple[str, .
     )
 
 
-def _layout(experiment: Experiment, workers: Workers) -> ParallelLayout:
-    strategy, sync = experiment.strategy, experiment.sync
-    if sync.name != "bsp":
-        raise NotPredicted(f"sync={sync.name} sends what the data and the run decide, or waits for nobody")
-    if experiment.choice("compress").name != "none":
-        raise NotPredicted(f"what compress={experiment.choice('compress').name} takes on an accelerator is not known")
-    for group, usual in (("aggregate", "mean"), ("attack", "none"), ("privacy", "none"), ("stragglers", "none")):
-        if (chosen := experiment.choice(group).name) != usual:
-            raise NotPredicted(f"{group}={chosen}: what it takes on accelerators is not in cost/")
-    knobs, axes = strategy.knobs, workers.mesh.axes
-    dtype = DTYPES.get(experiment.choice("precision").name)
+def _layout(experiment: Experiment, workers: Workers, allowed: tuple[str, ...]) -> ParallelLayout:
+    for group in ONLY_USUAL:
+        if (chosen := experiment.choice(group).name) != BY_NAME[group].usual:
+            raise NotPredicted(f"{group}={chosen}: the time that it takes on accelerators is not in cost/")
+    groups = given.make(experiment, allowed)
+    strategy, sync = pair_of(experiment, allowed, groups, experiment.strategy)
+    found = strategy.closed_form(experiment.accumulate)
+    if found is None:
+        raise NotPredicted(f"strategy={experiment.strategy.name} is not in cost/")
+    zero = sync.zero_stage() if found.zero is None else found.zero
+    if zero is None:
+        raise NotPredicted(f"sync={experiment.sync.name} sends what the data and the run decide, or waits for nobody")
+    precision, axes = experiment.choice("precision").name, workers.mesh.axes
+    dtype = DTYPES.get(precision)
     if dtype is None:
-        raise NotPredicted(f"what precision={experiment.choice('precision').name} takes on an accelerator is not known")
-    zero, micro_batches, offload = SHARED[sync.knobs.get("shard", "none")], experiment.accumulate, "none"
-    match strategy.name:
-        case "single" | "data_parallel" | "torch_ddp" | "tensor" | "torch_tensor":
-            pass
-        case "torch_fsdp" if knobs["shard_over"] is None and experiment.accumulate > 1:
-            raise NotPredicted(f"accumulate={experiment.accumulate}: torch_fsdp sums in one pass, cost/ in each")
-        case "torch_fsdp" if knobs["shard_over"] is None:
-            zero = 3
-        case "zero":
-            zero = knobs["stage"] if knobs["stage"] is not None else 3 if knobs["offload"] == "all" else 2
-            micro_batches, offload = max(knobs["micro_batches"], experiment.accumulate), knobs["offload"]
-        case "pipeline" | "hybrid" | "torch_pipelining" if knobs["schedule"] in CLOSED_FORM:
-            micro_batches = 1 if knobs["schedule"] == "naive" else knobs["micro_batches"]
-        case "pipeline" | "hybrid" | "torch_pipelining":
-            raise NotPredicted(f"strategy.schedule={knobs['schedule']}: no closed form gives its bubble")
-        case name:
-            raise NotPredicted(f"strategy={name} is not in cost/")
-    interleaved = knobs.get("schedule") == "interleaved"
-    recompute: Recompute = "full" if knobs.get("recompute") or experiment.model.knobs["recompute"] else "none"
-    samples = ceil(experiment.batch_size / micro_batches)  # of the largest micro-batch
+        raise NotPredicted(f"what precision={precision} takes on an accelerator is not known")
+    recompute: Recompute = "full" if found.recompute or experiment.model.knobs["recompute"] else "none"
+    samples = ceil(experiment.batch_size / found.micro_batches)  # of the largest micro-batch
     try:
         return ParallelLayout(
-            batch=samples * micro_batches * workers.replicas,
+            batch=samples * found.micro_batches * workers.replicas,
             micro_batch=samples,
             data=workers.replicas,
             tensor=axes.get("tensor", 1),
             stages=axes.get("stage", 1),
-            chunks=(knobs.get("chunks") or 2) if interleaved else 1,
+            chunks=found.chunks,
             zero=zero,
             recompute=recompute,
-            offload=offload,
+            offload=found.offload,
             fused=True,
-            sequence=bool(knobs.get("sequence")),
+            sequence=found.sequence,
             overlap=True,
             dtype=dtype,
-            kept=dtype if strategy.name == "zero" else "float32",
+            kept=dtype if strategy.traits.rounds_weights else "float32",
         )
     except CostError as error:
         raise NotPredicted(str(error)) from error

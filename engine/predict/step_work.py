@@ -11,8 +11,9 @@ from ...batches import tensors_of
 from ...compat.dynamo import without_dynamo
 from ...cost.kernels import Kernel
 from ...cost.predicted import NotPredicted
-from ...cost.worker import Exchange, StepWork
-from ...strategies.core.cost import Traffic, payload
+from ...cost.transfer import Operation, Transfer
+from ...cost.worker import StepWork
+from ...strategies.core.cost import Traffic
 from ..base import memory
 from ..base.operators import Traced, recorded, trace
 from ..config import looking
@@ -20,7 +21,7 @@ from ..config.experiment import Experiment
 from ..config.fits import batch_of, checked_loss, model_takes
 from ..features.feature import MakeOptimizer, Parts
 
-OPERATIONS = {  # by which operation of comm/ a primitive of the ledger is measured
+OPERATIONS: dict[str, Operation] = {  # by which operation of comm/ a primitive of the ledger is measured
     "all_reduce": "all_reduce",
     "shared_memory": "all_reduce",
     "all_gather": "all_gather",
@@ -83,10 +84,10 @@ def stepped(work: StepWork, tensors: Sequence[Tensor], make_optimizer: MakeOptim
     return replace(work, optimizer=recorded(optimizer.step), stepped=len(parameters))
 
 
-def exchanges(sent: Sequence[Traffic], workers: int) -> list[Exchange]:
+def transfers(sent: Sequence[Traffic], workers: int) -> list[Transfer]:
     """`sent`: what leaves a worker each time, by primitive."""
     return [
-        Exchange(OPERATIONS[primitive], workers, nbytes)
+        Transfer(OPERATIONS[primitive], workers, nbytes)
         for traffic in sent
         for primitive, nbytes in traffic.items()
         if nbytes
@@ -95,8 +96,3 @@ def exchanges(sent: Sequence[Traffic], workers: int) -> list[Exchange]:
 
 def trained(module: nn.Module) -> list[Tensor]:
     return [parameter for parameter in module.parameters() if parameter.requires_grad]
-
-
-def copies(parameters: Sequence[Tensor]) -> tuple[Kernel, ...]:
-    """Of gradients into a bucket."""
-    return (Kernel("mul_", (max(payload(parameters) / 4, 1.0),)),)

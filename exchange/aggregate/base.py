@@ -7,7 +7,7 @@ A robust rule never sees a row that is not finite: such a row was removed, and f
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -15,6 +15,23 @@ from torch import Tensor
 
 from ...conf.errors import ConfigError
 from ...strategies.core.state import State
+from ...strategies.core.terms import (
+    ADDED_UP,
+    COMMON_ORIGIN,
+    LOSSLESS,
+    MEAN_LENGTH,
+    NEIGHBOURS,
+    PUSHES,
+    ROWS_TOGETHER,
+    SAME_GRADIENTS,
+    WHOLE_REPLICA,
+    WHOLE_VECTORS,
+    Compatible,
+    Need,
+    Term,
+    absent,
+    required,
+)
 from .before import ARC, Before, Bucketing, Mixing, Unchanged
 
 Named = Literal["none", "nnm", "bucketing", "arc"]
@@ -52,10 +69,11 @@ class AggregatorTraits:
     remembers: bool = False  # a result depends on those before it
     local: bool = False  # the first row is that of the worker that joins, each for itself
     of_points: bool = True  # rows may be measured from any point, and the result is measured from there, too
+    resizes: str = ""  # how it changes the length of gradients, whatever they are
     one_by_one: bool = False  # it is asked about each row as it comes, by `admitted`
 
 
-class Aggregator(ABC):
+class Aggregator(Compatible, ABC):
     """A rule that makes one row of several workers' rows.
 
     `copies`: so many replicas in a row are given the same samples, and `decoded` says which row of each group counts.
@@ -70,6 +88,26 @@ class Aggregator(ABC):
     f: int | None = None
     before: Before = Unchanged()
     seed: int = 0
+
+    @property
+    def lacks(self) -> Mapping[Term, str]:
+        resizes = self.traits.resizes
+        return absent((ADDED_UP, self.traits.streaming)) | ({MEAN_LENGTH: resizes} if resizes else {})
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        traits, whole = self.traits, "looks at each replica's gradient as a whole"
+        exactly = "compares gradients of the same samples and weights, bit for bit"
+        return required(
+            (Need(WHOLE_REPLICA, whole), not traits.coordinatewise),
+            (Need(WHOLE_VECTORS, whole, instead="sync.servers=1"), not traits.coordinatewise),
+            (Need(NEIGHBOURS, "measures from each worker's own weights"), traits.local),
+            (Need(SAME_GRADIENTS, exactly), self.copies > 1),
+            (Need(LOSSLESS, exactly), self.copies > 1),
+            (Need(PUSHES, "looks at each push as it comes, by the last one of a trusted replica"), traits.one_by_one),
+            (Need(COMMON_ORIGIN, "is a rule for gradients, or changes of weights"), not traits.of_points),
+            (Need(ROWS_TOGETHER, "compares the gradients of all"), not (traits.streaming or traits.one_by_one)),
+        )
 
     def most(self, rows: int) -> int:
         """The largest f that the bound allows; below 0: there are too few rows for any."""
@@ -89,13 +127,14 @@ class Aggregator(ABC):
         mixed = self.before.rows(rows)
         most = min(self.before.most(rows), self.most(mixed))
         if most < (self.f or 0):
-            said = f"aggregate.f={self.f}: " if self.f else "aggregate: "
+            said = f"aggregate.f={self.f}: " if self.f else ""
             left = "" if mixed == rows else f", of which {mixed} are left after aggregate.before"
             asked = f"at most f={most}" if most >= 0 else "too few for any f"
             smaller = ", a smaller aggregate.bucket" if isinstance(self.before, Bucketing) else ""
             raise ConfigError(
                 f"{said}the rule needs {self.traits.bound}, and there are n={rows} rows{left}: {asked}; "
-                f"choose more hardware.workers{smaller}, or another aggregate"
+                f"choose more hardware.workers{smaller}, or another aggregate",
+                about=() if self.f else ("aggregate",),
             )
 
     @abstractmethod

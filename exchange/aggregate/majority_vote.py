@@ -19,7 +19,7 @@ from .base import Robust
 
 
 class MajorityVote(Robust):
-    traits = replace(Robust.traits, coordinatewise=True, of_points=False)
+    traits = replace(Robust.traits, coordinatewise=True, of_points=False, resizes="makes signs of gradients")
 
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
         return rows.sign().sum(0).sign()

@@ -60,8 +60,9 @@ class Backdoor(Poison):
         if len(inputs) > 1 or not floating or len(shape) < 2:
             shown = ", ".join("x".join(map(str, each)) for each in inputs.values())
             raise ConfigError(
-                f"attack: puts a patch on images, and a sample of these data is {shown} "
-                f"{'numbers' if floating else 'of whole numbers'}; choose attack=label_flip, or data of images"
+                f"puts a patch on images, and a sample of these data is {shown} "
+                f"{'numbers' if floating else 'of whole numbers'}; choose attack=label_flip, or data of images",
+                about=("attack",),
             )
         if self.size > min(shape[-2:]):
             raise ConfigError(

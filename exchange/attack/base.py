@@ -13,6 +13,18 @@ from torch import Tensor
 
 from ...batches import Samples
 from ...conf.errors import ConfigError
+from ...strategies.core.terms import (
+    HONEST,
+    ROWS_TOGETHER,
+    UNINFORMED,
+    WHOLE_REPLICA,
+    WHOLE_VECTORS,
+    Compatible,
+    Need,
+    Term,
+    absent,
+    required,
+)
 
 
 @dataclass(frozen=True)
@@ -26,7 +38,7 @@ class Seen:
     honest: Tensor | None = None  # [m, d], the rows of those who do not lie, if it colludes
 
 
-class Attack(ABC):
+class Attack(Compatible, ABC):
     """`colludes`: who lies knows what the honest ones send, so that its row is made where all rows meet; all who lie
     send the same then. `forges`: some send another row than their own. `coordinatewise`: each entry of a lie depends on
     the same entry of the rows alone, so that a vector may be cut into pieces.
@@ -49,6 +61,19 @@ class Attack(ABC):
         if from_step < 0:
             raise ConfigError(f"attack.from_step={from_step}: must be at least 0, the step in which lies begin")
         self.from_step = from_step
+
+    @property
+    def lacks(self) -> Mapping[Term, str]:
+        return absent((HONEST, not self.forges), (UNINFORMED, not self.colludes))
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        whole = "looks at each replica's gradient as a whole"
+        return required(
+            (Need(WHOLE_REPLICA, whole), not self.coordinatewise),
+            (Need(WHOLE_VECTORS, whole, instead="sync.servers=1"), not self.coordinatewise),
+            (Need(ROWS_TOGETHER, "has its workers know what the honest ones send"), self.colludes),
+        )
 
     def liars(self, replicas: int) -> frozenset[int]:
         if isinstance(self.workers, int):
@@ -94,7 +119,7 @@ class Poison(Attack):
         """
         if classes == 0:
             raise ConfigError(
-                "attack: changes labels, and these data have none; choose attack=none, or data with labels"
+                "changes labels, and these data have none; choose attack=none, or data with labels", about=("attack",)
             )
 
     def forge(self, own: Tensor, seen: Seen) -> Tensor:

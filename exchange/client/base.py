@@ -14,14 +14,22 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...conf.errors import ConfigError
 from ...strategies.core.protocols import SMALLER_RATE
 from ...strategies.core.state import State
-from ..attack import Honest
-from ..joining import Joining
+from ...strategies.core.terms import (
+    ADDED_UP,
+    HONEST,
+    PLAIN_CLIENT,
+    WEIGHTS_ALONE,
+    Compatible,
+    Need,
+    Term,
+    absent,
+    required,
+)
 
 
-class ClientRule(ABC):
+class ClientRule(Compatible, ABC):
     """`plain`: FedAvg's. `controls`: a vector more goes each way, `c` from the server with w, and `change` with w_k.
     `counts`: a client delivers one number more, `length`.
     """
@@ -36,21 +44,14 @@ class ClientRule(ABC):
     def prepare(self, weights: Tensor, parameters: Sequence[nn.Parameter], shares: Sequence[float]) -> None:
         self.weights, self.parameters, self.shares = weights, parameters, shares
 
-    # -- what is refused
+    @property
+    def lacks(self) -> Mapping[Term, str]:
+        return absent((PLAIN_CLIENT, self.plain), (WEIGHTS_ALONE, not (self.controls or self.counts)))
 
-    def check(self, joining: Joining) -> None:
-        """Of one that `controls`: nobody may lie. Raises `ConfigError`."""
-        if self.controls and joining.aggregate.traits.robust:
-            raise ConfigError(
-                "client, aggregate: the rule joins clients' weights, and the vectors that they deliver beside are "
-                "added up as they come, so that one client that lies moves all; choose client=plain, fedprox or "
-                "fednova, or aggregate=mean"
-            )
-        if self.controls and not isinstance(joining.attack, Honest):
-            raise ConfigError(
-                "client, attack: what a liar says beside its weights is not defined; choose client=plain, fedprox or "
-                "fednova, or attack=none"
-            )
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        adds = "delivers a vector beside the weights, which is added up as it comes"
+        return required((Need(ADDED_UP, adds), self.controls), (Need(HONEST, adds), self.controls))
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Of clients; its parameters may be on the meta device. Raises `ConfigError`."""

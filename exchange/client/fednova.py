@@ -45,9 +45,10 @@ class FedNova(ClientRule):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         if type(optimizer) is not SGD:
             raise ConfigError(
-                "client: counts how often each gradient is in a client's change of the weights, which has a formula "
+                "counts how often each gradient is in a client's change of the weights, which has a formula "
                 f"for SGD and its momentum, and {type(optimizer).__name__} divides gradients; choose optimizer=sgd, or "
-                "client=plain, fedprox or scaffold"
+                "client=plain, fedprox or scaffold",
+                about=("client",),
             )
 
     def begin(self) -> None:

@@ -60,15 +60,17 @@ class MimeLite(ClientRule):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         if type(optimizer) is not SGD:
             raise ConfigError(
-                f"client: the server's momentum takes the place of a client's own optimizer, and "
+                f"the server's momentum takes the place of a client's own optimizer, and "
                 f"{type(optimizer).__name__} would step with both; choose optimizer=sgd optimizer.momentum=0, or "
-                "client=plain, fedprox or scaffold"
+                "client=plain, fedprox or scaffold",
+                about=("client",),
             )
         momentum = max(float(group["momentum"]) for group in optimizer.param_groups)
         if momentum > 0:
             raise ConfigError(
-                f"client: clients step with the server's momentum, and optimizer.momentum={momentum:g} is a "
-                "second one; choose optimizer.momentum=0, or another client"
+                f"clients step with the server's momentum, and optimizer.momentum={momentum:g} is a "
+                "second one; choose optimizer.momentum=0, or another client",
+                about=("client",),
             )
 
     # -- on a client

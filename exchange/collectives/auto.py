@@ -23,6 +23,7 @@ from torch import Tensor
 
 from ...comm import Comm, Work
 from ...comm.network import Network
+from ...cost.transfer import Transfer
 from ...strategies.core.cost import Traffic, World
 from .base import Collective, Phase, hosts_of, seconds
 from .fabric import Fabric
@@ -112,6 +113,9 @@ class Auto(Collective):
 
     def messages(self, nbytes: float, world: World) -> float:
         return self._chosen_for(nbytes, world).messages(nbytes, world)
+
+    def transfers(self, nbytes: float, world: World) -> list[Transfer]:
+        return self._chosen_for(nbytes, world).transfers(nbytes, world)
 
     def phases(self, nbytes: float, world: World) -> list[Phase]:
         return self._chosen_for(nbytes, world).phases(nbytes, world)

@@ -11,7 +11,7 @@ where alpha is the link's latency and 1 / beta its bandwidth.
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
@@ -19,7 +19,9 @@ from torch import Tensor
 
 from ...comm import Comm, Work
 from ...comm.network import Network
+from ...cost.transfer import Operation, Transfer
 from ...strategies.core.cost import Traffic, World
+from ...strategies.core.terms import ADDABLE, ADDED_UP, FABRIC, UNINFORMED, Compatible, Need, Term, absent
 
 Pairs = Iterable[tuple[int, int]]  # (source, destination) of each message of a step
 
@@ -39,10 +41,26 @@ class Phase:
     crossing: int = 1
 
 
-class Collective(ABC):
-    """An algorithm. It keeps nothing from one sum to the next. `on_gpus`: it sums tensors of GPUs, too."""
+class Collective(Compatible, ABC):
+    """An algorithm. It keeps nothing from one sum to the next. `on_gpus`: it sums tensors of GPUs, too.
+
+    `operation`: the operation whose measured time a sum takes; "send" where it is made of messages.
+    """
 
     on_gpus: bool = True
+    operation: Operation = "send"
+    of_fabric: bool = False  # it is the fabric's own sum
+
+    @property
+    def lacks(self) -> Mapping[Term, str]:
+        return absent((FABRIC, self.of_fabric))
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        if self.of_fabric:
+            return ()
+        adds = "adds vectors up on their way"
+        return Need(ADDABLE, adds), Need(ADDED_UP, adds), Need(UNINFORMED, adds)
 
     @abstractmethod
     def all_reduce(self, tensor: Tensor, comm: Comm) -> Work:
@@ -68,6 +86,16 @@ class Collective(ABC):
     @abstractmethod
     def phases(self, nbytes: float, world: World) -> list[Phase]:
         """What one sum is made of, in order. Raises as `traffic`."""
+
+    def transfers(self, nbytes: float, world: World) -> list[Transfer]:
+        """Returns what a worker sends for one sum. Raises as `traffic`."""
+        calls = ()
+        if self.operation == "send":
+            calls = tuple((each.sharing * each.nbytes, each.steps) for each in self.phases(nbytes, world))
+        return [
+            Transfer(self.operation, world.replicas, sent, primitive=primitive, messages=calls)
+            for primitive, sent in self.traffic(nbytes, world).items()
+        ]
 
     def explain(self) -> list[str]:
         """Where it decides by itself: what it decided when its traffic was asked, and why, a sentence each."""

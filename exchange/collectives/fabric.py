@@ -22,6 +22,9 @@ from .ring import Ring
 
 
 class Fabric(Collective):
+    of_fabric = True
+    operation = "all_reduce"
+
     def all_reduce(self, tensor: Tensor, comm: Comm) -> Work:
         return comm.all_reduce(tensor)
 

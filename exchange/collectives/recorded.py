@@ -82,8 +82,9 @@ def record(collective: Collective, workers: int, workers_per_host: int = 1) -> R
     if not seen:
         chosen = "".join(f" ({why.removeprefix('collective: ')})" for why in collective.explain())
         raise ConfigError(
-            f"collective: is made by the fabric{chosen}, and sends no messages of its own that could be drawn; choose "
-            "one that does, such as collective=ring"
+            f"is made by the fabric{chosen}, and sends no messages of its own that could be drawn; choose "
+            "one that does, such as collective=ring",
+            about=("collective",),
         )
     _check_sums(results)
     return Recording(hosts, _steps(seen, workers), tuple(collective.explain()))
@@ -131,6 +132,7 @@ def _check_sums(results: list[list[int]]) -> None:
             _, values = _read(entry)
             if values != everyone:
                 raise ConfigError(
-                    f"collective: worker {rank} has the values of workers {', '.join(map(str, sorted(values)))} in its "
-                    f"chunk {place} in the end; must be the sum of all"
+                    f"worker {rank} has the values of workers {', '.join(map(str, sorted(values)))} in its "
+                    f"chunk {place} in the end; must be the sum of all",
+                    about=("collective",),
                 )

@@ -25,6 +25,7 @@ from .base import Collective, Phase
 
 class SharedMemory(Collective):
     on_gpus = False
+    operation = "all_reduce"
 
     def all_reduce(self, tensor: Tensor, comm: Comm) -> Work:
         return comm.sum_in_memory(tensor)
@@ -53,6 +54,7 @@ def _check(world: World) -> None:
         else f"the {world.replicas} workers that make this sum are on {len(set(world.hosts))} hosts"
     )
     raise ConfigError(
-        f"collective: shares memory, and {where}; must be one host: choose hardware=local, hardware=virtual with "
-        "hardware.workers_per_host of at least hardware.workers, or collective=hierarchical, ring or fabric"
+        f"shares memory, and {where}; must be one host: choose hardware=local, hardware=virtual with "
+        "hardware.workers_per_host of at least hardware.workers, or collective=hierarchical, ring or fabric",
+        about=("collective",),
     )

@@ -6,7 +6,7 @@ error feedback has left out (feedback.py), the count of messages, and what else 
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,6 +16,23 @@ from torch.optim import Optimizer
 
 from ...conf.errors import ConfigError
 from ...strategies.core.errors import NotFiniteError
+from ...strategies.core.terms import (
+    ADDABLE,
+    ADDED_UP,
+    FOR_CHANGES,
+    LOSSLESS,
+    MESSAGE_BY_ENTRY,
+    MESSAGE_LENGTH,
+    RESETTABLE,
+    UNCOMPRESSED,
+    UNINFORMED,
+    WHOLE_TENSORS,
+    Compatible,
+    Need,
+    Term,
+    absent,
+    required,
+)
 from ..seeded import generator
 from .feedback import Feedback
 
@@ -80,25 +97,50 @@ class CompressorTraits:
     says "as long as these took", they are the time on one core, of 25 MiB, over that of one pass at 10 GB a second.
     """
 
+    plain: bool = False  # vectors are sent as they are
     lossless: bool = False  # what is decoded is what was encoded
     sparse: bool = False  # most entries of what is decoded are 0
     entrywise: bool = True  # what is decoded for an entry depends on that entry alone, whatever vector it is part of
     of_gradients: bool = False  # it makes no sense for differences of weights
+    resizes: str = ""  # how it changes the length of gradients, whatever they are
     of_kept: bool = False  # it sends what pruning has kept alone (`Channel.keep`)
     steady: bool = True  # messages of a vector always have `nbytes` bytes
     encode_passes: float = 1.0  # how often the vector is read or written to encode it
     decode_passes: float = 1.0  # how often to decode it
 
 
-class Compressor(ABC):
+class Compressor(Compatible, ABC):
     """A rule for messages that travel in place of vectors.
 
     `feedback`: what is done about what messages leave out; None for nothing. `keeps`: slots have tensors in them that
-    are a worker's own.
+    are a worker's own. `unpredicted`: why the time that messages take is not modelled; "" if it is.
     """
 
     traits = CompressorTraits()
     feedback: Feedback | None = None
+    unpredicted: str = ""
+
+    @property
+    def lacks(self) -> Mapping[Term, str]:
+        traits = self.traits
+        lacking = absent(
+            (UNCOMPRESSED, traits.plain),
+            (LOSSLESS, traits.lossless),
+            (ADDABLE, isinstance(self, Summed)),
+            (MESSAGE_BY_ENTRY, traits.entrywise),
+            (FOR_CHANGES, not traits.of_gradients),
+        )
+        return lacking | ({MESSAGE_LENGTH: traits.resizes} if traits.resizes else {})
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        pruned = "leaves out what adapt=pruned has taken out"
+        return required(
+            (Need(RESETTABLE, pruned), self.traits.of_kept),
+            (Need(WHOLE_TENSORS, pruned), self.traits.of_kept),
+            (Need(ADDED_UP, pruned), self.traits.of_kept),
+            (Need(UNINFORMED, pruned), self.traits.of_kept),
+        )
 
     @property
     def keeps(self) -> bool:

@@ -53,7 +53,9 @@ class Tiles(NamedTuple):
 
 class DeMo(Compressor):
     # as long as these took on one core
-    traits = CompressorTraits(of_gradients=True, entrywise=False, encode_passes=29.0, decode_passes=11.0)
+    traits = CompressorTraits(
+        of_gradients=True, resizes="makes signs of momenta", entrywise=False, encode_passes=29.0, decode_passes=11.0
+    )
 
     def __init__(
         self,

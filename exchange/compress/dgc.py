@@ -47,6 +47,7 @@ STAGES = 5  # the last of them is what comes after the warm-up
 class DGC(Compressor):
     traits = CompressorTraits(
         of_gradients=True,
+        resizes="adds momentum to a gradient",
         entrywise=False,
         encode_passes=7.0,  # as long as these took on one core
     )

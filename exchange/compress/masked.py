@@ -42,6 +42,7 @@ class Masked(Summed):
         encode_passes=1.0,  # as long as these took, with 8 in 10 entries kept
         decode_passes=2.0,
     )
+    unpredicted = "compress: how many weights are kept is known once a round of pruning is over"
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         """All of it: who gets it need not know the mask."""

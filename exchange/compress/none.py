@@ -17,7 +17,7 @@ from .base import Slot, Summed, Totalling, Vector, check_length
 
 
 class Dense(Summed):
-    traits = replace(Summed.traits, lossless=True)
+    traits = replace(Summed.traits, plain=True, lossless=True)
 
     def encoding(self, vector: Vector) -> float:
         return 0.0

@@ -32,6 +32,7 @@ class SignSGD(Compressor):
     traits = CompressorTraits(
         entrywise=False,  # a vector of zeros abstains
         of_gradients=True,
+        resizes="makes signs of gradients",
         # as long as these took on one core
         encode_passes=6.0,
         decode_passes=3.0,

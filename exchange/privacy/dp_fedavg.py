@@ -32,6 +32,15 @@ from torch import Tensor
 
 from ...conf.errors import ConfigError
 from ...strategies.core.privacy import Above0, Privacy, Share, check_clipped, noise_of
+from ...strategies.core.terms import (
+    ADDED_UP,
+    CLIENT_ROUNDS,
+    EQUAL_CLIENTS,
+    UNINFORMED,
+    WEIGHTS_ALONE,
+    WHOLE_REPLICA,
+    Need,
+)
 from ..seeded import generator
 from .clipping import factors
 
@@ -53,6 +62,20 @@ class DPFedAvg(Privacy):
         self.clip, self.noise = clip, noise_of(noise, epsilon)
         self.epsilon, self.delta, self.seed = epsilon, delta, seed
         check_clipped(self)
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        if not self.bounds:
+            return ()
+        hides = "hides a client in the sum of all changes"
+        return (
+            Need(WHOLE_REPLICA, "clips each client's change as a whole"),
+            Need(CLIENT_ROUNDS, hides),
+            Need(ADDED_UP, hides),
+            Need(UNINFORMED, hides),
+            Need(WEIGHTS_ALONE, "clips changes of weights, and nothing else that a client delivers"),
+            Need(EQUAL_CLIENTS, "counts on clients that are drawn with equal chances and stay"),
+        )
 
     def mean(self, ways: Mapping[int, Tensor], sampled: int, number: int) -> Tensor:
         """[d] by client, Delta_k, which are written over; m; the round -> [d], Delta. Raises `NotFiniteError`."""
@@ -88,12 +111,14 @@ class DPFedAvg(Privacy):
 
 
 def of_clients(privacy: Privacy | None) -> DPFedAvg | None:
-    """What a federated server makes of it; None where changes stay as they are. Raises `ConfigError`."""
-    if privacy is None or not privacy.bounds:
+    """Returns the mechanism that hides clients in the sum of their changes; None where changes stay as they are.
+
+    Raises `ConfigError` for a mechanism of another class.
+    """
+    if privacy is None or not privacy.bounds or privacy.of != "client":
         return None
     if not isinstance(privacy, DPFedAvg):
         raise ConfigError(
-            "privacy, sync: clients train by themselves for a round here, and this hides samples in the gradient of "
-            "a step that all take together; choose privacy=dp_fedavg, which hides clients, or sync=bsp"
+            f"{type(privacy).__name__} hides clients, and is not derived from DPFedAvg", about=("privacy",)
         )
     return privacy

@@ -37,6 +37,7 @@ from annotated_types import Ge
 
 from ...conf.errors import ConfigError
 from ...strategies.core.privacy import Above0, Privacy, Share, check_clipped, noise_of
+from ...strategies.core.terms import ADDED_UP, HONEST, SAMPLE_GRADIENTS, STEP_GRADIENTS, UNCOMPRESSED, Need
 
 
 class DPSGD(Privacy):
@@ -62,17 +63,23 @@ class DPSGD(Privacy):
         self.at_once, self.seed = at_once, seed
         check_clipped(self)
 
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        if not self.bounds:
+            return ()
+        hides = "hides a sample in the sum of all gradients, to which each replica adds a share of the noise"
+        clips = "clips the gradient of each sample"
+        others = (Need(term, hides) for term in (STEP_GRADIENTS, UNCOMPRESSED, ADDED_UP, HONEST))
+        return Need(SAMPLE_GRADIENTS, clips), *others
+
 
 def of_samples(privacy: Privacy | None) -> DPSGD | None:
-    """What a mode whose replicas step with the mean gradient makes of it; None where gradients stay plain.
+    """Returns the mechanism that hides samples in the mean gradient; None where gradients stay plain.
 
-    Raises `ConfigError`.
+    Raises `ConfigError` for a mechanism of another class.
     """
-    if privacy is None or not privacy.bounds:
+    if privacy is None or not privacy.bounds or privacy.of != "sample":
         return None
     if not isinstance(privacy, DPSGD):
-        raise ConfigError(
-            "privacy, sync: replicas step with the mean gradient here, and this hides clients that train by themselves "
-            "for a round; choose sync=fedavg, or privacy=dp_sgd, which hides samples"
-        )
+        raise ConfigError(f"{type(privacy).__name__} hides samples, and is not derived from DPSGD", about=("privacy",))
     return privacy

@@ -141,9 +141,10 @@ def check_model(model: nn.Module, inputs: Samples, targets: Samples, loss: Loss,
     for name, layer in model.named_modules():
         if isinstance(layer, NORMS):
             raise ConfigError(
-                f"privacy: {name or 'the model'} is a {type(layer).__name__}, which mixes the samples of a batch, so "
+                f"{name or 'the model'} is a {type(layer).__name__}, which mixes the samples of a batch, so "
                 "that there is no gradient of each sample to clip; choose a model with group or layer norms, or "
-                "privacy=none"
+                "privacy=none",
+                about=("privacy",),
             )
     most = min(privacy.at_once or len(inputs), 2)
     call(model, inputs[:1])  # what a plain pass refuses is no affair of privacy

@@ -1,10 +1,18 @@
 """What a federated server sees of the clients' changes: all of them, or their sum alone."""
 
+from collections.abc import Mapping
 
-class Secure:
+from ...strategies.core.terms import NOT_SECURE, Compatible, Term, absent
+
+
+class Secure(Compatible):
     """`hides`: the server sees the sum alone."""
 
     hides: bool = False
+
+    @property
+    def lacks(self) -> Mapping[Term, str]:
+        return absent((NOT_SECURE, not self.hides))
 
 
 class Open(Secure):

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from ...comm import Comm
 from ...conf.errors import ConfigError
+from ...strategies.core.terms import ADDED_UP, EQUAL_CLIENTS, UNCOMPRESSED, UNINFORMED, WEIGHTS_ALONE, Need
 from ..survivors import isend_to, recv_from, wait_for
 from .base import Secure
 from .fixed_point import WIDTH, FixedPoint
@@ -82,12 +83,24 @@ class Bonawitz(Secure):
                 "63; choose fewer bits, or a smaller largest"
             )
 
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        masks = "masks each change, so that the server learns the sum alone"
+        return (
+            Need(ADDED_UP, masks),
+            Need(UNINFORMED, masks),
+            Need(UNCOMPRESSED, "adds masked numbers up as they are"),
+            Need(WEIGHTS_ALONE, "masks changes of weights, and nothing else that a client delivers"),
+            Need(EQUAL_CLIENTS, "counts on clients that are drawn with equal chances and stay"),
+        )
+
     def check(self, sampled: int) -> None:
         """Of the clients of a round. Raises `ConfigError`."""
         if sampled < FEWEST:
             raise ConfigError(
-                f"secure: a round has {sampled} clients, and of the sum of two each knows what the other brought; "
-                "choose hardware.workers and sync.fraction for three or more a round, or secure=none"
+                f"a round has {sampled} clients, and of the sum of two each knows what the other brought; "
+                "choose hardware.workers and sync.fraction for three or more a round, or secure=none",
+                about=("secure",),
             )
 
     def needed(self, sampled: int) -> int:

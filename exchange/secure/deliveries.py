@@ -19,7 +19,7 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from ...strategies.core.errors import TooFewClientsError
 from ...strategies.core.sync import Measures
-from ..deliveries import Deliveries, Rules
+from ..deliveries import Deliveries, Rules, ServerUpdate
 from ..participation import Rounds
 from .bonawitz import Bonawitz
 
@@ -29,9 +29,9 @@ class SecureDeliveries(Deliveries):
 
     brings_weights = False
 
-    def __init__(self, rules: Rules, secure: Bonawitz) -> None:
+    def __init__(self, rules: Rules, secure: Bonawitz, server_update: ServerUpdate) -> None:
         super().__init__(rules)
-        self._secure = secure
+        self._secure, self._server_update = secure, server_update
         self._given_up = 0  # rounds that too few clients came to the end of
 
     def prepare(
@@ -70,7 +70,8 @@ class SecureDeliveries(Deliveries):
             self._check_enough_are_left()
         changes = found is not None and found[1] > 0  # w stays where nobody has samples
         if found is not None and changes:
-            self._server.step(self._weights, self._way_of_all(*found, number))
+            delta = self._way_of_all(*found, number)
+            self._weights.copy_(self._server_update(self._weights, delta, self._server))
         self._here.clear()
         return changes
 

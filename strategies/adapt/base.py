@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor, nn
 
 from ..core.cost import payload
+from ..core.terms import Compatible
 
 if TYPE_CHECKING:
     from ...exchange.clip import Counted
@@ -81,7 +82,7 @@ class While(ABC):
         """The weights and the sync mode's state are back by then. Raises `ConfigError`."""
 
 
-class Adapt(ABC):
+class Adapt(Compatible, ABC):
     """`trainings`: how often a run trains, one training after the other, each for as many steps as the run's `steps` or
     `epochs` say; a schedule of the rate begins anew with each. `prunes`: entries become 0 and stay so. `following`: the
     way that the run goes on with after as many steps as `lasts` says, in its one training; None: this one is all.

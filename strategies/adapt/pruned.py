@@ -48,6 +48,7 @@ from ..core.protocols import Prunable
 from ..core.state import State, load_state, recv_state, state_of, to_messages
 from ..core.strategy import Strategy
 from ..core.sync import Sync
+from ..core.terms import RESETTABLE, Need, required
 from .base import Adapt, AdaptContext, While
 from .patterns import matches, shown
 from .smallest import alone, smallest
@@ -123,24 +124,14 @@ class Pruned(Adapt):
 
     # -- what it goes with
 
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return required((Need(RESETTABLE, "changes weights between steps, and sets them back"), self.prunes))
+
     def check(self, strategy: Strategy, sync: Sync, parts: Sequence[nn.Module], names: tuple[str, str]) -> None:
         if not self.prunes:
             return
-        chosen, mode = names
-        if not sync.traits.may_begin_anew:
-            if strategy.own_sync() is not None:
-                raise ConfigError(
-                    f"adapt=pruned: changes weights between steps, and strategy={chosen} "
-                    f"{strategy.traits.owns_update}, of which it would have to change its copies; choose "
-                    "strategy=data_parallel, single, domain, offload, torch_ddp, or pipeline with "
-                    "strategy.schedule=1f1b"
-                )
-            why = "keeps more of training than weights and an optimizer's state, which would have to be pruned, too"
-            if not (sync.traits.synchronous and sync.traits.weights_agree):
-                why = "leaves replicas with weights of their own between steps, and each would prune others"
-            elif sync.servers:
-                why = "has the weights on a server, and workers prune theirs"
-            raise ConfigError(f"adapt=pruned, sync={mode}: it {why}; choose sync=bsp or bsp_naive")
+        chosen, _ = names
         if cut := [name for part in parts for name in placements_of(part) if name in self.sizes]:
             raise ConfigError(
                 f"adapt=pruned: strategy={chosen} holds {cut[0]} in pieces, of which a worker has one, and which "

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...comm import Comm
 from ...conf.errors import ConfigError
+from .terms import UNCLIPPED, Compatible, Term, absent
 
 NORM = 8  # bytes that each worker adds to a norm's sum: a float64
 
@@ -37,7 +38,7 @@ class Shared:
     copies: int = 1
 
 
-class Clip(ABC):
+class Clip(Compatible, ABC):
     """`clips`: it may change a gradient. `measures`: it takes the norm of the whole gradient, which those who hold it
     sum. `norm`: that of the last one, before it was clipped.
     """
@@ -45,6 +46,10 @@ class Clip(ABC):
     clips: bool = True
     measures: bool = False
     norm: float | None = None
+
+    @property
+    def lacks(self) -> Mapping[Term, str]:
+        return absent((UNCLIPPED, not self.clips))
 
     @abstractmethod
     def apply(

@@ -1,12 +1,18 @@
 """The cost of a step in closed form: bytes that leave a worker, and bytes that it holds."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
 
 from torch import Tensor
 
+from ...cost.transfer import Transfer
+
 Traffic = Mapping[str, float]  # primitive -> payload bytes that leave one worker in one step
 Memory = Mapping[str, int]  # kind -> bytes on a worker's device; "host_" + kind: in its host's memory instead
+
+
+UNMEASURED = "sync: the time of its messages was not measured"  # see `Transfers.unpredicted`
 
 
 @dataclass(frozen=True)
@@ -45,6 +51,58 @@ class Cost:
     server: Traffic = field(default_factory=dict)
     buffers: int = 0  # bytes of communication buffers on each of them
     varies: str = ""  # why nobody can say beforehand what is sent; "" where `worker` and `server` say it
+
+
+@dataclass(frozen=True)
+class Transfers:
+    """The statement of all that a sync mode sends in a step. Bytes and the predicted time of a step follow from it.
+
+    Args:
+        sent: the transfers, in the order in which a worker makes them.
+        buffers: bytes of communication buffers on each worker.
+        varies: why nobody can say beforehand how many bytes are sent; "" if `sent` says it.
+        unpredicted: why the time of these transfers is not modelled; "" if `sent` says it. A text that begins with
+            "sync: " or "compress: " is shown with the name of the choice.
+        unpredicted_stragglers: why the time that stragglers add is not modelled.
+        hooked: parameters whose gradients are handed on one by one during backward.
+        served: the time at which servers step: at each push, or once all have pushed. None without servers.
+        waits_for: replicas that a step waits for; None for all.
+    """
+
+    sent: Sequence[Transfer] = ()
+    buffers: int = 0
+    varies: str = ""
+    unpredicted: str = ""
+    unpredicted_stragglers: str = ""
+    hooked: int = 0
+    served: Literal["each", "all"] | None = None
+    waits_for: int | None = None
+
+    def cost(self, world: World, servers: int) -> Cost:
+        """Returns the bytes of one step by role, the mean over the steps of `world`, with so many servers."""
+        worker = traffic_of((each for each in self.sent if not each.from_server), world)
+        server = traffic_of((each for each in self.sent if each.from_server), world, world.replicas)
+        shared = {primitive: nbytes / max(servers, 1) for primitive, nbytes in server.items()}
+        return Cost(worker, shared, self.buffers, self.varies)
+
+
+def spaced(transfers: Iterable[Transfer], every: int, first: int | None = None) -> list[Transfer]:
+    """Returns the transfers at steps `first`, `first + every`, ...; `first` defaults to `every`."""
+    return [replace(each, every=every, first=first) for each in transfers]
+
+
+def traffic_of(transfers: Iterable[Transfer], world: World, copies: int = 1) -> Traffic:
+    """Returns the bytes of one step by primitive, the mean over the steps of `world`, of so many copies of each."""
+    together: dict[tuple[str, int, int | None, bool, float], float] = {}  # those of the same steps
+    for each in transfers:
+        if not each.is_counted:
+            continue
+        key = each.counted_as, each.every, each.first, each.with_samples, each.times
+        together[key] = together.get(key, 0) + copies * each.nbytes
+    found: dict[str, float] = {}
+    for (primitive, every, first, with_samples, times), nbytes in together.items():
+        found[primitive] = found.get(primitive, 0) + world.often(every, first, with_samples) * (times * nbytes)
+    return found
 
 
 def payload(tensors: Sequence[Tensor]) -> int:

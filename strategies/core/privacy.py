@@ -7,12 +7,14 @@ D' is D without one sample (`of` is sample), or without all the samples of one c
 change in a sum (clipping to C), and adds noise of that size to the sum (N(0, sigma^2 C^2) to each entry).
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
 from annotated_types import Gt, Lt
 
 from ...conf.errors import ConfigError
+from .terms import BATCH_GRADIENTS, NOT_PRIVATE, Compatible, Term, absent
 
 Above0 = Annotated[float, Gt(0)]
 Share = Annotated[float, Gt(0), Lt(1)]
@@ -30,7 +32,7 @@ class Budget:
     passes: int | None
 
 
-class Privacy:
+class Privacy(Compatible):
     """`of`: who is protected; None: nobody. `bounds`: it clips, so that training is not the plain one.
 
     `clip`, `noise`: C and sigma. `delta`: None for 1 / n^1.1 of n samples or clients. `epsilon`: what a run may spend,
@@ -42,6 +44,10 @@ class Privacy:
     noise: float = 0.0
     epsilon: float | None = None
     delta: float | None = None
+
+    @property
+    def lacks(self) -> Mapping[Term, str]:
+        return absent((NOT_PRIVATE, not self.bounds), (BATCH_GRADIENTS, not (self.bounds and self.of == "sample")))
 
     @property
     def bounds(self) -> bool:

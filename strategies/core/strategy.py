@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 
 from ...batches import Samples, call
 from ...comm import Comm
+from ...cost.layout import ReplicaLayout
 from .batch import Batch, BeforeBackward, Pass
 from .cost import Memory, Traffic
 from .loss import Loss
@@ -19,7 +20,31 @@ from .mesh import Mesh
 from .setting import Setting
 from .state import state_of
 from .sync import Sync
+from .terms import (
+    ALL_ALIVE,
+    ALL_STEPPED,
+    BY_ENTRY,
+    COMPILABLE,
+    EVERY_PRECISION,
+    MESSAGE_BY_ENTRY,
+    ONE_MODEL_AT_A_TIME,
+    OWN_PASSES,
+    PLAIN_MEAN,
+    SAMPLE_GRADIENTS,
+    STRATEGY_AVERAGED,
+    TOGETHER,
+    WHOLE_REPLICA,
+    WHOLE_TENSORS,
+    WITHIN_REPLICA,
+    Compatible,
+    Need,
+    Term,
+    absent,
+    required,
+)
 from .trial import Trial
+
+NOT_OURS = "its engine is not ours, and what that takes beside was not measured"  # see `StrategyTraits.unpredicted`
 
 
 @dataclass(frozen=True)
@@ -35,22 +60,24 @@ class StrategyTraits:
     needs_processes: bool = False  # it talks to torch.distributed by itself
     moves_model: bool = False  # it moves the model to the device itself, and the engine must not
     needs_shapes: bool = False  # it computes shapes on the meta device as it trains, also with one worker a replica
+    steps_whole: bool = False  # one worker steps all parameters of a replica at once
     runs_whole: bool = False  # `module` is the whole model, which others may run between two passes
     rounds_weights: bool = False  # it computes in another precision in a way of its own, with rounded weights
     passes_together: bool = False  # replicas talk in forward and backward passes, and so make equally many of them
     across_replicas: str = ""  # the override by which it talks to other replicas in every step; "" where it does not
     own_micro_batches: str = ""  # the knob by which it cuts a batch into micro-batches; "" where it does not
 
-    # Limits. A text says why something is impossible, after the strategy's name or by itself; "" stands for possible.
+    # Limits. A text says why something is impossible, after the strategy's name; "" stands for possible.
     owns_update: str = "owns its update"  # why no sync mode is chosen, where `own_sync` gives one
-    one_precision: str = ""  # why it computes in float32 alone, and what to choose for others
-    uncompiled: str = ""  # why its passes cannot be compiled (compile=true), and what to choose
+    unpredicted: str = ""  # why the time of a step is not predicted from its operators and transfers
+    one_precision: str = ""  # why it computes in float32 alone
+    uncompiled: str = ""  # why its passes cannot be compiled (compile=true)
     unaveraged: str = ""  # why no average of weights over steps is kept
     one_input: str = ""  # why a sample must be one tensor
     whole_targets: str = ""  # why targets can have no weights
 
 
-class Strategy(ABC):
+class Strategy(Compatible, ABC):
     """The layout of ONE replica over workers: one, or those of a mesh (mesh.py) with the axes `axes`.
 
     After `prepare`, `module` is this worker's part; its parameters are named as in the whole model, and are whole but
@@ -65,6 +92,39 @@ class Strategy(ABC):
     accumulated: int = 0  # of these, where each has its backward pass before the next one begins; 0 where not
     setting: Setting = Setting()
     module: nn.Module
+
+    @property
+    def lacks(self) -> Mapping[Term, str]:
+        traits = self.traits
+        lacking = absent(
+            (WHOLE_REPLICA, self.parts == 1),
+            (WHOLE_TENSORS, self.axes.get("tensor", 1) == 1),
+            (SAMPLE_GRADIENTS, traits.per_sample),
+            (OWN_PASSES, traits.runs_whole),
+            (ALL_STEPPED, traits.steps_whole),
+            (ONE_MODEL_AT_A_TIME, not traits.needs_processes),
+            (WITHIN_REPLICA, not traits.across_replicas),
+        )
+        texts = {
+            EVERY_PRECISION: traits.one_precision,
+            COMPILABLE: traits.uncompiled,
+            STRATEGY_AVERAGED: traits.unaveraged,
+        }
+        return lacking | {term: text for term, text in texts.items() if text}
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        across, own, apart = self.traits.across_replicas, self.own_sync() is not None, "which would drift apart"
+        waits = "waits for all replicas in every step"
+        holds = "holds some parameters whole on several workers of a replica"
+        return required(
+            (Need(PLAIN_MEAN, self.traits.owns_update), own),
+            (Need(TOGETHER, waits, across), bool(across)),
+            (Need(ALL_ALIVE, waits, across), bool(across)),
+            (Need(TOGETHER, f"{holds}, {apart}"), self.shares),
+            (Need(BY_ENTRY, f"{holds}, {apart}"), self.shares),
+            (Need(MESSAGE_BY_ENTRY, f"{holds}, {apart}"), self.shares),
+        )
 
     def configure(self, setting: Setting) -> None:
         """Takes over what the run tells; called again when more is known (`Setting` says when)."""
@@ -185,6 +245,14 @@ class Strategy(ABC):
     def exchanges(self, parts: Sequence[nn.Module], inputs: Samples) -> list[list[Traffic]]:
         """Returns what `cost` states by part and exchange: those for which a worker waits before it goes on."""
         return [[traffic] if traffic else [] for traffic in self.cost(parts, inputs)]
+
+    def closed_form(self, accumulate: int) -> ReplicaLayout | None:
+        """Returns the layout of a replica's step by which closed forms of transformers (cost/step.py) time it.
+
+        None where they do not know it. `accumulate`: micro-batches, where a step is cut into some without the
+        strategy. Raises `NotPredicted` for knobs that they do not know.
+        """
+        return None
 
     def sends_to(self, parts: Sequence[nn.Module]) -> Mapping[str, list[list[int]]]:
         """Returns for each place on an axis the places it sends to; axes on which all send to all are left out."""

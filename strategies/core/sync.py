@@ -1,11 +1,11 @@
 """The interface of a sync mode: how replicas agree."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from math import inf
-from typing import Literal, TypedDict
+from typing import Literal, TypedDict, final
 
 import torch
 from torch import Tensor, nn
@@ -14,11 +14,39 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from .batch import Batch
 from .clip import Clip
-from .cost import Cost, Memory, World
+from .cost import Cost, Memory, Transfers, World
 from .privacy import Privacy
 from .schedule import scaled
 from .setting import Setting
 from .state import State
+from .terms import (
+    ALL_ALIVE,
+    BY_ENTRY,
+    CLIENT_ROUNDS,
+    COMMON_ORIGIN,
+    EQUAL_CLIENTS,
+    EVERY_RATE,
+    FOR_CHANGES,
+    NEIGHBOURS,
+    NO_SERVERS,
+    OWN_STEPS,
+    PLAIN_MEAN,
+    PUSHES,
+    RESETTABLE,
+    ROWS_TOGETHER,
+    SAME_GRADIENTS,
+    SKIPS,
+    STEP_GRADIENTS,
+    SYNC_AVERAGED,
+    TOGETHER,
+    WHOLE_REPLICA,
+    WHOLE_VECTORS,
+    Compatible,
+    Need,
+    Term,
+    absent,
+    required,
+)
 from .trial import Trial
 
 
@@ -39,6 +67,11 @@ class Measures(TypedDict, total=False):
 # An average of weights over steps (averages/) is kept of `Sync.consensus`, which replica 0 must know without a message;
 # or of each replica's own weights, if the consensus is their plain mean over replicas.
 Averages = Literal["consensus", "own"]
+
+
+# The rows that a rule for robust training is given: gradients of one step and version; of a clock, some of which may be
+# missing; changes of weights since all had the same; weights of neighbours, which a worker joins for itself; pushes.
+Joined = Literal["gradients", "clocks", "ways", "neighbours", "pushes"]
 
 
 class StoppedBefore(Exception):
@@ -70,9 +103,8 @@ class SyncTraits:
     entrywise: bool = True  # what an update makes of an entry depends on that entry of the replicas alone
     experts: bool = False  # what is evaluated is the models of all replicas side by side (`gathered`), and no consensus
 
-    # Limits. A text says why something is impossible, and what to choose; "" stands for possible.
-    max_parts: int | None = None  # the most parts that a replica may have; None for any number
-    whole_rows: Literal["", "aggregate", "attack"] = ""  # the choice for which it is 1: it looks at whole gradients
+    # Limits. A text says why something is impossible; "" stands for possible.
+    whole_replica: str = ""  # why a replica must be one worker
     over_parts: str = ""  # what it means for replicas of several parts, where that is not plain
     one_rate: str = ""  # why its rate can follow no schedule
     one_scale: str = ""  # why its gradients cannot be scaled (precision=fp16)
@@ -80,10 +112,20 @@ class SyncTraits:
     averages: Averages | None = None  # what an average is kept of; None: of the consensus, where weights agree
     may_begin_anew: bool = False  # all that training made is in weights and `state_dict`, and may be set back in a run
     hooked: bool = True  # hooks of the parameters see the gradients of a backward pass
+    needs: tuple[Need, ...] = ()  # of other choices, beside what follows from the declarations above and below
+
+    # What travels, and what a rule for robust training is given.
+    plain_mean: bool = False  # the update is the mean of gradients in each step, which a library may make by itself
+    sends_changes: bool = False  # changes of weights travel, and not gradients
+    joins: Joined = "gradients"  # what a rule is given (exchange/joining.py)
+    one_by_one: bool = False  # each row is used as it comes
+    client_rounds: bool = False  # clients train by themselves for a round
+    equal_clients: bool = True  # they are drawn with equal chances, and all finish their round
+
     shows_mean: bool = False  # at `clip_gradients` gradients are the mean of all replicas, before it a replica's own
 
 
-class Sync(ABC):
+class Sync(Compatible, ABC):
     """The way in which replicas agree. `comm` spans the replicas' workers that hold the same part, then the servers.
 
     `servers`: how many there are for each part of the model.
@@ -101,6 +143,40 @@ class Sync(ABC):
     parameters: dict[str, nn.Parameter]
     optimizer: Optimizer
     comm: Comm
+
+    @property
+    def lacks(self) -> Mapping[Term, str]:
+        traits = self.traits
+        lacking = absent(
+            (TOGETHER, traits.synchronous),
+            (ALL_ALIVE, not traits.survives),
+            (BY_ENTRY, traits.entrywise),
+            (PLAIN_MEAN, traits.plain_mean),
+            (OWN_STEPS, traits.exact and traits.weights_agree),
+            (RESETTABLE, traits.may_begin_anew),
+            (NO_SERVERS, self.servers == 0),
+            (WHOLE_VECTORS, self.servers <= 1),
+            (SAME_GRADIENTS, traits.joins == "gradients"),
+            (PUSHES, traits.joins == "pushes"),
+            (NEIGHBOURS, traits.joins == "neighbours"),
+            (COMMON_ORIGIN, traits.joins != "neighbours"),
+            (ROWS_TOGETHER, not traits.one_by_one),
+            (CLIENT_ROUNDS, traits.client_rounds),
+            (STEP_GRADIENTS, not traits.client_rounds),
+            (EQUAL_CLIENTS, traits.equal_clients),
+        )
+        unsaid = traits.averages is None and traits.synchronous and not traits.weights_agree
+        whose = "does not say whose weights an average is of (SyncTraits.averages)" if unsaid else ""
+        texts = {SYNC_AVERAGED: traits.unaveraged or whose, SKIPS: traits.one_scale, EVERY_RATE: traits.one_rate}
+        return lacking | {term: text for term, text in texts.items() if text}
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        traits = self.traits
+        return traits.needs + required(
+            (Need(WHOLE_REPLICA, traits.whole_replica), bool(traits.whole_replica)),
+            (Need(FOR_CHANGES, "sends changes of weights"), traits.sends_changes),
+        )
 
     def configure(self, setting: Setting) -> None:
         """Takes over what the run tells; called again when more is known (`Setting` says when)."""
@@ -249,11 +325,22 @@ class Sync(ABC):
         return []
 
     @abstractmethod
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        """Stated traffic of one step, the mean over those of the run; only shapes and dtypes are looked at.
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        """Returns the statement of what a step sends. Only shapes and dtypes are looked at.
 
         What is sent once training is over (the mean that is left, a last round that is short) is none of it.
         """
+
+    def zero_stage(self) -> int | None:
+        """Returns the stage of ZeRO as which closed forms of transformers (cost/step.py) time a sum of gradients in
+        each step: 0 for whole copies. None for any other exchange.
+        """
+        return None
+
+    @final
+    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+        """Returns the bytes of one step, the mean over those of the run, as `transfers` states them."""
+        return self.transfers(parameters, world).cost(world, self.servers)
 
 
 def _gradient_of(parameter: Tensor) -> Tensor:

@@ -62,8 +62,9 @@ def cut(
     seen = look(model, image, {name: not isinstance(layer, GATHERING) for name, layer in layers.items()})
     if all(isinstance(layers[name], (*GATHERING, *AS_IT_IS)) for name in seen.met):
         raise ConfigError(
-            f"strategy=domain: no layer of {type(model).__name__} works on slabs of an image, as a convolution does; "
-            "choose model=cnn, resnet, alexnet or unet, or strategy=data_parallel"
+            f"no layer of {type(model).__name__} works on slabs of an image, as a convolution does; "
+            "choose model=cnn, resnet, alexnet or unet, or strategy=data_parallel",
+            about=("strategy",),
         )
     rules = {name: rule_of(name, layers[name], *seen.met[name]) for name in seen.met}
     deals = _deals(image[1], degree, rules, seen.met)
@@ -130,7 +131,7 @@ def rule_of(name: str, layer: nn.Module, rows_in: int, rows_out: int) -> Rule | 
 
 
 def _refused(name: str, layer: nn.Module, what: str, right: str) -> ConfigError:
-    return ConfigError(f"strategy=domain: {name} ({type(layer).__name__}) has {what}; choose {right}, or {INSTEAD}")
+    return ConfigError(f"{name} ({type(layer).__name__}) has {what}; choose {right}, or {INSTEAD}", about=("strategy",))
 
 
 def _deals(height: int, degree: int, rules: dict[str, Rule | None], met: dict[str, tuple[int, int]]) -> dict[int, Deal]:

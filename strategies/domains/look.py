@@ -102,12 +102,13 @@ class _Watch(TorchFunctionMode):
             rows = inputs[0].shape[ROWS], output.shape[ROWS] if self.known[name] else 1
             if self.rows_of(inputs[0]) != ROWS or inputs[0].dim() != 4:
                 raise ConfigError(
-                    f"strategy=domain: {name} takes {list(inputs[0].shape)}, which is no image; {INSTEAD}"
+                    f"{name} takes {list(inputs[0].shape)}, which is no image; {INSTEAD}", about=("strategy",)
                 )
             if self.found.met.setdefault(name, rows) != rows:
                 raise ConfigError(
-                    f"strategy=domain: {name} ({type(layer).__name__}) is used at {self.found.met[name][0]} rows and "
-                    f"at {rows[0]}; use a layer for each, or {INSTEAD}"
+                    f"{name} ({type(layer).__name__}) is used at {self.found.met[name][0]} rows and "
+                    f"at {rows[0]}; use a layer for each, or {INSTEAD}",
+                    about=("strategy",),
                 )
             if self.known[name]:
                 self.mark(output, ROWS)
@@ -153,8 +154,9 @@ class _Watch(TorchFunctionMode):
     def _refused(self, func: Any, why: str) -> ConfigError:
         name = getattr(func, "__name__", str(func))
         return ConfigError(
-            f"strategy=domain: {self._within[-1]} calls {name} {why}, and on slabs that would be another function; "
-            f"make it a layer that is known (docs/domain.md), or {INSTEAD}"
+            f"{self._within[-1]} calls {name} {why}, and on slabs that would be another function; "
+            f"make it a layer that is known (docs/domain.md), or {INSTEAD}",
+            about=("strategy",),
         )
 
 

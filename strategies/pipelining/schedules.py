@@ -34,6 +34,8 @@ from itertools import zip_longest
 from ...conf.errors import ConfigError
 from .actions import Action, Kind, Schedule
 
+BUBBLES = ("naive", "gpipe", "1f1b", "interleaved")  # whose share cost/step.py has in closed form
+
 
 def naive(workers: int, micro_batches: int, chunks: int = 1) -> Schedule:
     return [

@@ -46,18 +46,19 @@ from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError
 from ...conf.errors import ConfigError
+from ...cost.transfer import Transfer
 from ...exchange.buckets import views_of
 from ...exchange.channel import Channel
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import check_one_dtype, flatten
-from ...exchange.pushing import stated
+from ...exchange.pushing import stated, unpredicted
 from ...exchange.rank_order import RankOrderedSum
 from ...exchange.server_shards import held_by_servers
 from ...exchange.serving import Serving, message_of
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
-from ..core.cost import Cost, Memory, World, payload
+from ..core.cost import Memory, Transfers, World, payload
 from ..core.state import State, recv_state
 from ..core.sync import Measures, Sync, SyncTraits
 from ..core.trial import Trial
@@ -85,7 +86,7 @@ class BackupWorkers(Sync):
         synchronous=False,
         weights_agree=False,
         steps_on_workers=False,
-        max_parts=1,  # the parts of one replica could be given different versions
+        whole_replica="could give the stages of one replica different versions of the weights",
     )
 
     def __init__(
@@ -99,7 +100,6 @@ class BackupWorkers(Sync):
             self.traits,
             survives=backups > 0,
             exact=self.compress.traits.lossless and (clip is None or not clip.clips),
-            entrywise=self.compress.traits.entrywise,
         )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
@@ -282,7 +282,7 @@ class BackupWorkers(Sync):
         """The sum of a version's gradients, and one that is received."""
         return held_by_servers(held, [parameters], 2)
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         self._check(world.replicas)
         check_one_dtype(parameters, "backup_workers")
         size = payload(parameters)
@@ -290,9 +290,16 @@ class BackupWorkers(Sync):
         varies = self.compress.varies(world.steps)
         if self.backups and (world.busy or not self.compress.traits.steady):
             varies = varies or "sync.backups: which steps a worker leaves out, as it is late, is known once it is"
-        return Cost(
-            worker={"send": pushed + HEADER},
-            server={"send": world.replicas * (size + ANSWER)},
+        return Transfers(
+            [
+                Transfer("send", 2, pushed),
+                Transfer("send", 2, HEADER, timed=False),
+                Transfer("send", 2, size, from_server=True),
+                Transfer("send", 2, ANSWER, from_server=True, timed=False),
+            ],
             buffers=size + kept,
             varies=varies,
+            unpredicted=unpredicted(self.compress, self.servers),
+            served="all",
+            waits_for=world.replicas - self.backups,
         )

@@ -48,11 +48,10 @@ from ...comm import Comm
 from ...conf.errors import ConfigError
 from ...exchange.buckets import views_of
 from ...exchange.collectives import Collective, Fabric
-from ...exchange.collectives.base import added
 from ...exchange.flat import check_one_dtype
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
-from ..core.cost import Cost, World
+from ..core.cost import UNMEASURED, Transfers, World
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits
 
@@ -181,14 +180,17 @@ class Dion(Sync):
             return []
         return ["sync=dion: the model has no matrix, and all is stepped by the optimizer"]
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "dion")
         item = parameters[0].element_size()
         shapes = [(*x.shape, min(self.rank, *x.shape)) for x in parameters if x.dim() == 2]
         sums = [sum(m * r for m, _, r in shapes), sum(n * r for _, n, r in shapes)]
         sums.append(sum(x.numel() for x in parameters if x.dim() != 2))
-        traffic = added(*(self.collective.traffic(entries * item, world) for entries in sums if entries))
-        return Cost(worker=traffic, buffers=item * sum(m * n + n * r for m, n, r in shapes))
+        return Transfers(
+            [each for entries in sums if entries for each in self.collective.transfers(entries * item, world)],
+            buffers=item * sum(m * n + n * r for m, n, r in shapes),
+            unpredicted=UNMEASURED,
+        )
 
 
 def orthonormal(x: Tensor) -> Tensor:

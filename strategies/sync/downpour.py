@@ -50,27 +50,27 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...cost.transfer import Transfer
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense
 from ...exchange.flat import check_one_dtype
 from ...exchange.joining import Joining
-from ...exchange.pushing import HEADER, Pushing, ServerRequest, stated
+from ...exchange.pushing import HEADER, ServerRequest, stated, unpredicted
 from ...exchange.server_shards import held_by_servers, shards_of
-from ...exchange.serving import Serving
-from ...exchange.start_alike import start_alike
-from ...exchange.stepping import Stepping
 from ..core.batch import Batch
-from ..core.cost import Cost, Memory, World, payload
+from ..core.cost import Memory, Transfers, World, payload
 from ..core.state import State
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.sync import Measures, SyncTraits
+from .servers import ServerSync
 
 
-class Downpour(Sync):
-    """Workers and, for each part of the model, one or several servers."""
+class Downpour(ServerSync):
+    """Nobody waits: servers step with each push as it comes."""
 
-    traits = SyncTraits(synchronous=False, weights_agree=False, survives=True)
+    name = "asp"
+    traits = SyncTraits(synchronous=False, weights_agree=False, survives=True, joins="pushes", one_by_one=True)
 
     def __init__(
         self,
@@ -90,63 +90,33 @@ class Downpour(Sync):
         compression. `aggregate`, `attack`: None for the mean, and for nobody. `clip`: of each gradient, before it
         is accrued; None for none. Raises `ConfigError`.
         """
-        self.n_push, self.n_fetch, self.servers, self.lock = push, fetch, servers, lock
-        self.takes_share = rate == "share"
-        self.compress = compress or Dense()
-        self.joining = Joining(aggregate, attack, of="pushes")
-        self.joining.check_one_at_a_time()
-        self.joining.check_pieces(servers)
-        self.clip = clip
+        self.n_push, self.n_fetch, self.takes_share, self.lock = push, fetch, rate == "share", lock
+        super().__init__(servers, compress or Dense(), Joining(aggregate, attack), clip, gathers=False)
         self.traits = replace(
             self.traits,
             steps_on_workers=fetch > 1,
-            state_agrees=not self.compress.keeps,
-            entrywise=self.compress.traits.entrywise,
-            max_parts=1 if self.joining.whole_rows else None,
-            exact=self.compress.traits.lossless and self.joining.plain and (clip is None or not clip.clips),
             serial_alone=push == 1,  # what is kept back is not stepped with yet
         )
 
-    def check_optimizer(self, optimizer: Optimizer) -> None:
-        self.compress.check_optimizer(optimizer)
-
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
-        start_alike(parameters, comm)
-        self._workers = comm.size - self.servers
         self._among_servers = None if self.lock else comm.split(0 if self._serves else None)
-        shards = self._shards_of(list(parameters.values()))
+        self._dropped = 0
         if self._serves:
-            serving = Serving(comm, self._workers, self.traits.survives)
-            shard = shards[self._number] if self.lock else shards[0]
-            self._server = Stepping(shard, optimizer, serving, self.compress, None, "asp", self.setting.rate)
             self._server.remember(self.joining)
-            self._dropped = 0
             if self._among_servers is not None:
                 self._server.share(self._among_servers)
-        else:
-            mine = self._workers + comm.rank % self.servers
-            servers = range(self._workers, comm.size) if self.lock else [mine]
-            self._worker = Pushing(shards, servers, self._workers, comm, self.compress, self.joining, "asp")
 
     def _shards_of(self, parameters: Sequence[Any]) -> list[list[Any]]:
-        """Of the servers that a worker talks to."""
         return shards_of(parameters, self.servers) if self.lock else [[*parameters]]
 
-    @property
-    def _serves(self) -> bool:
-        return self.comm.rank >= self._workers
-
-    @property
-    def _number(self) -> int:
-        """This server's."""
-        return self.comm.rank - self._workers
+    def _servers_of(self, worker: int) -> Sequence[int]:
+        return range(self._workers, self.comm.size) if self.lock else [self._workers + worker % self.servers]
 
     # -- a worker
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
-        self._share, self._of_step = batch.share, batch.step
         if self._share > 0 and self._worker.steps % self.n_fetch == 0:
             self._worker.fetch()
 
@@ -170,7 +140,7 @@ class Downpour(Sync):
 
     def finish(self) -> None:
         self.drain()
-        self._worker.finish()
+        super().finish()
 
     # -- a server
 
@@ -211,46 +181,37 @@ class Downpour(Sync):
             gradient.copy_(admitted)
         return admitted is not None
 
-    # -- state and measures
-
-    def state_dict(self) -> State:
-        """On replica 0: the servers' state, and its own between two pushes or fetches."""
-        return self._worker.state_dict(self.optimizer)
+    # -- state, measures and what is stated
 
     def load_state_dict(self, state: State) -> None:
-        if not self._serves:
-            self._worker.load_state_dict(state, self.optimizer, own=False)
-            return
-        self._server.load_state_dict(state["servers"][self._number])
+        super().load_state_dict(state)
         if self._among_servers is not None:
             self._among_servers.barrier()  # nobody serves weights before server 0 has loaded them
 
-    def buffers(self) -> list[Tensor]:
-        return self._server.buffers() if self._serves else self._worker.buffers()
-
     def report(self) -> Measures:
-        if not self._serves:
-            return {}
-        dropped: Measures = {"dropped": self._dropped} if self.joining.aggregate.traits.one_by_one else {}
-        return {**self._server.report(), **dropped}
+        tells = self._serves and self.joining.aggregate.traits.one_by_one
+        return super().report() | (Measures(dropped=self._dropped) if tells else Measures())
 
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
         """The push that is applied."""
         return held_by_servers(held, self._shards_of(parameters), 1)
 
-    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
-        return self.joining.notes(self.compress, world.replicas)
-
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "asp")
         self.joining.check(world.replicas)
         shards, size = self._shards_of(parameters), payload(parameters)
         pushed, kept = stated(shards, self.compress, world, self.n_push)
-        pushes = world.often(self.n_push, with_samples=True)
-        fetches = world.often(self.n_fetch, first=1, with_samples=True)
-        return Cost(
-            worker={"send": pushed + HEADER * len(shards) * (pushes + fetches)},
-            server={"send": world.replicas * size * fetches / self.servers},
+        headers, push, fetch = HEADER * len(shards), self.n_push, self.n_fetch
+        uneven = "" if push == fetch == 1 else "sync: steps with and without a push take different times"
+        return Transfers(
+            [
+                Transfer("send", 2, pushed),
+                Transfer("send", 2, headers, every=push, with_samples=True, timed=False),
+                Transfer("send", 2, headers, every=fetch, first=1, with_samples=True, timed=False),
+                Transfer("send", 2, size, every=fetch, first=1, with_samples=True, from_server=True),
+            ],
             buffers=size + kept,
             varies=self.compress.varies(world.steps),
+            unpredicted=unpredicted(self.compress, self.servers, self.joining) or uneven,
+            served="each",
         )

@@ -32,17 +32,17 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...cost.transfer import passes
 from ...exchange.buckets import views_of
-from ...exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
+from ...exchange.channel import Channel, held, notes_on_sums, sums
 from ...exchange.clip import Clip
 from ...exchange.collectives import Collective, Fabric
-from ...exchange.collectives.base import times
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import check_one_dtype
 from ...exchange.springs import Replica, check_springs
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
-from ..core.cost import Cost, World, payload
+from ..core.cost import Transfers, World, payload, spaced
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits
 
@@ -52,6 +52,7 @@ class EASGD(Sync):
 
     traits = SyncTraits(
         weights_agree=False,
+        sends_changes=True,
         averages="consensus",  # the centre, of which all have a copy
         serial_alone=False,  # the centre pulls a lone replica, too
     )
@@ -70,9 +71,6 @@ class EASGD(Sync):
         """
         self.rho, self.period, self.nesterov, self.clip = rho, period, nesterov, clip
         self.compress, self.collective = compress or Dense(), collective or Fabric()
-        check_adds_up(self.compress, self.collective)
-        check_differences(self.compress)
-        self.traits = replace(self.traits, entrywise=self.compress.traits.entrywise)
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         check_springs(optimizer, self.rho, self.nesterov)
@@ -130,13 +128,16 @@ class EASGD(Sync):
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         return notes_on_sums(self.compress, self.collective, [vector_of(parameters)], world)
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "easgd")
         vectors = [vector_of(parameters)]
-        traffic = of_sums(self.compress, self.collective, vectors, world)
         kept = held(self.compress, vectors) if world.replicas > 1 else 0
-        return Cost(
-            worker=times(world.often(self.period), traffic),
+        first, *others = sums(self.compress, self.collective, vectors, world)
+        # the pull into what is sent; the spring, the step, the centre: one replica alone is pulled, too
+        first = replace(first, kernels=passes("mul_", vectors[0].n) + passes("add_", vectors[0].n, 3))
+        return Transfers(
+            spaced([first, *others], self.period),
             buffers=3 * payload(parameters) + kept,
             varies=self.compress.varies(world.steps),
+            unpredicted=self.compress.unpredicted,
         )

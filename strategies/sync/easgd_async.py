@@ -29,13 +29,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...cost.transfer import Transfer
 from ...exchange.buckets import views_of
 from ...exchange.clip import Clip
 from ...exchange.flat import check_one_dtype
 from ...exchange.serving import Serving, message_of
 from ...exchange.springs import Replica, check_springs
 from ...exchange.start_alike import start_alike
-from ..core.cost import Cost, Memory, World, payload
+from ..core.cost import UNMEASURED, Memory, Transfers, World, payload
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits
 
@@ -72,8 +73,7 @@ class AsyncEASGD(Sync):
         if rho is not None:
             self.traits = replace(
                 self.traits,
-                one_rate=f"sync.rho={rho:g} is taken times the rate on a replica and on the server, which is in no "
-                "step of the schedule's; choose sync.rho=null, or sync=easgd",
+                one_rate=f"with sync.rho={rho:g} takes its rate on the server, which is in no step of a schedule",
             )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
@@ -175,11 +175,15 @@ class AsyncEASGD(Sync):
         """The centre, and what a replica is pulled by."""
         return {**held, "optimizer": 0, "buffers": 2 * payload(parameters)}
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "easgd")
         size = payload(parameters)
-        return Cost(
-            worker={"send": (size + REQUEST) * world.often(self.period)},
-            server={"send": world.replicas * size * world.often(self.period)},
+        return Transfers(
+            [
+                Transfer("send", 2, size, every=self.period),
+                Transfer("send", 2, REQUEST, every=self.period, timed=False),
+                Transfer("send", 2, size, every=self.period, from_server=True),
+            ],
             buffers=2 * size,
+            unpredicted=UNMEASURED,
         )

@@ -26,13 +26,14 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, Work
+from ...cost.transfer import Transfer
 from ...exchange.buckets import views_of
 from ...exchange.clip import Clip
 from ...exchange.flat import check_one_dtype
 from ...exchange.springs import Replica, check_springs
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
-from ..core.cost import Cost, World, payload
+from ..core.cost import UNMEASURED, Transfers, World, payload
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits
 from ..core.trial import Trial
@@ -132,8 +133,9 @@ class RoundRobinEASGD(Sync):
     def buffers(self) -> list[Tensor]:
         return [self._replica.pull, self._centre]
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "easgd")
-        size = payload(parameters)
-        sent = size / world.replicas * world.often(self.period) if world.replicas > 1 else 0
-        return Cost(worker={"send": sent}, buffers=2 * size)
+        size, replicas = payload(parameters), world.replicas
+        sent = size / replicas if replicas > 1 else 0
+        pull = Transfer("broadcast", replicas, sent, every=self.period, primitive="send")
+        return Transfers([pull], buffers=2 * size, unpredicted=UNMEASURED)

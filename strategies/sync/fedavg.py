@@ -4,8 +4,8 @@ Decentralized Data", AISTATS, Algorithm 1; arXiv 1602.05629).
 K clients with data of their own, one server with the weights w. In round r
 
     m = max(C K, 1) clients S are sampled;
-    each k in S fetches w, trains for E epochs on its own n_k samples, and sends what came of it, w_k;
-    w = sum_{k in S} (n_k / n) w_k,   n = sum_{k in S} n_k.
+    each k in S fetches w, trains for E epochs on its own n_k samples, and delivers w_k    (`client_update`)
+    w = sum_{k in S} (n_k / n) w_k,   n = sum_{k in S} n_k                                 (`round`)
 
 Three parties with equally many samples: w = (m1 + m2 + m3) / 3. C = 1, E = 1 and full batches under plain SGD are
 central gradient descent on all samples, n_k uneven or not. One client alone trains as if there were no server: with as
@@ -13,9 +13,8 @@ many threads it is serial training, bit for bit. (On processes the server takes 
 hardware.threads says how many each has.)
 
 Who is sampled follows from (seed, r), so that no message tells it (exchange/participation.py). A round is E epochs of
-the engine's steps; clients that are not sampled jump to their next round's first step, and wait there until the server
-has closed the round before. This file has what a client does; the server opens and closes rounds in
-exchange/round_server.py, and makes the next w in exchange/deliveries.py.
+the engine's steps. Clients that are not sampled jump to their next round's first step, and wait there until the server
+has closed the round before. The server opens and closes rounds in exchange/round_server.py.
 
 Deviations from the paper: n_k counts the samples that w_k was trained on in the round, which is E times its data
 set's, and less where training ends inside a round; dividing by n makes the two alike. A client is an optimizer of any
@@ -26,34 +25,23 @@ whoever comes first.
 A client that dies is left out of the round's mean unless its weights have arrived, and of later rounds. Where nobody's
 arrive, w stays. (In a pipeline, a replica that dies while it sends may count in one part's mean and not in another's.)
 
-With `sampling=weighted` the m clients of a round are drawn by their share n_k / n of all samples, with replacement, and
-their mean is plain, one that was drawn twice counting twice (Li et al. 2020, "On the Convergence of FedAvg on Non-IID
-Data", ICLR, scheme I; arXiv 1907.02189). So a client counts as much as it has samples, on average over rounds.
+Other choices change one line each, and have files of their own:
 
-With `dropout=p` a client that was sampled leaves the round with probability p, after one of its L steps, each as likely
-as another. What it has trained is lost, but for its optimizer's state; the round's mean is of those that deliver, and
-where nobody does, w stays. Who leaves follows from (seed, r, k).
+    sampling, dropout    who is drawn for a round, and who leaves it          exchange/participation.py
+    clients              N clients in turn on P workers                       exchange/in_turn.py
+    client               corrects a client's steps                            exchange/client/
+    compress             a message of the change w_k - w is delivered         exchange/compress/
+    attack, aggregate    who delivers another change; how changes are joined  exchange/attack/, exchange/aggregate/
+    server               steps with the joined change, by momentum, Adam ...  exchange/server/
+    privacy=dp_fedavg    the mean of clipped changes and noise; n_k = 1       exchange/privacy/dp_fedavg.py
+    secure=bonawitz      the server learns the sum alone, and no n_k          exchange/secure/
 
-With `clients` = N there are more clients than workers: the data are dealt to N, of whom m = max(C N, 1) take part in a
-round. Each of the P workers trains some of these, one after another, from w and with a new optimizer each
-(exchange/in_turn.py). That is Algorithm 1 of N clients but for the order of sums, and sends what P clients send. A
-worker that dies takes its clients of that round with it, and of later rounds those that would be its own.
-
-Other choices change one line each, and have files of their own. With `compress` a client delivers the message of its
-change in the round, w_k - w, of which the server makes w_k again; w goes to clients whole. With a `client` rule clients
-correct their steps, and deliver something beside their weights. With a `server` rule the server steps with the mean
-change sum_k (n_k / n) (w_k - w), by momentum, Adagrad, Adam or Yogi; with an `aggregate` other than the mean, with the
-change that the rule makes of the clients' changes; with `privacy=dp_fedavg`, with the mean of clipped changes and
-noise, where n_k count no more. With `secure=bonawitz` it learns the sum of the changes, and neither one of them nor
-n_k. With an `attack` some clients deliver another change than theirs.
-
-`consensus` is the server's model at the last round's end that replica 0 has come to: inside a round that is the w that
-it fetched. At a round's end it asks the server, which answers when the round is closed; that disturbs nobody, as
-replica 0 would wait for the same before its next round. (If it asks late and is not sampled next, the answer may be
-the model of a later round.) A checkpoint holds that model and, inside a round, what replica 0 has trained of it, and
-what the rules remember, which the server is asked for: a resumed replica 0 goes on where it was; the other clients lose
-what they had trained of that round, do the rest of it and count for the samples of that rest; and they start with a new
-optimizer, as their own was not saved.
+`consensus` is the server's model at the last round's end that replica 0 has come to: inside a round the w that it
+fetched. At a round's end it asks the server, which answers once the round is closed, for which replica 0 would wait
+before its next round anyway. (If it asks late and is not sampled next, the answer may be the model of a later round.) A
+checkpoint holds that model, what the rules remember, and inside a round what replica 0 has trained of it: a resumed
+replica 0 goes on where it was. The other clients lose what they had trained of that round, do the rest of it and count
+for the samples of that rest; they start with a new optimizer, as their own was not saved.
 
 Cost per step that a worker trains (there are C K of them at a time), S bytes of weights, L steps a round: a client
 sends (S + 48) / L (weights and two headers of 24 bytes), and the server S / L for each client. C does not show: it
@@ -64,7 +52,7 @@ Use it where data must stay where they are, clients are many and of different si
 for whole epochs before they send anything. Data that differ much between clients slow it down.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -74,31 +62,76 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...conf.errors import ConfigError
+from ...cost.transfer import Transfer, passes
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.buckets import views_of
-from ...exchange.channel import check_differences
 from ...exchange.client import ClientRule
 from ...exchange.client import PlainClient as PlainClient
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense
-from ...exchange.deliveries import OpenDeliveries, Rules
-from ...exchange.federated import check_hidden, check_in_turn
+from ...exchange.deliveries import Delivered, Join, OpenDeliveries, Rules
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.in_turn import ClientSchedule, InTurn
 from ...exchange.joining import Joining
 from ...exchange.participation import OneClient, Participation, Rounds
 from ...exchange.privacy import Privacy
 from ...exchange.privacy.dp_fedavg import of_clients
-from ...exchange.round_server import HEADER, NEVER, RoundMessage, RoundServer
+from ...exchange.round_client import RoundClient
+from ...exchange.round_server import HEADER, RoundMessage, RoundServer
 from ...exchange.secure import Bonawitz, Secure
 from ...exchange.secure.deliveries import SecureDeliveries
 from ...exchange.server import PlainServer, ServerRule
-from ...exchange.serving import recv_dated
 from ..core.batch import Batch
-from ..core.cost import Cost, Memory, World, payload
-from ..core.state import State, recv_state
-from ..core.sync import Measures, StoppedBefore, Sync, SyncTraits
+from ..core.cost import Memory, Transfers, World, payload
+from ..core.state import State
+from ..core.sync import Measures, Sync, SyncTraits
+from ..core.terms import ADDED_UP, HONEST, NOT_PRIVATE, NOT_SECURE, PLAIN_CLIENT, UNCOMPRESSED, Need
+
+# -- the algorithm: functions of weights, [n]
+
+
+def client_update(
+    w_k: Tensor, n_k: int, batches: Iterable[Batch], step: Callable[[Tensor, Batch], Tensor]
+) -> tuple[Tensor, int]:
+    """Returns w_k and n_k after a step with each batch: w_k <- step(w_k, b), n_k <- n_k + |b|.
+
+    A client begins with w and 0, and goes over its data for E epochs. Batches may come one at a time, as in a run.
+    """
+    for batch in batches:
+        w_k, n_k = step(w_k, batch), n_k + batch.size
+    return w_k, n_k
+
+
+def server_update(w: Tensor, delta: Tensor, rule: ServerRule) -> Tensor:
+    """Returns the server's step with the change Delta of a round: w + Delta where the rule is plain."""
+    stepped = w.clone()
+    rule.step(stepped, delta)
+    return stepped
+
+
+def round(w: Tensor, delivered: Delivered, join: Join | None, rule: ServerRule) -> Tensor:
+    """Returns the next w, of what the clients S deliver, at least one of which has samples.
+
+        w = sum_{k in S} (n_k / n) w_k,              n = sum_{k in S} n_k
+        w = server_update(w, join({w_k - w}))        where another rule than the mean joins, or another server steps
+
+    Args:
+        w: The weights that the clients began with.
+        delivered: By client, w_k and n_k.
+        join: Makes Delta of the deliveries; it may write over them. None for the first line.
+        rule: The server's.
+    """
+    if join is not None:
+        return server_update(w, join(delivered), rule)
+    n, mean = sum(n_k for _, n_k in delivered.values()), torch.zeros_like(w)
+    for _, (w_k, n_k) in sorted(delivered.items()):
+        mean.add_(w_k, alpha=n_k / n)
+    return mean
+
+
+# -- the protocol
 
 
 class FedAvg(Sync):
@@ -111,6 +144,9 @@ class FedAvg(Sync):
         unaveraged="has its weights on the server, which would have to be asked for them after each step",
         survives=True,
         server_stops=True,
+        sends_changes=True,
+        joins="ways",
+        client_rounds=True,
     )
 
     def __init__(
@@ -131,39 +167,68 @@ class FedAvg(Sync):
         secure: Secure | None = None,
         clients: Annotated[int, Ge(1)] | None = None,
     ) -> None:
-        """`fraction`, `epochs`: C and E. `momentum`: of a client's optimizer, all of its state. `seed`: of sampling.
+        """Raises `ConfigError` where these choices exclude each other. None stands for the plain choice.
 
-        `compress`: of deliveries; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
-        `server`: how it steps; None for the whole mean change. `clip`: of a client's own gradient; None for none.
-        `client`: how it trains; None for its optimizer's steps. `sampling`: whether clients are drawn all alike, or by
-        their samples. `dropout`: how likely a client leaves a round before its end. `privacy`: of each client; None for
-        nobody's. `secure`: None where the server sees all. `clients`: N, trained in turn; None for one a worker. Raises
-        `ConfigError`.
+        Participation:
+            fraction: C, the share of clients in a round.
+            sampling: Draws clients all alike, or by their samples.
+            dropout: The probability that a client leaves a round before its end.
+            seed: Of these draws.
+            clients: N, trained one after another by the workers; None for one client a worker.
+
+        Training:
+            epochs: E.
+            momentum: What becomes of a client's optimizer state between its rounds.
+            client: How a client steps.
+            clip: Clips a client's own gradient.
+
+        Server:
+            server: How it steps with the change of a round.
+            aggregate: What it makes of the clients' changes.
+            attack: Which clients deliver another change, and which.
+            compress: The message of a delivery.
+
+        Secrecy:
+            privacy: Hides each client by noise.
+            secure: Shows the server the sum alone.
         """
         self.server, self.client = server or PlainServer(), client or PlainClient()
-        self.joining, self.clip = Joining(aggregate, attack, of="ways"), clip
-        self.client.check(self.joining)
+        self.joining, self.clip = Joining(aggregate, attack), clip
         self.privacy = hides = of_clients(privacy)
-        whole = self.privacy is not None or self.joining.whole_rows
-        self.traits = replace(
-            self.traits, whole_rows=self.joining.whole_rows, max_parts=1 if whole else self.traits.max_parts
-        )
         self.compress = compress or Dense()
-        check_differences(self.compress)
         self.epochs, self.momentum, self.clients = epochs, momentum, clients
         self.participation = Participation(fraction, sampling, dropout, seed)
         sums = secure if isinstance(secure, Bonawitz) else None
-        with_all = self.joining, self.compress, self.client, self.participation
-        check_hidden(hides, sums, *with_all)
+        alike = sampling == "uniform" and dropout == 0
+        self.traits = replace(self.traits, equal_clients=alike)
         if clients is not None:
-            check_in_turn(clients, momentum, hides, sums, *with_all)
-            self.traits = replace(
-                self.traits,
-                one_rate=f"with sync.clients={clients} a client's steps are made at different times of a run, and have "
-                "one rate",
-            )
+            self._check_in_turn(clients)
         rules = Rules(self.server, self.client, self.joining, hides)
-        self._deliveries = OpenDeliveries(rules, self.compress) if sums is None else SecureDeliveries(rules, sums)
+        if sums is None:
+            self._deliveries = OpenDeliveries(rules, self.compress, round)
+        else:
+            self._deliveries = SecureDeliveries(rules, sums, server_update)
+
+    def _check_in_turn(self, clients: int) -> None:
+        """Needs what a worker has that trains several clients, one after another. Raises `ConfigError`."""
+        given = f"sync.clients={clients}"
+        if self.momentum == "kept":
+            raise ConfigError(
+                f"sync.momentum=kept: with {given} a worker keeps no optimizer of each client. "
+                "Choose sync.momentum=reset"
+            )
+        if not self.traits.equal_clients:
+            raise ConfigError(
+                f"{given}: each client is drawn with an equal chance and finishes its round. Choose "
+                "sync.sampling=uniform and sync.dropout=0, or sync.clients=null"
+            )
+        sends = "has a worker send what its clients make together", given, "sync.clients=null"
+        terms = PLAIN_CLIENT, NOT_PRIVATE, NOT_SECURE, UNCOMPRESSED, ADDED_UP, HONEST
+        self.traits = replace(
+            self.traits,
+            one_rate=f"with {given} makes a client's steps at different times of a run",
+            needs=tuple(Need(term, *sends) for term in terms),
+        )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         self.client.check_optimizer(optimizer)
@@ -171,26 +236,28 @@ class FedAvg(Sync):
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         self._weights, params = flatten(parameters.values(), "fedavg"), list(parameters.values())  # w, or w_k
-        self._server = k = comm.size - 1
+        k = comm.size - 1
+        self._serves = comm.rank == k
         shares = tuple(self.setting.shares_of_samples or (1 / k,) * k)  # n_k / n by client
         self._rounds = Rounds(self.participation, shares, self.epochs * self.setting.steps_per_epoch)
         if (in_turn := self.shares(k)) is not None:  # each worker has some of the clients of each round
             self._rounds = replace(self._rounds, participation=replace(self.participation, fraction=1.0))
         self.client.prepare(self._weights, params, shares)
         self._deliveries.prepare(self._weights, params, optimizer, self._rounds, comm)
-        self._header = torch.zeros(3, dtype=torch.int64)
         self._finished = False
         self._last = -1  # the round that this client was in last
         self._evaluated: Tensor | None = None  # on replica 0, the server's weights ...
         self._evaluated_round = -1  # ... that this round starts from
-        if comm.rank == self._server:
+        if self._serves:
             self._round_server = RoundServer(self._weights, self._deliveries, self._rounds, comm, self.traits.survives)
-        elif in_turn is None:
+            return
+        if in_turn is None:
             self._own = OneClient(self._rounds, comm.rank)
         else:
             self._own = InTurn(in_turn, comm.rank, self.setting.steps_per_epoch, self._weights)
+        self._messages = RoundClient(self._own, self._rounds.length, comm)
 
-    # -- a client: ClientUpdate
+    # -- a client
 
     def may_help(self) -> str:
         return self.client.may_help(self.optimizer)
@@ -200,29 +267,14 @@ class FedAvg(Sync):
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
+        self._batch = batch
         if not self._own.inside:
-            self._fetch()
+            self._messages.join(self._deliveries.starts)
+            self._enter()
+            if self.momentum == "reset":
+                self.optimizer.state.clear()
         elif self._own.hands_over():
             self.optimizer.state.clear()
-        self._own.count(batch.size)
-
-    def _fetch(self) -> None:
-        self._tell(RoundMessage.JOIN)
-        self._hear_of_end(self._own.number)
-        for vector in self._deliveries.starts:
-            self.comm.recv(vector, self._server)
-        self._enter()
-        if self.momentum == "reset":
-            self.optimizer.state.clear()
-
-    def _hear_of_end(self, number: int) -> None:
-        """Raises `StoppedBefore` where this round, or an earlier one, is not made any more."""
-        before = torch.zeros(1, dtype=torch.int64)
-        with self.comm.ledger.aside():
-            self.comm.recv(before, self._server)
-        if NEVER < int(before) <= number:
-            self._own.number = int(before)
-            raise StoppedBefore(int(before) * self._rounds.length)
 
     def _enter(self) -> None:
         """The round, whose w has come."""
@@ -233,20 +285,26 @@ class FedAvg(Sync):
         self._keep_to_evaluate(self._weights)
 
     def update(self) -> None:
-        self.clip_gradients()
-        if any(parameter.grad is not None for parameter in self.parameters.values()):
-            self.client.step(self.optimizer)
+        _, samples = client_update(self._weights, 0, [self._batch], self._step)
+        self._own.count(samples)
         if self._own.leaves:
             self._own.leave()
         elif self._own.is_over:
             self._deliver()
+
+    def _step(self, w_k: Tensor, batch: Batch) -> Tensor:
+        """In place: the parameters are views of w_k, and have the gradient of the batch."""
+        self.clip_gradients()
+        if any(parameter.grad is not None for parameter in self.parameters.values()):
+            self.client.step(self.optimizer)
+        return w_k
 
     def _deliver(self, is_over: bool = False) -> None:
         """`is_over`: training ended inside of the round."""
         own = self._own
         own.bring()
         with self.comm.timeline.named("push"):
-            self._tell(RoundMessage.DELIVER, self._deliveries.told(own.samples, is_over))
+            self._messages.tell(RoundMessage.DELIVER, self._deliveries.told(own.samples, is_over))
             self._deliveries.deliver(own.samples, own.number)
         own.close()
 
@@ -254,9 +312,7 @@ class FedAvg(Sync):
         """Others may have rounds left that this client is not in."""
         last = (steps - 1) // self._rounds.length
         if self._last < last:
-            with self.comm.ledger.aside():
-                self._tell(RoundMessage.THROUGH, number=last)
-            self._hear_of_end(last)
+            self._messages.is_through(last)
 
     def drain(self) -> None:
         if not self._own.inside:
@@ -268,8 +324,7 @@ class FedAvg(Sync):
 
     def finish(self) -> None:
         self.drain()
-        self._tell(RoundMessage.DONE)
-        self.comm.recv(self._weights, self._server)
+        self._messages.finish(self._weights)
         self._finished = True
 
     def consensus(self) -> dict[str, Tensor]:
@@ -277,8 +332,7 @@ class FedAvg(Sync):
         if self._finished:
             return super().consensus()
         if self._evaluated is None or self._evaluated_round < self._own.number:
-            self._tell(RoundMessage.PEEK)
-            weights, self.made_at = recv_dated(self._weights, self._server, self.comm)
+            weights, self.made_at = self._messages.peek(self._weights)
             self._keep_to_evaluate(weights)
         assert self._evaluated is not None
         return dict(zip(self.parameters, views_of(self._evaluated, list(self.parameters.values())), strict=True))
@@ -287,12 +341,7 @@ class FedAvg(Sync):
         if self.comm.rank == 0:
             self._evaluated, self._evaluated_round = weights.clone(), self._own.number
 
-    def _tell(self, message: RoundMessage, told: int = 0, number: int | None = None) -> None:
-        """`number`: of a round; None for this client's own."""
-        self._header.copy_(torch.tensor([message, self._own.number if number is None else number, told]))
-        self.comm.send(self._header, self._server)
-
-    # -- the server: see exchange/round_server.py
+    # -- the server
 
     def serve(self) -> None:
         self._round_server.serve(self.setting.stops_before)
@@ -312,24 +361,18 @@ class FedAvg(Sync):
     # -- state and measures
 
     def state_dict(self) -> State:
-        """Of replica 0: its optimizer, its round, and what it has trained of it."""
+        """Of replica 0: its optimizer, its round, what it has trained of it, and what the server's rules remember."""
         own = self._own
         kept = {"optimizer": self.optimizer.state_dict(), "channel": self._deliveries.own_state()}
         kept["client"] = self.client.own_state(own.inside)
         local = {"weights": self._weights, **own.state_dict()} if own.inside else None
-        return {**kept, "round": own.number, "local": local, "server": self._ask_remembered()}
-
-    def _ask_remembered(self) -> State | None:
-        """On replica 0, of the server, which is in the round that replica 0 is in, or enters next."""
-        if self.comm.rank != 0 or self._finished or not self._deliveries.remembers:
-            return None
-        with self.comm.ledger.aside():
-            self._tell(RoundMessage.SAVE)
-            return recv_state(self._server, self.comm)
+        asks = self.comm.rank == 0 and not self._finished and self._deliveries.remembers
+        server = self._messages.ask_remembered() if asks else None  # in the round that replica 0 is in, or enters next
+        return {**kept, "round": own.number, "local": local, "server": server}
 
     def load_state_dict(self, state: State) -> None:
         local, remembered = state["local"], state.get("server")
-        if self.comm.rank == self._server:
+        if self._serves:
             self._round_server.resume(state["round"], None if local is None else local["steps"])
             if remembered is not None:
                 self._deliveries.load_server_state(remembered)
@@ -348,18 +391,17 @@ class FedAvg(Sync):
 
     def buffers(self) -> list[Tensor]:
         own = [] if self._evaluated is None else [self._evaluated]
-        if self.comm.rank != self._server:
+        if not self._serves:
             own += self._own.buffers()
         return [*own, *self.server.buffers(), *self.client.buffers(), *self._deliveries.buffers()]
 
     def report(self) -> Measures:
-        serves = self.comm.rank == self._server
         measured: Measures = {"lost": sorted(self.comm.lost())}
-        if serves:
+        if self._serves:
             measured["rounds"] = self._round_server.changed
         elif self.participation.dropout > 0:
             measured["left"] = self._own.left
-        return {**measured, **self._deliveries.report(serves)}
+        return {**measured, **self._deliveries.report(self._serves)}
 
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
         """m deliveries, of as many vectors as a client brings, w where changes are needed, and what rules remember."""
@@ -376,7 +418,7 @@ class FedAvg(Sync):
         fewer = self.participation.dropout > 0 or self.participation.sampling == "weighted"
         return (self.per_round(world.replicas) if self.clients is None else None), fewer
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "fedavg")
         self.joining.check(world.replicas, *self._rows_of_a_round(world))
         m, in_turn = self.per_round(world.replicas), self.shares(world.replicas)
@@ -387,18 +429,42 @@ class FedAvg(Sync):
         sent, told = self._deliveries.nbytes(parameters, m)
         varies = self.compress.varies(None)
         if world.steps_per_epoch is None:
-            return Cost(
+            return Transfers(
                 buffers=own,
                 varies=varies
                 or "how many steps a round has, sync.epochs of them, is known once the data are dealt; of a whole "
                 f"round a client sends {2 * HEADER + sent:,} bytes, and the server {fetched + told:,} to it",
+                unpredicted="sync: how many steps a round has is known once the data are there",
             )
         joined, delivered = self.participation.often(world, self.epochs * world.steps_per_epoch)
         if in_turn is not None:
             joined, delivered = in_turn.often(world)
-        return Cost(
-            worker={"send": HEADER * joined + (HEADER + sent) * delivered},
-            server={"send": world.replicas * (fetched * joined + told * delivered)},
+        # the server adds up what all have delivered, one after another
+        added = passes("add_", sum(each.numel() for each in parameters), world.replicas + 1)
+        return Transfers(
+            [
+                Transfer("send", 2, HEADER, times=joined, timed=False),
+                Transfer("send", 2, HEADER, times=delivered, timed=False),
+                Transfer("send", 2, sent, times=delivered, kernels=added),
+                Transfer("send", 2, fetched, times=joined, from_server=True),
+                Transfer("send", 2, told, times=delivered, from_server=True, timed=False),
+            ],
             buffers=own,
             varies=varies or self.participation.varies,
+            unpredicted=self._unpredicted(),
+            unpredicted_stragglers="the slowest sum over a round is not modelled",
         )
+
+    def _unpredicted(self) -> str:
+        if (fraction := self.participation.fraction) < 1:
+            return f"sync.fraction={fraction:g}: who sits a round out takes no steps in it, others do"
+        plain = {
+            "compress": isinstance(self.compress, Dense),
+            "server": isinstance(self.server, PlainServer),
+            "client": isinstance(self.client, PlainClient),
+            "secure": isinstance(self._deliveries, OpenDeliveries),
+        }
+        other = next((group for group, usual in plain.items() if not usual), None)
+        if other is not None:
+            return f"{other}, sync: the time that it takes of a round is not modelled"
+        return self.joining.unpredicted

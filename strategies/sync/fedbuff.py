@@ -51,8 +51,9 @@ from torch.optim import Optimizer
 
 from ...comm import Comm, Work
 from ...conf.errors import ConfigError
+from ...cost.transfer import Transfer
 from ...exchange.buckets import views_of
-from ...exchange.channel import Channel, check_differences, held
+from ...exchange.channel import Channel, held
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import check_one_dtype, flatten
@@ -60,7 +61,7 @@ from ...exchange.server import PlainServer, ServerRule
 from ...exchange.serving import Serving, message_of, recv_dated
 from ...exchange.survivors import isend_to, wait_for
 from ..core.batch import Batch
-from ..core.cost import Cost, Memory, World, payload
+from ..core.cost import UNMEASURED, Memory, Transfers, World, payload
 from ..core.state import State, recv_state
 from ..core.sync import Measures, Sync, SyncTraits
 
@@ -84,6 +85,8 @@ class FedBuff(Sync):
     traits = SyncTraits(
         synchronous=False,
         weights_agree=False,
+        sends_changes=True,
+        client_rounds=True,
         serial_alone=False,  # w + (y - w) is y but for rounding
         survives=True,
         unaveraged="has its weights on the server, which would have to be asked for them after each step",
@@ -112,7 +115,6 @@ class FedBuff(Sync):
             )
         self.buffer, self.epochs, self.steps, self.discount, self.momentum = buffer, epochs, steps, discount, momentum
         self.compress, self.server, self.clip = compress or Dense(), server or PlainServer(), clip
-        check_differences(self.compress)
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -306,23 +308,28 @@ class FedBuff(Sync):
         per_epoch = world.steps_per_epoch
         return self.steps or (None if per_epoch is None else self.epochs * per_epoch)
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "fedbuff")
         size, vector = payload(parameters), vector_of(parameters)
         self.compress.check(vector)
         own, length = size + held(self.compress, [vector]), self._round_length(world)
         if length is None or world.steps_per_epoch is None:
-            return Cost(
+            return Transfers(
                 buffers=own,
                 varies=self.compress.varies(None)
                 or "how many steps and samples a round has is known once the data are dealt; of a whole round a client "
                 f"sends {2 * HEADER + self.compress.nbytes(vector):,} bytes, and the server {size:,} to it",
+                unpredicted=UNMEASURED,
             )
-        joined, delivered = world.often(length, first=1), world.often(length)
-        ways = world.often(length, with_samples=length == 1)  # longer ones have some
-        return Cost(
-            worker={"send": HEADER * (joined + delivered) + self.compress.nbytes(vector) * ways},
-            server={"send": world.replicas * size * joined},
+        return Transfers(
+            [
+                Transfer("send", 2, HEADER, every=length, first=1, timed=False),
+                Transfer("send", 2, HEADER, every=length, timed=False),
+                # longer rounds than one step have some samples
+                Transfer("send", 2, self.compress.nbytes(vector), every=length, with_samples=length == 1),
+                Transfer("send", 2, size, every=length, first=1, from_server=True),
+            ],
             buffers=own,
             varies=self.compress.varies(None),
+            unpredicted=UNMEASURED,
         )

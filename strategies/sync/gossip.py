@@ -65,17 +65,18 @@ from ...conf.errors import ConfigError
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.buckets import views_of
-from ...exchange.channel import Channel, check_differences
+from ...exchange.channel import Channel
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import as_bytes, check_one_dtype, flatten
 from ...exchange.joining import Joining
 from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
-from ...exchange.topology import Topology, neighbours, out_degree
+from ...exchange.topology import Topology, neighbours, to_neighbours
 from ..core.batch import Batch
-from ..core.cost import Cost, World, payload
+from ..core.cost import Transfers, World, payload
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits
+from ..core.terms import ADDED_UP, HONEST, UNCOMPRESSED, Need
 
 STAYS = ("ring", "exponential")  # topologies whose neighbours stay the same
 
@@ -83,7 +84,7 @@ STAYS = ("ring", "exponential")  # topologies whose neighbours stay the same
 class Gossip(Sync):
     """Replicas step together and differ."""
 
-    traits = SyncTraits(weights_agree=False, averages="own", survives=True)
+    traits = SyncTraits(weights_agree=False, averages="own", survives=True, sends_changes=True, joins="neighbours")
 
     def __init__(
         self,
@@ -105,26 +106,19 @@ class Gossip(Sync):
         self.topology: Topology = topology
         self.period, self.seed, self.consensus_step = period, seed, consensus_step
         self.compress, self.clip = compress or Dense(), clip
-        check_differences(self.compress)
-        self.traits = replace(self.traits, entrywise=self.compress.traits.entrywise)
-        self.joining = Joining(aggregate, attack, of="neighbours")
-        if self.joining.whole_rows:
-            self.traits = replace(self.traits, max_parts=1)
+        self.joining = Joining(aggregate, attack)
         if not self.joining.plain:
             self.traits = replace(
                 self.traits, unaveraged="joins weights of neighbours, of which some lie or a rule makes what it will"
             )
-            if not isinstance(self.compress, Dense):
-                by = "attack" if self.joining.streaming else "aggregate"
-                raise ConfigError(
-                    f"compress, {by}: with compress a worker knows of its neighbours what their messages add up to, "
-                    "and not their weights; choose compress=none, or aggregate=mean and attack=none"
-                )
-        if not isinstance(self.compress, Dense) and topology not in STAYS:
-            raise ConfigError(
-                f"sync.topology={topology}: neighbours change from round to round, and with compress a worker must "
-                f"know what each of them knows of it; choose sync.topology={' or '.join(STAYS)}, or compress=none"
-            )
+        needs: list[Need] = []
+        if not isinstance(self.compress, Dense):
+            sums = "lets a worker know the sum of its neighbours' messages, and not their weights", "compress"
+            needs += [Need(term, *sums) for term in (ADDED_UP, HONEST)]
+        if topology not in STAYS:
+            changes = "changes the neighbours, and with compress each worker must know what each of them knows of it"
+            needs.append(Need(UNCOMPRESSED, changes, f"sync.topology={topology}", f"sync.topology={STAYS[0]}"))
+        self.traits = replace(self.traits, needs=tuple(needs))
         if isinstance(self.compress, Dense) and consensus_step != 1:
             raise ConfigError(f"sync.consensus_step={consensus_step}: without compress a round mixes fully; choose 1")
 
@@ -263,14 +257,14 @@ class Gossip(Sync):
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         replicas = world.replicas
-        own = self.joining.notes(self.compress, replicas) if replicas > 1 else []
+        streaming = self.joining.streaming  # else each worker joins some rows alone
+        own = self.joining.notes(self.compress, replicas, all_together=streaming) if replicas > 1 else []
         liars, most = (
             self.joining.attack.liars(replicas),
             self.joining.aggregate.withstands(self._joined_rows(replicas)),
         )
-        if self.joining.streaming or not liars:
+        if streaming or not liars:
             return own
-        own = [note for note in own if " lie, and this aggregate " not in note]  # it joins some of them only
         near = [{*neighbours(self.topology, i, replicas, 0, self.seed).of} & liars for i in range(replicas)]
         worst = max((i for i in range(replicas) if i not in liars), key=lambda i: len(near[i]), default=0)
         if len(near[worst]) <= most:
@@ -281,7 +275,7 @@ class Gossip(Sync):
             f"lie, and this aggregate is made for {most} at most: training may go anywhere",
         ]
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "gossip")
         self.joining.attack.check(world.replicas)
         self.joining.check_not_alone(world.replicas)
@@ -299,9 +293,14 @@ class Gossip(Sync):
         if not isinstance(self.compress, Dense) and replicas > 1:
             others = len(neighbours(self.topology, 0, replicas, 0, self.seed).of)
             known = (1 + others) * size + self.compress.remembered(vector)
-        sent = out_degree(self.topology, replicas) * self.compress.nbytes(vector)
-        return Cost(
-            worker={"send": sent * world.often(self.period)},
+        compressed = (
+            ""
+            if isinstance(self.compress, Dense)
+            else ("compress, sync: the time that a worker takes to keep what its neighbours know is not modelled")
+        )
+        return Transfers(
+            [to_neighbours(self.topology, replicas, self.compress.nbytes(vector), self.period, vector.n)],
             buffers=(2 if self.joining.streaming else 1 + rows) * size + known if replicas > 1 else 0,
             varies=self.compress.varies(None),
+            unpredicted=self.joining.unpredicted or compressed,
         )

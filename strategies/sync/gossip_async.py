@@ -50,11 +50,12 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError, Work
+from ...cost.transfer import Transfer
 from ...exchange.clip import Clip
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
 from ..core.batch import Batch
-from ..core.cost import Cost, World, payload
+from ..core.cost import UNMEASURED, Transfers, World, payload
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits
 
@@ -229,9 +230,10 @@ class AsyncGossip(Sync):
     def report(self) -> Measures:
         return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "gossip_async")
         size = payload(parameters)
         if world.replicas == 1:
-            return Cost()
-        return Cost(worker={"send": (size + HEADER) * world.often(self.period)}, buffers=2 * size)
+            return Transfers(unpredicted=UNMEASURED)
+        push = Transfer("send", world.replicas, size + HEADER, every=self.period)
+        return Transfers([push], buffers=2 * size, unpredicted=UNMEASURED)

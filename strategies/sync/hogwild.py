@@ -54,7 +54,7 @@ from ...exchange.clip import Clip
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.survivors import isend_to, recv_from, wait_for
 from ..core.batch import Batch
-from ..core.cost import Cost, World
+from ..core.cost import Transfers, World
 from ..core.sync import Measures, Sync, SyncTraits
 from ..core.trial import Trial
 
@@ -77,7 +77,7 @@ class Hogwild(Sync):
         """
         self.lock, self.clip = lock, clip
         self.traits = replace(
-            self.traits, max_parts=1 if lock == "step" else None
+            self.traits, whole_replica="locks the weights for a whole step" if lock == "step" else ""
         )  # parts wait for each other within a step
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
@@ -92,7 +92,7 @@ class Hogwild(Sync):
             if self.lock != "none":
                 self._mutex = comm.mutex()
         except FabricError as error:
-            raise ConfigError(f"sync=hogwild: {error}; sync=asp works across hosts") from error
+            raise ConfigError(f"{error}; sync=asp works across hosts", about=("sync",)) from error
         for w, view in zip(self._weights, views_of(shared, self._weights), strict=True):
             w.data = view
         self._held = ExitStack()  # holds the lock in a step, where there is one
@@ -140,8 +140,9 @@ class Hogwild(Sync):
         """Raises `ConfigError` unless the optimizer's step is that of plain SGD, on the support alone."""
         if not isinstance(self.optimizer, SGD) or group["momentum"] or group["weight_decay"] or group["maximize"]:
             raise ConfigError(
-                "sync=hogwild: this model's gradients are sparse, and only plain SGD writes to their support alone: "
-                "choose optimizer=sgd optimizer.momentum=0 optimizer.weight_decay=0, or model.sparse_gradients=false"
+                "this model's gradients are sparse, and only plain SGD writes to their support alone: "
+                "choose optimizer=sgd optimizer.momentum=0 optimizer.weight_decay=0, or model.sparse_gradients=false",
+                about=("sync",),
             )
 
     def finish(self) -> None:
@@ -161,6 +162,8 @@ class Hogwild(Sync):
     def report(self) -> Measures:
         return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "hogwild")
-        return Cost()
+        return Transfers(
+            unpredicted="" if self.lock == "none" else "sync: how long a worker waits for the lock was not measured"
+        )

@@ -32,7 +32,7 @@ from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.start_alike import start_alike
 from ...exchange.survivors import mean_of_living
 from ..core.batch import Batch
-from ..core.cost import Cost, World
+from ..core.cost import Transfers, World
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits
 from ..core.trial import Trial
@@ -82,6 +82,6 @@ class Independent(Sync):
     def report(self) -> Measures:
         return {"lost": sorted(self.comm.lost())}
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "independent")
-        return Cost()
+        return Transfers()

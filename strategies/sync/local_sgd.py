@@ -59,30 +59,32 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ...conf.errors import ConfigError
+from ...cost.transfer import Transfer, passes
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.buckets import views_of
-from ...exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
+from ...exchange.channel import Channel, held, notes_on_sums, sums
 from ...exchange.clip import Clip
 from ...exchange.collectives import Collective, Fabric
-from ...exchange.collectives.base import added, times
 from ...exchange.compress import Compressor, Dense, vector_of
+from ...exchange.exchange import SHARE
 from ...exchange.finishing import Finished
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.joining import Joining
 from ...exchange.outer import nesterov
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
-from ..core.cost import Cost, World, payload
+from ..core.cost import Transfers, World, payload, spaced
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits
-from .bsp import BSP, SHARE
+from ..core.terms import ADDED_UP, HONEST, UNCOMPRESSED, Need
+from .bsp import BSP
 
 
 class LocalSGD(Sync):
     """Replicas step together and differ between rounds."""
 
-    traits = SyncTraits(weights_agree=False, averages="own")
+    traits = SyncTraits(weights_agree=False, averages="own", sends_changes=True, joins="ways")
 
     def __init__(
         self,
@@ -103,33 +105,20 @@ class LocalSGD(Sync):
         none. Raises `ConfigError`.
         """
         self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
-        self.traits = replace(self.traits, entrywise=self.compress.traits.entrywise)
-        check_adds_up(self.compress, self.collective)
-        check_differences(self.compress)
-        self.joining = Joining(aggregate, attack, of="ways")
-        self.joining.check_exchange(self.compress, self.collective)
-        if self.joining.whole_rows:
-            self.traits = replace(self.traits, max_parts=1)
+        self.joining = Joining(aggregate, attack)
         if not self.joining.plain:
             self.traits = replace(
                 self.traits, unaveraged="joins the changes of replicas, of which some lie or a rule makes what it will"
             )
-            if average_state:
-                raise ConfigError(
-                    f"sync.average_state={list(average_state)}: what an optimizer keeps is averaged as it is, that of "
-                    "liars too; choose sync.average_state=[], or aggregate=mean and attack=none"
-                )
-            if switch_step > 0:
-                raise ConfigError(
-                    f"sync.switch_step={switch_step}: a rule sees gradients before the switch and changes of weights "
-                    "after it, which are of different lengths; choose sync.switch_step=0, or aggregate=mean and "
-                    "attack=none"
-                )
-        if switch_step > 0 and not isinstance(self.compress, Dense):
-            raise ConfigError(
-                f"sync.switch_step={switch_step}: gradients before the switch and differences after it would share "
-                "what was left out; choose compress=none or sync.switch_step=0"
-            )
+        needs: list[Need] = []
+        if average_state:
+            as_it_is = "averages the optimizer's state as it is, that of Byzantine workers too"
+            states = f"sync.average_state={list(average_state)}", "sync.average_state=[]"
+            needs += [Need(term, as_it_is, *states) for term in (ADDED_UP, HONEST)]
+        if switch_step > 0:
+            both = "exchanges gradients before the switch and changes of weights after it"
+            switch = f"sync.switch_step={switch_step}", "sync.switch_step=0"
+            needs += [Need(term, both, *switch) for term in (ADDED_UP, HONEST, UNCOMPRESSED)]
         if outer_lr is None and outer_momentum > 0:
             raise ConfigError(
                 f"sync.outer_momentum={outer_momentum}: there is no outer optimizer; choose sync.outer_lr=0.7 too, "
@@ -141,6 +130,7 @@ class LocalSGD(Sync):
             self.traits,
             serial_alone=outer_lr is None,  # the outer optimizer steps on a lone replica, too
             steps_together=switch_step > 0,  # to begin with
+            needs=tuple(needs),
         )
         if outer_lr is not None:
             self.traits = replace(self.traits, unaveraged="knows what is evaluated only where an outer step is made")
@@ -341,32 +331,37 @@ class LocalSGD(Sync):
             return own
         return [*own, *notes_on_sums(self.compress, self.collective, [vector_of(parameters)], world)]
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "local_sgd")
         self.joining.check(world.replicas)
         self.joining.check_not_alone(world.replicas)
         size, names, replicas = payload(parameters), len(self.average_state), world.replicas
         vectors = [vector_of(parameters)]
-        of_state = times(names, self.collective.traffic(size, world)) if names else {}
+        sent = [each for _ in range(names) for each in self.collective.transfers(size, world)]
         if self.joining.streaming:
-            of_weights = of_sums(self.compress, self.collective, vectors, world)
+            sent = sums(self.compress, self.collective, vectors, world) + sent
         else:
-            sent = self.compress.mean_nbytes(vectors[0], world.steps)
-            of_weights = {"send": (replicas - 1) * sent, "all_gather": (replicas - 1) * SHARE}
-        traffic = added(of_weights, of_state)
+            rows = (replicas - 1) * self.compress.mean_nbytes(vectors[0], world.steps)
+            share = Transfer("all_gather", replicas, (replicas - 1) * SHARE)
+            sent = [Transfer("all_gather", replicas, rows, primitive="send"), share, *sent]
         own = size * (min(names, 1) + (2 if self.outer_lr is not None else 0))
         if replicas > 1:
             own += 0 if isinstance(self.compress, Dense) and self.joining.plain else size
             own += held(self.compress, vectors) + (0 if self.joining.streaming else replicas * size)
-        traffic = times(world.often(self.period, self.switch_step + self.period), traffic)
-        varies = self.compress.varies(world.steps)
+            if self.outer_lr is not None:  # the change since the last mean, the momentum, the step
+                outer = passes("add_", vectors[0].n, 3)
+                sent[0] = replace(sent[0], kernels=(*sent[0].kernels, *outer))
+        sent = spaced(sent, self.period, self.switch_step + self.period)
+        varies, unpredicted = self.compress.varies(world.steps), self.joining.unpredicted or self.compress.unpredicted
         if self.switch_step > 0:
-            before = BSP(collective=self.collective).cost(parameters, world)
+            unpredicted = f"sync.switch_step={self.switch_step}: steps before and after it take different times"
+            before = BSP(collective=self.collective).transfers(parameters, world)
             own += before.buffers
             if world.steps is None:
                 varies = (
                     f"sync.switch_step={self.switch_step}: how many steps follow it is known once the data are dealt"
                 )
             else:
-                traffic = added(times(min(self.switch_step / world.steps, 1.0), before.worker), traffic)
-        return Cost(worker=traffic, buffers=own, varies=varies)
+                share = min(self.switch_step / world.steps, 1.0)
+                sent = [*(replace(each, times=share) for each in before.sent), *sent]
+        return Transfers(sent, own, varies, unpredicted if replicas > 1 else "")

@@ -48,8 +48,8 @@ from ...exchange.clip import Clip
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.start_alike import start_alike
 from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
-from ...exchange.topology import neighbours, out_degree
-from ..core.cost import Cost, World, payload
+from ...exchange.topology import neighbours, to_neighbours
+from ..core.cost import UNMEASURED, Transfers, World, payload
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits
 
@@ -158,10 +158,11 @@ class NoLoCo(Sync):
             f"{self.outer_momentum} and below {most:.2f}"
         ]
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "noloco")
         size, replicas = payload(parameters), world.replicas
-        return Cost(
-            worker={"send": out_degree("matching", replicas) * size * world.often(self.period)},
+        return Transfers(
+            [to_neighbours("matching", replicas, size, self.period)],
             buffers=(4 if replicas > 1 else 2) * size,
+            unpredicted=UNMEASURED,
         )

@@ -28,6 +28,7 @@ after it. Before that it sends what sync=bsp does.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Annotated, Any
 
 import torch
@@ -37,15 +38,15 @@ from torch.optim import Adam, Optimizer
 
 from ...comm import Comm
 from ...conf.errors import ConfigError
+from ...cost.transfer import Transfer
 from ...exchange.buckets import views_of
 from ...exchange.channel import Channel, held
 from ...exchange.collectives import Collective, Fabric
-from ...exchange.collectives.base import added, times
 from ...exchange.compress import EFSignSGD, vector_of
 from ...exchange.finishing import Finished
 from ...exchange.flat import check_one_dtype
 from ..core.batch import Batch
-from ..core.cost import Cost, World, payload
+from ..core.cost import UNMEASURED, Transfers, World, payload
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits
 from ..core.trial import Trial
@@ -72,8 +73,9 @@ class OneBitAdam(Sync):
         groups = optimizer.param_groups
         if not isinstance(optimizer, Adam) or any(group["amsgrad"] or group["maximize"] for group in groups):
             raise ConfigError(
-                f"sync=onebit_adam: compresses Adam's momentum, and {type(optimizer).__name__} is another optimizer or "
-                "has amsgrad or maximize; choose optimizer=adam or optimizer=adamw, with amsgrad and maximize false"
+                f"compresses Adam's momentum, and {type(optimizer).__name__} is another optimizer or "
+                "has amsgrad or maximize; choose optimizer=adam or optimizer=adamw, with amsgrad and maximize false",
+                about=("sync",),
             )
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
@@ -167,22 +169,30 @@ class OneBitAdam(Sync):
             f"{sent:,.0f} after them"
         ]
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "onebit_adam")
         if world.replicas == 1:
-            return Cost()
+            return Transfers(unpredicted=UNMEASURED)
         size, vector = payload(parameters), vector_of(parameters)
         own, left_out = 2 * size, held(self._rule, [vector])
         if world.steps is None:
-            return Cost(
+            return Transfers(
                 buffers=own + left_out,
                 varies=f"sync.warmup={self.warmup}: how many steps come after it is known once the data are dealt",
+                unpredicted=UNMEASURED,
             )
         warm = min(self.warmup / world.steps, 1.0)
         own += left_out if warm < 1 else 0
-        adam = BSP(collective=self.collective).cost(parameters, world).worker
-        signs = {"send": (world.replicas - 1) * self._rule.nbytes(vector)}
-        return Cost(worker=added(times(warm, adam), times(1 - warm, signs)), buffers=own)
+        adam = BSP(collective=self.collective).transfers(parameters, world).sent
+        signs = (world.replicas - 1) * self._rule.nbytes(vector)
+        return Transfers(
+            [
+                *(replace(each, times=warm) for each in adam),
+                Transfer("all_gather", world.replicas, signs, times=1 - warm, primitive="send"),
+            ],
+            buffers=own,
+            unpredicted=UNMEASURED,
+        )
 
 
 def _decay(x: Tensor, options: dict[str, Any]) -> None:

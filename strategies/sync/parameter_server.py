@@ -45,27 +45,25 @@ from torch.optim import Optimizer
 
 from ...comm import Comm, MessageError
 from ...conf.errors import ConfigError
+from ...cost.transfer import Transfer
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
-from ...exchange.channel import check_differences
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import check_one_dtype
 from ...exchange.joining import Joining
-from ...exchange.pushing import HEADER, Pushing, ServerRequest, stated
+from ...exchange.pushing import HEADER, ServerRequest, stated, unpredicted
 from ...exchange.server_shards import held_by_servers, shards_of
-from ...exchange.serving import Serving
-from ...exchange.start_alike import start_alike
-from ...exchange.stepping import Stepping
-from ..core.batch import Batch
-from ..core.cost import Cost, Memory, World, payload
-from ..core.state import State
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.cost import Memory, Transfers, World, payload
+from ..core.sync import SyncTraits
+from ..core.terms import FOR_CHANGES, Need
+from .servers import ServerSync
 
 
-class ParameterServer(Sync):
-    """Workers and, for each part of the model, one or several servers."""
+class ParameterServer(ServerSync):
+    """Each step waits for all pushes."""
 
+    name = "parameter_server"
     traits = SyncTraits(steps_on_workers=False, steps_together=True)
 
     def __init__(
@@ -82,60 +80,25 @@ class ParameterServer(Sync):
 
         Raises `ConfigError`.
         """
-        self.servers = servers
-        self.compress, self.compress_answers = compress or Dense(), compress_answers
+        compress = compress or Dense()
         if compress_answers:
-            check_differences(self.compress, "answers", "sync.compress_answers=false")
-            if isinstance(self.compress, Dense):
+            if isinstance(compress, Dense):
                 raise ConfigError(
-                    "sync.compress_answers=true: there is no compression; choose compress=bf16, or another"
+                    "sync.compress_answers=true: there is no compression. Choose compress=bf16, or another"
                 )
-        self.joining = Joining(aggregate, attack)
-        self.joining.check_lossless(self.compress)
-        self.joining.check_pieces(servers)
-        self.clip = clip
-        self.traits = replace(
-            self.traits,
-            state_agrees=not self.compress.keeps,
-            entrywise=self.compress.traits.entrywise,
-            whole_rows=self.joining.whole_rows,
-            max_parts=1 if self.joining.whole_rows else None,
-            exact=self.compress.traits.lossless and self.joining.plain and (clip is None or not clip.clips),
-        )
-
-    def check_optimizer(self, optimizer: Optimizer) -> None:
-        self.compress.check_optimizer(optimizer)
+            answers = "has servers answer with changes of weights", "sync.compress_answers=true"
+            self.traits = replace(self.traits, needs=(Need(FOR_CHANGES, *answers, "sync.compress_answers=false"),))
+        super().__init__(servers, compress, Joining(aggregate, attack), clip, gathers=True)
+        self.compress_answers = compress_answers
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
-        start_alike(parameters, comm)
-        self._workers = comm.size - self.servers
-        shards = shards_of(list(parameters.values()), self.servers)
-        servers = range(self._workers, comm.size)
-        if self._serves:
-            serving = Serving(comm, self._workers, self.traits.survives)
-            shard = shards[comm.rank - self._workers]
-            self._server = Stepping(
-                shard, optimizer, serving, self.compress, self.joining, "parameter_server", self.setting.rate
-            )
-            if self.compress_answers:
-                self._server.compress_answers()
-        else:
-            self._worker = Pushing(
-                shards, servers, self._workers, comm, self.compress, self.joining, "parameter_server"
-            )
-            if self.compress_answers:
-                self._worker.expect_differences()
-
-    @property
-    def _serves(self) -> bool:
-        return self.comm.rank >= self._workers
+        if self.compress_answers and self._serves:
+            self._server.compress_answers()
+        elif self.compress_answers:
+            self._worker.expect_differences()
 
     # -- a worker
-
-    def begin(self, batch: Batch) -> None:
-        super().begin(batch)
-        self._share, self._of_step = batch.share, batch.step
 
     def update(self) -> None:
         if self._share > 0:
@@ -149,9 +112,6 @@ class ParameterServer(Sync):
     def skip(self) -> None:
         self._worker.skip()
         self._worker.pull()
-
-    def finish(self) -> None:
-        self._worker.finish()
 
     # -- a server
 
@@ -185,23 +145,7 @@ class ParameterServer(Sync):
         self._server.answer_all(self._waiting)
         self._waiting.clear()
 
-    # -- state and measures
-
-    def state_dict(self) -> State:
-        """On replica 0: the servers' state; what was left out, on all."""
-        return self._worker.state_dict(self.optimizer)
-
-    def load_state_dict(self, state: State) -> None:
-        if self._serves:
-            self._server.load_state_dict(state["servers"][self.comm.rank - self._workers])
-        else:
-            self._worker.load_state_dict(state, self.optimizer, own=True)
-
-    def buffers(self) -> list[Tensor]:
-        return self._server.buffers() if self._serves else self._worker.buffers()
-
-    def report(self) -> Measures:
-        return self._server.report() if self._serves else {}
+    # -- what is stated
 
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
         """The gradient, one that is received, those of all where a rule looks at them together, and what all workers
@@ -214,10 +158,7 @@ class ParameterServer(Sync):
         remembered = max(self.compress.remembered(vector_of(shard)) for shard in shards)
         return held_by_servers(held, shards, vectors + 1, remembered)
 
-    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
-        return self.joining.notes(self.compress, world.replicas)
-
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "parameter_server")
         self.joining.check(world.replicas)
         size = payload(parameters)
@@ -226,9 +167,14 @@ class ParameterServer(Sync):
         answer = size
         if self.compress_answers:  # also to a worker that had no samples
             answer = sum(self.compress.mean_nbytes(vector_of(shard), world.steps) for shard in shards)
-        return Cost(
-            worker={"send": pushed + HEADER * self.servers},
-            server={"send": world.replicas * answer / self.servers},
+        return Transfers(
+            [
+                Transfer("send", 2, pushed),
+                Transfer("send", 2, HEADER * self.servers, timed=False),
+                Transfer("send", 2, answer, from_server=True),
+            ],
             buffers=size + kept,
             varies=self.compress.varies(world.steps),
+            unpredicted=unpredicted(self.compress, self.servers, self.joining),
+            served="all",
         )

@@ -44,8 +44,8 @@ from ...exchange.buckets import views_of
 from ...exchange.clip import Clip
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
-from ...exchange.topology import Topology, neighbours, out_degree
-from ..core.cost import Cost, World, payload
+from ...exchange.topology import Topology, neighbours, to_neighbours
+from ..core.cost import Transfers, World, payload
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits
 
@@ -143,10 +143,8 @@ class PushSum(Sync):
     def report(self) -> Measures:
         return {"lost": sorted(self.comm.lost())}
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "push_sum")
         size, replicas = payload(parameters), world.replicas
-        return Cost(
-            worker={"send": out_degree(self.topology, replicas) * (size + WEIGHT) * world.often(self.period)},
-            buffers=2 * size if replicas > 1 else 0,
-        )
+        sent = to_neighbours(self.topology, replicas, size + WEIGHT, self.period, sum(x.numel() for x in parameters))
+        return Transfers([sent], buffers=2 * size if replicas > 1 else 0)

@@ -37,7 +37,7 @@ from torch import Tensor, nn
 from ...comm import PeerLostError
 from ...exchange.clip import Clip
 from ...exchange.survivors import isend_to, wait_for
-from ..core.cost import Cost, World
+from ..core.cost import Transfers, World
 from ..core.state import State, from_bytes, to_bytes
 from ..core.sync import Measures, Sync, SyncTraits
 from ..core.trial import Trial
@@ -55,7 +55,7 @@ class Routed(Sync):
         unaveraged="evaluates the models of all replicas side by side, and keeps no average of any",
         survives=True,
         experts=True,
-        max_parts=1,
+        whole_replica="evaluates the whole models of all replicas side by side",
     )
 
     def __init__(self, clip: Clip | None = None) -> None:
@@ -97,8 +97,8 @@ class Routed(Sync):
     def report(self) -> Measures:
         return {"lost": sorted(self.comm.lost())}
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        return Cost()
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        return Transfers()
 
 
 class Experts(nn.Module):

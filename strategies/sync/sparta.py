@@ -36,10 +36,9 @@ from ...comm import Comm
 from ...exchange.buckets import views_of
 from ...exchange.clip import Clip
 from ...exchange.collectives import Collective, Fabric
-from ...exchange.collectives.base import times
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.start_alike import start_alike
-from ..core.cost import Cost, World
+from ..core.cost import UNMEASURED, Transfers, World, spaced
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits
 
@@ -121,11 +120,14 @@ class Sparta(Sync):
     def buffers(self) -> list[Tensor]:
         return [self._drawn]
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "sparta")
         size = self._count(sum(tensor.numel() for tensor in parameters)) * parameters[0].element_size()
-        traffic = self.collective.traffic(size, world)
-        return Cost(worker=times(world.often(self.period), traffic), buffers=size if world.replicas > 1 else 0)
+        return Transfers(
+            spaced(self.collective.transfers(size, world), self.period),
+            buffers=size if world.replicas > 1 else 0,
+            unpredicted=UNMEASURED,
+        )
 
 
 def drawn(n: int, k: int, seed: int, round: int) -> Tensor:

@@ -49,10 +49,9 @@ from typing import Annotated, Literal
 
 import torch
 from annotated_types import Ge
-from torch import Tensor, nn
-from torch.optim import Optimizer
+from torch import Tensor
 
-from ...comm import Comm
+from ...cost.transfer import Transfer
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.clip import Clip
@@ -60,15 +59,12 @@ from ...exchange.clocks import Clocks
 from ...exchange.compress import Compressor, Dense
 from ...exchange.flat import check_one_dtype
 from ...exchange.joining import Joining
-from ...exchange.pushing import HEADER, Pushing, ServerRequest, stated
+from ...exchange.pushing import HEADER, ServerRequest, stated, unpredicted
 from ...exchange.server_shards import held_by_servers, shards_of
-from ...exchange.serving import Serving
-from ...exchange.start_alike import start_alike
-from ...exchange.stepping import Stepping
 from ..core.batch import Batch
-from ..core.cost import Cost, Memory, World, payload
-from ..core.state import State
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.cost import Memory, Transfers, World, payload
+from ..core.sync import SyncTraits
+from .servers import ServerSync
 
 
 @dataclass(frozen=True)
@@ -80,10 +76,11 @@ class Push:
     gradient: Tensor
 
 
-class SSP(Sync):
-    """Workers and, for each part of the model, one or several servers."""
+class SSP(ServerSync):
+    """A worker goes on while the slowest is at most s clocks behind."""
 
-    traits = SyncTraits(synchronous=False, weights_agree=False, steps_on_workers=False, survives=True)
+    name = "ssp"
+    traits = SyncTraits(synchronous=False, weights_agree=False, steps_on_workers=False, survives=True, joins="clocks")
 
     def __init__(
         self,
@@ -100,48 +97,14 @@ class SSP(Sync):
         `compress`: of pushes; None for no compression. `aggregate`, `attack`: None for the mean, and for nobody.
         `clip`: of a gradient before it is pushed; None for none. Raises `ConfigError`.
         """
-        self.bound = inf if staleness is None else staleness  # s
-        self.takes_share, self.servers = rate == "share", servers
-        self.compress = compress or Dense()
-        self.joining = Joining(aggregate, attack, of="clocks")
-        if self.bound > 0:
-            self.joining.check_one_at_a_time()
-        self.joining.check_pieces(servers)
-        self.clip = clip
-        self.traits = replace(
-            self.traits,
-            state_agrees=not self.compress.keeps,
-            entrywise=self.compress.traits.entrywise,
-            whole_rows=self.joining.whole_rows,
-            max_parts=1 if self.joining.whole_rows else None,
-            exact=self.compress.traits.lossless and self.joining.plain and (clip is None or not clip.clips),
-        )
-
-    def check_optimizer(self, optimizer: Optimizer) -> None:
-        self.compress.check_optimizer(optimizer)
-
-    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
-        super().prepare(parameters, optimizer, comm)
-        start_alike(parameters, comm)
-        self._workers = comm.size - self.servers
-        shards = shards_of(list(parameters.values()), self.servers)
-        servers = range(self._workers, comm.size)
-        if self._serves:
-            serving = Serving(comm, self._workers, self.traits.survives)
-            shard, joining = shards[comm.rank - self._workers], self.joining if self.bound == 0 else None
-            self._server = Stepping(shard, optimizer, serving, self.compress, joining, "ssp", self.setting.rate)
-        else:
-            self._worker = Pushing(shards, servers, self._workers, comm, self.compress, self.joining, "ssp")
-
-    @property
-    def _serves(self) -> bool:
-        return self.comm.rank >= self._workers
+        self.bound, self.takes_share = inf if staleness is None else staleness, rate == "share"  # s
+        super().__init__(servers, compress or Dense(), Joining(aggregate, attack), clip, gathers=self.bound == 0)
+        self.traits = replace(self.traits, one_by_one=self.bound > 0)
 
     # -- a worker
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
-        self._share, self._of_step = batch.share, batch.step
         if self._share > 0:
             self._worker.fetch()
 
@@ -157,9 +120,6 @@ class SSP(Sync):
         """Its clock moves, as with a batch without samples."""
         if self.bound < inf:
             self._worker.skip()
-
-    def finish(self) -> None:
-        self._worker.finish()
 
     # -- a server
 
@@ -224,42 +184,27 @@ class SSP(Sync):
                 else:
                     self._server.answer(worker)
 
-    # -- state and measures
-
-    def state_dict(self) -> State:
-        """On replica 0: the servers' state."""
-        return self._worker.state_dict(self.optimizer)
-
-    def load_state_dict(self, state: State) -> None:
-        if self._serves:
-            self._server.load_state_dict(state["servers"][self.comm.rank - self._workers])
-        else:
-            self._worker.load_state_dict(state, self.optimizer, own=False)
-
-    def buffers(self) -> list[Tensor]:
-        return self._server.buffers() if self._serves else self._worker.buffers()
-
-    def report(self) -> Measures:
-        return self._server.report() if self._serves else {}
+    # -- what is stated
 
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
         """The gradient, and where those of a clock are joined one that is received, and all that a rule looks at."""
         vectors = 2 + self.joining.rows_held(world.replicas) if self.bound == 0 else 1
         return held_by_servers(held, shards_of(parameters, self.servers), vectors)
 
-    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
-        return self.joining.notes(self.compress, world.replicas)
-
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "ssp")
         self.joining.check(world.replicas)
-        size = payload(parameters)
+        size, headers = payload(parameters), HEADER * self.servers
         pushed, kept = stated(shards_of(parameters, self.servers), self.compress, world)
-        fetches = world.often(1, with_samples=True)  # who has no samples fetches nothing
-        told = 1 if self.bound < inf else fetches  # but says so where others may wait for it
-        return Cost(
-            worker={"send": pushed + (fetches + told) * HEADER * self.servers},
-            server={"send": world.replicas * size * fetches / self.servers},
+        return Transfers(
+            [
+                Transfer("send", 2, pushed),
+                Transfer("send", 2, headers, with_samples=True, timed=False),  # without samples it fetches nothing ...
+                Transfer("send", 2, headers, with_samples=self.bound == inf, timed=False),  # ... but lets others go on
+                Transfer("send", 2, size, with_samples=True, from_server=True),
+            ],
             buffers=size + kept,
             varies=self.compress.varies(world.steps),
+            unpredicted=unpredicted(self.compress, self.servers, self.joining),
+            served="each",
         )

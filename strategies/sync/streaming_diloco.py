@@ -35,8 +35,8 @@ turn, and are hidden behind the steps that follow.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from itertools import pairwise
+from dataclasses import dataclass
+from itertools import chain, pairwise
 from typing import Annotated, Literal
 
 import torch
@@ -47,16 +47,15 @@ from torch.optim import Optimizer
 from ...comm import Comm, Work
 from ...conf.errors import ConfigError
 from ...exchange.buckets import views_of
-from ...exchange.channel import Channel, check_adds_up, check_differences, held, notes_on_sums, of_sums
+from ...exchange.channel import Channel, held, notes_on_sums, sums
 from ...exchange.clip import Clip
 from ...exchange.collectives import Collective, Fabric
-from ...exchange.collectives.base import added, times
 from ...exchange.compress import Compressor, Dense, Vector, vector_of
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.outer import nesterov
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
-from ..core.cost import Cost, World, payload
+from ..core.cost import UNMEASURED, Transfers, World, payload, spaced
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits
 
@@ -89,6 +88,7 @@ class StreamingDiLoCo(Sync):
 
     traits = SyncTraits(
         weights_agree=False,
+        sends_changes=True,
         unaveraged="knows what is evaluated only where an outer step is made",
         serial_alone=False,  # the outer optimizer steps on a lone replica, too
     )
@@ -111,9 +111,6 @@ class StreamingDiLoCo(Sync):
         None for none. Raises `ConfigError`.
         """
         self.compress, self.collective, self.clip = compress or Dense(), collective or Fabric(), clip
-        self.traits = replace(self.traits, entrywise=self.compress.traits.entrywise)
-        check_adds_up(self.compress, self.collective)
-        check_differences(self.compress)
         if fragments > period:
             raise ConfigError(
                 f"sync.fragments={fragments}: one is sent in a step, and a round has sync.period={period} steps; "
@@ -268,21 +265,23 @@ class StreamingDiLoCo(Sync):
             notes.append(f"sync.fragments={self.fragments}: with {len(vectors)} layers {empty} of them are empty")
         return notes
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters, "streaming_diloco")
         vectors = self._vectors(parameters)
-        traffic = [
-            times(
-                world.often(self.period, first_step(p, self.fragments, self.period)),
-                of_sums(self.compress, self.collective, [vector], world),
+        sent = [
+            spaced(
+                sums(self.compress, self.collective, [vector], world),
+                self.period,
+                first_step(p, self.fragments, self.period),
             )
             for p, vector in vectors.items()
         ]
         own = held(self.compress, vectors.values()) if world.replicas > 1 else 0
-        return Cost(
-            worker=added(*traffic),
+        return Transfers(
+            [*chain.from_iterable(sent)],
             buffers=3 * payload(parameters) + own,
             varies=self.compress.varies(world.steps),
+            unpredicted=UNMEASURED,
         )
 
 

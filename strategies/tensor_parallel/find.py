@@ -43,10 +43,14 @@ def kinds_of(
     plan: Mapping[str, Kind] | None = None,
     vocabulary: Sequence[str] = (),
     whole: Collection[str] = (),
+    key: str = "strategy.degree",
 ) -> dict[str, Kind]:
-    """What is cut, by name. `plan`: names, in which * stands for any one part; None looks for pairs, of which none has
-    a parameter of `whole`, and adds the layers of `vocabulary`. Raises `ConfigError` for what cannot be cut into
-    `degree` pieces.
+    """Returns how each layer is cut, by name. Raises `ConfigError` for one that cannot be cut into `degree` pieces.
+
+    Args:
+        plan: names, in which * stands for any one part; None looks for pairs, of which none has a parameter of
+            `whole`, and adds the layers of `vocabulary`.
+        key: of the degree, for errors.
     """
     kinds: dict[str, Kind] = {}
     if plan is not None:
@@ -58,7 +62,7 @@ def kinds_of(
     degrees = degrees_of(model, kinds)
     for name, _ in model.named_modules():
         if name in kinds:
-            check(name, kinds[name], model, degree, degrees)
+            check(name, kinds[name], model, degree, degrees, key)
     _check_tied(model, kinds)
     return kinds
 
@@ -211,15 +215,13 @@ def _divided(name: str, kind: Kind, model: nn.Module) -> int:
     return layer.out_features if kind == "column" else layer.in_features
 
 
-def check(name: str, kind: Kind, model: nn.Module, degree: int, degrees: Degrees) -> None:
-    """Whether this layer can be cut into so many pieces. Raises `ConfigError`."""
+def check(name: str, kind: Kind, model: nn.Module, degree: int, degrees: Degrees, key: str) -> None:
+    """Refuses a layer that cannot be cut into so many pieces. Raises `ConfigError`."""
     layer = model.get_submodule(name)
     if kind == "vocabulary":
         rows = cast("Any", layer).weight.shape[0]
         if rows < degree:
-            raise ConfigError(
-                f"strategy.degree={degree}: the {rows} rows of {name} cannot be cut into {degree}; at most {rows}"
-            )
+            raise ConfigError(f"{key}={degree}: the {rows} rows of {name} cannot be cut into {degree}; at most {rows}")
         if why := _why_not(layer):
             raise ConfigError(f"strategy.plan.{name}=vocabulary: {why}; leave it out of strategy.plan")
         return
@@ -231,12 +233,12 @@ def check(name: str, kind: Kind, model: nn.Module, degree: int, degrees: Degrees
     if own in getattr(model.get_submodule(above), "by_group", ()):
         choose = others or "more of them (model.n_kv_head), or strategy=data_parallel"
         raise ConfigError(
-            f"strategy.degree={degree} does not divide the {width} keys and values a place of {above}; choose {choose}"
+            f"{key}={degree} does not divide the {width} keys and values a place of {above}; choose {choose}"
         )
     which = "outputs" if kind == "column" else "inputs"
     raise ConfigError(
-        f"strategy.degree={degree}: {width} {which} of the layer {name} cannot be cut into {degree} equal pieces; "
-        f"choose {_nearest(width, degree)} of them" + (f", or strategy.degree={others}" if others else "")
+        f"{key}={degree}: {width} {which} of the layer {name} cannot be cut into {degree} equal pieces; "
+        f"choose {_nearest(width, degree)} of them" + (f", or {key}={others}" if others else "")
     )
 
 

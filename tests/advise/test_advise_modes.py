@@ -7,6 +7,7 @@ from paceline.advise.answer import answer
 from paceline.advise.modes import alternatives
 from paceline.advise.question import ask
 from paceline.engine.base.errors import InterruptedRunError
+from paceline.engine.config.experiment import shipped
 
 
 def test_every_sync_mode_is_there_and_what_learns_otherwise_must_be_raced() -> None:
@@ -22,7 +23,8 @@ def test_every_sync_mode_is_there_and_what_learns_otherwise_must_be_raced() -> N
 def test_all_take_the_same_samples_and_what_is_typed_stays() -> None:
     question = ask(["hardware.workers=4", "strategy=pipeline", "batch_size=8"])
     found = list(alternatives(question, 4))
-    assert {way.family for way in found if "strategy.stages" in dict(way.settings)} == {"pipeline"}
+    assert {way.family for way in found} == {"pipeline", "sync"}
+    assert {way.group for way in found if way.family == "sync"} >= {"asp", "local_sgd", "gossip"}
     for way in found:
         settings = dict(way.settings)
         assert settings["strategy"] == "pipeline"
@@ -42,8 +44,9 @@ def test_a_collective_is_listed_once_whatever_its_names() -> None:
 
 
 def test_a_candidate_that_fails_is_refused_with_its_reason_and_the_others_are_planned(monkeypatch) -> None:
-    names = {"strategy": ["data_parallel", "single"], "sync": []}
-    monkeypatch.setattr(modes, "_choices", lambda group, question: names.get(group, []))
+    names = {"strategy": ["data_parallel", "single"], "sync": ["bsp"]}
+    monkeypatch.setattr(modes, "_choices", lambda group, _: [shipped(group, name) for name in names[group]])
+    monkeypatch.setattr(modes, "BESIDE", ())
     prepared = plans.prepared
 
     def failing(question, candidate):

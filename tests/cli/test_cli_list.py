@@ -9,8 +9,8 @@ import pytest
 
 from paceline.cli import list as listing
 from paceline.cli.choices import CONF, defaults, groups
-from paceline.conf.groups import GROUPS
-from paceline.engine.features.pairs import Pair
+from paceline.cli.pairs_view import page
+from paceline.engine.features.compatibility import Pair, vocabulary
 
 CHOICES = [choice for choices in groups().values() for choice in choices]
 
@@ -91,22 +91,19 @@ def test_pairs_has_every_strategy_with_every_sync_mode_and_says_what_the_run_wou
     assert not pairs["single", "asp"]["accepted"]
     refused = pairs["pipeline", "hogwild_locked"]
     ended = paceline("train", "strategy=pipeline", "sync=hogwild_locked", "--dry-run")
-    assert not refused["accepted"] and (ended.status, ended.last) == (2, refused["meaning"])
+    assert not refused["accepted"] and ended.status == 2 and ended.last.startswith(f"{refused['meaning']}. Choose ")
 
 
-@pytest.mark.usefixtures("pairs_at_once")
-def test_the_documented_table_of_pairs_is_what_is_accepted(paceline) -> None:
-    told = json.loads(paceline("list", "pairs", "--format", "json").out)
-    accepted = {(pair["sync"], pair["strategy"]): pair["accepted"] for pair in told}
-    plain = [pair for pair in told if pair["strategy"] == "data_parallel"]
-    takes = {(pair["sync"], group) for pair in plain for group in pair.get("takes", [])}
+def test_the_page_of_the_documentation_is_what_is_accepted(every_pair: list[Pair]) -> None:
     text = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
-    head, _, *rows = [[cell.strip(" `") for cell in line.split("|")[1:-1]] for line in text.splitlines() if "|" in line]
-    documented = {(row[0], name): cell == "yes" for row in rows for name, cell in zip(head[1:], row[1:], strict=True)}
-    given = [group.name for group in GROUPS if group.given]
-    expected = accepted | {(sync, group): (sync, group) in takes for sync, _ in accepted for group in given}
-    assert documented == expected, "renew docs/compatibility.md from `paceline list pairs`"
-    assert f"{sum(accepted.values())} of the {len(accepted)} pairs" in text
+    assert text == page(every_pair, vocabulary()), "paceline list pairs --format markdown > docs/compatibility.md"
+    counted = f"{sum(pair.accepted for pair in every_pair)} of {len(every_pair)} pairs"
+    assert counted in (Path(__file__).parents[2] / "README.md").read_text()
+
+
+def test_a_page_is_of_pairs_alone(paceline) -> None:
+    ended = paceline("list", "sync", "--format", "markdown")
+    assert (ended.status, ended.last) == (2, "--format markdown: is for pairs alone. Choose --format table or json")
 
 
 @pytest.mark.usefixtures("pairs_at_once")
@@ -119,10 +116,9 @@ def test_pairs_says_which_choices_of_a_group_go_with_which_pairs(paceline) -> No
     assert takes["tensor", "bsp"]["compress"] == ["bf16", "fp16", "threshold"]
     assert "compress" not in takes["data_parallel", "sparta"] and takes["torch_tensor", "bsp"] == {}
     lines = paceline("list", "pairs").out.splitlines()
-    assert any(line.startswith("compress= but demo, dgc, masked, signsgd is for diloco, ") for line in lines)
-    assert any(
-        re.fullmatch("compress=bf16, fp16, threshold is for bsp, .* with hybrid, tensor", line) for line in lines
-    )
+    assert any(line.startswith("compress: all but demo, dgc, masked, signsgd with sync=diloco, ") for line in lines)
+    few = "compress: bf16, fp16, threshold with sync=bsp, .* and strategy=hybrid, tensor"
+    assert any(re.fullmatch(few, line) for line in lines)
 
 
 @pytest.mark.slow

@@ -88,7 +88,7 @@ def test_a_taken_name_is_refused(paceline, here: Path) -> None:
 
 MODULE = '''
 from torch import nn
-from paceline.strategies import Cost, Strategy, Sync
+from paceline.strategies import Strategy, Sync, Transfer, Transfers
 from paceline.strategies.core.cost import payload
 from paceline.strategies.data_parallel import DataParallel
 
@@ -114,8 +114,8 @@ class GatherAverage(Sync):
     def report(self):
         return {"mine": True}
 
-    def cost(self, parameters, world):
-        return Cost(worker={"all_gather": payload(parameters) * (world.replicas - 1)})
+    def transfers(self, parameters, world):
+        return Transfers([Transfer("all_gather", world.replicas, payload(parameters) * (world.replicas - 1))])
 '''
 
 

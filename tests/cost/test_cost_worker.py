@@ -11,7 +11,8 @@ from paceline.cost.calibration import Calibration, Disk, MeasuredOperation
 from paceline.cost.expected import expected_maximum, expected_order
 from paceline.cost.kernels import Kernel, KernelRates, KernelTable
 from paceline.cost.rules import CostError
-from paceline.cost.worker import FORMULAS, Exchange, HostProcesses, StepWork, seconds, taking_turns
+from paceline.cost.transfer import Transfer
+from paceline.cost.worker import FORMULAS, HostProcesses, StepWork, seconds, taking_turns
 
 COSTS = {"module": 0.0, "graph": 0.0, "node": 0.0, "view": 0.0, "view_back": 0.0}
 COSTS |= {"parameter": 1e-4, "stepped": 2e-4, "step": 1e-3}
@@ -60,7 +61,7 @@ def test_a_schedule_goes_on_more_slowly_while_more_compute_than_there_are_cores(
 
 
 def test_an_exchange_is_hidden_behind_backward_only_where_cores_are_idle() -> None:
-    sums = [Exchange("all_reduce", 2, 1e6, 2.0)]  # 2.002 s, as long as backward
+    sums = [Transfer("all_reduce", 2, 1e6, 2.0)]  # 2.002 s, as long as backward
     busy, idle = (
         seconds(WORK, HostProcesses(2, 0, threads), FOUR, between=sums)["communication"] for threads in (2, 1)
     )
@@ -69,7 +70,7 @@ def test_an_exchange_is_hidden_behind_backward_only_where_cores_are_idle() -> No
 
 
 def test_beside_accumulated_micro_batches_only_the_last_backward_pass_hides_an_exchange() -> None:
-    sums = [Exchange("all_reduce", 2, 1e6, 2.0)]
+    sums = [Transfer("all_reduce", 2, 1e6, 2.0)]
     four = replace(WORK, accumulated=4)  # three seconds for all of them
     assert seconds(four, HostProcesses(2, 0, 1), FOUR, between=sums)["communication"] == pytest.approx(2.002 - 2 / 4)
 
@@ -77,8 +78,20 @@ def test_beside_accumulated_micro_batches_only_the_last_backward_pass_hides_an_e
 def test_gradients_are_handed_on_and_copied_as_often_as_they_travel() -> None:
     hooked = seconds(replace(WORK, hooked=10), HostProcesses(1, 0, 1), FOUR)["communication"]
     assert hooked == pytest.approx(10 * 1e-4)
-    moved = seconds(replace(WORK, moved=(SECOND,), every=4, hooked=1), HostProcesses(1, 0, 1), FOUR)["communication"]
+    alone = [Transfer("all_reduce", 1, 1e6, every=4, kernels=(SECOND,))]  # among one worker: no message
+    moved = seconds(replace(WORK, hooked=1), HostProcesses(1, 0, 1), FOUR, between=alone)["communication"]
     assert moved == pytest.approx(1e-4 + 1 / 4)
+
+
+def test_a_transfer_takes_the_time_of_its_messages_as_often_as_it_happens() -> None:
+    def of(**what: Any) -> float:
+        sent = [Transfer("all_reduce", 2, 1e6, **what)]
+        return seconds(WORK, HostProcesses(2, 0, 2), FOUR, between=sent).get("communication", 0.0)
+
+    assert of() == pytest.approx(1.001)
+    assert of(every=4, times=2) == pytest.approx(1.001 / 2)
+    assert of(messages=((5e5, 3), (0.0, 2))) == pytest.approx(3 * 0.501 + 2 * 0.001)
+    assert of(timed=False) == 0.0
 
 
 @pytest.mark.parametrize(

@@ -264,12 +264,12 @@ def test_it_learns_to_withstand_what_it_learns_on(tmp_path: Path) -> None:
     [
         (
             ["adversarial_training=pgd", "strategy=pipeline", "hardware.workers=2", "strategy.stages=2"],
-            "adversarial_training=pgd: takes gradients by the inputs of a replica's whole model on one worker, and "
-            "strategy=pipeline has it in pieces",
+            "adversarial_training=pgd: takes gradients by the inputs of the whole model, and "
+            "strategy=pipeline has the model in pieces",
         ),
         (
             ["adversarial_training=fast", "strategy=tensor", "hardware.workers=2"],
-            "adversarial_training=fast: takes gradients by the inputs of a replica's whole model on one worker, and "
+            "adversarial_training=fast: takes gradients by the inputs of the whole model on one worker, and "
             "strategy=tensor has it in pieces",
         ),
         (

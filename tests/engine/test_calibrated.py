@@ -10,7 +10,7 @@ from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.cost.predicted import NotPredicted, PredictedStep
 from paceline.engine.base.machine import cores
-from paceline.engine.predict import exchanges_of_sync
+from paceline.exchange import rehearsal
 
 # flat, two layers: 1 ms for each of addmm, relu, addmm, log_softmax, nll_loss; back nll_loss, log_softmax, 2 products
 # and a sum, relu's, a product and a sum
@@ -91,11 +91,84 @@ def test_the_torch_engine_and_rules_that_join_take_their_own_copies_exchanges_an
     assert parts["optimizer"] == pytest.approx(3 * stepped * MILLI)
 
 
+@pytest.mark.parametrize("collective", ["auto", "fabric"])
+def test_a_sum_is_that_of_the_collective_that_makes_it(lab: Path, collective: str) -> None:
+    """Without a network to choose by, `auto` takes the fabric's: one sum, and no messages of a ring."""
+    parts = predicted(lab, "hardware.workers=2", f"collective={collective}").parts
+    assert parts["communication"] == pytest.approx(MILLI * (10 + 1))
+
+
+def test_averaged_state_and_bitmaps_of_unused_parameters_are_sums_too(lab: Path) -> None:
+    """Of the weights, and of the momentum; of a bucket, and of what is unused."""
+    knobs = ["sync=local_sgd", "sync.period=4", "sync.average_state=[momentum_buffer]"]
+    assert predicted(lab, "hardware.workers=2", *knobs).parts["communication"] == pytest.approx(
+        MILLI * (2 * 10 + 1) / 4
+    )
+    unused = predicted(lab, "hardware.workers=2", "sync.find_unused=true").parts
+    assert unused["communication"] == pytest.approx(MILLI * (2 * 10 + 1))
+
+
+OWN_MODE = '''
+from paceline.strategies import Sync, Transfer, Transfers
+from paceline.strategies.core.cost import payload
+
+
+class GatherEvery(Sync):
+    """Takes the mean of all weights every third step."""
+
+    period = 3
+
+    def update(self):
+        raise NotImplementedError
+
+    def transfers(self, parameters, world):
+        others = (world.replicas - 1) * payload(parameters)
+        gather = Transfer("all_gather", world.replicas, others, every=self.period)
+        return Transfers([gather], buffers=payload(parameters))
+
+
+class Unmeasured(GatherEvery):
+    """Says of itself that it was not measured."""
+
+    def transfers(self, parameters, world):
+        return Transfers(unpredicted="sync: nobody has timed it")
+
+
+class Varying(GatherEvery):
+    """Cannot say what it sends."""
+
+    def transfers(self, parameters, world):
+        return Transfers(varies="it depends on the weather")
+'''
+
+
+def test_a_users_own_sync_mode_is_planned_and_predicted_by_what_it_states(
+    lab: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_modes.py").write_text(OWN_MODE)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def prepared(name: str) -> engine.Prepared:
+        chosen = [f"sync={{_target_:my_modes.{name}}}", "hardware.workers=3", "epochs=3"]
+        return engine.prepare(["hardware=lab", "hardware.threads=1", *LAYERS, *chosen], lab, ["my_modes"])
+
+    plan = prepared("GatherEvery").plan()
+    assert plan.steps == 45
+    size = 4 * (512 + 8 + 80 + 10)
+    assert plan.parts[0].worker == {"all_gather": pytest.approx(2 * size * (45 // 3) / 45)}
+    assert plan.parts[0].memory["buffers"] == size
+    step = prepared("GatherEvery").step_time(plan)
+    assert step.parts["communication"] == pytest.approx(10 * MILLI / 3)
+    for name, why in (("Unmeasured", "nobody has timed it"), ("Varying", "it depends on the weather")):
+        with pytest.raises(NotPredicted, match=why):
+            prepared(name).step_time(prepared(name).plan())
+
+
 def test_a_rule_is_not_traced_on_more_rows_than_planning_may_hold(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = 2 * 4 * (512 + 8 + 80 + 10)
-    monkeypatch.setattr(exchanges_of_sync, "LARGEST_ROWS", rows)
+    monkeypatch.setattr(rehearsal, "LARGEST_ROWS", rows)
     assert predicted(lab, "hardware.workers=2", "aggregate=median").parts["communication"] > 0
-    monkeypatch.setattr(exchanges_of_sync, "LARGEST_ROWS", rows - 1)
+    monkeypatch.setattr(rehearsal, "LARGEST_ROWS", rows - 1)
     with pytest.raises(NotPredicted, match="gradients of all 2 replicas"):
         predicted(lab, "hardware.workers=2", "aggregate=median")
 
@@ -195,17 +268,24 @@ def test_where_a_rate_and_a_price_are_known_there_are_mfu_and_dollars(tmp_path: 
     [
         ("strategy=torch_fsdp hardware.workers=2", "strategy=torch_fsdp: its engine is not ours"),
         ("aggregate=median compress=bf16 hardware.workers=3", "aggregate or attack with compress"),
-        ("sync=backup_workers compress=topk hardware.workers=2", "sync=backup_workers: with these knobs"),
+        (
+            "sync=backup_workers compress=topk hardware.workers=2",
+            "compress=topk, sync=backup_workers: the time that messages",
+        ),
         ("sync=fedavg sync.fraction=0.5 hardware.workers=2", "sync.fraction=0.5: who sits a round out"),
-        ("sync=fedavg server=adam hardware.workers=2", "server=adam under sync=fedavg"),
-        ("sync=fedavg client=scaffold hardware.workers=2", "client=scaffold under sync=fedavg"),
-        ("sync=fedavg stragglers=one_slow hardware.workers=2", "stragglers=one_slow under sync=fedavg"),
+        ("sync=fedavg server=adam hardware.workers=2", "server=adam, sync=fedavg: the time"),
+        ("sync=fedavg client=scaffold hardware.workers=2", "client=scaffold, sync=fedavg: the time"),
+        ("sync=fedavg stragglers=one_slow hardware.workers=2", "stragglers=one_slow: the slowest sum over a round"),
         ("sync=bsp sync.shard=optimizer", "sync.shard=optimizer"),
         ("sync=asp sync.servers=2", "sync.servers: how several servers"),
-        ("sync=asp sync.push=2", "steps with and without a push"),
+        ("sync=asp sync.push=2", "sync=asp: steps with and without a push"),
         ("sync=post_local_sgd", "sync.switch_step=40"),
-        ("sync=fedavg aggregate=median hardware.workers=3", "aggregate=median: what joining takes of a server"),
+        ("sync=fedavg aggregate=median hardware.workers=3", "aggregate=median: the time that it takes on a server"),
         ("stragglers=pareto stragglers.alpha=1", "infinite"),
+        ("sync=noloco hardware.workers=2", "sync=noloco: the time of its messages was not measured"),
+        ("attack=label_flip hardware.workers=2", "attack=label_flip changes samples"),
+        ("privacy=dp_sgd hardware.workers=2", "privacy=dp_sgd computes gradients of single samples"),
+        ("compress=masked adapt=pruned hardware.workers=2", "compress=masked: how many weights are kept"),
     ],
 )
 def test_what_is_not_predicted_says_why(lab: Path, overrides: str, why: str) -> None:

@@ -31,10 +31,16 @@ REAL = (*HERE, "hardware.device=cpu")
     "asked, said",
     [
         ("hardware=virtual", "compile=true: hardware=virtual models the time of passes"),
-        ("strategy=offload", "compile=true: strategy=offload: "),
-        ("strategy=pipeline strategy.schedule=zb_h1", "compile=true: strategy=pipeline: its schedule"),
-        ("strategy=domain model=cnn", "compile=true: strategy=domain: "),
-        ("privacy=dp_sgd privacy.clip=1 privacy.noise=1", "compile=true: privacy=dp_sgd computes"),
+        ("strategy=offload", "compile=true: compiles each pass as a whole, and strategy=offload "),
+        (
+            "strategy=pipeline strategy.schedule=zb_h1",
+            "compile=true: compiles each pass as a whole, and strategy=pipeline with strategy.schedule=zb_h1 ",
+        ),
+        ("strategy=domain model=cnn", "compile=true: compiles each pass as a whole, and strategy=domain "),
+        (
+            "privacy=dp_sgd privacy.clip=1 privacy.noise=1",
+            "compile=true: compiles each pass as a whole, and privacy=dp_sgd takes",
+        ),
     ],
 )
 def test_what_cannot_be_compiled_is_refused_by_name(asked: str, said: str) -> None:

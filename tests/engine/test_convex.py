@@ -15,7 +15,8 @@ from paceline import engine
 from paceline.batches import lone
 from paceline.comm import Comm
 from paceline.strategies import Batch
-from paceline.strategies.sync.bsp import BSP, NaiveBSP
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.bsp_naive import NaiveBSP
 from paceline.tasks.data.diabetes import Diabetes
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.losses import BinaryCrossEntropy, CrossEntropy, Squared, SquaredHinge, Task

@@ -252,14 +252,14 @@ def test_a_teacher_goes_with_adversarial_training(tmp_path: Path, teacher: Path)
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (("strategy=pipeline",), "strategy=pipeline has it in pieces"),
+        (("strategy=pipeline",), "strategy=pipeline has the model in pieces"),
         (
             ("strategy=zero",),
-            "strategy=zero has it in pieces or leaves its passes to a library; strategy=data_parallel",
+            "its passes to a library. Choose distillation=none, or strategy=data_parallel or single",
         ),
-        (("strategy=tensor",), "strategy=tensor has it in pieces"),
+        (("strategy=tensor",), "strategy=tensor has the model in pieces"),
         (("task=hinge",), "task=hinge makes none of a model's outputs; task=cross_entropy"),
-        (("privacy=dp_sgd",), "privacy=dp_sgd; choose distillation=none"),
+        (("privacy=dp_sgd",), "privacy=dp_sgd clips the gradients of samples, or changes. Choose distillation=none"),
         (("distillation.teacher=null",), "distillation.teacher=null: must be a finished run"),
         (("distillation.alpha=1.5",), "distillation.alpha=1.5"),
         (("distillation.temperature=0",), "distillation.temperature=0"),

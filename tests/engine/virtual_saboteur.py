@@ -6,8 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from paceline.strategies import Cost, Sync
-from paceline.strategies.core.cost import World
+from paceline.strategies import Sync, Transfers, World
 
 
 class SabotageError(Exception):
@@ -42,5 +41,5 @@ class Harmful(Sync):
         self.comm.elapse(1e-4)  # the others are in the middle of theirs
         raise SabotageError(f"the coffee machine is on fire{self.password}")
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        return Cost()
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        return Transfers()

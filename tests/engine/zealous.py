@@ -1,13 +1,14 @@
 """A made-up group `zeal`: how many times a step's gradients are taken. What a group, its choice and its users need."""
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import Annotated
 
 from annotated_types import Ge
 
 from paceline.conf.groups import ConfigGroup
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.sync.bsp import NaiveBSP
+from paceline.strategies.sync.bsp_naive import NaiveBSP
 
 
 class Zeal(ABC):
@@ -41,6 +42,10 @@ class Zealous(NaiveBSP):
             if parameter.grad is not None:
                 parameter.grad *= self.zeal.times()
         super().update()
+
+
+class ZealousMean(Zealous):
+    traits = replace(Zealous.traits, plain_mean=True)
 
 
 class ZealousStrategy(DataParallel):

@@ -38,7 +38,8 @@ from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.domain import DomainParallel
 from paceline.strategies.offload import Offload
 from paceline.strategies.single import Single
-from paceline.strategies.sync.bsp import BSP, NaiveBSP
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.bsp_naive import NaiveBSP
 from paceline.strategies.tensor import TensorParallel
 from paceline.strategies.torch_ddp import TorchDDP
 from paceline.strategies.torch_fsdp import TorchFSDP

@@ -32,7 +32,8 @@ from paceline.exchange.reducer import leaves
 from paceline.strategies.core.batch import Batch
 from paceline.strategies.core.cost import World
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.sync.bsp import BSP, NaiveBSP
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.bsp_naive import NaiveBSP
 from paceline.strategies.torch_ddp import TorchDDP
 
 pytestmark = pytest.mark.dist

@@ -21,7 +21,8 @@ from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.hybrid import Hybrid
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.single import Single
-from paceline.strategies.sync.bsp import BSP, NaiveBSP
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.bsp_naive import NaiveBSP
 from paceline.strategies.sync.parameter_server import ParameterServer
 from paceline.strategies.tensor import TensorParallel
 
@@ -228,8 +229,8 @@ def test_a_bound_that_is_not_above_zero_is_refused() -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        (["sync=onebit_adam", "optimizer=adam"], "clip=norm: sync=onebit_adam has no use for it; these take it: "),
-        (["sync=dion"], "clip=norm: sync=dion has no use for it"),
+        (["sync=onebit_adam", "optimizer=adam"], "clip=norm: sync=onebit_adam takes no clip. Choose sync=bsp, "),
+        (["sync=dion"], "clip=norm: sync=dion takes no clip"),
         (["strategy=offload", "strategy.delayed_update=true"], "clip=norm: strategy=offload"),
         (["strategy=pipeline", "strategy.schedule=pipedream"], "clip=norm: strategy=pipeline"),
     ],

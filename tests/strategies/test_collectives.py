@@ -5,20 +5,19 @@ import os
 import re
 import signal
 from collections.abc import Callable
-from contextlib import suppress
 from math import prod
 from typing import Any, cast
 
 import pytest
 import torch
 from choices import CHOSEN, SYNCS
+from declared import unmet_terms
 from oracles import mlp
 from torch import Tensor
 
 from paceline.comm import Comm, HangError, MessageError, PeerLostError
 from paceline.comm.network import Network, NetworkLink
 from paceline.comm.virtual import SimulatedCluster
-from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
 from paceline.engine.base.failures import exit_code_of
 from paceline.engine.config.experiment import CONF, shipped
@@ -358,7 +357,7 @@ THOSE_THAT_ADD = f"or a compress whose messages can: {', '.join(rules_that_add_u
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (("sync=asp",), r"collective=ring: sync=asp has no use for it; these take it: .*sync=bsp"),
+        (("sync=asp",), r"collective=ring: sync=asp takes no collective. Choose sync=bsp"),
         (("strategy=torch_ddp",), "collective=ring: strategy=torch_ddp owns its update and has no use for it"),
         (("sync.shard=gradients",), "sync.shard=gradients: .*choose collective=fabric or sync.shard=none"),
         (
@@ -389,15 +388,14 @@ def test_where_nothing_is_summed_a_collective_is_refused_by_name(here, overrides
     assert getattr(refused.value, "exit_code", None) == 2
 
 
-def mode_with(name: str, **given: object) -> Sync | None:
+def mode_with(name: str, **given: Any) -> Sync | None:
     """The sync mode with another choice of a group; None where it takes no such thing."""
     choice = CHOSEN["sync", name]
     cls: Any = load_class("sync", choice.target, Sync, ())
     if not given.keys() <= inspect.signature(cls).parameters.keys():
         return None
-    with suppress(ConfigError):
-        return cls(**choice.knobs, **given)
-    return None
+    mode = cls(**choice.knobs, **given)
+    return None if unmet_terms(mode, **given) else mode
 
 
 @pytest.mark.parametrize("name", SYNCS)

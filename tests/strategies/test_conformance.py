@@ -18,6 +18,7 @@ import torch
 import torch.nn.functional as F
 import yaml
 from choices import CHOICES, CHOSEN, CONF, STRATEGIES, SYNCS
+from declared import unmet_terms
 from fabrics import FABRICS
 from oracles import (
     IMAGE,
@@ -89,17 +90,7 @@ def case_for(strategy: str, sizes: list[list[int]], optimizer: Callable[..., tor
 
 
 def is_accepted(strategy: str, sync: str) -> bool:
-    """A strategy that owns its update takes sync=bsp only; one whose parts share parameters, modes that step together
-    and treat each entry by itself.
-
-    A sync mode may want replicas of one part.
-    """
-    if sync != "bsp" and STRATEGIES[strategy].own_sync() is not None:
-        return False
-    if STRATEGIES[strategy].shares and not (SYNCS[sync].traits.synchronous and type(SYNCS[sync]).traits.entrywise):
-        return False
-    most = SYNCS[sync].traits.max_parts
-    return most is None or STRATEGIES[strategy].parts <= most
+    return not unmet_terms(SYNCS[sync], STRATEGIES[strategy])
 
 
 def the_sync(strategy: str, sync: str) -> Sync:

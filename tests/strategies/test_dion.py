@@ -173,5 +173,5 @@ def test_a_rank_above_every_matrix_is_refused_and_one_above_some_is_not():
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(ConfigError, match=r"sync=dion: .*sync=bsp"):
+    with pytest.raises(ConfigError, match=r"sync: .*sync=bsp"):
         Dion().cost(list(TwoDtypes().parameters()), World(2))

@@ -41,7 +41,8 @@ from paceline.strategies.core.errors import MissingToolError, NotFiniteError
 from paceline.strategies.core.setting import Setting
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.single import Single
-from paceline.strategies.sync.bsp import BSP, NaiveBSP
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.bsp_naive import NaiveBSP
 from paceline.tracking.summaries import row_of
 
 slow = pytest.mark.slow
@@ -317,14 +318,14 @@ def test_what_hides_nothing_is_said(overrides: list[str], says: str) -> None:
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["sync=asp"], "privacy=dp_sgd: sync=asp has no use for it; these take it: sync=bsp, sync=bsp_naive"),
+        (["sync=asp"], "privacy=dp_sgd: sync=asp takes no privacy. Choose sync=bsp or bsp_naive"),
         (["strategy=pipeline"], "privacy=dp_sgd, strategy=pipeline: takes the gradient of each sample by itself"),
         (["strategy=torch_ddp", "hardware=local"], "choose strategy=data_parallel or single"),
         (["sync=fedavg"], "privacy=dp_sgd, sync=fedavg: clients train by themselves for a round"),
         (["privacy=dp_fedavg"], "privacy=dp_fedavg, sync=bsp: replicas step with the mean gradient here"),
         (["compress=topk"], "privacy=dp_sgd, compress=topk: each replica adds its share of the noise"),
         (["aggregate=median"], "privacy=dp_sgd, aggregate=median: each replica adds its share"),
-        (["attack=alie"], "privacy=dp_sgd, attack=alie: each replica adds its share"),
+        (["attack=alie"], "privacy=dp_sgd: hides a sample in the sum of all gradients, to which each replica adds"),
         (["precision=bf16"], "privacy=dp_sgd: gradients of single samples are computed in float32 alone"),
         (["partition=dirichlet"], "and partition=dirichlet deals replicas samples of their own"),
         (["adapt=pruned"], "adapt=pruned looks at weights"),

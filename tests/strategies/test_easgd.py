@@ -500,7 +500,7 @@ def test_nesterov_without_a_momentum_is_refused_with_what_has_one(virtual_worker
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_several_dtypes_are_refused(variant):
-    with pytest.raises(ConfigError, match=r"sync=easgd: .*sync=bsp"):
+    with pytest.raises(ConfigError, match=r"sync: .*sync=bsp"):
         Knobs(variant).sync().cost(list(TwoDtypes().parameters()), World(2))
 
 

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from paceline.comm.errors import MessageError
 from paceline.exchange.pushing import Pushing
+from paceline.exchange.round_client import RoundClient
 from paceline.exchange.round_server import RoundMessage
 from paceline.strategies.sync.fedavg import FedAvg
 from paceline.strategies.sync.parameter_server import ParameterServer
@@ -20,12 +21,12 @@ def deliveries_of_the_liar(
     monkeypatch: pytest.MonkeyPatch, samples: int | None, kind: int = RoundMessage.DELIVER
 ) -> None:
     """`samples`: what the liar says; None: a row of NaN, with the true number."""
-    usual, delivered = FedAvg._tell, FedAvg._deliver
+    usual, delivered = RoundClient.tell, FedAvg._deliver
 
-    def tell(self: FedAvg, message: RoundMessage, told: int = 0, number: int | None = None) -> None:
-        if self.comm.rank == LIAR and message == RoundMessage.DELIVER:
+    def tell(self: RoundClient, message: RoundMessage, told: int = 0, number: int | None = None) -> None:
+        if self._comm.rank == LIAR and message == RoundMessage.DELIVER:
             self._header.copy_(torch.tensor([kind, self._own.number, told if samples is None else samples]))
-            return self.comm.send(self._header, self._server)
+            return self._comm.send(self._header, self._server)
         return usual(self, message, told, number)
 
     def deliver(self: FedAvg, is_over: bool = False) -> None:
@@ -33,7 +34,7 @@ def deliveries_of_the_liar(
             self._weights.fill_(torch.nan)
         delivered(self, is_over)
 
-    monkeypatch.setattr(FedAvg, "_tell", tell)
+    monkeypatch.setattr(RoundClient, "tell", tell)
     monkeypatch.setattr(FedAvg, "_deliver", deliver)
 
 

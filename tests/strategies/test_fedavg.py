@@ -6,6 +6,7 @@ import signal
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any, Literal, cast
 
@@ -34,6 +35,7 @@ from oracles import (
     weights_of,
 )
 from torch import nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from paceline.batches import lone
 from paceline.conf.errors import ConfigError
@@ -50,6 +52,7 @@ from paceline.strategies.core.setting import Setting
 from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.core.sync import StoppedBefore
 from paceline.strategies.data_parallel import DataParallel
+from paceline.strategies.sync import fedavg
 from paceline.strategies.sync.fedavg import HEADER, FedAvg
 from paceline.tasks.partition import OwnedPartition
 
@@ -336,6 +339,35 @@ def test_rounds_are_those_of_algorithm_1(fabric, federation):
     assert all(identical(client["weights"], server["weights"]) for client in clients)
     assert all(identical(client["consensus"], server["weights"]) for client in clients)
     assert server["report"] == {"lost": [], "rounds": federation.rounds}
+
+
+@pytest.mark.parametrize("server", [PlainServer(), ServerSGD(lr=0.5)], ids=["plain", "server"])
+def test_a_loop_over_the_functions_of_the_algorithm_is_a_run(virtual_workers, server: ServerRule) -> None:
+    federation = Federation((4, 7, 3, 5), steps=16, epochs=2, fraction=0.5, seed=4, server=server)
+    model = federation.initial()
+
+    def step(w: torch.Tensor, batch: Batch) -> torch.Tensor:
+        vector_to_parameters(w, model.parameters())
+        model.zero_grad()
+        if batch.size:
+            F.cross_entropy(model(batch.inputs), lone(batch.targets)).backward()
+        sgd(model.parameters()).step()
+        return parameters_to_vector(model.parameters()).detach()
+
+    def join(w: torch.Tensor, delivered: Mapping[int, tuple[torch.Tensor, int]]) -> torch.Tensor:
+        n = sum(n_k for _, n_k in delivered.values())
+        return torch.stack([(w_k - w) * (n_k / n) for w_k, n_k in delivered.values()]).sum(0)
+
+    w = parameters_to_vector(model.parameters()).detach()
+    for number in range(federation.rounds):
+        steps = range(number * federation.round_length, (number + 1) * federation.round_length)
+        batches = {k: [federation.batch(step, k) for step in steps] for k in federation.sampled(number)}
+        delivered = {k: fedavg.client_update(w.clone(), 0, own, step) for k, own in batches.items()}
+        w = fedavg.round(w, delivered, None if server.plain else partial(join, w), server)
+    *_, last = run(virtual_workers, federation)
+    assert federation.rounds == 2
+    trained = torch.cat([each.flatten() for each in last["weights"].values()])
+    assert torch.equal(trained, w) if server.plain else distance({"w": trained}, {"w": w}) < ROUNDING
 
 
 def test_its_knobs_change_what_is_trained():
@@ -650,7 +682,7 @@ def test_the_cost_is_not_known_before_the_steps_of_an_epoch_are():
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(ConfigError, match="sync=fedavg") as caught:
+    with pytest.raises(ConfigError, match="sync: sends all weights") as caught:
         FedAvg().cost(list(TwoDtypes().parameters()), World(2, 1))
     assert caught.value.exit_code == 2
 

@@ -43,7 +43,7 @@ def test_a_transposed_parameter_is_laid_out_by_rows():
 
 
 def test_several_dtypes_are_refused_with_what_takes_them():
-    with pytest.raises(ConfigError, match=r"sync=some_mode: .* 2 \(torch.float32, torch.float64\); sync=bsp") as caught:
+    with pytest.raises(ConfigError, match=r"sync: .* 2 \(torch.float32, torch.float64\); sync=bsp") as caught:
         flatten(TwoDtypes().parameters(), "some_mode")
     assert caught.value.exit_code == 2
     check_one_dtype(list(mlp().parameters()), "some_mode")

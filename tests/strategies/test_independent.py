@@ -143,7 +143,7 @@ def test_a_dead_replica_is_left_out_of_the_mean(workers, n):
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(ConfigError, match=r"sync=independent: .*sync=bsp"):
+    with pytest.raises(ConfigError, match=r"sync: .*sync=bsp"):
         Independent().cost(list(TwoDtypes().parameters()), World(2))
 
 

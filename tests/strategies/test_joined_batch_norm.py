@@ -10,13 +10,13 @@ import torch
 import torch.nn.functional as F
 import whole_runs
 from choices import SYNCS
+from declared import unmet_terms
 from oracles import CLASSES, FEATURES, Case, Plan, distance, identical, momentum, serial_with_buffers, train, workers_of
 from torch import Tensor, nn
 
 from paceline.comm import Comm
 from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
-from paceline.engine.features.pairs import check_pair
 from paceline.exchange.collectives import Fabric
 from paceline.exchange.collectives.ring import Ring
 from paceline.strategies.core.cost import World
@@ -261,11 +261,11 @@ def test_it_takes_the_modes_in_which_replicas_take_every_step_together(virtual_w
     """And ends, where not all replicas have samples in a step; a virtual cluster names a deadlock."""
     mode, strategy = copy.deepcopy(SYNCS[sync]), over_all(behind)
     if not mode.traits.synchronous or mode.traits.survives:
-        for name, chosen in (("domain", strategy), ("data_parallel", DataParallel("all"))):
-            with pytest.raises(ConfigError, match=rf"sync={sync}: .*strategy.batch_norm=all waits for all"):
-                check_pair(name, sync, chosen, mode)
-    elif type(mode).traits.entrywise:
-        check_pair("domain", sync, strategy, mode)
+        for chosen in (strategy, DataParallel("all")):
+            waits = [need for need in chosen.needs if need.key == "strategy.batch_norm=all"]
+            assert {need.term for need in waits} & {*mode.lacks} & unmet_terms(mode, chosen)
+    elif mode.traits.entrywise:
+        assert not unmet_terms(mode, strategy)
         case = Case(UNEVEN, behind, momentum, shape=MODELS[behind])
         plan = Plan(strategy, mode, case)
         results = virtual_workers(workers_of(plan), train, plan)

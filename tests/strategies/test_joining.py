@@ -9,6 +9,8 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
+from choices import STRATEGIES
+from declared import unmet_terms
 from oracles import Case, Plan, TwoDtypes, identical, mlp, mlp64, momentum, train
 from replicas import Life, Replica, flat, live
 from torch import Tensor
@@ -21,6 +23,7 @@ from paceline.exchange.attack.constant import Infinite
 from paceline.exchange.compress import TopK
 from paceline.exchange.joining import Joining
 from paceline.strategies.core.cost import World
+from paceline.strategies.core.terms import WHOLE_REPLICA, WHOLE_VECTORS
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.fedavg import FedAvg
@@ -268,23 +271,26 @@ def test_digits_are_learnt_by_median_though_one_of_five_lies_and_not_by_mean(her
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (("sync=easgd", "aggregate=median"), "aggregate=median: sync=easgd has no use for it; these take it: "),
-        (("sync=easgd", "attack=sign_flip"), "attack=sign_flip: sync=easgd has no use for it; these take it: .*bsp"),
+        (("sync=easgd", "aggregate=median"), "aggregate=median: sync=easgd takes no aggregate. Choose "),
+        (("sync=easgd", "attack=sign_flip"), "attack=sign_flip: sync=easgd takes no attack. Choose .*bsp"),
         (
             ("sync=asp", "aggregate=median"),
-            "aggregate=median: this server applies each push as it comes.*sync=parameter_server",
+            "aggregate=median: compares .* sync=asp applies each push as it comes.*Choose sync=bsp",
         ),
-        (("sync=ssp", "aggregate=median"), "aggregate=median: this server applies each push as it comes"),
-        (("sync.shard=optimizer", "attack=sign_flip"), "sync.shard=optimizer: .*choose aggregate=mean and attack=none"),
+        (("sync=ssp", "aggregate=median"), "aggregate=median: compares .* sync=ssp applies each push as it comes"),
+        (
+            ("sync.shard=optimizer", "attack=sign_flip"),
+            "sync.shard=optimizer: .*attack=sign_flip has some workers send something else. Choose sync.shard=none",
+        ),
         (
             ("aggregate=median", "collective=ring"),
-            "collective=ring, aggregate=median: .*choose collective=fabric, or aggregate=mean",
+            "collective=ring: .*aggregate=median .*Choose aggregate=mean, or collective=fabric",
         ),
         (("attack=sign_flip", "attack.workers=3"), "attack.workers=3: there are 2 replicas; choose fewer"),
         (("attack=sign_flip", "attack.workers=[1,0,1]"), r"attack.workers=\[1, 0, 1\]: names replica 1 twice"),
         (
             ("aggregate=krum", "strategy=pipeline", "hardware.workers=8"),
-            "aggregate=krum: looks at each replica's gradient whole, and strategy=pipeline cuts a replica over 2",
+            "aggregate=krum: looks at each replica's gradient as a whole, and strategy=pipeline cuts a",
         ),
         (("attack=sign_flip", "attack.workers=[2]"), r"attack.workers=\[2\]: there are 2 replicas, 0 to 1"),
         (("attack=sign_flip", "attack.workers=-1"), "attack.workers=-1: must be at least 0"),
@@ -309,23 +315,21 @@ class Whole(Median):
 
 @pytest.mark.parametrize("before", ["nnm", "arc", "bucketing"])
 def test_a_rule_of_entries_looks_at_whole_gradients_where_what_comes_before_it_does(before):
-    with pytest.raises(ConfigError, match=r"sync.servers=2: .*choose sync.servers=1"):
-        ParameterServer(servers=2, aggregate=Median(before=before))
-    assert BSP(aggregate=Median(before=before)).traits.whole_rows and not BSP(aggregate=Median()).traits.whole_rows
+    rule = Median(before=before)
+    assert unmet_terms(ParameterServer(servers=2, aggregate=rule), aggregate=rule) == {WHOLE_VECTORS}
+    assert WHOLE_VECTORS not in {need.term for need in Median().needs}
 
 
 def test_a_rule_that_looks_at_whole_gradients_is_not_given_pieces():
-    with pytest.raises(ConfigError, match=r"sync.servers=2: .*choose sync.servers=1"):
-        ParameterServer(servers=2, aggregate=Whole())
-    with pytest.raises(ConfigError, match=r"sync.servers=2: .*choose sync.servers=1"):
-        SSP(0, servers=2, aggregate=Whole())
+    for sync in (ParameterServer(servers=2, aggregate=Whole()), SSP(0, servers=2, aggregate=Whole())):
+        assert unmet_terms(sync, aggregate=Whole()) == {WHOLE_VECTORS}
+    pipeline = STRATEGIES["pipeline"]
     of = [BSP, FedAvg, ParameterServer, partial(SSP, 0)]
-    for sync in (one(aggregate=Whole()) for one in of):
-        assert sync.traits.max_parts == 1
-    for sync in (one(attack=MinMax()) for one in [*of, LocalSGD, Gossip]):  # it goes as far as whole rows are apart
-        assert sync.traits.max_parts == 1
-    for sync in (one(attack=InnerProduct()) for one in of):
-        assert sync.traits.max_parts is None
+    for one in of:
+        assert unmet_terms(one(aggregate=Whole()), pipeline, aggregate=Whole()) == {WHOLE_REPLICA}
+        assert not unmet_terms(one(attack=InnerProduct()), pipeline, attack=InnerProduct())
+    for one in [*of, LocalSGD, Gossip]:  # it goes as far as whole rows are apart
+        assert unmet_terms(one(attack=MinMax()), pipeline, attack=MinMax()) == {WHOLE_REPLICA}
     with pytest.raises(ConfigError, match=r"one vector of one dtype, and the model has torch\.float32, torch\.float64"):
         BSP(aggregate=Median()).cost(list(TwoDtypes().parameters()), World(2))
 
@@ -501,13 +505,16 @@ def test_what_is_not_finite_ends_a_run_that_takes_the_mean(here):
         (("attack=alie", "attack.workers=2"), "attack.workers=2: all 2 replicas lie"),
         (
             ("sync=parameter_server", "sync.servers=2", "attack=min_max", "hardware.workers=4"),
-            "sync.servers=2: this attack looks at whole gradients",
+            "attack=min_max: looks at each .* gives each server a piece of a gradient. Choose sync.servers=1",
         ),
         (
             ("strategy=pipeline", "strategy.stages=2", "attack=min_sum", "hardware.workers=4"),
             "attack=min_sum: looks at each replica's gradient whole, .* any but attack=min_max and min_sum",
         ),
-        (("sync=parameter_server", "sync.servers=2", "aggregate=krum", "hardware.workers=6"), "sync.servers=2: this"),
+        (
+            ("sync=parameter_server", "sync.servers=2", "aggregate=krum", "hardware.workers=6"),
+            "aggregate=krum: .*sync.servers=1",
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

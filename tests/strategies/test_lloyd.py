@@ -17,7 +17,8 @@ from paceline.exchange.collectives import Ring
 from paceline.strategies import Strategy, Sync
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.optimizers.lloyd import Lloyd
-from paceline.strategies.sync.bsp import BSP, NaiveBSP
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.bsp_naive import NaiveBSP
 from paceline.strategies.sync.parameter_server import ParameterServer
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.losses import Reconstruction

@@ -386,7 +386,7 @@ def test_outer_momentum_without_an_outer_rate_is_refused():
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(ConfigError, match=r"sync=local_sgd: .*sync=bsp"):
+    with pytest.raises(ConfigError, match=r"sync: .*sync=bsp"):
         LocalSGD().cost(list(TwoDtypes().parameters()), World(2))
 
 

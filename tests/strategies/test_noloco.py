@@ -200,5 +200,5 @@ def test_a_pull_with_which_replicas_may_drift_apart_is_noted():
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(ConfigError, match=r"sync=noloco: .*sync=bsp"):
+    with pytest.raises(ConfigError, match=r"sync: .*sync=bsp"):
         NoLoCo().cost(list(TwoDtypes().parameters()), World(2))

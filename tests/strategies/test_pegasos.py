@@ -167,7 +167,10 @@ def test_on_processes_it_takes_the_virtual_clusters_steps_and_a_resumed_run_equa
         ([*ONE_VS_REST, "optimizer.weight_decay=0"], "optimizer.weight_decay=0: must be greater than 0"),
         ([*ONE_VS_REST, "sync=asp"], "the servers of sync=asp step with tensors of their own; choose sync=bsp"),
         ([*ONE_VS_REST, "clip=norm"], "clip=norm: shortens a gradient .* choose clip=none, or optimizer=sgd"),
-        ([*ONE_VS_REST, "compress=signsgd"], "compress=signsgd: makes signs .* choose compress=none"),
+        (
+            [*ONE_VS_REST, "compress=signsgd"],
+            "optimizer=pegasos: .* compress=signsgd makes signs of gradients. Choose .*compress=none",
+        ),
         ([*ONE_VS_REST, "compress=demo"], "compress=demo: makes signs of momenta"),
         ([*ONE_VS_REST, "compress=dgc"], "compress=dgc: adds momentum"),
         ([*ONE_VS_REST, "aggregate=majority_vote"], "aggregate=majority_vote: makes signs .* choose aggregate=mean"),

@@ -35,7 +35,8 @@ from paceline.strategies.core.cost import payload
 from paceline.strategies.core.setting import Setting
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.single import Single
-from paceline.strategies.sync.bsp import BSP, NaiveBSP
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.bsp_naive import NaiveBSP
 from paceline.tasks.poisson import PoissonPartition
 from paceline.tracking.summaries import row_of
 

@@ -14,7 +14,8 @@ from torch import Tensor
 from paceline.strategies import Sync
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.optimizers.power_iteration import PowerIteration
-from paceline.strategies.sync.bsp import BSP, NaiveBSP
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.bsp_naive import NaiveBSP
 from paceline.strategies.sync.parameter_server import ParameterServer
 from paceline.tasks.base import DataSpec
 from paceline.tasks.losses import Reconstruction

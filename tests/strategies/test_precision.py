@@ -418,10 +418,19 @@ def test_narrow_activations_are_planned() -> None:
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        (["strategy=torch_tensor", *BF16], "precision=bf16: strategy=torch_tensor: "),
-        (["strategy=deepspeed_pipeline", *FP16], "precision=fp16: strategy=deepspeed_pipeline: "),
+        (
+            ["strategy=torch_tensor", *BF16],
+            "precision=bf16: computes in bf16, and strategy=torch_tensor states messages",
+        ),
+        (
+            ["strategy=deepspeed_pipeline", *FP16],
+            "precision=fp16: computes in fp16, and strategy=deepspeed_pipeline sets",
+        ),
         (["strategy=pipeline", "strategy.schedule=pipedream", *FP16], "precision=fp16: strategy=pipeline: a schedule "),
-        (["strategy=offload", "strategy.delayed_update=true", *FP16], "precision=fp16: strategy=offload: strategy.del"),
+        (
+            ["strategy=offload", "strategy.delayed_update=true", *FP16],
+            "precision=fp16: leaves out steps whose gradients overflow, and strategy=offload with strategy.del",
+        ),
         (["precision=fp16", "precision.scale=1000"], "precision.scale=1000: must be a power of two"),
         (["precision=fp16", "precision.scale=0.5"], "precision.scale="),
         (["precision=fp16", "precision.grow_every=0"], "precision.grow_every="),

@@ -379,12 +379,15 @@ def test_evaluations_tell_how_many_weights_there_were() -> None:
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (("sync=asp",), "adapt=pruned, sync=asp: it leaves replicas with weights of their own.*choose sync=bsp"),
+        (("sync=asp",), "adapt=pruned: .*, and sync=asp keeps more of training.*Choose adapt=none, or sync=bsp"),
         (("sync=local_sgd",), "adapt=pruned, sync=local_sgd: it leaves replicas with weights of their own"),
         (("sync=parameter_server",), "adapt=pruned, sync=parameter_server: it has the weights on a server"),
         (("sync=dion",), "adapt=pruned, sync=dion: it keeps more of training than weights"),
         (("strategy=tensor",), "strategy=tensor holds .*weight in pieces.*choose strategy=data_parallel"),
-        (("strategy=torch_fsdp",), "changes weights between steps, and strategy=torch_fsdp owns its update"),
+        (
+            ("strategy=torch_fsdp",),
+            "adapt=pruned: changes weights between steps, .* strategy=torch_fsdp keeps more of training",
+        ),
         (
             ("adapt.rewind_to=2", "adapt.restart=none"),
             "adapt.rewind_to=2: with adapt.restart=none .* nothing is set",

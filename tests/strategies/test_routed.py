@@ -443,11 +443,11 @@ def test_all_that_does_not_go_with_it_is_told_at_once():
     with pytest.raises(ConfigError) as caught:
         engine.prepare([*REAL, "hardware.workers=2", *wrong]).plan()
     assert [line.partition(":")[0] for line in str(caught.value).splitlines()] == [
+        "average=ema",
         "compress=topk",
         "aggregate=median",
         "sync=routed",
         "sync=routed",
-        "average=ema",
     ]
 
 

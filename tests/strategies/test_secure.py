@@ -314,11 +314,14 @@ def test_a_clipped_way_is_no_longer_than_c_once_it_is_rounded() -> None:
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["aggregate=median"], "secure=bonawitz, aggregate=median: robust rules compare what clients bring"),
+        (
+            ["aggregate=median"],
+            "secure=bonawitz: masks each change, so that the server learns the sum alone, and aggregate=median",
+        ),
         (["attack=alie"], "attacks that collude know it, which nobody sees where the server learns the sum alone"),
         (["compress=topk"], "secure=bonawitz, compress=topk: masked numbers are added up as they are"),
         (["privacy=dp_fedavg", "secure.bits=2"], "privacy.clip=1: changes are rounded to secure.bits behind the point"),
-        (["sync=bsp"], "secure=bonawitz: sync=bsp has no use for it; these take it: sync=fedavg"),
+        (["sync=bsp"], "secure=bonawitz: sync=bsp takes no secure. Choose sync=fedavg"),
         (["hardware.workers=2"], "secure=bonawitz: a round has 2 clients, and of the sum of two each knows"),
         (["sync.fraction=0.5"], "a round has 2 clients"),
         (["secure.threshold=0.5"], "secure.threshold=0.5: must be"),

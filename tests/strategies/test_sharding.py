@@ -33,13 +33,14 @@ from torch import Tensor, nn
 from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
 from paceline.exchange.elementwise import check_elementwise
-from paceline.exchange.sharded_gradients import lay_out
 from paceline.strategies.core.cost import World, payload
 from paceline.strategies.core.setting import Setting
 from paceline.strategies.core.state import to_bytes
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline
-from paceline.strategies.sync.bsp import BSP, NaiveBSP
+from paceline.strategies.sync.bsp import BSP
+from paceline.strategies.sync.bsp_naive import NaiveBSP
+from paceline.strategies.sync.sharded_bsp import lay_out
 
 pytestmark = pytest.mark.dist
 TINY = 100 / 2**20  # MiB: buckets of 100 bytes

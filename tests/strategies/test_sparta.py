@@ -132,5 +132,5 @@ def test_a_knob_out_of_its_range_is_refused(override, says):
 
 
 def test_several_dtypes_are_refused():
-    with pytest.raises(ConfigError, match=r"sync=sparta: .*sync=bsp"):
+    with pytest.raises(ConfigError, match=r"sync: .*sync=bsp"):
         Sparta().cost(list(TwoDtypes().parameters()), World(2))

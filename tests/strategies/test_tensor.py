@@ -200,7 +200,7 @@ def test_two_sums_a_pair_but_none_back_to_what_is_not_trained(virtual_workers, c
         (3, lambda: attention64(4), "degree=3 does not divide the 4 keys .*; choose 2 or 4$"),
         (2, lambda: attention64(1), r"the 1 keys and values .*; choose more of them \(model.n_kv_head\)"),
         (2, lambda: nn.Sequential(nn.Linear(6, 4)), "no two linear layers with only element-wise ones between"),
-        (2, lambda: nn.Bilinear(2, 2, 2), "strategy=tensor: Bilinear has no two linear layers"),
+        (2, lambda: nn.Bilinear(2, 2, 2), "strategy: Bilinear has no two linear layers"),
     ],
 )
 def test_what_cannot_be_cut_is_refused_with_what_could(degree, model, says):
@@ -211,10 +211,13 @@ def test_what_cannot_be_cut_is_refused_with_what_could(degree, model, says):
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (("sync=asp",), "sync=asp: updates each part at a time of its own, .* such as sync=bsp"),
-        (("sync=fedavg",), "sync=fedavg: updates each part at a time of its own"),
-        (("compress=topk",), "compress=topk: chooses entries by what else a worker sends, .* choose compress=none"),
-        (("sync=gossip", "compress=topk"), "compress=topk: chooses entries"),
+        (("sync=asp",), "strategy=tensor: holds some parameters whole .* sync=asp lets replicas .*Choose sync=bsp"),
+        (("sync=fedavg",), "strategy=tensor: holds some parameters whole .* sync=fedavg lets replicas"),
+        (
+            ("compress=topk",),
+            "strategy=tensor: holds some parameters whole .* compress=topk chooses .*Choose compress=none",
+        ),
+        (("sync=gossip", "compress=topk"), "strategy=tensor: .* compress=topk chooses"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

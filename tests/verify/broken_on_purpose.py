@@ -6,11 +6,11 @@ import torch
 from torch import Tensor, nn
 
 from paceline.comm import Comm
-from paceline.strategies import Batch, Cost, World
+from paceline.strategies import Batch, Transfers, World
 from paceline.strategies.core.batch import BeforeBackward
 from paceline.strategies.core.loss import Loss
 from paceline.strategies.data_parallel import DataParallel
-from paceline.strategies.sync.bsp import NaiveBSP
+from paceline.strategies.sync.bsp_naive import NaiveBSP
 
 
 class WrongSum(DataParallel):
@@ -30,8 +30,8 @@ class MeanOfMeans(NaiveBSP):
             self.comm.all_reduce(parameter.grad).wait()
         self.optimizer.step()
 
-    def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
-        return Cost()
+    def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
+        return Transfers()
 
 
 class Apart(NaiveBSP):

@@ -5,9 +5,10 @@ from typing import Annotated, Literal
 import pytest
 from annotated_types import Ge, Gt
 
+from paceline.engine.config.choice_files import choices_of
 from paceline.engine.config.experiment import Choice
 from paceline.verify.knobs import variants
-from paceline.verify.ways import choices, ways
+from paceline.verify.ways import ways
 
 
 class Knobs:
@@ -56,13 +57,13 @@ def test_true_is_not_one() -> None:
 
 @pytest.fixture(scope="module")
 def everything() -> list[tuple[str, ...]]:
-    return [way.overrides for way in ways(choices("strategy", None), choices("sync", None), (), 2, [], False)]
+    return [way.overrides for way in ways(choices_of("strategy", None), choices_of("sync", None), (), 2, [], False)]
 
 
 def test_all_strategies_modes_collectives_and_compressors_are_tried(everything: list[tuple[str, ...]]) -> None:
     tried = {text for way in everything for text in way}
-    assert {f"strategy={choice.name}" for choice in choices("strategy", None)} <= tried
-    assert {f"sync={choice.name}" for choice in choices("sync", None)} <= tried
+    assert {f"strategy={choice.name}" for choice in choices_of("strategy", None)} <= tried
+    assert {f"sync={choice.name}" for choice in choices_of("sync", None)} <= tried
     assert {f"strategy.stage={stage}" for stage in range(4)} <= tried
     assert {"precision=bf16", "strategy.micro_batches=1", "strategy.degree=4", "sync.shard=gradients"} <= tried
     assert {"collective=ring", "compress=powersgd", "aggregate=median"} <= tried
@@ -70,16 +71,16 @@ def test_all_strategies_modes_collectives_and_compressors_are_tried(everything: 
 
 
 def test_every_tries_each_mode_with_each_strategy() -> None:
-    two = [choice for choice in choices("strategy", None) if choice.name in ("single", "data_parallel")]
-    modes = [choice for choice in choices("sync", None) if choice.name in ("bsp", "local_sgd")]
+    two = [choice for choice in choices_of("strategy", None) if choice.name in ("single", "data_parallel")]
+    modes = [choice for choice in choices_of("sync", None) if choice.name in ("bsp", "local_sgd")]
     tried = {way.overrides[:2] for way in ways(two, modes, (), 2, [], True)}
     assert {(f"strategy={s.name}", f"sync={m.name}") for s in two for m in modes} <= tried
 
 
 def test_a_choice_that_cannot_be_loaded_is_still_a_way_whose_composing_says_why() -> None:
     lost = Choice(name="lost", target="paceline.strategies.lost.Lost", knobs={})
-    modes = [choice for choice in choices("sync", None) if choice.name == "bsp"]
-    plain = [choice for choice in choices("strategy", None) if choice.name == "data_parallel"]
+    modes = [choice for choice in choices_of("sync", None) if choice.name == "bsp"]
+    plain = [choice for choice in choices_of("strategy", None) if choice.name == "data_parallel"]
     assert ("strategy=lost", "sync=bsp") in {
         way.overrides for way in ways([lost, *plain], modes, (), 2, ["lost"], False)
     }
@@ -87,7 +88,7 @@ def test_a_choice_that_cannot_be_loaded_is_still_a_way_whose_composing_says_why(
 
 @pytest.mark.parametrize("word", ["bsp", "sync=bsp", "data_parallel", "strategy=data_parallel"])
 def test_a_usual_choice_is_not_all_that_is_tried_with_it(word: str) -> None:
-    strategies, modes = choices("strategy", None), choices("sync", None)
+    strategies, modes = choices_of("strategy", None), choices_of("sync", None)
     found = {way.overrides for way in ways(strategies, modes, (), 4, [word], False)}
     own = "sync." if "bsp" in word else "strategy."
     assert found and all(way[:2] == ("strategy=data_parallel", "sync=bsp") for way in found)

@@ -1,4 +1,4 @@
-"""Optimizer state, and gradients, shared out among replicas: ZeRO stages 1 and 2.
+"""BSP whose replicas share out optimizer state, and gradients: ZeRO stages 1 and 2 (sync=bsp with sync.shard).
 
 Rajbhandari et al. 2020, "ZeRO: Memory Optimizations Toward Training Trillion Parameter Models" (SC20; arXiv
 1910.02054), sections 5.1, 5.2 and 7.2. All K replicas hold the weights w, in flat buckets of K equal chunks; replica r
@@ -14,8 +14,8 @@ reduce-scattered, and one bucket travels while the next one fills.
 
 The optimizer must be element-wise: a step on a piece of a tensor must be that piece of a step on the tensor (SGD, Adam,
 Adagrad; not LARS, LAMB, Adafactor, Muon, which look at whole tensors). That is tried out beforehand, on a small matrix
-(elementwise.py); what shows itself only elsewhere (at another size, after many steps, or between tensors) is not found
-out, nor is an optimizer that holds parameters in other places than `param_groups`.
+(exchange/elementwise.py); what shows itself only elsewhere (at another size, after many steps, or between tensors) is
+not found out, nor is an optimizer that holds parameters in other places than `param_groups`.
 
 Deviations from the paper: chunks are of each bucket, not of all weights together, so that every bucket's sum has K
 owners and the optimizer steps on one piece of each tensor that a chunk touches: several parameter groups, several
@@ -34,19 +34,46 @@ have, P the largest gradient of one parameter (all of S with several backward pa
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ..comm import Comm, Work
-from ..strategies.core.cost import Memory, Traffic, payload
-from .buckets import grouped, views_of
-from .sharded_optimizer import Piece, ShardedOptimizer
+from ...comm import Comm, Work
+from ...exchange.buckets import grouped, views_of
+from ...exchange.elementwise import check_elementwise
+from ...exchange.reducer import Reduction
+from ...exchange.sharded_optimizer import Piece, ShardedOptimizer
+from ..core.cost import Memory, Traffic, payload
+from ..core.state import State
+from ..core.terms import ADDED_UP, FABRIC, HONEST, UNCOMPRESSED, Need
+
+# -- what is refused
+
+
+def needs_of(shard: str) -> tuple[Need, ...]:
+    """Returns what sharing out gradients needs."""
+    if shard == "none":
+        return ()
+    alone, key = "gives a replica the sum of its own shard alone", f"sync.shard={shard}"
+    return tuple(Need(term, alone, key, "sync.shard=none") for term in (ADDED_UP, HONEST, UNCOMPRESSED, FABRIC))
+
+
+def check_elements(shard: str, optimizer: Optimizer) -> None:
+    """Raises `ConfigError` for an optimizer that is not element-wise."""
+    if shard != "none":
+        check_elementwise(optimizer, f"sync.shard={shard}", "sync.shard=none")
+
 
 # -- who owns what
+
+
+SHARDS = ("none", "optimizer", "gradients")  # sync.shard, by the stage of ZeRO
+
+
+SHARDS = ("none", "optimizer", "gradients")  # sync.shard, by the stage of ZeRO
 
 
 @dataclass(frozen=True)
@@ -145,25 +172,28 @@ class ShardedBucket:
         return self.views[i]
 
 
-class ShardedGradients:
+class ShardedReduction(Reduction):
     """Takes over the parameters, which become views of flat buckets, and the optimizer, which steps on this replica's
     pieces of them from here on.
     """
+
+    frees = True
 
     def __init__(
         self, parameters: list[nn.Parameter], optimizer: Optimizer, comm: Comm, capacity: int, first: int, frees: bool
     ) -> None:
         """`frees`: stage 2."""
-        self._params, self._comm = parameters, comm
+        super().__init__(parameters)
+        self._comm = comm
         layout = lay_out(parameters, comm.size, capacity, first, frees)
-        self._frees = frees
+        self._keeps_sums = frees
         self._largest = {dtype: entries for dtype, (_, entries) in layout.slots().items()}
         self._slots: list[Tensor] = []
         self._free: defaultdict[torch.dtype, list[Tensor]] = defaultdict(list)
         self._travelling: list[tuple[ShardedBucket, Work]] = []
-        self.buckets = [self._bucket(extent) for extent in layout.extents]
+        self.buckets: list[ShardedBucket] = [self._bucket(extent) for extent in layout.extents]
         self._pieces = {piece.index: piece for bucket in self.buckets for piece in self._pieces_of(bucket)}
-        self.optimizer = ShardedOptimizer(optimizer, parameters, self._pieces, comm)
+        self._optimizer = ShardedOptimizer(optimizer, parameters, self._pieces, comm)
 
     def _bucket(self, extent: Extent) -> ShardedBucket:
         size, own = self._comm.size * extent.chunk, slice(self._comm.rank * extent.chunk, None)
@@ -173,7 +203,7 @@ class ShardedGradients:
             view.copy_(self._params[i].detach())
             self._params[i].data = view
         weights = weights.view(self._comm.size, extent.chunk)
-        if self._frees:
+        if self._keeps_sums:
             return ShardedBucket(extent, weights, like.new_zeros(extent.chunk), self._supply)
         filling = like.new_zeros(size)
         views = dict(zip(extent.parameters, self._views(filling, extent), strict=True))
@@ -216,9 +246,9 @@ class ShardedGradients:
         bucket.slots.append(free.pop())
         return bucket.slots[-1][: bucket.weights.numel()]
 
-    def reduce_scatter(self, bucket: ShardedBucket) -> None:
-        """Send a full bucket on its way."""
-        if self._frees:
+    def launch(self, bucket: ShardedBucket) -> None:
+        """Reduce-scatters it."""
+        if self._keeps_sums:
             self._arrive()
             bucket.arriving = self._slot(bucket)
         assert bucket.filling is not None and bucket.arriving is not None
@@ -230,37 +260,46 @@ class ShardedGradients:
         """Wait for the buckets that travel."""
         for bucket, work in self._travelling:
             work.wait()
-            if self._frees:
+            if self._keeps_sums:
                 bucket.filling = bucket.arriving = None
                 bucket.views = {}
                 self._free[bucket.extent.dtype] += bucket.slots
                 bucket.slots = []
         self._travelling.clear()
 
-    def land(self, unused: Container[int]) -> None:
-        """All buckets have arrived: the optimizer's gradients are g_r, or none for the parameters in `unused`."""
+    def land(self, unused: Collection[int]) -> None:
+        """The optimizer's gradients are g_r."""
         self._arrive()
         for i, piece in self._pieces.items():
             piece.weight.grad = None if i in unused else piece.gradient
 
-    def gradients(self) -> dict[int, Tensor]:
-        """Once they have landed: what the optimizer steps with here, by the parameter's number."""
+    def drop(self) -> None:
+        self.land(())
+
+    def pieces(self) -> dict[int, Tensor]:
         return {i: piece.weight.grad for i, piece in self._pieces.items() if piece.weight.grad is not None}
 
-    def all_gather(self) -> None:
-        """After the optimizer's step: everyone's w_r."""
+    def after_step(self) -> None:
+        """w <- (w_0, ..., w_{K-1})"""
         with self._comm.timeline.named("weights"):
             gathering = [self._comm.iall_gather(bucket.weights) for bucket in self.buckets]
         for work in gathering:
             work.wait()
 
-    # -- measures
+    # -- state and measures
 
-    def gradient_bytes(self) -> int:
-        """Bytes of gradients in buckets (stage 1) or of their sums (stage 2)."""
-        return payload([b.gradient if self._frees or b.filling is None else b.filling for b in self.buckets])
+    def state_dict(self, optimizer: Optimizer) -> State:
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state: State, optimizer: Optimizer) -> None:
+        self._optimizer.load_state_dict(state)
+
+    def measured(self, held: Memory, peak: int) -> Memory:
+        """Gradients are those in buckets (stage 1), or their sums (stage 2)."""
+        own = [b.gradient if self._keeps_sums or b.filling is None else b.filling for b in self.buckets]
+        return {**held, "gradients": payload(own) + peak}
 
     def buffers(self) -> list[Tensor]:
-        if self._frees:
+        if self._keeps_sums:
             return self._slots
         return [bucket.arriving for bucket in self.buckets if bucket.arriving is not None]

@@ -1,0 +1,374 @@
+"""Decides which choices go together, by what each needs and what the others lack (strategies/core/terms.py).
+
+The same answer checks a run, words a refusal with all its reasons, finds the choices that would do, and makes the list
+of pairs.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+from ...conf.errors import ConfigError, Refusal
+from ...conf.groups import BY_NAME
+from ...strategies import Strategy, Sync
+from ...strategies.core.terms import VOCABULARY, Compatible, Need, Term
+from ..config.experiment import CONF, Choice, Experiment, shipped
+from ..config.targets import base_of, build
+from . import given
+from .feature import Chosen, Feature, Given
+
+MOST_NAMED = 4  # choices of a group in a refusal
+LAYOUT = ("strategy", "sync")  # the choices that are given the others
+
+
+@dataclass(frozen=True)
+class Selection:
+    """A strategy, a sync mode and what they are given: the choices and the objects, by group."""
+
+    choices: Mapping[str, Choice]
+    objects: Mapping[str, Any]
+    allowed: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, choices: Mapping[str, Choice], allowed: tuple[str, ...] = ()) -> "Selection":
+        """Builds the objects. Raises `ConfigError`."""
+        made: Given = {
+            group: build(group, choice, base_of(group), allowed, {"seed": 0})
+            for group, choice in choices.items()
+            if group not in LAYOUT
+        }
+        both = {group: build(group, choices[group], given.BASES[group], allowed, made) for group in LAYOUT}
+        return cls(choices, {**made, **both}, allowed)
+
+    @classmethod
+    def in_run(
+        cls, experiment: Experiment, of_groups: Given, strategy: Strategy, sync: Sync, allowed: tuple[str, ...] = ()
+    ) -> "Selection":
+        """Returns the selection of a run, whose objects are built."""
+        names = [*LAYOUT, *(group.name for group in given.given_groups())]
+        choices = {name: experiment.choice(name) for name in names}
+        return cls(choices, {**of_groups, "strategy": strategy, "sync": sync}, allowed)
+
+    @property
+    def strategy(self) -> Strategy:
+        return self.objects["strategy"]
+
+    @property
+    def sync(self) -> Sync:
+        return self.objects["sync"]
+
+    @cached_property
+    def used(self) -> tuple[str, ...]:
+        """The given groups that the strategy or the sync mode takes."""
+        both = [self.strategy] if self.strategy.own_sync() is not None else [self.strategy, self.sync]
+        return tuple(given.taken(*(type(each) for each in both)))
+
+    def offering(self, group: str, term: Term) -> tuple[str, Compatible]:
+        """Returns the object that must have the term, where the choice of `group` needs it, and its group.
+
+        What a strategy asks of the sync mode is asked of the mode that is chosen; other choices ask it of the update
+        that the strategy owns.
+        """
+        own = self.strategy.own_sync() if term.group == "sync" and group != "strategy" else None
+        return (term.group, self.objects[term.group]) if own is None else ("strategy", own)
+
+    def instead(self, group: str, choice: Choice) -> "Selection":
+        """Returns the selection with another choice of a group. Raises `ConfigError`."""
+        return Selection.of({**self.choices, group: choice}, self.allowed)
+
+    def named(self, key: str) -> str:
+        """Returns `KEY=VALUE` of a group as it was typed: the usual choice may have been given another class."""
+        if key not in self.choices:
+            return key
+        choice, group = self.choices[key], BY_NAME[key]
+        plain = choice.name != group.usual or choice.target == shipped(key, choice.name).target
+        return f"{key}={choice.name}" if plain else f"{key}._target_={choice.target}"
+
+
+@dataclass(frozen=True)
+class Unmet:
+    """A need of a choice that another choice lacks.
+
+    Args:
+        group: of the choice that has the need.
+        other: the group of the choice that lacks it.
+        lacking: in the words of that choice.
+    """
+
+    group: str
+    need: Need
+    other: str
+    lacking: str
+
+
+def run_of(chosen: Chosen) -> Selection:
+    """Returns the selection of a run."""
+    sync = chosen.sync
+    if chosen.strategy.own_sync() is not None:  # the run has the strategy's own update, and not the mode
+        sync = build("sync", chosen.experiment.sync, Sync, chosen.allowed, chosen.of_groups)
+    return Selection.in_run(chosen.experiment, chosen.of_groups, chosen.strategy, sync, chosen.allowed)
+
+
+def check_run(chosen: Chosen, asked: Iterable[tuple[str, Need]] = (), features: Sequence[Feature] = ()) -> None:
+    """Refuses a run whose choices do not go together. Raises `ConfigError`.
+
+    Args:
+        asked: needs of other choices, each with its group.
+        features: of the run, whose needs are asked, too.
+    """
+    of_features = [
+        (each.key, _with_key(need, each.key, chosen.experiment)) for each in features for need in each.needs(chosen)
+    ]
+    elsewhere = [group for each in features for group in each.uses]
+    check(run_of(chosen), [*asked, *of_features], elsewhere)
+
+
+def _with_key(need: Need, group: str, experiment: Experiment) -> Need:
+    if need.key:
+        return need
+    return replace(need, key=f"{group}={experiment.choice(group).name}", instead=f"{group}={BY_NAME[group].usual}")
+
+
+def unmet(
+    selection: Selection, asked: Iterable[tuple[str, Need]] = (), elsewhere: Sequence[str] = ()
+) -> Iterator[Unmet]:
+    """Yields the needs that are not met.
+
+    Args:
+        asked: needs of other choices, each with its group.
+        elsewhere: groups that something else than the strategy and the sync mode takes.
+    """
+    used = {*LAYOUT, *selection.used}
+    own = [
+        (group, need)
+        for group in (*LAYOUT, *selection.used)
+        if isinstance(chosen := selection.objects[group], Compatible)
+        for need in chosen.needs
+    ]
+    for group, need in (*own, *asked):
+        if need.term.group not in used:
+            continue
+        other, offering = selection.offering(group, need.term)
+        if need.term in offering.lacks:
+            yield Unmet(group, need, other, offering.lacks[need.term] or need.term.lacking)
+    owner, owns = "sync", ""
+    if selection.strategy.own_sync() is not None:
+        owner, owns = "strategy", f"{selection.strategy.traits.owns_update}, and "
+    for group in given.given_groups():
+        name = group.name
+        if name not in (*used, *elsewhere) and selection.choices[name] != shipped(name, str(group.usual)):
+            yield Unmet(name, Need(Term(owner, f"takes {name}", "", ""), ""), owner, owns + f"takes no {name}")
+
+
+def check(selection: Selection, asked: Iterable[tuple[str, Need]] = (), elsewhere: Sequence[str] = ()) -> None:
+    """Raises a `ConfigError` that names all choices which do not go together, with what to choose instead."""
+    asked = list(asked)
+    if found := list(unmet(selection, asked, elsewhere)):
+        raise ConfigError.of(_refusals(selection, found, asked, elsewhere))
+
+
+def _refusals(
+    selection: Selection, found: Sequence[Unmet], asked: Sequence[tuple[str, Need]], elsewhere: Sequence[str]
+) -> Iterator[Refusal]:
+    """Yields one refusal for each two choices that do not go together."""
+    by_pair: dict[tuple[str, str, str], list[Unmet]] = {}
+    for each in found:
+        by_pair.setdefault((each.group, each.need.key, each.other), []).append(each)
+    for (group, key, other), members in by_pair.items():
+        instead = [each.need.instead for each in members if each.need.instead]
+        for name in dict.fromkeys((other, key if key in selection.choices else group)):
+            if goes := list(_going(selection, name, members, found, asked, elsewhere)):
+                instead.append(_some(name, goes))
+        yield Refusal(selection.named(key or group), tuple(_reasons(selection, members)), tuple(dict.fromkeys(instead)))
+
+
+def _reasons(selection: Selection, members: Sequence[Unmet]) -> Iterator[str]:
+    """Yields a clause for each reason, with all that the other choice lacks for it."""
+    lacking: dict[str, dict[str, list[str]]] = {}
+    for each in members:
+        who = selection.named(each.other)
+        lacking.setdefault(each.need.because, {}).setdefault(who, []).append(each.lacking)
+    for because, by_choice in lacking.items():
+        clauses = [f"{who} {' and '.join(dict.fromkeys(words))}" for who, words in by_choice.items()]
+        yield ", and ".join([because, *clauses] if because else clauses)
+
+
+def _going(
+    selection: Selection,
+    group: str,
+    members: Sequence[Unmet],
+    found: Sequence[Unmet],
+    asked: Sequence[tuple[str, Need]],
+    elsewhere: Sequence[str],
+) -> Iterator[str]:
+    """Yields the choices of the group which meet these needs, and leave no need unmet that is met now."""
+    if group not in selection.choices:
+        return
+    pairs = {frozenset((each.group, each.other)) for each in members}
+    known = {(each.group, each.other) for each in found}
+    for name in _nearest_first(group, selection.choices[group].name):
+        try:
+            left = list(unmet(selection.instead(group, shipped(group, name)), asked, elsewhere))
+        except ConfigError:
+            continue
+        others = [(each.group, each.other) for each in left]
+        if not any(frozenset(other) in pairs or other not in known for other in others):
+            yield name
+
+
+def _told(selection: Selection, found: Sequence[Unmet]) -> Iterator[tuple[str, list[str]]]:
+    """Yields each choice that needs what others lack, with the reasons."""
+    for key in dict.fromkeys(each.need.key or each.group for each in found):
+        members = [each for each in found if (each.need.key or each.group) == key]
+        yield selection.named(key), list(_reasons(selection, members))
+
+
+def _nearest_first(group: str, chosen: str) -> list[str]:
+    """Returns the other choices of a group: variants of the chosen one first, then the usual one."""
+    usual = BY_NAME[group].usual or {"strategy": "data_parallel", "sync": "bsp"}[group]
+    names = sorted({usual, *(file.stem for file in (CONF / group).glob("*.yaml"))} - {chosen})
+    stem = chosen.partition("_")[0]
+    return sorted(names, key=lambda name: (name.partition("_")[0] != stem, name != usual))
+
+
+def _some(group: str, names: Sequence[str]) -> str:
+    """Returns `GROUP=a, b or c` of a few names."""
+    if len(names) > MOST_NAMED:
+        return f"{group}={', '.join(names[:MOST_NAMED])} or {len(names) - MOST_NAMED} more"
+    *most, last = names
+    return f"{group}={', '.join(most)} or {last}" if most else f"{group}={last}"
+
+
+# -- the list of pairs
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A strategy with a sync mode, as their defaults are.
+
+    Args:
+        meaning: of an accepted pair; else why it is refused.
+        takes: by group, the choices other than the usual one that go with an accepted pair.
+    """
+
+    strategy: str
+    sync: str
+    accepted: bool
+    meaning: str
+    takes: dict[str, list[str]]
+
+
+class _Builder:
+    """Builds each choice of a strategy or a sync mode once with each choice of a given group."""
+
+    def __init__(self, allowed: tuple[str, ...]) -> None:
+        self._allowed = allowed
+        self._usual = {group.name: shipped(group.name, str(group.usual)) for group in given.given_groups()}
+        self._given = given.usual()
+        self._made: dict[tuple[str, str, str, str], Any] = {}
+        self._others = {
+            group: {
+                name: build(group, shipped(group, name), base_of(group), (), {"seed": 0})
+                for name in _nearest_first(group, str(BY_NAME[group].usual))
+            }
+            for group in self._usual
+        }
+
+    def selection(self, strategy: Choice, sync: Choice, group: str = "", name: str = "") -> Selection:
+        """Returns the pair, with this choice of a given group. Raises `ConfigError`."""
+        made, choices = dict(self._given), dict(self._usual)
+        if group:
+            made[group], choices[group] = self._others[group][name], shipped(group, name)
+        objects = made | {
+            kind: self._built(kind, choice, group, name, made)
+            for kind, choice in (("strategy", strategy), ("sync", sync))
+        }
+        return Selection({**choices, "strategy": strategy, "sync": sync}, objects, self._allowed)
+
+    def _built(self, kind: str, choice: Choice, group: str, name: str, made: Given) -> Any:
+        key = kind, choice.name, group, name
+        if key not in self._made:
+            try:
+                self._made[key] = build(kind, choice, given.BASES[kind], self._allowed, made)
+            except ConfigError as error:
+                self._made[key] = error
+        if isinstance(self._made[key], ConfigError):
+            raise self._made[key]
+        return self._made[key]
+
+    def takes(self, pair: Selection) -> dict[str, list[str]]:
+        """Returns the other choices that an accepted pair takes, by group."""
+        found: dict[str, list[str]] = {}
+        for group in pair.used:
+            for name in sorted(self._others[group]):
+                try:
+                    if not any(unmet(self.selection(pair.choices["strategy"], pair.choices["sync"], group, name))):
+                        found.setdefault(group, []).append(name)
+                except ConfigError:
+                    continue
+        return {group: found[group] for group in self._usual if group in found}
+
+
+def pairs(strategies: Sequence[Choice], modes: Sequence[Choice], allowed: tuple[str, ...] = ()) -> Iterator[Pair]:
+    """Yields each strategy with each sync mode, as their defaults are."""
+    builder = _Builder(allowed)
+    for strategy in strategies:
+        for mode in modes:
+            selection = builder.selection(strategy, mode)
+            if found := list(unmet(selection)):
+                why = "; ".join(f"{key}: {'; '.join(reasons)}" for key, reasons in _told(selection, found))
+                yield Pair(strategy.name, mode.name, False, why, {})
+            else:
+                meaning = _meaning(selection.strategy, selection.sync)
+                yield Pair(strategy.name, mode.name, True, meaning, builder.takes(selection))
+
+
+def _meaning(strategy: Strategy, sync: Sync) -> str:
+    if strategy.traits.max_replicas == 1:
+        return "one replica, which has nobody to agree with"
+    if strategy.own_sync() is not None:
+        return f"the strategy {strategy.traits.owns_update}, synchronously"
+    if strategy.parts == 1:
+        return "replicas of one worker each agree as the sync mode says"
+    servers = ", through servers of its own" if sync.servers else ""
+    return sync.traits.over_parts or f"each stage agrees with the same stage of the other replicas{servers}"
+
+
+# -- the vocabulary
+
+
+@dataclass(frozen=True)
+class TermUse:
+    """A term with our own choices, as their defaults are.
+
+    Args:
+        offering: the choices of its group that have it.
+        lacking: those that do not.
+        needing: the choices of other groups that need it, as `GROUP=CHOICE`.
+    """
+
+    term: Term
+    offering: tuple[str, ...]
+    lacking: tuple[str, ...]
+    needing: tuple[str, ...]
+
+
+def vocabulary() -> list[TermUse]:
+    """Returns each term that some choice needs."""
+    usual = given.usual()
+    made: list[tuple[str, str, Compatible]] = []
+    for group in (*LAYOUT, *usual):
+        for file in sorted((CONF / group).glob("*.yaml")):
+            bare = {"seed": 0} if group in usual else usual
+            chosen = build(group, shipped(group, file.stem), base_of(group), (), bare)
+            if isinstance(chosen, Compatible):
+                made.append((group, file.stem, chosen))
+    found: list[TermUse] = []
+    for term in VOCABULARY:
+        needing = tuple(f"{group}={name}" for group, name, each in made if term in [need.term for need in each.needs])
+        own = [(name, each) for group, name, each in made if group == term.group]
+        lacking = tuple(name for name, each in own if term in each.lacks)
+        if needing and lacking:
+            found.append(TermUse(term, tuple(name for name, _ in own if name not in lacking), lacking, needing))
+    return found

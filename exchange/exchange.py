@@ -1,0 +1,123 @@
+"""Sums and means of the replicas' vectors: what a sync mode communicates with, whatever travels in their place.
+
+`mean` is the weighted mean sum_i (n_i / n) x_i. With a compressor messages travel in place of the vectors
+(channel.py). With an attack some replicas send other vectors than theirs, and with an aggregate all replicas get the
+vectors of all and join them by its rule (joining.py).
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from ..comm import Comm, Work
+from ..strategies.core.cost import World
+from ..strategies.core.state import State
+from .aggregate import Aggregator
+from .attack import Attack
+from .channel import Channel, notes_on_sums
+from .collectives import Collective, Fabric
+from .compress import Compressor, Dense, Vector, vector_of
+from .joining import Joining
+
+SHARE = 8  # bytes: a float64, by which a row counts
+
+
+class Exchange:
+    """One replica's. `prepare` comes before everything that communicates."""
+
+    def __init__(
+        self,
+        compress: Compressor | None = None,
+        collective: Collective | None = None,
+        aggregate: Aggregator | None = None,
+        attack: Attack | None = None,
+        purpose: str = "gradients",
+    ) -> None:
+        """Takes these choices.
+
+        Args:
+            compress: None sends vectors as they are.
+            collective: None takes the fabric's.
+            aggregate: None takes the mean.
+            attack: None: every replica is honest.
+            purpose: Names the messages in a trace.
+        """
+        self.compress, self.collective, self.purpose = compress or Dense(), collective or Fabric(), purpose
+        self.joining = Joining(aggregate, attack)
+
+    @property
+    def parts(self) -> tuple[Compressor, Collective, Joining]:
+        return self.compress, self.collective, self.joining
+
+    def prepare(self, comm: Comm, vectors: Mapping[str, Sequence[Tensor]]) -> None:
+        """Makes the memory. `vectors`: by key, the tensors that a vector consists of."""
+        self.comm = comm
+        shapes = {key: vector_of(tensors) for key, tensors in vectors.items()}
+        self._channel = Channel(self.compress if comm.size > 1 else Dense(), comm, shapes, self.collective)
+        gathers = comm.size > 1 and not self.joining.streaming
+        self._rows = {key: vectors[key][0].new_empty(comm.size, shapes[key].n) for key in shapes} if gathers else {}
+
+    def sum(self, key: str, x: Tensor) -> Work:
+        """x <- sum_i x_i, in place once waited for. All replicas have the same bits."""
+        with self.comm.timeline.named(self.purpose):
+            return self._channel.all_reduce(key, x)
+
+    def mean(self, key: str, x: Tensor, weight: float, total: float, step: int) -> None:
+        """x <- sum_i (weight_i / total) x_i in place, or what the aggregate makes of all x_i.
+
+        `step`: of the run. Raises `NotFiniteError` where the aggregate withstands fewer rows that are not finite.
+        """
+        sent = self._sent(x, step)
+        with self.comm.timeline.named(self.purpose):
+            if key not in self._rows:
+                self._channel.all_reduce(key, x.copy_(sent).mul_(weight / total)).wait()
+                return
+            self._channel.all_gather(key, sent, self._rows[key], self.joining.read)
+            x.copy_(self._channel.finish(key, self._joined(self.joining, self._rows[key], weight, step)))
+
+    def uncompressed_mean(self, x: Tensor, weight: float, total: float, step: int) -> Tensor:
+        """Returns what `mean` would make of `x` without compression; `x` may be written over.
+
+        An aggregate that remembers earlier rows does not remember these.
+        """
+        sent = self._sent(x, step)
+        if not self.joining.streaming:
+            return self._joined(copy.deepcopy(self.joining), self.comm.all_gather(sent), weight, step)
+        sent.mul_(weight / total)
+        with self.comm.timeline.named(self.purpose):
+            self.collective.all_reduce(sent, self.comm).wait()
+        return sent
+
+    def _sent(self, x: Tensor, step: int) -> Tensor:
+        return self.joining.sent(x, self.comm.rank, self.comm.size, step)
+
+    def _joined(self, joining: Joining, rows: Tensor, weight: float, step: int) -> Tensor:
+        """[K, n], which are written over -> [n]."""
+        gathered = self.comm.all_gather(torch.tensor([weight], dtype=torch.float64))
+        weights = dict(enumerate(gathered.flatten().tolist()))
+        return joining.join_in_place(rows, list(weights), weights, self.comm.size, step)
+
+    def keep(self, key: str, kept: Tensor) -> None:
+        """`kept`, [n] of bool: all other entries of this vector are 0 on all replicas from now on."""
+        self._channel.keep({key: kept})
+
+    def state_dict(self) -> State:
+        """Leaves out parts without anything to remember."""
+        state = {"channel": self._channel.state_dict(), "joining": self.joining.state_dict()}
+        return {name: each for name, each in state.items() if each}
+
+    def load_state_dict(self, state: State) -> None:
+        self._channel.load_state_dict(state.get("channel", {}))
+        self.joining.load_state_dict(state.get("joining", {}))
+
+    def buffers(self) -> list[Tensor]:
+        return [*self._rows.values(), *self._channel.buffers()]
+
+    def notes(self, vectors: Sequence[Vector], world: World) -> list[str]:
+        """See `Sync.notes`."""
+        own = self.joining.notes(self.compress, world.replicas) if world.replicas > 1 else []
+        if not self.joining.streaming:
+            return own
+        return [*own, *notes_on_sums(self.compress, self.collective, vectors, world)]

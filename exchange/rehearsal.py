@@ -1,0 +1,69 @@
+"""What a worker computes for a message, or for a rule, made on noise so that its operators can be traced.
+
+Each function makes its data first and returns the call that is to be traced.
+"""
+
+import copy
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from .compress import Compressor, Summed
+from .compress.base import Slot, Vector
+from .joining import Joining
+
+LARGEST_ROWS = 2**30  # bytes of made-up gradients on which a rule is traced
+
+
+def of_message(compress: Compressor, vector: Vector, workers: int) -> Callable[[], None]:
+    """Returns a call that makes one message, and reads those of all workers."""
+    x, slot = _noise(vector, vector.n), Slot("predicted", vector, 0, workers)
+
+    @torch.no_grad()
+    def make_and_read() -> None:
+        p = x if compress.feedback is None else compress.feedback.add(x, slot)
+        if isinstance(compress, Summed):
+            for _ in compress.total(p.clone(), torch.empty_like(p), slot):
+                pass
+            return
+        message = compress.encode(p, slot)
+        if compress.feedback is not None:
+            compress.feedback.keep(p, compress.decode(message, vector), slot)
+        for _ in range(workers):
+            x.add_(compress.decode(message, vector))
+
+    return make_and_read
+
+
+def of_rule(joining: Joining, vector: Vector, workers: int) -> Callable[[], None]:
+    """Returns a call that forges a row, if any worker does, and makes of the rows of all what the rule does."""
+    joining, rows = copy.deepcopy(joining), _noise(vector, workers, vector.n)  # a rule may remember what it is given
+    step, last = joining.attack.from_step, workers - 1
+
+    @torch.no_grad()
+    def forge_and_join() -> None:
+        for liar in sorted(joining.attack.liars(workers))[:1]:  # the slowest replica is one that lies
+            joining.sent(rows[liar], liar, workers, step)
+        if joining.streaming:
+            rows[last].copy_(rows[0]).mul_(0.5)
+        else:
+            alike = dict.fromkeys(range(workers), 1.0)
+            rows[last].copy_(joining.join_in_place(rows, range(workers), alike, workers, step))
+
+    return forge_and_join
+
+
+def too_large(vector: Vector, workers: int) -> str:
+    """Returns why a rule is not traced on so many rows; "" if it is."""
+    if (size := workers * vector.nbytes) <= LARGEST_ROWS:
+        return ""
+    return (
+        f"aggregate or attack: the rule is traced on the gradients of all {workers} replicas, which are "
+        f"{size / 2**30:.1f} GiB here, and at most {LARGEST_ROWS / 2**30:g} GiB are made for that"
+    )
+
+
+def _noise(vector: Vector, *shape: int) -> Tensor:
+    with torch.random.fork_rng(devices=[]):
+        return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(vector.dtype)

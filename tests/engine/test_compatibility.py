@@ -1,0 +1,153 @@
+"""Needs and what others lack: the vocabulary, and the refusals that a run is given."""
+
+import re
+from collections.abc import Sequence
+
+import pytest
+from choices import CHOICES, STRATEGIES, SYNCS
+from declared import unmet_terms
+
+from paceline.conf.errors import ConfigError
+from paceline.engine.config.compose import compose
+from paceline.engine.config.experiment import CONF, shipped
+from paceline.engine.config.targets import base_of, build
+from paceline.engine.features import given
+from paceline.engine.planning.build import assemble
+from paceline.strategies.core.terms import (
+    ADDABLE,
+    FOR_CHANGES,
+    ROWS_TOGETHER,
+    TOGETHER,
+    VOCABULARY,
+    WHOLE_REPLICA,
+    Compatible,
+    Need,
+)
+from paceline.strategies.data_parallel import DataParallel
+from paceline.strategies.sync.bsp import BSP
+
+GIVEN = [group.name for group in given.given_groups()]
+
+
+def every_choice() -> list[tuple[str, str, Compatible]]:
+    found: list[tuple[str, str, Compatible]] = [("strategy", name, each) for name, each in STRATEGIES.items()]
+    found += [("sync", name, each) for name, each in SYNCS.items()]
+    for group in GIVEN:
+        for file in sorted((CONF / group).glob("*.yaml")):
+            chosen = build(group, shipped(group, file.stem), base_of(group), (), {"seed": 0})
+            if isinstance(chosen, Compatible):
+                found.append((group, file.stem, chosen))
+    return found
+
+
+def refusal_of(*overrides: str) -> ConfigError:
+    with pytest.raises(ConfigError) as caught:
+        assemble(compose(["hardware.workers=6", *overrides]), ())
+    assert caught.value.refusals
+    return caught.value
+
+
+def test_each_term_is_a_sentence_about_a_choice_of_its_group() -> None:
+    assert len({(term.group, term.name) for term in VOCABULARY}) == len(VOCABULARY) > 30
+    verbs = re.compile(r"[a-z]+s |can |cannot |does ")
+    for term in VOCABULARY:
+        assert verbs.match(term.offered) and verbs.match(term.lacking), term
+        assert term.group in {"strategy", "sync", *GIVEN}
+
+
+def test_a_choice_lacks_terms_of_its_own_group_and_needs_those_of_others() -> None:
+    for group, name, each in every_choice():
+        assert {term.group for term in each.lacks} <= {group}, name
+        assert group not in {need.term.group for need in each.needs}, name
+        assert all(need.because for need in each.needs), name
+
+
+def test_each_term_is_lacking_somewhere_and_needed_somewhere() -> None:
+    """By a knob or a feature, where not by a choice as its file has it."""
+    sources = "".join(
+        path.read_text()
+        for room in ("strategies", "exchange", "engine")
+        for path in (CONF.parent / room).rglob("*.py")
+        if path.name != "terms.py"
+    )
+    from paceline.strategies.core import terms
+
+    for name, term in vars(terms).items():
+        if term in VOCABULARY:
+            assert len(re.findall(rf"\b{name}\b", sources)) >= 4, f"{name}: imported and used twice at least"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "alternatives"),
+    [
+        (["strategy=tensor", "sync=asp"], r"Choose sync=bsp, .*, or strategy=data_parallel, offload or pipeline$"),
+        (["sync=local_sgd", "compress=signsgd"], r"Choose compress=none, .*, or sync=bsp, "),
+        (["compress=topk", "collective=ring"], r"Choose compress=none, .*, or collective=fabric$"),
+        (["strategy=pipeline", "aggregate=krum"], r"Choose strategy=data_parallel or offload, or aggregate=mean, "),
+        (["strategy=zero", "compress=topk"], r"Choose strategy=data_parallel, offload or pipeline, or compress=none$"),
+        (["sync=bsp", "privacy=dp_fedavg"], r"Choose sync=fedavg, or privacy=dp_sgd or none$"),
+        (["sync=push_sum", "average=ema"], r"Choose average=none, or sync=bsp, "),
+        (["sync=easgd", "aggregate=draco"], r"Choose sync=bsp or parameter_server, or aggregate=mean$"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_each_choice_that_a_refusal_names_goes(overrides: list[str], alternatives: str) -> None:
+    text = str(refusal_of(*overrides))
+    assert re.search(alternatives, text), text
+    for group, names in re.findall(r"(\w+)=([a-z_0-9]+(?:, [a-z_0-9]+)*(?: or [a-z_0-9]+)?)", text.split("Choose ")[1]):
+        for name in re.split(r", | or ", names):
+            if name != "masked" and (CONF / group / f"{name}.yaml").is_file():  # it is for adapt=pruned
+                others = [each for each in overrides if not each.startswith(f"{group}=")]
+                assemble(compose(["hardware.workers=6", *others, f"{group}={name}"]), ())
+
+
+def test_all_reasons_are_told_at_once() -> None:
+    error = refusal_of("strategy=tensor", "sync=asp", "average=swa", "aggregate=krum", "clip=norm")
+    keys = [each.key for each in error.refusals]
+    assert keys == ["strategy=tensor", "aggregate=krum", "aggregate=krum"]
+    assert len(str(error).splitlines()) == 3
+    assert all(each.instead and each.reasons for each in error.refusals)
+
+
+def test_knobs_add_needs_and_what_is_lacking() -> None:
+    wide = BSP(shard="gradients")
+    assert not unmet_terms(wide) and {need.key for need in wide.needs} == {"sync.shard=gradients"}
+    text = str(refusal_of("sync.shard=gradients", "compress=topk"))
+    assert text.startswith("sync.shard=gradients: ") and "Choose sync.shard=none, or compress=none" in text
+
+
+class Particular(BSP):
+    """A mode of a user's, with a need and a limit of its own."""
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return Need(WHOLE_REPLICA, "wants the model whole"), Need(ADDABLE, "adds messages up")
+
+
+def test_a_users_class_is_held_to_what_it_declares() -> None:
+    from paceline.exchange.compress import TopK
+
+    assert unmet_terms(Particular(), STRATEGIES["pipeline"]) == {WHOLE_REPLICA}
+    assert unmet_terms(Particular(compress=TopK()), compress=TopK()) == {ADDABLE}
+    assert not unmet_terms(Particular())
+
+
+def test_what_a_strategy_shares_is_known_once_the_model_is_cut() -> None:
+    """A pipeline whose first and last stages share a weight takes modes that step together."""
+    tied = ["strategy=pipeline", "model=gpt", "data=text", "model.tied=true", "strategy.stages=2", "hardware.workers=4"]
+    assert TOGETHER not in unmet_terms(SYNCS["asp"], STRATEGIES["pipeline"])
+    with pytest.raises(ConfigError, match="strategy=pipeline: holds some parameters whole on several workers"):
+        assemble(compose([*tied, "sync=asp"]), ())
+
+
+@pytest.mark.parametrize(("group", "names"), [("strategy", CHOICES["strategy"]), ("sync", CHOICES["sync"])])
+def test_what_a_mode_lacks_is_what_its_traits_say(group: str, names: Sequence[str]) -> None:
+    for name in names:
+        if group == "sync":
+            traits = SYNCS[name].traits
+            assert (TOGETHER in SYNCS[name].lacks) == (not traits.synchronous)
+            assert (ROWS_TOGETHER in SYNCS[name].lacks) == traits.one_by_one
+            assert (FOR_CHANGES in {need.term for need in SYNCS[name].needs}) == traits.sends_changes
+        else:
+            assert (WHOLE_REPLICA in STRATEGIES[name].lacks) == (STRATEGIES[name].parts > 1)
+    assert WHOLE_REPLICA not in DataParallel().lacks
