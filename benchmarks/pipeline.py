@@ -1,4 +1,4 @@
-"""Our pipeline against torch.distributed.pipelining: step time of two stages on this host's loopback.
+"""Compares strategy=pipeline with torch.distributed.pipelining: step time of two stages on this host's loopback.
 
 Both train the same stages on the same batch in the same two processes, in turn: each time the better of GPipe and 1F1B,
 of ours and of torch's.

@@ -62,7 +62,7 @@ def _timed(do: Callable[[], Tensor]) -> Callable[[], float]:
 
 
 def _byzfl() -> Any:
-    """Its rules."""
+    """Returns byzfl's rules."""
     if not FOLDER.is_dir():
         command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(FOLDER), PEER]
         subprocess.run(command, check=True)

@@ -91,7 +91,7 @@ def _show_terms(format: str) -> None:
 
 
 def _show_pairs(config_dir: Path | None, allowed: tuple[str, ...], format: str) -> None:
-    """By the rules that a run is checked by."""
+    """Shows which strategies accept which sync modes, by the rules that check a run."""
     from .pairs_view import for_terminal, page
 
     with results_alone():  # a user's classes are built

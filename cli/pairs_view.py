@@ -1,4 +1,4 @@
-"""What goes with what, as a table for the terminal and as a page of the documentation."""
+"""Shows which choices go together, as a table for the terminal and as a page of the documentation."""
 
 from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING

@@ -160,7 +160,7 @@ def _result(run: "RunData") -> str:
 
 
 def _overrides(run: "RunData") -> list[str] | None:
-    """Its differences from the defaults; None where its configuration is not ours, or not known."""
+    """Returns the run's differences from the defaults; None where its configuration is not ours, or not known."""
     from ..engine.config.overrides import overrides_of
 
     try:

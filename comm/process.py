@@ -464,7 +464,7 @@ class ProcessComm(Comm):
         return MessageError(f"worker {self.board.rank} {what}: {error.words(self.ranks)}")
 
     def _ended_peers(self) -> list[int]:
-        """Their ranks in the group."""
+        """Returns the ranks in the group of workers that have ended."""
         poll = select.poll()
         of = {self._worker.processes[its]: rank for rank, its in enumerate(self.ranks) if its in self._worker.processes}
         for descriptor in of:

@@ -24,7 +24,7 @@ def expect(engine: Any, entering: Tensor | None) -> None:
 
 
 def held_between(engine: Any) -> list[Tensor]:
-    """Its room for messages, the micro-batches that it keeps, their gradients and its outputs. Raises
+    """Returns the engine's receive buffers, the micro-batches that it keeps, their gradients and its outputs. Raises
     `ChangedLibraryError`.
     """
     kept = need(engine, "pipe_buffers", "deepspeed", HELD)

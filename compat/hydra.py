@@ -20,7 +20,7 @@ def apply_overrides(overrides: list[Override], config: DictConfig) -> None:
 
 @contextmanager
 def files_checked(check: Callable[[Path], None]) -> Iterator[None]:
-    """Inside, `check` gets the path of each YAML of a user's directory before Hydra reads it, and may raise.
+    """Gives `check` the path of each YAML of a user's directory before Hydra reads it, and `check` may raise.
 
     A file's `defaults` may name any other file below the directory. Hydra must have been initialized: it loads the
     class that reads files under a name of its own.

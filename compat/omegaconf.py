@@ -26,7 +26,7 @@ class TooManyInterpolationsError(InterpolationResolutionError):
 
 @contextmanager
 def no_resolvers() -> Iterator[None]:
-    """Inside, every interpolation that calls a resolver raises `UnsupportedInterpolationType`, however it names it.
+    """Makes every interpolation that calls a resolver raise `UnsupportedInterpolationType`, however it names it.
 
     Interpolations of other keys (`${batch_size}`) go on. Other threads are not concerned.
     """

@@ -10,7 +10,7 @@ POINT = "fixed_params"  # the system attribute with which a waiting trial says w
 
 
 def id_of(trial: optuna.Trial | FrozenTrial) -> int:
-    """Its number in the database, of all studies."""
+    """Returns the trial's number in the database, of all studies."""
     return trial._trial_id
 
 

@@ -19,7 +19,7 @@ class ReplicaLayout:
     Args:
         micro_batches: of a step.
         zero: the stage of ZeRO; None where the sync mode decides it.
-        chunks, offload, sequence: as those of `Layout`.
+        chunks, offload, sequence: as those of `ParallelLayout`.
         recompute: layers are computed again in backward.
     """
 

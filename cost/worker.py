@@ -109,7 +109,7 @@ def seconds(
     inside: Sequence[Transfer] = (),
     between: Sequence[Transfer] = (),
 ) -> dict[str, float]:
-    """By part, of `FORMULAS`. `inside`: transfers within a replica. `between`: those of replicas."""
+    """Returns the seconds by part of `FORMULAS`. `inside`: transfers within a replica. `between`: those of replicas."""
     rates, turns = placed.rates(calibration), placed.turns(calibration.cores)
     parts = {
         "compute": turns * passes(work, rates),

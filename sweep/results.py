@@ -29,7 +29,7 @@ def measures_of(summary: dict[str, Any]) -> dict[str, float | None]:
 
 
 def as_pruned(run: RunDirectory) -> dict[str, Any]:
-    """Its summary, with the reason why it ended in it."""
+    """Returns the summary of a pruned run, with the reason why it ended."""
     end = End("pruned", "given up: not among the best at this many evaluations")
     run.add(end)
     run.close()

@@ -7,6 +7,7 @@ import dataclasses
 import importlib
 import inspect
 import pkgutil
+import re
 import tomllib
 from collections import defaultdict
 from collections.abc import Collection, Iterator
@@ -84,14 +85,15 @@ OWNERS = {  # what is imported -> the files that may
 SOURCES = [path for room in TOP for path in sorted((ROOT / room).rglob("*.py"))]
 
 
-READ = ast.ClassDef | ast.Import | ast.ImportFrom | ast.Attribute | ast.Assign | ast.AugAssign | ast.AnnAssign
+READ = ast.Import | ast.ImportFrom | ast.Attribute | ast.Assign | ast.AugAssign | ast.AnnAssign
+DOCUMENTED = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 of_all_sources = pytest.mark.xdist_group("sources")  # one process parses them, once
 
 
 @cache
-def nodes(source: str) -> list[READ]:
-    """Returns the classes, imports, attributes and assignments of a file."""
-    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, READ)]
+def nodes(source: str) -> list[READ | DOCUMENTED]:
+    """Returns what has a docstring, the imports, attributes and assignments of a file."""
+    return [node for node in ast.walk(ast.parse(source)) if isinstance(node, READ | DOCUMENTED)]
 
 
 @cache
@@ -215,10 +217,33 @@ def assigned_outside(source: str) -> set[str]:
     return found
 
 
+BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
+NO_BEGINNING = re.compile(  # of a docstring: prepositions, pronouns, conjunctions and question words
+    "(about|above|after|against|along|among|as|at|because|before|behind|below|beside|besides|between|beyond|but|by|during"
+    "|except|for|from|here|how|if|in|inside|into|it|its|like|near|nor|not|of|off|on|onto|or|our|over|past|per|since|so|such"
+    "|than|that|their|them|then|there|these|they|this|those|though|through|till|to|toward|under|unless|unlike|until|up|upon"
+    "|we|what|whatever|when|where|whether|which|while|who|whoever|whom|whose|why|with|within|without|you|your)\\b",
+    re.IGNORECASE,
+)
+NOT_YET = ("strategies/", "exchange/", "engine/predict/", "engine/features/given.py")
+
+
+@of_all_sources
+def test_docstrings_begin_with_what_a_thing_is_or_does() -> None:
+    found: list[str] = []
+    for path in [*SOURCES, *BENCHMARKS]:
+        relative = str(path.relative_to(ROOT))
+        for node in nodes(path.read_text()) if not relative.startswith(NOT_YET) else ():
+            text = (ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None) or ""
+            if NO_BEGINNING.match(text):
+                found.append(f"{relative}:{getattr(node, 'lineno', 1)}: {text.partition(chr(10))[0]}")
+    assert found == []
+
+
 @of_all_sources
 def test_a_class_name_means_one_thing_in_the_product() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)
-    for path in SOURCES:
+    for path in [*SOURCES, *BENCHMARKS]:
         for node in nodes(path.read_text()):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(str(path.relative_to(ROOT)))

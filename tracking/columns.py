@@ -77,7 +77,7 @@ def _dollars(value: float) -> str:
 
 
 def shortened(text: str, most: int = 60) -> str:
-    """Its first line, cut at `most` characters."""
+    """Returns the text's first line, cut at `most` characters."""
     first, _, rest = text.partition("\n")
     return first if len(first) <= most and not rest else f"{first[: most - 3]}..."
 

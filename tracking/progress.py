@@ -108,12 +108,12 @@ def whose(start: Record) -> str:
 
 
 def evaluation_text(evaluation: Record) -> str:
-    """Its score, or else its loss, for people."""
+    """Returns the evaluation's score, or else its loss, for people."""
     return score_of(evaluation) or f"loss {number(evaluation['loss'], '.4f')}"
 
 
 def score_of(evaluation: Record) -> str:
-    """Its accuracy, or R^2, for people; "" where it has neither."""
+    """Returns the evaluation's accuracy, or R^2, for people; "" where it has neither."""
     forms = dict(zip(METRICS, (("accuracy", ".2%"), ("R^2", ".4f")), strict=True))
     found = ((*forms[key], evaluation[key]) for key in METRICS if key in evaluation)
     return next((f"{name} {number(value, form)}" for name, form, value in found), "")

@@ -35,7 +35,7 @@ class StoredStage(StrictRecord):
 
 
 class StoredTimetable(StrictRecord):
-    """The stored form of engine's `Timetable.as_dict()`."""
+    """The stored form of engine's `StoredTimetable.as_dict()`."""
 
     unit: Literal["seconds", "floating-point operations"]
     time: Annotated[float, Field(gt=1e-18, le=1e24)]

@@ -249,7 +249,7 @@ class Run:
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
-        """Inside, the model has the weights that all replicas agree on: for an evaluation. All workers enter it."""
+        """Gives the model the weights that all replicas agree on, for an evaluation. All workers enter it."""
         self._vectors.restore()
         own = {name: parameter.detach().clone() for name, parameter in self.sync.parameters.items()}
         with self._comm.ledger.aside():

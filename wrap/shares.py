@@ -15,7 +15,9 @@ Own = tuple[int, int]  # this worker's samples of a batch, and those of all
 
 
 def share_of(batch: Sequence[Any], rank: int, size: int) -> list[Any]:
-    """Near-equal runs, larger ones first: those of all ranks in a row are the batch."""
+    """Returns the samples of one rank. Ranks get near-equal runs, larger ones first: one after another they are the
+    batch.
+    """
     each, extra = divmod(len(batch), size)
     start = rank * each + min(rank, extra)
     return list(batch[start : start + each + (rank < extra)])

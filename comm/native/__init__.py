@@ -1,4 +1,4 @@
-"""Our own native code: compiled once on each machine, for that machine, by the C compiler that is there.
+"""Native code, compiled once on each machine, for that machine, by the C compiler that is there.
 
 What is compiled is kept in the user's cache, under a name that follows from the source, the compiler's flags and the
 processor. Where there is no compiler, or no place to keep it, `load` gives None, and callers go another way.

@@ -125,7 +125,7 @@ class Result:
 
     @property
     def modelled(self) -> bool:
-        """Its times are those of a virtual cluster."""
+        """Returns whether its times are those of a virtual cluster."""
         return bool(self.summary["modelled"])
 
     @property

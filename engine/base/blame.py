@@ -25,7 +25,7 @@ def blaming(what: str, allowed: tuple[str, ...]) -> Iterator[None]:
 
 
 def said(error: BaseException) -> str:
-    """Its type and its message's first line."""
+    """Returns the error's type and its message's first line."""
     kind, line = visible(type(error).__name__), first_line_of(error)
     return f"{kind}: {line}" if line != kind else kind
 

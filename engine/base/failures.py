@@ -98,7 +98,7 @@ def how_it_ended(error: str, message: str) -> str:
 
 
 def words_of(error: BaseException) -> str:
-    """Its message in one line that a terminal can show, the middle left out where it is long."""
+    """Returns the error's message in one line that a terminal can show, the middle left out where it is long."""
     return visible(" ".join(shortened(_message(error)).split()))
 
 
@@ -122,7 +122,7 @@ def _message(error: BaseException) -> str:
 
 
 def shortened(text: str) -> str:
-    """Its beginning and its end, where it is long, and how much lies between."""
+    """Returns the beginning and the end of a long text, and how much lies between."""
     left_out = len(text) - LONGEST
     if left_out <= 0:
         return text
@@ -137,7 +137,7 @@ def speaks_for_itself(error: BaseException) -> bool:
 
 
 def named(error: BaseException) -> str:
-    """Its type and message, and where it arose unless it is an error of ours that no code of the user's raised.
+    """Returns the error's type and message, and where it arose unless it is an error of ours that no user code raised.
 
     A refusal's message begins with the key that it is about, and needs no type.
     """

@@ -19,7 +19,7 @@ AT_ONCE = 512  # samples
 
 
 class Purity(Callback):
-    """Its labels are read by the evaluation alone: training does not look at them."""
+    """Records the purity of clusters. Labels are read by the evaluation alone: training does not look at them."""
 
     def check_model(self, model: nn.Module) -> None:
         if not isinstance(model, KMeans):

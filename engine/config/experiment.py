@@ -177,7 +177,7 @@ class VirtualHardware(_Frozen):
 
     @property
     def calibration(self) -> None:
-        """Its clock is modelled: there is nothing to measure."""
+        """Returns None: the clock is modelled, and there is nothing to measure."""
 
     @property
     def threads(self) -> int:

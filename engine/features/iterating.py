@@ -60,7 +60,7 @@ class Iterates(Feature):
 
 
 def check(experiment: Experiment, allowed: tuple[str, ...], model: nn.Module, task: Task, sync: Sync) -> None:
-    """Whether model, task and optimizer are of one kind, and all else leaves their step right. Raises `ConfigError`."""
+    """Checks that model, task and optimizer are of one kind. Raises `ConfigError`."""
     own = model if isinstance(model, Unsupervised) else None
     _check_task(experiment, own, task)
     _check_optimizer(experiment, own, load_class("optimizer", experiment.optimizer.target, Optimizer, allowed))

@@ -6,7 +6,7 @@ from base64 import b64encode
 
 
 def source(pixels: bytes, channels: int, height: int, width: int) -> str:
-    """Its address in a page. `pixels`: channel by channel, row by row; of 1 (grey) or 3 channels."""
+    """Returns the image's address in a page. `pixels`: channel by channel, row by row; of 1 (grey) or 3 channels."""
     rows = b"".join(
         b"\0" + bytes(pixels[(c * height + y) * width + x] for x in range(width) for c in range(channels))
         for y in range(height)

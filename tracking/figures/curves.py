@@ -48,7 +48,7 @@ class Curve:
         )
 
     def along(self, axis: str) -> Floats | None:
-        """Its places on one of AXES; None where they are not known."""
+        """Returns the positions of its points on one of AXES; None where they are not known."""
         match axis:
             case "bytes":
                 return None if self.bytes_per_step is None else self.steps * self.bytes_per_step

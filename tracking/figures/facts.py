@@ -53,7 +53,7 @@ def bytes_of_a_step(summary: Plain) -> float | None:
 
 
 def label_of(run: RunData) -> str:
-    """Its name, with what must be known of it."""
+    """Returns the run's name, with what must be known of it."""
     status = run.summary.get("status")
     notes = ["modelled"] if is_modelled(run) else []
     notes += [] if status == "completed" else [shown(status or "unknown")]
@@ -69,7 +69,9 @@ def row_of(run: RunData) -> Plain:
 
 
 def trained(run: RunData) -> str:
-    """Its model and data set, and a task other than the usual one: runs that differ in it are not compared."""
+    """Returns the run's model and data set, and a task other than the default: runs that differ in it are not
+    compared.
+    """
     task = run.summary.get("task")
     learns = "" if task in (None, BY_NAME["task"].usual) else f", task={shown(task)}"
     return f"{name_of(run, 'model')} on {name_of(run, 'data')}{learns}"

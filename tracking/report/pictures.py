@@ -21,7 +21,7 @@ Plain = dict[str, Any]
 
 
 def image(svg: str) -> str:
-    """Its address in the page."""
+    """Returns the picture's address in the page."""
     return f"data:image/svg+xml;base64,{b64encode(svg.encode()).decode()}"
 
 
