@@ -284,8 +284,9 @@ class Gossip(Sync):
             self.joining.aggregate.check(rows)
         except ConfigError as error:
             raise ConfigError(
-                f"{error}; a worker joins its own row and those of {rows - 1} neighbours: sync.topology=exponential "
-                "has more of them"
+                f"{error.text}; a worker joins its own row and those of {rows - 1} neighbours: "
+                "sync.topology=exponential has more of them",
+                error.about,
             ) from None
         size, known, replicas = payload(parameters), 0, world.replicas
         vector = vector_of(parameters)
