@@ -1,4 +1,4 @@
-"""What leaves a worker in place of its gradients, weights or differences, and what it reads from the others.
+"""A channel compresses the vectors that a worker sends, and decodes the messages that it receives.
 
 A sync mode hands over vectors, each under a key, and gets vectors; which messages travel is the compressor's affair
 (exchange/compress/). The channel keeps a slot for each key: with error feedback (compress/feedback.py) it holds what
@@ -59,7 +59,7 @@ class Channel:
         return message
 
     def touch_to_encode(self, vector: Vector) -> None:
-        """What a message that it sends costs this worker's memory."""
+        """Counts the memory traffic of this worker for one message that it encodes."""
         feedback = 0.0
         if self.feedback is not None:
             feedback = self.feedback.passes * vector.nbytes + self.compress.decoding(vector)
@@ -131,7 +131,10 @@ class Channel:
         return self.compress.finish(total, self._slots[key].vector)
 
     def keep(self, kept: Mapping[str, Tensor]) -> None:
-        """Of the vectors of these keys, [n] of bool: all other entries are 0 on all workers from now on."""
+        """Sets the kept entries of the vectors of these keys, [n] of bool each.
+
+        All other entries are 0 on all workers from now on.
+        """
         if self.compress.traits.of_kept:
             for key, each in kept.items():
                 self._slots[key].memory[KEPT] = places_of(each)
@@ -174,7 +177,7 @@ def _sum(compress: Compressor, collective: Collective, vector: Vector, world: Wo
 
 
 def notes_on_sums(compress: Compressor, collective: Collective, vectors: Sequence[Vector], world: World) -> list[str]:
-    """Where one sends nothing, or more than without compression; see `Sync.notes`."""
+    """Returns notes for a worker that sends nothing, or more than without compression; see `Sync.notes`."""
     named = [
         word
         for word, unused in (("compress", isinstance(compress, Dense)), ("collective", isinstance(collective, Fabric)))

@@ -114,7 +114,7 @@ class Aggregator(Compatible, ABC):
         return 0
 
     def withstands(self, rows: int) -> int:
-        """How many of so many rows may lie, by what the rule promises."""
+        """Returns how many of `rows` rows may be Byzantine for the rule to keep its promise: `f`, or less."""
         if not self.traits.robust:
             return 0
         most = min(self.before.most(rows), self.most(self.before.rows(rows)))
@@ -154,11 +154,11 @@ class Aggregator(Compatible, ABC):
         return row
 
     def state_dict(self) -> State:
-        """What it remembers from one call to the next; {} where that is nothing."""
+        """Returns the state that the rule keeps from one call to the next; {} if there is none."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """What `state_dict` gave."""
+        """Restores the state that `state_dict` returned."""
 
 
 class Robust(Aggregator):
