@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from ..conf.errors import ConfigError
-from ..engine.config.experiment import Choice
 from .choices import ListedChoice, defaults, group_of, groups
 from .completion import complete_group
 from .options import AllowModule, ConfigDir
@@ -110,6 +109,7 @@ def _show_pairs(config_dir: Path | None, allowed: tuple[str, ...], format: str) 
 def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]":
     import sys
 
+    from ..engine.config.experiment import Choice
     from ..engine.features.compatibility import pairs
 
     def chosen(group: str) -> list[Choice]:

@@ -1,4 +1,4 @@
-"""How workers train one model together: one file an algorithm."""
+"""Algorithms with which workers train one model together, one file each."""
 
 from ..conf.errors import ConfigError
 from ..cost.transfer import Transfer

@@ -72,7 +72,7 @@ class DeepSpeedPipeline(Strategy):
         micro_batches: Annotated[int, Ge(1)] = 4,
         cut: Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]] = "parameters",
     ) -> None:
-        """As those of `Pipeline`; `schedule`: DeepSpeed trains by one alone. Raises `ConfigError`."""
+        """Takes the arguments of `Pipeline`; DeepSpeed has one `schedule` only. Raises `ConfigError`."""
         self._ours = Pipeline(stages, schedule, micro_batches, cut)
         self.micro_batches = micro_batches
         self.axes, self.loss_part = self._ours.axes, self._ours.loss_part
@@ -107,7 +107,7 @@ class DeepSpeedPipeline(Strategy):
     def rehearse(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
-        """As strategy=pipeline does, but for the first stage, which is given copies of its micro-batches."""
+        """Yields the passes of strategy=pipeline, except that the first stage gets copies of its micro-batches."""
         sizes = self.micro_sizes(len(inputs))
         flowing = self._flowing(parts, lone(inputs)[: sizes[0]])
         for stage, (part, passes) in enumerate(
@@ -166,7 +166,7 @@ class DeepSpeedPipeline(Strategy):
         return self.stages.train(*pieces, self._entering[sizes[0]], weight)
 
     def _flowing(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Tensor]:
-        """What enters each stage, and what leaves the last one, for meta inputs: shapes and dtypes only."""
+        """Returns the input of each stage and the output of the last, for meta inputs: shapes and dtypes only."""
         return [inputs, *self._ours.activations(parts, inputs, self.parts)]
 
     def is_last(self, parameters: Sequence[Tensor]) -> bool:

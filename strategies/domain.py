@@ -181,7 +181,7 @@ class DomainParallel(Strategy):
         return [[*own, *across] for own, across in zip(found, to_replicas or [[] for _ in parts], strict=True)]
 
     def _counted(self, parts: Sequence[nn.Module], inputs: Samples) -> tuple[list[list[Traffic]], list[list[Traffic]]]:
-        """Of each part, what goes to others of its replica, and to other replicas, one by one."""
+        """Returns each message of each part: those to other workers of its replica, and those to other replicas."""
         found: list[list[Traffic]] = []
         to_replicas: list[list[Traffic]] = []
         for place, part in enumerate(parts):
@@ -219,7 +219,10 @@ def _slab(its: Cut, images: Tensor, place: int) -> Tensor:
 
 
 def _check_loss(found: Cut, targets: Samples, loss: Loss) -> None:
-    """It must be a mean over predictions, as it is taken of each slab. It is tried out, on three rows of pixels."""
+    """Raises `ConfigError` unless the loss of up to three random rows of pixels is the mean of the rows' losses.
+
+    Each slab takes the loss of its own rows, so that it must be a mean over predictions.
+    """
     rows = found.rows
     assert rows is not None
     generator = torch.Generator().manual_seed(0)

@@ -118,7 +118,10 @@ class Hybrid(Strategy):
             check_elementwise(optimizer, "strategy=hybrid", "strategy=pipeline")
 
     def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
-        """By what a layer takes on one of its workers. A pair of layers is not yet one: they may come apart."""
+        """Resolves the stages by the cost of each layer on one of its workers.
+
+        A column and a row layer are still two layers here: a stage boundary may separate them.
+        """
         layers = self._pipeline.layers_alone(model)
         vocabulary = self.axes["tensor"] > 1 and is_cut(self.vocabulary, model, loss)
         if vocabulary:
@@ -155,13 +158,13 @@ class Hybrid(Strategy):
         return TensorGroup(self.axes["tensor"], self.collective, "strategy.tensor")
 
     def _kinds(self, model: nn.Module, stages: Sequence[nn.Module], vocabulary: bool) -> list[dict[str, Kind]]:
-        """What is cut of each stage. Raises `ConfigError`."""
+        """Returns the layers of each stage that are partitioned, by name. Raises `ConfigError`."""
         if self.axes["tensor"] == 1:
             return [{} for _ in stages]
         return kinds_of_stages(model, stages, self.axes["tensor"], vocabulary)
 
     def _pieces(self, stage: nn.Module, kinds: Mapping[str, Kind], group: TensorGroup) -> list[nn.Module]:
-        """What each worker of a stage holds of it."""
+        """Returns the piece of `stage` that each of its workers holds."""
         return [stage] if group.size == 1 else cut_over(stage, group, kinds, self.sequence)
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
@@ -242,7 +245,7 @@ class Hybrid(Strategy):
         return self._pipeline.simulate(first, inputs, timed, between)
 
     def _seconds(self, sums: Sequence[Sent], rank: int, message: MessageTime) -> float:
-        """Of sums among the workers of a stage: their phases, as messages over the busiest link."""
+        """Returns the seconds of `sums` within a stage: their phases, as messages over the busiest link."""
         group, hosts = self.mesh.along(rank, "tensor"), self._hosts(rank)
         other = next((i for i, host in enumerate(hosts or ()) if hosts and host != hosts[0]), len(group) - 1)
         return sum(
@@ -273,7 +276,7 @@ class Hybrid(Strategy):
         return self._pipeline.sends_to(self._lanes(parts)[0])
 
     def _hosts(self, rank: int) -> tuple[int, ...] | None:
-        """Of the workers of its stage."""
+        """Returns the hosts of the workers of the stage of `rank`; None if hosts are not known."""
         hosts = self.setting.hosts
         return None if hosts is None else tuple(hosts[each] for each in self.mesh.along(rank, "tensor"))
 

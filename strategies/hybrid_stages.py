@@ -1,4 +1,4 @@
-"""What is cut of each stage of a pipeline, and what the workers of a stage then send to one another."""
+"""Layers of each stage of a pipeline that are partitioned, and the messages among the workers of a stage."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 def kinds_of_stages(
     model: nn.Module, stages: Sequence[nn.Module], degree: int, vocabulary: bool
 ) -> list[dict[str, Kind]]:
-    """By name, as `find.kinds_of` says it of a whole model: pairs within a stage, and the model's `vocabulary`.
+    """Returns each stage's partitioned layers by name, as `find.kinds_of` does for a whole model.
+
+    They are pairs within a stage, and the model's `vocabulary`.
 
     A weight that several stages share is cut alike in all of them: as part of the vocabulary, or not at all. Raises
     `ConfigError` for what cannot be cut into `degree` pieces.
@@ -40,7 +42,7 @@ def kinds_of_stages(
 
 
 class StageSums:
-    """What a worker of each stage sends to the others of it; they all send alike. All is on the meta device.
+    """Sums that a worker of each stage sends to the others of its stage; all send alike. All is on the meta device.
 
     `lane`: what one worker of each stage holds, in the order of stages.
     """

@@ -177,7 +177,7 @@ class Offload(Strategy):
         return self.measured(held)
 
     def measured(self, held: Memory) -> Memory:
-        """What the pool had at its fullest, in training or in the virtual iteration; all else is on the host."""
+        """Returns the pool's bytes at its peak, in training or in the virtual iteration; all else is on the host."""
         on_device = {kind: self._pool.peaks.get(kind, 0) for kind in ("parameters", "gradients", "activations")}
         on_host = {f"host_{kind}": size for kind, size in held.items()}
         return {**on_device, **on_host, "host_activations": self._host.peak}
@@ -321,7 +321,7 @@ class DelayedUpdate(Sync):
 
 
 class DelayedOptimizer(Optimizer):
-    """Its step takes the parameters' gradients along and returns; `optimizer` takes the step meanwhile, on copies w.
+    """An optimizer whose step copies the gradients and returns; `optimizer` steps meanwhile, on weight copies w.
 
     The parameters v have the weights of the step before: v_{t+1} = w_t.
     """
@@ -372,6 +372,6 @@ class DelayedOptimizer(Optimizer):
         return [w.detach() for w in self._w]
 
     def held(self) -> Memory:
-        """As in `DelayedUpdate.memory`."""
+        """Returns the bytes of weights and gradients: two versions each, as in `DelayedUpdate.memory`."""
         size = payload(self._w)
         return {"parameters": payload(self._v) + size, "gradients": payload(self._v) + size}

@@ -140,7 +140,7 @@ class Pipeline(Strategy):
         return self.updates
 
     def stages_of(self, worker: int) -> list[int]:
-        """In the order of its chunks."""
+        """Returns the stages of a worker, in the order of its chunks."""
         return [stage for stage, holder in enumerate(self.holders) if holder == worker]
 
     def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
@@ -285,7 +285,7 @@ class Pipeline(Strategy):
             self._stream.drain()
 
     def _actions(self, micro_batches: int, inputs: Tensor) -> Sequence[Action]:
-        """This worker's, with its sends and receives. `inputs`: a micro-batch."""
+        """Returns this worker's actions, with its sends and receives. `inputs`: a micro-batch."""
         if micro_batches not in self._restricted:
             own = self.recomputing(self._looks, inputs.to("meta"), self.stages_of(self._comm.rank))
             row = add_messages(self.of_first(micro_batches))[self._comm.rank]
@@ -295,9 +295,9 @@ class Pipeline(Strategy):
     def recomputing(
         self, parts: Sequence[nn.Module], inputs: Tensor, stages: Collection[int] | None = None
     ) -> set[int]:
-        """Of the stages that have I in the schedule those in which layers compute something again.
+        """Returns the stages with I in the schedule in which layers recompute something.
 
-        `inputs`: a micro-batch; it and `parts` are on the meta device. `stages`: that are asked about; None for all.
+        `inputs`: a micro-batch; it and `parts` are on the meta device. `stages`: the stages to look at; None for all.
         """
         apart = sorted({each.stage for row in self.schedule for each in row if each.kind == "I"})
         asked = apart if stages is None else [stage for stage in apart if stage in stages]
@@ -314,13 +314,16 @@ class Pipeline(Strategy):
         return found
 
     def of_first(self, micro_batches: int) -> Schedule:
-        """What is left of a schedule without the other micro-batches is one. Without a flush: batches of so many."""
+        """Returns the schedule of the first `micro_batches` alone; without a flush, that of batches of so many.
+
+        A schedule without its other micro-batches is a schedule too.
+        """
         if self.reads is not None:
             return stream(self.parts, micro_batches, self.reads)[0]
         return [[action for action in row if action.micro_batch < micro_batches] for row in self.schedule]
 
     def _versions(self, micro_batches: int) -> list[int]:
-        """Of the weights of each stage, at most."""
+        """Returns the largest number of versions of the weights of each stage."""
         if self.reads is None:
             return [1] * len(self.holders)
         return live_versions(*stream(self.parts, micro_batches, self.reads))
@@ -356,7 +359,7 @@ class Pipeline(Strategy):
     def rehearse(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
-        """Of several micro-batches of one size two are taken: what the first keeps more is the whole batch's."""
+        """Yields at most two passes of a micro-batch size; what the first keeps beyond the second is the batch's."""
         inputs = lone(inputs)
         flowing = {
             size: [inputs[:size], *self.activations(parts, inputs[:size], len(self.holders) - 1)]
@@ -377,7 +380,7 @@ class Pipeline(Strategy):
         return list(dict.fromkeys(self.micro_sizes(batch_size)))
 
     def _rehearsed(self, size: int, batch_size: int) -> int:
-        """How many passes of a size are taken; of a schedule without a flush several batches are held at once."""
+        """Returns the number of passes of a size: 2 without a flush, which holds several batches at once."""
         return 2 if self.reads is not None else min(2, self.micro_sizes(batch_size).count(size))
 
     def _take_pass(self, part: Chunks, place: tuple[int, int], inputs: Tensor, targets: Samples, loss: Loss) -> Tensor:
@@ -458,7 +461,7 @@ class Pipeline(Strategy):
         return [added(*each) for each in zip(self.messages(parts, inputs), traffic(parts), strict=True)]
 
     def messages(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
-        """Of `cost`, what goes from stage to stage."""
+        """Returns the part of `cost` that goes from stage to stage."""
         sent = [0] * len(parts)
         for size, times in Counter(self.micro_sizes(len(inputs))).items():
             for output, (one, other) in zip(

@@ -263,7 +263,7 @@ class _FSDPUpdate(Sync):
 
 
 def _rows(gradient: Tensor) -> Tensor:
-    """Those that this replica has, in the same memory."""
+    """Returns the rows that this replica has, in the same memory."""
     return gradient.to_local() if isinstance(gradient, DTensor) else gradient
 
 
@@ -273,7 +273,7 @@ def _whole(value: Any) -> Any:
 
 
 def _cut_up_like(parameter: nn.Parameter, whole: Any) -> Any:
-    """This replica's rows of a whole tensor, where it is one of the parameter's shape."""
+    """Returns this replica's rows of a whole tensor of the parameter's shape; any other value as it is."""
     if not (isinstance(parameter, DTensor) and isinstance(whole, Tensor) and whole.shape == parameter.shape):
         return whole
     mesh, placements = parameter.device_mesh, parameter.placements

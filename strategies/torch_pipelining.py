@@ -68,7 +68,7 @@ class TorchPipelining(Strategy):
         cut: Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]] = "parameters",
         chunks: Annotated[int, Ge(1)] | None = None,
     ) -> None:
-        """As those of `Pipeline`. Raises `ConfigError`."""
+        """Takes the arguments of `Pipeline`. Raises `ConfigError`."""
         if schedule in ("gpipe", "1f1b", "zb_h1") and (chunks or 1) > 1:
             raise ConfigError(
                 f"strategy.chunks={chunks}: strategy.schedule={schedule} has one on each worker; choose "
@@ -192,7 +192,7 @@ class TorchPipelining(Strategy):
             return self._flowing(self._looks, inputs.to("meta"))
 
     def _flowing(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Tensor]:
-        """What enters each stage, and what leaves the last one, for meta inputs: shapes and dtypes only."""
+        """Returns the input of each stage and the output of the last, for meta inputs: shapes and dtypes only."""
         left = self._ours.activations(parts, inputs, len(self._ours.holders))
         return [inputs, *(each.requires_grad_(each.is_floating_point()) for each in left)]
 

@@ -222,7 +222,7 @@ class Zero(Strategy):
         return [-(-batch_size // self.accumulated)]  # each has its backward pass before the next begins
 
     def forward(self, part: nn.Module, inputs: Samples) -> Tensor:
-        """What the module makes of a micro-batch."""
+        """Returns the output of the module for a micro-batch."""
         if self._narrow:
             dtype = DTYPES[self.precision.name]
             inputs = of_each(inputs, lambda x: x.to(dtype) if x.is_floating_point() else x)
@@ -333,7 +333,7 @@ class _ZeroUpdate(Sync):
         set_loss_scale(self._engine, state["scaler"])
 
     def _keep(self, parameter: nn.Parameter, key: str | None, whole: Any) -> None:
-        """This replica's piece of a parameter's fp32 weights (`key` None) or optimizer state, from all of it."""
+        """Sets this replica's piece of a parameter's fp32 weights (`key` None) or optimizer state from the whole."""
         flat, own, piece = self._place(parameter)
         if key is None:
             if flat is not parameter:
@@ -392,7 +392,7 @@ class _ZeroUpdate(Sync):
 
 
 class _Forward(nn.Module):
-    """What DeepSpeed's engine calls."""
+    """The module that DeepSpeed's engine calls."""
 
     def __init__(self, strategy: Zero, module: nn.Module) -> None:
         super().__init__()

@@ -75,7 +75,11 @@ class Selection:
 
     def instead(self, group: str, choice: Choice) -> "Selection":
         """Returns the selection with another choice of a group. Raises `ConfigError`."""
-        return Selection.of({**self.choices, group: choice}, self.allowed)
+        other = Selection.of({**self.choices, group: choice}, self.allowed)
+        if group == "strategy" or group in given.taken(type(self.strategy)):
+            return other
+        # the run's own strategy has cut the model, and knows what its parts share
+        return replace(other, objects={**other.objects, "strategy": self.strategy})
 
     def named(self, key: str) -> str:
         """Returns `KEY=VALUE` of a group as it was typed: the usual choice may have been given another class."""
@@ -127,7 +131,9 @@ def check_run(chosen: Chosen, asked: Iterable[tuple[str, Need]] = (), features: 
 def _with_key(need: Need, group: str, experiment: Experiment) -> Need:
     if need.key:
         return need
-    return replace(need, key=f"{group}={experiment.choice(group).name}", instead=f"{group}={BY_NAME[group].usual}")
+    usual = BY_NAME[group].usual
+    instead = need.instead or (f"{group}={usual}" if usual else "")
+    return replace(need, key=f"{group}={experiment.choice(group).name}", instead=instead)
 
 
 def unmet(
@@ -180,6 +186,7 @@ def _refusals(
         for name in dict.fromkeys((other, key if key in selection.choices else group)):
             if goes := list(_going(selection, name, members, found, asked, elsewhere)):
                 instead.append(_some(name, goes))
+        instead = instead or list(_usual_instead(selection, members, found, asked, elsewhere))
         yield Refusal(selection.named(key or group), tuple(_reasons(selection, members)), tuple(dict.fromkeys(instead)))
 
 
@@ -209,12 +216,29 @@ def _going(
     known = {(each.group, each.other) for each in found}
     for name in _nearest_first(group, selection.choices[group].name):
         try:
-            left = list(unmet(selection.instead(group, shipped(group, name)), asked, elsewhere))
+            there = selection.instead(group, shipped(group, name))
         except ConfigError:
             continue
+        if isinstance(chosen := there.objects[group], Compatible) and not chosen.stands_alone:
+            continue
+        left = list(unmet(there, asked, elsewhere))
         others = [(each.group, each.other) for each in left]
         if not any(frozenset(other) in pairs or other not in known for other in others):
             yield name
+
+
+def _usual_instead(
+    selection: Selection,
+    members: Sequence[Unmet],
+    found: Sequence[Unmet],
+    asked: Sequence[tuple[str, Need]],
+    elsewhere: Sequence[str],
+) -> Iterator[str]:
+    """Yields usual choices of given groups which meet these needs: a sync mode may lack a term by what it is given."""
+    for group in selection.used:
+        usual = str(BY_NAME[group].usual)
+        if usual in _going(selection, group, members, found, asked, elsewhere):
+            yield f"{group}={usual}"
 
 
 def _told(selection: Selection, found: Sequence[Unmet]) -> Iterator[tuple[str, list[str]]]:

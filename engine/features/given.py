@@ -23,7 +23,7 @@ BASES: dict[str, type[Sync | Strategy]] = {"sync": Sync, "strategy": Strategy}  
 
 
 def make(experiment: Experiment, allowed: tuple[str, ...]) -> Given:
-    """For one worker. Raises `ConfigError`."""
+    """Builds the chosen component of each group, for one worker. Raises `ConfigError`."""
     fabric = fabric_of(experiment)
     network = fabric.network(experiment.hardware)
     engines = {"seed": experiment.seed, "network": network, "in_memory": fabric.modelled}
@@ -36,7 +36,7 @@ def make(experiment: Experiment, allowed: tuple[str, ...]) -> Given:
 
 
 def usual() -> Given:
-    """As where nothing else is chosen."""
+    """Returns the usual component of each group, as where nothing else is chosen."""
     return {group.name: _built(group.name, str(group.usual)) for group in given_groups()}
 
 
@@ -47,7 +47,7 @@ def taken(*classes: type) -> list[str]:
 
 
 def of_kept(of_groups: Given) -> bool:
-    """Whether what travels is what pruning has kept alone."""
+    """Returns whether messages hold only the entries that pruning has kept."""
     compress = of_groups["compress"]
     assert isinstance(compress, Compressor)
     return compress.traits.of_kept

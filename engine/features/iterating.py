@@ -37,9 +37,9 @@ class Iterates(Feature):
         return cls()
 
     def check_model(self, chosen: Chosen, model: nn.Module) -> None:
+        check(chosen.experiment, chosen.allowed, model, chosen.task, chosen.sync)
         if isinstance(model, Unsupervised):
             compatibility.check_run(chosen, [("model", need) for need in needs(chosen.experiment)])
-        check(chosen.experiment, chosen.allowed, model, chosen.task, chosen.sync)
 
     def initialise(self, parts: Parts, model: nn.Module) -> None:
         """A model that begins with training samples takes them. Raises ConfigError."""

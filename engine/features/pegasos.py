@@ -38,7 +38,9 @@ class SolvesSVM(Feature):
         whole = "steps with the weights and biases of a class together"
         plain = "divides the gradient as it is by lambda t"
         lengths = UNCLIPPED, MESSAGE_LENGTH, MEAN_LENGTH, BATCH_GRADIENTS
-        return [Need(ALL_STEPPED, whole), Need(NO_SERVERS, whole), *(Need(term, plain) for term in lengths)]
+        other = "optimizer=sgd"
+        needs = [Need(ALL_STEPPED, whole, instead=other), Need(NO_SERVERS, whole, instead=other)]
+        return [*needs, *(Need(term, plain, instead=other) for term in lengths)]
 
     def check_parts(self, parts: Parts) -> None:
         check(parts.experiment, parts.task, parts.modules)

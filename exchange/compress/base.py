@@ -143,6 +143,10 @@ class Compressor(Compatible, ABC):
         )
 
     @property
+    def stands_alone(self) -> bool:
+        return not self.traits.of_kept
+
+    @property
     def keeps(self) -> bool:
         return self.feedback is not None
 

@@ -1,4 +1,4 @@
-"""What is evaluated and saved in place of the weights that are trained: one file an average. See base.py."""
+"""Averages of the weights, evaluated and saved in place of the trained weights: one file each. See base.py."""
 
 from .base import Average
 from .ema import EMA

@@ -1,10 +1,10 @@
-"""What an average of weights over steps is: which steps count in it, and how much the newest weights weigh.
+"""Base of the averages of weights over steps: the steps that count, and the weight of the newest weights.
 
 With w_1 the first weights that count, and w_n the n-th,
 
     a_1 = w_1,     a_n = a_{n-1} + weight(n) (w_n - a_{n-1})   for n > 1.
 
-The weights that are trained never see it. engine/features/averaging.py keeps, evaluates and saves it.
+Training never reads the average. engine/features/averaging.py keeps, evaluates and saves it.
 """
 
 from abc import ABC, abstractmethod
@@ -20,11 +20,11 @@ class Average(ABC):
 
     @abstractmethod
     def counts(self, done: int, steps_per_epoch: int) -> bool:
-        """Whether the weights after `done` steps, 1 or more, are in it."""
+        """Tells whether the weights after `done` steps, 1 or more, are in the average."""
 
     @abstractmethod
     def weight(self, n: int) -> float:
-        """Of the n-th weights that count, n > 1."""
+        """Returns the weight of the n-th weights that count, n > 1."""
 
     def check(self, steps: int, steps_per_epoch: int) -> None:
         """Raises `ConfigError` where a run of so many steps would have nothing to average."""

@@ -29,7 +29,7 @@ from .strategy import Strategy
 
 
 class Accumulation:
-    """Of one worker's steps."""
+    """The division of one worker's steps into micro-batches."""
 
     def __init__(self, micro_batches: int = 1) -> None:
         """`micro_batches`: k; with 1 nothing is changed."""
@@ -43,17 +43,19 @@ class Accumulation:
         return [each + (i < more) for i in range(self.micro_batches)]
 
     def weighing(self, loss: Loss) -> Loss:
-        """What a strategy is to be given as its loss."""
+        """Returns the loss to give to a strategy: `loss`, times the weight of the micro-batch."""
         return loss if self.micro_batches == 1 else _Weighed(loss, self)
 
     def telling(self, before_backward: BeforeBackward) -> BeforeBackward:
-        """What a strategy is to call before a backward pass."""
+        """Returns the function that a strategy calls before a backward pass."""
         if self.micro_batches == 1:
             return before_backward
         return lambda roots, last: before_backward(roots, last and self._last)
 
     def forward_backward(self, strategy: Strategy, batch: Batch) -> Tensor | None:
-        """As `Strategy.forward_backward`, of a strategy that was given what is above."""
+        """Runs `Strategy.forward_backward` for each micro-batch. The strategy was given the results of `weighing` and
+        `telling`.
+        """
         if self.micro_batches == 1:
             return strategy.forward_backward(batch)
         mean: Tensor | None = None
@@ -89,10 +91,10 @@ class _Weighed:
 
 
 def unweighed(loss: Loss) -> Loss:
-    """What `loss` is without the weight of the micro-batch."""
+    """Returns `loss` without the weight of the micro-batch."""
     return loss.plain if isinstance(loss, _Weighed) else loss
 
 
 def weigher(loss: Loss) -> Callable[[Tensor], Tensor]:
-    """What `loss` multiplies a mean by, for who computes the mean in another way."""
+    """Returns the function by which `loss` weighs a mean, for callers that compute the mean in another way."""
     return getattr(loss, "weigh", None) or (lambda mean: mean)

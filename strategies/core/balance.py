@@ -39,7 +39,8 @@ def _best(n: int, parts: int, total: Callable[[float, int, int, int], float]) ->
 
 
 def balanced(weights: Sequence[float], parts: int) -> list[int]:
-    """Where a part weighs what is in it together. Where there are enough weights other than 0, no part is left without
-    one."""
+    """Returns cut points, as `lightest` does, where a part's weight is the sum of its weights. If enough weights are
+    not 0, each part has one of them.
+    """
     prefix = [0.0, *accumulate(weights)]
     return lightest(len(weights), parts, lambda _, i, j: prefix[j] - prefix[i] or inf)

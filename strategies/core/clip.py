@@ -1,6 +1,6 @@
-"""What is done to a gradient that is too large, before a step is taken with it, or before it is pushed.
+"""Gradient clipping: a gradient that is too large is changed before a step is taken with it, or before it is pushed.
 
-Which gradient that is, the sync mode's own file says: where replicas step with the mean of their gradients, it is the
+The sync mode's own file says which gradient that is. Where replicas step with the mean of their gradients, it is the
 mean; where each steps, or pushes, on its own, it is its own.
 """
 

@@ -71,7 +71,9 @@ def _backward(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    """With the signature of `Tensor.backward`. A graph on the meta device is let go of afterwards in any case."""
+    """Runs the backward pass of a graph on the meta device, with the signature of `Tensor.backward`. The graph is freed
+    afterwards in any case.
+    """
     checkpointing.backward(root, gradient, inputs or ())
 
 

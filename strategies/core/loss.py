@@ -1,4 +1,4 @@
-"""What is minimised, as strategies are given it."""
+"""The loss that is minimised, as strategies are given it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,7 +9,7 @@ Loss = Callable[[Tensor, Any], Tensor]  # (outputs, targets: Samples) -> mean ov
 
 
 def is_mean_cross_entropy(loss: Loss) -> bool:
-    """Whether it says of itself that it is the mean over all predictions of the cross-entropy of the softmax of logits
-    [..., classes], so that a strategy may compute it in another way (`tasks.losses.CrossEntropy` does).
+    """Returns whether the loss declares itself the mean over all predictions of the cross-entropy of the softmax of
+    logits [..., classes]. A strategy may then compute it in another way (`tasks.losses.CrossEntropy` declares it).
     """
     return bool(getattr(loss, "is_mean_cross_entropy", False))

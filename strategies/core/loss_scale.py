@@ -62,7 +62,8 @@ class LossScale:
         self._flag.logical_or_(values.isfinite().all().logical_not())
 
     def overflowed(self, rank: int) -> bool:
-        """Whether this step is to be left out; the scale is that of the next step then. After backward, on all.
+        """Returns whether this step is to be skipped. The scale is that of the next step afterwards. Called after
+        backward, on all.
 
         Raises `NotFiniteError`.
         """

@@ -1,4 +1,4 @@
-"""Where the entries of a parameter are among the workers of one replica, and what follows from it.
+"""The placement of a parameter's entries among the workers of one replica, and its consequences.
 
 A layer that holds a piece of a parameter says so in `placements`, by the parameter's own name:
 
@@ -30,7 +30,9 @@ class Shard:
 
 
 def placements_of(part: nn.Module) -> dict[str, Shard]:
-    """By the parameter's name in the whole model; those that are not there are whole."""
+    """Returns the `Shard` of each cut parameter, by its name in the whole model. Parameters that are not there are
+    whole.
+    """
     found: dict[str, Shard] = {}
     of_weights: dict[int, Shard] = {}
     for name, layer in part.named_modules():
@@ -43,13 +45,13 @@ def placements_of(part: nn.Module) -> dict[str, Shard]:
 
 
 def pieces_of(part: nn.Module, mesh: Mesh, rank: int) -> dict[str, int]:
-    """Which piece it holds of each parameter that is cut."""
+    """Returns the index of the piece that the worker holds of each cut parameter."""
     position = mesh.position(rank)
     return {name: position[split.axis] for name, split in placements_of(part).items()}
 
 
 def owned(parts: Sequence[nn.Module], mesh: Mesh) -> list[list[str]]:
-    """Of each part, the names of its tensors that no part before it has, whole or the same piece.
+    """Returns, for each part, the names of its tensors that no earlier part has, whole or as the same piece.
 
     Together they are the whole model's.
     """
@@ -64,7 +66,7 @@ def owned(parts: Sequence[nn.Module], mesh: Mesh) -> list[list[str]]:
 
 
 def entries(parts: Sequence[nn.Module], mesh: Mesh) -> list[int]:
-    """Of each part, the entries of the parameters that it owns: their sum is the whole model's."""
+    """Returns, for each part, the number of parameter entries that it owns. Their sum is the whole model's."""
     named = [dict(part.named_parameters()) for part in parts]
     return [
         sum(named[i][name].numel() for name in names if name in named[i]) for i, names in enumerate(owned(parts, mesh))

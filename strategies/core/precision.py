@@ -1,4 +1,4 @@
-"""In which numbers passes compute, whatever the strategy and the sync mode: mixed precision.
+"""Mixed precision: the numbers in which passes compute, whatever the strategy and the sync mode.
 
 Micikevicius et al. 2018, "Mixed Precision Training" (ICLR; arXiv 1710.03740), section 3. The parameters stay what they
 are, float32: they are the paper's master copies, on which optimizers step and which are sent, saved and evaluated. In
@@ -32,7 +32,7 @@ class Precision:
     dtype: ClassVar[torch.dtype | None] = None
 
     def scale(self) -> LossScale | None:
-        """What a replica scales its loss by, where gradients need that; each call makes one."""
+        """Returns a new scale for a replica's loss; None where gradients need none."""
         return None
 
     def check(self, parts: Sequence[nn.Module]) -> None:
@@ -46,17 +46,19 @@ class Precision:
             )
 
     def casting(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Within, forward passes on the device compute so; on the meta device with `foreseen` around them."""
+        """Returns a context in which forward passes on the device use this precision. On the meta device it needs
+        `foreseen` around it.
+        """
         if self.dtype is None:
             return nullcontext()
         return torch.autocast(_whose(device), dtype=self.dtype, cache_enabled=False)
 
     def foreseen(self, device: torch.device) -> AbstractContextManager[Any]:
-        """Within, what is cast on the meta device is cast as it would be on `device`."""
+        """Returns a context in which casts on the meta device are those that autocast would make on `device`."""
         return nullcontext() if self.dtype is None else Foreseen(device)
 
     def attach(self, part: nn.Module, device: torch.device) -> None:
-        """From here on passes of `part` in training are cast; copies' are, too. `device`: that it trains on."""
+        """Casts the training passes of `part`, and of its copies, from here on. `device`: the device of training."""
         if self.dtype is not None:
             around = _Around(self, device)
             part.register_forward_pre_hook(around.enter, prepend=True)
@@ -112,7 +114,7 @@ def like(loss: Loss, other: Loss) -> Loss:
 
 
 def narrowed(x: Tensor) -> Tensor:
-    """As autocast would give it to a linear layer here: for layers with a backward pass of their own."""
+    """Returns x as autocast would give it to a linear layer here: for layers with a backward pass of their own."""
     device = _whose(x.device)
     if x.dtype is not torch.float32 or not torch.is_autocast_enabled(device):
         return x
@@ -120,13 +122,13 @@ def narrowed(x: Tensor) -> Tensor:
 
 
 def widened(x: Tensor) -> Tensor:
-    """In float32, where it is of half as many bits."""
+    """Returns x in float32 if it is bfloat16 or float16, else x itself."""
     return x.float() if x.dtype in (torch.bfloat16, torch.float16) else x
 
 
 def _whose(device: torch.device) -> str:
-    """Whose autocast counts: that of the CPU stands in for that of the meta device, of which torch has none, and for
-    that of GPUs that are planned for from elsewhere.
+    """Returns the device type whose autocast counts. The CPU's stands in for that of the meta device, of which torch
+    has none, and for that of GPUs that are planned for from elsewhere.
     """
     is_here = device.type != "meta" and (device.type != "cuda" or torch.cuda.is_available())
     return device.type if is_here else "cpu"

@@ -22,8 +22,9 @@ Share = Annotated[float, Gt(0), Lt(1)]
 
 @dataclass(frozen=True)
 class Budget:
-    """What a run spends: `steps` releases of a sum with noise, of `units` samples or clients, each of which is in a
-    release with probability `rate`, and in `passes` of them at most as they are dealt; None: they are drawn, by `rate`.
+    """The releases that a run spends: `steps` releases of a sum with noise, of `units` samples or clients. Each unit is
+    in a release with probability `rate`. Units that are dealt are in at most `passes` releases; None: units are drawn,
+    by `rate`.
     """
 
     units: int

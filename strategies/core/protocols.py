@@ -53,7 +53,9 @@ class InRounds(Protocol):
     """A mode whose servers stop a run before a round (the trait `server_stops`)."""
 
     def is_through(self, steps: int) -> None:
-        """This worker takes no more of the run's `steps`. Raises `StoppedBefore` where the run ended before them."""
+        """Tells the mode that this worker takes no more of the run's `steps`. Raises `StoppedBefore` where the run
+        ended before them.
+        """
         ...
 
 

@@ -1,4 +1,4 @@
-"""What a learning-rate schedule is: the factor of the optimizer's rate in each step, and the rules that scale it.
+"""A learning-rate schedule: the factor of the optimizer's rate in each step, and the rules that scale it.
 
 Linear scaling and warm-up: Goyal et al. 2017, "Accurate, Large Minibatch SGD", arXiv 1706.02677, section 2. Square-root
 scaling: Krizhevsky 2014, "One weird trick for parallelizing convolutional neural networks", arXiv 1404.5997, section 5.
@@ -21,7 +21,7 @@ Scale = Literal["none", "linear", "sqrt"]
 
 @dataclass(frozen=True)
 class Horizon:
-    """What a schedule knows of the run."""
+    """The facts of a run that a schedule knows."""
 
     steps: int  # of the whole run
     steps_per_epoch: int
@@ -154,7 +154,9 @@ class Rate:
     horizon: Horizon
 
     def factor(self, step: int) -> float:
-        """Of `step`; of the last one from there on (a server may count more of them: exchange/stepping.py)."""
+        """Returns the factor of `step`; beyond the run, that of its last step (a server may count more steps:
+        exchange/stepping.py).
+        """
         return self.schedule.factor(min(step, self.horizon.steps - 1), self.horizon)
 
     def points(self) -> dict[int, float]:
@@ -168,7 +170,7 @@ CONSTANT = Rate(Unscheduled(), Horizon(1, 1, 1))
 
 @contextmanager
 def scaled(optimizers: list[Optimizer], factor: float) -> Iterator[None]:
-    """Their rates are `factor` times what they are, until it ends: what is saved has the optimizer's own."""
+    """Multiplies the optimizers' rates by `factor` until the context ends: what is saved has the optimizer's own."""
     if factor == 1.0:
         yield
         return

@@ -99,5 +99,7 @@ def load_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Its direct children by name; one that comes twice is there twice, as it is not in `named_children`."""
+    """Returns the model's direct children by name. A child that has two names is there twice, unlike in
+    `named_children`.
+    """
     return {name: layer for name, layer in model.named_modules(remove_duplicate=False) if name and "." not in name}

@@ -193,7 +193,7 @@ class Strategy(Compatible, ABC):
         yield call(self.module, inputs)
 
     def part_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """This part's state with `parameters` (by name) in place of its own; each tensor under one name."""
+        """Returns this part's state with `parameters` (by name) in place of its own; each tensor under one name."""
         return {**state_of(self.module), **parameters}
 
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:

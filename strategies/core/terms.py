@@ -50,6 +50,11 @@ class Compatible:
         """Returns what it needs of the choices of other groups."""
         return ()
 
+    @property
+    def stands_alone(self) -> bool:
+        """Returns False where it makes sense beside a choice that a refusal does not know (compress=masked)."""
+        return True
+
 
 def absent(*terms: tuple[Term, bool]) -> dict[Term, str]:
     """Returns the terms that do not hold."""

@@ -101,7 +101,10 @@ def is_known(layer: nn.Module) -> bool:
 
 
 def rule_of(name: str, layer: nn.Module, rows_in: int, rows_out: int) -> Rule | None:
-    """What it reads; None where that is its own rows alone, or all. Raises `ConfigError` for what is not known."""
+    """Returns the rows that `layer` reads; None if each row reads itself alone, or all rows.
+
+    Raises `ConfigError` for settings of a layer that are not known.
+    """
     said = {
         "padding_mode": "zeros",
         "ceil_mode": False,
@@ -135,7 +138,7 @@ def _refused(name: str, layer: nn.Module, what: str, right: str) -> ConfigError:
 
 
 def _deals(height: int, degree: int, rules: dict[str, Rule | None], met: dict[str, tuple[int, int]]) -> dict[int, Deal]:
-    """By the height of what is dealt: maps of one height are dealt alike, so that they can be added and joined."""
+    """Returns deals by height. Maps of one height are dealt alike, so that they can be added and concatenated."""
     deals = {height: even(height, degree)}
     for name, rule in rules.items():
         rows_in, rows_out = met[name]

@@ -64,7 +64,7 @@ class SlabGroup:
         return Moving(works, from_above, from_below)
 
     def traffic(self) -> Traffic:
-        """What it counted since it was last asked."""
+        """Returns the bytes counted since the last call, and clears the count."""
         total = added(*self.sent)
         self.sent.clear()
         return {primitive: nbytes for primitive, nbytes in total.items() if nbytes}
@@ -77,14 +77,14 @@ class Moving:
         self._works, self._above, self._below = works, above, below
 
     def wait(self) -> tuple[Tensor, Tensor]:
-        """From the worker above, and from the one below."""
+        """Waits for the rows, and returns those of the worker above and those of the worker below."""
         for work in self._works:
             work.wait()
         return self._above, self._below
 
 
 def like(x: Tensor, rows: int) -> Tensor:
-    """Without content."""
+    """Returns an uninitialised tensor like `x`, with `rows` rows."""
     return x.new_empty(*x.shape[:ROWS], rows, *x.shape[ROWS + 1 :])
 
 

@@ -38,7 +38,7 @@ class SlabConv(nn.Module):
         return F.conv2d(x, weight, bias, self.stride, self.padding, self.dilation, self.groups)
 
     def gradients(self, dy: Tensor, x: Tensor, wanted: Sequence[bool]) -> list[Tensor | None]:
-        """Of the input, the weight and the bias, where they are wanted."""
+        """Returns the gradients of the input, the weight and the bias; None for each that is not `wanted`."""
         biases = None if self.bias is None else [len(self.bias)]
         arguments = self.stride, self.padding, self.dilation, False, (0, 0), self.groups
         weight = self.weight.detach().to(dy.dtype)
@@ -46,7 +46,7 @@ class SlabConv(nn.Module):
 
 
 class _Convolved(torch.autograd.Function):
-    """Not by way of autograd, which would keep a copy of the slab with the neighbours' rows around it."""
+    """A convolution with its own backward: autograd would keep a copy of the slab with the neighbours' rows."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, layer: SlabConv) -> Tensor:
@@ -199,7 +199,7 @@ class AfterGathering(nn.Module):
 
 
 def last(value: Any) -> Any:
-    """Of a knob for both sides, or for each."""
+    """Returns the last value of a setting that has one value for both sides, or one for each."""
     return value[-1] if isinstance(value, tuple | list) else value
 
 

@@ -1,7 +1,7 @@
-"""What a model does with slabs, found by a pass on the meta device: which layers meet them, and what else does.
+"""A pass on the meta device that finds the layers and the functions of a model that meet slabs.
 
-A function outside of the layers that domains/cut.py knows is right on slabs where it is element-wise; any other is
-refused by its name, as it would compute something else on each slab.
+Outside of the layers that domains/cut.py knows, element-wise functions are right on slabs. Any other function is
+refused by its name, because it would compute something else on each slab.
 """
 
 from collections.abc import Sequence

@@ -42,7 +42,7 @@ from .rows import Deal
 
 
 class SlabBatchNorm(nn.Module):
-    """Its running statistics are those of whole images, alike on all workers, and with `across` on all replicas."""
+    """Batch norm with running statistics of whole images, alike on all workers, and with `across` on all replicas."""
 
     running_mean: Tensor | None
     running_var: Tensor | None
@@ -70,7 +70,7 @@ class SlabBatchNorm(nn.Module):
         return _Normalised.apply(slab, self.weight, self.bias, mean, var, self, samples).view(x.shape).to(x.dtype)
 
     def others(self) -> Across | None:
-        """With whom statistics are joined, where there is any other replica."""
+        """Returns the replicas that the statistics are combined with; None if there is no other replica."""
         return self.across if self.across is not None and self.across.has_others else None
 
     @torch.no_grad()
@@ -96,7 +96,7 @@ class SlabGroupNorm(nn.Module):
 
 
 def over_replicas(layers: Mapping[str, BatchNorm], across: Across) -> dict[str, nn.Module]:
-    """In place of batch norms of whole images, or of no images, on one worker."""
+    """Returns layers that replace batch norms of whole images, or of no images, on one worker."""
     alone = SlabGroup(0, 1, across.group.collective)
     return {name: SlabBatchNorm(layer, (0, 1), alone, across) for name, layer in layers.items()}
 
@@ -116,7 +116,7 @@ def statistics(x: Tensor, groups: int | None, deal: Deal, group: SlabGroup) -> t
 
 
 class _Normalised(torch.autograd.Function):
-    """It keeps x and the statistics, as torch's own layers do."""
+    """A normalisation that keeps x and the statistics for backward, as torch's own layers do."""
 
     @staticmethod
     def forward(

@@ -42,12 +42,15 @@ class Across:
         self.group.comm, self.group.place, self.group.degree = comm, comm.rank, comm.size
 
     def foresee(self, world: World) -> None:
-        """To count what it would send."""
+        """Prepares to count the bytes that it would send among the replicas of `world`."""
         self.group.degree, self.group.hosts = world.replicas, world.hosts
         self.group.traffic()
 
     def gather(self, mean: Tensor, var: Tensor, samples: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Of this replica's batch of so many samples, [1, c] each -> of all, and how many samples they are, []."""
+        """Combines mean and variance, [1, c] each, of this replica's `samples` with those of all replicas.
+
+        Returns the mean and the variance of all samples, [1, c] each, and the number of samples, [].
+        """
         row = torch.cat([mean.flatten(), var.flatten(), mean.new_tensor([samples])])
         if not self.counts:
             row.zero_()
@@ -93,7 +96,7 @@ def across_of(part: nn.Module) -> Across | None:
 
 
 def batch_norms(model: nn.Module) -> dict[str, BatchNorm]:
-    """By name. Raises `ConfigError` where there is none."""
+    """Returns the batch norms of `model` by name. Raises `ConfigError` if there is none, or frozen ones alone."""
     plain = nn.BatchNorm2d.forward  # that of all three; who derives from them may have another
     layers = model.named_modules()
     found = {
@@ -110,8 +113,9 @@ def batch_norms(model: nn.Module) -> dict[str, BatchNorm]:
 
 
 def check_norms(parts: Sequence[nn.Module], inputs: Sequence[Samples]) -> None:
-    """Whatever else normalises over a batch would do so over a replica's alone. `inputs`: of each part, on the meta
-    device. Raises `ConfigError`.
+    """Raises `ConfigError` if anything but a batch norm layer normalises over a batch: that of one replica.
+
+    `inputs`: of each part, on the meta device.
     """
     for part, x in zip(parts, inputs, strict=True):
         with _NoOther(), torch.no_grad():

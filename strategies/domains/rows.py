@@ -1,4 +1,4 @@
-"""Which rows of its input an output row reads, who has which rows, and which ones a worker must be sent: arithmetic.
+"""Arithmetic of rows: those that an output row reads, those that a worker has, and those that it must be sent.
 
 A deal of H rows over p workers is p + 1 bounds: worker i has the rows from deal[i] to deal[i + 1]. An output row
 belongs to the worker that has the input row at the middle of what it reads, so that slabs stay contiguous, and a
@@ -14,7 +14,7 @@ Range = tuple[int, int]  # of rows: the first one, and the one after the last
 
 
 class Rule(Protocol):
-    """What output rows read."""
+    """The rows of the input that output rows read."""
 
     def reads(self, first: int, end: int) -> Range:
         """The input rows that the output rows from `first` to `end` read; those outside of the image are padding."""
@@ -69,7 +69,7 @@ class TooThinError(ValueError):
 
 @dataclass(frozen=True)
 class Halo:
-    """What one worker reads at one layer, in rows of the whole image. Empty ranges are (n, n)."""
+    """The rows of the whole image that one worker reads at one layer. Empty ranges are (n, n)."""
 
     rule: Rule
     height: int  # of the whole input
@@ -88,12 +88,12 @@ class Halo:
 
     @property
     def moves(self) -> bool:
-        """Whether rows are exchanged."""
+        """Tells whether rows are exchanged."""
         return any(first < end for first, end in (self.above, self.below, self.to_above, self.to_below))
 
     @property
     def is_whole(self) -> bool:
-        """Whether what it reads is just what it has."""
+        """Tells whether it reads just the rows that it has."""
         return self.reads == self.have
 
     @property
@@ -118,7 +118,7 @@ def follow(rule: Rule, ins: Deal, rows: int) -> Deal:
 
 
 def halos(rule: Rule, ins: Deal, outs: Deal) -> list[Halo]:
-    """Of each worker. Raises `TooThinError`, with the worker and what it lacks."""
+    """Returns the halo of each worker. Raises `TooThinError`, with the worker and what it lacks."""
     height, workers = ins[-1], len(ins) - 1
     aboves: list[Range] = []
     belows: list[Range] = []

@@ -1,1 +1,1 @@
-"""What serves strategies whose engine is not ours: what DeepSpeed and FSDP hold, compile and are configured with."""
+"""Support for strategies with another library's engine: memory, compiled code and settings of DeepSpeed and FSDP."""

@@ -1,4 +1,4 @@
-"""What DeepSpeed holds, by kind: stated from the sizes that there are, and measured from its engine's tensors."""
+"""Memory of DeepSpeed by kind: stated from the sizes of tensors, and measured from its engine's tensors."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,9 +23,9 @@ def stated(
     replicas: int,
     own_adam: bool,
 ) -> Memory:
-    """Of Psi trained parameters of `width` bytes and K replicas the table in zero.py, at the precision that there is;
-    `frozen` ones, of so many entries, are whole on all but at stage 3, which cuts them up, too. And
-
+    """Returns the bytes of Psi trained parameters of `width` bytes on each of K replicas: the table in zero.py, at the
+    precision of the run. `frozen` parameters, of so many entries, are whole on all replicas, except at stage 3, which
+    partitions them too. Added to the table are
 
     - a copy of the weights in fp32 for the optimizer, from stage 1 on in fp32 training too;
     - from stage 1 on a bucket (of `bucket` entries at most) that gradients travel in, and at stage 2 and 3, before it

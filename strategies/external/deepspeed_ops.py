@@ -66,7 +66,7 @@ def build_ops(say: Callable[[str], None]) -> None:
 
 
 def _is_built(folder: Path) -> bool:
-    """Whether torch would load what is there as it is; only ninja knows."""
+    """Asks ninja whether torch would load the compiled file in `folder` without compiling it again."""
     if not (folder / f"{OP}.so").exists():
         return False
     asked = subprocess.run(["ninja", "-n"], cwd=folder, capture_output=True, text=True)
@@ -74,7 +74,10 @@ def _is_built(folder: Path) -> bool:
 
 
 def _compile(still_at_it: Callable[[], None]) -> str | None:
-    """What it ended with, if not well. The compilers end with us, whatever ends us."""
+    """Compiles in a process of its own, and returns its error; None if all went well.
+
+    The compilers end with this process, whatever ends it.
+    """
     command = "from paceline.strategies.zero import load_ops; load_ops()"
     with tempfile.TemporaryFile("w+") as said:
         with subprocess.Popen(
@@ -98,13 +101,16 @@ def _compile(still_at_it: Callable[[], None]) -> str | None:
 
 
 def _gist(said: str) -> str:
-    """What the compiler complained of first, or the end of it all."""
+    """Returns the first three errors of the compiler, or the last three lines if there are none."""
     lines = said.strip().splitlines()
     return "\n".join([line for line in lines if "error:" in line][:3] or lines[-3:])
 
 
 def _extensions() -> Path:
-    """Where torch keeps what it compiles for this very installation: another one's would be compiled over."""
+    """Returns the folder of torch's compiled files of this installation alone.
+
+    Installations that shared a folder would overwrite each other's files.
+    """
     from torch.utils.cpp_extension import get_cxx_compiler, get_default_build_root
 
     made_from = sys.version, sys.prefix, torch.__version__, version("deepspeed"), get_cxx_compiler()
@@ -135,7 +141,7 @@ def use_own_folder() -> None:
 
 
 def end_with_parent() -> None:
-    """In the process that compiles, which has a session of its own: end it and the compilers when we are gone."""
+    """Ends this process, which compiles in a session of its own, and its compilers when its parent is gone."""
 
     def watch() -> None:
         os.read(0, 1)  # ends when the other end of the pipe is closed

@@ -67,7 +67,7 @@ def read(path: str) -> dict[str, Any]:
 
 
 def merged(own: dict[str, Any], theirs: dict[str, Any]) -> dict[str, Any]:
-    """Our settings and a user's. Raises `ConfigError` where they contradict each other."""
+    """Merges a user's settings into this project's. Raises `ConfigError` if they contradict each other."""
     for key, instead in _ELSEWHERE.items():
         if theirs.get(key, "auto") != "auto":
             raise ConfigError(f"strategy.config: {key}={json.dumps(theirs[key])}: {instead}; leave it out there")

@@ -20,7 +20,7 @@ TIED = "tied"  # the key of the weights that stages share
 
 
 class _StageLayer(nn.Module):
-    """What a stage does: a layer to DeepSpeed."""
+    """A whole stage, as one layer of DeepSpeed's."""
 
     def __init__(self, part: nn.Module, is_last: bool) -> None:
         super().__init__()
@@ -85,7 +85,7 @@ class Stages:
         flatten = self.engine.flatten
 
         def noted(tensors: Sequence[Tensor]) -> Tensor:
-            """Where gradients are joined, to be summed over replicas."""
+            """Flattens gradients, which are then summed over replicas, and records the bytes held."""
             flat = flatten(tensors)
             self._look(flat)
             return flat
@@ -124,11 +124,13 @@ class Stages:
 
 
 def most_held(stage: int, stages: int, micro_batches: int, entering: int, leaving: int, gradients: int) -> int:
-    """What `Stages.most_held` is stated to be, of the bytes that enter and leave stage i of p for a micro-batch, and of
-    those of its gradients.
+    """Returns the stated value of `Stages.most_held`, in bytes, for stage i of p.
 
-    It keeps min(p - i, m) micro-batches at once, in max(2, p - i) places. The first stage's inputs and the last one's
-    outputs stay in their place until it is wanted again. Gradients are joined when the last backward pass is over.
+    `entering`, `leaving`: bytes of a micro-batch that enter and leave the stage. `gradients`: bytes of its gradients.
+
+    A stage keeps min(p - i, m) of m micro-batches at once, in max(2, p - i) slots. The first stage's inputs and the
+    last one's outputs stay in their slot until it is reused. Gradients are flattened into one tensor when the last
+    backward pass is over.
     """
     places, kept = min(max(2, stages - stage), micro_batches), min(stages - stage, micro_batches)
     first, last = stage == 0, stage == stages - 1

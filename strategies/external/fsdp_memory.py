@@ -1,4 +1,4 @@
-"""What torch's FSDP2 holds, by kind: stated from the sizes of what is gathered at once, measured from its tensors."""
+"""Memory of torch's FSDP2 by kind: stated from the sizes that are gathered at once, and measured from its tensors."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -24,7 +24,7 @@ def padded(parameters: Group, replicas: int) -> int:
 def stated(
     root: Group, blocks: Sequence[Group], reshard: bool, accumulates: bool, held: Memory, replicas: int
 ) -> Memory:
-    """Of K replicas, 1/K of parameters, gradients and optimizer state, and for a while whole
+    """Returns the bytes of each of K replicas: 1/K of parameters, gradients and optimizer state, and for a while whole
 
     - parameters, of the block at work and of what is in no block, with what the gathering of one block more (of the
       block itself in the forward pass, of the one before it in the backward pass) leaves behind: buffers;
@@ -70,7 +70,7 @@ class FSDPPeaks:
     """
 
     def __init__(self, module: nn.Module, blocks: Sequence[nn.Module]) -> None:
-        """Before `fully_shard`, which cuts a block up again in a hook of its own."""
+        """Registers hooks. Call it before `fully_shard`, which shards a block again in a hook of its own."""
         self._module = module
         self.peak: dict[str, int] = {}
         self._hooks = [block.register_forward_hook(self._after_forward) for block in [*blocks, module]]

@@ -84,5 +84,5 @@ class TorchSchedule:
         return torch.stack(losses).detach().sum() if losses else None
 
     def buffers(self) -> list[Tensor]:
-        """In which torch receives, of all micro-batches at once."""
+        """Returns torch's receive buffers, those of all micro-batches at once."""
         return list(chain.from_iterable(map(receive_buffers, self.stages)))

@@ -1,7 +1,7 @@
-"""What torch's ZeroRedundancyOptimizer shares out, and its state whole.
+"""An optimizer shared out by torch's ZeroRedundancyOptimizer, and its state whole.
 
-It sorts the tensors by size, gives each to the worker that has the fewest entries yet, and steps on a worker's own;
-their owners then broadcast them, one by one. Tensors stay whole, so it takes optimizers that look at all of one (Muon).
+torch sorts the tensors by size and gives each to the worker that has the fewest entries yet. A worker steps on its own
+tensors, and then broadcasts them, one by one. Tensors stay whole, so optimizers that need a whole tensor work (Muon).
 """
 
 import warnings
@@ -73,7 +73,10 @@ class ZeroRedundancy:
         return {"optimizer": {"state": dict(sorted(kept.items())), "param_groups": groups}}
 
     def load_state_dict(self, state: State) -> None:
-        """On all, with what `state_dict` gave, or the optimizer alone did. Raises `ValueError` as torch does."""
+        """Loads a whole state of `state_dict`, or of the optimizer alone. All workers call it.
+
+        Raises `ValueError` as torch does.
+        """
         whole = state["optimizer"]
         if [group["params"] for group in whole["param_groups"]] != self._groups:
             raise ValueError("the saved optimizer state is of other parameters")

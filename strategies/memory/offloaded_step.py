@@ -65,7 +65,7 @@ class SavedWeight:
 
 @dataclass
 class Departure:
-    """What leaves the device together: it is given back when `copies` have been waited for."""
+    """Tensors that leave the device together: their bytes are given back when `copies` have been waited for."""
 
     copies: list[Copy]
     records: list[OffloadedActivation]
@@ -120,7 +120,7 @@ class OffloadedStep:
             self._record(tensor, payload([tensor])).stays = True
 
     def run(self, i: int, x: Tensor) -> Tensor:
-        """What layer i makes of x."""
+        """Returns the output of layer i for x."""
         self._begin(i)
         layer = self._layers[i]
         for j in range(len(self._tokens), min(i + self._window, len(self._layers) - 1) + 1):
@@ -157,7 +157,7 @@ class OffloadedStep:
 
     @contextmanager
     def saving(self, i: int) -> Iterator[None]:
-        """What autograd would save meanwhile is layer i's."""
+        """Hooks the tensors that autograd saves in this context, as those of layer i."""
 
         def pack(tensor: Tensor) -> Any:
             if tensor.device.type != self._device.type:
@@ -193,7 +193,10 @@ class OffloadedStep:
         return torch.empty(0, dtype=saved.dtype, device=self._device).set_(whole.untyped_storage(), *saved.place)
 
     def _record(self, tensor: Tensor, size: int | None = None) -> OffloadedActivation:
-        """Of the storage behind it, which is taken if it is new. `size`: of what is counted, where that is not all."""
+        """Returns the record of the tensor's storage, which is taken from the pool if it is new.
+
+        `size`: bytes that are counted, if not the whole storage.
+        """
         key, storage = storage_key(tensor), tensor.untyped_storage()
         if key not in self._records:
             size = storage.nbytes() if size is None else size
@@ -299,7 +302,7 @@ class OffloadedStep:
         return sum(departure.size() for departure in self._departures) + sum(self._ahead.values())
 
     def _has_room_ahead(self, phase: int, following: int) -> bool:
-        """Whether no phase from `phase` until `following` will lack what is fetched for `following` now."""
+        """Tells whether fetching for `following` now leaves enough room for all phases from `phase` until then."""
         size = payload(list(tensors(self._layers[self._layer(following)]).values()))
         if following >= len(self._layers):
             size += sum(record.size for record in self._saved[self._layer(following)])
@@ -336,7 +339,7 @@ class OffloadedStep:
     # -- letting go
 
     def _let_go(self, i: int) -> None:
-        """Of the weights of layer i; the host has them."""
+        """Drops the weights of layer i from the device; the host has them."""
         weights = self._weights.pop(i)
         for weight in weights.values():
             del self._weight_of[storage_key(weight)]
@@ -369,7 +372,7 @@ class OffloadedStep:
                 self._off_device(record)
 
     def _keep(self, records: dict[OffloadedActivation, None]) -> None:
-        """They are needed again: those that are about to leave stay."""
+        """Keeps on the device those records that are about to leave: they are needed again."""
         for departure in self._departures:
             departure.records = [record for record in departure.records if record not in records]
 
@@ -381,7 +384,7 @@ class OffloadedStep:
             self.pool.give("activations", record.size)
 
     def _drop_unused(self, record: OffloadedActivation | None) -> None:
-        """If neither backward nor a layer will ask for it."""
+        """Drops a record that neither backward nor a layer will ask for."""
         if record is None or record.users or record.stays or record is self._flow:
             return
         if record.host is not None:
@@ -397,7 +400,7 @@ class OffloadedStep:
 
 
 def tensors(layer: nn.Module) -> dict[str, Tensor]:
-    """What a layer computes with, by name: parameters and buffers."""
+    """Returns the parameters and buffers of a layer by name."""
     return {name: t.detach() for name, t in (*layer.named_parameters(), *layer.named_buffers())}
 
 

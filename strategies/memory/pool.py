@@ -57,11 +57,11 @@ class Copy(ABC):
 
     @abstractmethod
     def wait(self) -> None:
-        """Whatever the device computes from now on comes after it."""
+        """Orders all further computation of the device after the copy."""
 
     @abstractmethod
     def finish(self) -> None:
-        """It is over when this returns: the host sees its result."""
+        """Returns when the copy is over: the host sees its result."""
 
 
 class Copier(ABC):
@@ -168,7 +168,7 @@ class _StreamCopy(Copy):
 
 
 class NoCopier(Copier):
-    """For a rehearsal with tensors that have no data."""
+    """A copier for a dry run with tensors that have no data: it copies nothing."""
 
     def copy(self, source: Tensor, target: Tensor) -> Copy:
         return _NoCopy()

@@ -1,7 +1,7 @@
-"""What k-means' step and PCA's have in common: each makes the next weights of a gradient that holds means over samples.
+"""Base of the steps of k-means and PCA: each makes the next weights from a gradient that holds means over samples.
 
-There is no rate. The step is right for the mean over all samples that a step has, and for nothing else that replicas
-may send; what does not go with it is refused before a run (engine/features/iterating.py).
+There is no learning rate. The step is right only for the mean over all samples of a step. Choices that send anything
+else are refused before a run (engine/features/iterating.py).
 """
 
 from abc import ABC, abstractmethod
@@ -14,9 +14,9 @@ from torch.optim import Optimizer
 
 
 class Iteration(Optimizer, ABC):
-    """Of a model with two parameters, a matrix and a vector (tasks/models/unsupervised.py).
+    """An optimizer of a model with two parameters, a matrix and a vector (tasks/models/unsupervised.py).
 
-    `iteration`: its choice's name, which such a model says, too.
+    `iteration`: the name of its choice, which such a model declares too.
     """
 
     iteration: str

@@ -34,7 +34,7 @@ Decay = Annotated[float, Ge(0), Lt(1)]
 
 
 class LAMB(Optimizer):
-    """Its state is m and v, each as long as the weights, and t of each tensor."""
+    """LAMB, whose state is m and v, each as long as the weights, and t of each tensor."""
 
     whole_tensors = True
 

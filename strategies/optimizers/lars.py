@@ -34,7 +34,7 @@ from .trust import norms, or_one, scalars, stepped
 
 
 class LARS(Optimizer):
-    """Its state is v, as long as the weights; without momentum there is none."""
+    """LARS, whose state is v, as long as the weights; without momentum there is none."""
 
     whole_tensors = True
 

@@ -38,8 +38,9 @@ from ...conf.errors import ConfigError
 
 
 class Pegasos(Optimizer):
-    """Of the weights [classes, features] of one linear layer, and its biases [classes] where it has some. It keeps t,
-    and nothing as long as the weights.
+    """Steps on the weights [classes, features] of one linear layer, and on its biases [classes] if it has some.
+
+    Its state is t, and nothing as long as the weights.
     """
 
     whole_tensors = True

@@ -22,7 +22,7 @@ from torch import nn
 
 
 class SGDFreeBiases(torch.optim.SGD):
-    """Its state is that of torch's SGD. Scales and shifts of norms have one dimension, too, and are not decayed."""
+    """SGD with the state of torch's. Scales and shifts of norms have one dimension too, and are not decayed."""
 
     def __init__(
         self,

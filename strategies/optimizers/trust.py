@@ -1,7 +1,7 @@
-"""What LARS and LAMB share: a step over a few tensors at a time, and the trust ratio of each of them.
+"""Common code of LARS and LAMB: a step over a few tensors at a time, and the trust ratio of each of them.
 
-On the CPU a step goes several times through each tensor. It does so with a few tensors at a time, so that they are in
-the processor's cache but for the first time; elsewhere with all of them, which is the fewest kernels.
+A step goes several times through each tensor. On the CPU it takes a few tensors at a time, so that they are in the
+processor's cache after the first time; elsewhere it takes all of them, which needs the fewest kernels.
 """
 
 from collections.abc import Callable, Iterator

@@ -33,8 +33,8 @@ class Updates(Sync):
     traits = SyncTraits(
         exact=False,  # gradients are of older weights
         serial_alone=False,
-        one_scale="a schedule without a flush steps while other batches are under way, whose gradients have the scale "
-        "of before; choose precision=bf16, or a schedule with a flush such as strategy.schedule=1f1b",
+        one_scale="with a schedule without a flush steps while other batches are under way, whose gradients have the "
+        "scale of before",
         unaveraged="has stages of different steps after each step",
     )
 

@@ -1,4 +1,4 @@
-"""How the learning rate goes over a run: one file a schedule, each a pure function of the step."""
+"""Schedules of the learning rate over a run: one file each, a pure function of the step."""
 
 from ..core.schedule import Horizon, Rate, Scaled, Schedule, Unscheduled, WarmedUp, scaled
 

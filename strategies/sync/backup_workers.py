@@ -69,7 +69,7 @@ ANSWER = 8  # bytes: a version, before its weights; its complement ~v to a worke
 
 
 class BackupMessage(IntEnum):
-    """What a worker tells the server."""
+    """The kind of a worker's message to the server."""
 
     PUSH = 0  # my gradient of this version follows; send me the next version
     SKIP = 1  # my batch has no samples; send me the next version
@@ -213,7 +213,7 @@ class BackupWorkers(Sync):
             self._waiting.append(worker)
 
     def _close_version(self) -> None:
-        """If the version has its N gradients, or all that it can have."""
+        """Closes the version if it has its N gradients, or all that it can have."""
         given = self._sum.ranks
         possible = given | (self._serving.going - self._without)
         if not self._waiting or len(given) < min(self._needed, len(possible)):

@@ -192,7 +192,7 @@ class BSP(Sync):
         self._reduction.after_step()
 
     def skip(self) -> None:
-        """What is under way is sent to its end, as on replicas that have not begun to, and dropped."""
+        """Completes this step's all-reduces, also on replicas that have not begun them, and drops their results."""
         if self._reducer is not None and not self._waits:
             self._reducer.finish()
             self._reduction.drop()
@@ -285,7 +285,7 @@ class BSP(Sync):
         return self.exchange.unpredicted(buckets, replicas)
 
     def _vectors(self, parameters: Sequence[Tensor]) -> list[Vector]:
-        """That of each bucket."""
+        """Returns the vector of each bucket."""
         return [vector_of(parameters[i] for i in members) for members in grouped(parameters, self.capacity, self.first)]
 
     def _layout(self, parameters: Sequence[Tensor], replicas: int) -> Layout:

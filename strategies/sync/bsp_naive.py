@@ -2,7 +2,14 @@
 
     g = sum_j (n_j / sum_i n_i) g_j
 
-What it computes, and where it is of use, is in bsp.py, which equals it and is faster.
+Every replica j steps with the mean of the gradients g_j, weighted by its n_j samples. Replicas stay bit-identical. This
+is the synchronous SGD of Chen et al. 2016, "Revisiting Distributed Synchronous SGD" (arXiv 1604.00981), section 2.2,
+without backup workers. bsp.py equals it and is faster.
+
+Cost per step and worker, S bytes of gradient, K replicas: what the collective states for a sum of each parameter, which
+is 2 (K-1)/K S in all.
+
+Use it to see what buckets and overlap are worth. It is right for nothing else.
 """
 
 from collections.abc import Sequence

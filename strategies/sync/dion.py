@@ -101,7 +101,7 @@ class Dion(Sync):
 
     @contextmanager
     def at_rate(self, factor: float) -> Iterator[None]:
-        """Of matrices, too."""
+        """Scales the rate of matrices, too."""
         lr, self.lr = self.lr, self.lr * factor
         try:
             with super().at_rate(factor):
@@ -144,7 +144,7 @@ class Dion(Sync):
         self.optimizer.step()
 
     def _sum(self, tensors: list[Tensor], name: str) -> list[Tensor]:
-        """Of all workers, in one message."""
+        """Sums the tensors over all workers, in one message."""
         if self.comm.size == 1 or not tensors:
             return tensors
         flat = torch.cat([tensor.flatten() for tensor in tensors])

@@ -132,7 +132,7 @@ class Downpour(ServerSync):
             self._worker.push()
 
     def skip(self) -> None:
-        """It was no step: what was accrued before is pushed with the next ones."""
+        """Counts no step: the gradients accrued before are pushed with the next ones."""
 
     def drain(self) -> None:
         if self._worker.owes:
@@ -172,7 +172,7 @@ class Downpour(ServerSync):
                     self._dropped += 1
 
     def _admits(self, worker: int) -> bool:
-        """What this worker pushed counts, as the rule will have it."""
+        """Returns whether the gradient that this worker pushed counts. The rule may replace it."""
         if not self.joining.aggregate.traits.one_by_one:
             return True
         gradient = self._server.gradient

@@ -44,7 +44,7 @@ REQUEST = 8  # bytes
 
 
 class ElasticRequest(IntEnum):
-    """What a replica asks of the server: a message of one int64."""
+    """The kind of a replica's request to the server: a message of one int64."""
 
     EXCHANGE = 0  # my x follows; send me the centre as it was, and move it towards x
     DONE = 1  # I will ask no more; send me the centre once all are done
@@ -153,7 +153,7 @@ class AsyncEASGD(Sync):
     # -- state and measures
 
     def state_dict(self) -> State:
-        """Of replica 0; its weights too, as those saved are the centre."""
+        """Returns the state of replica 0. Its weights are in it, too, as the saved weights are the centre."""
         return {**super().state_dict(), "t": self._t, "weights": self._replica.weights.clone()}
 
     def load_state_dict(self, state: State) -> None:

@@ -77,12 +77,12 @@ class RoundRobinEASGD(Sync):
 
     @property
     def _turn(self) -> int:
-        """Whose turn this exchange is, or the next one."""
+        """The replica whose turn this exchange is, or the next one."""
         return self._t // self.period % self.comm.size
 
     @property
     def _holder(self) -> int:
-        """Who has the centre until then."""
+        """The replica that has the centre until then."""
         return (self._turn - 1) % self.comm.size
 
     def begin(self, batch: Batch) -> None:

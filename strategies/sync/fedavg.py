@@ -293,7 +293,7 @@ class FedAvg(Sync):
             self._deliver()
 
     def _step(self, w_k: Tensor, batch: Batch) -> Tensor:
-        """In place: the parameters are views of w_k, and have the gradient of the batch."""
+        """Steps in place: the parameters are views of w_k, and have the gradient of the batch."""
         self.clip_gradients()
         if any(parameter.grad is not None for parameter in self.parameters.values()):
             self.client.step(self.optimizer)
@@ -361,7 +361,9 @@ class FedAvg(Sync):
     # -- state and measures
 
     def state_dict(self) -> State:
-        """Of replica 0: its optimizer, its round, what it has trained of it, and what the server's rules remember."""
+        """Returns the state of replica 0: its optimizer, its round, its training in that round, and the memory of the
+        server's rules.
+        """
         own = self._own
         kept = {"optimizer": self.optimizer.state_dict(), "channel": self._deliveries.own_state()}
         kept["client"] = self.client.own_state(own.inside)
@@ -414,7 +416,7 @@ class FedAvg(Sync):
         return self.joining.notes(self.compress, world.replicas, *self._rows_of_a_round(world))
 
     def _rows_of_a_round(self, world: World) -> tuple[int | None, bool]:
-        """How many there are at most, as `Joining.check` has it, and whether there may be fewer."""
+        """Returns the most updates that a round has, as `Joining.check` takes it, and whether there may be fewer."""
         fewer = self.participation.dropout > 0 or self.participation.sampling == "weighted"
         return (self.per_round(world.replicas) if self.clients is None else None), fewer
 

@@ -70,7 +70,7 @@ HEADER = 16  # bytes: a message, a number of samples
 
 
 class BufferMessage(IntEnum):
-    """What a client tells the server, at the head of a header."""
+    """The kind of a client's message to the server, at the head of a header."""
 
     JOIN = 0  # send me the weights
     DELIVER = 1  # my change follows, trained on so many samples; none follows where that is 0
@@ -247,7 +247,7 @@ class FedBuff(Sync):
     # -- state and measures
 
     def state_dict(self) -> State:
-        """Of replica 0: its optimizer, what it has trained of its round, and the server's state."""
+        """Returns the state of replica 0: its optimizer, its training in its round, and the server's state."""
         local = {"weights": self._weights, "began": self._began, "seen": self._seen} if self._inside else None
         own = {"optimizer": self.optimizer.state_dict(), "channel": self._channel.state_dict(), "local": local}
         return {**own, "server": self._ask_state()}
@@ -260,7 +260,7 @@ class FedBuff(Sync):
             return recv_state(self._server, self.comm)
 
     def _state(self) -> State:
-        """Of the server. What others than replica 0 have fetched is lost to them."""
+        """Returns the state of the server. The versions that replicas other than 0 fetched are not in it."""
         own = {"weights": self._weights, "sum": self._sum, "count": self._count, "version": self._version}
         return {**own, "fetched": self._fetched[0], "rule": self.server.state_dict()}
 

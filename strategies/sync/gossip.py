@@ -142,7 +142,7 @@ class Gossip(Sync):
         self._finished = False
 
     def _joined_rows(self, replicas: int) -> int:
-        """That one worker joins, its own among them."""
+        """Returns the most updates that one worker aggregates, its own among them."""
         return 1 + max(len(neighbours(self.topology, i, replicas, 0, self.seed).of) for i in range(replicas))
 
     def begin(self, batch: Batch) -> None:
@@ -219,7 +219,7 @@ class Gossip(Sync):
         return self.joining.sent(self._weights, self.comm.rank, self.comm.size, self._step)
 
     def _mean(self) -> Tensor:
-        """Over the living replicas that do not lie."""
+        """Returns the mean over the living replicas that are not Byzantine; over all living ones if all are."""
         liars = self.joining.attack.liars(self.comm.size)
         counts = float(self.comm.rank not in liars or len(liars) == self.comm.size)
         return mean_of_living(self._weights if counts else torch.zeros_like(self._weights), counts, self.comm)
@@ -284,8 +284,9 @@ class Gossip(Sync):
             self.joining.aggregate.check(rows)
         except ConfigError as error:
             raise ConfigError(
-                f"{error}; a worker joins its own row and those of {rows - 1} neighbours: sync.topology=exponential "
-                "has more of them"
+                f"{error.text}; a worker joins its own row and those of {rows - 1} neighbours: "
+                "sync.topology=exponential has more of them",
+                error.about,
             ) from None
         size, known, replicas = payload(parameters), 0, world.replicas
         vector = vector_of(parameters)

@@ -143,7 +143,7 @@ class AsyncGossip(Sync):
         self._pushed[peer] += 1
 
     def _take(self, sender: int) -> None:
-        """What follows the header that has come."""
+        """Receives and handles the message whose header has come."""
         message, its_t, its_w = self._header.tolist()
         if message != GossipMessage.PUSH:
             counts = torch.empty_like(self._pushed)
@@ -179,7 +179,9 @@ class AsyncGossip(Sync):
             self._weights.copy_(mean)
 
     def _hear_all_done(self) -> None:
-        """On worker 0. Messages of one sender come in order: who is done has pushed to worker 0 for the last time."""
+        """Waits on worker 0 until all workers are done, and sends each the number of pushes to it. Messages of one
+        sender come in order: a worker that is done has pushed to worker 0 for the last time.
+        """
         others = set(range(1, self.comm.size))
         while others - self._told.keys() - self.comm.lost():
             self._take_next()

@@ -157,7 +157,7 @@ class LocalSGD(Sync):
     # -- steps
 
     def _bsp(self) -> BSP | None:
-        """Who is in charge before the switch."""
+        """Returns the mode in charge before the switch; None after it."""
         return self._before_switch if self._t < self.switch_step else None
 
     def begin(self, batch: Batch) -> None:
@@ -177,7 +177,7 @@ class LocalSGD(Sync):
         return Finished.OWN if (bsp := self._bsp()) is None else bsp.finish_gradients()
 
     def skip(self) -> None:
-        """Before the switch all leave the step out; after it a replica does, and keeps to the round."""
+        """Skips the step: before the switch on all replicas, after it on this one, which keeps to the round."""
         if (bsp := self._bsp()) is not None:
             bsp.skip()
         else:
@@ -257,7 +257,7 @@ class LocalSGD(Sync):
             self._end_round()
 
     def consensus(self) -> dict[str, Tensor]:
-        """What the round would leave if it ended now."""
+        """Returns the weights that the round would leave if it ended now."""
         if self._all == 0:
             return super().consensus()
         if self._began is None or self.joining.plain:

@@ -116,7 +116,7 @@ class OneBitAdam(Sync):
         self._t += 1
 
     def skip(self) -> None:
-        """It counts no step, so that v is of as many gradients as the warm-up has."""
+        """Skips the step without counting it, so that v is of as many gradients as the warm-up has."""
         if self._is_adam:
             self._bsp.skip()
         self.drop_gradients()

@@ -90,7 +90,9 @@ class Routed(Sync):
         return {**super().state_dict(), "expert": self.comm.rank}
 
     def load_state_dict(self, state: State) -> None:
-        """Where this replica was dead, and saved nothing, it goes on from replica 0's weights with a new optimizer."""
+        """Loads this replica's own state. A replica that was dead, and saved nothing, goes on from replica 0's weights
+        with a new optimizer.
+        """
         if state["expert"] == self.comm.rank:
             super().load_state_dict(state)
 

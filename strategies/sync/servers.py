@@ -1,4 +1,4 @@
-"""What sync modes with parameter servers share: workers push gradients, and servers step with them.
+"""The shared part of sync modes with parameter servers: workers push gradients, and servers step with them.
 
 A replica's side is exchange/pushing.py, a server's exchange/stepping.py. When a worker pushes and fetches, and when a
 server steps and answers, is each mode's own.
@@ -80,7 +80,9 @@ class ServerSync(Sync):
     # -- state and measures
 
     def state_dict(self) -> State:
-        """On replica 0: the servers' state, and its own between two pushes or fetches; what was left out, on all."""
+        """Returns, on replica 0, the servers' state, and its own between two pushes or fetches. On all replicas, the
+        state has what was left out of messages.
+        """
         return self._worker.state_dict(self.optimizer)
 
     def load_state_dict(self, state: State) -> None:

@@ -131,7 +131,7 @@ class Layout:
 
 
 def lay_out(parameters: Sequence[Tensor], replicas: int, capacity: int, first: int, frees: bool) -> Layout:
-    """Of buckets with these capacities in bytes."""
+    """Returns the layout of buckets with these capacities in bytes."""
     extents: list[Extent] = []
     for members in grouped(parameters, capacity, first):
         entries = sum(parameters[i].numel() for i in members)
@@ -211,7 +211,7 @@ class ShardedReduction(Reduction):
         return views_of(flat[: extent.entries], [self._params[i] for i in extent.parameters])
 
     def _pieces_of(self, bucket: ShardedBucket) -> list[Piece]:
-        """Of the parameters that this replica's chunk touches."""
+        """Returns the pieces of the parameters that this replica's chunk touches."""
         pieces: list[Piece] = []
         chunk, offset = bucket.extent.chunk, 0
         begin = self._comm.rank * chunk

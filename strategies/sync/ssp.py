@@ -69,7 +69,7 @@ from .servers import ServerSync
 
 @dataclass(frozen=True)
 class Push:
-    """What a server has received and not applied."""
+    """A gradient that a server has received and not applied."""
 
     worker: int
     share: float
@@ -117,7 +117,7 @@ class SSP(ServerSync):
             self._worker.skip()
 
     def skip(self) -> None:
-        """Its clock moves, as with a batch without samples."""
+        """Advances this worker's clock, as with a batch without samples."""
         if self.bound < inf:
             self._worker.skip()
 
@@ -176,7 +176,7 @@ class SSP(ServerSync):
         self.made_at = self.comm.now()
 
     def _answer_those_who_may_go_on(self) -> None:
-        """At clock c: if the slowest is at c - s or later."""
+        """Answers each worker that asks at clock c if the slowest is at c - s or later."""
         for clock in sorted(clock for clock in self._asking if clock <= self._clocks.slowest + self.bound):
             for worker, request in self._asking.pop(clock):
                 if request == ServerRequest.SAVE:

@@ -187,7 +187,7 @@ class StreamingDiLoCo(Sync):
         fragment.arrives = None
 
     def _arrive(self, fragment: Fragment) -> None:
-        """It is part of training, also where an evaluation or a checkpoint cannot wait for it."""
+        """Waits for a fragment, as part of training, also where an evaluation or a checkpoint cannot wait for it."""
         with self.comm.ledger.of_training(), self.comm.timeline.named("fragment"):
             fragment.arrive()
 
@@ -256,7 +256,7 @@ class StreamingDiLoCo(Sync):
         return [self._common, self._momentum, self._ways, *self.exchange.buffers()]
 
     def _vectors(self, parameters: Sequence[Tensor]) -> dict[int, Vector]:
-        """Of each fragment that has anything."""
+        """Returns the vector of each fragment that has any parameters."""
         cut = enumerate(self._cut(parameters))
         return {p: vector_of(parameters[i] for i in indices) for p, indices in cut if indices}
 

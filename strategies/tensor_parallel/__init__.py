@@ -1,1 +1,1 @@
-"""What strategy=tensor is made of: layers that hold a piece, which layers become such, and what their workers send."""
+"""Components of strategy=tensor: layers that hold a piece, the choice of such layers, and the bytes sent."""

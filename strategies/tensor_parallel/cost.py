@@ -1,6 +1,6 @@
-"""What a pass sends, counted in a rehearsal: all is on the meta device, and a group is alone.
+"""Messages of a pass, counted in a dry run: all is on the meta device, and a group has no communicator.
 
-`TensorGroup.traffic` says how many bytes that are. Where the head is cut, its loss is part of the pass.
+`TensorGroup.traffic` returns their bytes. If the head is partitioned, its loss is part of the pass.
 """
 
 import copy
@@ -18,7 +18,7 @@ from .vocabulary import cross_entropy, head_of
 
 
 def sent_in_a_pass(part: nn.Module, inputs: Samples) -> list[Sent]:
-    """What a worker of the group sends in a forward and a backward pass of `part`."""
+    """Returns the tensors that a worker of the group sends in a forward and a backward pass of `part`."""
     alone = copy.deepcopy(part)
     group = group_of(alone)
     assert group is not None, "no layer is cut"
@@ -28,7 +28,7 @@ def sent_in_a_pass(part: nn.Module, inputs: Samples) -> list[Sent]:
 
 
 class SentBy(NamedTuple):
-    """What each pass of a micro-batch through a chunk sends."""
+    """The tensors that each pass of a micro-batch through a chunk sends."""
 
     forward: list[Sent]
     backward: list[Sent]  # of a backward pass in two: the first one, to the input
@@ -42,8 +42,10 @@ class SentBy(NamedTuple):
 def sent_by_passes(
     part: Chunks, chunk: int, entered: Tensor, ends: bool, recompute: bool = False, apart: bool = False
 ) -> SentBy:
-    """Of a worker of a pipeline's stage. `ends`: the chunk is the model's last one, and the loss follows. `apart`:
-    backward is in two, as split_backward.py has it.
+    """Returns the tensors that a worker of a pipeline's stage sends in each pass.
+
+    `ends`: the chunk is the model's last one, and the loss follows. `apart`: backward is in two, as split_backward.py
+    has it.
     """
     alone = copy.deepcopy(part)
     group = group_of(alone)
@@ -73,6 +75,6 @@ def _ended(part: nn.Module, outputs: Tensor) -> Tensor:
 
 
 def group_of(part: nn.Module) -> TensorGroup | None:
-    """Of the layers that are cut, if any."""
+    """Returns the group of the partitioned layers; None if there are none."""
     found = (getattr(layer, "group", None) for layer in part.modules())
     return next((each for each in found if isinstance(each, TensorGroup)), None)

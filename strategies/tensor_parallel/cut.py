@@ -83,7 +83,7 @@ def _layer(
 
 
 def _first(rows: int, piece: int, group: TensorGroup) -> int:
-    """Of the rows of a piece, as `torch.tensor_split` makes them: the first rows % size pieces have one more."""
+    """Returns the first row of a piece of `torch.tensor_split`: the first rows % size pieces have one row more."""
     each, more = divmod(rows, group.size)
     return piece * each + min(piece, more)
 

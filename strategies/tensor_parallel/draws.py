@@ -16,14 +16,14 @@ from torch import Tensor
 
 
 class Draws:
-    """Of one worker. `enter` and `leave` come in turn."""
+    """The random numbers of one worker. Calls of `enter` and `leave` alternate."""
 
     def __init__(self) -> None:
         self._common: Tensor | None = None  # the common generator's state, while the piece draws
         self._fresh: Tensor | None = None  # the piece's, before its first draw
 
     def enter(self, piece: int, device: torch.device) -> None:
-        """From here on the piece draws; within, this does nothing."""
+        """Switches to the piece's random numbers; does nothing if they are in use already."""
         if device.type == "meta" or self._common is not None:
             return
         generator = _generator(device)
@@ -37,7 +37,7 @@ class Draws:
         self._common = self._fresh = None
 
     def leave(self, device: torch.device) -> None:
-        """From here on all draw alike again."""
+        """Switches back to the common generator, from which all workers draw alike."""
         if self._common is None or self._fresh is None:
             return
         generator = _generator(device)

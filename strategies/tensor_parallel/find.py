@@ -1,4 +1,4 @@
-"""Which layers of a model are cut, and how: found, or as a plan of the user's says, by their names in the model.
+"""Finds the layers of a model that are partitioned, and how, by name; or takes them from the user's plan.
 
     column, row    two linear layers with something element-wise between them, or the two of a layer that says so
                    (`by_group`: their names in it, whose rows and columns go by group, and `groups`, how many there are)
@@ -182,7 +182,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 class Degrees(NamedTuple):
-    """Into how many pieces what is cut can be cut, all of it."""
+    """Numbers of pieces into which all the partitioned layers can be cut."""
 
     divide: int  # they divide this; 0: any do
     most: int | None  # rows of the shortest vocabulary; None where there is none
@@ -191,7 +191,7 @@ class Degrees(NamedTuple):
         return isinstance(degree, int) and self.divide % degree == 0 and (self.most is None or degree <= self.most)
 
     def nearest(self, to: int, dividing: int = 0) -> list[int]:
-        """Of those that divide `dividing` too, the next from 2 on below `to` and above it."""
+        """Returns the nearest degrees, from 2 on, below and above `to` that divide `dividing` too."""
         whole = math.gcd(self.divide, dividing)
         last = whole or self.most or 0
         found = [n for n in range(2, last + 1) if whole % n == 0 and n in self]
@@ -205,7 +205,7 @@ def degrees_of(model: nn.Module, kinds: Mapping[str, Kind]) -> Degrees:
 
 
 def _divided(name: str, kind: Kind, model: nn.Module) -> int:
-    """What a degree divides, of a layer by columns or rows: its groups, or its width."""
+    """Returns the number that a degree must divide: the groups, or the width, of a layer by columns or rows."""
     above, _, own = name.rpartition(".")
     owner: Any = model.get_submodule(above)
     if own in getattr(owner, "by_group", ()):
@@ -259,7 +259,7 @@ def _check_tied(model: nn.Module, kinds: Mapping[str, Kind]) -> None:
 
 
 def _why_not(layer: nn.Module) -> str | None:
-    """Why an embedding's rows cannot be on several workers."""
+    """Says why an embedding's rows cannot be on several workers; None if they can."""
     if not isinstance(layer, nn.Embedding):
         return None
     chosen = {

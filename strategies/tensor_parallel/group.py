@@ -21,7 +21,7 @@ from .draws import Draws
 
 
 class Sent(NamedTuple):
-    """What was summed or gathered once: the bytes of one worker's tensor."""
+    """One sum or gathering, with the bytes of one worker's tensor."""
 
     what: str  # sum, largest, gather, scatter_sum
     nbytes: int
@@ -94,7 +94,7 @@ class TensorGroup:
         return _Done()
 
     def traffic(self, sent: Sequence[Sent], hosts: tuple[int, ...] | None) -> Traffic:
-        """Of each worker."""
+        """Returns the bytes that each worker sends, by primitive."""
         world, others = World(self.size, hosts=hosts), self.size - 1
         ways = {
             "sum": lambda nbytes: self.collective.traffic(nbytes, world),
@@ -105,7 +105,7 @@ class TensorGroup:
         return added(*(ways[each.what](each.nbytes) for each in sent))
 
     def phases(self, sent: Sequence[Sent], hosts: tuple[int, ...] | None) -> list[Phase]:
-        """What it takes, one after the other, from which its time follows."""
+        """Returns the phases of `sent`, one after the other, from which its time follows."""
         world, ring = World(self.size, hosts=hosts), [(i, (i + 1) % self.size) for i in range(self.size)]
         ways = {
             "sum": lambda nbytes: self.collective.phases(nbytes, world),

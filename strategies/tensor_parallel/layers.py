@@ -62,7 +62,7 @@ def column(x: Tensor, weight: Tensor, bias: Tensor | None, group: TensorGroup, s
 
 
 def _linear(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-    """In the dtype of `x`. Of weights the layers keep no rounded copy for backward, as autograd would."""
+    """Applies a linear layer in the dtype of `x`. Unlike autograd, the layers keep no rounded weights for backward."""
     return F.linear(x, weight.to(x.dtype), None if bias is None else bias.to(x.dtype))
 
 

@@ -1,4 +1,4 @@
-"""Between tensor-parallel layers each worker has a slice of the sequence: norms, dropout, sums with a residual.
+"""Sequence parallelism: between tensor-parallel layers (norms, dropout, residual sums) each worker has a slice.
 
 Korthikanti et al. 2022, "Reducing Activation Recomputation in Large Transformer Models" (arXiv 2205.05198), section
 4.2.2. Layers that compute each place of [n, t, w] from that place alone need no other, so that worker i takes the t / d
@@ -67,12 +67,12 @@ def _by_place(name: str, layer: nn.Module, kinds: Mapping[str, Kind]) -> bool:
 
 
 def _gains(layer: nn.Module) -> bool:
-    """Whether it keeps or computes something of whole activations, which slices make less."""
+    """Tells whether `layer` keeps or computes anything of whole activations that slices make smaller."""
     return any(isinstance(each, nn.LayerNorm | nn.RMSNorm) for each in layer.modules())
 
 
 class Begin:
-    """Before a part's first layer."""
+    """A hook before a part's first layer, which restarts the random numbers of the piece."""
 
     def __init__(self, group: TensorGroup) -> None:
         self.group = group
@@ -82,7 +82,10 @@ class Begin:
 
 
 class Enter:
-    """Before the first layer of a run. `degrees`: into how many pieces the layers can be cut."""
+    """A hook before the first layer of a run, which takes this worker's slice of the sequence.
+
+    `degrees`: the numbers of pieces into which the layers can be cut.
+    """
 
     def __init__(self, piece: int, group: TensorGroup, degrees: Degrees) -> None:
         self.piece, self.group, self.degrees = piece, group, degrees
@@ -108,7 +111,10 @@ class Enter:
 
 
 class Leave:
-    """After the last layer of a run. `is_whole`: its output is of the whole sequence already."""
+    """A hook after the last layer of a run, which gathers the slices.
+
+    `is_whole`: the layer's output is of the whole sequence already.
+    """
 
     def __init__(self, piece: int, group: TensorGroup, is_whole: bool) -> None:
         self.piece, self.group, self.is_whole = piece, group, is_whole

@@ -19,7 +19,7 @@ _RULE = "between a layer by columns and one by rows all is computed of each piec
 
 @contextmanager
 def named(part: nn.Module) -> Iterator[None]:
-    """In which a pass through `part`, which was cut by a plan, is made. Raises `ConfigError`."""
+    """A context for a pass through `part`, partitioned by a plan. Raises `ConfigError` for an unpaired layer."""
     seen = _Seen()
     handles: list[RemovableHandle] = []
     for name, layer in part.named_modules():

@@ -74,9 +74,9 @@ class _Summed(torch.autograd.Function):
 
 
 def is_cut(wanted: bool | None, model: nn.Module, loss: Loss, or_else: str = "") -> bool:
-    """Whether the vocabulary of `model` is cut; None wants it where the loss is the mean cross-entropy.
+    """Tells whether the vocabulary of `model` is partitioned; None: if the loss is the mean cross-entropy.
 
-    Raises `ConfigError` where it is wanted and there is none, which may be mended by `or_else`.
+    Raises `ConfigError` if it is wanted and there is none. `or_else`: another remedy, for the error's text.
     """
     found = vocabulary_of(model)
     if wanted and not found:

@@ -269,8 +269,8 @@ def test_it_learns_to_withstand_what_it_learns_on(tmp_path: Path) -> None:
         ),
         (
             ["adversarial_training=fast", "strategy=tensor", "hardware.workers=2"],
-            "adversarial_training=fast: takes gradients by the inputs of the whole model on one worker, and "
-            "strategy=tensor has it in pieces",
+            "adversarial_training=fast: takes gradients by the inputs of the whole model, and "
+            "strategy=tensor has the model in pieces",
         ),
         (
             ["adversarial_training=fast", "strategy=torch_ddp"],

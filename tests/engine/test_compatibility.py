@@ -95,7 +95,7 @@ def test_each_choice_that_a_refusal_names_goes(overrides: list[str], alternative
     assert re.search(alternatives, text), text
     for group, names in re.findall(r"(\w+)=([a-z_0-9]+(?:, [a-z_0-9]+)*(?: or [a-z_0-9]+)?)", text.split("Choose ")[1]):
         for name in re.split(r", | or ", names):
-            if name != "masked" and (CONF / group / f"{name}.yaml").is_file():  # it is for adapt=pruned
+            if (CONF / group / f"{name}.yaml").is_file():
                 others = [each for each in overrides if not each.startswith(f"{group}=")]
                 assemble(compose(["hardware.workers=6", *others, f"{group}={name}"]), ())
 
@@ -106,6 +106,16 @@ def test_all_reasons_are_told_at_once() -> None:
     assert keys == ["strategy=tensor", "aggregate=krum", "aggregate=krum"]
     assert len(str(error).splitlines()) == 3
     assert all(each.instead and each.reasons for each in error.refusals)
+
+
+def test_what_parts_share_counts_for_the_choices_that_are_named() -> None:
+    tied = ["strategy=pipeline", "strategy.stages=2", "model=gpt", "data=text", "model.tied=true", "compress=topk"]
+    assert "Choose compress=none, bf16, fp16 or threshold, or" in str(refusal_of(*tied))
+
+
+def test_where_a_mode_lacks_a_term_by_what_it_is_given_that_choice_is_named() -> None:
+    asked = ["model=kmeans", "task=reconstruction", "optimizer=lloyd", "compress=topk"]
+    assert str(refusal_of(*asked)).endswith(". Choose compress=none")
 
 
 def test_knobs_add_needs_and_what_is_lacking() -> None:

@@ -204,7 +204,7 @@ def test_a_wrong_value_is_refused_with_its_key_and_the_rule(override: str, messa
         ("+strategy=single", "Multiple values for strategy"),
         ("seed=${nope}", "Interpolation key 'nope' not found"),
         ("seed=???", "Missing mandatory value: seed"),
-        ("strategy=torch_ddp sync=asp", "strategy=torch_ddp owns its update and takes sync=bsp only"),
+        ("strategy=torch_ddp sync=asp", "strategy=torch_ddp: owns its update, and sync=asp is another rule"),
     ],
 )
 def test_what_describes_no_single_run_is_refused(override: str, words: str) -> None:

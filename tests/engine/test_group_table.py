@@ -130,10 +130,12 @@ def test_a_group_more_is_listed_explained_and_refused_by_name(grown: Path, tmp_p
     last = GROUPS[-1].name
     assert re.search(rf"^{last} .*\nzeal +zeal +how eagerly a step is taken$", columns, re.MULTILINE)
     pairs = paceline("list", "pairs", cwd=tmp_path, site=grown).out
-    assert "zeal= is for zealous with data_parallel, domain, hybrid, offload, pipeline, tensor\n" in pairs
+    assert (
+        "zeal: all with sync=zealous and strategy=data_parallel, domain, hybrid, offload, pipeline, tensor\n" in pairs
+    )
     refused = paceline("train", "zeal=eager", cwd=tmp_path, site=grown)
     assert refused.status == 2 and refused.err.strip().endswith(
-        "zeal=eager: sync=bsp has no use for it; these take it: sync=zealous; zeal=calm goes with all"
+        "zeal=eager: sync=bsp takes no zeal. Choose sync=zealous, or zeal=calm"
     )
     outside = paceline("train", "zeal._target_=torch.nn.Linear", cwd=tmp_path, site=grown)
     assert outside.status == 2 and "zeal._target_=torch.nn.Linear: must name a class in paceline.strategies" in (

@@ -151,8 +151,8 @@ def test_replicas_go_on_where_they_were_saved(virtual_workers):
         ("sync.rank=100000", r"sync.rank=100000: must be at most 128, the rank that the matrix \[128, 256\] can have"),
         ("sync.momentum=1", "sync.momentum=1: must be less than 1"),
         ("sync.lr=0", "sync.lr=0: must be greater than 0"),
-        ("compress=topk", "compress=topk: sync=dion has no use for it"),
-        ("strategy=tensor", "sync=dion: what it makes of a weight depends on what else a worker holds"),
+        ("compress=topk", "compress=topk: sync=dion takes no compress"),
+        ("strategy=tensor", "strategy=tensor: holds some parameters whole on several workers of a"),
     ],
 )
 def test_what_it_cannot_do_is_refused(override, says):

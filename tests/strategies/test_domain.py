@@ -391,8 +391,8 @@ def test_what_cannot_be_cut_is_refused_with_what_could(model, image, degree, say
             ("model=cnn", "strategy.image=[1,8,9]"),
             r"image=\[1, 8, 9\]: a sample .* \[1, 8, 8\]; choose strategy.image=null",
         ),
-        (("model=cnn", "sync=asp"), "sync=asp: updates each part at a time of its own"),
-        (("model=cnn", "compress=topk"), "compress=topk: chooses entries by what else a worker sends"),
+        (("model=cnn", "sync=asp"), "strategy=domain: holds some parameters whole on several workers of a"),
+        (("model=cnn", "compress=topk"), "strategy=domain: holds some parameters whole on several workers of a"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -116,7 +116,7 @@ def test_a_servers_rule_steps_with_it_and_liars_have_no_larger_part(tmp_path) ->
             ["aggregate=median"],
             "privacy=dp_fedavg: hides a client in the sum of all changes, and aggregate=median",
         ),
-        (["attack=alie"], "choose aggregate=mean and an attack whose workers know nothing of others"),
+        (["attack=alie"], "privacy=dp_fedavg: hides a client in the sum of all changes, and"),
         (["strategy=pipeline", "strategy.stages=2"], "privacy=dp_fedavg: clips each client's change as a whole"),
         (["partition=dirichlet", "privacy.epsilon=3"], "the noise follows from how many steps are made"),
         (["privacy.clip=null"], "privacy.clip=null: noise hides what one can change"),

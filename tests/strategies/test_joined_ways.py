@@ -298,7 +298,10 @@ def test_processes_and_the_virtual_cluster_train_the_same(here):
     ("overrides", "says"),
     [
         (("sync=post_local_sgd", "aggregate=median"), "sync.switch_step=40: exchanges gradients before the switch"),
-        (("sync=local_sgd", "aggregate=median", "average=ema"), "average=ema: sync=local_sgd joins the changes"),
+        (
+            ("sync=local_sgd", "aggregate=median", "average=ema"),
+            "average=ema: averages the weights that are evaluated, and",
+        ),
         (
             ("sync=local_sgd", "aggregate=median", "collective=ring"),
             "collective=ring: adds vectors up on their way, and aggregate=median compares",
@@ -314,7 +317,10 @@ def test_processes_and_the_virtual_cluster_train_the_same(here):
             ("sync=gossip", "aggregate=median", "compress=topk"),
             "compress=topk: lets a worker know the sum of its neighbours' messages",
         ),
-        (("sync=gossip", "aggregate=median", "average=ema"), "average=ema: sync=gossip joins weights of neighbours"),
+        (
+            ("sync=gossip", "aggregate=median", "average=ema"),
+            "average=ema: averages the weights that are evaluated, and sync=gossip",
+        ),
         (("sync=local_sgd", "attack=alie", "hardware.workers=1"), "attack=alie: one replica alone|attack.workers=1"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

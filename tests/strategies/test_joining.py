@@ -501,7 +501,7 @@ def test_what_is_not_finite_ends_a_run_that_takes_the_mean(here):
             ("aggregate=median", "aggregate.before=mixing"),
             "before='mixing': must be 'none', 'nnm', 'bucketing' or 'arc'",
         ),
-        (("sync=asp", "attack=alie"), "attack=alie: this server applies each push .* or attack=none"),
+        (("sync=asp", "attack=alie"), "attack=alie: has its workers know what the honest ones send, and"),
         (("attack=alie", "attack.workers=2"), "attack.workers=2: all 2 replicas lie"),
         (
             ("sync=parameter_server", "sync.servers=2", "attack=min_max", "hardware.workers=4"),
@@ -509,7 +509,7 @@ def test_what_is_not_finite_ends_a_run_that_takes_the_mean(here):
         ),
         (
             ("strategy=pipeline", "strategy.stages=2", "attack=min_sum", "hardware.workers=4"),
-            "attack=min_sum: looks at each replica's gradient whole, .* any but attack=min_max and min_sum",
+            "attack=min_sum: looks at each replica's gradient as a whole, and",
         ),
         (
             ("sync=parameter_server", "sync.servers=2", "aggregate=krum", "hardware.workers=6"),

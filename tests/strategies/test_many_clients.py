@@ -218,7 +218,7 @@ def test_stated_cost_and_buffers_are_what_is_sent_and_held(virtual_workers, work
     [
         ("", "sync.momentum=kept: with sync.clients=20 a worker keeps no optimizer"),
         ("sync.momentum=reset compress=topk", "sync.clients=20: .*compress=topk"),
-        ("sync.momentum=reset aggregate=median", "aggregate=median, sync=fedavg: with sync.clients=20"),
+        ("sync.momentum=reset aggregate=median", "sync.clients=20: has a worker send what its clients make together,"),
         ("sync.momentum=reset attack=zero", "sync.clients=20: .*attack=zero"),
         ("sync.momentum=reset schedule=cosine", "schedule=cosine: .*with sync.clients=20.*Choose schedule=none"),
         ("sync.momentum=reset sync.fraction=0.1 hardware.workers=3", "sync.clients=20: of them sync.fraction=0.1 is 2"),

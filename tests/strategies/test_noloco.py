@@ -182,7 +182,7 @@ def test_the_living_go_on_alone_where_their_partner_is_dead(workers):
         ("sync.outer_lr=0", "sync.outer_lr=0: must be greater than 0"),
         ("sync.outer_momentum=1", "sync.outer_momentum=1: must be less than 1"),
         ("sync.pull=-1", "sync.pull=-1: must be greater than or equal to 0"),
-        ("compress=topk", "compress=topk: sync=noloco has no use for it"),
+        ("compress=topk", "compress=topk: sync=noloco takes no compress"),
     ],
 )
 def test_what_it_cannot_do_is_refused(override, says):

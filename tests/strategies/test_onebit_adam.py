@@ -164,7 +164,7 @@ def test_bytes_are_not_stated_before_the_steps_are_known():
         (("optimizer=adam", "+optimizer.amsgrad=true"), "has amsgrad or maximize"),
         (("optimizer=adam", "sync.warmup=0"), "sync.warmup=0: must be greater than or equal to 1"),
         (("optimizer=adam", "sync.most=0"), "sync.most=0.*: must be greater than 0"),
-        (("optimizer=adam", "compress=topk"), "compress=topk: sync=onebit_adam has no use for it"),
+        (("optimizer=adam", "compress=topk"), "compress=topk: sync=onebit_adam takes no compress"),
     ],
 )
 def test_what_it_cannot_do_is_refused(overrides, says):

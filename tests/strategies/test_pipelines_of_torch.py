@@ -83,7 +83,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one_with_an_odd_last_batch(fork_
         (["batch_size=2"], r"micro_batches=4: .*batch_size=2 .*choose strategy.micro_batches=2"),
         (["strategy.chunks=2"], r"strategy.chunks=2: strategy.schedule=gpipe has one .*schedule=interleaved"),
         (["hardware.workers=4"], r"hardware.workers=4: strategy=torch_pipelining takes at most 2"),
-        (["sync=local_sgd"], r"sync=local_sgd: strategy=torch_pipelining owns its update"),
+        (["sync=local_sgd"], r"strategy=torch_pipelining: owns its update, and sync=local_sgd is"),
         (
             ["strategy.schedule=1f1b", "strategy.stages=5"],
             r"micro_batches=4: .*choose strategy.micro_batches=5, or .*gpipe",

@@ -380,9 +380,9 @@ def test_evaluations_tell_how_many_weights_there_were() -> None:
     ("overrides", "says"),
     [
         (("sync=asp",), "adapt=pruned: .*, and sync=asp keeps more of training.*Choose adapt=none, or sync=bsp"),
-        (("sync=local_sgd",), "adapt=pruned, sync=local_sgd: it leaves replicas with weights of their own"),
-        (("sync=parameter_server",), "adapt=pruned, sync=parameter_server: it has the weights on a server"),
-        (("sync=dion",), "adapt=pruned, sync=dion: it keeps more of training than weights"),
+        (("sync=local_sgd",), "adapt=pruned: changes weights between steps, and sets them back, and"),
+        (("sync=parameter_server",), "adapt=pruned: changes weights between steps, and sets them back, and"),
+        (("sync=dion",), "adapt=pruned: changes weights between steps, and sets them back, and"),
         (("strategy=tensor",), "strategy=tensor holds .*weight in pieces.*choose strategy=data_parallel"),
         (
             ("strategy=torch_fsdp",),
@@ -406,7 +406,7 @@ def test_evaluations_tell_how_many_weights_there_were() -> None:
             "compress=masked: .*adapt=pruned with adapt.rounds=0 takes out nothing",
         ),
         (("adapt=none", "compress=masked"), "compress=masked: .*adapt=none takes out nothing; choose adapt=pruned"),
-        (("compress=masked", "aggregate=median"), "compress=masked, aggregate=median: .*choose compress=none"),
+        (("compress=masked", "aggregate=median"), "compress=masked: leaves out what adapt=pruned has taken out, and"),
         (("stop_at_target=true",), "stop_at_target=true: would end a run of adapt=pruned in its first training"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

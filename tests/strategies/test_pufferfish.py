@@ -104,7 +104,7 @@ def test_the_first_and_the_last_layers_stay_and_so_does_what_is_in_groups_tied_o
         (("adapt.modules=[conv9]",), "is called conv9; there are hidden1, hidden2, output"),
         (("sync=asp",), "adapt=pufferfish: makes the model another one in mid-run, before one step on all workers"),
         (("sync=parameter_server",), "sync=parameter_server has servers"),
-        (("strategy=torch_ddp",), "the library that strategy=torch_ddp hands it to is set up for one model"),
+        (("strategy=torch_ddp",), "adapt=pufferfish: makes the model another one in mid-run, before one"),
     ],
 )
 def test_what_it_does_not_go_with_is_refused_by_name(overrides, says) -> None:

@@ -293,8 +293,8 @@ def buffers_of(comm, sync):
         ("sync=ssp +sync.push=2", "sync.push: SSP has no such parameter; sync=asp has sync.push"),
         ("sync=ssp sync.lock=false", "sync.lock: .*; sync=asp, .* have sync.lock"),
         ("sync=asp sync.staleness=3", "sync.staleness: there is no such key; sync=ssp has sync.staleness"),
-        ("sync=asp sync.mode=synchronous", "sync.mode: there is no such key; sync=parameter_server is the synchronous"),
-        ("sync=ssp +sync.mode=asynchronous", "sync.mode: SSP has no such .*, sync=asp and sync=ssp are the asynchron"),
+        ("sync=asp sync.mode=synchronous", "sync.mode: there is no such key; it is tracking.mode=synchronous"),
+        ("sync=ssp +sync.mode=asynchronous", "sync.mode: SSP has no such parameter; it is tracking.mode=..."),
     ],
 )
 def test_what_does_not_go_together_is_refused_with_what_would(overrides, words):

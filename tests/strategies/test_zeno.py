@@ -138,8 +138,8 @@ def test_it_is_said_where_the_replica_that_is_trusted_lies(rule):
         (("sync=ssp",), "aggregate=zeno: looks at each push as it comes"),
         (("aggregate.rho=2",), "aggregate.rho=2: must be less than or equal to 1"),
         (("aggregate.trusted=4",), "aggregate.trusted=4: there are 4 replicas"),
-        (("attack=alie",), "attack=alie: this server applies each push"),
-        (("sync.servers=2",), "sync.servers=2: this aggregate looks at whole gradients"),
+        (("attack=alie",), "attack=alie: has its workers know what the honest ones send, and"),
+        (("sync.servers=2",), "aggregate=zeno: looks at each .* gives each server a piece"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )

@@ -189,7 +189,7 @@ def test_offload_moves_its_kinds_to_the_host():
         (["strategy.stage=4"], "strategy.stage=4: must be 0, 1, 2 or 3"),
         (["strategy.stage=0", "strategy.offload=optimizer"], "strategy.offload=optimizer"),
         (["strategy.stage=2", "strategy.offload=all"], "strategy.stage=3"),
-        (["sync=asp"], "takes sync=bsp only"),
+        (["sync=asp"], "strategy=zero: owns its update, and sync=asp"),
         (["hardware=virtual"], "hardware=local"),
         (["strategy.config=nowhere.json"], "cannot be read as JSON"),
         (["strategy.micro_batches=33"], "strategy.micro_batches=33: a replica's batch has batch_size=32 samples"),
