@@ -36,7 +36,7 @@ ServerUpdate = Callable[[Tensor, Tensor, ServerRule], Tensor]  # of w and Delta:
 
 
 class Rules(NamedTuple):
-    """What is made of a round's deliveries; `privacy`: None where clients are not hidden."""
+    """The rules that turn a round's deliveries into new weights; `privacy`: None where clients are not hidden."""
 
     server: ServerRule
     client: ClientRule
@@ -79,7 +79,7 @@ class Deliveries(ABC):
 
     @abstractmethod
     def told(self, samples: int, is_over: bool) -> int:
-        """What the server is told beforehand. `is_over`: training ended inside of the round."""
+        """Returns the number that the client first tells the server. `is_over`: training ended inside of the round."""
 
     @abstractmethod
     def deliver(self, samples: int, number: int) -> None:
@@ -90,17 +90,17 @@ class Deliveries(ABC):
         return self._weights if self._began is None else self._weights - self._began
 
     def own_state(self) -> State:
-        """What it must find again with its next delivery."""
+        """Returns the state that the client needs again for its next delivery."""
         return {}
 
     def load_own_state(self, state: State) -> None:
-        """What `own_state` gave."""
+        """Restores the state that `own_state` returned."""
 
     # -- on the server
 
     @abstractmethod
     def take(self, client: int, told: int, number: int) -> None:
-        """Of the open round, `number`."""
+        """Takes the delivery of a client to the open round, `number`."""
 
     @abstractmethod
     def close(self, number: int) -> bool:
@@ -111,16 +111,16 @@ class Deliveries(ABC):
 
     @property
     def remembers(self) -> bool:
-        """Whether there is anything in `server_state`."""
+        """Says whether `server_state` holds anything."""
         return not self._server.plain or self._joining.aggregate.traits.remembers or self._client.controls
 
     def server_state(self) -> State:
-        """What rules remember on the server."""
+        """Returns the state of the rules on the server."""
         state = {"rule": self._server.state_dict(), "joining": self._joining.state_dict()}
         return {**state, "client": self._client.server_state()}
 
     def load_server_state(self, state: State) -> None:
-        """What `server_state` gave, on the server."""
+        """Restores the state that `server_state` returned, on the server."""
         self._client.load_server_state(state["client"], None)
         self._server.load_state_dict(state["rule"])
         self._joining.load_state_dict(state["joining"])
@@ -128,7 +128,7 @@ class Deliveries(ABC):
     # -- measures, and what is stated
 
     def report(self, serves: bool) -> Measures:
-        """What was measured on the server (`serves`), or on this client."""
+        """Returns the measures of the server (`serves`), or of this client."""
         return {}
 
     def buffers(self) -> list[Tensor]:
@@ -152,7 +152,7 @@ class Deliveries(ABC):
 
 
 class Delivery(NamedTuple):
-    """What a client brought of a round. `change`, `length`: see `ClientRule`."""
+    """The delivery of one client in a round. `change`, `length`: see `ClientRule`."""
 
     samples: int  # n_k
     weights: Tensor  # [n], w_k

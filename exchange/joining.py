@@ -1,4 +1,4 @@
-"""How the rows of workers become one vector, and what the workers that lie send.
+"""Aggregates the rows of workers into one vector, and forges the rows of Byzantine workers.
 
 Rows of the weighted mean can be added up on their way (`streaming`); any other rule, and an attack by workers that know
 the honest rows, needs all rows in one place: on a server, or under bsp on every worker, which all compute the same.
@@ -158,7 +158,15 @@ class Joining:
         step: int,
         at_a_time: int | None = None,
     ) -> Tensor:
-        """By replica: [d], and the samples behind it or their share; as `join_in_place`, of copies of the rows."""
+        """Aggregates copies of the rows as `join_in_place` does.
+
+        Args:
+            rows: [d], by replica.
+            weights: The samples behind each row, or their share.
+            replicas: The number of replicas.
+            step: The step of the run.
+            at_a_time: See `join_in_place`.
+        """
         stacked = torch.stack([rows[replica] for replica in sorted(rows)])
         return self.join_in_place(stacked, sorted(rows), weights, replicas, step, at_a_time)
 
@@ -252,15 +260,15 @@ class Joining:
             stacked[lying] = self.attack.forge(stacked[lying[0]], seen)
 
     def onto(self, total: Tensor, replicas: int) -> "RankOrderedSum | Rows":
-        """What takes one row after another and makes `total`, [d] and zero, of them."""
+        """Returns an object that takes one row after another and aggregates them into `total`, [d] and zero."""
         return RankOrderedSum(total) if self.streaming else Rows(total, self, replicas)
 
     def rows_held(self, replicas: int) -> int:
-        """How many rows what `onto` gives has room for, all the time."""
+        """Returns the rows for which the object that `onto` returns holds memory, all the time."""
         return 0 if self.streaming else replicas
 
     def state_dict(self) -> State:
-        """What the rule remembers; {} where that is nothing."""
+        """Returns the state of the rule; {} if there is none."""
         return self.aggregate.state_dict()
 
     def load_state_dict(self, state: State) -> None:
@@ -268,7 +276,7 @@ class Joining:
 
 
 def _checked(vector: object, rows: Tensor, by: Aggregator) -> Tensor:
-    """What a rule gave: a user's may give anything."""
+    """Checks the type and shape of the vector that a rule returned, as a user's may return anything. Returns it."""
     if isinstance(vector, Tensor) and vector.shape == rows.shape[1:]:
         return vector
     gave = f"a tensor {list(vector.shape)}" if isinstance(vector, Tensor) else f"a {type(vector).__name__}"

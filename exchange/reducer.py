@@ -24,7 +24,7 @@ class Fillable(Protocol):
     missing: set[int]
 
     def view(self, i: int) -> Tensor:
-        """Where the gradient of parameter `i` goes, in its shape."""
+        """Returns the part of the bucket for the gradient of parameter `i`, in its shape."""
         ...
 
 
@@ -113,7 +113,7 @@ class Reducer(Generic[B]):
 
 
 class Reduction:
-    """What becomes of the buckets of a step. This one gives each gradient back as it is.
+    """Handles the buckets of a step. This class gives each gradient back as it is.
 
     `buckets`: they are `Fillable`. `frees`: gradients stay in their buckets alone, and `.grad` never has them.
     """

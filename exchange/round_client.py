@@ -28,7 +28,10 @@ class RoundClient:
             self._comm.recv(vector, self._server)
 
     def is_through(self, last: int) -> None:
-        """This worker makes no round up to `last` any more. Raises `StoppedBefore` where one of them does not open."""
+        """Tells the server that this worker takes part in no more rounds up to `last`.
+
+        Raises `StoppedBefore` where one of them does not open.
+        """
         with self._comm.ledger.aside():
             self.tell(RoundMessage.THROUGH, number=last)
         self._hear_of_end(last)

@@ -87,7 +87,10 @@ class ShardedOptimizer:
                 whole.setdefault(key, value)  # a count of steps: all pieces have the same
 
     def load_state_dict(self, state: State) -> None:
-        """On all, with what `state_dict` gave, or the unsharded optimizer did. Raises `ValueError` as torch does."""
+        """Restores a state of `state_dict`, or of the unsharded optimizer. All workers call it.
+
+        Raises `ValueError` as torch does.
+        """
         whole = state["optimizer"]
         if [len(group["params"]) for group in whole["param_groups"]] != [len(numbers) for numbers in self._groups]:
             raise ValueError("the saved optimizer state is of other parameters")

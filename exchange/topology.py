@@ -35,7 +35,7 @@ class Neighbours(NamedTuple):
 
 
 def neighbours(topology: Topology, worker: int, size: int, round: int, seed: int) -> Neighbours:
-    """Those of `worker` among `size` workers; one worker has none."""
+    """Returns the neighbours of `worker` among `size` workers; one worker has none."""
     if size == 1:
         return Neighbours([], [])
     match topology:

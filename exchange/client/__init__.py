@@ -1,4 +1,4 @@
-"""Rules by which a federated client trains in a round, and delivers more than its weights: one file each. See base.py."""
+"""Rules by which a federated client trains in a round, and the extra vectors that it delivers. See base.py."""
 
 from .base import ClientRule
 from .fednova import FedNova

@@ -43,7 +43,7 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True)
 class Vector:
-    """What a vector, [n], is made of: parameters of these shapes, one after another."""
+    """The layout of a vector, [n]: parameters of these shapes, one after another."""
 
     shapes: tuple[tuple[int, ...], ...]
     dtype: torch.dtype
@@ -67,13 +67,13 @@ class Vector:
 
 
 def vector_of(tensors: Iterable[Tensor]) -> Vector:
-    """That of parameters, or gradients, of one dtype."""
+    """Returns the layout of the vector of these parameters, or gradients, all of one dtype."""
     tensors = list(tensors)
     return Vector(tuple(tuple(tensor.shape) for tensor in tensors), tensors[0].dtype)
 
 
 class Slot:
-    """What one worker has for the messages of one key.
+    """The state that one worker keeps for the messages of one key.
 
     `count`: the messages before this one. `memory`: tensors that stay from one message to the next, and are saved with
     the run. `rank`, `workers`: of the group.
@@ -184,11 +184,11 @@ class Compressor(Compatible, ABC):
         return self.nbytes(vector)
 
     def varies(self, messages: int | None) -> str:
-        """Why nobody can say beforehand how many bytes so many messages have; "" where `mean_nbytes` says it."""
+        """Returns why the size of so many messages cannot be known beforehand; "" where `mean_nbytes` gives it."""
         return ""
 
     def notes(self, vector: Vector) -> list[str]:
-        """What these knobs make of it other than one may think, a sentence each; nothing is an error."""
+        """Returns surprising effects of these settings on this vector, a sentence each; none of them is an error."""
         return []
 
     def held(self, vector: Vector) -> int:
@@ -196,7 +196,7 @@ class Compressor(Compatible, ABC):
         return self.remembered(vector) + (0 if self.feedback is None else self.feedback.held(vector.nbytes))
 
     def remembered(self, vector: Vector) -> int:
-        """Those of them that are the rule's own, with or without feedback."""
+        """Returns the part of the bytes of `held` that is the rule's own, with or without feedback."""
         return 0
 
     def encoding(self, vector: Vector) -> float:
@@ -204,11 +204,11 @@ class Compressor(Compatible, ABC):
         return self.traits.encode_passes * vector.nbytes + self.nbytes(vector)
 
     def decoding(self, vector: Vector) -> float:
-        """And to decode."""
+        """Bytes of memory that a worker goes through to decode."""
         return self.traits.decode_passes * vector.nbytes + self.nbytes(vector)
 
     def finish(self, total: Tensor, vector: Vector) -> Tensor:
-        """What is made of the sum of what was decoded, before anybody steps with it."""
+        """Returns the vector to step with, made of the sum of the decoded messages."""
         return total
 
 
@@ -240,7 +240,7 @@ def all_finite(x: Tensor) -> bool:
 
 
 def not_finite(x: Tensor, slot: Slot) -> NotFiniteError:
-    """To be raised of what is to be compressed: a rule that joins entries would spread what is no number."""
+    """Returns the error for a vector that cannot be compressed: rules that mix entries would spread NaN and inf."""
     nans, infinite = int(x.isnan().sum()), int(x.isinf().sum())
     return NotFiniteError(
         f"worker {slot.rank} diverged: of the {len(x):,} numbers that it is to compress for message {slot.count}, "

@@ -1,4 +1,4 @@
-"""What is done about what messages leave out.
+"""Error feedback: corrections for the part of a vector that messages leave out.
 
 *Error feedback* (Seide et al. 2014, "1-Bit Stochastic Gradient Descent", Interspeech; Stich et al. 2018, "Sparsified
 SGD with Memory", NeurIPS, Algorithm 1; Karimireddy et al. 2019, "Error Feedback Fixes SignSGD", ICML, Algorithm 2): it

@@ -1,4 +1,4 @@
-"""Of weights that `adapt=pruned` has taken out no gradient is sent, as it is 0 on all workers.
+"""Sends no gradient of weights that `adapt=pruned` has taken out, as it is 0 on all workers.
 
     C(g) = the entries of g where the mask m is 1, one after another
 

@@ -1,4 +1,4 @@
-"""What secure aggregation is made of, by `cryptography`, an optional package: nothing of it is written here."""
+"""Cryptographic primitives of secure aggregation, all from the optional package `cryptography`."""
 
 from importlib.util import find_spec
 from typing import TYPE_CHECKING

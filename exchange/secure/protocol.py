@@ -55,7 +55,7 @@ class SecureError(RuntimeError):
 
 @dataclass(frozen=True)
 class Keys:
-    """What u advertises."""
+    """The public keys that client u advertises, signed."""
 
     seal: bytes  # c_u
     mask: bytes  # s_u
@@ -67,7 +67,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Shares:
-    """What u sends: for each v its two shares, sealed, and hashes by which anybody knows them."""
+    """The message of client u in step 1: for each v its two shares, sealed, and hashes that verify them."""
 
     sealed: dict[int, bytes]
     hashes: dict[int, tuple[bytes, bytes]]  # of the share of the seed, and of that of the key
@@ -100,7 +100,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class Opened:
-    """What u gives of its peers: shares of seeds, and of keys."""
+    """The shares that client u reveals of its peers: of seeds, and of keys."""
 
     seeds: dict[int, bytes]
     keys: dict[int, bytes]
@@ -317,7 +317,7 @@ class Server:
         self._signatures[client] = signature
 
     def asks(self) -> tuple[set[int], set[int], dict[int, bytes]]:
-        """What `Client.unmask` is given: never both shares of one client."""
+        """Returns the arguments of `Client.unmask`: never both shares of one client."""
         self.enough(self.masked, "sent a vector")
         self.enough(self._signatures, "signed who has sent a vector")
         return {*self.masked}, self.shares.keys() - self.masked, dict(self._signatures)
@@ -368,7 +368,7 @@ class Server:
 
     @property
     def given(self) -> Collection[int]:
-        """Who has given its shares of others."""
+        """Returns the clients that have revealed their shares of others."""
         return self._opened
 
     def enough(self, who: Collection[int], what: str) -> None:
@@ -424,7 +424,7 @@ def _hash(data: bytes) -> bytes:
 
 
 def client_bytes(n: int, d: int) -> int:
-    """What a client sends in a round of n in which nobody vanishes: of d numbers."""
+    """Returns the bytes that a client sends in a round of n clients in which nobody vanishes, for d numbers."""
     keys = 2 * KEY + SIGNATURE
     shares = (n - 1) * SEALED + n * 2 * HASH + HASH + SIGNATURE
     opening = WIDTH + KEY + SIGNATURE
