@@ -47,7 +47,7 @@ def _take(branches: list[tuple[Node, Gradients, list[Tensor]]]) -> None:
 
 
 def _branches(root: Node, inputs: Tensor) -> dict[Node, list[Tensor]]:
-    """Of each node on a path to `inputs` from which some other leaf is reached beside the paths, those leaves."""
+    """Returns, for each node on a path to `inputs`, the other leaves that are reached beside the paths, if any."""
     ordered = list(_after_what_they_need(root))
     path: set[Node] = set()
     for node in ordered:

@@ -61,7 +61,7 @@ class Updates(Sync):
         yield
 
     def begin(self, batch: Batch) -> None:
-        """Its gradients come later."""
+        """Notes the batch, whose gradients come later."""
         self._batches.append((Batch(batch.targets, batch.targets, batch.total), self._factor))
 
     def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
