@@ -48,7 +48,7 @@ class Channel:
         self._slots = {key: Slot(key, vector, comm.rank, comm.size) for key, vector in vectors.items()}
 
     def encode(self, key: str, x: Tensor) -> Tensor:
-        """[n] -> the message that is sent for it; `x` stays as it is."""
+        """Returns the message for x, [n]; `x` stays unchanged."""
         slot = self._slots[key]
         p = x if self.feedback is None else self.feedback.add(x, slot)
         message = self.compress.encode(p, slot)
@@ -108,7 +108,7 @@ class Channel:
         return _Gathering(self, key, message, x, [self.comm.isend(message, other) for other in others])
 
     def all_gather(self, key: str, x: Tensor, rows: Tensor, read: Read) -> None:
-        """[n] on each worker -> `rows`, [size, n], on all: what is decoded of each.
+        """Writes the decoded vectors of all workers, [n] each, into `rows`, [size, n], on every worker.
 
         `read`: see `Joining.read`, which says what becomes of a message that cannot be read.
         """
@@ -127,7 +127,7 @@ class Channel:
         row.copy_(self.receive(key, like, src))
 
     def finish(self, key: str, total: Tensor) -> Tensor:
-        """[n], a sum of what was decoded -> what is made of it; see `Compressor.finish`."""
+        """Returns the vector made of a sum of decoded messages, [n]; see `Compressor.finish`."""
         return self.compress.finish(total, self._slots[key].vector)
 
     def keep(self, kept: Mapping[str, Tensor]) -> None:
@@ -142,7 +142,7 @@ class Channel:
     # -- state and cost
 
     def state_dict(self) -> State:
-        """Nothing where nothing is remembered."""
+        """Returns the state of the slots; {} if they keep none."""
         if isinstance(self.compress, Dense):
             return {}
         return {key: {"count": slot.count, "memory": dict(slot.memory)} for key, slot in self._slots.items()}

@@ -61,19 +61,19 @@ class Deliveries(ABC):
     def prepare(
         self, weights: Tensor, parameters: Sequence[Tensor], optimizer: Optimizer, rounds: Rounds, comm: Comm
     ) -> None:
-        """`weights`: [n], w on the server and w_k on a client, and `parameters` what it is made of."""
+        """Prepares the server or a client. `weights`: [n], w or w_k. `parameters`: the parameters in it."""
         self._weights, self._optimizer, self._rounds, self._comm = weights, optimizer, rounds, comm
         self._began = None if self.brings_weights else weights.clone()  # on a client: the w that it fetched
 
     @property
     def starts(self) -> list[Tensor]:
-        """[n] each, what is sent as a round begins: w, and of a rule that `controls` c."""
+        """The vectors sent as a round begins, [n] each: w, and c of a rule that `controls`."""
         return [self._weights, self._client.c] if self._client.controls else [self._weights]
 
     # -- on a client
 
     def begin(self) -> None:
-        """The weights are those of the server."""
+        """Notes the server's weights, from which this client's training begins."""
         if self._began is not None:
             self._began.copy_(self._weights)
 
@@ -104,7 +104,7 @@ class Deliveries(ABC):
 
     @abstractmethod
     def close(self, number: int) -> bool:
-        """Make the w of the next round. False where nobody brought anything that counts: w stays.
+        """Makes the w of the next round. Returns False, and leaves w, where no delivery counts.
 
         Raises `NotFiniteError`.
         """
@@ -140,7 +140,7 @@ class Deliveries(ABC):
 
     @abstractmethod
     def nbytes(self, parameters: Sequence[Tensor], per_round: int) -> tuple[int, int]:
-        """Stated, of one delivery: what the client sends after it has told, and what the server sends it meanwhile."""
+        """Returns the stated bytes of a delivery: sent by the client after `told`, and by the server meanwhile."""
 
     def holds(self, parameters: Sequence[Tensor]) -> int:
         """Stated bytes on a client."""
@@ -165,7 +165,7 @@ def _refuse(client: int, samples: int, number: int) -> None:
 
 
 class OpenDeliveries(Deliveries):
-    """The server sees what each client brings: w_k or the message of its change, and what its rule delivers."""
+    """Deliveries that the server sees: each client's w_k, or the message of its change, and its rule's vectors."""
 
     def __init__(self, rules: Rules, compress: Compressor, round: Round) -> None:
         super().__init__(rules)

@@ -26,7 +26,7 @@ class Joining:
     """`plain`: rows are what they should be and the rule is the mean, which is plain training."""
 
     def __init__(self, aggregate: Aggregator | None, attack: Attack | None) -> None:
-        """None for the mean, and for nobody."""
+        """Uses the mean if `aggregate` is None, and no attack if `attack` is None."""
         self.aggregate, self.attack = aggregate or Mean(), attack or Honest()
         self._unread: dict[int, MessageError] = {}  # by replica, of the rows that are joined next
         self.streaming = self.aggregate.traits.streaming and not self.attack.colludes
@@ -126,7 +126,7 @@ class Joining:
         return found
 
     def sent(self, own: Tensor, replica: int, replicas: int, step: int) -> Tensor:
-        """[d], what this replica should send in this step -> what it sends."""
+        """Returns the row that this replica sends in this step, [d], for the row that it should send, [d]."""
         if (
             self.attack.colludes
             or step < self.attack.from_step
@@ -249,7 +249,7 @@ class Joining:
         return _checked(rule.aggregate(mixed, weighed, f), mixed, rule)
 
     def _forge(self, stacked: Tensor, given: list[int], replicas: int, step: int) -> None:
-        """The rows of those who collude, in place."""
+        """Replaces the rows of colluding workers in place."""
         if not self.attack.colludes or step < self.attack.from_step:
             return
         liars = self.attack.liars(replicas)

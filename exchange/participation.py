@@ -181,7 +181,7 @@ class OwnRounds(ABC):
         self.samples += samples
 
     def bring(self) -> None:
-        """Make of the model what is delivered."""
+        """Turns the model into the delivery."""
 
     def close(self) -> None:
         """Ends the round for this worker, as nothing is left to do in it."""

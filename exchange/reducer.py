@@ -141,7 +141,7 @@ class Reduction:
             bucket.give_back(self._params, unused)
 
     def drop(self) -> None:
-        """Waits for what is under way, without a step."""
+        """Waits for transfers under way, and makes no step."""
 
     def after_step(self) -> None:
         """The optimizer has stepped."""

@@ -50,7 +50,7 @@ class RoundClient:
         return recv_dated(like, self._server, self._comm)
 
     def ask_remembered(self) -> State:
-        """Returns what the server's rules remember."""
+        """Returns the state of the server's rules."""
         with self._comm.ledger.aside():
             self.tell(RoundMessage.SAVE)
             return recv_state(self._server, self._comm)

@@ -88,7 +88,7 @@ class RoundServer:
                 self._waiting[client] = message_of(RoundMessage, message, client), asked
 
     def _advance(self) -> None:
-        """Close the rounds that miss nobody and answer those who waited for it, until there is no more to do."""
+        """Closes the rounds that lack no client, and answers the clients that wait for them, until none is left."""
         going = self._serving.going
         while True:
             going -= self._comm.lost()

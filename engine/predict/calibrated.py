@@ -33,7 +33,7 @@ from .step_work import stepped, trained, transfers, work_of_parts
 
 
 def predict_calibrated(experiment: Experiment, allowed: tuple[str, ...], workers: Workers) -> PredictedStep:
-    """Raises `NotPredicted`."""
+    """Predicts the time of a step, by the machine's calibration. Raises `NotPredicted`."""
     hardware = experiment.hardware
     assert hardware.calibration is not None
     calibration = read(hardware.calibration)

@@ -49,7 +49,7 @@ HOW = "docs/predictions.md; nothing of it was measured here"
 def predict_step(
     experiment: Experiment, workers: Workers, spec: DataSpec, computes_on: torch.device, allowed: tuple[str, ...]
 ) -> PredictedStep:
-    """Raises `NotPredicted`."""
+    """Predicts the time of a step, by the description of the accelerators. Raises `NotPredicted`."""
     hardware = experiment.hardware
     if experiment.compile:
         raise NotPredicted("compile=true: what compiled passes take is neither in cost/ nor calibrated")

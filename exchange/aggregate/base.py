@@ -41,7 +41,7 @@ BUCKET = 2  # rows, where nothing is said
 
 
 def before_named(name: Named, bucket: int | None) -> Before:
-    """Raises `ConfigError`."""
+    """Builds the transformation of rows with this name. Raises `ConfigError`."""
     if bucket is not None and name != "bucketing":
         raise ConfigError(
             f"aggregate.bucket={bucket}: is of aggregate.before=bucketing, and aggregate.before={name} makes no "
@@ -150,7 +150,7 @@ class Aggregator(Compatible, ABC):
         return list(range(len(rows)))
 
     def admitted(self, row: Tensor, replica: int) -> Tensor | None:
-        """[d], pushed by this replica -> what is stepped with; None: nothing. `row` stays."""
+        """Returns the vector to step with, [d], for a row [d] that this replica pushed; None: no step. `row` stays."""
         return row
 
     def state_dict(self) -> State:

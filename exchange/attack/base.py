@@ -99,7 +99,7 @@ class Attack(Compatible, ABC):
 
     @abstractmethod
     def forge(self, own: Tensor, seen: Seen) -> Tensor:
-        """[d], what the worker should send -> [d], what it sends."""
+        """Turns the row that the worker should send, [d], into the row that it sends, [d]."""
 
 
 class Poison(Attack):

@@ -59,7 +59,7 @@ class ClientRule(Compatible, ABC):
     # -- on a client
 
     def begin(self) -> None:
-        """A round begins: the weights are those of the server, and so is `c`."""
+        """Begins a round: the weights, and `c`, are those of the server."""
 
     def step(self, optimizer: Optimizer) -> None:
         """Steps with the gradients of the parameters, at least one of which has a gradient."""

@@ -216,14 +216,14 @@ Totalling = Generator[Tensor, None, None]
 
 
 class Summed(Compressor):
-    """A rule that workers follow together by sums alone, so that a collective adds up what they send.
+    """A rule that workers follow together by sums alone, so that a collective can add up their messages.
 
     Its feedback, if any, is `ErrorFeedback`.
     """
 
     @abstractmethod
     def total(self, x: Tensor, out: Tensor, slot: Slot) -> Totalling:
-        """[n] on each worker; `out`, [n] <- the sum over workers of what is decoded, alike on all.
+        """Sums the decoded vectors, [n], of all workers into `out`, [n], the same on all.
 
         Yields one tensor after the other that is to be summed over the workers, in place, and goes on when it is. Where
         `out` is another tensor than `x`, `x` becomes what is left of it without this worker's part of the sum.

@@ -34,11 +34,11 @@ class Feedback(ABC):
 
     @abstractmethod
     def add(self, x: Tensor, slot: Remembered) -> Tensor:
-        """[n], what should be sent -> [n], what is compressed; `x` stays as it is."""
+        """Returns the vector to compress, [n], for the vector x that should be sent, [n]; `x` stays unchanged."""
 
     @abstractmethod
     def keep(self, p: Tensor, sent: Tensor, slot: Remembered) -> None:
-        """`p` is what `add` gave, and `sent` what is decoded of its message."""
+        """Notes the error of a message. `p`: the vector from `add`. `sent`: the decoded message."""
 
     @abstractmethod
     def held(self, nbytes: int) -> int:

@@ -45,7 +45,7 @@ class Masked(Summed):
     unpredicted = "compress: how many weights are kept is known once a round of pruning is over"
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
-        """All of it: who gets it need not know the mask."""
+        """Encodes the whole vector, as its reader need not know the mask."""
         return x
 
     def decode(self, message: Tensor, vector: Vector) -> Tensor:

@@ -48,7 +48,7 @@ Draw = Callable[[int], bytes]
 
 
 class SecureError(RuntimeError):
-    """Somebody broke the rules, or too few are left: the round is worth nothing, and nobody's vector was given away."""
+    """A client or the server broke the protocol, or too few are left. The round is lost, and no vector was revealed."""
 
     exit_code = 4
 

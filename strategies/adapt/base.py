@@ -117,7 +117,7 @@ class Adapt(Compatible, ABC):
         return None
 
     def check(self, strategy: "Strategy", sync: "Sync", parts: Sequence[nn.Module], names: tuple[str, str]) -> None:
-        """Refuse what it does not go with. `names`: of strategy and sync mode, as chosen. Raises `ConfigError`."""
+        """Refuses a strategy or sync mode that does not fit. `names`: of both, as chosen. Raises `ConfigError`."""
 
     def check_steps(self, steps: int) -> None:
         """Refuse a training of so many steps. Raises `ConfigError`."""

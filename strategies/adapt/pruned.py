@@ -82,7 +82,7 @@ class Pruned(Adapt):
         self.dtype = torch.float32  # theirs
 
     def apply(self, model: nn.Module) -> nn.Module:
-        """The model as it is."""
+        """Returns the model unchanged."""
         matrices = {name: each for name, each in model.named_parameters() if each.requires_grad and each.dim() >= 2}
         if not matrices:
             raise ConfigError(

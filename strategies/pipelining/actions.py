@@ -37,7 +37,7 @@ _WRITTEN = re.compile(rf"(\d+)({'|'.join((*TRANSFERS, *KINDS))})(\d+)")
 
 
 def parse(text: str) -> Action:
-    """Raises `ValueError`."""
+    """Parses an action such as 2F0. Raises `ValueError`."""
     found = _WRITTEN.fullmatch(text.strip())
     if found is None:
         kinds = ", ".join(KINDS)

@@ -97,7 +97,7 @@ def does(action: Action) -> Iterator[Action]:
 
 
 def message(action: Action, stages: int) -> tuple[Action, Action] | None:
-    """The send and the receive of what it makes for another stage."""
+    """Returns the send and the receive of the tensor that an action makes for another stage."""
     stage, kind, j = action
     if kind == "F" and stage < stages - 1:
         return Action(stage, "SEND_F", j), Action(stage + 1, "RECV_F", j)

@@ -60,7 +60,7 @@ class StageActions:
         return self._micro_batches
 
     def enter(self, micro_batches: int) -> list[Placed]:
-        """A batch comes: what the stage does until the next one.
+        """Returns the stage's actions from the arrival of a batch until that of the next.
 
         One without samples has the turn of a micro-batch, in which nothing is done: replicas read the same versions.
         """
