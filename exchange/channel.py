@@ -97,9 +97,9 @@ class Channel:
     # -- all together
 
     def all_reduce(self, key: str, x: Tensor) -> Work:
-        """x <- what the rule makes of the sum over workers of what is decoded, in place, once waited for.
+        """Starts to sum x over workers, and replaces it by the rule's result, once waited for.
 
-        It is alike on all, bit for bit.
+        The result is the same on all, bit for bit.
         """
         if isinstance(self.compress, Summed):
             return _Totalling(self, self.compress, self._slots[key], x)

@@ -66,7 +66,7 @@ class Joining:
             )
 
     def check_not_alone(self, replicas: int) -> None:
-        """Raises `ConfigError`."""
+        """Checks that a single replica has the mean and no attack. Raises `ConfigError`."""
         if replicas == 1 and not self.plain:
             raise ConfigError(
                 "one replica alone sends its gradient to nobody; choose more hardware.workers, or "
@@ -209,11 +209,11 @@ class Joining:
                 raise unread[replica]
 
     def join_near(self, rows: Tensor, of: Sequence[int], replicas: int, step: int) -> Tensor:
-        """One worker's: the ways [n, d] from its own weights to those that it has of these replicas, itself first with
-        a way of zero, then its neighbours in ascending order; they are written over -> [d], the way that the rule makes
-        of them. Raises `NotFiniteError`.
+        """Aggregates one worker's rows, [n, d], into one update, [d]. Overwrites the rows. Raises `NotFiniteError`.
 
-        Those who collude know the honest rows among these, and do not lie to each other.
+        The rows are the differences of these replicas' weights from the worker's own: its own first, which is zero,
+        then its neighbours' in ascending order. Colluding workers know the honest rows among these, and do not lie to
+        each other.
         """
         given = list(of)
         if given[0] not in self.attack.liars(replicas):

@@ -78,7 +78,7 @@ class Reducer(Generic[B]):
         return {i for i, each in enumerate(self._params) if not (each.requires_grad and used[i])}
 
     def finish(self) -> None:
-        """Backward is over: launch what is left. Backward never reached it, or there was none (an empty batch)."""
+        """Launches the remaining buckets after backward, which did not reach them, or did not run (an empty batch)."""
         self._armed = False
         for bucket in self._buckets:
             for i in sorted(bucket.missing, reverse=True):

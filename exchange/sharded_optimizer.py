@@ -54,7 +54,7 @@ class ShardedOptimizer:
             self.load_state_dict({"optimizer": whole})
 
     def state_dict(self) -> State:
-        """Called on all. On replica 0: the whole state, as the optimizer would have it alone; else nothing."""
+        """Returns the whole state, as an unsharded optimizer has it, on replica 0; {} elsewhere. All call it."""
         kept = [
             {"number": n, "index": p.index, "start": p.start, "stop": p.stop, "state": self._optimizer.state[p.weight]}
             for n, p in self._numbered

@@ -285,7 +285,7 @@ def size_of(verdict: Verdict | None) -> int:
 
 
 def _largest_model(experiment: Experiment, judge: Judge) -> tuple[int, Verdict | None, Verdict | None]:
-    """The family's largest member that fits, by its heads, what it needs, and what the next larger one would."""
+    """Returns the heads of the largest member of the family that fits, its verdict, and that of the next larger one."""
     found: dict[int, Verdict] = {}
     unit = experiment.model.knobs.get("n_kv_head") or 1  # of so many heads each member has a multiple
     most = max(MOST_HEADS // unit, 1)
@@ -351,7 +351,7 @@ def _strategies(
 ) -> list[Verdict]:
     """The chosen strategy, then the others with each value of the knobs that decide what is held where.
 
-    Of a strategy some of whose variants are refused, those are left out; where all are, the first says why.
+    Refused variants of a strategy are left out, but where all are refused, the first says why.
     """
     rows = [chosen]
     for name in names:

@@ -39,8 +39,10 @@ class Seen:
 
 
 class Attack(Compatible, ABC):
-    """`colludes`: who lies knows what the honest ones send, so that its row is made where all rows meet; all who lie
-    send the same then. `forges`: some send another row than their own. `coordinatewise`: each entry of a lie depends on
+    """An attack of Byzantine workers.
+
+    `colludes`: Byzantine workers know the honest rows, so that their row is made where all rows meet; they all send the
+    same then. `forges`: some send another row than their own. `coordinatewise`: each entry of a forged row depends on
     the same entry of the rows alone, so that a vector may be cut into pieces.
     """
 

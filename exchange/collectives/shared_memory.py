@@ -45,7 +45,7 @@ class SharedMemory(Collective):
 
 
 def _check(world: World) -> None:
-    """Raises `ConfigError`."""
+    """Checks that all workers of the sum are on one host. Raises `ConfigError`."""
     if world.replicas == 1 or (world.hosts is not None and len(set(world.hosts)) == 1):
         return
     where = (

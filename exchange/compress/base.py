@@ -159,7 +159,7 @@ class Compressor(Compatible, ABC):
             )
 
     def check_model(self, parts: Sequence[Sequence[Tensor]]) -> None:
-        """Refuse knobs of which nothing in the model can make use. `parts`: what is trained of each part of a replica.
+        """Refuses settings without any use in the model. `parts`: the trained tensors of each part of a replica.
 
         Raises `ConfigError`.
         """
@@ -249,18 +249,21 @@ def not_finite(x: Tensor, slot: Slot) -> NotFiniteError:
 
 
 def check_finite(x: Tensor, slot: Slot) -> None:
-    """Raises `NotFiniteError`."""
+    """Checks that x has no NaN and no infinity. Raises `NotFiniteError`."""
     if not all_finite(x):
         raise not_finite(x, slot)
 
 
 def check_read(numbers: Tensor) -> None:
-    """Raises `UnreadableError`: a rule that looks for what is no number before it sends makes no such messages."""
+    """Checks that the numbers of a message are finite. Raises `UnreadableError`.
+
+    A rule that checks for NaN and infinity before it sends makes no other messages.
+    """
     if not all_finite(numbers):
         raise UnreadableError("one of its numbers is NaN or infinite")
 
 
 def check_length(message: Tensor, expected: int) -> None:
-    """Raises `UnreadableError`."""
+    """Checks the bytes of a message. Raises `UnreadableError`."""
     if message.nbytes != expected:
         raise UnreadableError(f"{message.nbytes} bytes where {expected} were expected")

@@ -133,7 +133,7 @@ class Client:
         return Keys(keys.seal, keys.mask, self._identity.sign(keys.signed(self.number, self.client)))
 
     def share(self, keys: Mapping[int, Keys]) -> Shares:
-        """Step 1. `keys`: of all who take part."""
+        """Makes the message of step 1. `keys`: of all clients that take part."""
         self._next(1)
         self._enough(keys, "advertised keys")
         if self.client not in keys:
@@ -157,9 +157,9 @@ class Client:
         return Shares(sealed, hashes, made.seed, self._identity.sign(made.signed(self.number, self.client)))
 
     def open(self, sealed: Mapping[int, bytes], hashes: Mapping[int, tuple[bytes, bytes]]) -> Opening:
-        """Step 2. `sealed`: by peer, what it sealed for this client, and by which hashes to know it.
+        """Makes the message of step 2. `sealed`: the shares sealed for this client, by peer. `hashes`: of these shares.
 
-        Whoever accuses says nothing more in this round.
+        A client that accuses says nothing more in this round.
         """
         self._next(2)
         self._enough({*sealed, self.client}, "shared their keys")
@@ -192,7 +192,7 @@ class Client:
         return y
 
     def check(self, masked: Collection[int]) -> bytes:
-        """Step 4. `masked`: who sent a vector, as the server says -> a signature of that."""
+        """Makes the message of step 4: a signature of `masked`, the clients that sent a vector, as the server says."""
         self._next(4)
         self._enough(masked, "sent a vector")
         if not {*masked} <= self._held.keys():
@@ -336,7 +336,7 @@ class Server:
         self._opened[client] = opened
 
     def total(self) -> tuple[Ring, frozenset[int]]:
-        """[d], the sum of the vectors of those who sent one, and who they are."""
+        """Returns the sum of the vectors of the clients that sent one, [d], and these clients."""
         self.enough(self._opened, "given their shares")
         assert self._sum is not None
         total, d = self._sum, len(self._sum)

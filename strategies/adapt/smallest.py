@@ -55,5 +55,5 @@ def smallest(magnitudes: Sequence[Tensor], k: int, counted: Sequence[bool], tota
 
 
 def _keys(magnitudes: Tensor) -> Tensor:
-    """[n] of whole numbers, in the order of the floats: those that are not negative have the order of their bits."""
+    """Returns integers, [n], in the order of the floats: nonnegative floats have the order of their bits."""
     return magnitudes.contiguous().view(_INTEGERS[magnitudes.element_size()])

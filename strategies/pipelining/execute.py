@@ -57,7 +57,7 @@ class MicroBatch:
 
 @dataclass
 class PipelineStep:
-    """A batch under way, or several of a schedule without a flush. What is no longer needed is let go of at once."""
+    """A batch under way, or several without a flush. Tensors that are no longer needed are freed at once."""
 
     held: PipelineWorker
     inputs: InitVar[Sequence[Tensor]]  # of the first stage, by micro-batch
