@@ -29,7 +29,7 @@ class Bucket:
         return self.views[i]
 
     def give_back(self, parameters: Sequence[nn.Parameter], unused: Collection[int]) -> None:
-        """The gradients of all parameters become what the bucket holds; those in `unused` get none."""
+        """Sets the gradients of all parameters to the bucket's; parameters in `unused` get none."""
         for i in self.parameters:
             # a tensor of its own: a script may give it other memory (p.grad.data = ...)
             parameters[i].grad = None if i in unused else self.views[i].detach()

@@ -1,4 +1,4 @@
-"""What leaves a worker in place of its gradients, weights or differences, and what it reads from the others.
+"""A channel compresses the vectors that a worker sends, and decodes the messages that it receives.
 
 A sync mode hands over vectors, each under a key, and gets vectors; which messages travel is the compressor's affair
 (exchange/compress/). The channel keeps a slot for each key: with error feedback (compress/feedback.py) it holds what
@@ -48,7 +48,7 @@ class Channel:
         self._slots = {key: Slot(key, vector, comm.rank, comm.size) for key, vector in vectors.items()}
 
     def encode(self, key: str, x: Tensor) -> Tensor:
-        """[n] -> the message that is sent for it; `x` stays as it is."""
+        """Returns the message for x, [n]; `x` stays unchanged."""
         slot = self._slots[key]
         p = x if self.feedback is None else self.feedback.add(x, slot)
         message = self.compress.encode(p, slot)
@@ -59,7 +59,7 @@ class Channel:
         return message
 
     def touch_to_encode(self, vector: Vector) -> None:
-        """What a message that it sends costs this worker's memory."""
+        """Counts the memory traffic of this worker for one message that it encodes."""
         feedback = 0.0
         if self.feedback is not None:
             feedback = self.feedback.passes * vector.nbytes + self.compress.decoding(vector)
@@ -97,9 +97,9 @@ class Channel:
     # -- all together
 
     def all_reduce(self, key: str, x: Tensor) -> Work:
-        """x <- what the rule makes of the sum over workers of what is decoded, in place, once waited for.
+        """Starts to sum x over workers, and replaces it by the rule's result, once waited for.
 
-        It is alike on all, bit for bit.
+        The result is the same on all, bit for bit.
         """
         if isinstance(self.compress, Summed):
             return _Totalling(self, self.compress, self._slots[key], x)
@@ -108,7 +108,7 @@ class Channel:
         return _Gathering(self, key, message, x, [self.comm.isend(message, other) for other in others])
 
     def all_gather(self, key: str, x: Tensor, rows: Tensor, read: Read) -> None:
-        """[n] on each worker -> `rows`, [size, n], on all: what is decoded of each.
+        """Writes the decoded vectors of all workers, [n] each, into `rows`, [size, n], on every worker.
 
         `read`: see `Joining.read`, which says what becomes of a message that cannot be read.
         """
@@ -127,11 +127,14 @@ class Channel:
         row.copy_(self.receive(key, like, src))
 
     def finish(self, key: str, total: Tensor) -> Tensor:
-        """[n], a sum of what was decoded -> what is made of it; see `Compressor.finish`."""
+        """Returns the vector made of a sum of decoded messages, [n]; see `Compressor.finish`."""
         return self.compress.finish(total, self._slots[key].vector)
 
     def keep(self, kept: Mapping[str, Tensor]) -> None:
-        """Of the vectors of these keys, [n] of bool: all other entries are 0 on all workers from now on."""
+        """Sets the kept entries of the vectors of these keys, [n] of bool each.
+
+        All other entries are 0 on all workers from now on.
+        """
         if self.compress.traits.of_kept:
             for key, each in kept.items():
                 self._slots[key].memory[KEPT] = places_of(each)
@@ -139,7 +142,7 @@ class Channel:
     # -- state and cost
 
     def state_dict(self) -> State:
-        """Nothing where nothing is remembered."""
+        """Returns the state of the slots; {} if they keep none."""
         if isinstance(self.compress, Dense):
             return {}
         return {key: {"count": slot.count, "memory": dict(slot.memory)} for key, slot in self._slots.items()}
@@ -174,7 +177,7 @@ def _sum(compress: Compressor, collective: Collective, vector: Vector, world: Wo
 
 
 def notes_on_sums(compress: Compressor, collective: Collective, vectors: Sequence[Vector], world: World) -> list[str]:
-    """Where one sends nothing, or more than without compression; see `Sync.notes`."""
+    """Returns notes for a worker that sends nothing, or more than without compression; see `Sync.notes`."""
     named = [
         word
         for word, unused in (("compress", isinstance(compress, Dense)), ("collective", isinstance(collective, Fabric)))

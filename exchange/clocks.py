@@ -1,4 +1,4 @@
-"""How many steps each of several workers has behind it, and how far the slowest of them is."""
+"""Clocks that count each worker's steps, and know the slowest worker's count."""
 
 from collections import Counter
 from math import inf
@@ -23,7 +23,7 @@ class Clocks:
         self._follow()
 
     def leave(self, worker: int) -> None:
-        """It holds nobody back any more. To leave again changes nothing."""
+        """Removes a worker, so that it holds nobody back any more. Leaving twice changes nothing."""
         if worker in self.going:
             self.going.remove(worker)
             self._standing_at[self._clock[worker]] -= 1

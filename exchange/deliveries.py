@@ -36,7 +36,7 @@ ServerUpdate = Callable[[Tensor, Tensor, ServerRule], Tensor]  # of w and Delta:
 
 
 class Rules(NamedTuple):
-    """What is made of a round's deliveries; `privacy`: None where clients are not hidden."""
+    """The rules that turn a round's deliveries into new weights; `privacy`: None where clients are not hidden."""
 
     server: ServerRule
     client: ClientRule
@@ -61,25 +61,25 @@ class Deliveries(ABC):
     def prepare(
         self, weights: Tensor, parameters: Sequence[Tensor], optimizer: Optimizer, rounds: Rounds, comm: Comm
     ) -> None:
-        """`weights`: [n], w on the server and w_k on a client, and `parameters` what it is made of."""
+        """Prepares the server or a client. `weights`: [n], w or w_k. `parameters`: the parameters in it."""
         self._weights, self._optimizer, self._rounds, self._comm = weights, optimizer, rounds, comm
         self._began = None if self.brings_weights else weights.clone()  # on a client: the w that it fetched
 
     @property
     def starts(self) -> list[Tensor]:
-        """[n] each, what is sent as a round begins: w, and of a rule that `controls` c."""
+        """The vectors sent as a round begins, [n] each: w, and c of a rule that `controls`."""
         return [self._weights, self._client.c] if self._client.controls else [self._weights]
 
     # -- on a client
 
     def begin(self) -> None:
-        """The weights are those of the server."""
+        """Notes the server's weights, from which this client's training begins."""
         if self._began is not None:
             self._began.copy_(self._weights)
 
     @abstractmethod
     def told(self, samples: int, is_over: bool) -> int:
-        """What the server is told beforehand. `is_over`: training ended inside of the round."""
+        """Returns the number that the client first tells the server. `is_over`: training ended inside of the round."""
 
     @abstractmethod
     def deliver(self, samples: int, number: int) -> None:
@@ -90,37 +90,37 @@ class Deliveries(ABC):
         return self._weights if self._began is None else self._weights - self._began
 
     def own_state(self) -> State:
-        """What it must find again with its next delivery."""
+        """Returns the state that the client needs again for its next delivery."""
         return {}
 
     def load_own_state(self, state: State) -> None:
-        """What `own_state` gave."""
+        """Restores the state that `own_state` returned."""
 
     # -- on the server
 
     @abstractmethod
     def take(self, client: int, told: int, number: int) -> None:
-        """Of the open round, `number`."""
+        """Takes the delivery of a client to the open round, `number`."""
 
     @abstractmethod
     def close(self, number: int) -> bool:
-        """Make the w of the next round. False where nobody brought anything that counts: w stays.
+        """Makes the w of the next round. Returns False, and leaves w, where no delivery counts.
 
         Raises `NotFiniteError`.
         """
 
     @property
     def remembers(self) -> bool:
-        """Whether there is anything in `server_state`."""
+        """Says whether `server_state` holds anything."""
         return not self._server.plain or self._joining.aggregate.traits.remembers or self._client.controls
 
     def server_state(self) -> State:
-        """What rules remember on the server."""
+        """Returns the state of the rules on the server."""
         state = {"rule": self._server.state_dict(), "joining": self._joining.state_dict()}
         return {**state, "client": self._client.server_state()}
 
     def load_server_state(self, state: State) -> None:
-        """What `server_state` gave, on the server."""
+        """Restores the state that `server_state` returned, on the server."""
         self._client.load_server_state(state["client"], None)
         self._server.load_state_dict(state["rule"])
         self._joining.load_state_dict(state["joining"])
@@ -128,7 +128,7 @@ class Deliveries(ABC):
     # -- measures, and what is stated
 
     def report(self, serves: bool) -> Measures:
-        """What was measured on the server (`serves`), or on this client."""
+        """Returns the measures of the server (`serves`), or of this client."""
         return {}
 
     def buffers(self) -> list[Tensor]:
@@ -140,7 +140,7 @@ class Deliveries(ABC):
 
     @abstractmethod
     def nbytes(self, parameters: Sequence[Tensor], per_round: int) -> tuple[int, int]:
-        """Stated, of one delivery: what the client sends after it has told, and what the server sends it meanwhile."""
+        """Returns the stated bytes of a delivery: sent by the client after `told`, and by the server meanwhile."""
 
     def holds(self, parameters: Sequence[Tensor]) -> int:
         """Stated bytes on a client."""
@@ -152,7 +152,7 @@ class Deliveries(ABC):
 
 
 class Delivery(NamedTuple):
-    """What a client brought of a round. `change`, `length`: see `ClientRule`."""
+    """The delivery of one client in a round. `change`, `length`: see `ClientRule`."""
 
     samples: int  # n_k
     weights: Tensor  # [n], w_k
@@ -165,7 +165,7 @@ def _refuse(client: int, samples: int, number: int) -> None:
 
 
 class OpenDeliveries(Deliveries):
-    """The server sees what each client brings: w_k or the message of its change, and what its rule delivers."""
+    """Deliveries that the server sees: each client's w_k, or the message of its change, and its rule's vectors."""
 
     def __init__(self, rules: Rules, compress: Compressor, round: Round) -> None:
         super().__init__(rules)

@@ -1,7 +1,7 @@
-"""Whether an optimizer is element-wise: a step on a piece of a tensor is that piece of a step on the tensor.
+"""Finds out if an optimizer is element-wise: a step on a piece of a tensor is that piece of a step on the tensor.
 
-One that looks at whole tensors may say so of itself (`whole_tensors`). Of others it is tried out, on a small matrix and
-with the optimizer's own settings.
+An optimizer that looks at whole tensors may say so (`whole_tensors`). Others are tried on a small matrix, with their
+own settings.
 """
 
 import copy

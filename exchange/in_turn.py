@@ -37,7 +37,7 @@ class Sampled(Protocol):
 
 @dataclass(frozen=True)
 class ClientSchedule:
-    """Who trains whom when. `clients`: N. `in_round`: m, at least as many as `workers`. `epochs`: E."""
+    """The schedule of clients on workers. `clients`: N. `in_round`: m, at least as many as `workers`. `epochs`: E."""
 
     clients: int
     in_round: int
@@ -58,14 +58,14 @@ class ClientSchedule:
 
     @property
     def turns(self) -> int:
-        """Of the first worker in a round: as many as anybody has."""
+        """Returns the turns of the first worker in a round: no worker has more."""
         return -(-self.in_round // self.workers)
 
     def turns_of(self, worker: int) -> int:
         return len(range(worker, self.in_round, self.workers))
 
     def steps_per_epoch(self, of_client: int) -> int:
-        """Of the run, where a client's epoch takes `of_client` steps (L): a round is E of them."""
+        """Returns the steps of an epoch of the run; a round is E of them. `of_client`: L, those of a client's."""
         return self.turns * of_client
 
     def at(self, step: int, worker: int, of_client: int) -> tuple[int, int] | None:
@@ -82,7 +82,7 @@ class ClientSchedule:
         return sorted(self.sampled(number))[place], number * a_turn + own
 
     def often(self, world: World) -> tuple[float, float]:
-        """In a worker's step, on average over those that are trained: rounds begun, and rounds brought to their end."""
+        """Returns the mean rounds begun, and rounds completed, per step that a worker trains."""
         assert world.steps_per_epoch is not None
         length = self.epochs * world.steps_per_epoch
         a_turn = length // self.turns
@@ -97,8 +97,8 @@ class ClientSchedule:
 
 
 class InTurn(OwnRounds):
-    """Of a worker that trains several clients in each round. `weights`: of the model, [n]; what trains changes them in
-    place.
+    """The rounds of a worker that trains several clients in each. `weights`: of the model, [n]; training changes them
+    in place.
     """
 
     def __init__(self, shares: ClientSchedule, worker: int, steps_per_epoch: int, weights: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""How the rows of workers become one vector, and what the workers that lie send.
+"""Aggregates the rows of workers into one vector, and forges the rows of Byzantine workers.
 
 Rows of the weighted mean can be added up on their way (`streaming`); any other rule, and an attack by workers that know
 the honest rows, needs all rows in one place: on a server, or under bsp on every worker, which all compute the same.
@@ -26,7 +26,7 @@ class Joining:
     """`plain`: rows are what they should be and the rule is the mean, which is plain training."""
 
     def __init__(self, aggregate: Aggregator | None, attack: Attack | None) -> None:
-        """None for the mean, and for nobody."""
+        """Uses the mean if `aggregate` is None, and no attack if `attack` is None."""
         self.aggregate, self.attack = aggregate or Mean(), attack or Honest()
         self._unread: dict[int, MessageError] = {}  # by replica, of the rows that are joined next
         self.streaming = self.aggregate.traits.streaming and not self.attack.colludes
@@ -66,7 +66,7 @@ class Joining:
             )
 
     def check_not_alone(self, replicas: int) -> None:
-        """Raises `ConfigError`."""
+        """Checks that a single replica has the mean and no attack. Raises `ConfigError`."""
         if replicas == 1 and not self.plain:
             raise ConfigError(
                 "one replica alone sends its gradient to nobody. Choose more hardware.workers, or "
@@ -126,7 +126,7 @@ class Joining:
         return found
 
     def sent(self, own: Tensor, replica: int, replicas: int, step: int) -> Tensor:
-        """[d], what this replica should send in this step -> what it sends."""
+        """Returns the row that this replica sends in this step, [d], for the row that it should send, [d]."""
         if (
             self.attack.colludes
             or step < self.attack.from_step
@@ -158,7 +158,15 @@ class Joining:
         step: int,
         at_a_time: int | None = None,
     ) -> Tensor:
-        """By replica: [d], and the samples behind it or their share; as `join_in_place`, of copies of the rows."""
+        """Aggregates copies of the rows as `join_in_place` does.
+
+        Args:
+            rows: [d], by replica.
+            weights: The samples behind each row, or their share.
+            replicas: The number of replicas.
+            step: The step of the run.
+            at_a_time: See `join_in_place`.
+        """
         stacked = torch.stack([rows[replica] for replica in sorted(rows)])
         return self.join_in_place(stacked, sorted(rows), weights, replicas, step, at_a_time)
 
@@ -201,11 +209,11 @@ class Joining:
                 raise unread[replica]
 
     def join_near(self, rows: Tensor, of: Sequence[int], replicas: int, step: int) -> Tensor:
-        """One worker's: the ways [n, d] from its own weights to those that it has of these replicas, itself first with
-        a way of zero, then its neighbours in ascending order; they are written over -> [d], the way that the rule makes
-        of them. Raises `NotFiniteError`.
+        """Aggregates one worker's rows, [n, d], into one update, [d]. Overwrites the rows. Raises `NotFiniteError`.
 
-        Those who collude know the honest rows among these, and do not lie to each other.
+        The rows are the differences of these replicas' weights from the worker's own: its own first, which is zero,
+        then its neighbours' in ascending order. Colluding workers know the honest rows among these, and do not lie to
+        each other.
         """
         given = list(of)
         if given[0] not in self.attack.liars(replicas):
@@ -241,7 +249,7 @@ class Joining:
         return _checked(rule.aggregate(mixed, weighed, f), mixed, rule)
 
     def _forge(self, stacked: Tensor, given: list[int], replicas: int, step: int) -> None:
-        """The rows of those who collude, in place."""
+        """Replaces the rows of colluding workers in place."""
         if not self.attack.colludes or step < self.attack.from_step:
             return
         liars = self.attack.liars(replicas)
@@ -252,15 +260,15 @@ class Joining:
             stacked[lying] = self.attack.forge(stacked[lying[0]], seen)
 
     def onto(self, total: Tensor, replicas: int) -> "RankOrderedSum | Rows":
-        """What takes one row after another and makes `total`, [d] and zero, of them."""
+        """Returns an object that takes one row after another and aggregates them into `total`, [d] and zero."""
         return RankOrderedSum(total) if self.streaming else Rows(total, self, replicas)
 
     def rows_held(self, replicas: int) -> int:
-        """How many rows what `onto` gives has room for, all the time."""
+        """Returns the rows for which the object that `onto` returns holds memory, all the time."""
         return 0 if self.streaming else replicas
 
     def state_dict(self) -> State:
-        """What the rule remembers; {} where that is nothing."""
+        """Returns the state of the rule; {} if there is none."""
         return self.aggregate.state_dict()
 
     def load_state_dict(self, state: State) -> None:
@@ -268,7 +276,7 @@ class Joining:
 
 
 def _checked(vector: object, rows: Tensor, by: Aggregator) -> Tensor:
-    """What a rule gave: a user's may give anything."""
+    """Checks the type and shape of the vector that a rule returned, as a user's may return anything. Returns it."""
     if isinstance(vector, Tensor) and vector.shape == rows.shape[1:]:
         return vector
     gave = f"a tensor {list(vector.shape)}" if isinstance(vector, Tensor) else f"a {type(vector).__name__}"

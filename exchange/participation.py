@@ -1,5 +1,5 @@
-"""Who takes part in a federated round, and who leaves it: functions of the seed and the round, so that every client and
-the server know it without a message.
+"""Draws the clients that take part in a federated round, and those that leave it. Both are functions of the seed and
+the round, so that every client and the server know them without a message.
 
 With `sampling=weighted` the m clients of a round are drawn by their share n_k / n of all samples, with replacement, and
 their mean is plain, one that was drawn twice counting twice (Li et al. 2020, "On the Convergence of FedAvg on Non-IID
@@ -9,8 +9,8 @@ With `dropout=p` a client that was sampled leaves the round with probability p, 
 as another. What it has trained is lost, but for its optimizer's state; the round's mean is of those that deliver, and
 where nobody does, w stays.
 
-`Participation` is what was chosen, `Rounds` are those of one run, and `OwnRounds` is a worker's way through them: of
-one that is a client (`OneClient`), or has several to train (in_turn.py).
+`Participation` holds the settings, and `Rounds` the rounds of one run. `OwnRounds` is the progress of one worker
+through them: of a worker that is one client (`OneClient`), or that trains several (in_turn.py).
 """
 
 from abc import ABC, abstractmethod
@@ -37,7 +37,10 @@ def sampled(seed: int, number: int, clients: int, count: int) -> frozenset[int]:
 
 @lru_cache(maxsize=256)
 def drawn(seed: int, number: int, shares: tuple[float, ...], count: int) -> Mapping[int, int]:
-    """How often each client is drawn in round `number`, `count` times by its share with replacement; those that are."""
+    """Returns how often each client is drawn in round `number`, in `count` draws by its share with replacement.
+
+    Clients that are not drawn are left out.
+    """
     draws = np.random.default_rng((seed, number, _DRAWN)).choice(len(shares), count, p=shares)
     return dict(sorted(Counter(draws.tolist()).items()))
 
@@ -67,7 +70,7 @@ class Participation:
         return max(round(self.fraction * clients), 1)
 
     def sampled(self, number: int, clients: int, shares: tuple[float, ...]) -> frozenset[int]:
-        """Who of so many clients takes part in round `number`."""
+        """Returns the clients, of so many, that take part in round `number`."""
         if self.sampling == "weighted":
             return frozenset(drawn(self.seed, number, shares, self.per_round(clients)))
         return sampled(self.seed, number, clients, self.per_round(clients))
@@ -101,7 +104,7 @@ class Participation:
 
     @property
     def varies(self) -> str:
-        """Why `often` is not what comes, or nothing."""
+        """Returns why the means of `often` may not be met; "" if they are."""
         if self.dropout > 0 and self.sampling == "weighted":
             return "sync.sampling: who is drawn, and so who leaves, depends on the samples of each client"
         return ""
@@ -109,7 +112,7 @@ class Participation:
 
 @dataclass(frozen=True)
 class Rounds:
-    """Those of a run. `shares`: n_k / n of each of the K clients. `length`: L, the steps of a round."""
+    """The rounds of a run. `shares`: n_k / n of each of the K clients. `length`: L, the steps of a round."""
 
     participation: Participation
     shares: tuple[float, ...]
@@ -130,7 +133,7 @@ class Rounds:
         return self.participation.sampled(number, self.clients, self.shares)
 
     def weight(self, client: int, samples: int, number: int) -> int:
-        """Of what this client brings of round `number`, trained on so many samples, in the mean."""
+        """Returns the weight in the mean of this client's delivery in round `number`, trained on so many samples."""
         return self.participation.weight(client, samples, number, self.shares)
 
     def leaves_after(self, client: int, number: int) -> int | None:
@@ -153,16 +156,16 @@ class OwnRounds(ABC):
     @property
     @abstractmethod
     def is_over(self) -> bool:
-        """Whether the worker has what it delivers once the step is made that `next_step` gave last."""
+        """Says whether the delivery is complete after the step that `next_step` returned last."""
 
     @property
     def leaves(self) -> bool:
-        """Whether it leaves the round with that step."""
+        """Says whether the worker leaves the round with that step."""
         return False
 
     @property
     def will_leave(self) -> bool:
-        """Whether it is to leave this round, now or later."""
+        """Says whether the worker is to leave this round, now or later."""
         return False
 
     def enter(self) -> None:
@@ -170,18 +173,18 @@ class OwnRounds(ABC):
         self.inside, self.samples = True, 0
 
     def hands_over(self) -> bool:
-        """Whether another client begins with this step; the model has the round's w then."""
+        """Says whether another client begins with this step; the model has the round's w then."""
         return False
 
     def count(self, samples: int) -> None:
-        """Those of the step that begins."""
+        """Counts the samples of the step that begins."""
         self.samples += samples
 
     def bring(self) -> None:
-        """Make of the model what is delivered."""
+        """Turns the model into the delivery."""
 
     def close(self) -> None:
-        """What there was to do in this round is done."""
+        """Ends the round for this worker, as nothing is left to do in it."""
         self.inside = False
         self.number += 1
 
@@ -190,11 +193,11 @@ class OwnRounds(ABC):
         self.left += 1
 
     def state_dict(self) -> State:
-        """Inside of a round."""
+        """Returns the state inside of a round."""
         return {"seen": self.samples, "steps": 0}
 
     def load_state_dict(self, state: State) -> None:
-        """Inside of round `number`, whose w the model has."""
+        """Restores the state inside of round `number`, whose w the model has."""
         self.inside, self.samples = True, state["seen"]
 
     def buffers(self) -> list[Tensor]:
@@ -202,9 +205,9 @@ class OwnRounds(ABC):
 
 
 class OneClient(OwnRounds):
-    """Of a worker that is one client: it takes all steps of the rounds that it is drawn for, or those until it leaves.
+    """The rounds of a worker that is one client.
 
-    The steps of other rounds it jumps over.
+    The worker takes all steps of the rounds for which it is drawn, or the steps until it leaves. It skips other rounds.
     """
 
     def __init__(self, rounds: Rounds, client: int) -> None:

@@ -26,7 +26,7 @@ HEADER = 8  # bytes
 
 
 class ServerRequest(IntEnum):
-    """What a worker says to a server that is no push."""
+    """The kind of a worker's message to a server, other than a push."""
 
     SKIP = 0  # my batch has no samples: no gradient follows
     FETCH = -1  # send me the weights, as soon as I may go on
@@ -36,7 +36,7 @@ class ServerRequest(IntEnum):
 
 @dataclass(frozen=True)
 class ServerShard:
-    """What one server holds of a worker's weights and accrued gradients (views)."""
+    """One server's part of a worker's weights and accrued gradients (views)."""
 
     server: int
     weights: Tensor
@@ -103,7 +103,7 @@ class Pushing:
         self.owes = False
 
     def skip(self) -> None:
-        """In place of a push."""
+        """Tells the servers that no push comes from this batch."""
         _wait(self._tell(ServerRequest.SKIP))
 
     def fetch(self) -> None:
@@ -113,7 +113,7 @@ class Pushing:
         _wait([*asking, *self._pull()])
 
     def expect_differences(self) -> None:
-        """From here on `pull` receives the messages of `Stepping.answer_all`."""
+        """Makes `pull` receive the messages of `Stepping.answer_all` from now on."""
         self._differences = Channel(self._channel.compress, self._comm, self._vectors, feedback=False)
 
     def pull(self) -> None:
@@ -145,7 +145,11 @@ class Pushing:
     # -- state and measures
 
     def state_dict(self, optimizer: Optimizer) -> State:
-        """On replica 0: the servers' state, and its own between two pushes or fetches; what was left out, on all."""
+        """Returns the state to save.
+
+        Replica 0 returns the servers' state, and its own between two pushes or fetches. Every replica returns the error
+        feedback of its messages.
+        """
         slots = self._channel.state_dict()
         own = {"channel": slots} if slots else {}
         if self._comm.rank != 0:

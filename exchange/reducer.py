@@ -24,7 +24,7 @@ class Fillable(Protocol):
     missing: set[int]
 
     def view(self, i: int) -> Tensor:
-        """Where the gradient of parameter `i` goes, in its shape."""
+        """Returns the part of the bucket for the gradient of parameter `i`, in its shape."""
         ...
 
 
@@ -78,7 +78,7 @@ class Reducer(Generic[B]):
         return {i for i, each in enumerate(self._params) if not (each.requires_grad and used[i])}
 
     def finish(self) -> None:
-        """Backward is over: launch what is left. Backward never reached it, or there was none (an empty batch)."""
+        """Launches the remaining buckets after backward, which did not reach them, or did not run (an empty batch)."""
         self._armed = False
         for bucket in self._buckets:
             for i in sorted(bucket.missing, reverse=True):
@@ -113,7 +113,7 @@ class Reducer(Generic[B]):
 
 
 class Reduction:
-    """What becomes of the buckets of a step. This one gives each gradient back as it is.
+    """Handles the buckets of a step. This class gives each gradient back as it is.
 
     `buckets`: they are `Fillable`. `frees`: gradients stay in their buckets alone, and `.grad` never has them.
     """
@@ -141,7 +141,7 @@ class Reduction:
             bucket.give_back(self._params, unused)
 
     def drop(self) -> None:
-        """Waits for what is under way, without a step."""
+        """Waits for transfers under way, and makes no step."""
 
     def after_step(self) -> None:
         """The optimizer has stepped."""

@@ -1,4 +1,4 @@
-"""What a worker computes for a message, or for a rule, made on noise so that its operators can be traced.
+"""Dry runs, on noise, of the computation for a message or a rule, so that its operators can be traced.
 
 Each function makes its data first and returns the call that is to be traced.
 """

@@ -28,7 +28,10 @@ class RoundClient:
             self._comm.recv(vector, self._server)
 
     def is_through(self, last: int) -> None:
-        """This worker makes no round up to `last` any more. Raises `StoppedBefore` where one of them does not open."""
+        """Tells the server that this worker takes part in no more rounds up to `last`.
+
+        Raises `StoppedBefore` where one of them does not open.
+        """
         with self._comm.ledger.aside():
             self.tell(RoundMessage.THROUGH, number=last)
         self._hear_of_end(last)
@@ -47,7 +50,7 @@ class RoundClient:
         return recv_dated(like, self._server, self._comm)
 
     def ask_remembered(self) -> State:
-        """Returns what the server's rules remember."""
+        """Returns the state of the server's rules."""
         with self._comm.ledger.aside():
             self.tell(RoundMessage.SAVE)
             return recv_state(self._server, self._comm)

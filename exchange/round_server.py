@@ -31,7 +31,7 @@ HEADER = 24  # bytes: a message, a round, what is told with a delivery
 
 
 class RoundMessage(IntEnum):
-    """What a client tells the server, at the head of a header."""
+    """The kind of a client's message to the server, at the head of a header."""
 
     JOIN = 0  # I take part in this round: send me the weights once it is open
     DELIVER = 1  # what I bring of this round follows
@@ -56,14 +56,14 @@ class RoundServer:
         self.changed, self.made_at = 0, -inf
 
     def resume(self, number: int, steps: int | None) -> None:
-        """In this round, of which replica 0 has made so many steps; None where it has not begun it."""
+        """Resumes in this round, of which replica 0 has made so many steps; None where it has not begun it."""
         self._open = number
         if steps is not None:
             after = {k: self._rounds.leaves_after(k, number) for k in range(self._rounds.clients)}
             self._gone = frozenset(k for k, at in after.items() if at is not None and (k == 0 or at <= steps))
 
     def serve(self, stops_before: Callable[[int], bool] | None) -> None:
-        """Until all clients are done. `stops_before`: see `Sync`; None: nobody tells the run to stop."""
+        """Serves until all clients are done. `stops_before`: see `Sync`; None: nobody tells the run to stop."""
         serving, self._stops_before = self._serving, stops_before
         # those of the open round that have yet to deliver, or, if they leave it, to fetch w
         self._missing = serving.going & self._rounds.sampled(self._open) - self._gone
@@ -88,7 +88,7 @@ class RoundServer:
                 self._waiting[client] = message_of(RoundMessage, message, client), asked
 
     def _advance(self) -> None:
-        """Close the rounds that miss nobody and answer those who waited for it, until there is no more to do."""
+        """Closes the rounds that lack no client, and answers the clients that wait for them, until none is left."""
         going = self._serving.going
         while True:
             going -= self._comm.lost()

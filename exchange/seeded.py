@@ -6,6 +6,6 @@ from torch import Generator
 
 
 def generator(*told: object) -> Generator:
-    """By these alone, as text; on the host."""
+    """Returns a generator on the host, seeded by the text of these values alone."""
     text = "/".join(map(str, told))
     return Generator().manual_seed(int.from_bytes(blake2b(text.encode(), digest_size=8).digest()) >> 1)

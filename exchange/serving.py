@@ -48,14 +48,14 @@ class Serving:
         return None
 
     def send(self, tensor: Tensor, worker: int) -> None:
-        """To the dead it goes nowhere."""
+        """Sends the tensor to the worker. A dead worker gets nothing, and it is no error."""
         with self._dead_or_not():
             self.comm.send(tensor, worker)
 
     def send_last(self, *tensors: Tensor, to: Iterable[int] | None = None) -> None:
-        """What is left when all are done, to all of them that live, outside of the ledger.
+        """Sends the last tensors, when all are done, to all living workers, outside of the ledger.
 
-        `to`: those of them that this server answers; None for all.
+        `to`: the workers that this server answers; None for all.
         """
         living = set(range(self.workers) if to is None else to) - self.comm.lost()
         works: list[Work] = []
@@ -69,7 +69,7 @@ class Serving:
                     work.wait()
 
     def send_state(self, state: State, worker: int) -> None:
-        """To the worker that saves it, which reads it with `recv_state`; outside of the ledger."""
+        """Sends the state to the worker that saves it, which reads it with `recv_state`; outside of the ledger."""
         with self.comm.ledger.aside():
             for message in to_messages(state):
                 self.send(message, worker)

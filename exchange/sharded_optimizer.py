@@ -54,7 +54,7 @@ class ShardedOptimizer:
             self.load_state_dict({"optimizer": whole})
 
     def state_dict(self) -> State:
-        """Called on all. On replica 0: the whole state, as the optimizer would have it alone; else nothing."""
+        """Returns the whole state, as an unsharded optimizer has it, on replica 0; {} elsewhere. All call it."""
         kept = [
             {"number": n, "index": p.index, "start": p.start, "stop": p.stop, "state": self._optimizer.state[p.weight]}
             for n, p in self._numbered
@@ -87,7 +87,10 @@ class ShardedOptimizer:
                 whole.setdefault(key, value)  # a count of steps: all pieces have the same
 
     def load_state_dict(self, state: State) -> None:
-        """On all, with what `state_dict` gave, or the unsharded optimizer did. Raises `ValueError` as torch does."""
+        """Restores a state of `state_dict`, or of the unsharded optimizer. All workers call it.
+
+        Raises `ValueError` as torch does.
+        """
         whole = state["optimizer"]
         if [len(group["params"]) for group in whole["param_groups"]] != [len(numbers) for numbers in self._groups]:
             raise ValueError("the saved optimizer state is of other parameters")

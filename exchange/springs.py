@@ -99,7 +99,7 @@ def check_springs(optimizer: Optimizer, rho: float | None, nesterov: bool) -> No
 
 
 def _check_nesterov(optimizer: Optimizer, group: dict[str, Any]) -> None:
-    """Raises `ConfigError`."""
+    """Checks that the optimizer's group has Nesterov momentum available. Raises `ConfigError`."""
     if "nesterov" not in group or group.get("momentum", 0) == 0 or group.get("dampening", 0) != 0:
         raise ConfigError(
             f"sync.nesterov=true: {type(optimizer).__name__} has no momentum that could be Nesterov's. Choose "

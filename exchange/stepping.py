@@ -75,7 +75,7 @@ class Stepping:
         self._remembers = self._reads = joining
 
     def share(self, servers: Comm) -> None:
-        """From here on all of these servers have the weights of the first of them, in shared memory."""
+        """Shares the weights of the first of these servers with all of them, in the host's memory."""
         if self.weights.device.type != "cpu":
             raise ConfigError(
                 "sync.lock=false: servers share the weights in the host's memory. Choose hardware.device=cpu."
@@ -100,7 +100,7 @@ class Stepping:
             self._reads.read(worker, gradient, receive)
 
     def count(self, worker: int, batches: float) -> None:
-        """Its push, of this part of a batch of all replicas, or of so many, is about to be applied."""
+        """Counts a push that is about to be applied. `batches`: its share of all replicas' batch, or its batches."""
         self._staleness[self._version - self._fetched[worker]] += 1
         self._coming += batches
 
@@ -141,19 +141,19 @@ class Stepping:
     # -- answers
 
     def answer(self, worker: int) -> None:
-        """With the weights."""
+        """Sends the weights to the worker."""
         self._fetched[worker] = self._version
         with self.serving.comm.timeline.named("fetch"):
             self.serving.send(self.weights, worker)
 
     def compress_answers(self) -> None:
-        """From here on `answer_all` sends C(w - x): see sync/parameter_server.py."""
+        """Makes `answer_all` send C(w - x) from now on: see sync/parameter_server.py."""
         self._known = self.weights.clone()  # x
         vectors = {self._key: vector_of(self._params)}
         self._answers = Channel(self._channel.compress, self.serving.comm, vectors, feedback=False)
 
     def answer_all(self, workers: Sequence[int]) -> None:
-        """With the weights, or the message of what they differ from those that all workers have."""
+        """Sends the workers the weights, or the message of their difference from the weights that all workers have."""
         if self._answers is None:
             for worker in workers:
                 self.answer(worker)
@@ -166,7 +166,10 @@ class Stepping:
                 self.serving.send(as_bytes(message), worker)
 
     def answer_save(self, worker: int, keeps_weights: bool) -> None:
-        """With its state. `keeps_weights`: they are to be saved here; else replica 0, or another server, does."""
+        """Sends the worker this server's state.
+
+        `keeps_weights`: the weights are saved here; else replica 0, or another server, saves them.
+        """
         weights = self.weights if keeps_weights else None
         state = {"optimizer": self._optimizer.state_dict(), "weights": weights, "seen": float(self._seen)}
         if self._answers is not None:
@@ -178,7 +181,7 @@ class Stepping:
     # -- state and measures
 
     def load_state_dict(self, own: State) -> None:
-        """What this server answered to save."""
+        """Restores the state that this server sent in `answer_save`."""
         self._optimizer.load_state_dict(own["optimizer"])
         self._seen.fill_(own["seen"])
         if own["weights"] is not None:

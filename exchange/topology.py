@@ -35,7 +35,7 @@ class Neighbours(NamedTuple):
 
 
 def neighbours(topology: Topology, worker: int, size: int, round: int, seed: int) -> Neighbours:
-    """Those of `worker` among `size` workers; one worker has none."""
+    """Returns the neighbours of `worker` among `size` workers; one worker has none."""
     if size == 1:
         return Neighbours([], [])
     match topology:
@@ -52,7 +52,7 @@ def neighbours(topology: Topology, worker: int, size: int, round: int, seed: int
 
 
 def out_degree(topology: Topology, size: int) -> float:
-    """|to|, the mean over workers: what each of them sends in a round, in messages."""
+    """Returns the mean over workers of the number of messages that each sends in a round."""
     if size == 1:
         return 0.0
     match topology:

@@ -225,18 +225,16 @@ NO_BEGINNING = re.compile(  # of a docstring: prepositions, pronouns, conjunctio
     "|we|what|whatever|when|where|whether|which|while|who|whoever|whom|whose|why|with|within|without|you|your)\\b",
     re.IGNORECASE,
 )
-NOT_YET = ("strategies/", "exchange/", "engine/predict/", "engine/features/given.py")
 
 
 @of_all_sources
 def test_docstrings_begin_with_what_a_thing_is_or_does() -> None:
     found: list[str] = []
     for path in [*SOURCES, *BENCHMARKS]:
-        relative = str(path.relative_to(ROOT))
-        for node in nodes(path.read_text()) if not relative.startswith(NOT_YET) else ():
+        for node in nodes(path.read_text()):
             text = (ast.get_docstring(node) if isinstance(node, DOCUMENTED) else None) or ""
             if NO_BEGINNING.match(text):
-                found.append(f"{relative}:{getattr(node, 'lineno', 1)}: {text.partition(chr(10))[0]}")
+                found.append(f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}: {text.partition(chr(10))[0]}")
     assert found == []
 
 

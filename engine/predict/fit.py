@@ -1,4 +1,4 @@
-"""What fits: the largest GPT, the largest batch and the strategies that a machine's memory holds, by plan's prediction.
+"""Finds the largest GPT, the largest batch and the strategies that fit in a machine's memory, by plan's prediction.
 
 A worker needs, on its device, the stated kinds of plan.py, where activations share their place with what there is only
 while there are none: in the chief the copy of the whole model that is evaluated, and in torch's optimizers a copy of
@@ -69,7 +69,7 @@ class MemoryNeed:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What a plan needs of a machine. `plan` is None where the configuration is refused: `why` says so."""
+    """The memory that a plan needs of a machine. `plan` is None where the configuration is refused: `why` says so."""
 
     strategy: str  # as it would be typed
     plan: Plan | None
@@ -160,7 +160,7 @@ def family(heads: int) -> dict[str, int]:
 
 
 def this_machine() -> Machine:
-    """What can be read off: memory. What it computes and costs is not looked at here, so stands for nothing."""
+    """Returns this machine with the sizes of its memory. Its other fields are not measured, and are empty."""
     sizes = [torch.cuda.get_device_properties(i).total_memory for i in range(torch.cuda.device_count())]
     return Machine(
         devices=len(sizes),
@@ -192,7 +192,7 @@ def capacity_of(plan: Plan) -> Capacity:
 
 
 def need_of(plan: Plan, capacity: Capacity) -> MemoryNeed:
-    """Of the device and of the host that need most; ranks fill one host after the other."""
+    """Returns the need of the device and the host that need most. Ranks fill one host after the other."""
     needs = [_need_of(plan.layout, phase.parts, capacity) for phase in plan.phases]
     return MemoryNeed(max(need.device for need in needs), max(need.host for need in needs))
 
@@ -285,7 +285,7 @@ def size_of(verdict: Verdict | None) -> int:
 
 
 def _largest_model(experiment: Experiment, judge: Judge) -> tuple[int, Verdict | None, Verdict | None]:
-    """The family's largest member that fits, by its heads, what it needs, and what the next larger one would."""
+    """Returns the heads of the largest member of the family that fits, its verdict, and that of the next larger one."""
     found: dict[int, Verdict] = {}
     unit = experiment.model.knobs.get("n_kv_head") or 1  # of so many heads each member has a multiple
     most = max(MOST_HEADS // unit, 1)
@@ -305,8 +305,10 @@ def _largest_model(experiment: Experiment, judge: Judge) -> tuple[int, Verdict |
 
 
 def _largest_batch(experiment: Experiment, judge: Judge) -> int:
-    """What is needed is the largest of some that are a constant and a part that goes as the batch: where it is level,
-    what goes as the batch is hidden yet.
+    """Returns the largest batch that fits.
+
+    The memory needed is the largest of several terms, each a constant plus a part that grows with the batch. Where it
+    is level, the growing parts are still hidden.
     """
 
     def verdict(size: int) -> Verdict:
@@ -349,7 +351,7 @@ def _strategies(
 ) -> list[Verdict]:
     """The chosen strategy, then the others with each value of the knobs that decide what is held where.
 
-    Of a strategy some of whose variants are refused, those are left out; where all are, the first says why.
+    Refused variants of a strategy are left out, but where all are refused, the first says why.
     """
     rows = [chosen]
     for name in names:

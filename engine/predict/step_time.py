@@ -1,5 +1,6 @@
-"""How long a step will take on accelerators that are described and not here, for what `cost/` models: GPTs, by the
-strategies and sync modes whose communication follows from degrees alone. For all else it says why not.
+"""Predicts the time of a step on accelerators that are described but absent, for the GPTs that `cost/` models.
+
+It covers strategies and sync modes whose communication follows from degrees alone. Everything else gets a reason.
 """
 
 from dataclasses import asdict
@@ -48,7 +49,7 @@ HOW = "docs/predictions.md; nothing of it was measured here"
 def predict_step(
     experiment: Experiment, workers: Workers, spec: DataSpec, computes_on: torch.device, allowed: tuple[str, ...]
 ) -> PredictedStep:
-    """Raises `NotPredicted`."""
+    """Predicts the time of a step, by the description of the accelerators. Raises `NotPredicted`."""
     hardware = experiment.hardware
     if experiment.compile:
         raise NotPredicted("compile=true: what compiled passes take is neither in cost/ nor calibrated")
@@ -82,8 +83,10 @@ def predict_step(
 
 
 def _bytes_beside(experiment: Experiment, allowed: tuple[str, ...]) -> float:
-    """That go through memory for an entry beside the optimizer's: of a clip, which reads a gradient for its norm, and
-    again to change it, and of an average of each step's weights.
+    """Returns the bytes of memory traffic per entry beside the optimizer's.
+
+    They are those of a clip, which reads a gradient for its norm and again to change it, and of an average of each
+    step's weights.
     """
     clip = build("clip", experiment.choice("clip"), Clip, allowed, {})
     average = build("average", experiment.choice("average"), Average, allowed, {})
@@ -95,7 +98,7 @@ def _bytes_beside(experiment: Experiment, allowed: tuple[str, ...]) -> float:
 def transformer_on(
     experiment: Experiment, workers: Workers, spec: DataSpec, computes_on: torch.device, allowed: tuple[str, ...]
 ) -> tuple[Device, Transformer, ParallelLayout]:
-    """What is predicted of: the accelerator, the GPT, and how it is laid out. Raises `NotPredicted`."""
+    """Returns the accelerator, the GPT, and its layout, for the prediction. Raises `NotPredicted`."""
     _, device = device_of(experiment, computes_on)
     return device, transformer_of(experiment, spec, allowed), _layout(experiment, workers, allowed)
 

@@ -1,4 +1,4 @@
-"""What one worker does in a step, of each part of a configuration: traced once, on the meta device."""
+"""Traces the work of one worker in a step, of each part of a configuration: once, on the meta device."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -33,7 +33,7 @@ OPERATIONS: dict[str, Operation] = {  # by which operation of comm/ a primitive 
 
 @without_dynamo()
 def work_of_parts(experiment: Experiment, parts: Parts) -> list[StepWork]:
-    """Of each part's worker: its passes, its optimizer, and the batch."""
+    """Returns the work of each part's worker: its passes, its optimizer, and the batch."""
     if looking.tried(experiment) is looking.Tried.REAL:
         raise NotPredicted(f"model={experiment.model.name} looks at values, and a step is traced without them")
     inputs, targets = batch_of(parts.data.spec, experiment.batch_size)
@@ -67,7 +67,7 @@ def _work(module: nn.Module, passes: Sequence[Traced], accumulated: int) -> Step
 
 
 def stepped(work: StepWork, tensors: Sequence[Tensor], make_optimizer: MakeOptimizer, fused: bool) -> StepWork:
-    """With the optimizer's step of parameters like these."""
+    """Returns the work with the optimizer's step of parameters like these."""
     parameters = [nn.Parameter(torch.empty_like(each, device="meta")) for each in tensors]
     if not parameters:  # of a worker that owns none
         return work

@@ -1,4 +1,4 @@
-"""How a step goes by a strategy's schedule: which worker does what when, before anything runs."""
+"""Timetable of a step by a strategy's schedule: which worker does which action when, before anything runs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -18,9 +18,9 @@ from ..planning.build import assemble
 
 @dataclass(frozen=True)
 class Timetable:
-    """Of one replica's forward and backward passes, without the update and the sums over replicas.
+    """The timetable of one replica's forward and backward passes, without the update and the sums over replicas.
 
-    Without a flush: of some steps of steady state.
+    Without a flush, it is of some steps of steady state.
     """
 
     simulation: Simulation
@@ -50,7 +50,7 @@ class Timetable:
 
 
 def schedule_of(experiment: Experiment) -> str:
-    """Its name; a user's own has been read, and is known by what is in it."""
+    """Returns the name of the schedule; "of your own" for a user's, which was read and is known by its content."""
     schedule = experiment.strategy.knobs.get("schedule", "")
     return schedule if isinstance(schedule, str) else "of your own"
 
@@ -59,7 +59,8 @@ def schedule_of(experiment: Experiment) -> str:
 def make_timetable(
     experiment: Experiment, allowed: tuple[str, ...] = (), world_size: int | None = None
 ) -> Timetable | None:
-    """As the virtual cluster models it, where that computes by a model; else in floating-point operations.
+    """Returns the timetable, as the virtual cluster models it where that computes by a model; else in floating-point
+    operations.
 
     None where the strategy has no schedule.
     """

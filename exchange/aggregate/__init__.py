@@ -1,4 +1,4 @@
-"""How the gradients or weights of several workers become one: one file a rule. See base.py."""
+"""Rules that aggregate the gradients or weights of several workers: one file a rule. See base.py."""
 
 from .base import Aggregator
 from .bulyan import Bulyan

@@ -41,7 +41,7 @@ BUCKET = 2  # rows, where nothing is said
 
 
 def before_named(name: Named, bucket: int | None) -> Before:
-    """Raises `ConfigError`."""
+    """Builds the transformation of rows with this name. Raises `ConfigError`."""
     if bucket is not None and name != "bucketing":
         raise ConfigError(
             f"aggregate.bucket={bucket}: is of aggregate.before=bucketing, and aggregate.before={name} makes no "
@@ -114,7 +114,7 @@ class Aggregator(Compatible, ABC):
         return 0
 
     def withstands(self, rows: int) -> int:
-        """How many of so many rows may lie, by what the rule promises."""
+        """Returns how many of `rows` rows may be Byzantine for the rule to keep its promise: `f`, or less."""
         if not self.traits.robust:
             return 0
         most = min(self.before.most(rows), self.most(self.before.rows(rows)))
@@ -150,15 +150,15 @@ class Aggregator(Compatible, ABC):
         return list(range(len(rows)))
 
     def admitted(self, row: Tensor, replica: int) -> Tensor | None:
-        """[d], pushed by this replica -> what is stepped with; None: nothing. `row` stays."""
+        """Returns the vector to step with, [d], for a row [d] that this replica pushed; None: no step. `row` stays."""
         return row
 
     def state_dict(self) -> State:
-        """What it remembers from one call to the next; {} where that is nothing."""
+        """Returns the state that the rule keeps from one call to the next; {} if there is none."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """What `state_dict` gave."""
+        """Restores the state that `state_dict` returned."""
 
 
 class Robust(Aggregator):

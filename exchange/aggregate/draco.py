@@ -70,7 +70,7 @@ class Draco(Aggregator):
         )
 
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
-        """Of the decoded rows. As the fabric adds them up: each is scaled, and added in their order."""
+        """Sums the decoded rows as the fabric does: scales each by its weight, and adds them in their order."""
         total = rows[0] * float(weights[0])
         for row, share in zip(rows[1:], weights[1:].tolist(), strict=True):
             total += row * share

@@ -54,7 +54,7 @@ class ZenoPlusPlus(Aggregator):
             )
 
     def admitted(self, row: Tensor, replica: int) -> Tensor | None:
-        """[d], pushed by this replica -> what is stepped with; None: nothing. `row` stays."""
+        """Returns the vector to step with, [d], for a row [d] that this replica pushed; None: no step. `row` stays."""
         if replica == self.trusted:
             self._v = row.clone()
             return row

@@ -1,4 +1,4 @@
-"""What workers send that lie: one file an attack. See base.py."""
+"""Messages that Byzantine workers send: one file an attack. See base.py."""
 
 from .alie import ALittleIsEnough
 from .backdoor import Backdoor

@@ -22,7 +22,10 @@ from .base import Attack, Seen
 
 
 def largest_z(n: int, f: int) -> float:
-    """Of n replicas, f lie. 0 where no z is left: the liars are so few that nobody has to lie further out."""
+    """Returns the largest z for n replicas, f of them Byzantine.
+
+    Returns 0 where no z is left: so few are Byzantine that no honest worker has to lie further out.
+    """
     supporters = n // 2 + 1 - f
     share = (n - f - supporters) / (n - f)
     return max(NormalDist().inv_cdf(share), 0.0) if 0 < share < 1 else 0.0

@@ -1,7 +1,7 @@
-"""What a worker that lies sends in place of its gradient, or of its weights' change since all had the same.
+"""An attack replaces the gradient of a Byzantine worker, or the change of its weights since all had the same.
 
-The other workers, and the servers, tell the truth. Attacks that `poison` lie in another way: their workers train on
-samples that were tampered with, and send what honestly follows from them.
+The other workers and the servers are honest. A `Poison` attack works differently: its workers train on samples that
+were tampered with, and send the gradients of those samples unchanged.
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +29,7 @@ from ...strategies.core.terms import (
 
 @dataclass(frozen=True)
 class Seen:
-    """What a liar knows beside its own row."""
+    """The knowledge of a Byzantine worker beside its own row."""
 
     replicas: int  # n
     liars: int  # f
@@ -39,8 +39,10 @@ class Seen:
 
 
 class Attack(Compatible, ABC):
-    """`colludes`: who lies knows what the honest ones send, so that its row is made where all rows meet; all who lie
-    send the same then. `forges`: some send another row than their own. `coordinatewise`: each entry of a lie depends on
+    """An attack of Byzantine workers.
+
+    `colludes`: Byzantine workers know the honest rows, so that their row is made where all rows meet; they all send the
+    same then. `forges`: some send another row than their own. `coordinatewise`: each entry of a forged row depends on
     the same entry of the rows alone, so that a vector may be cut into pieces.
     """
 
@@ -99,19 +101,24 @@ class Attack(Compatible, ABC):
 
     @abstractmethod
     def forge(self, own: Tensor, seen: Seen) -> Tensor:
-        """[d], what the worker should send -> [d], what it sends."""
+        """Turns the row that the worker should send, [d], into the row that it sends, [d]."""
 
 
 class Poison(Attack):
-    """Who lies trains on samples that were tampered with, and sends what follows from them. The change is that of the
-    step and the samples alone: all workers of a replica make the same, again in a resumed run.
+    """An attack whose workers train on samples that were tampered with, and send the resulting gradients.
+
+    The tampering depends on the step and the samples alone: all workers of a replica do the same, and a resumed run
+    repeats it.
     """
 
     forges = False
 
     @abstractmethod
     def poisoned(self, inputs: Samples, targets: Tensor, classes: int) -> tuple[Samples, Tensor]:
-        """Of [n, ...] each, on the host, what is trained on in their place; they stay. `classes`: labels are below."""
+        """Returns the inputs and targets, [n, ...] each, that replace these in training. The originals stay unchanged.
+
+        All are on the host. `classes`: labels are below it.
+        """
 
     def check_data(self, inputs: Mapping[str | int, torch.Size], floating: bool, classes: int) -> None:
         """Raises `ConfigError` where it cannot be done to samples of these shapes. `classes`: 0 where targets are

@@ -1,4 +1,4 @@
-"""How a federated client trains in a round, and what it delivers beside its weights: one file a rule. See base.py."""
+"""Rules by which a federated client trains in a round, and the extra vectors that it delivers. See base.py."""
 
 from .base import ClientRule
 from .fednova import FedNova

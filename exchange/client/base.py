@@ -1,5 +1,5 @@
-"""What a federated client does in a step of a round, what goes to it and from it beside the weights, and what the
-server makes of that.
+"""A client rule: the step of a federated client in a round, the data it exchanges beside the weights, and their use by
+the server.
 
 There is one object on each client and one on the server. In a round
 
@@ -54,34 +54,37 @@ class ClientRule(Compatible, ABC):
         return required((Need(ADDED_UP, adds), self.controls), (Need(HONEST, adds), self.controls))
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
-        """Of clients; its parameters may be on the meta device. Raises `ConfigError`."""
+        """Checks a client's optimizer, whose parameters may be on the meta device. Raises `ConfigError`."""
 
     # -- on a client
 
     def begin(self) -> None:
-        """A round begins: the weights are those of the server, and so is `c`."""
+        """Begins a round: the weights, and `c`, are those of the server."""
 
     def step(self, optimizer: Optimizer) -> None:
-        """With the gradients that the parameters have; one at least has one."""
+        """Steps with the gradients of the parameters, at least one of which has a gradient."""
         optimizer.step()
 
     def change(self) -> Tensor:
-        """[n], at the round's end, of one that `controls`: what the server makes its next `c` of."""
+        """Returns [n], from which the server makes its next `c`. Called at the round's end if the rule `controls`."""
         raise AssertionError(f"{type(self).__name__} delivers no vector")
 
     def length(self) -> float:
-        """At the round's end, of one that `counts`: how far the client has gone, in a unit that all clients share."""
+        """Returns how far the client has gone, in a unit that all clients share.
+
+        Called at the round's end if the rule `counts`.
+        """
         raise AssertionError(f"{type(self).__name__} delivers no number")
 
     def may_help(self, optimizer: Optimizer) -> str:
-        """What to try where this client's loss, or weights, are no longer finite; see `Sync.may_help`."""
+        """Returns a remedy for a loss, or weights, of this client that are no longer finite; see `Sync.may_help`."""
         return SMALLER_RATE
 
     # -- on the server
 
     @property
     def c(self) -> Tensor:
-        """[n], of one that `controls`: what is sent with w; on a client, what was fetched."""
+        """Returns [n], which the server of a rule that `controls` sends with w; on a client, the fetched one."""
         raise AssertionError(f"{type(self).__name__} sends no vector")
 
     def factors(self, weights: Mapping[int, float], lengths: Mapping[int, float], robust: bool) -> Mapping[int, float]:
@@ -95,23 +98,28 @@ class ClientRule(Compatible, ABC):
         return dict.fromkeys(weights, 1.0)
 
     def take(self, changes: Mapping[int, Tensor], weights: Mapping[int, float]) -> None:
-        """What clients delivered beside their weights in a round. By client: the vector, its share in the mean."""
+        """Takes the vectors that clients delivered beside their weights in a round.
+
+        Args:
+            changes: By client, the vector.
+            weights: By client, its share in the mean.
+        """
 
     # -- state and cost
 
     def own_state(self, inside: bool) -> State:
-        """Of a client, what a resumed run must know of it. `inside`: a round."""
+        """Returns a client's state for a resumed run. `inside`: whether the client is inside of a round."""
         return {}
 
     def load_own_state(self, state: State) -> None:
-        """What `own_state` gave; inside of a round, which has begun."""
+        """Restores the state that `own_state` returned; inside of a round, after `begin`."""
 
     def server_state(self) -> State:
-        """What the server keeps from one round to the next, also for clients."""
+        """Returns the state that the server keeps from one round to the next, also for clients."""
         return {}
 
     def load_server_state(self, state: State, client: int | None) -> None:
-        """What `server_state` gave. `client`: whose rule this is; None on the server."""
+        """Restores the state that `server_state` returned. `client`: the owner of this rule; None on the server."""
 
     def holds(self, size: int) -> int:
         """Stated bytes on a client whose weights are `size` bytes."""
@@ -126,7 +134,7 @@ class ClientRule(Compatible, ABC):
 
 
 def dense_gradient(parameter: nn.Parameter) -> Tensor:
-    """Its gradient, to be changed in place; 0 where it has none."""
+    """Returns the parameter's gradient, dense and to be changed in place; zeros if it has none."""
     if parameter.grad is None:
         parameter.grad = torch.zeros_like(parameter)
     elif parameter.grad.is_sparse:

@@ -1,4 +1,4 @@
-"""How a sum is made: one file an algorithm. See base.py for what an algorithm must say of itself."""
+"""Algorithms for all-reduce: one file each. See base.py for the properties that an algorithm must state."""
 
 from .auto import Auto
 from .base import Collective

@@ -122,7 +122,7 @@ class Auto(Collective):
 
 
 def _said(workers: int, hosts: int, name: str, choices: dict[float, CollectiveChoice]) -> str:
-    """What was chosen for these sizes, with the times of the largest."""
+    """Returns a sentence that names the choice for these sizes, with the times for the largest size."""
     least, most = min(choices), max(choices)
     sums = f"sums of {least:,.0f} to {most:,.0f} bytes" if least < most else f"a sum of {most:,.0f} bytes"
     on = " on one host" if hosts == 1 else f" on {hosts} hosts" if hosts < workers else ""

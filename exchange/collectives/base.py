@@ -1,4 +1,4 @@
-"""How workers make a sum that all of them get: of messages, or by what the fabric has for it.
+"""A collective all-reduces a tensor, by messages or by the fabric's own all-reduce.
 
 An algorithm states what it costs in three ways: the bytes and the messages that leave a worker, and its phases, from
 which its time on a quiet network follows (Hockney 1994, "The communication challenge for MPP: Intel Paragon and Meiko
@@ -85,7 +85,7 @@ class Collective(Compatible, ABC):
 
     @abstractmethod
     def phases(self, nbytes: float, world: World) -> list[Phase]:
-        """What one sum is made of, in order. Raises as `traffic`."""
+        """Returns the phases of one sum, in order. Raises as `traffic`."""
 
     def transfers(self, nbytes: float, world: World) -> list[Transfer]:
         """Returns what a worker sends for one sum. Raises as `traffic`."""
@@ -98,15 +98,15 @@ class Collective(Compatible, ABC):
         ]
 
     def explain(self) -> list[str]:
-        """Where it decides by itself: what it decided when its traffic was asked, and why, a sentence each."""
+        """Returns a sentence for each decision that the algorithm made when asked for its traffic, with the reason."""
         return []
 
 
 def seconds(phases: Sequence[Phase], network: Network) -> float:
-    """How long they take, where nobody else sends. Racks are not looked at.
+    """Returns the time of the phases, in seconds, on a network without other traffic. Ignores racks.
 
-    Where each worker has a host of its own, or all share one, that is the virtual clock's time. Where several share a
-    host it is an estimate: steps are taken for one after the other, and those inside of hosts overlap with others.
+    If each worker has its own host, or all share one, the time equals the virtual clock's. If some share a host, it is
+    an estimate: it adds up all steps, although steps inside of hosts overlap with others.
     """
     return sum(phase.steps * _step(phase, network) for phase in phases)
 
@@ -147,7 +147,7 @@ class Members:
         return self._comm.timeline.named(purpose)
 
     def isend(self, tensor: Tensor, dst: int) -> Work:
-        """Nothing, where there is nothing to send."""
+        """Sends `tensor` to member `dst`; sends nothing if the tensor is empty."""
         return self._comm.isend(tensor, self._ranks[dst]) if len(tensor) else _Nothing()
 
     def send(self, tensor: Tensor, dst: int) -> None:
@@ -184,7 +184,7 @@ class _Nothing(Work):
 
 
 def added(*traffics: Traffic) -> dict[str, float]:
-    """Their sum, primitive by primitive."""
+    """Returns the sum of the traffics, by primitive."""
     return {
         primitive: sum(traffic.get(primitive, 0) for traffic in traffics)
         for primitive in dict.fromkeys(primitive for traffic in traffics for primitive in traffic)

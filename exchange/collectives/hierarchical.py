@@ -77,7 +77,7 @@ def by_host(hosts: Sequence[int]) -> list[list[int]]:
 
 
 def has_levels(world: World) -> bool:
-    """Whether there are several hosts, and several workers on one of them."""
+    """Returns True if there are several hosts, and several workers on one of them."""
     return world.hosts is not None and 1 < len(by_host(world.hosts)) < world.replicas
 
 

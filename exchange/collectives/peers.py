@@ -1,4 +1,4 @@
-"""Who exchanges with whom where all workers do the same: in pairs, or in groups of a prime number of workers.
+"""Exchanges in which all workers do the same: in pairs, or in groups of a prime number of workers.
 
 K workers are numbered in mixed radix: K = f_1 f_2 ... with prime factors f_i in ascending order, and the i-th digit has
 the stride d_i = f_1 ... f_(i-1). In the i-th exchange those meet whose numbers differ in that digit alone. For K = 2^q
@@ -18,7 +18,7 @@ class Meeting:
     factor: int  # workers that meet
 
     def group(self, rank: int) -> list[int]:
-        """Those who meet with worker `rank`, itself among them, in order."""
+        """Returns the members of worker `rank`'s group, itself included, in order."""
         first = rank - rank // self.stride % self.factor * self.stride
         return list(range(first, first + self.stride * self.factor, self.stride))
 

@@ -1,4 +1,4 @@
-"""What a collective does, message by message: a sum of one entry a chunk, on a quiet virtual cluster.
+"""Records a collective message by message: a sum with one entry a chunk, on a virtual cluster without other traffic.
 
 Each worker's entries say whose they are and which: 2^rank + 2^40 place. A sum of them says whose values are in it and
 which entry it is of, so that what travels can be read off the messages themselves, whatever the algorithm.
@@ -57,7 +57,7 @@ class _SeenMessage:
 
 
 def nbytes_of(workers: int) -> int:
-    """Of the sum that is recorded: an entry a chunk."""
+    """Returns the bytes of the recorded sum, which has one entry a chunk."""
     return workers * torch.int64.itemsize
 
 
@@ -108,7 +108,7 @@ def _steps(seen: list[_SeenMessage], workers: int) -> tuple[RecordedStep, ...]:
 
 
 def _together(seen: list[_SeenMessage]) -> list[list[_SeenMessage]]:
-    """Those that began at the same time, but for latencies."""
+    """Groups the messages that began at the same time, apart from latencies."""
     groups: list[list[_SeenMessage]] = []
     for each in sorted(seen, key=lambda each: each.at):
         if groups and each.at - groups[-1][0].at < _CHUNK_SECONDS / 2:

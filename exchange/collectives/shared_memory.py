@@ -1,5 +1,5 @@
-"""Through memory that all workers of one host share: each sums one share, and the others read it (Jain et al. 2018,
-"Framework for scalable intra-node collective operations using shared memory", SC; comm/shared_sum.py is how).
+"""A sum in memory that all workers of one host share: each sums one share, and the others read it (Jain et al. 2018,
+"Framework for scalable intra-node collective operations using shared memory", SC; see comm/shared_sum.py).
 
 Each worker lets the others read its parts of their shares, sums its own share over all workers in the order of ranks,
 and reads the sums of the others. All copy the same sums: they have the same bits.
@@ -45,7 +45,7 @@ class SharedMemory(Collective):
 
 
 def _check(world: World) -> None:
-    """Raises `ConfigError`."""
+    """Checks that all workers of the sum are on one host. Raises `ConfigError`."""
     if world.replicas == 1 or (world.hosts is not None and len(set(world.hosts)) == 1):
         return
     where = (

@@ -69,13 +69,13 @@ def children(rank: int, workers: int) -> list[tuple[int, int]]:
 
 
 def parent(rank: int, workers: int) -> int:
-    """Of any worker but 0."""
+    """Returns the parent of worker `rank`; 0 for the roots of the trees below worker 0. Not for worker 0 itself."""
     place, _ = _place(rank, workers)
     return rank - (place & -place) if place else 0
 
 
 def _place(rank: int, workers: int) -> tuple[int, int]:
-    """Where in which of the trees below worker 0 it is: (its number there, workers of that tree)."""
+    """Returns the worker's position in its tree below worker 0: (its number there, workers of that tree)."""
     for step, first in children(0, workers):
         if first <= rank < first + (1 << step):
             return rank - first, 1 << step

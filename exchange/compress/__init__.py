@@ -1,4 +1,4 @@
-"""What travels in place of a vector: one file a rule. See base.py for what a rule must say of itself."""
+"""Rules that compress a vector before it is sent: one file a rule. base.py says what a rule must state of itself."""
 
 from .atomo import Atomo
 from .base import Compressor, Slot, Summed, UnreadableError, Vector, vector_of

@@ -43,7 +43,7 @@ class UnreadableError(ValueError):
 
 @dataclass(frozen=True)
 class Vector:
-    """What a vector, [n], is made of: parameters of these shapes, one after another."""
+    """The layout of a vector, [n]: parameters of these shapes, one after another."""
 
     shapes: tuple[tuple[int, ...], ...]
     dtype: torch.dtype
@@ -67,13 +67,13 @@ class Vector:
 
 
 def vector_of(tensors: Iterable[Tensor]) -> Vector:
-    """That of parameters, or gradients, of one dtype."""
+    """Returns the layout of the vector of these parameters, or gradients, all of one dtype."""
     tensors = list(tensors)
     return Vector(tuple(tuple(tensor.shape) for tensor in tensors), tensors[0].dtype)
 
 
 class Slot:
-    """What one worker has for the messages of one key.
+    """The state that one worker keeps for the messages of one key.
 
     `count`: the messages before this one. `memory`: tensors that stay from one message to the next, and are saved with
     the run. `rank`, `workers`: of the group.
@@ -159,7 +159,7 @@ class Compressor(Compatible, ABC):
             )
 
     def check_model(self, parts: Sequence[Sequence[Tensor]]) -> None:
-        """Refuse knobs of which nothing in the model can make use. `parts`: what is trained of each part of a replica.
+        """Refuses settings without any use in the model. `parts`: the trained tensors of each part of a replica.
 
         Raises `ConfigError`.
         """
@@ -184,11 +184,11 @@ class Compressor(Compatible, ABC):
         return self.nbytes(vector)
 
     def varies(self, messages: int | None) -> str:
-        """Why nobody can say beforehand how many bytes so many messages have; "" where `mean_nbytes` says it."""
+        """Returns why the size of so many messages cannot be known beforehand; "" where `mean_nbytes` gives it."""
         return ""
 
     def notes(self, vector: Vector) -> list[str]:
-        """What these knobs make of it other than one may think, a sentence each; nothing is an error."""
+        """Returns surprising effects of these settings on this vector, a sentence each; none of them is an error."""
         return []
 
     def held(self, vector: Vector) -> int:
@@ -196,7 +196,7 @@ class Compressor(Compatible, ABC):
         return self.remembered(vector) + (0 if self.feedback is None else self.feedback.held(vector.nbytes))
 
     def remembered(self, vector: Vector) -> int:
-        """Those of them that are the rule's own, with or without feedback."""
+        """Returns the part of the bytes of `held` that is the rule's own, with or without feedback."""
         return 0
 
     def encoding(self, vector: Vector) -> float:
@@ -204,11 +204,11 @@ class Compressor(Compatible, ABC):
         return self.traits.encode_passes * vector.nbytes + self.nbytes(vector)
 
     def decoding(self, vector: Vector) -> float:
-        """And to decode."""
+        """Bytes of memory that a worker goes through to decode."""
         return self.traits.decode_passes * vector.nbytes + self.nbytes(vector)
 
     def finish(self, total: Tensor, vector: Vector) -> Tensor:
-        """What is made of the sum of what was decoded, before anybody steps with it."""
+        """Returns the vector to step with, made of the sum of the decoded messages."""
         return total
 
 
@@ -216,14 +216,14 @@ Totalling = Generator[Tensor, None, None]
 
 
 class Summed(Compressor):
-    """A rule that workers follow together by sums alone, so that a collective adds up what they send.
+    """A rule that workers follow together by sums alone, so that a collective can add up their messages.
 
     Its feedback, if any, is `ErrorFeedback`.
     """
 
     @abstractmethod
     def total(self, x: Tensor, out: Tensor, slot: Slot) -> Totalling:
-        """[n] on each worker; `out`, [n] <- the sum over workers of what is decoded, alike on all.
+        """Sums the decoded vectors, [n], of all workers into `out`, [n], the same on all.
 
         Yields one tensor after the other that is to be summed over the workers, in place, and goes on when it is. Where
         `out` is another tensor than `x`, `x` becomes what is left of it without this worker's part of the sum.
@@ -240,7 +240,7 @@ def all_finite(x: Tensor) -> bool:
 
 
 def not_finite(x: Tensor, slot: Slot) -> NotFiniteError:
-    """To be raised of what is to be compressed: a rule that joins entries would spread what is no number."""
+    """Returns the error for a vector that cannot be compressed: rules that mix entries would spread NaN and inf."""
     nans, infinite = int(x.isnan().sum()), int(x.isinf().sum())
     return NotFiniteError(
         f"worker {slot.rank} diverged: of the {len(x):,} numbers that it is to compress for message {slot.count}, "
@@ -249,18 +249,21 @@ def not_finite(x: Tensor, slot: Slot) -> NotFiniteError:
 
 
 def check_finite(x: Tensor, slot: Slot) -> None:
-    """Raises `NotFiniteError`."""
+    """Checks that x has no NaN and no infinity. Raises `NotFiniteError`."""
     if not all_finite(x):
         raise not_finite(x, slot)
 
 
 def check_read(numbers: Tensor) -> None:
-    """Raises `UnreadableError`: a rule that looks for what is no number before it sends makes no such messages."""
+    """Checks that the numbers of a message are finite. Raises `UnreadableError`.
+
+    A rule that checks for NaN and infinity before it sends makes no other messages.
+    """
     if not all_finite(numbers):
         raise UnreadableError("one of its numbers is NaN or infinite")
 
 
 def check_length(message: Tensor, expected: int) -> None:
-    """Raises `UnreadableError`."""
+    """Checks the bytes of a message. Raises `UnreadableError`."""
     if message.nbytes != expected:
         raise UnreadableError(f"{message.nbytes} bytes where {expected} were expected")

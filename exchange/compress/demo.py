@@ -43,7 +43,7 @@ from .places import bits_of, check_rising, largest_of_rows, pack_places, unpack_
 
 
 class Tiles(NamedTuple):
-    """Of a matrix [down a, across b], `down` times `across` tiles [a, b]."""
+    """Tiles of a matrix [down a, across b]: `down` times `across` tiles [a, b]."""
 
     down: int
     a: int

@@ -104,7 +104,7 @@ class DGC(Compressor):
         )
 
     def ratio_at(self, count: int) -> float:
-        """Of the message after so many."""
+        """Returns the ratio of the message that follows the first `count`."""
         if count >= self.warmup:
             return self.ratio
         return self.ratio ** ((1 + (STAGES - 1) * count // self.warmup) / STAGES)

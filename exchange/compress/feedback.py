@@ -1,4 +1,4 @@
-"""What is done about what messages leave out.
+"""Error feedback: corrections for the part of a vector that messages leave out.
 
 *Error feedback* (Seide et al. 2014, "1-Bit Stochastic Gradient Descent", Interspeech; Stich et al. 2018, "Sparsified
 SGD with Memory", NeurIPS, Algorithm 1; Karimireddy et al. 2019, "Error Feedback Fixes SignSGD", ICML, Algorithm 2): it
@@ -34,11 +34,11 @@ class Feedback(ABC):
 
     @abstractmethod
     def add(self, x: Tensor, slot: Remembered) -> Tensor:
-        """[n], what should be sent -> [n], what is compressed; `x` stays as it is."""
+        """Returns the vector to compress, [n], for the vector x that should be sent, [n]; `x` stays unchanged."""
 
     @abstractmethod
     def keep(self, p: Tensor, sent: Tensor, slot: Remembered) -> None:
-        """`p` is what `add` gave, and `sent` what is decoded of its message."""
+        """Notes the error of a message. `p`: the vector from `add`. `sent`: the decoded message."""
 
     @abstractmethod
     def held(self, nbytes: int) -> int:

@@ -1,4 +1,4 @@
-"""Of weights that `adapt=pruned` has taken out no gradient is sent, as it is 0 on all workers.
+"""Sends no gradient of weights that `adapt=pruned` has taken out, as it is 0 on all workers.
 
     C(g) = the entries of g where the mask m is 1, one after another
 
@@ -45,7 +45,7 @@ class Masked(Summed):
     unpredicted = "compress: how many weights are kept is known once a round of pruning is over"
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
-        """All of it: who gets it need not know the mask."""
+        """Encodes the whole vector, as its reader need not know the mask."""
         return x
 
     def decode(self, message: Tensor, vector: Vector) -> Tensor:

@@ -1,4 +1,4 @@
-"""What rules of low rank see of a vector: matrices [out, rest], and what stays whole.
+"""Splits a vector for rules of low rank: into matrices [out, rest], and parameters that stay whole.
 
 A parameter of two or more dimensions is a matrix: of a convolution [out, in, height, width] it is [out, in height
 width]. It is made shorter where its factors of rank r are shorter, r (m + n) < m n; other parameters travel whole.
@@ -17,7 +17,7 @@ from .base import Vector, check_length, check_read
 
 @dataclass(frozen=True)
 class MatrixSlice:
-    """Where in the vector a matrix [m, n] begins."""
+    """A matrix [m, n] that begins at entry `begin` of a vector."""
 
     begin: int
     m: int
@@ -58,7 +58,15 @@ def whole_entries(vector: Vector, places: list[MatrixSlice]) -> int:
 
 
 def product(lefts: list[Tensor], rights: list[Tensor], rest: Tensor, x: Tensor, places: list[MatrixSlice]) -> Tensor:
-    """Of each matrix [m, r] and [n, r], and [entries] of what travels whole -> x, [n]: each matrix is left right^T."""
+    """Writes left right^T of each matrix, and `rest`, into the vector x, [n]. Returns x.
+
+    Args:
+        lefts: [m, r] of each matrix.
+        rights: [n, r] of each matrix.
+        rest: [entries] of the parameters that travel whole.
+        x: The vector that is overwritten.
+        places: The matrices in x.
+    """
     for place, left, right in zip(places, lefts, rights, strict=True):
         torch.mm(left, right.T, out=place.of(x))
     pieces = whole(x, places)

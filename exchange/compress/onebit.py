@@ -63,7 +63,7 @@ class OneBit(Compressor):
 
 
 def matrices(vector: Vector) -> list[tuple[int, int]]:
-    """Of each parameter, the number of columns and of entries in each."""
+    """Returns the number of columns, and of entries in each, of each parameter."""
     return [(s[0], torch.Size(s[1:]).numel()) if len(s) > 1 else (1, torch.Size(s).numel()) for s in vector.shapes]
 
 

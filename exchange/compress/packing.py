@@ -43,7 +43,7 @@ def unpack(packed: Tensor, n: int, bits: int) -> Tensor:
 
 
 def scale_type(dtype: torch.dtype) -> torch.dtype:
-    """In which scales of vectors of this dtype travel: float32 at least."""
+    """Returns the dtype in which scales of vectors of this dtype travel: float32 at least."""
     return torch.promote_types(dtype, torch.float32)
 
 

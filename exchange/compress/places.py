@@ -73,7 +73,7 @@ def count_of_rows(chosen: Tensor) -> Tensor:
 
 
 def bits_of(width: int) -> int:
-    """Of a place in a row."""
+    """Returns the bits of a column index in a row of this width."""
     return max(1, (width - 1).bit_length())
 
 

@@ -53,7 +53,7 @@ class SignSGD(Compressor):
         return positive.to(vector.dtype).mul_(2).sub_(1) if votes else positive.to(vector.dtype)
 
     def finish(self, total: Tensor, vector: Vector) -> Tensor:
-        """Where shares of samples were added up, a tie may be off 0 by rounding."""
+        """Returns the sign of the total, 0 for a tie. Adding up shares of samples may move a tie off 0 by rounding."""
         return torch.where(total.abs() > torch.finfo(total.dtype).eps ** 0.5, total.sign(), 0)
 
     def nbytes(self, vector: Vector) -> int:

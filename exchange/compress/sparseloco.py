@@ -127,11 +127,11 @@ class SparseLoCo(Compressor):
         return min(width, ceil(self.ratio * width))
 
     def entries(self, n: int) -> int:
-        """That are sent of n."""
+        """Returns the number of entries that are sent of n."""
         return sum(count * self.count(width) for count, width in self.shapes(n))
 
     def shapes(self, n: int) -> list[tuple[int, int]]:
-        """Of the chunks that are whole, and of the rest as one that is shorter."""
+        """Returns (chunks, entries of each): of the whole chunks, and of the shorter one that is left over."""
         whole, rest = divmod(n, self.chunk)
         return [shape for shape in ((whole, self.chunk), (1, rest)) if shape[0] * shape[1]]
 

@@ -102,7 +102,7 @@ def candidates(x: Tensor, k: int) -> Tensor | None:
 
 
 def largest_of_all(x: Tensor, k: int) -> Tensor:
-    """As `largest`, by going through all of x several times."""
+    """Returns the same as `largest`, by going through all of x several times."""
     magnitudes = x.abs()
     if k == len(x):
         return torch.arange(k, device=x.device)

@@ -1,6 +1,8 @@
-"""What is spent: Renyi differential privacy of the sampled Gaussian mechanism (Mironov, Talwar and Zhang 2019, "Renyi
-Differential Privacy of the Sampled Gaussian Mechanism", arXiv 1908.10530), summed over steps and converted to (epsilon,
-delta) by Balle et al. 2020 (arXiv 1905.09982, theorem 21). The figures are those of opacus, an optional package.
+"""Privacy accounting: Renyi differential privacy of the sampled Gaussian mechanism, summed over steps.
+
+The bound is that of Mironov, Talwar and Zhang 2019, "Renyi Differential Privacy of the Sampled Gaussian Mechanism"
+(arXiv 1908.10530). It is converted to (epsilon, delta) by Balle et al. 2020 (arXiv 1905.09982, theorem 21). The figures
+are those of opacus, an optional package.
 """
 
 import math
@@ -28,7 +30,9 @@ def epsilon_of(privacy: Privacy, budget: Budget) -> float:
 
 
 def epsilon_as_dealt(privacy: Privacy, budget: Budget) -> float:
-    """Whoever is in which release, as long as nobody is in more than `passes`; that of drawn batches, where they are.
+    """Returns an epsilon that holds for any order of units, as long as none is in more than `passes` releases.
+
+    Without `passes`, batches are drawn, and it is `epsilon_of`.
 
     Raises `MissingToolError`.
     """

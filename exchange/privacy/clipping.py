@@ -1,4 +1,4 @@
-"""How much of each of several vectors is kept so that none is longer than C, by one norm for all its pieces."""
+"""Factors that scale each of several vectors to a norm of at most C, by one norm for all its pieces."""
 
 from collections.abc import Sequence
 

@@ -30,7 +30,7 @@ NORMS = nn.BatchNorm1d | nn.BatchNorm2d | nn.BatchNorm3d | nn.SyncBatchNorm
 
 
 class PerSample:
-    """Of one replica. `held`: the most bytes that samples' gradients took at once."""
+    """The gradients of each sample, on one replica. `held`: the most bytes that samples' gradients took at once."""
 
     def __init__(self, module: nn.Module, loss: Loss, privacy: DPSGD, replica: int) -> None:
         """`module`: before anybody hooks themselves into it."""
@@ -129,7 +129,7 @@ def _trained(module: nn.Module) -> dict[str, nn.Parameter]:
 def rehearsed(
     parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, privacy: DPSGD
 ) -> Iterator[list[Pass]]:
-    """As `Strategy.rehearse`: what the largest number of samples at once keeps for backward."""
+    """Yields the passes of `Strategy.rehearse`, for the largest number of samples at once."""
     [part] = parts
     most = privacy.at_once or len(inputs)
     own = PerSample(part, loss, privacy, 0)

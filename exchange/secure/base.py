@@ -1,4 +1,4 @@
-"""What a federated server sees of the clients' changes: all of them, or their sum alone."""
+"""Hides the clients' changes from a federated server, or not: the server sees their sum alone, or all of them."""
 
 from collections.abc import Mapping
 

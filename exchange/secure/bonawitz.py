@@ -61,7 +61,7 @@ FEWEST = 3  # clients of a round
 
 
 class Bonawitz(Secure):
-    """On a client or the server, after `begin`."""
+    """Secure aggregation on a client or the server, after `begin`."""
 
     hides = True
 
@@ -95,7 +95,7 @@ class Bonawitz(Secure):
         )
 
     def check(self, sampled: int) -> None:
-        """Of the clients of a round. Raises `ConfigError`."""
+        """Checks the number of clients in a round. Raises `ConfigError`."""
         if sampled < FEWEST:
             raise ConfigError(
                 f"a round has {sampled} clients, and of the sum of two each knows what the other brought. "
@@ -180,10 +180,9 @@ class Bonawitz(Secure):
     # -- the server
 
     def collect(self, clients: Collection[int], number: int, d: int, sampled: int) -> tuple[Tensor, int] | None:
-        """Of clients that call `deliver`: [d] float64, the mean change by samples, and how many clients are in it; none
-        where nobody has a sample.
+        """Returns the mean change by samples, [d] float64, of the clients that call `deliver`, and how many are in it.
 
-        None where too few came to the end. Raises `SecureError`.
+        The number is 0 where nobody has a sample. Returns None where too few came to the end. Raises `SecureError`.
         """
         t = self.needed(sampled)
         server = Server(number, t, self._known)
@@ -236,7 +235,7 @@ class Bonawitz(Secure):
         return self.fixed.decode(total[:-1], max(samples, 1)), len(who) if samples else 0
 
     def _enough(self, asked: list[int], answered: Collection[int], t: int) -> list[int] | None:
-        """Those who answered; None where they are too few, which they are told."""
+        """Returns the clients that answered. If they are too few, tells them so and returns None."""
         going = sorted({*asked} & {*answered})
         if len(going) >= t:
             return going
@@ -252,7 +251,7 @@ class Bonawitz(Secure):
         wait_for([work for each in messages for work in isend_to(each, to, self._comm)])
 
     def _hear(self, clients: Iterable[int], size: Callable[[int], int]) -> dict[int, bytes]:
-        """What each says that lives."""
+        """Returns the message of each client that lives."""
         heard: dict[int, bytes] = {}
         for client in clients:
             data = torch.zeros(size(client), dtype=torch.uint8)
@@ -263,11 +262,11 @@ class Bonawitz(Secure):
     # -- what is sent
 
     def client_bytes(self, m: int, d: int) -> int:
-        """In a round of m in which nobody vanishes, of d weights."""
+        """Returns the bytes that a client sends in a round of m clients in which nobody vanishes, for d weights."""
         return client_bytes(m, d + 1)
 
     def server_bytes(self, m: int) -> int:
-        """To each client in such a round."""
+        """Returns the bytes that the server sends to each client in such a round."""
         ids = NUMBER + NUMBER * m  # a list of all
         peers = NUMBER + (m - 1) * (NUMBER + SEALED + 2 * HASH)
         signed = ids + SIGNATURE * m

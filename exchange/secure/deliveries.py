@@ -58,7 +58,7 @@ class SecureDeliveries(Deliveries):
     # -- on the server
 
     def take(self, client: int, told: int, number: int) -> None:
-        """What it brings comes once all are there."""
+        """Notes that the client is there. Its delivery comes once all clients are."""
         self._here[client] = bool(told)
 
     def close(self, number: int) -> bool:

@@ -39,7 +39,7 @@ class FixedPoint:
         return torch.from_numpy(total.view(np.int64).astype(np.float64) / (2.0**self.bits * weight))
 
     def rounding(self, d: int) -> float:
-        """How much longer rounding may make a vector of d entries."""
+        """Returns the most length that rounding adds to a vector of d entries."""
         return 0.5 * d**0.5 / 2**self.bits
 
     def lost(self, x: Tensor) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""What secure aggregation is made of, by `cryptography`, an optional package: nothing of it is written here."""
+"""Cryptographic primitives of secure aggregation, all from the optional package `cryptography`."""
 
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
@@ -22,7 +22,7 @@ if TYPE_CHECKING or IS_THERE:
 
 
 def check_there() -> None:
-    """Raises `MissingToolError`."""
+    """Checks that `cryptography` is installed. Raises `MissingToolError`."""
     if not IS_THERE:
         raise MissingToolError(
             "secure: agrees on keys and masks by cryptography, which is not installed; pip install 'paceline[privacy]'"
@@ -59,7 +59,7 @@ def public_of(key: bytes) -> bytes:
 
 
 def agreed(own: bytes, peer: bytes, purpose: bytes) -> bytes:
-    """32 bytes that who has one of the secret keys and the other public one has alone: HKDF of X25519.
+    """Returns 32 bytes known only to the owners of the two secret keys: HKDF of X25519.
 
     Raises `ValueError` for a public key of small order, with which all agree on the same.
     """
@@ -72,7 +72,7 @@ def _derived(secret: bytes, purpose: bytes) -> bytes:
 
 
 def encrypted(key: bytes, plain: bytes, told: bytes) -> bytes:
-    """`told`: what it goes with, which is no secret. A key seals one message for each that is told."""
+    """Encrypts `plain`. `told`: public data that is authenticated too. A key encrypts one message for each `told`."""
     return ChaCha20Poly1305(_derived(key, b"to" + told)).encrypt(bytes(12), plain, told)
 
 

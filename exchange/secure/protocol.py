@@ -48,14 +48,14 @@ Draw = Callable[[int], bytes]
 
 
 class SecureError(RuntimeError):
-    """Somebody broke the rules, or too few are left: the round is worth nothing, and nobody's vector was given away."""
+    """A client or the server broke the protocol, or too few are left. The round is lost, and no vector was revealed."""
 
     exit_code = 4
 
 
 @dataclass(frozen=True)
 class Keys:
-    """What u advertises."""
+    """The public keys that client u advertises, signed."""
 
     seal: bytes  # c_u
     mask: bytes  # s_u
@@ -67,7 +67,7 @@ class Keys:
 
 @dataclass(frozen=True)
 class Shares:
-    """What u sends: for each v its two shares, sealed, and hashes by which anybody knows them."""
+    """The message of client u in step 1: for each v its two shares, sealed, and hashes that verify them."""
 
     sealed: dict[int, bytes]
     hashes: dict[int, tuple[bytes, bytes]]  # of the share of the seed, and of that of the key
@@ -100,7 +100,7 @@ class Opening:
 
 @dataclass(frozen=True)
 class Opened:
-    """What u gives of its peers: shares of seeds, and of keys."""
+    """The shares that client u reveals of its peers: of seeds, and of keys."""
 
     seeds: dict[int, bytes]
     keys: dict[int, bytes]
@@ -133,7 +133,7 @@ class Client:
         return Keys(keys.seal, keys.mask, self._identity.sign(keys.signed(self.number, self.client)))
 
     def share(self, keys: Mapping[int, Keys]) -> Shares:
-        """Step 1. `keys`: of all who take part."""
+        """Makes the message of step 1. `keys`: of all clients that take part."""
         self._next(1)
         self._enough(keys, "advertised keys")
         if self.client not in keys:
@@ -157,9 +157,9 @@ class Client:
         return Shares(sealed, hashes, made.seed, self._identity.sign(made.signed(self.number, self.client)))
 
     def open(self, sealed: Mapping[int, bytes], hashes: Mapping[int, tuple[bytes, bytes]]) -> Opening:
-        """Step 2. `sealed`: by peer, what it sealed for this client, and by which hashes to know it.
+        """Makes the message of step 2. `sealed`: the shares sealed for this client, by peer. `hashes`: of these shares.
 
-        Whoever accuses says nothing more in this round.
+        A client that accuses says nothing more in this round.
         """
         self._next(2)
         self._enough({*sealed, self.client}, "shared their keys")
@@ -192,7 +192,7 @@ class Client:
         return y
 
     def check(self, masked: Collection[int]) -> bytes:
-        """Step 4. `masked`: who sent a vector, as the server says -> a signature of that."""
+        """Makes the message of step 4: a signature of `masked`, the clients that sent a vector, as the server says."""
         self._next(4)
         self._enough(masked, "sent a vector")
         if not {*masked} <= self._held.keys():
@@ -317,7 +317,7 @@ class Server:
         self._signatures[client] = signature
 
     def asks(self) -> tuple[set[int], set[int], dict[int, bytes]]:
-        """What `Client.unmask` is given: never both shares of one client."""
+        """Returns the arguments of `Client.unmask`: never both shares of one client."""
         self.enough(self.masked, "sent a vector")
         self.enough(self._signatures, "signed who has sent a vector")
         return {*self.masked}, self.shares.keys() - self.masked, dict(self._signatures)
@@ -336,7 +336,7 @@ class Server:
         self._opened[client] = opened
 
     def total(self) -> tuple[Ring, frozenset[int]]:
-        """[d], the sum of the vectors of those who sent one, and who they are."""
+        """Returns the sum of the vectors of the clients that sent one, [d], and these clients."""
         self.enough(self._opened, "given their shares")
         assert self._sum is not None
         total, d = self._sum, len(self._sum)
@@ -368,7 +368,7 @@ class Server:
 
     @property
     def given(self) -> Collection[int]:
-        """Who has given its shares of others."""
+        """Returns the clients that have revealed their shares of others."""
         return self._opened
 
     def enough(self, who: Collection[int], what: str) -> None:
@@ -424,7 +424,7 @@ def _hash(data: bytes) -> bytes:
 
 
 def client_bytes(n: int, d: int) -> int:
-    """What a client sends in a round of n in which nobody vanishes: of d numbers."""
+    """Returns the bytes that a client sends in a round of n clients in which nobody vanishes, for d numbers."""
     keys = 2 * KEY + SIGNATURE
     shares = (n - 1) * SEALED + n * 2 * HASH + HASH + SIGNATURE
     opening = WIDTH + KEY + SIGNATURE

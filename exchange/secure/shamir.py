@@ -30,7 +30,7 @@ def _value(coefficients: list[int], x: int) -> int:
 
 
 def join(shares: Mapping[int, bytes]) -> bytes:
-    """Of t shares by x. Raises `ValueError` where they are of no secret: too few, or tampered with."""
+    """Returns the secret of t shares, by x. Raises `ValueError` if they have none: too few, or tampered with."""
     at_0 = _lagrange(tuple(sorted(shares)))
     # f(0) = sum_i f(x_i) prod_{j != i} x_j / (x_j - x_i)
     secret = sum(int.from_bytes(shares[x]) * each for x, each in at_0.items()) % P

@@ -1,4 +1,4 @@
-"""How a federated server steps with what clients bring: one file a rule. See base.py."""
+"""Rules by which a federated server steps with the clients' deliveries: one file a rule. See base.py."""
 
 from .adaptive import FedAdagrad, FedAdam, FedYogi
 from .base import ServerRule

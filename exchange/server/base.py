@@ -1,4 +1,4 @@
-"""What a federated server makes of the mean change of the clients' weights in a round."""
+"""A server rule turns the mean change of the clients' weights in a round into new weights."""
 
 from abc import ABC, abstractmethod
 
@@ -17,11 +17,11 @@ class ServerRule(ABC):
         """[n], w, in place; [n], Delta = the mean of all w_k - w, or what a robust rule makes of them."""
 
     def state_dict(self) -> State:
-        """What it remembers from one round to the next."""
+        """Returns the state that the rule keeps from one round to the next."""
         return {}
 
     def load_state_dict(self, state: State) -> None:
-        """What `state_dict` gave."""
+        """Restores the state that `state_dict` returned."""
 
     def holds(self, size: int) -> int:
         """Stated bytes that it remembers for weights of `size` bytes."""

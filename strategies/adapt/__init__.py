@@ -1,4 +1,4 @@
-"""What is done to a model before it trains, or while it does: one file a way. See base.py."""
+"""Changes to a model before or while it trains: one file each. See base.py."""
 
 from .base import Adapt, AdaptContext, Apart, While
 from .lora import LoRA

@@ -1,12 +1,12 @@
-"""What is done to a model before it trains, or while it does, whatever the strategy and the sync mode.
+"""An adaptation changes a model before or while it trains, with any strategy and sync mode.
 
-They see the model that `apply` returned: what in it wants no gradient does not travel, and has neither a gradient nor
-an optimizer's state. All workers begin with the same weights, as all draw them from the run's seed or read them from
-the same file, so that a frozen weight need not be sent either.
+Strategy and sync mode see the model that `apply` returned. A weight that wants no gradient is not sent, and has neither
+a gradient nor optimizer state. All workers begin with the same weights, as all draw them from the run's seed or read
+them from the same file, so that a frozen weight need not be sent either.
 
-A way may end before the run does, and another one follow it: then the engine makes that one's model, puts into it what
-was learnt (`carried`), and begins again with it, with a new optimizer and nothing of what the strategy and the sync
-mode kept (engine/features/phases.py). So neither knows of it.
+An adaptation may end before the run does, and another one follow it. Then the engine makes the model of the next one,
+loads the weights learnt so far into it (`carried`), and begins again, with a new optimizer and without the state of the
+strategy and the sync mode (engine/features/phases.py). So neither knows of it.
 """
 
 from abc import ABC, abstractmethod
@@ -29,7 +29,7 @@ State = Mapping[str, Tensor]  # a whole model's, by name
 
 @dataclass(frozen=True)
 class Apart:
-    """What training made beside the model that it began with, as another library reads it."""
+    """The weights that training made beside the initial model, as another library reads them."""
 
     tensors: dict[str, Tensor]  # of adapter_model.safetensors
     config: dict[str, Any]  # of adapter_config.json
@@ -38,7 +38,7 @@ class Apart:
 
 @dataclass(frozen=True)
 class AdaptContext:
-    """What one worker has of a model that begins to train. Its sync mode is prepared."""
+    """The state of one worker as its model begins to train. Its sync mode is prepared."""
 
     module: nn.Module  # its part; tensors are named as in the whole model
     sync: "Sync"
@@ -48,17 +48,17 @@ class AdaptContext:
 
 
 class While(ABC):
-    """What is done while a model trains, on one worker; all workers do it at the same steps."""
+    """An action while a model trains, on one worker; all workers do it at the same steps."""
 
     @abstractmethod
     def acts_before(self, step: int) -> bool:
-        """Whether `before_step` has anything to do before this step, which is counted from 0."""
+        """Says whether `before_step` does anything before this step. Steps are counted from 0."""
 
     @abstractmethod
     def before_step(self, step: int) -> None:
-        """Between two steps, nothing being under way: weights and the sync mode's state may be changed.
+        """Acts between two steps, while nothing is under way: it may change weights and the sync mode's state.
 
-        Called on all workers. What they send is not counted as training's.
+        Called on all workers. Their messages here are not counted as training's.
         """
 
     @abstractmethod
@@ -67,15 +67,15 @@ class While(ABC):
 
     @abstractmethod
     def numbers(self) -> dict[str, float]:
-        """What is recorded beside each step and evaluation, and in the summary, by name."""
+        """Returns the numbers to record beside each step and evaluation, and in the summary, by name."""
 
     @abstractmethod
     def tensors(self) -> list[Tensor]:
-        """What it holds, for the memory account."""
+        """Returns the tensors that it holds, for the memory account."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """What is saved beside the part's weights."""
+        """Returns the state to save beside the part's weights."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -101,11 +101,11 @@ class Adapt(Compatible, ABC):
         """
 
     def added(self, names: frozenset[str]) -> frozenset[str]:
-        """Of the tensors of a model from `apply`, by name, those that the model did not have before."""
+        """Returns the names of the tensors that `apply` added to the model, out of `names`."""
         return frozenset()
 
     def merged(self, state: State) -> dict[str, Tensor]:
-        """Of a state of the model from `apply` the state of the model as it was before, that computes the same."""
+        """Returns the state of the original model that computes the same as this state of the model from `apply`."""
         return dict(state)
 
     def nbytes(self, state: State) -> int:
@@ -113,18 +113,19 @@ class Adapt(Compatible, ABC):
         return payload([*self.merged(state).values()])
 
     def apart(self, state: State) -> Apart | None:
-        """What of such a state is saved by itself; None: nothing is."""
+        """Returns the part of such a state that is saved by itself; None: nothing is."""
         return None
 
     def check(self, strategy: "Strategy", sync: "Sync", parts: Sequence[nn.Module], names: tuple[str, str]) -> None:
-        """Refuse what it does not go with. `names`: of strategy and sync mode, as chosen. Raises `ConfigError`."""
+        """Refuses a strategy or sync mode that does not fit. `names`: of both, as chosen. Raises `ConfigError`."""
 
     def check_steps(self, steps: int) -> None:
         """Refuse a training of so many steps. Raises `ConfigError`."""
 
     def begin(self, held: AdaptContext) -> While | None:
-        """On each worker that trains, once, before the first step and before a saved state is loaded. Raises
-        `ConfigError`.
+        """Begins on each worker that trains, once, before the first step and before a saved state is loaded.
+
+        Raises `ConfigError`.
         """
         return None
 
@@ -133,22 +134,23 @@ class Adapt(Compatible, ABC):
         return 0
 
     def kept(self, parameters: Mapping[str, Tensor]) -> list[list[int]] | None:
-        """By training, the entries of each of a part's parameters that are not always 0; None where only the run will
-        tell. Their sum is right, where which parameter has how many of them may not be known.
+        """Returns, by training, the entries of each of a part's parameters that are not always 0.
+
+        Returns None where only the run will tell. The sum is right; its split among the parameters may be unknown.
         """
         return [[each.numel() for each in parameters.values()]] * self.trainings
 
     def notes(self, steps: int | None) -> list[str]:
-        """What it does in a run of trainings of so many steps (None: the data must say), a sentence each."""
+        """Returns its effects in a run of trainings of so many steps (None: the data decide), a sentence each."""
         return []
 
     def lasts(self, steps: int, steps_per_epoch: int) -> int:
-        """Of a run of so many steps, those that are made before `following` takes over.
+        """Returns the steps, of a run of so many, that are made before `following` takes over.
 
         Raises `ConfigError` where the run is too short for that.
         """
         return steps
 
     def carried(self, model: nn.Module, state: State) -> dict[str, Tensor]:
-        """Of the whole state [on the CPU] that the way before this one left, that of `model`, which is from `apply`."""
+        """Converts the whole state [on the CPU] of the adaptation before it to a state of `model`, from `apply`."""
         return dict(state)

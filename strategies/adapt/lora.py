@@ -159,7 +159,7 @@ class LoRA(Adapt):
         return found
 
     def apart(self, state: State) -> Apart:
-        """In peft's layout."""
+        """Returns the adapter in peft's layout."""
         layers = _layers(state)
         tensors = {f"{IN_PEFT}{layer}{own}.weight": state[layer + own] for layer in layers for own in (A, B)}
         config = {
@@ -188,7 +188,10 @@ def _layers(state: State) -> list[str]:
 
 
 def _in_peft(state: State, layers: list[str]) -> list[str] | str:
-    """Their names, of which each also stands for those that end in it after a dot; where there are such, a pattern."""
+    """Returns peft's target modules for these layers.
+
+    A name also stands for layers that end in it after a dot. If other weights end so, it is a pattern of exact names.
+    """
     others = {name.removesuffix(".weight") for name in state if name.endswith(".weight")} - {*layers}
     exact = not any(other.endswith(f".{layer}") for other in others for layer in layers)
     return layers if exact else "|".join(map(re.escape, layers))

@@ -82,7 +82,7 @@ class Pruned(Adapt):
         self.dtype = torch.float32  # theirs
 
     def apply(self, model: nn.Module) -> nn.Module:
-        """The model as it is."""
+        """Returns the model unchanged."""
         matrices = {name: each for name, each in model.named_parameters() if each.requires_grad and each.dim() >= 2}
         if not matrices:
             raise ConfigError(
@@ -148,7 +148,7 @@ class Pruned(Adapt):
     # -- what it comes to
 
     def ones(self, entries: int) -> list[int]:
-        """Of so many weights, those that are kept, by training."""
+        """Returns how many of so many weights are kept, by training."""
         found = [entries]
         for _ in range(self.rounds):
             found.append(found[-1] - round(self.share * found[-1]))
@@ -204,7 +204,7 @@ def _in_order(own: Mapping[str, Tensor], ones: Sequence[int]) -> dict[str, list[
 
 
 def _state_of_all(sync: Sync) -> State:
-    """What each replica may load: where their state agrees, replica 0 alone need have it (`sync.shard`)."""
+    """Returns a state that this replica may load: its own, or replica 0's where they agree (`sync.shard`)."""
     state, comm = copy.deepcopy(sync.state_dict()), sync.comm
     if comm.size == 1 or not sync.traits.state_agrees:
         return state
@@ -274,7 +274,7 @@ class Pruning(While):
         self._rounds += 1
 
     def _sum(self, counts: Tensor) -> Tensor:
-        """Over the workers of a replica."""
+        """Sums the counts over the workers of a replica."""
         assert self._held.counted is not None
         self._held.counted.among.all_reduce(counts).wait()
         return counts
@@ -302,7 +302,7 @@ class Pruning(While):
 
     @property
     def ones(self) -> int:
-        """Of the whole model, the weights that are kept."""
+        """Returns the number of weights that are kept, of the whole model."""
         pruned = self._pruned
         if pruned.scope == "layer":
             return sum(pruned.ones(size)[self._rounds] for size in pruned.sizes.values())

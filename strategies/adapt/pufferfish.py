@@ -47,7 +47,7 @@ Layer = nn.Linear | nn.Conv2d
 
 
 class Factored(nn.Sequential):
-    """In place of a linear layer or a convolution: x -> U' (V' x) + b."""
+    """A module that replaces a linear layer or a convolution: x -> U' (V' x) + b."""
 
     def __init__(self, layer: Layer, rank: int) -> None:
         like: dict[str, Any] = {"dtype": layer.weight.dtype, "device": layer.weight.device}
@@ -81,7 +81,7 @@ def factors(weight: Tensor, rank: int) -> tuple[Tensor, Tensor]:
 
 
 def product(u: Tensor, v: Tensor) -> Tensor:
-    """What `factors` took apart: U' V', in the layer's own shape."""
+    """Returns the weight that `factors` split: U' V', in the layer's own shape."""
     return (u.flatten(1) @ v.flatten(1)).reshape(len(u), *v.shape[1:])
 
 

@@ -67,7 +67,10 @@ def quantized(w: Tensor, kind: Kind) -> Tensor:
 
 
 def _mean(size: Tensor, kept: Tensor) -> Tensor:
-    """Of each row's entries that are kept, [out, 1]; 0 where none is. In float64, where equal ones have it exactly."""
+    """Returns the mean of each row's kept entries, [out, 1]; 0 where none is kept.
+
+    Computed in float64, where the mean of equal entries is exact.
+    """
     total = size.where(kept, 0.0).sum(dim=1, keepdim=True, dtype=torch.float64)
     return (total / kept.sum(dim=1, keepdim=True).clamp(min=1)).to(size.dtype)
 
@@ -88,7 +91,7 @@ class _StraightThrough(torch.autograd.Function):
 
 
 class _Layer(nn.Module):
-    """Its `weight` and `bias` are those of the layer whose place it takes, under the same names."""
+    """A layer that keeps the `weight` and `bias` of the layer that it replaces, under the same names."""
 
     def __init__(self, layer: nn.Linear | nn.Conv2d, kind: Kind, clip: bool) -> None:
         super().__init__()

@@ -15,10 +15,10 @@ def alone(counts: Tensor) -> Tensor:
 
 
 def smallest(magnitudes: Sequence[Tensor], k: int, counted: Sequence[bool], total: Sum = alone) -> list[Tensor]:
-    """Of tensors [n_i] of one dtype, none of them negative: bools [n_i], True for the k smallest entries of all.
+    """Returns bools [n_i] for tensors [n_i] of one dtype, none negative: True for the k smallest entries of all.
 
-    Of equal ones those of the first tensors are taken, and in a tensor the first. On several workers all call, with the
-    same tensors in the same order: one that a worker has nothing of is empty there, and of one that several have, one
+    Of equal entries those of the first tensors are taken, and in a tensor the first. On several workers all call, with
+    the same tensors in the same order: a tensor is empty on a worker that has none of it, and if several have it, one
     counts it. `total`: [m] of float64 -> its sum over the workers.
 
     No entry travels: the k-th smallest is found by bisection of its bits, from how many entries are at most so large.
@@ -55,5 +55,5 @@ def smallest(magnitudes: Sequence[Tensor], k: int, counted: Sequence[bool], tota
 
 
 def _keys(magnitudes: Tensor) -> Tensor:
-    """[n] of whole numbers, in the order of the floats: those that are not negative have the order of their bits."""
+    """Returns integers, [n], in the order of the floats: nonnegative floats have the order of their bits."""
     return magnitudes.contiguous().view(_INTEGERS[magnitudes.element_size()])

@@ -1,4 +1,4 @@
-"""What the workers of a pipeline do, one list of actions for each worker.
+"""The actions of a pipeline's workers, one list for each worker.
 
 Actions are written as torch.distributed.pipelining writes them: `2F0` is the forward pass of stage 2 for micro-batch 0.
 
@@ -37,7 +37,7 @@ _WRITTEN = re.compile(rf"(\d+)({'|'.join((*TRANSFERS, *KINDS))})(\d+)")
 
 
 def parse(text: str) -> Action:
-    """Raises `ValueError`."""
+    """Parses an action such as 2F0. Raises `ValueError`."""
     found = _WRITTEN.fullmatch(text.strip())
     if found is None:
         kinds = ", ".join(KINDS)

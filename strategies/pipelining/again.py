@@ -1,9 +1,9 @@
-"""Of stages that compute something again for backward, the backward pass stays in one piece where a schedule has two.
+"""Keeps the backward pass of stages that recompute in one piece, where a schedule splits it into I and W.
 
-If there were two, what is computed again for the gradient of the input (I) would be computed once more for those of the
-weights (W), and so would the gradients that go from layer to layer: a micro-batch would take 3 F + 2 I + W in place of
-2 F + I + W. And torch.utils.checkpoint computes again for each backward call that asks for something, and keeps what
-that call did not ask for until the graph is let go of; W is one call for each weight (split_backward.py).
+With two pieces, the activations recomputed for the gradient of the input (I) would be recomputed once more for the
+gradients of the weights (W), and so would the gradients that go from layer to layer: a micro-batch would take
+3 F + 2 I + W instead of 2 F + I + W. Besides, torch.utils.checkpoint recomputes for each backward call, and keeps the
+activations that the call did not ask for until the graph is freed. W is one call for each weight (split_backward.py).
 """
 
 from collections.abc import Collection, Sequence
@@ -18,13 +18,13 @@ from .chunks import Chunks
 
 
 def joined(row: Sequence[Action], stages: Collection[int]) -> list[Action]:
-    """With B in the place of I, and without W, of these stages."""
+    """Returns the actions with B in place of I, and without W, for these stages."""
     kept = (action for action in row if action.kind != "W" or action.stage not in stages)
     return [action._replace(kind="B") if action.kind == "I" and action.stage in stages else action for action in kept]
 
 
 def recomputes(part: Chunks, chunk: int, entered: Tensor) -> bool:
-    """Whether layers of a chunk compute something again, by a pass on the meta device, where `entered` is, too."""
+    """Says whether layers of a chunk recompute, by a pass on the meta device, where `entered` is, too."""
     with (
         torch.enable_grad(),
         torch.random.fork_rng(devices=[]),

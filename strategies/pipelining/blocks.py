@@ -1,4 +1,4 @@
-"""Between what a model can be cut: its blocks, one after another, each of which takes one tensor and gives one.
+"""Splits a model into blocks, between which it can be cut. Each takes one tensor and returns one.
 
     nn.Sequential    its layers, where it has no forward of its own
     blocks()         the modules that this method of the model returns, in the order of its forward
@@ -30,13 +30,13 @@ class Block:
     is_module: bool = False  # what it does is what the module of its name does
 
     def parameters(self, of: nn.Module) -> Iterator[nn.Parameter]:
-        """Its parameters, each once, as `of` has them."""
+        """Returns the block's parameters, each once, as `of` has them."""
         found = chain.from_iterable(_parameters(attribute(of, path)) for path in self.uses)
         return iter({id(each): each for each in found}.values())
 
 
 def blocks_of(model: nn.Module) -> list[Block]:
-    """What no block uses, but the model's state has, goes with the last one. Raises `ConfigError`."""
+    """Returns the blocks of a model. The last one also holds the state that no block uses. Raises `ConfigError`."""
     if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
         return [_of_module(name) for name in layers_of(model)]
     if _says_blocks(model):

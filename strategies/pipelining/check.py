@@ -1,4 +1,4 @@
-"""What the actions of a schedule read, who sends it to whom, and whether that can go well."""
+"""Checks the actions of a schedule: the results that each reads, the messages between workers, and deadlocks."""
 
 from collections.abc import Iterator, Sequence
 
@@ -7,7 +7,7 @@ from .actions import Action, Schedule
 
 
 def check(schedule: Schedule, stages: int, micro_batches: int, flush: bool = True) -> None:
-    """That every micro-batch goes forward and backward through every stage once, and nobody waits forever.
+    """Checks that every micro-batch goes forward and backward through every stage once, and no worker waits forever.
 
     `flush`: the update follows the last action; else every gradient is in some update. Raises `ConfigError`, which
     names the worker, the action, and what it waits for.
@@ -75,7 +75,7 @@ def placement(schedule: Schedule) -> list[int]:
 
 
 def reads(action: Action, stages: int) -> Iterator[Action]:
-    """What must be done before it, where B stands for I as well."""
+    """Yields the actions that must be done before this one, where B stands for I as well."""
     stage, kind, j = action
     if kind == "F" and stage > 0:
         yield Action(stage - 1, "F", j)
@@ -90,14 +90,14 @@ def reads(action: Action, stages: int) -> Iterator[Action]:
 
 
 def does(action: Action) -> Iterator[Action]:
-    """What others may wait for, once it is done."""
+    """Yields the actions that are done with this one, and for which others may wait."""
     yield action
     if action.kind == "I":
         yield action._replace(kind="B")  # to the stage before it the gradient of the inputs is all there is
 
 
 def message(action: Action, stages: int) -> tuple[Action, Action] | None:
-    """The send and the receive of what it makes for another stage."""
+    """Returns the send and the receive of the tensor that an action makes for another stage."""
     stage, kind, j = action
     if kind == "F" and stage < stages - 1:
         return Action(stage, "SEND_F", j), Action(stage + 1, "RECV_F", j)
@@ -141,7 +141,7 @@ def add_messages(schedule: Schedule) -> Schedule:
 
 
 def _stuck(schedule: Schedule, at: Sequence[int], done: set[Action], stages: int) -> str:
-    """Who waits where, and for what; what nobody ever does comes first."""
+    """Returns where each stuck worker waits, and for which action; first an action that no worker ever runs."""
     ever = {each for row in schedule for action in row for each in does(action)}
     waits: list[str] = []
     for worker, row in enumerate(schedule):

@@ -1,4 +1,4 @@
-"""What one worker of a pipeline holds of a model: the blocks of one stage, or of several."""
+"""Chunks: the blocks of one stage, or of several, that one worker of a pipeline holds."""
 
 from collections.abc import Sequence
 from itertools import chain

@@ -1,4 +1,4 @@
-"""Where a model is cut into stages: so that the heaviest stage is as light as it can be.
+"""Cuts a model into stages, so that the heaviest stage is as light as possible.
 
     time        the flops of a micro-batch's forward and backward pass, which is what the virtual cluster computes by
     memory      the bytes of parameters, in as many versions as the schedule has it keep, of gradients, and of the
@@ -26,7 +26,7 @@ from ..core.balance import balanced, lightest
 
 @dataclass(frozen=True)
 class LayerProfile:
-    """What one micro-batch takes in one layer."""
+    """The cost of one micro-batch in one layer."""
 
     forward: int  # flops
     backward: int  # flops

@@ -24,7 +24,7 @@ Key = tuple[int, int]  # a stage, and a micro-batch
 
 @dataclass(frozen=True)
 class PipelineWorker:
-    """What a worker has for its actions, from step to step."""
+    """The state of a worker that runs actions, from step to step."""
 
     module: Chunks
     chunks: dict[int, int]  # its stages -> the chunk of `module` that each is
@@ -57,7 +57,7 @@ class MicroBatch:
 
 @dataclass
 class PipelineStep:
-    """A batch under way, or several of a schedule without a flush. What is no longer needed is let go of at once."""
+    """A batch under way, or several without a flush. Tensors that are no longer needed are freed at once."""
 
     held: PipelineWorker
     inputs: InitVar[Sequence[Tensor]]  # of the first stage, by micro-batch
@@ -104,13 +104,13 @@ class PipelineStep:
         self.wait_for_sends(None if self.held.updates is None else sent)
 
     def wait_for_sends(self, count: int | None = None) -> None:
-        """For the first so many; None for all."""
+        """Waits for the first `count` sends; None for all."""
         for work in self._sending[:count]:
             work.wait()
         del self._sending[:count]
 
     def forget(self, done: Sequence[Action]) -> None:
-        """What they have read, of micro-batches that went backward here, and of updates."""
+        """Forgets the data of micro-batches that went backward here, and the versions that these actions read."""
         for action in done:
             if action.kind == "B":
                 self._micro_batches.pop(action.micro_batch)
@@ -130,7 +130,7 @@ class PipelineStep:
         return found if self.held.updates is not None else {last}
 
     def _computing(self, action: Action) -> AbstractContextManager[None]:
-        """Within, the weights that a pass reads are in their place; a trace is told when it was."""
+        """Puts the weights that a pass reads in their place within the context, and records its time for a trace."""
         return self._reading(action) if self.held.comm.timeline.passes is None else self._traced(action)
 
     def _reading(self, action: Action) -> AbstractContextManager[None]:
@@ -178,7 +178,7 @@ class PipelineStep:
         self._receiving[way, (stage, j)] = empty, work
 
     def _take(self, way: str, key: Key) -> Tensor:
-        """What was made for this stage: here, or by another worker."""
+        """Returns the tensor made for this stage, here or by another worker."""
         if (way, key) in self._made:
             return self._made.pop((way, key))
         tensor, work = self._receiving.pop((way, key))
@@ -205,7 +205,7 @@ class PipelineStep:
         self._entered[key], self._ended[key] = entered, output
 
     def _gradient(self, key: Key) -> Tensor | None:
-        """Of a stage's output; None of the loss."""
+        """Returns the gradient of a stage's output; None for the loss."""
         return None if key[0] == self._last_stage else self._take("B", key)
 
     def _backward(self, action: Action, last: bool) -> None:
@@ -224,7 +224,7 @@ class PipelineStep:
             self._made["B", (stage - 1, j)] = entered.grad
 
     def _backward_to_input(self, action: Action) -> None:
-        """Of the first stage there is nothing to do: nobody wants gradients of the data."""
+        """Computes the gradient of the stage's input. Stage 0 computes none, as nobody wants gradients of the data."""
         key = action.stage, action.micro_batch
         gradient = self._gradient(key)
         output, entered = self._ended[key], self._entered.pop(key)

@@ -4,7 +4,7 @@ from ...conf.errors import ConfigError
 
 
 def micro_sizes(batch_size: int, micro_batches: int) -> list[int]:
-    """As many as there can be, up to `micro_batches`: an odd last batch has fewer."""
+    """Returns the equal sizes of the most micro-batches, up to `micro_batches`: an odd last batch has fewer."""
     m = max(m for m in range(1, min(micro_batches, batch_size) + 1) if batch_size % m == 0)
     return [batch_size // m] * m
 

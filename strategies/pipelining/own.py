@@ -18,7 +18,7 @@ _OF_TORCH = re.compile(r"\d+REDUCE_GRAD")  # sums over replicas, which a sync mo
 
 
 def rows_of(named: str, workers: int, micro_batches: int, chunks: int, allowed: Sequence[str]) -> list[str]:
-    """What is called by this name, as the lines of a CSV. Raises `ConfigError`.
+    """Returns the schedule of this name, as the lines of a CSV. Raises `ConfigError`.
 
     `allowed`: the modules whose code may run.
     """
@@ -35,7 +35,7 @@ def rows_of(named: str, workers: int, micro_batches: int, chunks: int, allowed: 
 
 
 def parsed(rows: Sequence[str]) -> Schedule:
-    """Of the lines of a CSV, one for each worker. Raises `ConfigError`."""
+    """Parses the lines of a CSV, one for each worker. Raises `ConfigError`."""
     schedule: list[list[Action]] = []
     for worker, cells in enumerate(csv.reader(rows)):
         row: list[Action] = []

@@ -1,4 +1,4 @@
-"""How long a schedule takes, how much of that is bubble, and what each stage holds meanwhile: before anything runs."""
+"""Simulates a schedule: its time, the bubble in it, and the memory of each stage, before anything runs."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -103,7 +103,7 @@ def _time(action: Action, times: Times) -> float:
 
 
 def steady(simulation: Simulation, begins: Action, ends: Action, steps: int) -> Simulation:
-    """What there is from the start of one action until that of another: so many steps, without filling and draining."""
+    """Returns the part of a simulation from the start of `begins` to that of `ends`: `steps` steps, in steady state."""
     starts = {event.action: event.start for row in simulation.events for event in row}
     begin, end = starts[begins], starts[ends]
     events = [
@@ -149,7 +149,7 @@ def peak(
 
 
 def in_flight(schedule: Schedule) -> list[int]:
-    """For each stage, the most micro-batches whose activations it holds at once."""
+    """Returns, for each stage, the most micro-batches whose activations it holds at once."""
     holders = placement(schedule)
     return [
         peak(schedule[worker], lambda now, stage=stage: sum(each == stage for each, _ in now))
@@ -158,7 +158,7 @@ def in_flight(schedule: Schedule) -> list[int]:
 
 
 def live_versions(schedule: Schedule, versions: Versions | None = None) -> list[int]:
-    """For each stage, the most versions of its weights that are needed at once, the newest among them.
+    """Returns, for each stage, the most versions of its weights that are needed at once, the newest among them.
 
     U makes a new one. B, I and W read that of their F, which is what `versions` says; without it, the newest. A version
     that nobody has read yet, but will, is needed too. Without U there is one.
@@ -179,7 +179,7 @@ def live_versions(schedule: Schedule, versions: Versions | None = None) -> list[
 
 
 def _versions_of(row: Sequence[Action]) -> dict[Group, int]:
-    """Where each forward pass reads the newest."""
+    """Returns the version that each forward pass reads: the newest."""
     newest: Counter[int] = Counter()
     read: dict[Group, int] = {}
     for stage, kind, j in row:

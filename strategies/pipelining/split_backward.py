@@ -20,7 +20,9 @@ Gradients = tuple[Tensor | None, ...]
 def backward_to_input(
     output: Tensor, gradient: Tensor | None, inputs: Tensor, weights: Sequence[Tensor]
 ) -> Callable[[], None]:
-    """The gradient of `inputs`, a leaf, into its `grad`; returns what adds those of `weights` up, to be called once.
+    """Writes the gradient of `inputs`, a leaf, into its `grad`. Returns the rest of the pass.
+
+    The rest is a function, to be called once, that adds up the gradients of `weights`.
 
     `gradient`: of the output; None where that is a loss. Nothing in the graph may be computed again for backward: it
     would be for each call that asks for it (again.py).
@@ -47,7 +49,7 @@ def _take(branches: list[tuple[Node, Gradients, list[Tensor]]]) -> None:
 
 
 def _branches(root: Node, inputs: Tensor) -> dict[Node, list[Tensor]]:
-    """Of each node on a path to `inputs` from which some other leaf is reached beside the paths, those leaves."""
+    """Returns, for each node on a path to `inputs`, the other leaves that are reached beside the paths, if any."""
     ordered = list(_after_what_they_need(root))
     path: set[Node] = set()
     for node in ordered:

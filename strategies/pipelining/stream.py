@@ -13,7 +13,7 @@ from .without_flush import Placed, Reads, StageActions
 
 
 class Stream:
-    """Batches go in, and what a stage does until the next one comes is done; `drain` does what is left."""
+    """Takes batches, and does all that a stage can do until the next one comes; `drain` does the rest."""
 
     def __init__(self, held: PipelineWorker, reads: Reads) -> None:
         self._held = held

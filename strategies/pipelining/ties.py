@@ -33,7 +33,7 @@ def tied(parts: Sequence[nn.Module]) -> dict[str, list[int]]:
 
 
 def traffic(parts: Sequence[nn.Module]) -> list[Traffic]:
-    """Of a step, by part."""
+    """Returns the traffic of a step, by part."""
     shared = tied(parts)
     return [
         added(

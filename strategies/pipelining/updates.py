@@ -61,7 +61,7 @@ class Updates(Sync):
         yield
 
     def begin(self, batch: Batch) -> None:
-        """Its gradients come later."""
+        """Notes the batch, whose gradients come later."""
         self._batches.append((Batch(batch.targets, batch.targets, batch.total), self._factor))
 
     def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
@@ -80,7 +80,7 @@ class Updates(Sync):
 
     @contextmanager
     def reading(self, version: int) -> Iterator[None]:
-        """The parameters are those of this version."""
+        """Puts the parameters of this version in place, within the context."""
         if version == self.newest:
             yield
             return
@@ -110,7 +110,7 @@ class Updates(Sync):
         self._has_begun = False
 
     def restart(self) -> None:
-        """Nothing is under way: versions are counted from 0 again."""
+        """Counts versions from 0 again, while nothing is under way."""
         assert not self._batches, "a batch is without its update"
         self._older.clear()
         self.newest = 0

@@ -56,11 +56,11 @@ class StageActions:
 
     @property
     def micro_batches(self) -> int:
-        """That have come."""
+        """The micro-batches that have come."""
         return self._micro_batches
 
     def enter(self, micro_batches: int) -> list[Placed]:
-        """A batch comes: what the stage does until the next one.
+        """Returns the stage's actions from the arrival of a batch until that of the next.
 
         One without samples has the turn of a micro-batch, in which nothing is done: replicas read the same versions.
         """
@@ -117,7 +117,10 @@ class StageActions:
 
 
 def without_flush(workers: int, batches: int, micro_batches: int, reads: Reads) -> tuple[Schedule, Versions]:
-    """So many batches of so many micro-batches, from an empty pipeline to an empty one, and what versions they read."""
+    """Returns the schedule of so many batches of so many micro-batches, and the versions that it reads.
+
+    The pipeline is empty at the beginning and the end.
+    """
     rows: list[list[Action]] = []
     versions: dict[tuple[int, int], int] = {}
     for stage in range(workers):
@@ -139,7 +142,7 @@ def stream(workers: int, micro_batches: int, reads: Reads) -> tuple[Schedule, Ve
 
 
 def reads_of(schedule: str | list[str], chunks: int, vertical_sync: bool) -> Reads | None:
-    """Which version of the weights a forward pass reads, where updates come in between. Raises `ConfigError`."""
+    """Returns the version of the weights that a forward pass reads; None with a flush. Raises `ConfigError`."""
     if vertical_sync and schedule != "pipedream":
         raise ConfigError(
             "strategy.vertical_sync=true: is for strategy.schedule=pipedream, whose stages read versions of their own. "

@@ -1,4 +1,4 @@
-"""What is done to rows before a rule makes one vector of them: one file a way. See base.py."""
+"""Transformations of the rows before a rule aggregates them: one file each. See base.py."""
 
 from .arc import ARC
 from .base import Before, Unchanged

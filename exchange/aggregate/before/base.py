@@ -8,7 +8,10 @@ from torch import Generator, Tensor
 class Before(ABC):
     @abstractmethod
     def mix(self, rows: Tensor, f: int, draws: Generator) -> Tensor:
-        """[n, d], all finite, of which f may lie -> [m, d]. `rows` stay. `draws`: alike on all who join the same."""
+        """Transforms [n, d], all finite, of which f rows may be Byzantine -> [m, d]. `rows` stay.
+
+        `draws`: the same on all workers that aggregate the same rows.
+        """
 
     def rows(self, rows: int) -> int:
         """m, of n rows."""
