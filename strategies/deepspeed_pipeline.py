@@ -40,7 +40,8 @@ from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
 from .core.copies import without_data
 from .core.cost import Memory, Traffic, Transfers, World, payload
 from .core.loss import Loss
-from .core.strategy import NOT_OURS, Strategy, StrategyTraits
+from .core.staged import StagedStrategy
+from .core.strategy import NOT_OURS, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.deepspeed_stages import Stages, most_held
@@ -51,7 +52,7 @@ from .pipelining.ties import tied
 LOSSES, LOSS = 8, 4  # bytes: its own mean and that over replicas, in fp32
 
 
-class DeepSpeedPipeline(Strategy):
+class DeepSpeedPipeline(StagedStrategy):
     """A replica is `stages` workers in a row; DeepSpeed owns the passes and the update."""
 
     traits = StrategyTraits(
@@ -75,7 +76,7 @@ class DeepSpeedPipeline(Strategy):
         """Takes the arguments of `Pipeline`; DeepSpeed has one `schedule` only. Raises `ConfigError`."""
         self._ours = Pipeline(stages, schedule, micro_batches, cut)
         self.micro_batches = micro_batches
-        self.axes, self.loss_part = self._ours.axes, self._ours.loss_part
+        self.mesh, self.loss_part = self._ours.mesh, self._ours.loss_part
         self._room: dict[int, int] = {}  # stated, by the part
 
     def own_sync(self) -> Sync:

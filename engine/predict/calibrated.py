@@ -1,6 +1,6 @@
 """How long a step will take on a machine that `paceline calibrate` measured: any model, by its operators.
 
-What strategies and sync modes send is what they state (`Sync.transfers`, `Strategy.exchanges`). What they say was not
+What strategies and sync modes send is what they state (`Sync.transfers`, `exchanges_of`). What they say was not
 measured is not predicted, and the reason is said.
 """
 
@@ -18,6 +18,7 @@ from ...cost.transfer import Kernels, Transfer
 from ...cost.worker import FORMULAS, HostProcesses, StepWork, optimizer, seconds, transferred
 from ...strategies.core.clip import NORM, Clip
 from ...strategies.core.cost import Transfers, World, payload
+from ...strategies.core.protocols import exchanges_of, stepped_by
 from ...strategies.pipelining.simulate import Scheduled
 from ..base.operators import recorded
 from ..config.experiment import Experiment
@@ -88,7 +89,7 @@ def parts_of_step(
     for number, (work, module, told) in enumerate(zip(works, parts.modules, stated, strict=True)):
         parameters = trained(module)
         if sync.traits.steps_on_workers:
-            most = max(sync.stepped(parameters, replicas), key=payload)  # of the replica that has most to do
+            most = max(stepped_by(sync, parameters, replicas), key=payload)  # of the replica that has most to do
             work = stepped(work, most, parts.make_optimizer, fused)
         beside = [*clipped(sync.clip, parameters)]
         beside += [kernel for feature in parts.features for kernel in feature.kernels(parameters)]
@@ -96,7 +97,7 @@ def parts_of_step(
         inside = of_norm(sync.clip, parts.layout.parts)
         if not isinstance(strategy, Scheduled):
             for size in parts.accumulation.sizes(experiment.batch_size):
-                inside += transfers(strategy.exchanges(parts.modules, inputs[:size])[number], strategy.parts)
+                inside += transfers(exchanges_of(strategy, parts.modules, inputs[:size])[number], strategy.parts)
         found = seconds(work, placed, calibration, inside, told.sent)
         flops += work.flops * replicas
         if told.served is not None:

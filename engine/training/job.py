@@ -8,6 +8,7 @@ import torch
 
 from ...comm import Comm
 from ...strategies import Strategy, Sync
+from ...strategies.core import staged
 from ...strategies.core.accumulation import Accumulation
 from ...tasks.base import Readable
 from ...tasks.partition import Partition
@@ -50,4 +51,4 @@ class Job:
 def drain(job: Job) -> None:
     """Finishes what the last step left under way, in the time of training."""
     with job.meter.drain():
-        job.strategy.drain()
+        staged.drain(job.strategy)

@@ -8,6 +8,7 @@ from functools import partial
 import torch
 
 from ...comm import Comm
+from ...strategies.core import with_servers
 from ...tasks.base import Readable
 from ...tasks.contents import contents
 from ...tasks.partition import Partition
@@ -61,6 +62,7 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
         comm.board.gauges = gauges_of(worker.role, comm, None)
         started()
         parts.sync.configure(replace(parts.sync.setting, stops_before=_stops_before_round(worker)))
+        assert isinstance(parts.sync, with_servers.SyncWithServers)
         parts.sync.serve()
         dates.tell_end(parts.sync.made_at)
         return leave_together(worker) if assignment.witness else report(worker, None)
@@ -96,7 +98,7 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
             saving.save(done, job.meter.seconds, evaluations.time_to_accuracy)
         dates.tell_end(job.meter.ended)
         if status == "completed":
-            worker.sync.drain()
+            with_servers.drain(worker.sync)
         # others may still be in a round that this one left early
         spread = evaluations.spread(status == "completed")
         worker.sync.finish()
@@ -126,7 +128,7 @@ def _dates(worker: Worker) -> Dates:
 
 def _with_next_model(worker: Worker, job: Job, evaluations: Evaluations, saving: Saving) -> tuple[Worker, Job]:
     """The last step of a phase is made; see phases.py."""
-    worker.sync.drain()
+    with_servers.drain(worker.sync)
     worker.sync.finish()
     again = set_up_again(worker)
     saving.go_on(again)

@@ -60,8 +60,9 @@ from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import Memory, Transfers, World, payload
 from ..core.state import State, recv_state
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.sync import Measures, SyncTraits
 from ..core.trial import Trial
+from ..core.with_servers import SyncWithServers
 from ..schedules import scaled
 
 HEADER = 24  # bytes: a message, the version that it is about, and the batch's share, float64
@@ -77,7 +78,7 @@ class BackupMessage(IntEnum):
     DONE = 3  # I take part in no more versions; send me the last one once all are done
 
 
-class BackupWorkers(Sync):
+class BackupWorkers(SyncWithServers):
     """Replicas of which a step waits for the fastest, and one server."""
 
     trial = Trial(alone={"backups": 0})

@@ -52,8 +52,9 @@ from ...exchange.flat import check_one_dtype
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import UNMEASURED, Transfers, World
+from ..core.schedule import scaled
 from ..core.state import State
-from ..core.sync import Sync, SyncTraits
+from ..core.sync import Sync, SyncTraits, drop_gradients
 
 
 class Dion(Sync):
@@ -104,7 +105,7 @@ class Dion(Sync):
         """Scales the rate of matrices, too."""
         lr, self.lr = self.lr, self.lr * factor
         try:
-            with super().at_rate(factor):
+            with scaled([self.optimizer], factor):
                 yield
         finally:
             self.lr = lr
@@ -133,7 +134,7 @@ class Dion(Sync):
         self._step_others()
 
     def skip(self) -> None:
-        self.drop_gradients()
+        drop_gradients(self.parameters.values())
 
     def _step_others(self) -> None:
         for x in self._others:

@@ -86,8 +86,9 @@ from ...exchange.server import PlainServer, ServerRule
 from ..core.batch import Batch
 from ..core.cost import Memory, Transfers, World, payload
 from ..core.state import State
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.sync import Measures, SyncTraits
 from ..core.terms import ADDED_UP, HONEST, NOT_PRIVATE, NOT_SECURE, PLAIN_CLIENT, UNCOMPRESSED, Need
+from ..core.with_servers import SyncWithServers
 
 # -- the algorithm: functions of weights, [n]
 
@@ -134,7 +135,7 @@ def round(w: Tensor, delivered: Delivered, join: Join | None, rule: ServerRule) 
 # -- the protocol
 
 
-class FedAvg(Sync):
+class FedAvg(SyncWithServers):
     """Clients that train for a whole round between two messages, one server for each part of the model."""
 
     servers = 1

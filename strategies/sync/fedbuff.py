@@ -64,7 +64,8 @@ from ...exchange.survivors import isend_to, wait_for
 from ..core.batch import Batch
 from ..core.cost import UNMEASURED, Memory, Transfers, World, payload
 from ..core.state import State, recv_state
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.sync import Measures, SyncTraits
+from ..core.with_servers import SyncWithServers
 
 HEADER = 16  # bytes: a message, a number of samples
 
@@ -79,7 +80,7 @@ class BufferMessage(IntEnum):
     DONE = 4  # I will ask no more; send me the last weights once all are done
 
 
-class FedBuff(Sync):
+class FedBuff(SyncWithServers):
     """Clients that train for a whole round between two messages, and a server that waits for none of them."""
 
     servers = 1

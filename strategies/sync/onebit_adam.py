@@ -48,7 +48,7 @@ from ...exchange.flat import check_one_dtype
 from ..core.batch import Batch
 from ..core.cost import UNMEASURED, Transfers, World, payload
 from ..core.state import State
-from ..core.sync import Sync, SyncTraits
+from ..core.sync import Sync, SyncTraits, drop_gradients
 from ..core.trial import Trial
 from .bsp import BSP
 
@@ -119,7 +119,7 @@ class OneBitAdam(Sync):
         """Skips the step without counting it, so that v is of as many gradients as the warm-up has."""
         if self._is_adam:
             self._bsp.skip()
-        self.drop_gradients()
+        drop_gradients(self.parameters.values())
 
     @torch.no_grad()
     def _step(self) -> None:

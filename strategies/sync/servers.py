@@ -23,10 +23,11 @@ from ...exchange.stepping import Stepping
 from ..core.batch import Batch
 from ..core.cost import World
 from ..core.state import State
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures
+from ..core.with_servers import SyncWithServers
 
 
-class ServerSync(Sync):
+class ServerSync(SyncWithServers):
     """Workers and, for each part of the model, one or several servers. `name`: as the mode is chosen."""
 
     name: ClassVar[str]
