@@ -113,7 +113,7 @@ class BackupWorkers(SyncWithServers):
         self._check(self._replicas)
         self._needed = self._replicas - self.backups  # N
         self._params = list(parameters.values())
-        self._weights = flatten(self._params, "backup_workers")
+        self._weights = flatten(self._params)
         self._gradient = torch.zeros_like(self._weights)  # of this worker; on the server, the sum of a version's
         self._gradients = views_of(self._gradient, self._params)
         self._channel = Channel(self.compress, comm, {"gradient": vector_of(self._params)})
@@ -285,7 +285,7 @@ class BackupWorkers(SyncWithServers):
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         self._check(world.replicas)
-        check_one_dtype(parameters, "backup_workers")
+        check_one_dtype(parameters)
         size = payload(parameters)
         pushed, kept = stated([parameters], self.compress, world)
         varies = self.compress.varies(world.steps)

@@ -85,7 +85,7 @@ class Dion(Sync):
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         params = list(parameters.values())
-        check_one_dtype(params, "dion")
+        check_one_dtype(params)
         start_alike(parameters, comm)
         self._matrices = [parameter for parameter in params if parameter.dim() == 2]
         self._others = [parameter for parameter in params if parameter.dim() != 2]
@@ -182,7 +182,7 @@ class Dion(Sync):
         return ["sync=dion: the model has no matrix, and all is stepped by the optimizer"]
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "dion")
+        check_one_dtype(parameters)
         item = parameters[0].element_size()
         shapes = [(*x.shape, min(self.rank, *x.shape)) for x in parameters if x.dim() == 2]
         sums = [sum(m * r for m, _, r in shapes), sum(n * r for _, n, r in shapes)]

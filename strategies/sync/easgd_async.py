@@ -177,7 +177,7 @@ class AsyncEASGD(SyncWithServers):
         return {**held, "optimizer": 0, "buffers": 2 * payload(parameters)}
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "easgd")
+        check_one_dtype(parameters)
         size = payload(parameters)
         return Transfers(
             [

@@ -236,7 +236,7 @@ class FedAvg(SyncWithServers):
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
-        self._weights, params = flatten(parameters.values(), "fedavg"), list(parameters.values())  # w, or w_k
+        self._weights, params = flatten(parameters.values()), list(parameters.values())  # w, or w_k
         k = comm.size - 1
         self._serves = comm.rank == k
         shares = tuple(self.setting.shares_of_samples or (1 / k,) * k)  # n_k / n by client
@@ -422,7 +422,7 @@ class FedAvg(SyncWithServers):
         return (self.per_round(world.replicas) if self.clients is None else None), fewer
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "fedavg")
+        check_one_dtype(parameters)
         self.joining.check(world.replicas, *self._rows_of_a_round(world))
         m, in_turn = self.per_round(world.replicas), self.shares(world.replicas)
         self._deliveries.check(parameters, m)

@@ -120,7 +120,7 @@ class FedBuff(SyncWithServers):
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
-        self._weights = flatten(parameters.values(), "fedbuff")  # w on the server, y on a client
+        self._weights = flatten(parameters.values())  # w on the server, y on a client
         self._channel = Channel(self.compress, comm, {"way": vector_of(parameters.values())})
         self._header = torch.zeros(2, dtype=torch.int64)
         self._server = comm.size - 1
@@ -311,7 +311,7 @@ class FedBuff(SyncWithServers):
         return self.steps or (None if per_epoch is None else self.epochs * per_epoch)
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "fedbuff")
+        check_one_dtype(parameters)
         size, vector = payload(parameters), vector_of(parameters)
         self.compress.check(vector)
         own, length = size + held(self.compress, [vector]), self._round_length(world)

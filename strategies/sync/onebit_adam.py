@@ -82,7 +82,7 @@ class OneBitAdam(Sync):
         super().prepare(parameters, optimizer, comm)
         self.check_optimizer(optimizer)
         self._params = list(parameters.values())
-        check_one_dtype(self._params, "onebit_adam")
+        check_one_dtype(self._params)
         self._bsp = BSP(collective=self.collective)
         self._bsp.configure(self.setting)
         self._bsp.prepare(parameters, optimizer, comm)
@@ -170,7 +170,7 @@ class OneBitAdam(Sync):
         ]
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "onebit_adam")
+        check_one_dtype(parameters)
         if world.replicas == 1:
             return Transfers(unpredicted=UNMEASURED)
         size, vector = payload(parameters), vector_of(parameters)
