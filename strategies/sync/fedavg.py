@@ -56,7 +56,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
-import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -106,14 +105,13 @@ def client_update(
 
 
 def server_update(w: Tensor, delta: Tensor, rule: ServerRule) -> Tensor:
-    """Returns the server's step with the change Delta of a round: w + Delta where the rule is plain."""
-    stepped = w.clone()
-    rule.step(stepped, delta)
-    return stepped
+    """Steps w, in place, with the change Delta of a round: w + Delta where the rule is plain. Returns w."""
+    rule.step(w, delta)
+    return w
 
 
 def round(w: Tensor, delivered: Delivered, join: Join | None, rule: ServerRule) -> Tensor:
-    """Returns the next w, of what the clients S deliver, at least one of which has samples.
+    """Makes the next w, in place, of what the clients S deliver, at least one of which has samples. Returns w.
 
         w = sum_{k in S} (n_k / n) w_k,              n = sum_{k in S} n_k
         w = server_update(w, join({w_k - w}))        where another rule than the mean joins, or another server steps
@@ -126,10 +124,11 @@ def round(w: Tensor, delivered: Delivered, join: Join | None, rule: ServerRule) 
     """
     if join is not None:
         return server_update(w, join(delivered), rule)
-    n, mean = sum(n_k for _, n_k in delivered.values()), torch.zeros_like(w)
+    n = sum(n_k for _, n_k in delivered.values())
+    w.zero_()
     for _, (w_k, n_k) in sorted(delivered.items()):
-        mean.add_(w_k, alpha=n_k / n)
-    return mean
+        w.add_(w_k, alpha=n_k / n)
+    return w
 
 
 # -- the protocol
