@@ -45,7 +45,7 @@ from .core.strategy import NOT_OURS, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.deepspeed_stages import Stages, most_held
-from .pipeline import Pipeline
+from .pipeline import CutKnob, Pipeline
 from .pipelining import one_size
 from .pipelining.ties import tied
 
@@ -71,7 +71,7 @@ class DeepSpeedPipeline(StagedStrategy):
         stages: Annotated[int, Ge(2)] = 2,
         schedule: Literal["1f1b"] = "1f1b",
         micro_batches: Annotated[int, Ge(1)] = 4,
-        cut: Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]] = "parameters",
+        cut: CutKnob = "parameters",
     ) -> None:
         """Takes the arguments of `Pipeline`; DeepSpeed has one `schedule` only. Raises `ConfigError`."""
         self._ours = Pipeline(stages, schedule, micro_batches, cut)

@@ -24,7 +24,7 @@ replicas with what is left.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge
@@ -50,7 +50,7 @@ from .core.state import state_with
 from .core.strategy import StrategyTraits
 from .core.sync import Sync
 from .hybrid_stages import StageSums, kinds_of_stages
-from .pipeline import Pipeline
+from .pipeline import CutKnob, Pipeline, ScheduleKnob
 from .pipelining.simulate import Simulation
 from .pipelining.ties import traffic
 from .tensor_parallel.cut import cut_over
@@ -72,11 +72,9 @@ class Hybrid(StagedStrategy):
         self,
         stages: Annotated[int, Ge(1)] = 2,
         tensor: Annotated[int, Ge(1)] = 2,
-        schedule: Literal["naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "pipedream", "pipedream_2bw"]
-        | str
-        | list[str] = "gpipe",
+        schedule: ScheduleKnob = "gpipe",
         micro_batches: Annotated[int, Ge(1)] = 4,
-        cut: Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]] = "parameters",
+        cut: CutKnob = "parameters",
         recompute: bool = False,
         chunks: Annotated[int, Ge(1)] | None = None,
         vertical_sync: bool = False,

@@ -66,6 +66,11 @@ from .pipelining.ties import Ties, tied, traffic
 from .pipelining.updates import Updates
 from .pipelining.without_flush import READS, Reads, period, reads_of, stream
 
+ScheduleKnob = (
+    Literal["naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "pipedream", "pipedream_2bw"] | str | list[str]
+)
+CutKnob = Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]]
+
 
 class Pipeline(StagedStrategy):
     """A replica is `stages` workers in a row."""
@@ -78,11 +83,9 @@ class Pipeline(StagedStrategy):
     def __init__(
         self,
         stages: Annotated[int, Ge(2)] = 2,
-        schedule: Literal["naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "pipedream", "pipedream_2bw"]
-        | str
-        | list[str] = "gpipe",
+        schedule: ScheduleKnob = "gpipe",
         micro_batches: Annotated[int, Ge(1)] = 4,
-        cut: Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]] = "parameters",
+        cut: CutKnob = "parameters",
         recompute: bool = False,
         chunks: Annotated[int, Ge(1)] | None = None,
         vertical_sync: bool = False,

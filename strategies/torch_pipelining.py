@@ -42,7 +42,7 @@ from .core.strategy import NOT_OURS, StrategyTraits
 from .core.sync import Sync
 from .core.trial import Trial
 from .external.torch_schedules import TorchSchedule
-from .pipeline import Pipeline
+from .pipeline import CutKnob, Pipeline
 from .pipelining import one_size
 from .pipelining.chunks import Chunks
 
@@ -66,7 +66,7 @@ class TorchPipelining(StagedStrategy):
         stages: Annotated[int, Ge(2)] = 2,
         schedule: Literal["gpipe", "1f1b", "interleaved", "zb_h1"] = "gpipe",
         micro_batches: Annotated[int, Ge(1)] = 4,
-        cut: Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]] = "parameters",
+        cut: CutKnob = "parameters",
         chunks: Annotated[int, Ge(1)] | None = None,
     ) -> None:
         """Takes the arguments of `Pipeline`. Raises `ConfigError`."""
