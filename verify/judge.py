@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ..engine.features.feature import Parts
 from ..engine.training.witness import Witnessed
-from ..strategies.core.protocols import accumulated_by
+from ..strategies.core.protocols import SideBySide, accumulated_by
 from ..strategies.core.staged import StagedStrategy
 from .reference import Named, Reference, distance, largest
 
@@ -84,7 +84,7 @@ def not_judged(parts: Parts, reference: Reference, batch_size: int) -> str:
         return "" if sync.traits.serial_alone else "one replica alone is not serial training in this mode either"
     if not sync.traits.synchronous:
         return "asynchronous: replicas step at paces of their own"
-    if sync.traits.experts:
+    if isinstance(sync, SideBySide):
         return "each replica learns its own samples alone, and the run's model is all of them side by side"
     if not sync.traits.weights_agree:
         return "replicas differ between exchanges"

@@ -19,7 +19,7 @@ from ...strategies import Sync
 from ...strategies.core.clip import NORM
 from ...strategies.core.cost import Traffic, World, payload
 from ...strategies.core.placements import entries, placements_of
-from ...strategies.core.protocols import StatesMemory, accumulated_by, cost_along, stepped_by
+from ...strategies.core.protocols import SideBySide, StatesMemory, accumulated_by, cost_along, stepped_by
 from ...strategies.core.staged import StagedStrategy
 from ...strategies.core.state import state_of
 from ...strategies.core.with_servers import SyncWithServers
@@ -108,7 +108,7 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
         [given.named(text, experiment) for text in collective.explain()],
         rate,
         {each.key: found for each in parts.features if (found := each.stated(known)) is not None},
-        layout.replicas if parts.sync.traits.experts else None,
+        layout.replicas if isinstance(parts.sync, SideBySide) else None,
     )
 
 

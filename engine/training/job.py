@@ -37,7 +37,7 @@ class Job:
     steps: int  # of the whole run
     until: int  # the step to end before: `steps`, but where the model becomes another one before it (phases.py)
     meter: Meter
-    stop: StopAgreement | None  # None where the sync mode says when: see `Sync.server_stops`
+    stop: StopAgreement | None  # None where the sync mode says when: see `InRounds`
     compute: ModelledCompute | RealCompute
     after_step: Callable[["Job", int, int, float | None], None]  # (steps done before, now, loss): records, ...
     hooks: HookList = field(default_factory=HookList)

@@ -9,6 +9,7 @@ import torch
 
 from ...comm import Comm
 from ...strategies.core import with_servers
+from ...strategies.core.protocols import InRounds
 from ...tasks.base import Readable
 from ...tasks.contents import contents
 from ...tasks.partition import Partition
@@ -184,7 +185,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         steps=steps,
         until=until,
         meter=Meter(comm, left_out, pauses, manifest.seconds if manifest else 0.0, compiler=worker.compiler),
-        stop=None if worker.sync.traits.server_stops else _stop_agreement(worker, start),
+        stop=None if isinstance(worker.sync, InRounds) else _stop_agreement(worker, start),
         compute=worker.compute,
         after_step=partial(_after_step, worker, evaluations, saving),
         hooks=worker.hooks,

@@ -47,7 +47,7 @@ class Prunable(Protocol):
 
 @runtime_checkable
 class SideBySide(Protocol):
-    """A mode whose replicas are experts (the trait `experts`): the models of all are evaluated side by side."""
+    """A mode whose replicas are experts: the models of all are evaluated side by side, and no consensus."""
 
     def gathered(self, state: dict[str, Tensor]) -> dict[str, Tensor] | None:
         """Returns the state of what is evaluated on replica 0, None elsewhere. `state`: of this replica's whole model.
@@ -63,7 +63,7 @@ class SideBySide(Protocol):
 
 @runtime_checkable
 class InRounds(Protocol):
-    """A mode whose servers stop a run before a round (the trait `server_stops`)."""
+    """A mode whose servers stop a run before a round, and say before which."""
 
     def is_through(self, steps: int) -> None:
         """Tells the mode that this worker takes no more of the run's `steps`. Raises `StoppedBefore` where the run

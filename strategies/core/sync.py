@@ -89,7 +89,6 @@ class SyncTraits:
     steps_together: bool = False  # replicas step with one gradient: if it overflows on one of them, none steps
     steps_on_workers: bool = True  # workers hold optimizer state, and not servers alone
     survives: bool = False  # the others go on when a worker dies, as long as replica 0 and the servers live
-    server_stops: bool = False  # a run that is told to stop ends before a round, and the servers say before which
 
     # The weights after an update.
     exact: bool = True  # where weights agree, they are those of serial training on all samples of a step
@@ -97,7 +96,6 @@ class SyncTraits:
     weights_agree: bool = True  # replicas are bit-identical after every update
     state_agrees: bool = True  # so is what `state_dict` gives, so that replica 0 may save for all
     entrywise: bool = True  # what an update makes of an entry depends on that entry of the replicas alone
-    experts: bool = False  # what is evaluated is the models of all replicas side by side (`gathered`), and no consensus
 
     # Limits. A text says why something is impossible; "" stands for possible.
     whole_replica: str = ""  # why a replica must be one worker
@@ -190,7 +188,7 @@ class Sync(Compatible, ABC):
         self.parameters, self.optimizer, self.comm = parameters, optimizer, comm
 
     def begin(self, batch: Batch) -> None:
-        """A step begins, with this batch. Raises `StoppedBefore` where it does not, if `server_stops`."""
+        """A step begins, with this batch. Raises `StoppedBefore` where it does not (`InRounds`)."""
         self.optimizer.zero_grad()
 
     def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:

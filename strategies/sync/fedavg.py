@@ -143,7 +143,6 @@ class FedAvg(SyncWithServers):
         weights_agree=False,
         unaveraged="has its weights on the server, which would have to be asked for them after each step",
         survives=True,
-        server_stops=True,
         sends_changes=True,
         joins="ways",
         client_rounds=True,
