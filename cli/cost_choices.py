@@ -144,7 +144,7 @@ def choose(
         if group in HARDWARE and machine is None:
             raise ConfigError(
                 f"{text}: hardware.machine=null says neither how fast a device is nor what it costs. Choose another, "
-                "such as hardware=a100_8, or give devices=N and flops=X"
+                "such as hardware=a100_8, or give devices=N and flops=X."
             )
         if group == "precision" and machine is None:
             raise ConfigError(f"{text}: goes with a choice of hardware. Without one, flops=X is the rate of a device")

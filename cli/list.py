@@ -50,7 +50,7 @@ def list_choices(
     paceline list sync --format json | jq -r '.[].name'
     """
     if format == "markdown" and group != "pairs":
-        raise ConfigError("--format markdown: is for pairs alone. Choose --format table or json")
+        raise ConfigError("--format markdown: is for pairs alone. Choose --format table or json.")
     match group:
         case "columns":
             _show_columns(format)

@@ -153,5 +153,5 @@ def _check_cards(said: list[dict[str, Any]]) -> None:
         if word["card"] and (first := owner.setdefault(word["card"], rank)) != rank:
             raise SharedDeviceError(
                 f"hardware.device=cuda: workers {first} and {rank} have the same GPU. Give each process a GPU of its "
-                "own, or choose hardware.device=cpu"
+                "own, or choose hardware.device=cpu."
             )

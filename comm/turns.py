@@ -126,7 +126,7 @@ class Turns(Generic[R]):
             self._fail(
                 FabricError(
                     f"hardware.workers={len(self._runners)}: each is a thread, and this system has only "
-                    f"{len(threads)} to give ({error}); choose fewer, or raise its limit (ulimit -u)"
+                    f"{len(threads)} to give ({error}). Choose fewer, or raise its limit (ulimit -u)."
                 )
             )
         except BaseException as error:  # Ctrl-C

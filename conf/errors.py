@@ -3,6 +3,23 @@
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+MOST_NAMED = 4  # alternatives of a key in a message
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """Another choice of a group, or another value of a knob, with which a configuration goes.
+
+    Args:
+        key: the group or the knob, as `sync` or `sync.servers`.
+        value: the choice, or the value as one would type it.
+        without: typed knobs that the choice does not have.
+    """
+
+    key: str
+    value: str
+    without: tuple[str, ...] = ()
+
 
 @dataclass(frozen=True)
 class Refusal:
@@ -11,16 +28,31 @@ class Refusal:
     Args:
         key: the choice, or the key, that needs what another choice lacks, as `compress=topk`.
         reasons: a clause each.
-        instead: what goes, as `sync=bsp, gossip or easgd`.
+        instead: what goes, nearest first.
     """
 
     key: str
     reasons: tuple[str, ...]
-    instead: tuple[str, ...] = ()
+    instead: tuple[Alternative, ...] = ()
 
     def __str__(self) -> str:
-        choose = f". Choose {', or '.join(self.instead)}" if self.instead else ""
-        return f"{self.key}: {'; '.join(self.reasons)}{choose}"
+        text = f"{self.key}: {'; '.join(self.reasons)}"
+        if not self.instead:
+            return text
+        by_key: dict[str, list[Alternative]] = {}
+        for each in self.instead:
+            by_key.setdefault(each.key, []).append(each)
+        rest = " The rest: paceline list pairs." if any(len(each) > MOST_NAMED for each in by_key.values()) else ""
+        return f"{text}. Choose {', or '.join(map(_of_one_key, by_key.values()))}.{rest}"
+
+
+def _of_one_key(alternatives: Sequence[Alternative]) -> str:
+    """Returns `KEY=a, b or c` of a few alternatives."""
+    named = alternatives[:MOST_NAMED]
+    *most, last = [each.value for each in named] + ["others"] * (len(alternatives) > MOST_NAMED)
+    text = f"{named[0].key}={', '.join(most)} or {last}" if most else f"{named[0].key}={last}"
+    without = dict.fromkeys(knob for each in named for knob in each.without)
+    return f"{text} without {' and '.join(without)}" if without else text
 
 
 class ConfigError(ValueError):

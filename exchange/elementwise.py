@@ -26,7 +26,7 @@ def check_rows(model: nn.Module, setting: str) -> None:
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             raise ConfigError(
                 f"{setting}: the gradient of {name}.weight is sparse, and only dense ones are cut up. Choose "
-                "strategy=data_parallel, or build the embedding with sparse=False"
+                "strategy=data_parallel, or build the embedding with sparse=False."
             )
 
 
@@ -43,7 +43,7 @@ def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
 
     refused = ConfigError(
         f"{setting}: a worker steps on pieces of tensors, and {type(optimizer).__name__} is not element-wise: its step "
-        f"on a whole tensor is another; choose {instead}, or optimizer=adam, adamw or sgd"
+        f"on a whole tensor is another. Choose {instead}, or optimizer=adam, adamw or sgd."
     )
     if getattr(optimizer, "whole_tensors", False):  # at a small rate the trial would not tell
         raise refused

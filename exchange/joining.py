@@ -47,8 +47,8 @@ class Joining:
         if (n < replicas or leave) and self.aggregate.first is not None:
             raise ConfigError(
                 f"aggregate.trusted={self.aggregate.first}: not all of the {replicas} replicas are in each round, and "
-                "this one must be; choose sync.fraction=1, sync.sampling=uniform and sync.dropout=0, or another "
-                "aggregate"
+                "this one must be. Choose sync.fraction=1, sync.sampling=uniform and sync.dropout=0, or another "
+                "aggregate."
             )
         self.aggregate.check(n)
 
@@ -62,15 +62,15 @@ class Joining:
             raise TooFewClientsError(
                 f"aggregate.f={rule.f}: {lost} workers were lost, and the rule needs {rule.traits.bound} where "
                 f"n={rows} rows are left. Choose more hardware.workers, or aggregate.f=null, which is less with fewer "
-                "rows"
+                "rows."
             )
 
     def check_not_alone(self, replicas: int) -> None:
         """Raises `ConfigError`."""
         if replicas == 1 and not self.plain:
             raise ConfigError(
-                "one replica alone sends its gradient to nobody; choose more hardware.workers, or "
-                "aggregate=mean and attack=none",
+                "one replica alone sends its gradient to nobody. Choose more hardware.workers, or "
+                "aggregate=mean and attack=none.",
                 about=(
                     "aggregate",
                     "attack",
@@ -113,8 +113,8 @@ class Joining:
         if self.aggregate.traits.robust and self.aggregate.f is None and not lying and most == 0:
             of_round, fraction = (" of a round", " or a larger sync.fraction") if n < replicas else ("", "")
             found.append(
-                f"aggregate: of {n} {'row' if n == 1 else 'rows'}{of_round} it withstands none that lie; choose more "
-                f"hardware.workers{fraction}"
+                f"aggregate: of {n} {'row' if n == 1 else 'rows'}{of_round} it withstands none that lie. Choose more "
+                f"hardware.workers{fraction}."
             )
         if not lying and not isinstance(self.attack, Honest):
             found.append(f"attack.workers={self.attack.workers}: nobody lies")

@@ -20,8 +20,8 @@ def shards_of(parameters: Sequence[T], servers: int) -> list[list[T]]:
     """
     if servers > len(parameters):
         raise ConfigError(
-            f"sync.servers={servers}: each server takes whole parameters, and there are {len(parameters)}; "
-            f"choose sync.servers <= {len(parameters)}"
+            f"sync.servers={servers}: each server takes whole parameters, and there are {len(parameters)}. "
+            f"Choose sync.servers <= {len(parameters)}."
         )
     cuts = balanced([payload([parameter]) for parameter in parameters], servers)
     return [list(parameters[a:b]) for a, b in pairwise([0, *cuts, len(parameters)])]

@@ -89,12 +89,12 @@ def check_springs(optimizer: Optimizer, rho: float | None, nesterov: bool) -> No
     if rho is not None and any("lr" not in group for group in optimizer.param_groups):
         raise ConfigError(
             f"sync.rho={rho:g}: a spring pulls by rho times the optimizer's rate lr, and {type(optimizer).__name__} "
-            "has none; choose sync.rho=null, or optimizer=adam, adamw or sgd"
+            "has none. Choose sync.rho=null, or optimizer=adam, adamw or sgd."
         )
     if rho is not None and len(optimizer.param_groups) > 1:
         raise ConfigError(
             f"sync.rho={rho:g}: a spring pulls by rho times the optimizer's rate, and {type(optimizer).__name__} has "
-            "several; choose sync.rho=null, or optimizer=adam, adamw or sgd"
+            "several. Choose sync.rho=null, or optimizer=adam, adamw or sgd."
         )
 
 
@@ -102,6 +102,6 @@ def _check_nesterov(optimizer: Optimizer, group: dict[str, Any]) -> None:
     """Raises `ConfigError`."""
     if "nesterov" not in group or group.get("momentum", 0) == 0 or group.get("dampening", 0) != 0:
         raise ConfigError(
-            f"sync.nesterov=true: {type(optimizer).__name__} has no momentum that could be Nesterov's; choose "
-            "optimizer=sgd with optimizer.momentum=0.9, or sync.nesterov=false"
+            f"sync.nesterov=true: {type(optimizer).__name__} has no momentum that could be Nesterov's. Choose "
+            "optimizer=sgd with optimizer.momentum=0.9, or sync.nesterov=false."
         )

@@ -77,7 +77,7 @@ class Stepping:
         """From here on all of these servers have the weights of the first of them, in shared memory."""
         if self.weights.device.type != "cpu":
             raise ConfigError(
-                "sync.lock=false: servers share the weights in the host's memory; choose hardware.device=cpu"
+                "sync.lock=false: servers share the weights in the host's memory. Choose hardware.device=cpu."
             )
         self.weights, self._seen = servers.shared(self.weights), servers.shared(self._seen)
         for parameter, view in zip(self._params, views_of(self.weights, self._params), strict=True):

@@ -96,7 +96,7 @@ class DeepSpeedPipeline(StagedStrategy):
         if len({tuple(holders) for holders in tied(parts).values()}) > 1:
             raise ConfigError(
                 "some stages share one weight and others another (tied weights), and a "
-                "stage is of one TiedLayerSpec; untie them, choose another strategy.cut, or choose strategy=pipeline",
+                "stage is of one TiedLayerSpec. Untie them, or choose another strategy.cut or strategy=pipeline.",
                 about=("strategy",),
             )
         self._last = [each for each in parts[-1].parameters() if each.requires_grad]

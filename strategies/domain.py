@@ -91,13 +91,13 @@ class DomainParallel(Strategy):
         if inputs.dim() != 4 or not inputs.is_floating_point():
             raise ConfigError(
                 f"strategy=domain cuts images [channels, height, width] by rows; a sample of these data is "
-                f"{inputs.dtype} {list(inputs.shape[1:])}: choose data=digits, fashion_mnist or disks, or "
-                "strategy=data_parallel"
+                f"{inputs.dtype} {list(inputs.shape[1:])}. Choose data=digits, fashion_mnist or disks, or "
+                "strategy=data_parallel."
             )
         image = list(inputs.shape[1:])
         if self.image not in (None, image):
             raise ConfigError(
-                f"strategy.image={self.image}: a sample of these data is an image {image}; choose strategy.image=null"
+                f"strategy.image={self.image}: a sample of these data is an image {image}. Choose strategy.image=null."
             )
         found = self._cut_up(model, image)
         if found.rows is not None:
@@ -248,6 +248,6 @@ def _check_loss(found: Cut, targets: Samples, loss: Loss) -> None:
     if not torch.allclose(torch.stack([of_row(i) for i in range(outputs.shape[rows])]).mean(), whole, rtol=1e-4):
         raise ConfigError(
             "the loss over some rows of pixels is not the mean of the losses of each, so that slabs "
-            "cannot have one each; choose task=cross_entropy, or strategy=data_parallel",
+            "cannot have one each. Choose task=cross_entropy, or strategy=data_parallel.",
             about=("strategy",),
         )

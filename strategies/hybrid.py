@@ -91,8 +91,8 @@ class Hybrid(StagedStrategy):
         for name, wanted in {"vocabulary": vocabulary, "sequence": sequence}.items():
             if wanted and tensor == 1:
                 raise ConfigError(
-                    f"strategy.{name}=true: cuts among the tensor workers of a stage, and strategy.tensor=1 is one; "
-                    f"choose strategy.tensor=2, or strategy.{name}=false"
+                    f"strategy.{name}=true: cuts among the tensor workers of a stage, and strategy.tensor=1 is one. "
+                    f"Choose strategy.tensor=2, or strategy.{name}=false."
                 )
         self._pipeline = Pipeline(stages, schedule, micro_batches, cut, recompute, chunks, vertical_sync)
         self.loss_part = self.mesh.rank({"stage": self._pipeline.loss_part, "tensor": 0})
@@ -143,14 +143,13 @@ class Hybrid(StagedStrategy):
             raise ConfigError(
                 f"strategy.tensor={self.mesh.axes['tensor']}: no stage has two linear layers with only element-wise "
                 "ones between them, or attention that says its groups of heads (by_group), so that there is nothing to "
-                "cut; choose strategy.tensor=1, fewer strategy.stages, or strategy.cut=[...] that leaves a pair in one "
-                "stage"
+                "cut. Choose strategy.tensor=1, fewer strategy.stages, or strategy.cut=[...] with a pair in one stage."
             )
         if self.sequence and not any(map(runs_of, stages, kinds)):
             raise ConfigError(
                 f"strategy.sequence=true: no stage of {type(model).__name__} has a norm beside layers that are cut, "
-                "among layers that compute each place of a sequence by itself (`by_place`); choose model=gpt, or "
-                "strategy.sequence=false"
+                "among layers that compute each place of a sequence by itself (`by_place`). Choose model=gpt, or "
+                "strategy.sequence=false."
             )
         return [
             part for stage, own in zip(stages, kinds, strict=True) for part in self._pieces(stage, own, self._group())

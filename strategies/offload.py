@@ -168,8 +168,8 @@ class Offload(Strategy):
             phase = demand.index(most)
             name = list(layers_of(layers))[min(phase, 2 * len(layers) - 1 - phase)]
             raise ConfigError(
-                f"strategy.pool_mb={self.pool_mb}: a batch of {len(inputs)} takes more in layer {name}; "
-                f"choose strategy.pool_mb >= {megabytes(most)}, or a smaller batch_size"
+                f"strategy.pool_mb={self.pool_mb}: a batch of {len(inputs)} takes more in layer {name}. "
+                f"Choose strategy.pool_mb >= {megabytes(most)}, or a smaller batch_size."
             )
         return demand
 

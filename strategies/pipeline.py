@@ -157,7 +157,7 @@ class Pipeline(StagedStrategy):
         if self.micro_batches > len(inputs):
             raise ConfigError(
                 f"strategy.micro_batches={self.micro_batches}: a replica's batch has batch_size={len(inputs)} samples, "
-                f"and cannot be cut into more pieces; choose strategy.micro_batches <= {len(inputs)}"
+                f"and cannot be cut into more pieces. Choose strategy.micro_batches <= {len(inputs)}."
             )
         if self.cut not in ("time", "memory"):
             return {}
@@ -182,8 +182,8 @@ class Pipeline(StagedStrategy):
             knob = getattr(model, "depth_knob", None)  # of the models that come with paceline
             deeper = f", or more layers by model.{knob}" if isinstance(knob, str) else ""
             raise ConfigError(
-                f"strategy.stages={self.parts}{of_each}: the model has {len(blocks)} layers to cut between{its}; "
-                f"choose {f'strategy.stages <= {most}' if most > 1 else less}{deeper}"
+                f"strategy.stages={self.parts}{of_each}: the model has {len(blocks)} layers to cut between{its}. "
+                f"Choose {f'strategy.stages <= {most}' if most > 1 else less}{deeper}."
             )
         return layers
 
@@ -208,14 +208,14 @@ class Pipeline(StagedStrategy):
         if empty:
             fewer = ["fewer strategy.chunks, "] * (stages > self.parts) + ["fewer strategy.stages, "] * (self.parts > 2)
             raise ConfigError(
-                f"stage {empty[0]} has no parameters to train (strategy.cut={cuts}); choose {''.join(fewer)}"
-                "a strategy.cut that leaves each stage some, or strategy=data_parallel"
+                f"stage {empty[0]} has no parameters to train (strategy.cut={cuts}). Choose {''.join(fewer)}"
+                "a strategy.cut that leaves each stage some, or strategy=data_parallel."
             )
         if self.reads is not None and sum(map(len, held)) > len(list(model.parameters())):
             raise ConfigError(
                 f"strategy.cut={cuts}: two stages share a parameter (tied weights), whose gradients are summed before "
-                "the update; without a flush one of them has its own up to p - 1 batches before the other; untie them, "
-                "cut elsewhere, or choose a schedule with a flush, such as 1f1b"
+                "the update; without a flush one of them has its own up to p - 1 batches before the other. Untie "
+                "them, cut elsewhere, or choose a schedule with a flush, such as 1f1b."
             )
         parts = [
             Chunks(model, [cut[stage] for stage in self.stages_of(worker)], worker) for worker in range(self.parts)

@@ -108,15 +108,15 @@ class TensorParallel(Strategy):
         if not kinds:
             raise ConfigError(
                 f"{type(model).__name__} has no two linear layers with only element-wise ones between "
-                "them; choose model=mlp with two layers in model.hidden, say in strategy.plan which layers are cut, "
-                "or choose strategy=data_parallel",
+                "them. Choose model=mlp with two layers in model.hidden, say in strategy.plan which layers are cut, "
+                "or choose strategy=data_parallel.",
                 about=("strategy",),
             )
         if self.sequence and not runs_of(model, kinds):
             raise ConfigError(
                 f"strategy.sequence=true: {type(model).__name__} has no norm beside the layers that are cut, among "
-                "layers that compute each place of a sequence by itself (`by_place`); choose model=gpt, or "
-                "strategy.sequence=false"
+                "layers that compute each place of a sequence by itself (`by_place`). Choose model=gpt, or "
+                "strategy.sequence=false."
             )
         return cut_over(model, group, kinds, self.sequence)
 

@@ -82,8 +82,8 @@ class TorchDDP(Strategy):
         if self.zero_optimizer and len(dtypes) > 1:
             raise ConfigError(
                 "strategy.zero_optimizer=true: torch's ZeroRedundancyOptimizer wants parameters of one dtype, these "
-                f"are {', '.join(dtypes)}; choose strategy.zero_optimizer=false, or strategy=data_parallel "
-                "sync.shard=optimizer"
+                f"are {', '.join(dtypes)}. Choose strategy.zero_optimizer=false, or strategy=data_parallel "
+                "sync.shard=optimizer."
             )
         self.buffers = payload(list(model.buffers()))
         return [model]
@@ -117,7 +117,7 @@ class TorchDDP(Strategy):
             raise ConfigError(
                 f"strategy.find_unused={str(self.find_unused).lower()}: a parameter had no gradient in the step "
                 "before, for which DistributedDataParallel waits. Choose strategy.find_unused=true, or "
-                "strategy=data_parallel"
+                "strategy=data_parallel."
             ) from error
 
     def _sending(self, gradients: bool) -> AbstractContextManager[None]:

@@ -86,7 +86,7 @@ class TorchFSDP(Strategy):
         nearest = min(divisors, key=lambda n: abs(n - shards), default=None)
         raise ConfigError(
             f"strategy.shard_over={shards}: must divide hardware.workers={workers}, "
-            + (f"for instance {nearest}" if nearest else "and one worker has nobody to share with; choose null")
+            + (f"for instance {nearest}" if nearest else "and one worker has nobody to share with. Choose null.")
         )
 
     def closed_form(self, accumulate: int) -> ReplicaLayout | None:

@@ -72,13 +72,13 @@ class TorchPipelining(StagedStrategy):
         """Takes the arguments of `Pipeline`. Raises `ConfigError`."""
         if schedule in ("gpipe", "1f1b", "zb_h1") and (chunks or 1) > 1:
             raise ConfigError(
-                f"strategy.chunks={chunks}: strategy.schedule={schedule} has one on each worker; choose "
-                "strategy.schedule=interleaved, or strategy.chunks=1"
+                f"strategy.chunks={chunks}: strategy.schedule={schedule} has one on each worker. Choose "
+                "strategy.schedule=interleaved, or strategy.chunks=1."
             )
         if schedule == "1f1b" and micro_batches < stages:
             raise ConfigError(
-                f"strategy.micro_batches={micro_batches}: torch's 1F1B takes no fewer than strategy.stages={stages}; "
-                f"choose strategy.micro_batches={stages}, or strategy.schedule=gpipe"
+                f"strategy.micro_batches={micro_batches}: torch's 1F1B takes no fewer than strategy.stages={stages}. "
+                f"Choose strategy.micro_batches={stages}, or strategy.schedule=gpipe."
             )
         self._ours = Pipeline(stages, schedule, micro_batches, cut, chunks=chunks)
         self.schedule, self.micro_batches = schedule, micro_batches
@@ -108,8 +108,8 @@ class TorchPipelining(StagedStrategy):
         if self._ours.shares:
             raise ConfigError(
                 "two stages would share a parameter (tied weights), and torch would not sum "
-                "its gradients over them; untie them, choose a strategy.cut that leaves both in one stage, or choose "
-                "strategy=pipeline, which sums them",
+                "its gradients over them. Untie them, or choose a strategy.cut that leaves both in one stage, or "
+                "strategy=pipeline, which sums them.",
                 about=("strategy",),
             )
         return parts
@@ -126,8 +126,8 @@ class TorchPipelining(StagedStrategy):
             raise ConfigError(
                 "strategy.schedule=zb_h1: torch takes the gradients of each layer's weights by a call of its own; "
                 "what the model computes again for backward (model.recompute=true) would be computed for each call,"
-                " and kept, which takes more memory than computing nothing again; choose strategy.schedule=1f1b, or"
-                " strategy=pipeline, or model.recompute=false"
+                " and kept, which takes more memory than computing nothing again. Choose strategy.schedule=1f1b, or"
+                " strategy=pipeline, or model.recompute=false."
             )
         yield from self._ours.rehearse(parts, inputs, targets, loss, device)
         flowing = self._flowing(parts, inputs[: sizes[0]])

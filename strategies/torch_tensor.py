@@ -75,7 +75,7 @@ class TorchTensor(Strategy):
         if not kinds:
             raise ConfigError(
                 f"{type(model).__name__} has no two linear layers with only element-wise ones "
-                "between them; choose model=mlp with two layers in model.hidden, or strategy=torch_ddp",
+                "between them. Choose model=mlp with two layers in model.hidden, or strategy=torch_ddp.",
                 about=("strategy",),
             )
         return cut_over(model, TensorGroup(self.parts), kinds)

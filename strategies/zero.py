@@ -103,23 +103,23 @@ class Zero(Strategy):
             stage = 3 if offload == "all" else 2
         if offload == "optimizer" and stage == 0:
             raise ConfigError(
-                "strategy.offload=optimizer: stage 0 has nothing to offload; choose strategy.stage=1, 2 or 3"
+                "strategy.offload=optimizer: stage 0 has nothing to offload. Choose strategy.stage=1, 2 or 3."
             )
         if offload == "all" and stage != 3:
             raise ConfigError(
-                f"strategy.offload=all: parameters are cut up at stage 3 only, this is strategy.stage={stage}; choose "
-                "strategy.stage=3 or strategy.offload=optimizer"
+                f"strategy.offload=all: parameters are cut up at stage 3 only, this is strategy.stage={stage}. Choose "
+                "strategy.stage=3 or strategy.offload=optimizer."
             )
         if clip is not None and clip.clips and not isinstance(clip, ByNorm):
             raise ConfigError(
-                "DeepSpeed clips a gradient by its norm alone; choose clip=norm, or clip=none, or "
-                "strategy=data_parallel",
+                "DeepSpeed clips a gradient by its norm alone. Choose clip=norm, or clip=none, or "
+                "strategy=data_parallel.",
                 about=("clip",),
             )
         self.offload: Offload = offload
         self.stage, self.precision = stage, precision or Float32()
         if self.precision.name not in DTYPES:
-            raise ConfigError(f"precision: DeepSpeed has {', '.join(DTYPES)}; choose one of these")
+            raise ConfigError(f"precision: DeepSpeed has {', '.join(DTYPES)}. Choose one of these.")
         self.accumulated, self.recompute, self.config = micro_batches, recompute, config
         self.longest = clip.max if isinstance(clip, ByNorm) else None  # that a gradient may be
         theirs = read(config) if isinstance(config, str) else config or {}
@@ -181,7 +181,7 @@ class Zero(Strategy):
         if len(optimizer.param_groups) > 1:
             raise ConfigError(
                 f"what it saves is of one group of parameters, and {type(optimizer).__name__} has "
-                "several; choose strategy=data_parallel, or optimizer=adam, adamw or sgd",
+                "several. Choose strategy=data_parallel, or optimizer=adam, adamw or sgd.",
                 about=("strategy",),
             )
 
@@ -195,7 +195,7 @@ class Zero(Strategy):
     ) -> Iterator[list[Pass]]:
         if self.precision.name == "fp16" and device.type == "cpu":
             raise ConfigError(
-                "precision=fp16: DeepSpeed has it on GPUs only; choose precision=bf16, or strategy=data_parallel"
+                "precision=fp16: DeepSpeed has it on GPUs only. Choose precision=bf16, or strategy=data_parallel."
             )
         if self.accumulated > len(inputs):
             raise ConfigError(
@@ -476,7 +476,7 @@ def _on_the_host(optimizer: Optimizer) -> Optimizer:
     group = optimizer.param_groups[0]
     if group["amsgrad"] or group["maximize"]:
         raise ConfigError(
-            "optimizer.amsgrad, optimizer.maximize: DeepSpeed's CPU Adam has neither; choose strategy.offload=none"
+            "optimizer.amsgrad, optimizer.maximize: DeepSpeed's CPU Adam has neither. Choose strategy.offload=none."
         )
     return DeepSpeedCPUAdam(
         group["params"],

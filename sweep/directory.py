@@ -47,11 +47,11 @@ def open_sweep(
     check_name(name)
     directory = root.absolute() / name
     if is_run(directory):
-        raise ConfigError(f"--name {name}: {directory} is a run; choose another name")
+        raise ConfigError(f"--name {name}: {directory} is a run. Choose another name.")
     there = (directory / DATABASE).exists() or (directory / FILE).exists()
     if there and not resume:
         raise ConfigError(
-            f"--name {name}: {directory} is there already: --resume goes on with it, or choose another name"
+            f"--name {name}: {directory} is there already. Go on with it by --resume, or choose another name."
         )
     if resume and not there and storage is None:
         raise ConfigError(f"--resume: there is no sweep {name} under {root}")
@@ -77,7 +77,7 @@ def open_sweep(
             study = reopen(name, url, definition, sampler, place, grace)
         if study is None:
             raise ConfigError(
-                f"--storage: the database has a sweep {name} already: --resume joins it, or choose another name"
+                f"--storage: the database has a sweep {name} already. Join it by --resume, or choose another name."
             )
         with closing(study):
             if definition is not None:
@@ -156,8 +156,8 @@ def _check_same(wanted: Definition, stored: Definition, name: str) -> None:
     ]
     if changed:
         raise ConfigError(
-            f"--resume: the definition of {name} is another one than it began with: {'; '.join(changed)}; "
-            "give what it began with, or choose another --name"
+            f"--resume: the definition of {name} is another one than it began with: {'; '.join(changed)}. "
+            "Give what it began with, or choose another --name."
         )
 
 

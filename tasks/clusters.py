@@ -59,8 +59,8 @@ class Clusters(Partitioner):
         """`passes`: of k-means, at most; None: 50."""
         if passes is not None and method != "balanced":
             raise ConfigError(
-                f"partition.passes={passes}: are of k-means, and partition.method={method} makes none; leave it out, "
-                "or choose partition.method=balanced"
+                f"partition.passes={passes}: are of k-means, and partition.method={method} makes none. Leave it out, "
+                "or choose partition.method=balanced."
             )
         self.method, self.passes = method, 50 if passes is None else passes
 

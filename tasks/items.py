@@ -188,7 +188,9 @@ def label_in_words(label: int) -> str:
     """A label below 0 and what to do about it."""
     if label != IGNORED:
         return f"{label}; must be 0 or more"
-    return f"{label}, by which torch leaves out targets. Choose data.weights=MASK, and 0 as the label where it is false"
+    return (
+        f"{label}, by which torch leaves out targets. Choose data.weights=MASK, and 0 as the label where it is false."
+    )
 
 
 def _check_shape(tensor: Tensor, shape: Sequence[int], what: str) -> None:

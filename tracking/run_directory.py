@@ -232,7 +232,7 @@ def _size(path: Path) -> int:
 
 def _taken(path: Path) -> RunNameError:
     return RunNameError(
-        f"run name {path.name!r} is taken ({path} exists): choose another name, or continue that run with --resume"
+        f"run name {path.name!r} is taken ({path} exists). Choose another name, or continue that run with --resume."
     )
 
 

@@ -188,7 +188,7 @@ def _clipping(experiment: Experiment, allowed: tuple[str, ...]) -> Callable[[nn.
             return lambda model: clip_grad_value_(model.parameters(), most)
         case _:
             pass
-    raise ConfigError(f"clip={chosen.name}: torch has no such rule to verify it with; choose clip=none, norm or value")
+    raise ConfigError(f"clip={chosen.name}: torch has no such rule to verify it with. Choose clip=none, norm or value.")
 
 
 def _averaging(experiment: Experiment, parts: Parts) -> Callable[[nn.Module], AveragedModel] | None:
@@ -199,7 +199,7 @@ def _averaging(experiment: Experiment, parts: Parts) -> Callable[[nn.Module], Av
     if average.renews and batch_norms(parts.model):
         raise ConfigError(
             f"{chosen}: evaluates running statistics that are made anew by a pass over the training data, which no "
-            "step of serial training has; choose average=ema, average=none, or a model with other norms"
+            "step of serial training has. Choose average=ema, average=none, or a model with other norms."
         )
     match average:
         case EMA(decay=decay, warmup=False):
@@ -217,7 +217,7 @@ def _averaging(experiment: Experiment, parts: Parts) -> Callable[[nn.Module], Av
             return lambda model: AveragedModel(model, multi_avg_fn=get_swa_multi_avg_fn())
         case _:
             pass
-    raise ConfigError(f"{chosen}: torch has no such average to verify it with; choose average=none, ema or swa")
+    raise ConfigError(f"{chosen}: torch has no such average to verify it with. Choose average=none, ema or swa.")
 
 
 def _begin(experiment: Experiment, parts: Parts) -> nn.Module:

@@ -117,7 +117,7 @@ class Gradients:
         if changed and self.finished in (Finished.UNSENT, Finished.SHARDED):
             raise ScriptError(
                 "optimizer.step: the gradients were changed after run.backward, and this sync mode exchanges them in "
-                "the step; choose clip=norm or clip=value in wrap, or sync=bsp with sync.shard=none"
+                "the step. Choose clip=norm or clip=value in wrap, or sync=bsp with sync.shard=none."
             )
         self._agree(step, skips=False, changed=changed and self.finished is Finished.MEAN)
         for each, gradient in self._held:
@@ -171,7 +171,7 @@ class Gradients:
     def _refuse(self) -> NoReturn:
         raise ScriptError(
             f"{self._shard}: each worker keeps a part of the gradients, so that a script cannot read or change them "
-            "between run.backward and optimizer.step. Choose clip=norm or clip=value in wrap, or sync.shard=none"
+            "between run.backward and optimizer.step. Choose clip=norm or clip=value in wrap, or sync.shard=none."
         )
 
     def _all(self) -> list[nn.Parameter]:
@@ -217,7 +217,7 @@ class Gradients:
             raise ScriptError(
                 f"optimizer.step: worker {skips.index(0)} takes step {step} and worker {skips.index(1)} skips it. "
                 "Choose by values that all workers have: the gradients after run.backward in sync=bsp with "
-                "sync.shard=none, but not a worker's own loss"
+                "sync.shard=none, but not a worker's own loss."
             )
 
     def _check_settings(self, settings: list[int], step: int) -> None:
@@ -249,7 +249,7 @@ class Gradients:
             if other := _first_other(digests):
                 raise ScriptError(
                     f"wrap: parameter {name} of worker {other} differs from that of worker 0 after {steps} steps. The "
-                    "script must change weights and optimizer state alike on all workers, or choose sync=local_sgd"
+                    "script must change weights and optimizer state alike on all workers, or choose sync=local_sgd."
                 )
 
     def _take_the_first(self, parameter: nn.Parameter, is_there: bool) -> None:

@@ -76,13 +76,13 @@ def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
         sync = build("sync", experiment.sync, Sync, (), of_groups)
         if strategy.traits.across_replicas:
             raise ConfigError(
-                f"{strategy.traits.across_replicas}: swaps layers of the model; choose paceline train, or leave it out"
+                f"{strategy.traits.across_replicas}: swaps layers of the model. Choose paceline train, or leave it out."
             )
         if sync.servers or not sync.traits.synchronous:
             why = "has servers" if sync.servers else "lets replicas take steps at paces of their own"
             raise ConfigError(
-                f"sync={experiment.sync.name}: {why}, which a script with a loop of its own cannot be; choose a mode "
-                "whose step is between backward and the optimizer, such as sync=bsp, local_sgd, diloco or gossip"
+                f"sync={experiment.sync.name}: {why}, which a script with a loop of its own cannot be. Choose a mode "
+                "whose step is between backward and the optimizer, such as sync=bsp, local_sgd, diloco or gossip."
             )
         if isinstance(sync, SideBySide):
             raise ConfigError(
@@ -92,12 +92,12 @@ def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
         if poisoning.found(of_groups) is not None:
             raise ConfigError(
                 f"attack={experiment.choice('attack').name}: changes the samples that a worker trains on, and a script "
-                "reads its own; choose another attack, or paceline train the model as a class (docs/your_own.md)"
+                "reads its own. Choose another attack, or paceline train the model as a class (docs/your_own.md)."
             )
         if isinstance(aggregate := of_groups["aggregate"], Aggregator) and aggregate.copies > 1:
             raise ConfigError(
                 f"aggregate={experiment.choice('aggregate').name}: several workers must train on the same samples, and "
-                "a script deals its own; choose another aggregate, or paceline train the model as a class"
+                "a script deals its own. Choose another aggregate, or paceline train the model as a class."
             )
         compatibility.check(compatibility.Selection.in_run(experiment, of_groups, strategy, sync))
         sync.check_optimizer(optimizer)

@@ -30,7 +30,7 @@ _SIGNS = ("not enough memory", "can't allocate memory", "cannot allocate memory"
 ONE_SAMPLE = "Expected more than 1 value per channel when training"  # torch's word in batch norm
 WAY_OUT = (
     "Batch norm cannot train on a batch of one sample; the last batch of an epoch may have one. "
-    "Drop a sample by data.limit, or choose another batch_size or a model with group norm"
+    "Drop a sample by data.limit, or choose another batch_size or a model with group norm."
 )
 _LIBRARIES = ("site-packages", "dist-packages")
 _STANDARD = Path(sysconfig.get_path("stdlib"))
@@ -80,7 +80,7 @@ def lack_of_gpu(error: RuntimeError, planned: Mapping[str, int]) -> MachineError
     return MachineError(
         f"{NO_MEMORY} on the GPU: {words_of(error).rstrip('.')}. By the plan a worker holds "
         f"{human_bytes(sum(held.values()))}: {by_kind}. Choose a smaller batch_size or accumulate=2; "
-        "paceline plan --fit says what fits"
+        "paceline plan --fit says what fits."
     )
 
 
@@ -89,7 +89,7 @@ def misnamed(error: BaseException) -> ConfigError | None:
     if not isinstance(error, OSError) or error.errno not in (errno.ENAMETOOLONG, errno.ELOOP):
         return None
     name = visible(shortened(str(error.filename2 or error.filename)))
-    return ConfigError(f"{name}: cannot be the name of a file ({error.strerror}). Choose another one")
+    return ConfigError(f"{name}: cannot be the name of a file ({error.strerror}). Choose another one.")
 
 
 def how_it_ended(error: str, message: str) -> str:

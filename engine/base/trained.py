@@ -61,7 +61,7 @@ class TrainedSet:
             if each.dtype != dtype:
                 raise ChangedModelError(
                     f"model: parameter {name} is {each.dtype} since step {step}, and was {dtype} when the run began. "
-                    "Choose the dtype when the model is built, or precision=bf16"
+                    "Choose the dtype when the model is built, or precision=bf16."
                 )
         if self._vectors is not None:
             self._vectors.restore()

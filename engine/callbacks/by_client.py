@@ -56,8 +56,8 @@ class ByClient(Callback):
         if given is not None and self.steps == 0:
             knob, value = given
             raise ValueError(
-                f"{knob}={value}: says how each client tunes the model, and with steps=0 none tunes anything; choose "
-                f"steps, such as steps=10, or leave {knob} null"
+                f"{knob}={value}: says how each client tunes the model, and with steps=0 none tunes anything. Choose "
+                f"steps, such as steps=10, or leave {knob} null."
             )
         if self.only is not None:
             try:

@@ -76,7 +76,9 @@ class Machine(_Frozen):
     @model_validator(mode="after")
     def _is_whole(self) -> "Machine":
         if self.accelerator is not None and self.accelerator not in DEVICES:
-            raise ValueError(f"accelerator={self.accelerator}: choose one of {', '.join(DEVICES)}, or null")
+            raise ValueError(
+                f"accelerator={self.accelerator}: not a device. Choose one of {', '.join(DEVICES)}, or null."
+            )
         if bool(self.devices) != bool(self.device_memory):
             raise ValueError(
                 f"devices={self.devices} with device_memory={self.device_memory}: a machine has devices with memory, "
@@ -137,8 +139,8 @@ class LocalHardware(_Frozen):
             return _with_workers(given, machine.get("devices"), "machine.devices")
         if given.get("hosts") is not None:
             raise ValueError(
-                f"hosts={given['hosts']}: machine=null does not say how many devices a host has; choose hardware that "
-                "does, such as hardware=a100_8, or give workers"
+                f"hosts={given['hosts']}: machine=null does not say how many devices a host has. Choose hardware that "
+                "does, such as hardware=a100_8, or give workers."
             )
         return given
 

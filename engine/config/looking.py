@@ -135,12 +135,12 @@ def check_strategy(
     if strategy.setting.privacy is not None:
         raise ConfigError(
             f"privacy={experiment.choice('privacy').name}: computes each sample's gradient by torch.func, and "
-            f"model={experiment.model.name} looks at values ({why(experiment)}). Choose privacy=none"
+            f"model={experiment.model.name} looks at values ({why(experiment)}). Choose privacy=none."
         )
     raise ConfigError(
         f"strategy={experiment.strategy.name}: computes the shapes of its tensors without values, and "
         f"model={experiment.model.name} looks at values ({why(experiment)}). Choose strategy=data_parallel, torch_ddp, "
-        "torch_fsdp or zero"
+        "torch_fsdp or zero."
     )
 
 

@@ -15,7 +15,7 @@ def count(experiment: Experiment, allowed: tuple[str, ...] = ()) -> int:
     if data.spec.input_dtype.is_floating_point or data.spec.target_shape != data.spec.input_shape:
         raise ConfigError(
             f"data={experiment.data.name}: has no tokens, and flops are counted for a parameter and token of a "
-            "transformer; choose one, such as model=gpt_1b data=text"
+            "transformer. Choose one, such as model=gpt_1b data=text."
         )
     model, _ = on_meta(lambda: build("model", experiment.model, nn.Module, allowed, {"spec": data.spec}))
     return sum(parameter.numel() for parameter in model.parameters())

@@ -18,8 +18,8 @@ def check_one(preset: object) -> None:
     """Raises `ConfigError` where there are several: the choices of one would be given the keys of another."""
     if isinstance(preset, list) and len(preset) > 1:
         raise ConfigError(
-            f"experiment=[{','.join(map(str, preset))}]: takes one preset; choose one of them, and give what the "
-            "others set as overrides (paceline list experiment)"
+            f"experiment=[{','.join(map(str, preset))}]: takes one preset. Choose one of them, and give what the "
+            "others set as overrides (paceline list experiment)."
         )
 
 

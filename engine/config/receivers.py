@@ -47,5 +47,5 @@ def _refuse(source: str, key: str, value: str) -> None:
     shown = hide_in_urls(value)
     raise ConfigError(
         f"{key}={shown}: {source} would send this run's results there. Give {key}={shown} on the command line to allow "
-        "it, or choose tracking=none"
+        "it, or choose tracking=none."
     )

@@ -47,12 +47,12 @@ class FabricKind:
             why = ", as it is built for CPUs" if not torch.backends.cuda.is_built() else ""
             raise ConfigError(
                 f"hardware.device=cuda: torch finds no GPU on this host{why}. Choose hardware.device=cpu, or see "
-                "paceline doctor"
+                "paceline doctor."
             )
         if hardware.device == "cuda" and gpus < workers and not self._has_own_gpu(gpus):
             raise ConfigError(
                 f"hardware.device=cuda: {self.who_needs_gpus(workers)}, and it has {gpus}. Start at most {gpus} "
-                "workers a host, or choose hardware.device=cpu"
+                "workers a host, or choose hardware.device=cpu."
             )
         takes = hardware.device == "cuda" or (hardware.device == "auto" and gpus >= max(workers, 1))
         return torch.device("cuda" if takes else "cpu")

@@ -51,12 +51,12 @@ def of(experiment: Experiment, strategy: Strategy) -> tuple[Choice, Accumulation
     if k > experiment.batch_size:
         raise ConfigError(
             f"accumulate={k}: a replica's batch has batch_size={experiment.batch_size} samples, and cannot be cut into "
-            f"more micro-batches; choose accumulate <= {experiment.batch_size}, or a larger batch_size"
+            f"more micro-batches. Choose accumulate <= {experiment.batch_size}, or a larger batch_size."
         )
     if strategy.traits.across_replicas:
         raise ConfigError(
             f"accumulate={k}: {strategy.traits.across_replicas} makes the batch norm of all replicas' batches that of "
-            "one worker, which the batch norm of micro-batches is not; leave it out, or choose accumulate=1"
+            "one worker, which the batch norm of micro-batches is not. Leave it out, or choose accumulate=1."
         )
     knob = strategy.traits.own_micro_batches
     if not knob:
@@ -65,7 +65,7 @@ def of(experiment: Experiment, strategy: Strategy) -> tuple[Choice, Accumulation
     if own == 0:
         raise ConfigError(
             f"accumulate={k}: strategy={chosen.name} cuts a batch into micro-batches itself, and works on several at "
-            f"once; choose strategy.{knob}={k} in its place, or strategy=data_parallel"
+            f"once. Choose strategy.{knob}={k} in its place, or strategy=data_parallel."
         )
     if own != 1:
         raise ConfigError(

@@ -57,12 +57,12 @@ class Adapted(ModelFeature):
         if adapt.trainings > 1:
             return (
                 f"adapt={choice.name}: trains several times, and changes weights in between, where verify compares one "
-                "training; choose adapt=none"
+                "training. Choose adapt=none."
             )
         if adapt.following is not None:
             return (
                 f"adapt={choice.name}: makes the model another one in mid-run, and what is made of weights that differ "
-                "by rounding may differ by more than rounding explains; choose another adapt"
+                "by rounding may differ by more than rounding explains. Choose another adapt."
             )
         return ""
 
@@ -79,7 +79,7 @@ class Adapted(ModelFeature):
         if self.adapt.trainings > 1 and chosen.experiment.stop_at_target:
             raise ConfigError(
                 f"stop_at_target=true: would end a run of adapt={self.name} in its first training, before there is "
-                "anything to look at; choose stop_at_target=false, or adapt=none"
+                "anything to look at. Choose stop_at_target=false, or adapt=none."
             )
         if self.adapt.following is not None:
             assert self.trainings == self.adapt.following.trainings == 1, "several trainings, or one that follows"
@@ -145,8 +145,8 @@ class SendsKept(Feature):
             return
         raise ConfigError(
             f"compress={chosen.experiment.choice('compress').name}: leaves out what adapt=pruned has taken out, and "
-            f"adapt={choice.name} {'with adapt.rounds=0 ' if choice.name == 'pruned' else ''}takes out nothing; choose "
-            "adapt=pruned with rounds, or compress=none"
+            f"adapt={choice.name} {'with adapt.rounds=0 ' if choice.name == 'pruned' else ''}takes out nothing. Choose "
+            "adapt=pruned with rounds, or compress=none."
         )
 
 

@@ -52,7 +52,7 @@ class TrainsOnAttacks(Feature):
             return ""
         return (
             f"{GROUP}={name}: the reference learns samples as they are, and changed ones follow from weights to the "
-            f"last bit; choose {GROUP}=none"
+            f"last bit. Choose {GROUP}=none."
         )
 
     def needs(self, chosen: Chosen) -> Sequence[Need]:

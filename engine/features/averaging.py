@@ -184,8 +184,8 @@ def _check_one_model(experiment: Experiment, feature: ModelFeature) -> None:
         why = "makes the model another one in mid-run, and weights of the two have no average"
     if why:
         raise ConfigError(
-            f"average={experiment.choice('average').name}: {feature.switch(experiment)} {why}; "
-            f"choose average=none, or another {feature.key}"
+            f"average={experiment.choice('average').name}: {feature.switch(experiment)} {why}. "
+            f"Choose average=none, or another {feature.key}."
         )
 
 
@@ -195,11 +195,11 @@ def check_model(experiment: Experiment, average: Average, sync: Sync, model: nn.
     if average.renews and (others := other_keepers(model)):
         raise ConfigError(
             f"{chosen}: {', '.join(others[:4])} keep running statistics, which are made anew for torch's own batch "
-            "norms alone; choose average=ema, which averages them, or a model with other norms"
+            "norms alone. Choose average=ema, which averages them, or a model with other norms."
         )
     if average.renews and not sync.traits.synchronous and batch_norms(model):
         raise ConfigError(
             f"{chosen}: makes running statistics of batch norm anew by a pass over the training data, while the "
-            f"others of sync={experiment.sync.name} train on; choose average=ema, which averages them, a mode whose "
-            "replicas step together, such as sync=bsp, or a model with other norms"
+            f"others of sync={experiment.sync.name} train on. Choose average=ema, which averages them, a mode whose "
+            "replicas step together, such as sync=bsp, or a model with other norms."
         )

@@ -59,7 +59,7 @@ def make(experiment: Experiment, allowed: tuple[str, ...], metric: str) -> Callb
         made[name] = one
     if experiment.stop_at_target:
         if STOP in made:
-            raise ConfigError(f"callbacks.{STOP}: the name is that of {STOP}=true; choose another, or {STOP}=false")
+            raise ConfigError(f"callbacks.{STOP}: the name is that of {STOP}=true. Choose another, or {STOP}=false.")
         made[STOP] = AtTarget(metric, experiment.target_accuracy)
     return made
 
@@ -127,24 +127,24 @@ def check_fit(
         if callback.stops and not sync.traits.synchronous:
             raise ConfigError(
                 f"{key_of(name, callback)}: ends a run after an evaluation, and sync={experiment.sync.name} evaluates "
-                "when training is over, as its workers go at their own paces; choose a mode whose replicas step "
+                "when training is over, as its workers go at their own paces. Choose a mode whose replicas step "
                 "together, such as sync=bsp or sync=local_sgd, or so many steps=..."
             )
         if "clients" in callback.sees and not partitioner.owns:
             raise ConfigError(
                 f"callbacks.{name}: looks at what each client owns, and partition={experiment.partition.name} deals "
-                "all samples anew in each epoch; choose partition=dirichlet or partition=by_label"
+                "all samples anew in each epoch. Choose partition=dirichlet or partition=by_label."
             )
         if "clients" in callback.sees and (spec.targets != "labels" or spec.target_shape):
             raise ConfigError(
                 f"callbacks.{name}: deals the test split by its labels, and samples of data={experiment.data.name} do "
-                "not have one label each; choose data that are classified, or leave it out"
+                "not have one label each. Choose data that are classified, or leave it out."
             )
         if "norms" in callback.sees and partitioner.draws:
             raise ConfigError(
                 f"callbacks.{name}: compares means over as many samples as batches have, and sums over those that "
-                f"partition={experiment.partition.name} draws are divided by how many are expected; choose "
-                "partition=shuffled, or leave it out"
+                f"partition={experiment.partition.name} draws are divided by how many are expected. Choose "
+                "partition=shuffled, or leave it out."
             )
         if "gradients" in callback.sees and strategy.traits.needs_processes:
             raise ConfigError(
@@ -164,15 +164,15 @@ def check_norms(callbacks: Callbacks, experiment: Experiment, strategy: Strategy
         asks = f"callbacks.{name}: compares the gradient of one replica's batch with that of all"
         if not isinstance(strategy, DataParallel):
             raise ConfigError(
-                f"{asks}, and strategy={experiment.strategy.name} does not show both whole on a worker; choose "
-                "strategy=data_parallel with sync=bsp"
+                f"{asks}, and strategy={experiment.strategy.name} does not show both whole on a worker. Choose "
+                "strategy=data_parallel with sync=bsp."
             )
         if not sync.traits.shows_mean:
             raise ConfigError(f"{asks}, and {_hides(experiment)}")
         if replicas < 2:
             raise ConfigError(
-                f"{asks}, and hardware.workers={replicas} makes them the same; choose hardware.workers=2 or more, with "
-                "a smaller batch_size for the same batch of all"
+                f"{asks}, and hardware.workers={replicas} makes them the same. Choose hardware.workers=2 or more, with "
+                "a smaller batch_size for the same batch of all."
             )
 
 
@@ -186,10 +186,10 @@ def _hides(experiment: Experiment) -> str:
     }
     for group, plain in usual.items():
         if (chosen := experiment.choice(group).name) != plain:
-            return f"{group}={chosen} {why[group]}; choose {group}={plain}"
+            return f"{group}={chosen} {why[group]}. Choose {group}={plain}."
     if (shard := experiment.sync.knobs.get("shard", "none")) != "none":
-        return f"sync.shard={shard} leaves each worker a piece of the mean; choose sync.shard=none"
-    return f"sync={experiment.sync.name} steps without the mean of all; choose sync=bsp"
+        return f"sync.shard={shard} leaves each worker a piece of the mean. Choose sync.shard=none."
+    return f"sync={experiment.sync.name} steps without the mean of all. Choose sync=bsp."
 
 
 def check_model(callbacks: Callbacks, model: nn.Module) -> None:

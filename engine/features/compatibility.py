@@ -4,21 +4,22 @@ The same answer checks a run, words a refusal with all its reasons, finds the ch
 of pairs.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ...conf.errors import ConfigError, Refusal
+from ...conf.errors import MOST_NAMED, Alternative, ConfigError, Refusal
 from ...conf.groups import BY_NAME
 from ...strategies import Strategy, Sync
-from ...strategies.core.terms import VOCABULARY, Compatible, Need, Term
+from ...strategies.core.terms import VOCABULARY, Compatible, Need, Term, lacks_of, needs_of
+from ..base.grammar import as_override
+from ..config.choice_files import file_of
 from ..config.experiment import CONF, Choice, Experiment, shipped
 from ..config.targets import base_of, build
 from . import given
 from .feature import Chosen, Feature, Given
 
-MOST_NAMED = 4  # choices of a group in a refusal
 LAYOUT = ("strategy", "sync")  # the choices that are given the others
 
 
@@ -150,14 +151,19 @@ def unmet(
         (group, need)
         for group in (*LAYOUT, *selection.used)
         if isinstance(chosen := selection.objects[group], Compatible)
-        for need in chosen.needs
+        for need in needs_of(chosen)
     ]
     for group, need in (*own, *asked):
+        if need.term.group not in selection.choices:
+            raise ConfigError(
+                f"{selection.named(group)}: needs the term {need.term.name!r} of {need.term.group!r}, which is not a "
+                f"group of terms. Choose one of {', '.join(selection.choices)}."
+            )
         if need.term.group not in used:
             continue
         other, offering = selection.offering(group, need.term)
-        if need.term in offering.lacks:
-            yield Unmet(group, need, other, offering.lacks[need.term] or need.term.lacking)
+        if need.term in (lacking := lacks_of(offering)):
+            yield Unmet(group, need, other, lacking[need.term] or need.term.lacking)
     owner, owns = "sync", ""
     if selection.strategy.own_sync() is not None:
         owner, owns = "strategy", f"{selection.strategy.traits.owns_update}, and "
@@ -171,26 +177,10 @@ def check(selection: Selection, asked: Iterable[tuple[str, Need]] = (), elsewher
     """Raises a `ConfigError` that names all choices which do not go together, with what to choose instead."""
     asked = list(asked)
     if found := list(unmet(selection, asked, elsewhere)):
-        raise ConfigError.of(_refusals(selection, found, asked, elsewhere))
+        raise ConfigError.of(_Refusals(selection, found, asked, elsewhere))
 
 
-def _refusals(
-    selection: Selection, found: Sequence[Unmet], asked: Sequence[tuple[str, Need]], elsewhere: Sequence[str]
-) -> Iterator[Refusal]:
-    """Yields one refusal for each two choices that do not go together."""
-    by_pair: dict[tuple[str, str, str], list[Unmet]] = {}
-    for each in found:
-        by_pair.setdefault((each.group, each.need.key, each.other), []).append(each)
-    for (group, key, other), members in by_pair.items():
-        instead = [each.need.instead for each in members if each.need.instead]
-        for name in dict.fromkeys((other, key if key in selection.choices else group)):
-            if goes := list(_going(selection, name, members, found, asked, elsewhere)):
-                instead.append(_some(name, goes))
-        instead = instead or list(_usual_instead(selection, members, found, asked, elsewhere))
-        yield Refusal(selection.named(key or group), tuple(_reasons(selection, members)), tuple(dict.fromkeys(instead)))
-
-
-def _reasons(selection: Selection, members: Sequence[Unmet]) -> Iterator[str]:
+def reasons_of(selection: Selection, members: Sequence[Unmet]) -> Iterator[str]:
     """Yields a clause for each reason, with all that the other choice lacks for it."""
     lacking: dict[str, dict[str, list[str]]] = {}
     for each in members:
@@ -201,51 +191,134 @@ def _reasons(selection: Selection, members: Sequence[Unmet]) -> Iterator[str]:
         yield ", and ".join([because, *clauses] if because else clauses)
 
 
-def _going(
-    selection: Selection,
-    group: str,
-    members: Sequence[Unmet],
-    found: Sequence[Unmet],
-    asked: Sequence[tuple[str, Need]],
-    elsewhere: Sequence[str],
-) -> Iterator[str]:
-    """Yields the choices of the group which meet these needs, and leave no need unmet that is met now."""
-    if group not in selection.choices:
-        return
-    pairs = {frozenset((each.group, each.other)) for each in members}
-    known = {(each.group, each.other) for each in found}
-    for name in _nearest_first(group, selection.choices[group].name):
+class _Refusals:
+    """The refusals of a selection: one for each two choices that do not go together."""
+
+    def __init__(
+        self,
+        selection: Selection,
+        found: Sequence[Unmet],
+        asked: Sequence[tuple[str, Need]],
+        elsewhere: Sequence[str],
+    ) -> None:
+        self._selection, self._asked, self._elsewhere = selection, asked, elsewhere
+        self._found = found
+        self._known = {(each.group, each.other) for each in found}
+
+    def __iter__(self) -> Iterator[Refusal]:
+        by_pair: dict[tuple[str, str, str], list[Unmet]] = {}
+        for each in self._found:
+            by_pair.setdefault((each.group, each.need.key, each.other), []).append(each)
+        for (group, key, other), members in by_pair.items():
+            owner = key if key in self._selection.choices else group
+            both = [name for name in dict.fromkeys((other, owner)) if name in self._selection.choices]
+            instead = [
+                Alternative(*each.need.instead.split("=", 1), without=()) for each in members if each.need.instead
+            ]
+            instead += [knob for name in both for knob in self._knobs(name, members)]
+            instead += [choice for name in both for choice in self._choices(name, members)]
+            instead = instead or list(self._usual(members))
+            yield Refusal(
+                self._selection.named(key or group),
+                tuple(reasons_of(self._selection, members)),
+                tuple(dict.fromkeys(instead)),
+            )
+
+    def _meets(self, there: Selection, members: Sequence[Unmet]) -> bool:
+        """Returns whether a selection meets these needs, and leaves no need unmet that is met now."""
+        pairs = {frozenset((each.group, each.other)) for each in members}
+        left = [(each.group, each.other) for each in unmet(there, self._asked, self._elsewhere)]
+        return not any(frozenset(other) in pairs or other not in self._known for other in left)
+
+    def _goes(self, group: str, choice: Choice, members: Sequence[Unmet]) -> bool:
         try:
-            there = selection.instead(group, shipped(group, name))
+            there = self._selection.instead(group, choice)
         except ConfigError:
-            continue
+            return False
         if isinstance(chosen := there.objects[group], Compatible) and not chosen.stands_alone:
+            return False
+        return self._meets(there, members)
+
+    def _knobs(self, group: str, members: Sequence[Unmet]) -> Iterator[Alternative]:
+        """Yields each knob whose usual value, in place of the one that was typed, meets these needs."""
+        chosen = self._selection.choices[group]
+        for knob in typed(group, chosen):
+            usual = as_override(shipped(group, chosen.name).knobs[knob])
+            alternative = Alternative(f"{group}.{knob}", usual)
+            if self._goes(group, in_place_of(chosen, alternative), members):
+                yield alternative
+
+    def _choices(self, group: str, members: Sequence[Unmet]) -> list[Alternative]:
+        """Returns the other choices of a group that go with the knobs that were typed, nearest first.
+
+        If none of them has all of these knobs, returns those that go with the knobs that they have.
+        """
+        chosen, found = self._selection.choices[group], []
+        for name in _nearest_first(group, chosen.name):
+            without = tuple(
+                f"{group}.{knob}" for knob in typed(group, chosen) if knob not in shipped(group, name).knobs
+            )
+            alternative = Alternative(group, name, without)
+            if self._goes(group, in_place_of(chosen, alternative), members):
+                found.append(alternative)
+        return [each for each in found if not each.without] or found
+
+    def _usual(self, members: Sequence[Unmet]) -> Iterator[Alternative]:
+        """Yields usual choices of given groups which meet these needs: a sync mode may lack a term by one of them."""
+        for group in self._selection.used:
+            usual = str(BY_NAME[group].usual)
+            if usual != self._selection.choices[group].name and self._goes(group, shipped(group, usual), members):
+                yield Alternative(group, usual)
+
+
+def typed(group: str, choice: Choice) -> dict[str, Any]:
+    """Returns the knobs of a choice that differ from its file's; none where the choice is not one of ours."""
+    if not file_of(group, choice.name) or shipped(group, choice.name).target != choice.target:
+        return {}
+    usual = shipped(group, choice.name).knobs
+    return {knob: value for knob, value in choice.knobs.items() if knob in usual and value != usual[knob]}
+
+
+def in_place_of(chosen: Choice, alternative: Alternative) -> Choice:
+    """Returns the alternative to a choice, with the typed knobs that it has, too."""
+    group, _, knob = alternative.key.partition(".")
+    if knob:
+        usual = shipped(group, chosen.name).knobs[knob]
+        return chosen.model_copy(update={"knobs": {**chosen.knobs, knob: usual}})
+    other = shipped(group, alternative.value)
+    kept = {name: value for name, value in typed(group, chosen).items() if name in other.knobs}
+    return other.model_copy(update={"knobs": {**other.knobs, **kept}})
+
+
+def that_run(error: ConfigError, experiment: Experiment, runs: Callable[[Experiment], bool]) -> ConfigError:
+    """Returns the refusals with those alternatives that fit model, data and layout, too.
+
+    Where none of a refusal fits, something else is wrong as well, and all of its alternatives stay.
+
+    Args:
+        runs: whether an experiment is accepted.
+    """
+    return ConfigError.of(replace(each, instead=_fitting(each, experiment, runs)) for each in error.refusals)
+
+
+def _fitting(refusal: Refusal, experiment: Experiment, runs: Callable[[Experiment], bool]) -> tuple[Alternative, ...]:
+    """Returns one more alternative of a key than a message names, at most."""
+    found: list[Alternative] = []
+    for each in refusal.instead:
+        group = each.key.partition(".")[0]
+        if group not in BY_NAME or sum(other.key == each.key for other in found) > MOST_NAMED:
             continue
-        left = list(unmet(there, asked, elsewhere))
-        others = [(each.group, each.other) for each in left]
-        if not any(frozenset(other) in pairs or other not in known for other in others):
-            yield name
-
-
-def _usual_instead(
-    selection: Selection,
-    members: Sequence[Unmet],
-    found: Sequence[Unmet],
-    asked: Sequence[tuple[str, Need]],
-    elsewhere: Sequence[str],
-) -> Iterator[str]:
-    """Yields usual choices of given groups which meet these needs: a sync mode may lack a term by what it is given."""
-    for group in selection.used:
-        usual = str(BY_NAME[group].usual)
-        if usual in _going(selection, group, members, found, asked, elsewhere):
-            yield f"{group}={usual}"
+        choice = in_place_of(experiment.choice(group), each)
+        if runs(experiment.model_copy(update={group: choice})):
+            found.append(each)
+    return tuple(found) or refusal.instead
 
 
 def _told(selection: Selection, found: Sequence[Unmet]) -> Iterator[tuple[str, list[str]]]:
     """Yields each choice that needs what others lack, with the reasons."""
     for key in dict.fromkeys(each.need.key or each.group for each in found):
         members = [each for each in found if (each.need.key or each.group) == key]
-        yield selection.named(key), list(_reasons(selection, members))
+        yield selection.named(key), list(reasons_of(selection, members))
 
 
 def _nearest_first(group: str, chosen: str) -> list[str]:
@@ -254,14 +327,6 @@ def _nearest_first(group: str, chosen: str) -> list[str]:
     names = sorted({usual, *(file.stem for file in (CONF / group).glob("*.yaml"))} - {chosen})
     stem = chosen.partition("_")[0]
     return sorted(names, key=lambda name: (name.partition("_")[0] != stem, name != usual))
-
-
-def _some(group: str, names: Sequence[str]) -> str:
-    """Returns `GROUP=a, b or c` of a few names."""
-    if len(names) > MOST_NAMED:
-        return f"{group}={', '.join(names[:MOST_NAMED])} or {len(names) - MOST_NAMED} more"
-    *most, last = names
-    return f"{group}={', '.join(most)} or {last}" if most else f"{group}={last}"
 
 
 # -- the list of pairs
@@ -390,9 +455,11 @@ def vocabulary() -> list[TermUse]:
                 made.append((group, file.stem, chosen))
     found: list[TermUse] = []
     for term in VOCABULARY:
-        needing = tuple(f"{group}={name}" for group, name, each in made if term in [need.term for need in each.needs])
+        needing = tuple(
+            f"{group}={name}" for group, name, each in made if term in [need.term for need in needs_of(each)]
+        )
         own = [(name, each) for group, name, each in made if group == term.group]
-        lacking = tuple(name for name, each in own if term in each.lacks)
+        lacking = tuple(name for name, each in own if term in lacks_of(each))
         if needing and lacking:
             found.append(TermUse(term, tuple(name for name, _ in own if name not in lacking), lacking, needing))
     return found

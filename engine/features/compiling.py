@@ -58,7 +58,7 @@ def check(fabric: FabricKind) -> None:
     if fabric.modelled:
         raise ConfigError(
             "compile=true: hardware=virtual models the time of passes, and its workers are threads of one process. "
-            "Choose compile=false or hardware=local"
+            "Choose compile=false or hardware=local."
         )
 
 
@@ -67,22 +67,22 @@ def check_machine(experiment: Experiment, device: torch.device) -> None:
     if not experiment.compile:
         return
     if why := unsupported():
-        raise MachineError(f"compile=true: {why}. Choose compile=false or another Python")
+        raise MachineError(f"compile=true: {why}. Choose compile=false or another Python.")
     if device.type == "cuda" and find_spec("triton") is None:
         raise MachineError(
             "compile=true: torch.compile makes code for GPUs by Triton, and the package triton is not installed. "
-            "Install the one that your torch asks for (pip show torch), or choose compile=false"
+            "Install the one that your torch asks for (pip show torch), or choose compile=false."
         )
     names = [os.environ.get("CXX") or "g++"] if device.type == "cpu" else [os.environ.get("CC") or "gcc", "clang"]
     if not any(map(shutil.which, names)):
         raise MachineError(
             f"compile=true: torch.compile needs a C++ compiler, and there is no {names[0]} here. Install one (on "
-            "Debian: apt-get install g++) or choose compile=false"
+            "Debian: apt-get install g++) or choose compile=false."
         )
     if not (Path(sysconfig.get_path("include")) / "Python.h").exists():
         raise MachineError(
             "compile=true: torch.compile needs Python's headers, and there is no Python.h here. Install them (on "
-            "Debian: apt-get install python3-dev) or choose compile=false"
+            "Debian: apt-get install python3-dev) or choose compile=false."
         )
     use_private_folders()
 

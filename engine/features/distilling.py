@@ -62,7 +62,7 @@ class Distilled(Feature):
     @classmethod
     def unverified(cls, experiment: Experiment, allowed: tuple[str, ...]) -> str:
         name = experiment.choice(GROUP).name
-        return "" if name == "none" else f"{GROUP}={name}: the reference learns labels alone; choose {GROUP}=none"
+        return "" if name == "none" else f"{GROUP}={name}: the reference learns labels alone. Choose {GROUP}=none."
 
     def needs(self, chosen: Chosen) -> Sequence[Need]:
         adds = "adds the teacher's outputs to the targets of the whole model"

@@ -48,7 +48,7 @@ def _refused(experiment: Experiment, partitioner: Partitioner, spec: DataSpec) -
     if not partitioner.owns:
         yield (
             f"each replica is the expert of samples of its own, and partition={experiment.partition.name} "
-            "deals all samples anew in each epoch; choose partition=clusters, or partition=dirichlet or by_label"
+            "deals all samples anew in each epoch. Choose partition=clusters, or partition=dirichlet or by_label."
         )
     if why := unmeasured(spec):
         yield (
@@ -58,7 +58,7 @@ def _refused(experiment: Experiment, partitioner: Partitioner, spec: DataSpec) -
     if (adapt := experiment.choice("adapt").name) != "none":
         yield (
             f"the run's model is that of all replicas side by side, of which adapt={adapt} would have to "
-            "take each apart; choose adapt=none, or another sync mode"
+            "take each apart. Choose adapt=none, or another sync mode."
         )
 
 
@@ -73,7 +73,7 @@ def centres(experiment: Experiment, train: Readable, dealt: Partition) -> Tensor
     if inputs is None:
         raise ConfigError(
             f"sync={experiment.sync.name}: takes the mean of all inputs of a part, and samples of data="
-            f"{experiment.data.name} are read when they are wanted; choose data that fit into memory, or another mode"
+            f"{experiment.data.name} are read when they are wanted. Choose data that fit into memory, or another mode."
         )
     return centres_of(inputs, [dealt.owned(replica) for replica in range(dealt.replicas)])
 

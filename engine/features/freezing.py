@@ -55,7 +55,9 @@ class Freeze(ModelFeature):
         until = experiment.choice("freeze").knobs.get("until")
         if until is None:
             return ""
-        return f"freeze.until={until}: serial training knows of no optimizer that begins anew. Choose freeze.until=null"
+        return (
+            f"freeze.until={until}: serial training knows of no optimizer that begins anew. Choose freeze.until=null."
+        )
 
 
 @dataclass(frozen=True)
@@ -94,7 +96,7 @@ class Layers(Freeze):
         if not first and not modules:
             raise ConfigError(
                 "freeze.first=0, freeze.modules=[]: freeze no layer. Choose freeze.first=N for the first N layers, "
-                "freeze.modules=[PATTERN] for some by name, or freeze=none"
+                "freeze.modules=[PATTERN] for some by name, or freeze=none."
             )
         self._first, self._modules, self.until = first, tuple(modules), until
         self.following = None if until is None else Freeze()
@@ -114,7 +116,7 @@ class Layers(Freeze):
         if (adapt := chosen.experiment.choice("adapt").name) != "none":
             raise ConfigError(
                 f"freeze={chosen.experiment.choice('freeze').name}: adapt={adapt} says itself what is trained. Choose "
-                "freeze=none or adapt=none"
+                "freeze=none or adapt=none."
             )
 
     def check_parts(self, parts: Parts) -> None:
@@ -123,7 +125,7 @@ class Layers(Freeze):
             raise ConfigError(
                 f"freeze={parts.experiment.choice('freeze').name}: freezes all layers of part {empty[0]} of "
                 f"strategy={parts.experiment.strategy.name}, whose worker would have nothing to train. Freeze fewer "
-                "layers, or choose strategy=data_parallel"
+                "layers, or choose strategy=data_parallel."
             )
 
     def model(self, model: nn.Module) -> nn.Module:
@@ -139,14 +141,14 @@ class Layers(Freeze):
         every = layers_of(model)
         for pattern in self._modules:
             if not any(matches(name, pattern) for name in every):
-                raise ConfigError(f"{self._told}: no layer is called {pattern}. Choose of {', '.join(shown(every))}")
+                raise ConfigError(f"{self._told}: no layer is called {pattern}. Choose of {', '.join(shown(every))}.")
         frozen = {name: layer for name, layer in every.items() if any(matches(name, each) for each in self._modules)}
         frozen |= dict([*every.items()][: self._first])
         for name, layer in frozen.items():
             if "parametrizations" in name or is_parametrized(layer):
                 raise ConfigError(
                     f"{self._told}: layer {name} makes its weight of other ones (torch.nn.utils.parametrize), and only "
-                    "plain weights are frozen. Choose other layers"
+                    "plain weights are frozen. Choose other layers."
                 )
         own = {parameter for layer in frozen.values() for parameter in layer.parameters(recurse=False)}
         others = {name: layer for name, layer in every.items() if name not in frozen}
@@ -154,14 +156,14 @@ class Layers(Freeze):
             if any(parameter in own for parameter in layer.parameters(recurse=False)):
                 raise ConfigError(
                     f"{self._told}: layer {name} shares a weight with a frozen one. Choose both, or neither, of "
-                    f"{', '.join(shown(every))}"
+                    f"{', '.join(shown(every))}."
                 )
         if not any(
             parameter.requires_grad for layer in others.values() for parameter in layer.parameters(recurse=False)
         ):
             raise ConfigError(
                 f"{self._told}: leaves nothing to train. Choose fewer than the {len(every)} layers "
-                f"{', '.join(shown(every))}"
+                f"{', '.join(shown(every))}."
             )
         return [*frozen.values()]
 
@@ -171,7 +173,7 @@ class Layers(Freeze):
         if not 0 < first < steps:
             raise ConfigError(
                 f"freeze.until={self.until:g}: is step {first:,} of a run of {steps:,} steps, "
-                f"{steps / steps_per_epoch:.3g} epochs. Choose an epoch within the run, or null"
+                f"{steps / steps_per_epoch:.3g} epochs. Choose an epoch within the run, or null."
             )
         return first
 

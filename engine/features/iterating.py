@@ -84,11 +84,11 @@ def needs(experiment: Experiment) -> list[Need]:
 def _check_task(experiment: Experiment, own: Unsupervised | None, task: Task) -> None:
     name, chosen = experiment.model.name, experiment.task.name
     if own is not None and task.targets != "none":
-        raise ConfigError(f"task={chosen}: learns targets, and model={name} learns of samples alone; choose {TASK}")
+        raise ConfigError(f"task={chosen}: learns targets, and model={name} learns of samples alone. Choose {TASK}.")
     if own is None and task.targets == "none":
         raise ConfigError(
-            f"task={chosen}: is for models that put out squared distances of samples, and model={name} does not; "
-            "choose model=kmeans or pca, or a task that learns the targets of the data, such as task=cross_entropy"
+            f"task={chosen}: is for models that put out squared distances of samples, and model={name} does not. "
+            "Choose model=kmeans or pca, or a task that learns the targets of the data, such as task=cross_entropy."
         )
 
 
@@ -96,11 +96,11 @@ def _check_optimizer(experiment: Experiment, own: Unsupervised | None, optimizer
     name, chosen = experiment.model.name, f"optimizer={experiment.optimizer.name}"
     step = optimizer.iteration if issubclass(optimizer, Iteration) else None
     if own is not None and step != own.iteration:
-        raise ConfigError(f"{chosen}: model={name} has a step of its own; choose optimizer={own.iteration}")
+        raise ConfigError(f"{chosen}: model={name} has a step of its own. Choose optimizer={own.iteration}.")
     if own is None and step is not None:
         raise ConfigError(
-            f"{chosen}: is the step of one model, which model={name} is not; choose optimizer=sgd or another, or "
-            f"a model for it (paceline explain {chosen})"
+            f"{chosen}: is the step of one model, which model={name} is not. Choose optimizer=sgd or another, or "
+            f"a model for it (paceline explain {chosen})."
         )
 
 
@@ -109,7 +109,7 @@ def _check_layout(experiment: Experiment, model: Unsupervised, sync: Sync) -> No
     if len(stepped_by(sync, list(model.parameters()), 2)) > 1:
         raise ConfigError(
             f"strategy={experiment.strategy.name}: shares out the parameters that workers step, and the step of "
-            f"model={name} takes all of them; choose strategy=data_parallel"
+            f"model={name} takes all of them. Choose strategy=data_parallel."
         )
 
 
@@ -120,10 +120,10 @@ def _check_plain(experiment: Experiment) -> None:
         if experiment.choice(group) != shipped(group, usual):
             raise ConfigError(
                 f"{group}={experiment.choice(group).name}: model={name} makes its step of the mean gradient of its "
-                f"samples, as it is and in float32, and of nothing else; choose {group}={usual}"
+                f"samples, as it is and in float32, and of nothing else. Choose {group}={usual}."
             )
     if experiment.evaluate.attack != "none":
         raise ConfigError(
             f"evaluate.attack={experiment.evaluate.attack}: has models err in their classes, and model={name} has "
-            "none; choose evaluate.attack=none"
+            "none. Choose evaluate.attack=none."
         )

@@ -54,12 +54,12 @@ def check(experiment: Experiment, task: Task, modules: Sequence[nn.Module]) -> N
         if isinstance(task, Hinge):
             learnt += f" task.multiclass={task.multiclass}"
         raise ConfigError(
-            f"{chosen}: minimises the hinge loss of one class against the others, and {learnt} is another; choose "
-            "task=hinge task.multiclass=one_vs_rest, or optimizer=sgd"
+            f"{chosen}: minimises the hinge loss of one class against the others, and {learnt} is another. Choose "
+            "task=hinge task.multiclass=one_vs_rest, or optimizer=sgd."
         )
     layers = [each for each in modules[0].modules() if not list(each.children())]
     if not isinstance(layers[-1], nn.Linear) or not all(each.requires_grad for each in layers[-1].parameters()):
         raise ConfigError(
             f"{chosen}: the outputs must be linear in what is trained, and the last layer of model="
-            f"{experiment.model.name} is a {type(layers[-1]).__name__}; choose model=linear, or optimizer=sgd"
+            f"{experiment.model.name} is a {type(layers[-1]).__name__}. Choose model=linear, or optimizer=sgd."
         )

@@ -34,7 +34,7 @@ def check(chosen: Chosen, features: tuple[Feature, ...]) -> None:
     if trainings(features) > 1:
         raise ConfigError(
             f"{feature.key}={experiment.choice(feature.key).name}: makes the model another one in mid-run, and this "
-            f"run trains {trainings(features)} times. Choose {feature.key}=none, or what trains once"
+            f"run trains {trainings(features)} times. Choose {feature.key}=none, or what trains once."
         )
 
 

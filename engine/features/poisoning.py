@@ -67,7 +67,7 @@ def _check(attack: Poison, chosen: Chosen) -> None:
     if isinstance(attack, Backdoor) and not isinstance(chosen.task.metric, Accuracy):
         raise ConfigError(
             "attack: what it is worth is told of the label with the largest output, and this task's outputs are other "
-            "ones; choose task=cross_entropy, or attack=label_flip"
+            "ones. Choose task=cross_entropy, or attack=label_flip."
         )
 
 

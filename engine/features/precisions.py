@@ -96,8 +96,8 @@ class Scaling(Hooks):
         name = self._context.parts.experiment.choice("precision").name
         return (
             f"precision={name}: no step was taken, and all weights are as they were: in each of {done:,} steps a "
-            f"gradient overflowed, and the loss scale is down to {self._scale.value:,.0f} only; choose a smaller "
-            "precision.scale, more steps, or precision=bf16"
+            f"gradient overflowed, and the loss scale is down to {self._scale.value:,.0f} only. Choose a smaller "
+            "precision.scale, more steps, or precision=bf16."
         )
 
     def state_dict(self) -> dict[str, Any]:

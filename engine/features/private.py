@@ -106,8 +106,8 @@ def check(experiment: Experiment, strategy: Strategy, sync: Sync, partitioner: P
     if partitioner.draws and (privacy is None or privacy.of != "sample"):
         raise ConfigError(
             f"partition={experiment.partition.name}: draws batches of no fixed size, sums over which privacy=dp_sgd "
-            "divides by the size that is expected, where all else takes the mean of a batch; choose privacy=dp_sgd "
-            "with a privacy.clip, or partition=shuffled"
+            "divides by the size that is expected, where all else takes the mean of a batch. Choose privacy=dp_sgd "
+            "with a privacy.clip, or partition=shuffled."
         )
     if privacy is None:
         return
@@ -117,17 +117,17 @@ def check(experiment: Experiment, strategy: Strategy, sync: Sync, partitioner: P
     if spec.weights:
         raise ConfigError(
             f"{chosen}: samples of data={experiment.data.name} have weights, which are over the mean of those in a "
-            "step, so that one sample changes how much others count; choose data without weights, or privacy=none"
+            "step, so that one sample changes how much others count. Choose data without weights, or privacy=none."
         )
     if strategy.setting.precision.dtype is not None:
         raise ConfigError(
-            f"{chosen}: gradients of single samples are computed in float32 alone; choose precision=fp32, or "
-            "privacy=none"
+            f"{chosen}: gradients of single samples are computed in float32 alone. Choose precision=fp32, or "
+            "privacy=none."
         )
     if not isinstance(partitioner, Shuffled | Poisson):
         raise ConfigError(
             f"{chosen}: its epsilon is that of batches of all samples, and partition={experiment.partition.name} deals "
-            "replicas samples of their own; choose partition=poisson or shuffled, or sync=fedavg with privacy=dp_fedavg"
+            "replicas samples of their own. Choose partition=poisson or shuffled, or sync=fedavg and privacy=dp_fedavg."
         )
 
 
@@ -136,8 +136,8 @@ def _check_one_model(experiment: Experiment, feature: ModelFeature) -> None:
     if feature.looks_at_weights or feature.trainings > 1 or feature.following is not None:
         raise ConfigError(
             f"privacy={experiment.choice('privacy').name}: {feature.switch(experiment)} makes the model another one by "
-            "its weights or in mid-run, or trains it again, which no epsilon of ours counts; "
-            f"choose {feature.key}=none or adapt=lora, or privacy=none"
+            "its weights or in mid-run, or trains it again, which no epsilon of ours counts. "
+            f"Choose {feature.key}=none or adapt=lora, or privacy=none."
         )
 
 
@@ -210,10 +210,10 @@ def notes_on(
         return [*notes, f"privacy.noise=0: {nothing}"]
     notes += ["privacy: its noise follows from the run's seed, so that it repeats; who knows the seed can take it off"]
     if found.delta > MUCH:
-        why = f"{found.units:,} {found.of}s are few to hide among"
+        why = f"{found.units:,} {found.of}s are few to hide among."
         if privacy.delta is not None:
-            why = f"choose less than 1 / {found.units:,}, the share of one {found.of}; null does"
-        notes.append(f"privacy.delta={found.delta:.2g}: with such a chance epsilon does not hold; {why}")
+            why = f"Choose less than 1 / {found.units:,}, the share of one {found.of}; null does."
+        notes.append(f"privacy.delta={found.delta:.2g}: with such a chance epsilon does not hold. {why}")
     return notes
 
 

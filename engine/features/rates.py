@@ -54,8 +54,8 @@ def check(experiment: Experiment, schedule: Schedule, optimizer: Optimizer) -> N
     chosen = f"schedule={experiment.schedule.name}"
     if any("lr" not in group for group in optimizer.param_groups):
         raise ConfigError(
-            f"{chosen}: moves the rate lr of an optimizer, and {type(optimizer).__name__} has none; choose "
-            "optimizer=sgd, adam, adamw, lars, lamb or muon, or schedule=none"
+            f"{chosen}: moves the rate lr of an optimizer, and {type(optimizer).__name__} has none. Choose "
+            "optimizer=sgd, adam, adamw, lars, lamb or muon, or schedule=none."
         )
 
 

@@ -54,19 +54,19 @@ class EvaluatedOnAttacks(Feature):
 
 def needs_range(what: str, data: str, spec: DataSpec) -> tuple[float, float]:
     """The range of inputs that an attack may change; `what` wants it. Raises `ConfigError`."""
-    leave = f"choose {what.partition('=')[0]}=none, or data with pixels, such as data=digits and data=fashion_mnist"
+    leave = f"Choose {what.partition('=')[0]}=none, or data with pixels, such as data=digits and data=fashion_mnist."
     if spec.inputs is not None:
-        raise ConfigError(f"{what}: changes one tensor, and a sample of data={data} has several inputs; {leave}")
+        raise ConfigError(f"{what}: changes one tensor, and a sample of data={data} has several inputs. {leave}")
     if spec.features is not None:
-        raise ConfigError(f"{what}: changes dense samples, and those of data={data} are sparse; {leave}")
+        raise ConfigError(f"{what}: changes dense samples, and those of data={data} are sparse. {leave}")
     if not spec.input_dtype.is_floating_point:
         raise ConfigError(
             f"{what}: changes numbers a little, and the inputs of data={data} are {spec.input_dtype}, of which there "
-            f"is no little (tokens); {leave}"
+            f"is no little (tokens). {leave}"
         )
     if spec.targets != "labels":
         raise ConfigError(
-            f"{what}: has models err in their classes, and the targets of data={data} are numbers; {leave}"
+            f"{what}: has models err in their classes, and the targets of data={data} are numbers. {leave}"
         )
     if spec.range is None:
         raise ConfigError(
@@ -101,7 +101,7 @@ def check(experiment: Experiment, spec: DataSpec) -> None:
     if (chosen.restarts or 1) > 1 and chosen.random_start is False:
         raise ConfigError(
             f"evaluate.restarts={chosen.restarts}: begins in other places, and with evaluate.random_start=false there "
-            "is one; choose true, or restarts=1"
+            "is one. Choose true, or restarts=1."
         )
     if isinstance(chosen.target, int) and chosen.target >= spec.classes:
         raise ConfigError(
@@ -117,7 +117,7 @@ def _check_eps(eps: float, norm: NormName, spec: DataSpec) -> None:
     """Raises `ConfigError`."""
     if eps == 0:
         raise ConfigError(
-            "evaluate.eps=0: changes nothing, and what is left is the accuracy; choose more, such as evaluate.eps=0.1"
+            "evaluate.eps=0: changes nothing, and what is left is the accuracy. Choose more, such as evaluate.eps=0.1."
         )
     check_furthest("evaluate", "eps", eps, norm, spec)
 
@@ -130,7 +130,7 @@ def check_furthest(group: str, key: str, eps: float, norm: str, spec: DataSpec) 
         why = "" if norm == "linf" else f", the square root of its {entries:,} entries"
         raise ConfigError(
             f"{group}.{key}={eps:g}: is a share of the data's range, and with {group}.norm={norm} any sample becomes "
-            f"any other by {furthest:.4g}{why}; choose at most that"
+            f"any other by {furthest:.4g}{why}. Choose at most that."
         )
 
 
@@ -139,8 +139,8 @@ def check_samples(experiment: Experiment, test_size: int) -> None:
     samples = experiment.evaluate.samples
     if samples is not None and samples > test_size:
         raise ConfigError(
-            f"evaluate.samples={samples}: data={experiment.data.name} has {test_size:,} test samples; choose at most "
-            "so many, or null for all"
+            f"evaluate.samples={samples}: data={experiment.data.name} has {test_size:,} test samples. Choose at most "
+            "so many, or null for all."
         )
 
 

@@ -129,11 +129,11 @@ def check(
         return
     found = experts.number_in(theirs)
     if found != replicas:
-        instead = f"sync=routed hardware.workers={found} with the same partition and seed begins with them"
+        instead = f"Only sync=routed hardware.workers={found} with the same partition and seed begins with them."
         if key != "weights":
-            instead = "choose a run of one model, such as one of sync=bsp"
+            instead = "Choose a run of one model, such as one of sync=bsp."
         raise ConfigError(
-            f"{key}={path}: holds the models of {found} experts, each of which knows its own part of the data; "
+            f"{key}={path}: holds the models of {found} experts, each of which knows its own part of the data. "
             f"{instead}"
         )
     for replica in range(found):

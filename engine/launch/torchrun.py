@@ -93,7 +93,7 @@ def _check_devices(devices: Sequence[str]) -> None:
         cpu, cuda = devices.index("cpu"), devices.index("cuda")
         raise ConfigError(
             f"hardware.device=auto: worker {cpu} computes on a CPU and worker {cuda} on a GPU, since their hosts "
-            "differ. Choose hardware.device=cpu, or hosts with a GPU for each worker"
+            "differ. Choose hardware.device=cpu, or hosts with a GPU for each worker."
         )
 
 

@@ -28,6 +28,7 @@ from ...tasks.losses.base import Task
 from ...tasks.partition import Partition, Partitioner, Repeated
 from ...tracking.redact import know_secrets
 from ..base.blame import blaming
+from ..base.grammar import as_override
 from ..base.meta import Repeats
 from ..base.refusals import refuse_all
 from ..config import looking
@@ -56,7 +57,21 @@ def assemble(
     `features`: in place of the experiment's own. A model that looks at values may need a few samples: see looking.py.
     """
     know_secrets(experiment.model_dump())
-    return on_values_where_needed(experiment, lambda: _assemble(experiment, allowed, world_size, features))
+
+    def assembled(instead: Experiment) -> Parts:
+        return on_values_where_needed(instead, lambda: _assemble(instead, allowed, world_size, features))
+
+    def runs(instead: Experiment) -> bool:
+        try:
+            assembled(instead)
+        except Exception:  # whatever is wrong with an alternative, the refusal of what was asked is told
+            return False
+        return True
+
+    try:
+        return assembled(experiment)
+    except ConfigError as error:
+        raise (compatibility.that_run(error, experiment, runs) if error.refusals else error) from None
 
 
 def _assemble(
@@ -192,16 +207,18 @@ def _check_owner(chosen: Chosen) -> None:
         return
     mode = load_class("sync", experiment.sync.target, Sync, chosen.allowed)
     usual = {name: each.default for name, each in inspect.signature(mode).parameters.items()}
-    unused = [f"sync.{name}={value}" for name, value in experiment.sync.knobs.items() if value != usual[name]]
+    unused = [
+        f"sync.{name}={as_override(value)}" for name, value in experiment.sync.knobs.items() if value != usual[name]
+    ]
     if unused and mode.traits.plain_mean:
         raise ConfigError(
             f"{', '.join(unused)}: strategy={experiment.strategy.name} owns its update, and sync=bsp's knobs do "
-            "nothing there. Choose strategy=data_parallel"
+            "nothing there. Choose strategy=data_parallel."
         )
     if strategy.traits.needs_processes and chosen.fabric.modelled:
         raise ConfigError(
             f"hardware=virtual: strategy={experiment.strategy.name} talks to torch's own process groups. Choose "
-            "hardware=local, or strategy=data_parallel"
+            "hardware=local, or strategy=data_parallel."
         )
 
 
@@ -315,6 +332,6 @@ def _laid_out(
             raise error from None
         raise ConfigError(
             f"adapt={adapt}: has swapped layers of the model that strategy={experiment.strategy.name} would cut, and "
-            "these stay whole; choose adapt=none, or a strategy that cuts no layers, such as data_parallel, pipeline "
-            "or zero"
+            "these stay whole. Choose adapt=none, or a strategy that cuts no layers, such as data_parallel, pipeline "
+            "or zero."
         ) from None

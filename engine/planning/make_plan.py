@@ -78,8 +78,8 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
     with given.naming(experiment):
         if device.type == "cuda" and not collective.on_gpus:
             raise ConfigError(
-                "collective: sums in a host's memory, and the workers compute on GPUs; choose collective=fabric, or "
-                "hardware.device=cpu"
+                "collective: sums in a host's memory, and the workers compute on GPUs. Choose collective=fabric, or "
+                "hardware.device=cpu."
             )
     samples = spec.train_size if steps_per_epoch else None
     return Plan(

@@ -179,8 +179,8 @@ def capacity_of(plan: Plan) -> Capacity:
     fabric = fabric_of(plan.experiment)
     if hardware.machine is None and fabric.modelled:
         raise ConfigError(
-            "hardware.machine=null: a virtual cluster's hosts hold whatever they need; describe them in "
-            "hardware.machine (keys: see hardware=h200), or choose the hardware to fit into, for instance hardware=h200"
+            "hardware.machine=null: a virtual cluster's hosts hold whatever they need. Describe "
+            "them in hardware.machine (keys: see hardware=h200), or choose the hardware to fit into, as hardware=h200."
         )
     machine = hardware.machine or this_machine()
     on_devices = machine.devices > 0 if fabric.modelled else plan.device.type == "cuda"

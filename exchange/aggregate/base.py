@@ -45,7 +45,7 @@ def before_named(name: Named, bucket: int | None) -> Before:
     if bucket is not None and name != "bucketing":
         raise ConfigError(
             f"aggregate.bucket={bucket}: is of aggregate.before=bucketing, and aggregate.before={name} makes no "
-            "buckets; choose aggregate.before=bucketing, or leave aggregate.bucket null"
+            "buckets. Choose aggregate.before=bucketing, or leave aggregate.bucket null."
         )
     match name:
         case "nnm":
@@ -100,7 +100,7 @@ class Aggregator(Compatible, ABC):
         exactly = "compares gradients of the same samples and weights, bit for bit"
         return required(
             (Need(WHOLE_REPLICA, whole), not traits.coordinatewise),
-            (Need(WHOLE_VECTORS, whole, instead="sync.servers=1"), not traits.coordinatewise),
+            (Need(WHOLE_VECTORS, whole), not traits.coordinatewise),
             (Need(NEIGHBOURS, "measures from each worker's own weights"), traits.local),
             (Need(SAME_GRADIENTS, exactly), self.copies > 1),
             (Need(LOSSLESS, exactly), self.copies > 1),
@@ -132,8 +132,8 @@ class Aggregator(Compatible, ABC):
             asked = f"at most f={most}" if most >= 0 else "too few for any f"
             smaller = ", a smaller aggregate.bucket" if isinstance(self.before, Bucketing) else ""
             raise ConfigError(
-                f"{said}the rule needs {self.traits.bound}, and there are n={rows} rows{left}: {asked}; "
-                f"choose more hardware.workers{smaller}, or another aggregate",
+                f"{said}the rule needs {self.traits.bound}, and there are n={rows} rows{left}: {asked}. "
+                f"Choose more hardware.workers{smaller}, or another aggregate.",
                 about=() if self.f else ("aggregate",),
             )
 

@@ -46,7 +46,7 @@ class Draco(Aggregator):
             nearest = f"{below} or {below + self.copies}" if below else f"{self.copies}"
             raise ConfigError(
                 f"aggregate.f={self.f}: groups of 2 f + 1 = {self.copies} replicas compute the same, and there are "
-                f"{rows}, no multiple of it; choose hardware.workers for {nearest} of them, or another aggregate.f"
+                f"{rows}, no multiple of it. Choose hardware.workers for {nearest} of them, or another aggregate.f."
             )
 
     def decoded(self, rows: Tensor, replicas: Sequence[int], step: int) -> list[int]:

@@ -39,7 +39,7 @@ class FLTrust(Aggregator):
         if rows < 2 or self.first >= rows:
             raise ConfigError(
                 f"aggregate.trusted={self.first}: there are {rows} replicas, and it must be one of them, beside "
-                "others; choose another, or more hardware.workers"
+                "others. Choose another, or more hardware.workers."
             )
 
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:

@@ -65,7 +65,7 @@ class MultiKrum(Krum):
     def check(self, rows: int) -> None:
         super().check(rows)
         if self.m is not None and self.m > (left := self.before.rows(rows)):
-            raise ConfigError(f"aggregate.selected={self.m}: the rule is given {left} rows; choose at most as many")
+            raise ConfigError(f"aggregate.selected={self.m}: the rule is given {left} rows. Choose at most as many.")
 
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:
         m = min(self.m or len(rows) - f, len(rows))

@@ -31,8 +31,8 @@ class MinimumDiameter(Robust):
         n, f = self.before.rows(rows), self.withstands(rows)
         if (subsets := math.comb(n, f)) > SUBSETS:
             raise ConfigError(
-                f"aggregate.f={f}: of n={n} rows it would look at {subsets:,} subsets, and {SUBSETS:,} are the most; "
-                "choose a smaller aggregate.f, or another aggregate, such as multi_krum"
+                f"aggregate.f={f}: of n={n} rows it would look at {subsets:,} subsets, and {SUBSETS:,} are the most. "
+                "Choose a smaller aggregate.f, or another aggregate, such as multi_krum."
             )
 
     def aggregate(self, rows: Tensor, weights: Tensor, f: int) -> Tensor:

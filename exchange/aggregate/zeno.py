@@ -50,7 +50,7 @@ class ZenoPlusPlus(Aggregator):
         if rows < 2 or self.trusted >= rows:
             raise ConfigError(
                 f"aggregate.trusted={self.trusted}: there are {rows} replicas, and it must be one of them, beside "
-                "others; choose another, or more hardware.workers"
+                "others. Choose another, or more hardware.workers."
             )
 
     def admitted(self, row: Tensor, replica: int) -> Tensor | None:

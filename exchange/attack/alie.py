@@ -42,7 +42,7 @@ class ALittleIsEnough(Attack):
         if self.z is None and f and f > replicas // 2:
             raise ConfigError(
                 f"attack.workers={self.workers}: {f} of {replicas} replicas are a majority, for which the paper has no "
-                "z; choose fewer, or give attack.z"
+                "z. Choose fewer, or give attack.z."
             )
 
     def forge(self, own: Tensor, seen: Seen) -> Tensor:

@@ -61,12 +61,12 @@ class Backdoor(Poison):
             shown = ", ".join("x".join(map(str, each)) for each in inputs.values())
             raise ConfigError(
                 f"puts a patch on images, and a sample of these data is {shown} "
-                f"{'numbers' if floating else 'of whole numbers'}; choose attack=label_flip, or data of images",
+                f"{'numbers' if floating else 'of whole numbers'}. Choose attack=label_flip, or data of images.",
                 about=("attack",),
             )
         if self.size > min(shape[-2:]):
             raise ConfigError(
-                f"attack.size={self.size}: the images are {shape[-2]}x{shape[-1]}; choose {min(shape[-2:])} at most"
+                f"attack.size={self.size}: the images are {shape[-2]}x{shape[-1]}. Choose {min(shape[-2:])} at most."
             )
         if self.target >= classes:
             raise ConfigError(f"attack.target={self.target}: must be below {classes}, the classes of these data")

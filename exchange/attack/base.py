@@ -57,7 +57,7 @@ class Attack(Compatible, ABC):
             raise ConfigError(f"attack.workers={workers}: must be at least 0, or a list of replicas from 0 on")
         if not isinstance(workers, int) and len(workers) > len(set(workers)):
             twice = next(worker for worker in workers if list(workers).count(worker) > 1)
-            raise ConfigError(f"attack.workers={list(workers)}: names replica {twice} twice; choose each once")
+            raise ConfigError(f"attack.workers={list(workers)}: names replica {twice} twice. Choose each once.")
         if from_step < 0:
             raise ConfigError(f"attack.from_step={from_step}: must be at least 0, the step in which lies begin")
         self.from_step = from_step
@@ -71,7 +71,7 @@ class Attack(Compatible, ABC):
         whole = "looks at each replica's gradient as a whole"
         return required(
             (Need(WHOLE_REPLICA, whole), not self.coordinatewise),
-            (Need(WHOLE_VECTORS, whole, instead="sync.servers=1"), not self.coordinatewise),
+            (Need(WHOLE_VECTORS, whole), not self.coordinatewise),
             (Need(ROWS_TOGETHER, "has its workers know what the honest ones send"), self.colludes),
         )
 
@@ -89,12 +89,12 @@ class Attack(Compatible, ABC):
             raise ConfigError(
                 f"attack.workers={self.workers}: there are {replicas} replicas"
                 + ("" if isinstance(self.workers, int) else f", 0 to {replicas - 1}")
-                + "; choose fewer, or more hardware.workers"
+                + ". Choose fewer, or more hardware.workers."
             )
         if self.colludes and len(self.liars(replicas)) == replicas:
             raise ConfigError(
                 f"attack.workers={self.workers}: all {replicas} replicas lie, and this attack is made of what honest "
-                "ones send; choose fewer, or more hardware.workers"
+                "ones send. Choose fewer, or more hardware.workers."
             )
 
     @abstractmethod
@@ -119,7 +119,7 @@ class Poison(Attack):
         """
         if classes == 0:
             raise ConfigError(
-                "changes labels, and these data have none; choose attack=none, or data with labels", about=("attack",)
+                "changes labels, and these data have none. Choose attack=none, or data with labels.", about=("attack",)
             )
 
     def forge(self, own: Tensor, seen: Seen) -> Tensor:

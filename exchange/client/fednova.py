@@ -46,8 +46,8 @@ class FedNova(ClientRule):
         if type(optimizer) is not SGD:
             raise ConfigError(
                 "counts how often each gradient is in a client's change of the weights, which has a formula "
-                f"for SGD and its momentum, and {type(optimizer).__name__} divides gradients; choose optimizer=sgd, or "
-                "client=plain, fedprox or scaffold",
+                f"for SGD and its momentum, and {type(optimizer).__name__} divides gradients. Choose optimizer=sgd, or "
+                "client=plain, fedprox or scaffold.",
                 about=("client",),
             )
 

@@ -57,8 +57,8 @@ class FedProx(ClientRule):
             return "a smaller optimizer.lr, or a smaller client.mu, may help"
         return (
             f"client.mu={self.mu:g} times the rate {rate:g} is {rate * self.mu:.4g}, and above {most:.4g} each step "
-            f"back to the fetched weights goes further past them; choose client.mu below {most / rate:.4g}, or a "
-            "smaller optimizer.lr"
+            f"back to the fetched weights goes further past them. Choose client.mu below {most / rate:.4g}, or a "
+            "smaller optimizer.lr."
         )
 
     def holds(self, size: int) -> int:

@@ -61,15 +61,15 @@ class MimeLite(ClientRule):
         if type(optimizer) is not SGD:
             raise ConfigError(
                 f"the server's momentum takes the place of a client's own optimizer, and "
-                f"{type(optimizer).__name__} would step with both; choose optimizer=sgd optimizer.momentum=0, or "
-                "client=plain, fedprox or scaffold",
+                f"{type(optimizer).__name__} would step with both. Choose optimizer=sgd optimizer.momentum=0, or "
+                "client=plain, fedprox or scaffold.",
                 about=("client",),
             )
         momentum = max(float(group["momentum"]) for group in optimizer.param_groups)
         if momentum > 0:
             raise ConfigError(
                 f"clients step with the server's momentum, and optimizer.momentum={momentum:g} is a "
-                "second one; choose optimizer.momentum=0, or another client",
+                "second one. Choose optimizer.momentum=0, or another client.",
                 about=("client",),
             )
 

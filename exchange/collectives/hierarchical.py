@@ -95,8 +95,8 @@ def _checked(world: World) -> list[list[int]]:
         where = f"each of the {world.replicas} that make this sum is alone on its host"
     raise ConfigError(
         f"sums inside of hosts and then between them, and {where}; must be several workers on several "
-        "hosts: choose hardware=virtual with hardware.workers_per_host above 1 and more hardware.workers than that, "
-        "torchrun on several hosts, or collective=ring",
+        "hosts. Choose hardware=virtual with hardware.workers_per_host above 1 and more hardware.workers than that, "
+        "torchrun on several hosts, or collective=ring.",
         about=("collective",),
     )
 

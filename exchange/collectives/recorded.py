@@ -82,8 +82,8 @@ def record(collective: Collective, workers: int, workers_per_host: int = 1) -> R
     if not seen:
         chosen = "".join(f" ({why.removeprefix('collective: ')})" for why in collective.explain())
         raise ConfigError(
-            f"is made by the fabric{chosen}, and sends no messages of its own that could be drawn; choose "
-            "one that does, such as collective=ring",
+            f"is made by the fabric{chosen}, and sends no messages of its own that could be drawn. Choose "
+            "one that does, such as collective=ring.",
             about=("collective",),
         )
     _check_sums(results)

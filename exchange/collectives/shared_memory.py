@@ -54,7 +54,7 @@ def _check(world: World) -> None:
         else f"the {world.replicas} workers that make this sum are on {len(set(world.hosts))} hosts"
     )
     raise ConfigError(
-        f"shares memory, and {where}; must be one host: choose hardware=local, hardware=virtual with "
-        "hardware.workers_per_host of at least hardware.workers, or collective=hierarchical, ring or fabric",
+        f"shares memory, and {where}; must be one host. Choose hardware=local, hardware=virtual with "
+        "hardware.workers_per_host of at least hardware.workers, or collective=hierarchical, ring or fabric.",
         about=("collective",),
     )

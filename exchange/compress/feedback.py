@@ -68,6 +68,6 @@ def check_no_momentum(optimizer: Optimizer, why: str) -> None:
     """Refuse an optimizer that has momentum, where workers have it. Raises `ConfigError`."""
     if any(group.get("momentum") or "betas" in group for group in optimizer.param_groups):
         raise ConfigError(
-            f"{why}, and {type(optimizer).__name__} would add its own; choose optimizer=sgd and optimizer.momentum=0",
+            f"{why}, and {type(optimizer).__name__} would add its own. Choose optimizer=sgd and optimizer.momentum=0.",
             about=("compress",),
         )

@@ -54,7 +54,7 @@ def noise_for(privacy: Privacy, budget: Budget) -> float:
         if high > LARGEST:
             raise ConfigError(
                 f"privacy.epsilon={privacy.epsilon:g}: no noise up to {LARGEST:g} times privacy.clip spends so little "
-                f"in {budget.steps:,} steps at delta {delta:.2g}; choose a larger epsilon, or fewer epochs"
+                f"in {budget.steps:,} steps at delta {delta:.2g}. Choose a larger epsilon, or fewer epochs."
             )
     while high > low * (1 + CLOSE):
         middle = math.sqrt(low * high)

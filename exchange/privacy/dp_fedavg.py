@@ -99,7 +99,7 @@ class DPFedAvg(Privacy):
         if rounding >= self.clip:
             raise ConfigError(
                 f"privacy.clip={self.clip:g}: changes are rounded to secure.bits behind the point, which may make one "
-                f"{rounding:.3g} longer, more than it may be; choose more secure.bits, or a larger privacy.clip"
+                f"{rounding:.3g} longer, more than it may be. Choose more secure.bits, or a larger privacy.clip."
             )
         return self.clip - rounding
 

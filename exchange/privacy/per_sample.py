@@ -142,8 +142,8 @@ def check_model(model: nn.Module, inputs: Samples, targets: Samples, loss: Loss,
         if isinstance(layer, NORMS):
             raise ConfigError(
                 f"{name or 'the model'} is a {type(layer).__name__}, which mixes the samples of a batch, so "
-                "that there is no gradient of each sample to clip; choose a model with group or layer norms, or "
-                "privacy=none",
+                "that there is no gradient of each sample to clip. Choose a model with group or layer norms, or "
+                "privacy=none.",
                 about=("privacy",),
             )
     most = min(privacy.at_once or len(inputs), 2)
@@ -154,6 +154,6 @@ def check_model(model: nn.Module, inputs: Samples, targets: Samples, loss: Loss,
     except (RuntimeError, NotImplementedError, ValueError) as error:
         raise ConfigError(
             f"privacy.at_once={privacy.at_once}: this model cannot compute the gradients of several samples at once by "
-            f"torch's vmap ({' '.join(str(error).split())[:200]}); choose privacy.at_once=1, which takes one sample "
-            "after another, or privacy=none"
+            f"torch's vmap ({' '.join(str(error).split())[:200]}). Choose privacy.at_once=1, which takes one sample "
+            "after another, or privacy=none."
         ) from None

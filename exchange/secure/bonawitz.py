@@ -80,7 +80,7 @@ class Bonawitz(Secure):
         if self.fixed.most() < 1:
             raise ConfigError(
                 f"secure.bits={bits}, secure.largest={largest:g}: one number takes more than 63 bits, and sums have "
-                "63; choose fewer bits, or a smaller largest"
+                "63. Choose fewer bits, or a smaller largest."
             )
 
     @property
@@ -98,8 +98,8 @@ class Bonawitz(Secure):
         """Of the clients of a round. Raises `ConfigError`."""
         if sampled < FEWEST:
             raise ConfigError(
-                f"a round has {sampled} clients, and of the sum of two each knows what the other brought; "
-                "choose hardware.workers and sync.fraction for three or more a round, or secure=none",
+                f"a round has {sampled} clients, and of the sum of two each knows what the other brought. "
+                "Choose hardware.workers and sync.fraction for three or more a round, or secure=none.",
                 about=("secure",),
             )
 
@@ -154,7 +154,7 @@ class Bonawitz(Secure):
         if samples * sampled > self.fixed.most():
             raise SecureError(
                 f"round {number}, client {self._comm.rank}: {samples:,} samples make sums of {sampled} clients larger "
-                f"than 63 bits; choose a smaller secure.bits (now {self.fixed.bits}) or secure.largest"
+                f"than 63 bits. Choose a smaller secure.bits (now {self.fixed.bits}) or secure.largest."
             )
 
     def _say(self, data: bytes) -> None:

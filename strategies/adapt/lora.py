@@ -113,7 +113,7 @@ class LoRA(Adapt):
             if self.rank > most:
                 raise ConfigError(
                     f"adapt.rank={self.rank}: the layer {name or 'itself'} has a matrix of {list(layer.weight.shape)}, "
-                    f"whose rank is at most {most}; choose adapt.rank <= {most}, or adapt.modules that leave it out"
+                    f"whose rank is at most {most}. Choose adapt.rank <= {most}, or adapt.modules that leave it out."
                 )
         self._check_frozen(model, every)
         self._check_alone(found, every)
@@ -124,8 +124,8 @@ class LoRA(Adapt):
         moving = [name for name, layer in every.items() if getattr(layer, "running_mean", None) is not None]
         if moving:
             raise ConfigError(
-                f"adapt=lora: {', '.join(shown(moving))} would keep running statistics of what it trains on, and all "
-                "but the factors is to stay as it is; choose a model with other norms (model.norm=group), or adapt=none"
+                f"adapt=lora: {', '.join(shown(moving))} would keep running statistics of what it trains on, but all "
+                "but the factors stays. Choose a model with other norms (model.norm=group), or adapt=none."
             )
         if own := [name for name, _ in model.named_parameters() if _ends_in(name, A) or _ends_in(name, B)]:
             raise ConfigError(f"adapt=lora: the model has a parameter called {own[0]} already; adapt=none trains it")
@@ -138,14 +138,14 @@ class LoRA(Adapt):
                 others = [other for other, each in every.items() if getattr(each, "weight", None) is layer.weight]
                 raise ConfigError(
                     f"adapt.modules={list(self.modules)}: {' and '.join(others)} have one weight (tied), and {name} "
-                    "alone would be adapted; choose adapt.modules that leave it out"
+                    "alone would be adapted. Choose adapt.modules that leave it out."
                 )
             above = every[name.rpartition(".")[0]]
             if isinstance(above, nn.TransformerEncoderLayer):
                 raise ConfigError(
                     f"adapt.modules={list(self.modules)}: torch's TransformerEncoderLayer, which {name} is in, reads "
                     "the weights of its layers without calling them when it is evaluated, and would pass over the "
-                    "factors; choose adapt.modules that leave it out"
+                    "factors. Choose adapt.modules that leave it out."
                 )
 
     def added(self, names: frozenset[str]) -> frozenset[str]:

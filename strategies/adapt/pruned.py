@@ -75,7 +75,7 @@ class Pruned(Adapt):
         if restart == "none" and rewind_to:
             raise ConfigError(
                 f"adapt.rewind_to={rewind_to}: with adapt.restart=none a round goes on with the weights that were "
-                "trained, and nothing is set back; choose adapt.restart=rewind or random, or adapt.rewind_to=0"
+                "trained, and nothing is set back. Choose adapt.restart=rewind or random, or adapt.rewind_to=0."
             )
         self.trainings, self.prunes = 1 + rounds, rounds > 0
         self.sizes: dict[str, int] = {}  # entries of the model's weights that may be pruned, in its order
@@ -104,7 +104,7 @@ class Pruned(Adapt):
         if self.scope == "global" and len(dtypes) > 1:
             raise ConfigError(
                 f"adapt.scope=global: these weights are {' and '.join(sorted(map(str, dtypes)))}, whose magnitudes are "
-                "rounded in other ways; choose adapt.scope=layer, or adapt.modules of one dtype"
+                "rounded in other ways. Choose adapt.scope=layer, or adapt.modules of one dtype."
             )
         self.sizes, self.dtype = {name: each.numel() for name, each in chosen.items()}, dtypes.pop()
         self._check_rounds()
@@ -118,8 +118,8 @@ class Pruned(Adapt):
             what = "none" if kept[useful + 1] else "all"
             raise ConfigError(
                 f"adapt.rounds={self.rounds}: after {useful} rounds of adapt.share={self.share:g} there are "
-                f"{kept[useful]:,} of {kept[0]:,} weights left, and another one would take out {what} of them; choose "
-                f"adapt.rounds={useful} or fewer, or another share"
+                f"{kept[useful]:,} of {kept[0]:,} weights left, and another one would take out {what} of them. Choose "
+                f"adapt.rounds={useful} or fewer, or another share."
             )
 
     # -- what it goes with
@@ -135,14 +135,14 @@ class Pruned(Adapt):
         if cut := [name for part in parts for name in placements_of(part) if name in self.sizes]:
             raise ConfigError(
                 f"adapt=pruned: strategy={chosen} holds {cut[0]} in pieces, of which a worker has one, and which "
-                "weights are the smallest is found where they are whole; choose strategy=data_parallel, pipeline, "
-                "domain or offload"
+                "weights are the smallest is found where they are whole. Choose strategy=data_parallel, pipeline, "
+                "domain or offload."
             )
 
     def check_steps(self, steps: int) -> None:
         if self.prunes and self.restart != "none" and self.rewind_to >= steps:
             raise ConfigError(
-                f"adapt.rewind_to={self.rewind_to}: a training has {steps:,} steps; choose adapt.rewind_to below that"
+                f"adapt.rewind_to={self.rewind_to}: a training has {steps:,} steps. Choose adapt.rewind_to below that."
             )
 
     # -- what it comes to
@@ -234,8 +234,8 @@ class Pruning(While):
         """g <- m * g"""
         if gradient.layout is not torch.strided:
             raise ConfigError(
-                f"adapt=pruned: the gradient of {name} is sparse, and masks are dense; choose model.sparse_gradients="
-                "false, or adapt.modules that leave it out"
+                f"adapt=pruned: the gradient of {name} is sparse, and masks are dense. Choose model.sparse_gradients="
+                "false, or adapt.modules that leave it out."
             )
         gone = self.gone.get(name)
         return gradient if gone is None else gradient.masked_fill(gone, 0)

@@ -118,7 +118,7 @@ class Pufferfish(Adapt):
             longer = f"{self.warm_up:g} {self.unit}" + (f", {of_run:,} steps," if self.unit == "epochs" else "")
             raise ConfigError(
                 f"adapt.warm_up={self.warm_up:g}: a warm-up of {longer} leaves nothing of the run, which has {steps:,} "
-                "steps, for the factors; choose a shorter one, or more steps"
+                "steps, for the factors. Choose a shorter one, or more steps."
             )
         return of_run
 
@@ -167,7 +167,7 @@ class LowRank(Adapt):
                 f"adapt=pufferfish: nothing is left to factor: of the {len(layers)} linear layers and convolutions "
                 f"(torch.nn.Linear, torch.nn.Conv2d) the first {self.keep_first} (adapt.keep_first) and the last stay "
                 f"as they are, and so do convolutions in groups, tied layers and what adapt.modules="
-                f"{list(self.modules)} leaves out; choose a smaller adapt.keep_first, a deeper model, or adapt=none"
+                f"{list(self.modules)} leaves out. Choose a smaller adapt.keep_first, a deeper model, or adapt=none."
             )
         return found
 

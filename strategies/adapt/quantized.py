@@ -136,7 +136,7 @@ class Quantized(Adapt):
         if clip and kind != "binary":
             raise ConfigError(
                 f"adapt.clip=true: is for adapt.kind=binary, and adapt.kind={kind} has its largest weights among its "
-                "levels; choose adapt.clip=false, or adapt.kind=binary"
+                "levels. Choose adapt.clip=false, or adapt.kind=binary."
             )
         self.kind: Kind = kind
         self.ends, self.clip = ends, clip
@@ -183,18 +183,18 @@ class Quantized(Adapt):
                 others = [other for other, each in every.items() if getattr(each, "weight", None) is layer.weight]
                 raise ConfigError(
                     f"adapt=quantized: {' and '.join(others)} have one weight (tied), and {name} alone would use it "
-                    "quantized; choose adapt.ends=false, where it is an end of the model, or untie them"
+                    "quantized. Choose adapt.ends=false, where it is an end of the model, or untie them."
                 )
             if isinstance(layer, nn.Conv2d) and layer.padding_mode != "zeros":
                 raise ConfigError(
-                    f"adapt=quantized: the convolution {name} has padding_mode={layer.padding_mode!r}; choose 'zeros', "
-                    "or adapt=none"
+                    f"adapt=quantized: the convolution {name} has padding_mode={layer.padding_mode!r}. Choose 'zeros', "
+                    "or adapt=none."
                 )
             if isinstance(every[name.rpartition(".")[0]], nn.TransformerEncoderLayer):
                 raise ConfigError(
                     f"adapt=quantized: torch's TransformerEncoderLayer, which {name} is in, reads the weights of its "
-                    "layers without calling them when it is evaluated, and would evaluate full ones; choose another "
-                    "model, or adapt=none"
+                    "layers without calling them when it is evaluated, and would evaluate full ones. Choose another "
+                    "model, or adapt=none."
                 )
         return dict(taken)
 

@@ -57,8 +57,8 @@ class SWA(Average):
             knob = f"average.start={self.start}" if self.start else f"average.every={self.every}"
             has = f"{steps:,} steps, {steps / steps_per_epoch:.3g} epochs" if length > 1 else f"{steps:,} steps"
             raise ConfigError(
-                f"{knob}: the first weights to average would be those after {first:,} steps, and the run has {has}; "
-                "choose an earlier start, average.unit=steps, or more steps"
+                f"{knob}: the first weights to average would be those after {first:,} steps, and the run has {has}. "
+                "Choose an earlier start, average.unit=steps, or more steps."
             )
 
     def _length(self, steps_per_epoch: int) -> int:

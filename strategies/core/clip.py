@@ -66,6 +66,6 @@ def check_dense(gradients: Mapping[str, Tensor], choice: str) -> None:
     """Raises `ConfigError`."""
     if any(gradient.layout is not torch.strided for gradient in gradients.values()):
         raise ConfigError(
-            f"clip={choice}: a gradient of this model is sparse, and only dense ones are clipped; choose clip=none, or "
-            "a model with dense gradients (model.sparse_gradients=false, nn.Embedding with sparse=False)"
+            f"clip={choice}: a gradient of this model is sparse, and only dense ones are clipped. Choose clip=none, or "
+            "a model with dense gradients (model.sparse_gradients=false, nn.Embedding with sparse=False)."
         )

@@ -42,7 +42,7 @@ class Precision:
             names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in others - {torch.float32}))
             raise ConfigError(
                 f"precision={self.name}: rounds what is float32 on its way through a pass, and weights of this model "
-                f"are {names}; choose precision=fp32"
+                f"are {names}. Choose precision=fp32."
             )
 
     def casting(self, device: torch.device) -> AbstractContextManager[Any]:

@@ -69,6 +69,6 @@ def check_clipped(privacy: Privacy) -> None:
     """Raises `ConfigError`."""
     if privacy.clip is None and (privacy.noise > 0 or privacy.epsilon is not None):
         raise ConfigError(
-            "privacy.clip=null: noise hides what one can change, which is without bounds where nothing is clipped; "
-            "choose privacy.clip=1, or privacy.noise=0 for plain training"
+            "privacy.clip=null: noise hides what one can change, which is without bounds where nothing is clipped. "
+            "Choose privacy.clip=1, or privacy.noise=0 for plain training."
         )

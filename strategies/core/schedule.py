@@ -66,12 +66,12 @@ class Scaled(Schedule):
         if self.scale != "none" and self.base_batch is None:
             raise ConfigError(
                 f"schedule.scale={self.scale}: multiplies the rate by the batch over that which the rate was found "
-                "for; choose schedule.base_batch=256 (that batch), or schedule.scale=none"
+                "for. Choose schedule.base_batch=256 (that batch), or schedule.scale=none."
             )
         if self.scale == "none" and self.base_batch is not None:
             raise ConfigError(
-                f"schedule.base_batch={self.base_batch}: nothing is scaled by it; choose schedule.scale=linear or "
-                "sqrt, or schedule.base_batch=null"
+                f"schedule.base_batch={self.base_batch}: nothing is scaled by it. Choose schedule.scale=linear or "
+                "sqrt, or schedule.base_batch=null."
             )
 
     def factor(self, step: int, horizon: Horizon) -> float:
@@ -107,8 +107,8 @@ class WarmedUp(Scaled):
         self.check_whole("warmup", self.warmup)
         if self.warmup == 0 and self.warmup_from != 0:
             raise ConfigError(
-                f"schedule.warmup_from={self.warmup_from:g}: there is no warm-up that begins with it; choose "
-                "schedule.warmup=100 (steps) too, or schedule.warmup_from=0"
+                f"schedule.warmup_from={self.warmup_from:g}: there is no warm-up that begins with it. Choose "
+                "schedule.warmup=100 (steps) too, or schedule.warmup_from=0."
             )
 
     def check_whole(self, knob: str, length: float) -> None:
@@ -128,7 +128,7 @@ class WarmedUp(Scaled):
             longer = f" {self.unit}, {steps:,} steps," if self.unit == "epochs" else " steps"
             raise ConfigError(
                 f"schedule.warmup={self.warmup:g}: a warm-up of {self.warmup:g}{longer} is longer than the run, which "
-                f"has {horizon.steps:,}; choose a shorter one, or more steps"
+                f"has {horizon.steps:,}. Choose a shorter one, or more steps."
             )
 
     def corners(self, horizon: Horizon) -> list[int]:

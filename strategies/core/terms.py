@@ -38,7 +38,10 @@ class Need:
 
 
 class Compatible:
-    """A choice of a group whose terms others may need."""
+    """A choice of a group whose terms others may need.
+
+    What a subclass says in `lacks` and `needs` adds to what its base classes say (`lacks_of`, `needs_of`).
+    """
 
     @property
     def lacks(self) -> Mapping[Term, str]:
@@ -54,6 +57,18 @@ class Compatible:
     def stands_alone(self) -> bool:
         """Returns False where it makes sense beside a choice that a refusal does not know (compress=masked)."""
         return True
+
+
+def lacks_of(chosen: Compatible) -> dict[Term, str]:
+    """Returns the terms that a choice lacks by its class or by a base class, each with its words."""
+    own = [vars(cls)["lacks"].fget(chosen) for cls in reversed(type(chosen).__mro__) if "lacks" in vars(cls)]
+    return {term: words for each in own for term, words in each.items()}
+
+
+def needs_of(chosen: Compatible) -> tuple[Need, ...]:
+    """Returns the needs that a choice has by its class or by a base class."""
+    own = [vars(cls)["needs"].fget(chosen) for cls in reversed(type(chosen).__mro__) if "needs" in vars(cls)]
+    return tuple(dict.fromkeys(need for each in own for need in each))
 
 
 def absent(*terms: tuple[Term, bool]) -> dict[Term, str]:

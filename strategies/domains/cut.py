@@ -55,15 +55,15 @@ def cut(
     """
     if degree > image[1]:
         raise ConfigError(
-            f"strategy.degree={degree}: an image of these data has {image[1]} rows; choose strategy.degree <= "
-            f"{image[1]}"
+            f"strategy.degree={degree}: an image of these data has {image[1]} rows. Choose strategy.degree <= "
+            f"{image[1]}."
         )
     layers = {name: layer for name, layer in model.named_modules() if is_known(layer)}
     seen = look(model, image, {name: not isinstance(layer, GATHERING) for name, layer in layers.items()})
     if all(isinstance(layers[name], (*GATHERING, *AS_IT_IS)) for name in seen.met):
         raise ConfigError(
-            f"no layer of {type(model).__name__} works on slabs of an image, as a convolution does; "
-            "choose model=cnn, resnet, alexnet or unet, or strategy=data_parallel",
+            f"no layer of {type(model).__name__} works on slabs of an image, as a convolution does. "
+            "Choose model=cnn, resnet, alexnet or unet, or strategy=data_parallel.",
             about=("strategy",),
         )
     rules = {name: rule_of(name, layers[name], *seen.met[name]) for name in seen.met}
@@ -76,7 +76,7 @@ def cut(
             moved[name] = halos(rule, *(deals[rows] for rows in seen.met[name]))
         except TooThinError as error:
             raise ConfigError(
-                f"strategy.degree={degree}: at the layer {name} {error}; {_nearest(image[1], degree, rules, seen.met)}"
+                f"strategy.degree={degree}: at the layer {name} {error}. {_nearest(image[1], degree, rules, seen.met)}"
             ) from None
     norms = batch_norms(model) if of_all_replicas else {}
     # a batch norm that infers has a factor and a sum for each channel, whatever the slab
@@ -134,7 +134,9 @@ def rule_of(name: str, layer: nn.Module, rows_in: int, rows_out: int) -> Rule | 
 
 
 def _refused(name: str, layer: nn.Module, what: str, right: str) -> ConfigError:
-    return ConfigError(f"{name} ({type(layer).__name__}) has {what}; choose {right}, or {INSTEAD}", about=("strategy",))
+    return ConfigError(
+        f"{name} ({type(layer).__name__}) has {what}. Choose {right}, or {INSTEAD}.", about=("strategy",)
+    )
 
 
 def _deals(height: int, degree: int, rules: dict[str, Rule | None], met: dict[str, tuple[int, int]]) -> dict[int, Deal]:
@@ -157,8 +159,8 @@ def _nearest(height: int, degree: int, rules: dict[str, Rule | None], met: dict[
                     halos(rule, *(deals[rows] for rows in met[name]))
         except TooThinError:
             continue
-        return f"choose strategy.degree={fewer}"
-    return "choose strategy=data_parallel, or larger images"
+        return f"Choose strategy.degree={fewer}."
+    return "Choose strategy=data_parallel, or larger images."
 
 
 def _on_slab(layer: nn.Module, halo: Halo | None, deal: Deal, group: SlabGroup, across: Across | None) -> nn.Module:

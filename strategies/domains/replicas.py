@@ -86,7 +86,7 @@ def check_process_group(parts: Sequence[nn.Module]) -> None:
         if isinstance(layer, nn.SyncBatchNorm):
             raise ConfigError(
                 f"model: {name or 'it'} is torch's SyncBatchNorm, and would see one replica's batch alone. Choose "
-                f"nn.BatchNorm1d, 2d or 3d; paceline train joins their batches by {ALL}"
+                f"nn.BatchNorm1d, 2d or 3d; paceline train joins their batches by {ALL}."
             )
 
 
@@ -106,8 +106,8 @@ def batch_norms(model: nn.Module) -> dict[str, BatchNorm]:
     }
     if not found:
         raise ConfigError(
-            f"{ALL}: {type(model).__name__} has no batch norm, or frozen ones alone: there is nothing to join; "
-            "choose strategy.batch_norm=replica"
+            f"{ALL}: {type(model).__name__} has no batch norm, or frozen ones alone: there is nothing to join. "
+            "Choose strategy.batch_norm=replica."
         )
     return found
 
@@ -130,6 +130,6 @@ class _NoOther(TorchFunctionMode):
         if func in norms and (kwargs or {}).get("training", args[5] if len(args) > 5 else False):
             raise ConfigError(
                 f"{ALL}: something other than a layer nn.BatchNorm1d, 2d or 3d calls {func.__name__}, which would "
-                "normalise over one replica's batch; make it such a layer, or choose strategy.batch_norm=replica"
+                "normalise over one replica's batch. Make it such a layer, or choose strategy.batch_norm=replica."
             )
         return func(*args, **(kwargs or {}))

@@ -31,7 +31,7 @@ class Pool:
         if not self.fits(self.total + size):
             raise ConfigError(
                 f"strategy.pool_mb={megabytes(self.cap)}: {self.total:,} bytes are in the pool and {size:,} of {kind} "
-                "come, more than was foreseen; choose a larger strategy.pool_mb"
+                "come, more than was foreseen. Choose a larger strategy.pool_mb."
             )
         self._used[kind] += size
         self.total += size

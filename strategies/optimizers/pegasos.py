@@ -94,5 +94,5 @@ def _check_shapes(shapes: list[list[int]]) -> None:
     listed = ", ".join(map(str, shapes[:4])) + (", ..." if len(shapes) > 4 else "")
     raise ConfigError(
         "optimizer=pegasos: steps with the weights and biases of one linear layer, which is the whole model, and here "
-        f"are {tensors} ({listed}); choose model=linear, or optimizer=sgd"
+        f"are {tensors} ({listed}). Choose model=linear, or optimizer=sgd."
     )

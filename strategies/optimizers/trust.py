@@ -47,8 +47,8 @@ def taken_together(group: dict[str, Any], name: str) -> Iterator[tuple[list[Tens
     """
     if any(param.grad is not None and param.grad.layout is not torch.strided for param in group["params"]):
         raise ConfigError(
-            f"optimizer={name}: a gradient of this model is sparse, and the trust ratio is of whole tensors; choose "
-            "optimizer=sgd, or model.sparse_gradients=false"
+            f"optimizer={name}: a gradient of this model is sparse, and the trust ratio is of whole tensors. Choose "
+            "optimizer=sgd, or model.sparse_gradients=false."
         )
     runs: dict[tuple[torch.device, torch.dtype, bool], list[Tensor]] = {}
     for param in group["params"]:

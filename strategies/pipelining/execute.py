@@ -161,7 +161,7 @@ class PipelineStep:
         if way == "F" and tensor.dtype != (foreseen := self.held.like(stage, self._micro_batches[j].inputs).dtype):
             raise ConfigError(
                 f"precision: stage {stage} puts out {tensor.dtype}, and the next one awaits {foreseen}, as passes on "
-                "the meta device have it; choose precision=fp32, or strategy=data_parallel"
+                "the meta device have it. Choose precision=fp32, or strategy=data_parallel."
             )
         with self.held.comm.timeline.named("activations" if way == "F" else "gradients"):
             self._sending.append(self.held.comm.isend(tensor.contiguous(), self.held.holders[to]))

@@ -14,6 +14,6 @@ def check(strategy: str, batch_size: int, micro_batches: int) -> None:
     if batch_size % micro_batches:
         raise ConfigError(
             f"strategy.micro_batches={micro_batches}: strategy={strategy} wants micro-batches of one "
-            f"size, and batch_size={batch_size} is no multiple of it; choose "
-            f"strategy.micro_batches={len(micro_sizes(batch_size, micro_batches))}, or strategy=pipeline"
+            f"size, and batch_size={batch_size} is no multiple of it. Choose "
+            f"strategy.micro_batches={len(micro_sizes(batch_size, micro_batches))}, or strategy=pipeline."
         )

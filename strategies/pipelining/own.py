@@ -84,15 +84,15 @@ def checked(schedule: Schedule, workers: int, micro_batches: int) -> Schedule:
     """A user's own. Raises `ConfigError`."""
     if len(schedule) != workers:
         raise ConfigError(
-            f"strategy.stages={workers}: strategy.schedule has {len(schedule)} lines, one for each worker; "
-            + (f"choose strategy.stages={len(schedule)}" if len(schedule) > 1 else f"it needs {workers} of them")
+            f"strategy.stages={workers}: strategy.schedule has {len(schedule)} lines, one for each worker. "
+            + (f"Choose strategy.stages={len(schedule)}." if len(schedule) > 1 else f"It needs {workers} of them.")
         )
     given = [action for row in schedule for action in row]
     most = 1 + max((action.micro_batch for action in given), default=-1)
     if most != micro_batches:
         raise ConfigError(
-            f"strategy.micro_batches={micro_batches}: strategy.schedule has {most}; choose "
-            f"strategy.micro_batches={most}"
+            f"strategy.micro_batches={micro_batches}: strategy.schedule has {most}. Choose "
+            f"strategy.micro_batches={most}."
         )
     try:
         check(schedule, 1 + max(action.stage for action in given), micro_batches)

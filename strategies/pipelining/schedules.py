@@ -101,7 +101,7 @@ def zb_v(workers: int, micro_batches: int, chunks: int = 2) -> Schedule:
     if chunks != 2:
         raise ConfigError(
             f"strategy.chunks={chunks}: strategy.schedule=zb_v gives each worker two chunks of the model, one on the "
-            "way down and one on the way up; choose strategy.chunks=2"
+            "way down and one on the way up. Choose strategy.chunks=2."
         )
     schedule: list[list[Action]] = []
     for i in range(workers):
@@ -163,7 +163,7 @@ def _in_turn(forward: Sequence[Action], backward: Sequence[Action], first: int) 
 def _one_chunk(name: str, workers: int, chunks: int) -> range:
     if chunks != 1:
         raise ConfigError(
-            f"strategy.chunks={chunks}: strategy.schedule={name} gives each worker one chunk of the model; choose "
-            "strategy.chunks=1, or strategy.schedule=interleaved"
+            f"strategy.chunks={chunks}: strategy.schedule={name} gives each worker one chunk of the model. Choose "
+            "strategy.chunks=1, or strategy.schedule=interleaved."
         )
     return range(workers)

@@ -142,14 +142,14 @@ def reads_of(schedule: str | list[str], chunks: int, vertical_sync: bool) -> Rea
     """Which version of the weights a forward pass reads, where updates come in between. Raises `ConfigError`."""
     if vertical_sync and schedule != "pipedream":
         raise ConfigError(
-            "strategy.vertical_sync=true: is for strategy.schedule=pipedream, whose stages read versions of their own; "
-            "choose that, or strategy.vertical_sync=false"
+            "strategy.vertical_sync=true: is for strategy.schedule=pipedream, whose stages read versions of their own. "
+            "Choose that, or strategy.vertical_sync=false."
         )
     if not isinstance(schedule, str) or schedule not in READS:
         return None
     if chunks != 1:
         raise ConfigError(
-            f"strategy.chunks={chunks}: strategy.schedule={schedule} gives each worker one chunk of the model; choose "
-            "strategy.chunks=1, or strategy.schedule=interleaved"
+            f"strategy.chunks={chunks}: strategy.schedule={schedule} gives each worker one chunk of the model. Choose "
+            "strategy.chunks=1, or strategy.schedule=interleaved."
         )
     return "entry" if vertical_sync else READS[schedule]

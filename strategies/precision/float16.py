@@ -35,7 +35,7 @@ class Float16(Precision):
         if float(scale).hex().split("p")[0] != "0x1.0000000000000" or scale > 2.0**60:
             raise ConfigError(
                 f"precision.scale={scale:g}: must be a power of two, at most 2^60, by which gradients are multiplied "
-                f"and divided without rounding; choose precision.scale={2 ** min(round(scale).bit_length() - 1, 60)}"
+                f"and divided without rounding. Choose precision.scale={2 ** min(round(scale).bit_length() - 1, 60)}."
             )
         self.first, self.grow_every = float(scale), grow_every
 

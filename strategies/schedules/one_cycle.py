@@ -32,7 +32,7 @@ class OneCycle(Scaled):
         if not 0 < self._peak(horizon) < horizon.steps - 1:
             raise ConfigError(
                 f"schedule.rise={self.rise:g}: a run of {horizon.steps:,} steps is too short to rise in this fraction "
-                f"of it; choose {math.floor(1 / self.rise) + 1:,} steps or more"
+                f"of it. Choose {math.floor(1 / self.rise) + 1:,} steps or more."
             )
 
     def corners(self, horizon: Horizon) -> list[int]:

@@ -33,7 +33,7 @@ class Step(WarmedUp):
         if self.in_steps(self.every, horizon) < 1:
             raise ConfigError(
                 f"schedule.every={self.every:g}: is less than a step, of which an epoch has "
-                f"{horizon.steps_per_epoch:,}; choose a longer one"
+                f"{horizon.steps_per_epoch:,}. Choose a longer one."
             )
 
     def corners(self, horizon: Horizon) -> list[int]:

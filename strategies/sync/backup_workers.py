@@ -126,8 +126,8 @@ class BackupWorkers(SyncWithServers):
     def _check(self, replicas: int) -> None:
         if self.backups >= replicas:
             raise ConfigError(
-                f"sync.backups={self.backups}: leaves no gradient to step with, of {replicas} replicas; "
-                f"choose sync.backups <= {replicas - 1}, or more hardware.workers"
+                f"sync.backups={self.backups}: leaves no gradient to step with, of {replicas} replicas. "
+                f"Choose sync.backups <= {replicas - 1}, or more hardware.workers."
             )
 
     # -- a worker

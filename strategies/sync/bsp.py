@@ -263,8 +263,8 @@ class BSP(Sync):
         if len(buckets) > 1 and not self.joining.plain:
             dtypes = ", ".join(sorted(str(vector.dtype) for vector in buckets))
             raise ConfigError(
-                f"they see a gradient as one vector of one dtype, and the model has {dtypes}; choose aggregate=mean "
-                "and attack=none",
+                f"they see a gradient as one vector of one dtype, and the model has {dtypes}. Choose aggregate=mean "
+                "and attack=none.",
                 about=("aggregate", "attack"),
             )
         own = (size + held(self.compress, buckets)) if replicas > 1 else 0

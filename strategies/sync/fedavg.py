@@ -214,12 +214,12 @@ class FedAvg(SyncWithServers):
         if self.momentum == "kept":
             raise ConfigError(
                 f"sync.momentum=kept: with {given} a worker keeps no optimizer of each client. "
-                "Choose sync.momentum=reset"
+                "Choose sync.momentum=reset."
             )
         if not self.traits.equal_clients:
             raise ConfigError(
                 f"{given}: each client is drawn with an equal chance and finishes its round. Choose "
-                "sync.sampling=uniform and sync.dropout=0, or sync.clients=null"
+                "sync.sampling=uniform and sync.dropout=0, or sync.clients=null."
             )
         sends = "has a worker send what its clients make together", given, "sync.clients=null"
         terms = PLAIN_CLIENT, NOT_PRIVATE, NOT_SECURE, UNCOMPRESSED, ADDED_UP, HONEST

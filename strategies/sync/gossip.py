@@ -120,7 +120,7 @@ class Gossip(Sync):
             needs.append(Need(UNCOMPRESSED, changes, f"sync.topology={topology}", f"sync.topology={STAYS[0]}"))
         self.traits = replace(self.traits, requires=tuple(needs))
         if isinstance(self.compress, Dense) and consensus_step != 1:
-            raise ConfigError(f"sync.consensus_step={consensus_step}: without compress a round mixes fully; choose 1")
+            raise ConfigError(f"sync.consensus_step={consensus_step}: without compress a round mixes fully. Choose 1.")
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)

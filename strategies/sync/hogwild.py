@@ -85,7 +85,7 @@ class Hogwild(Sync):
         super().prepare(parameters, optimizer, comm)
         self._weights = list(parameters.values())  # w
         if any(w.device.type != "cpu" for w in self._weights):
-            raise ConfigError("sync=hogwild shares the weights in the host's memory; choose hardware.device=cpu")
+            raise ConfigError("sync=hogwild shares the weights in the host's memory. Choose hardware.device=cpu.")
         try:
             shared = comm.shared(flatten(self._weights))
             self._updates = comm.shared(torch.zeros(comm.size, dtype=torch.int64)).numpy()  # that each worker has made
@@ -140,8 +140,8 @@ class Hogwild(Sync):
         """Raises `ConfigError` unless the optimizer's step is that of plain SGD, on the support alone."""
         if not isinstance(self.optimizer, SGD) or group["momentum"] or group["weight_decay"] or group["maximize"]:
             raise ConfigError(
-                "this model's gradients are sparse, and only plain SGD writes to their support alone: "
-                "choose optimizer=sgd optimizer.momentum=0 optimizer.weight_decay=0, or model.sparse_gradients=false",
+                "this model's gradients are sparse, and only plain SGD writes to their support alone. "
+                "Choose optimizer=sgd optimizer.momentum=0 optimizer.weight_decay=0, or model.sparse_gradients=false.",
                 about=("sync",),
             )
 

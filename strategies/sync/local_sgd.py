@@ -120,8 +120,8 @@ class LocalSGD(Sync):
             needs += [Need(term, both, *switch) for term in (ADDED_UP, HONEST, UNCOMPRESSED)]
         if outer_lr is None and outer_momentum > 0:
             raise ConfigError(
-                f"sync.outer_momentum={outer_momentum}: there is no outer optimizer; choose sync.outer_lr=0.7 too, "
-                "or sync.outer_momentum=0"
+                f"sync.outer_momentum={outer_momentum}: there is no outer optimizer. Choose sync.outer_lr=0.7 too, "
+                "or sync.outer_momentum=0."
             )
         self.period, self.average_state, self.switch_step = period, list(average_state), switch_step
         self.outer_lr, self.outer_momentum = outer_lr, outer_momentum

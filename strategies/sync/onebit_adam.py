@@ -74,7 +74,7 @@ class OneBitAdam(Sync):
         if not isinstance(optimizer, Adam) or any(group["amsgrad"] or group["maximize"] for group in groups):
             raise ConfigError(
                 f"compresses Adam's momentum, and {type(optimizer).__name__} is another optimizer or "
-                "has amsgrad or maximize; choose optimizer=adam or optimizer=adamw, with amsgrad and maximize false",
+                "has amsgrad or maximize. Choose optimizer=adam or optimizer=adamw, with amsgrad and maximize false.",
                 about=("sync",),
             )
 

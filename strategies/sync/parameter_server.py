@@ -83,7 +83,7 @@ class ParameterServer(ServerSync):
         if compress_answers:
             if isinstance(compress, Dense):
                 raise ConfigError(
-                    "sync.compress_answers=true: there is no compression. Choose compress=bf16, or another"
+                    "sync.compress_answers=true: there is no compression. Choose compress=bf16, or another."
                 )
             answers = "has servers answer with changes of weights", "sync.compress_answers=true"
             self.traits = replace(self.traits, requires=(Need(FOR_CHANGES, *answers, "sync.compress_answers=false"),))

@@ -116,13 +116,13 @@ class StreamingDiLoCo(Sync):
         self.clip = clip
         if fragments > period:
             raise ConfigError(
-                f"sync.fragments={fragments}: one is sent in a step, and a round has sync.period={period} steps; "
-                f"choose {period} fragments at most, or a longer period"
+                f"sync.fragments={fragments}: one is sent in a step, and a round has sync.period={period} steps. "
+                f"Choose {period} fragments at most, or a longer period."
             )
         if delay >= period:
             raise ConfigError(
                 f"sync.delay={delay}: a fragment must have arrived before it is sent again, sync.period={period} steps "
-                f"later; choose {period - 1} at most, or a longer period"
+                f"later. Choose {period - 1} at most, or a longer period."
             )
         self.period, self.fragments, self.delay, self.local_share = period, fragments, delay, local_share
         self.outer_lr, self.outer_momentum = outer_lr, outer_momentum

@@ -167,8 +167,8 @@ def planned(model: nn.Module, plan: Mapping[str, Kind]) -> dict[str, Kind]:
             within = [each for each in fitting if each.startswith(f"{name}.")]
             near = within[:3] or difflib.get_close_matches(name, fitting, n=3, cutoff=0.3) or fitting[:3]
             raise ConfigError(
-                f"strategy.plan.{pattern}={kind}: {name} is of class {kind_of.__name__}, and must be {what}; "
-                f"choose {' or '.join(near) or 'another strategy: the model has none'}"
+                f"strategy.plan.{pattern}={kind}: {name} is of class {kind_of.__name__}, and must be {what}. "
+                f"Choose {' or '.join(near) or 'another strategy: the model has none'}."
             )
         for name in fits:
             if kinds.setdefault(name, kind) != kind:
@@ -233,12 +233,12 @@ def check(name: str, kind: Kind, model: nn.Module, degree: int, degrees: Degrees
     if own in getattr(model.get_submodule(above), "by_group", ()):
         choose = others or "more of them (model.n_kv_head), or strategy=data_parallel"
         raise ConfigError(
-            f"{key}={degree} does not divide the {width} keys and values a place of {above}; choose {choose}"
+            f"{key}={degree} does not divide the {width} keys and values a place of {above}. Choose {choose}."
         )
     which = "outputs" if kind == "column" else "inputs"
     raise ConfigError(
-        f"{key}={degree}: {width} {which} of the layer {name} cannot be cut into {degree} equal pieces; "
-        f"choose {_nearest(width, degree)} of them" + (f", or {key}={others}" if others else "")
+        f"{key}={degree}: {width} {which} of the layer {name} cannot be cut into {degree} equal pieces. "
+        f"Choose {_nearest(width, degree)} of them" + (f", or {key}={others}." if others else ".")
     )
 
 

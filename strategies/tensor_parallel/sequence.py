@@ -95,14 +95,14 @@ class Enter:
         if x.dim() < 3:
             raise ConfigError(
                 f"strategy.sequence=true: activations {list(x.shape)} have no sequence to cut, which is the second of "
-                "three or more dimensions; choose strategy.sequence=false"
+                "three or more dimensions. Choose strategy.sequence=false."
             )
         if (t := x.shape[1]) % (degree := self.group.size):
             near = " or ".join(str(n) for n in (t // degree * degree, (t // degree + 1) * degree) if n)
             others = " or ".join(map(str, self.degrees.nearest(degree, dividing=t)))
             raise ConfigError(
-                f"strategy.sequence=true: a sequence of {t} cannot be cut into {degree} equal slices; choose {near} "
-                "places, " + (f"{self.group.knob}={others}, " if others else "") + "or strategy.sequence=false"
+                f"strategy.sequence=true: a sequence of {t} cannot be cut into {degree} equal slices. Choose {near} "
+                "places, " + (f"{self.group.knob}={others}, " if others else "") + "or strategy.sequence=false."
             )
         self.group.draws.restart()
         if layer.training:

@@ -82,7 +82,7 @@ def is_cut(wanted: bool | None, model: nn.Module, loss: Loss, or_else: str = "")
     if wanted and not found:
         raise ConfigError(
             f"strategy.vocabulary=true: {type(model).__name__} does not end in a linear layer with as many outputs "
-            f"as an embedding has rows; choose strategy.vocabulary=false{or_else}"
+            f"as an embedding has rows. Choose strategy.vocabulary=false{or_else}."
         )
     return wanted if wanted is not None else bool(found) and is_mean_cross_entropy(loss)
 
@@ -101,7 +101,7 @@ def loss_over(part: nn.Module, loss: Loss) -> Loss:
     if not is_mean_cross_entropy(loss):
         raise ConfigError(
             "strategy.vocabulary=true: the head's outputs can be cut for the mean cross-entropy alone, "
-            "task=cross_entropy; choose strategy.vocabulary=false, and leave the head out of strategy.plan"
+            "task=cross_entropy. Choose strategy.vocabulary=false, and leave the head out of strategy.plan."
         )
 
     weigh = weigher(loss)

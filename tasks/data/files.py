@@ -68,7 +68,7 @@ def check_fits(path: Path, size: int, instead: str) -> None:
     if size > memory:
         raise ConfigError(
             f"{path}: takes {size / 2**30:,.1f} GiB once it is unpacked, and this host has {memory / 2**30:,.1f} GiB. "
-            f"Choose {instead}"
+            f"Choose {instead}."
         )
 
 

@@ -87,7 +87,7 @@ def inputs_of(
         left = [name for name in found if name not in targets]
         how = f"data.inputs={_listed(left)}" if left else f"{things} that are no targets, or all targets"
         raise ConfigError(
-            f"data.inputs={_listed(found)}: {answers[0]} is a target, and a model would read the answer. Choose {how}"
+            f"data.inputs={_listed(found)}: {answers[0]} is a target, and a model would read the answer. Choose {how}."
         )
     return found
 
@@ -106,7 +106,7 @@ def check_like(
     if more:
         raise ConfigError(
             f"{test} has the {things} {', '.join(more)}, which {train} lacks. Choose data.inputs={_listed(inputs)}, or "
-            "leave them out"
+            "leave them out."
         )
     _check_unique(names, inputs, test)
 

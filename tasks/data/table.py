@@ -115,7 +115,7 @@ class Table(Data):
             if self._kind(whole.schema) == "numbers":
                 raise ConfigError(
                     f"data.kind=null: column {self.targets[0]} of {self.path} begins with whole numbers and has "
-                    "fractions further down. Choose data.kind=numbers or labels"
+                    "fractions further down. Choose data.kind=numbers or labels."
                 )
             of_targets = _value_type(whole.schema.field(self.targets[0]).type)
             known = self._labels(whole)

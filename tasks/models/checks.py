@@ -12,28 +12,28 @@ def need_numbers(model: str, spec: DataSpec) -> None:
     if spec.target_shape and spec.targets == "labels":
         raise ConfigError(
             f"model={model} predicts one label a sample, and these data have {list(spec.target_shape)}. Choose "
-            "model=gpt for a text, or model=unet for images"
+            "model=gpt for a text, or model=unet for images."
         )
 
 
 def need_floats(model: str, spec: DataSpec) -> None:
     """Raises ConfigError unless a sample is a float tensor, whatever its targets are."""
     if spec.features is not None:
-        raise ConfigError(f"model={model} takes dense samples; these are sparse: use model={SPARSE}.")
+        raise ConfigError(f"model={model} takes dense samples; these are sparse. Choose model={SPARSE}.")
     if spec.input_dtype.is_floating_point:
         return
     if _is_text(spec):
-        raise ConfigError(f"model={model} takes numbers; these data are tokens: use model=gpt.")
+        raise ConfigError(f"model={model} takes numbers; these data are tokens. Choose model=gpt.")
     raise ConfigError(
         f"model={model} takes floating numbers, and the inputs of these data are {spec.input_dtype}. Choose "
-        "data.floats=true, which data=arrays and data=hugging_face have, or a model of your own for tokens"
+        "data.floats=true, which data=arrays and data=hugging_face have, or a model of your own for tokens."
     )
 
 
 def need_labels(model: str, spec: DataSpec) -> None:
     """Raises ConfigError where targets are numbers."""
     if spec.targets != "labels":
-        raise ConfigError(f"model={model} classifies, and the targets of these data are numbers: use model=linear.")
+        raise ConfigError(f"model={model} classifies, and the targets of these data are numbers. Choose model=linear.")
 
 
 def need_image(model: str, spec: DataSpec, smallest: int) -> None:
@@ -53,7 +53,7 @@ def need_tokens(model: str, spec: DataSpec) -> None:
         raise ConfigError(
             f"model={model} predicts the next token of a text, and a sample of these data has inputs "
             f"{spec.input_dtype} {list(spec.input_shape)} and targets {targets}. Choose data=text, or data=arrays with "
-            "tokens and the token after each as whole numbers [samples, tokens]"
+            "tokens and the token after each as whole numbers [samples, tokens]."
         )
 
 
@@ -68,7 +68,7 @@ def need_divisor(knob: str, value: int, of: int, what: str) -> None:
         below = max(n for n in range(1, min(value, of) + 1) if of % n == 0)
         above = min((n for n in range(value, of + 1) if of % n == 0), default=None)
         nearest = f"{below}" if above is None else f"{below} or {above}"
-        raise ConfigError(f"model.{knob}={value} does not divide {what}; choose {nearest}.")
+        raise ConfigError(f"model.{knob}={value} does not divide {what}. Choose {nearest}.")
 
 
 def need_pixels(model: str, spec: DataSpec) -> None:
@@ -77,5 +77,5 @@ def need_pixels(model: str, spec: DataSpec) -> None:
     if not is_image or spec.targets != "labels" or spec.target_shape != spec.input_shape[1:]:
         raise ConfigError(
             f"model={model} labels each pixel of an image; a sample of these data has the shape "
-            f"{list(spec.input_shape)} and targets {list(spec.target_shape)}: use data=disks."
+            f"{list(spec.input_shape)} and targets {list(spec.target_shape)}. Choose data=disks."
         )

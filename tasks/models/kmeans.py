@@ -46,8 +46,8 @@ class KMeans(Unsupervised):
         need_floats("kmeans", spec)
         if k > start_samples:
             raise ConfigError(
-                f"model.start_samples={start_samples}: model.k={k} centres each begin in one of these samples; choose "
-                f"model.start_samples={k} or more, or model.k={start_samples} or less"
+                f"model.start_samples={start_samples}: model.k={k} centres each begin in one of these samples. Choose "
+                f"model.start_samples={k} or more, or model.k={start_samples} or less."
             )
         if spec.train_size is not None:
             _check_enough(k, spec.train_size)
@@ -100,6 +100,6 @@ def _check_enough(k: int, samples: int, repeated: int = 0) -> None:
     if repeated:
         there = f"of the {samples + repeated:,} samples that centres are drawn from {repeated:,} repeat another one"
     raise ConfigError(
-        f"model.k={k}: each centre begins in a sample of its own, and {there}; choose model.k of "
-        f"{'1' if samples == 1 else f'1 to {samples}'}"
+        f"model.k={k}: each centre begins in a sample of its own, and {there}. Choose model.k of "
+        f"{'1' if samples == 1 else f'1 to {samples}'}."
     )

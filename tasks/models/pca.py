@@ -35,11 +35,11 @@ class PCA(Unsupervised):
         need_floats("pca", spec)
         d = prod(spec.input_shape)
         if k > d:
-            raise ConfigError(f"model.k={k}: a sample of these data has {d:,} numbers; choose {d:,} or less")
+            raise ConfigError(f"model.k={k}: a sample of these data has {d:,} numbers. Choose {d:,} or less.")
         if spec.train_size is not None and k > spec.train_size:
             raise ConfigError(
                 f"model.k={k}: there are {spec.train_size:,} training samples, and no more directions in which they "
-                f"differ; choose {spec.train_size:,} or less"
+                f"differ. Choose {spec.train_size:,} or less."
             )
         super().__init__()
         self.components = nn.Parameter(torch.linalg.qr(torch.randn(d, k)).Q)

@@ -89,7 +89,7 @@ class ResNet(nn.Sequential):
         need_image("resnet", spec, smallest=1)
         n = (depth - 2) // 6
         if depth != BASIC and (depth % 6 != 2 or n < 1):
-            raise ConfigError(f"model.depth={depth} is neither 6n + 2 nor {BASIC}; choose {_nearest(depth)}.")
+            raise ConfigError(f"model.depth={depth} is neither 6n + 2 nor {BASIC}. Choose {_nearest(depth)}.")
         blocks = [2] * 4 if depth == BASIC else [n] * 3
         width = (64 if depth == BASIC else 16) if width is None else width
         if norm == "group":
@@ -98,7 +98,7 @@ class ResNet(nn.Sequential):
         if norm == "batch" and max(spec.input_shape[1:]) <= shrinks:
             raise ConfigError(
                 f"model.norm=batch with model.depth={depth} needs a side of more than {shrinks} pixels; "
-                f"a sample of these data has the shape {list(spec.input_shape)}: use model.norm=group."
+                f"a sample of these data has the shape {list(spec.input_shape)}. Choose model.norm=group."
             )
 
         def normalised(maps: int) -> nn.Module:

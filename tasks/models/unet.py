@@ -66,7 +66,7 @@ class UNet(nn.Sequential):
         if any(side % halved for side in spec.input_shape[1:]):
             raise ConfigError(
                 f"model.levels={levels}: sides are halved {levels - 1} times, and a sample of these data is "
-                f"{list(spec.input_shape)}; choose model.levels={_most(spec.input_shape[1:])}"
+                f"{list(spec.input_shape)}. Choose model.levels={_most(spec.input_shape[1:])}."
             )
         if norm == "group":
             need_divisor("groups", groups, width, f"model.width={width}")

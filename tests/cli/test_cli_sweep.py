@@ -234,7 +234,7 @@ def test_a_name_that_is_taken_is_refused(paceline, here: Path) -> None:
     RunDirectory.create(here / "runs", "run")
     for more in ((), ("--resume",)):
         ended = paceline("sweep", "sync=bsp,ssp", "--name", "run", *more)
-        assert ended.status == 2 and "is a run; choose another name" in ended.last
+        assert ended.status == 2 and "is a run. Choose another name" in ended.last
     assert sorted(path.name for path in (here / "runs" / "run").iterdir()) == ["checkpoints", "logs", "metrics.jsonl"]
 
 

@@ -279,12 +279,12 @@ def test_it_learns_to_withstand_what_it_learns_on(tmp_path: Path) -> None:
         (
             ["adversarial_training=fast", "adversarial_training.eps=1.01"],
             "adversarial_training.eps=1.01: is a share of the data's range, and with adversarial_training.norm=linf "
-            "any sample becomes any other by 1; choose",
+            "any sample becomes any other by 1. Choose",
         ),
         (
             ["adversarial_training=pgd", "adversarial_training.eps=8.1", "adversarial_training.norm=l2"],
             "adversarial_training.eps=8.1: is a share of the data's range, and with adversarial_training.norm=l2 any "
-            "sample becomes any other by 8, the square root of its 64 entries; choose",
+            "sample becomes any other by 8, the square root of its 64 entries. Choose",
         ),
         (
             ["adversarial_training=pgd", "model=gpt", "data=text"],

@@ -133,7 +133,7 @@ def test_only_what_is_asked_for_is_tuned():
             (
                 [f"callbacks.by_client.{given}"],
                 f"callbacks.by_client.{given}: says how each client tunes the model, and with steps=0 none tunes "
-                f"anything; choose steps, such as steps=10, or leave {given.partition('=')[0]} null",
+                f"anything. Choose steps, such as steps=10, or leave {given.partition('=')[0]} null",
             )
             for given in ("only=output", "lr=0.02", "batch_size=32")
         ),

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pytest
@@ -20,12 +20,17 @@ from paceline.strategies.core import terms
 from paceline.strategies.core.terms import (
     ADDABLE,
     FOR_CHANGES,
+    LOSSLESS,
     ROWS_TOGETHER,
+    SKIPS,
     TOGETHER,
     VOCABULARY,
     WHOLE_REPLICA,
     Compatible,
     Need,
+    Term,
+    lacks_of,
+    needs_of,
 )
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.bsp import BSP
@@ -61,9 +66,9 @@ def test_each_term_is_a_sentence_about_a_choice_of_its_group() -> None:
 
 def test_a_choice_lacks_terms_of_its_own_group_and_needs_those_of_others() -> None:
     for group, name, each in every_choice():
-        assert {term.group for term in each.lacks} <= {group}, name
-        assert group not in {need.term.group for need in each.needs}, name
-        assert all(need.because for need in each.needs), name
+        assert {term.group for term in lacks_of(each)} <= {group}, name
+        assert group not in {need.term.group for need in needs_of(each)}, name
+        assert all(need.because for need in needs_of(each)), name
 
 
 def test_each_term_is_lacking_somewhere_and_needed_somewhere() -> None:
@@ -79,14 +84,17 @@ def test_each_term_is_lacking_somewhere_and_needed_somewhere() -> None:
 @pytest.mark.parametrize(
     ("overrides", "alternatives"),
     [
-        (["strategy=tensor", "sync=asp"], r"Choose sync=bsp, .*, or strategy=data_parallel, offload or pipeline$"),
+        (["strategy=tensor", "sync=asp"], r"Choose sync=bsp, .*, or strategy=data_parallel, offload or pipeline\."),
         (["sync=local_sgd", "compress=signsgd"], r"Choose compress=none, .*, or sync=bsp, "),
-        (["compress=topk", "collective=ring"], r"Choose compress=none, .*, or collective=fabric$"),
+        (["compress=topk", "collective=ring"], r"Choose compress=none, .*, or collective=fabric\."),
         (["strategy=pipeline", "aggregate=krum"], r"Choose strategy=data_parallel or offload, or aggregate=mean, "),
-        (["strategy=zero", "compress=topk"], r"Choose strategy=data_parallel, offload or pipeline, or compress=none$"),
-        (["sync=bsp", "privacy=dp_fedavg"], r"Choose sync=fedavg, or privacy=dp_sgd or none$"),
+        (
+            ["strategy=zero", "compress=topk"],
+            r"Choose strategy=data_parallel, offload or pipeline, or compress=none\.$",
+        ),
+        (["sync=bsp", "privacy=dp_fedavg"], r"Choose sync=fedavg, or privacy=dp_sgd or none\.$"),
         (["sync=push_sum", "average=ema"], r"Choose average=none, or sync=bsp, "),
-        (["sync=easgd", "aggregate=draco"], r"Choose sync=bsp or parameter_server, or aggregate=mean$"),
+        (["sync=easgd", "aggregate=draco"], r"Choose sync=bsp or parameter_server, or aggregate=mean\.$"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -98,6 +106,35 @@ def test_each_choice_that_a_refusal_names_goes(overrides: list[str], alternative
             if (CONF / group / f"{name}.yaml").is_file():
                 others = [each for each in overrides if not each.startswith(f"{group}=")]
                 assemble(compose(["hardware.workers=6", *others, f"{group}={name}"]), ())
+
+
+@pytest.mark.parametrize(
+    ("overrides", "alternatives"),
+    [
+        (["model=resnet", "sync=asp", "strategy.batch_norm=all"], "Choose strategy.batch_norm=replica, or sync=bsp, "),
+        (
+            ["strategy=pipeline", "strategy.schedule=pipedream", "sync=asp"],
+            "Choose strategy.schedule=gpipe, or sync=bsp",
+        ),
+        (["sync=asp", "sync.servers=2", "attack=mimic"], "Choose sync=parameter_server, or attack=none, "),
+        (["sync=asp", "sync.servers=2", "aggregate=krum"], r"Choose sync=[a-z_, ]* others without sync.servers, or "),
+        (["sync=fedavg", "sync.sampling=weighted", "average=swa"], r"or sync=bsp, .* without sync.sampling\."),
+        (["sync=parameter_server", "sync.servers=2", "aggregate=krum"], r"Choose sync.servers=1, or "),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_alternatives_keep_what_was_typed_or_say_what_to_leave_out(overrides: list[str], alternatives: str) -> None:
+    error = refusal_of(*overrides)
+    assert re.search(alternatives, str(error)), error
+    for each in error.refusals[0].instead[:4]:
+        others = [told for told in overrides if told.partition("=")[0] not in (each.key, *each.without)]
+        assemble(compose(["hardware.workers=6", *others, f"{each.key}={each.value}"]), ())
+
+
+def test_alternatives_fit_the_model_too() -> None:
+    [refusal] = refusal_of("strategy=torch_fsdp", "sync=asp", "model=gpt", "data=text").refusals
+    names = [each.value for each in refusal.instead if each.key == "strategy"]
+    assert "data_parallel" in names and "domain" not in names, "text has no images to cut by rows"
 
 
 def test_all_reasons_are_told_at_once() -> None:
@@ -115,7 +152,7 @@ def test_what_parts_share_counts_for_the_choices_that_are_named() -> None:
 
 def test_where_a_mode_lacks_a_term_by_what_it_is_given_that_choice_is_named() -> None:
     asked = ["model=kmeans", "task=reconstruction", "optimizer=lloyd", "compress=topk"]
-    assert str(refusal_of(*asked)).endswith(". Choose compress=none")
+    assert str(refusal_of(*asked)).endswith(". Choose compress=none.")
 
 
 def test_knobs_add_needs_and_what_is_lacking() -> None:
@@ -138,6 +175,31 @@ def test_a_users_class_is_held_to_what_it_declares() -> None:
     assert unmet_terms(Particular(), STRATEGIES["pipeline"]) == {WHOLE_REPLICA}
     assert unmet_terms(Particular(compress=TopK()), compress=TopK()) == {ADDABLE}
     assert not unmet_terms(Particular())
+
+
+class Stubborn(Particular):
+    """A mode that says more of what it lacks, and does not repeat what its base class says."""
+
+    @property
+    def lacks(self) -> Mapping[Term, str]:
+        return {SKIPS: "keeps going"}
+
+    @property
+    def needs(self) -> tuple[Need, ...]:
+        return (Need(LOSSLESS, "counts on each bit"),)
+
+
+def test_what_a_subclass_says_adds_to_its_base_classes() -> None:
+    assert {SKIPS, *lacks_of(Particular())} == {*lacks_of(Stubborn())} > {SKIPS}
+    assert {need.term for need in needs_of(Stubborn())} >= {WHOLE_REPLICA, ADDABLE, LOSSLESS}
+    assert unmet_terms(Stubborn(compress=TopK()), compress=TopK()) == {ADDABLE, LOSSLESS}
+
+
+def test_a_term_of_no_group_is_refused() -> None:
+    mode = Particular()
+    mode.traits = replace(mode.traits, requires=(Need(Term("compres", "lossless", "keeps", "loses"), "counts"),))
+    with pytest.raises(ConfigError, match="needs the term 'lossless' of 'compres', which is not"):
+        unmet_terms(mode)
 
 
 def test_what_a_strategy_shares_is_known_once_the_model_is_cut() -> None:

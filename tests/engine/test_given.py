@@ -16,6 +16,7 @@ from paceline.engine.features import given
 from paceline.engine.features.feature import Parts
 from paceline.engine.planning.build import assemble
 from paceline.strategies.data_parallel import DataParallel
+from paceline.strategies.sync.easgd_async import AsyncEASGD
 
 CHOICES = {
     "calm": Choice(name="calm", target="zealous.Calm", knobs={}),
@@ -77,7 +78,7 @@ def test_the_usual_choice_goes_with_all(assembled, sync: str, strategy: str) -> 
 def test_another_choice_is_refused_by_name_where_nobody_has_a_use_for_it(assembled) -> None:
     with pytest.raises(ConfigError) as caught:
         assembled("eager", "bsp")
-    assert str(caught.value) == ("zeal=eager: sync=bsp takes no zeal. Choose zeal=calm")
+    assert str(caught.value) == ("zeal=eager: sync=bsp takes no zeal. Choose zeal=calm.")
 
 
 def test_the_usual_choice_with_another_class_is_none(assembled, monkeypatch) -> None:
@@ -91,17 +92,20 @@ def test_where_the_strategy_owns_its_update_what_the_sync_mode_takes_does_not_co
         assembled("eager", "zealous_bsp", "own")
     assert str(caught.value) == (
         "zeal=eager: strategy=torch_ddp owns its update, and takes no zeal. Choose "
-        "strategy=data_parallel, domain, hybrid, offload or 2 more, or zeal=calm"
+        "strategy=data_parallel, offload, pipeline or tensor, or zeal=calm."
     )
 
 
 def test_a_refusal_names_our_own_choices_that_take_it(assembled, monkeypatch) -> None:
-    def takes(
-        self: DataParallel, zeal: object, rho: float | None = None, period: int = 1, nesterov: bool = False
-    ) -> None: ...
+    usual = AsyncEASGD.__init__
 
-    monkeypatch.setattr("paceline.strategies.sync.easgd_async.AsyncEASGD.__init__", takes)
-    with pytest.raises(ConfigError, match="Choose sync=easgd_async or easgd_momentum, or zeal=calm"):
+    def takes(
+        self: AsyncEASGD, zeal: object, rho: float | None = None, period: int = 1, nesterov: bool = False
+    ) -> None:
+        usual(self, rho, period, nesterov)
+
+    monkeypatch.setattr(AsyncEASGD, "__init__", takes)
+    with pytest.raises(ConfigError, match=r"Choose sync=easgd_async or easgd_momentum, or zeal=calm\."):
         assembled("eager", "bsp")
 
 

@@ -125,7 +125,7 @@ def test_what_only_the_data_show_to_be_wrong_is_refused_by_its_key_alone(root: P
     assert caught.value.exit_code == 2 and caught.value.details == []
     assert str(caught.value) == (
         "model.k=10: each centre begins in a sample of its own, and of the 32 samples that centres are drawn from 31 "
-        "repeat another one; choose model.k of 1"
+        "repeat another one. Choose model.k of 1."
     )
 
 
@@ -171,9 +171,9 @@ def test_purity_is_recorded_and_wants_clusters_and_labels(root: Path) -> None:
 # -- what does not go together
 
 REFUSED = [
-    (["optimizer=sgd"], "optimizer=sgd: model=kmeans has a step of its own; choose optimizer=lloyd"),
-    (["optimizer=power_iteration"], "optimizer=power_iteration: model=kmeans .* choose optimizer=lloyd"),
-    (["model=pca"], "optimizer=lloyd: model=pca has a step of its own; choose optimizer=power_iteration"),
+    (["optimizer=sgd"], "optimizer=sgd: model=kmeans has a step of its own. Choose optimizer=lloyd"),
+    (["optimizer=power_iteration"], "optimizer=power_iteration: model=kmeans .* Choose optimizer=lloyd"),
+    (["model=pca"], "optimizer=lloyd: model=pca has a step of its own. Choose optimizer=power_iteration"),
     (["model=mlp"], "task=reconstruction: is for models that put out squared distances.*model=mlp does not"),
     (["task=cross_entropy"], "task=cross_entropy: learns targets, and model=kmeans learns of samples alone"),
     (["model=mlp", "task=cross_entropy"], "optimizer=lloyd: is the step of one model, which model=mlp is not"),
@@ -191,7 +191,7 @@ REFUSED = [
     (["callbacks=[noise_scale]"], r"callbacks\.noise_scale: tells the batch of steps along a gradient.*leave it out"),
     (["schedule=cosine"], "schedule=cosine: moves the rate lr of an optimizer, and Lloyd has none"),
     *(
-        ([f"{group}={name}"], f"{group}={name}: model=kmeans makes its step .* choose {group}={usual}")
+        ([f"{group}={name}"], f"{group}={name}: model=kmeans makes its step .* Choose {group}={usual}")
         for group, name, usual in (
             ("clip", "norm", "none"),
             ("precision", "bf16", "fp32"),
@@ -203,12 +203,12 @@ REFUSED = [
     ),
     (["adapt=pruned"], "adapt=pruned: model=kmeans makes its step"),
     (["evaluate.attack=fgsm"], r"evaluate\.attack=fgsm: has models err in their classes"),
-    (["data=text"], "model=kmeans takes numbers; these data are tokens: use model=gpt"),
+    (["data=text"], "model=kmeans takes numbers; these data are tokens. Choose model=gpt"),
     (["model.k=1438"], r"model\.k=1438: .* there are 1,437 training samples"),
     (["optimizer.lr=1"], r"optimizer\.lr"),
     (
         ["model=pca", "optimizer=power_iteration", "data.limit=5"],
-        r"model\.k=10: there are 5 training samples.*choose 5 or less",
+        r"model\.k=10: there are 5 training samples.*Choose 5 or less",
     ),
 ]
 

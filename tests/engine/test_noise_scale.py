@@ -147,19 +147,19 @@ def test_real_processes_measure_it_and_a_resumed_run_goes_on_with_it(train) -> N
 @pytest.mark.parametrize(
     ("how", "says"),
     [
-        (["hardware.workers=1"], "and hardware.workers=1 makes them the same; choose hardware.workers=2 or more"),
-        (["sync=local_sgd"], "and sync=local_sgd steps without the mean of all; choose sync=bsp"),
+        (["hardware.workers=1"], "and hardware.workers=1 makes them the same. Choose hardware.workers=2 or more"),
+        (["sync=local_sgd"], "and sync=local_sgd steps without the mean of all. Choose sync=bsp"),
         (
             ["sync.shard=optimizer"],
-            "and sync.shard=optimizer leaves each worker a piece of the mean; choose sync.shard=",
+            "and sync.shard=optimizer leaves each worker a piece of the mean. Choose sync.shard=",
         ),
-        (["compress=topk"], "and compress=topk sends them changed; choose compress=none"),
+        (["compress=topk"], "and compress=topk sends them changed. Choose compress=none"),
         (
             ["aggregate=median"],
-            "and aggregate=median makes something else than their mean of them; choose aggregate=mean",
+            "and aggregate=median makes something else than their mean of them. Choose aggregate=mean",
         ),
-        (["attack=sign_flip"], "and attack=sign_flip has some workers send others; choose attack=none"),
-        (["strategy=pipeline"], "and strategy=pipeline does not show both whole on a worker; choose"),
+        (["attack=sign_flip"], "and attack=sign_flip has some workers send others. Choose attack=none"),
+        (["strategy=pipeline"], "and strategy=pipeline does not show both whole on a worker. Choose"),
         (["strategy=zero"], "strategy=zero"),
         (["callbacks.noise_scale.every=0"], "callbacks.noise_scale.every=0"),
     ],

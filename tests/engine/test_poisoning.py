@@ -212,7 +212,7 @@ def test_two_liars_of_four_teach_the_patch_and_hardly_harm_accuracy(here):
             "attack=label_flip: changes labels, and these data have none",
         ),
         (("data=text", "model=gpt", "attack=backdoor"), "attack=backdoor: puts a patch on images, .* of whole numbers"),
-        (("attack=backdoor", "attack.size=9"), "attack.size=9: the images are 8x8; choose 8 at most"),
+        (("attack=backdoor", "attack.size=9"), "attack.size=9: the images are 8x8. Choose 8 at most"),
         (("attack=backdoor", "attack.target=10"), "attack.target=10: must be below 10"),
         (("attack=backdoor", "attack.share=0"), "attack.share=0: must be greater than 0"),
         (("attack=label_flip", "attack.workers=4", "sync=easgd"), "attack.workers=4: there are 3 replicas"),

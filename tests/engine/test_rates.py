@@ -90,7 +90,7 @@ def test_a_resumed_run_equals_the_uninterrupted_one(train, chosen) -> None:
     [
         (["schedule=cosine", "schedule.warmup=-1"], "schedule.warmup"),
         (["schedule=cosine", "schedule.warmup=100", "steps=6"], "longer than the run, which has 6"),
-        (["schedule=cosine", "schedule.base_batch=256"], "choose schedule.scale=linear or sqrt"),
+        (["schedule=cosine", "schedule.base_batch=256"], "Choose schedule.scale=linear or sqrt"),
         (["schedule=cosine", "schedule.end=2"], "schedule.end"),
         (["schedule=cosine", "sync=easgd_async", "sync.rho=0.1"], "with sync.rho=0.1 takes its rate on the server"),
     ],

@@ -147,7 +147,7 @@ def test_a_run_on_processes_that_was_resumed_ends_with_the_bits_of_one_that_was_
         (["task=squared", "data=text", "model=gpt"], "the targets of data=text are labels"),
         (
             [*REGRESSION[:2], "model=logistic_regression"],
-            "classifies, and the targets of these data are numbers: use model",
+            "classifies, and the targets of these data are numbers. Choose model",
         ),
         ([*REGRESSION[:2], "model=cnn"], "model=cnn needs images"),
         ([*REGRESSION[:2], "model=gpt"], "model=gpt predicts the next token of a text"),
@@ -157,8 +157,8 @@ def test_a_run_on_processes_that_was_resumed_ends_with_the_bits_of_one_that_was_
         ),
         ([*REGRESSION, "partition=dirichlet"], "partition=dirichlet deals samples by their label, and the targets of"),
         ([*REGRESSION, "target_accuracy=1.5"], "target_accuracy=1.5: must be less than or equal to 1"),
-        (["model=linear", "data=text"], "these data are tokens: use model=gpt"),
-        (["model=linear", "data=sparse"], "these are sparse: use model=sparse_logistic_regression"),
+        (["model=linear", "data=text"], "these data are tokens. Choose model=gpt"),
+        (["model=linear", "data=sparse"], "these are sparse. Choose model=sparse_logistic_regression"),
     ],
 )
 def test_what_does_not_go_together_is_refused_before_anything_runs(overrides: list[str], sentence: str) -> None:

@@ -150,13 +150,13 @@ def test_a_target_has_a_column(tmp_path: Path) -> None:
         ),
         (
             ["evaluate.attack=pgd", "model=linear", "data=diabetes", "task=squared"],
-            "evaluate.attack=pgd: has models err in their classes, and the targets of data=diabetes are numbers; "
-            "choose evaluate.attack=none, or data with pixels, such as data=digits",
+            "evaluate.attack=pgd: has models err in their classes, and the targets of data=diabetes are numbers. "
+            "Choose evaluate.attack=none, or data with pixels, such as data=digits",
         ),
         (
             ["adversarial_training=pgd", "model=linear", "data=diabetes", "task=squared"],
-            "adversarial_training=pgd: has models err in their classes, and the targets of data=diabetes are numbers; "
-            "choose adversarial_training=none, or data with pixels",
+            "adversarial_training=pgd: has models err in their classes, and the targets of data=diabetes are numbers. "
+            "Choose adversarial_training=none, or data with pixels",
         ),
         (
             ["evaluate.attack=pgd", "model=sparse_logistic_regression", "data=sparse"],

@@ -131,5 +131,5 @@ def test_what_is_not_predicted_says_why(overrides: list[str], why: str) -> None:
 
 
 def test_an_accelerator_that_nobody_knows_is_refused_with_those_that_are() -> None:
-    with pytest.raises(ConfigError, match=r"accelerator=A1000: choose one of V100, T4, .*, or null"):
+    with pytest.raises(ConfigError, match=r"accelerator=A1000: not a device. Choose one of V100, T4, .*, or null"):
         engine.prepare([*EIGHT, "hardware.machine.accelerator=A1000"])

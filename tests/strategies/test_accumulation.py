@@ -270,7 +270,7 @@ def test_every_sync_mode_makes_of_accumulated_gradients_what_it_makes_of_whole_o
     ("how", "said"),
     [
         (["accumulate=0"], r"accumulate=0: must be greater than or equal to 1"),
-        (["accumulate=9"], r"accumulate=9: a replica's batch has batch_size=8 .* choose accumulate <= 8"),
+        (["accumulate=9"], r"accumulate=9: a replica's batch has batch_size=8 .* Choose accumulate <= 8"),
         (
             ["strategy=pipeline"],
             r"accumulate=2: strategy=pipeline cuts .* strategy.micro_batches=2 in its place",

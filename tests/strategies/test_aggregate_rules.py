@@ -386,7 +386,7 @@ def test_too_few_rows_are_refused_with_the_bound(rule: str) -> None:
 def test_bounds_hold_for_what_is_left_after_buckets() -> None:
     assert Krum(before="bucketing").withstands(12) == 1 and Krum().withstands(12) == 4
     with pytest.raises(
-        ConfigError, match=r"6 are left after aggregate.before: at most f=1; .* smaller aggregate.bucket"
+        ConfigError, match=r"6 are left after aggregate.before: at most f=1. .* smaller aggregate.bucket"
     ):
         Krum(2, before="bucketing").check(12)
     with pytest.raises(ConfigError, match=r"n=2 rows: too few for any f"):

@@ -174,7 +174,7 @@ def check_resumed(sync: str, how: str, *more: str) -> None:
         (("compress=threshold", "compress.tau=-1"), "compress.tau=-1: must be greater than 0"),
         (
             ("compress=dgc",),
-            "compress=dgc: .*momentum is in what they send.*SGD would add its own; choose optimizer=sgd",
+            "compress=dgc: .*momentum is in what they send.*SGD would add its own. Choose optimizer=sgd",
         ),
         (("compress=dgc", "compress.momentum=1"), "compress.momentum=1: must be less than 1"),
         (("compress=dgc", "compress.warmup=-1"), "compress.warmup=-1: must be greater than or equal to 0"),
@@ -185,7 +185,7 @@ def check_resumed(sync: str, how: str, *more: str) -> None:
         (("compress=sparseloco", "compress.beta=1"), "compress.beta=1: must be less than 1"),
         (("compress=sparseloco", "compress.beta=-0.1"), "compress.beta=-0.1: must be greater than or equal to 0"),
         (("compress=sparseloco", "compress.ratio=1.5"), "compress.ratio=1.5: must be less than or equal to 1"),
-        (("compress=demo", "optimizer=adam"), "Adam would add its own; choose optimizer=sgd and optimizer.momentum=0"),
+        (("compress=demo", "optimizer=adam"), "Adam would add its own. Choose optimizer=sgd and optimizer.momentum=0"),
         (("compress=demo", "compress.beta=1"), "compress.beta=1: must be less than 1"),
         (("compress=demo", "compress.k=0"), "compress.k=0: must be greater than or equal to 1"),
         (

@@ -308,7 +308,7 @@ def test_processes_are_the_virtual_cluster_and_a_resumed_run_the_whole_one(tmp_p
     ("overrides", "says"),
     [
         (["privacy.noise=0"], "privacy.noise=0: nothing is hidden, as there is no noise"),
-        (["privacy.delta=0.5"], r"privacy.delta=0.5: .*does not hold; choose less than 1 / \d+, .* null does"),
+        (["privacy.delta=0.5"], r"privacy.delta=0.5: .*does not hold. Choose less than 1 / \d+, .* null does"),
     ],
 )
 def test_what_hides_nothing_is_said(overrides: list[str], says: str) -> None:

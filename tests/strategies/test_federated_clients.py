@@ -539,7 +539,7 @@ def test_what_a_rule_whose_vectors_are_added_up_cannot_defend_is_refused(client,
 
 
 def test_fednova_refuses_an_optimizer_that_divides_gradients():
-    with pytest.raises(ConfigError, match=r"client: counts how often .*Adam divides gradients; choose optimizer=sgd"):
+    with pytest.raises(ConfigError, match=r"client: counts how often .*Adam divides gradients. Choose optimizer=sgd"):
         FedAvg(client=FedNova()).check_optimizer(adam(mlp().parameters()))
     FedAvg(client=FedNova()).check_optimizer(momentum(mlp().parameters()))
 
@@ -548,7 +548,7 @@ def test_mime_refuses_an_optimizer_that_has_a_momentum_of_its_own():
     check = FedAvg(client=MimeLite()).check_optimizer
     with pytest.raises(ConfigError, match=r"client: clients step .* optimizer.momentum=0.9 is a second one"):
         check(momentum(mlp().parameters()))
-    with pytest.raises(ConfigError, match=r"client: the server's momentum .*Adam would .*choose optimizer=sgd"):
+    with pytest.raises(ConfigError, match=r"client: the server's momentum .*Adam would .*Choose optimizer=sgd"):
         check(adam(mlp().parameters()))
     check(decayed(mlp().parameters()))
 
@@ -717,7 +717,7 @@ def test_of_the_rows_of_a_round_no_more_may_be_left_out_than_the_rule_withstands
     [
         (0.0, 0.0, False, "a smaller optimizer.lr may help"),
         (10.0, 0.0, False, "a smaller optimizer.lr, or a smaller client.mu, may help"),
-        (21.0, 0.0, False, "client.mu=21 times the rate 0.1 is 2.1, and above 2 .* choose client.mu below 20,"),
+        (21.0, 0.0, False, "client.mu=21 times the rate 0.1 is 2.1, and above 2 .* Choose client.mu below 20,"),
         (21.0, 0.5, False, "a smaller optimizer.lr, or a smaller client.mu, may help"),
         (31.0, 0.5, False, "above 3 .* below 30,"),
         (21.0, 0.5, True, "above 1.5 .* below 15,"),

@@ -283,13 +283,13 @@ def test_two_sums_a_pair_and_micro_batch_and_the_output_once_each_way():
 @pytest.mark.parametrize(
     ("strategy", "model", "says"),
     [
-        (Hybrid(2, 3), blocks64, r"strategy.tensor=3 does not divide the 4 keys .*; choose 2 or 4$"),
+        (Hybrid(2, 3), blocks64, r"strategy.tensor=3 does not divide the 4 keys .*. Choose 2 or 4\.$"),
         (Hybrid(2, 3), mlp, r"strategy.tensor=3: \d+ outputs of the layer . .*, or strategy.tensor=\d"),
-        (Hybrid(5, 2), mlp, "have parameters to train; choose strategy.stages <= "),
-        (Hybrid(6, 2), mlp, "strategy.stages=6: the model has 5 layers .* choose strategy.stages <= 3"),
+        (Hybrid(5, 2), mlp, "have parameters to train. Choose strategy.stages <= "),
+        (Hybrid(6, 2), mlp, "strategy.stages=6: the model has 5 layers .* Choose strategy.stages <= 3"),
         (Hybrid(2, 2), lambda: nn.Sequential(nn.Linear(6, 6), nn.LayerNorm(6), nn.Linear(6, 4)), "no stage has two"),
         (Hybrid(2, 2, cut=[3]), lambda: mlp()[2:], "rising layer indices from 1 to 2"),
-        (Hybrid(2, 2, cut=[1]), lambda: mlp()[2:], "no stage has two linear layers .* choose strategy.tensor=1"),
+        (Hybrid(2, 2, cut=[1]), lambda: mlp()[2:], "no stage has two linear layers .* Choose strategy.tensor=1"),
     ],
 )
 def test_what_cannot_be_cut_is_refused_with_what_can(strategy, model, says):

@@ -236,8 +236,8 @@ def test_sums_of_a_stage_are_those_of_its_layers():
 @pytest.mark.parametrize(
     ("knobs", "says"),
     [
-        ({"vocabulary": True}, r"strategy.vocabulary=true: .*strategy.tensor=1 is one; choose strategy.tensor=2, or"),
-        ({"sequence": True}, r"strategy.sequence=true: .* or strategy.sequence=false$"),
+        ({"vocabulary": True}, r"strategy.vocabulary=true: .*strategy.tensor=1 is one. Choose strategy.tensor=2, or"),
+        ({"sequence": True}, r"strategy.sequence=true: .* or strategy.sequence=false\.$"),
     ],
 )
 def test_one_tensor_worker_has_nothing_to_cut_a_vocabulary_or_a_sequence_for(knobs, says):
@@ -252,14 +252,14 @@ def test_what_cannot_be_cut_is_refused_in_the_words_of_a_hybrid():
         batch = torch.empty(4, PLACES, dtype=torch.int64)
         model, loss = gpt(), CrossEntropy().loss
         with pytest.raises(
-            ConfigError, match=r"vocabulary=true: Sequential does not end in .*strategy.vocabulary=false$"
+            ConfigError, match=r"vocabulary=true: Sequential does not end in .*strategy.vocabulary=false\.$"
         ):
             Hybrid(1, 2, vocabulary=True).settled(mlp, torch.empty(4, 4), batch[:, 0], loss)
         with pytest.raises(ConfigError, match=r"for the mean cross-entropy alone, task=cross_entropy"):
             Hybrid(2, 2, vocabulary=True).settled(model, batch, batch, Hinge().loss)
-        with pytest.raises(ConfigError, match=r"a sequence of 3 .* choose 2 or 4 places, or strategy.sequence=false"):
+        with pytest.raises(ConfigError, match=r"a sequence of 3 .* Choose 2 or 4 places, or strategy.sequence=false"):
             Hybrid(2, 2, cut="time", sequence=True).settled(model, batch[:, :3], batch[:, :3], loss)
     with pytest.raises(
-        ConfigError, match=r"sequence=true: no stage of Sequential has a norm .*strategy.sequence=false$"
+        ConfigError, match=r"sequence=true: no stage of Sequential has a norm .*strategy.sequence=false\.$"
     ):
         Hybrid(1, 2, sequence=True).split(mlp)

@@ -90,7 +90,7 @@ def test_a_number_means_the_last_replicas_and_a_list_names_them(workers, liars):
 
 @pytest.mark.parametrize(
     ("workers", "says"),
-    [(6, "attack.workers=6: there are 5 replicas; choose"), ([1, 5], "there are 5 replicas, 0 to 4; choose")],
+    [(6, "attack.workers=6: there are 5 replicas. Choose"), ([1, 5], "there are 5 replicas, 0 to 4. Choose")],
 )
 def test_more_liars_than_replicas_are_refused(workers, says):
     with pytest.raises(ConfigError, match=says):
@@ -286,7 +286,7 @@ def test_digits_are_learnt_by_median_though_one_of_five_lies_and_not_by_mean(her
             ("aggregate=median", "collective=ring"),
             "collective=ring: .*aggregate=median .*Choose aggregate=mean, or collective=fabric",
         ),
-        (("attack=sign_flip", "attack.workers=3"), "attack.workers=3: there are 2 replicas; choose fewer"),
+        (("attack=sign_flip", "attack.workers=3"), "attack.workers=3: there are 2 replicas. Choose fewer"),
         (("attack=sign_flip", "attack.workers=[1,0,1]"), r"attack.workers=\[1, 0, 1\]: names replica 1 twice"),
         (
             ("aggregate=krum", "strategy=pipeline", "hardware.workers=8"),
@@ -353,11 +353,11 @@ def test_a_rule_that_looks_at_whole_gradients_is_not_given_pieces():
         ),
         (
             ("aggregate=median",),
-            "^aggregate=median: of 2 rows it withstands none that lie; choose more hardware.workers$",
+            r"^aggregate=median: of 2 rows it withstands none that lie. Choose more hardware.workers\.$",
         ),
         (
             ("aggregate=median", "sync=fedavg", "sync.fraction=0.25", "hardware.workers=4"),
-            "of 1 row of a round it withstands none that lie; choose more hardware.workers or a larger sync.fraction$",
+            r"1 row of a round it withstands none that lie. Choose more hardware.workers or a larger sync.fraction\.$",
         ),
         (("compress=topk", "aggregate=median"), "compress=topk, aggregate=median: each worker sends other entries"),
         (("compress=topk", "hardware.workers=1"), "compress=topk: one replica alone sends nothing"),

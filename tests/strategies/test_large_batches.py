@@ -308,7 +308,7 @@ def test_it_is_refused_where_tensors_are_cut_up(overrides):
     kind = overrides[0].partition("=")[2].upper()
     if "strategy=zero" in overrides:
         pytest.importorskip("deepspeed")
-    with pytest.raises(ValueError, match=f"{overrides[-1]}: a worker steps on pieces of .*{kind} .*choose") as refused:
+    with pytest.raises(ValueError, match=f"{overrides[-1]}: a worker steps on pieces of .*{kind} .*Choose") as refused:
         prepare([*DIGITS, "hardware.workers=2", *overrides]).plan()
     assert getattr(refused.value, "exit_code", None) == 2
 

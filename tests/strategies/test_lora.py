@@ -79,7 +79,7 @@ class Two(nn.Module):
 @pytest.mark.parametrize(
     ("model", "knobs", "says"),
     [
-        (base, {"rank": 5}, "adapt.rank=5: the layer 2 has a matrix of [4, 5], whose rank is at most 4; choose"),
+        (base, {"rank": 5}, "adapt.rank=5: the layer 2 has a matrix of [4, 5], whose rank is at most 4. Choose"),
         (base, {"rank": 2, "modules": ["query"]}, "no linear layer is called query; there are 0, 2"),
         (lambda: nn.Sequential(nn.Conv2d(1, 1, 1)), {}, "and the model has none; adapt=none"),
         (lambda: nn.Sequential(nn.Linear(9, 9), nn.BatchNorm1d(9)), {}, "1 would keep running statistics"),

@@ -87,7 +87,7 @@ def same(a: Trained, b: Trained) -> bool:
 
 def smallest(make_model, batches) -> int:
     """The bytes of the smallest pool that works, as a refusal says."""
-    with pytest.raises(ConfigError, match=r"choose strategy.pool_mb >= ") as caught:
+    with pytest.raises(ConfigError, match=r"Choose strategy.pool_mb >= ") as caught:
         fit(Offload(pool_mb=1e-5), make_model(), batches)
     return int(float(str(caught.value).split("strategy.pool_mb >= ")[1].split(",")[0]) * MIB)
 
@@ -800,7 +800,7 @@ WHOLE = {
 
 def test_too_small_a_pool_is_refused_before_training_with_the_smallest_that_works():
     with pytest.raises(
-        ConfigError, match=r"strategy.pool_mb=0.01: .* layer hidden2.*choose strategy.pool_mb >= "
+        ConfigError, match=r"strategy.pool_mb=0.01: .* layer hidden2.*Choose strategy.pool_mb >= "
     ) as caught:
         engine.prepare([*SETTINGS, "strategy.pool_mb=0.01"]).plan()
     assert caught.value.exit_code == 2

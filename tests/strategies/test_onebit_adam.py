@@ -160,7 +160,7 @@ def test_bytes_are_not_stated_before_the_steps_are_known():
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        ((), r"sync=onebit_adam: compresses Adam's momentum, and SGD is another optimizer or .*choose optimizer=adam"),
+        ((), r"sync=onebit_adam: compresses Adam's momentum, and SGD is another optimizer or .*Choose optimizer=adam"),
         (("optimizer=adam", "+optimizer.amsgrad=true"), "has amsgrad or maximize"),
         (("optimizer=adam", "sync.warmup=0"), "sync.warmup=0: must be greater than or equal to 1"),
         (("optimizer=adam", "sync.most=0"), "sync.most=0.*: must be greater than 0"),

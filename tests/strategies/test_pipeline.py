@@ -423,7 +423,7 @@ def test_stages_put_together_are_the_model(widths, data):
 
 def test_a_model_of_ours_names_the_knob_that_makes_more_layers():
     model = MLP(DataSpec((4,), classes=3), hidden=[8])
-    with pytest.raises(ConfigError, match=r"choose strategy\.stages <= 2, or more layers by model\.hidden$"):
+    with pytest.raises(ConfigError, match=r"Choose strategy\.stages <= 2, or more layers by model\.hidden\.$"):
         Pipeline(4).split(model)
 
 
@@ -431,14 +431,14 @@ def test_a_model_of_ours_names_the_knob_that_makes_more_layers():
     ("strategy", "model", "says"),
     [
         (Pipeline(2), Branching, r"no nn\.Sequential.*blocks"),
-        (Pipeline(6), mlp, "5 layers to cut between, of which 3 have parameters to train; choose strategy.stages <= 3"),
-        (Pipeline(4), mlp, "of which 3 have parameters to train; choose strategy.stages <= 3"),
+        (Pipeline(6), mlp, "5 layers to cut between, of which 3 have parameters to train. Choose strategy.stages <= 3"),
+        (Pipeline(4), mlp, "of which 3 have parameters to train. Choose strategy.stages <= 3"),
         (Pipeline(2, cut=[0]), mlp, "rising layer indices from 1 to 4"),
         (Pipeline(2, cut=[5]), mlp, "rising layer indices from 1 to 4"),
         (Pipeline(3, cut=[3, 2]), mlp, "rising layer indices from 1 to 4"),
         (Pipeline(3, cut=[2, 2]), mlp, "rising layer indices from 1 to 4"),
         (Pipeline(3, cut=[2]), mlp, "needs 2 rising"),
-        (Pipeline(2), lambda: nn.Sequential(nn.Linear(2, 2)), "1 layers to cut between; choose strategy=data_parallel"),
+        (Pipeline(2), lambda: nn.Sequential(nn.Linear(2, 2)), "1 layers to cut between. Choose strategy=data_parallel"),
         (Pipeline(3, cut=[1, 2]), mlp, "stage 1 has no parameters to train"),
     ],
 )

@@ -177,8 +177,8 @@ def test_a_checkpoint_is_that_of_our_pipeline_too(fork_server, tmp_path):
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["strategy.micro_batches=5"], r"micro_batches=5: .*batch_size=32 is no multiple of it; choose .*=4, or"),
-        (["batch_size=2"], r"micro_batches=4: .*batch_size=2 .*choose strategy.micro_batches=2"),
+        (["strategy.micro_batches=5"], r"micro_batches=5: .*batch_size=32 is no multiple of it. Choose .*=4, or"),
+        (["batch_size=2"], r"micro_batches=4: .*batch_size=2 .*Choose strategy.micro_batches=2"),
         (["strategy.schedule=gpipe"], r"strategy.schedule='gpipe': .*1f1b"),
         (["strategy.stages=9", "hardware.workers=9"], r"strategy.stages=9: the model has 6 layers"),
         (["hardware.workers=3"], r"hardware.workers=3: strategy=deepspeed_pipeline lays one replica over 2 workers"),

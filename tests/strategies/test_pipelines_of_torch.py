@@ -79,23 +79,23 @@ def test_a_resumed_run_equals_the_uninterrupted_one_with_an_odd_last_batch(fork_
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["strategy.micro_batches=5"], r"micro_batches=5: .*batch_size=32 is no multiple of it; choose .*=4, or"),
-        (["batch_size=2"], r"micro_batches=4: .*batch_size=2 .*choose strategy.micro_batches=2"),
+        (["strategy.micro_batches=5"], r"micro_batches=5: .*batch_size=32 is no multiple of it. Choose .*=4, or"),
+        (["batch_size=2"], r"micro_batches=4: .*batch_size=2 .*Choose strategy.micro_batches=2"),
         (["strategy.chunks=2"], r"strategy.chunks=2: strategy.schedule=gpipe has one .*schedule=interleaved"),
         (["hardware.workers=4"], r"hardware.workers=4: strategy=torch_pipelining takes at most 2"),
         (["sync=local_sgd"], r"strategy=torch_pipelining: owns its update, and sync=local_sgd is"),
         (
             ["strategy.schedule=1f1b", "strategy.stages=5"],
-            r"micro_batches=4: .*choose strategy.micro_batches=5, or .*gpipe",
+            r"micro_batches=4: .*Choose strategy.micro_batches=5, or .*gpipe",
         ),
         (["hardware=virtual"], r"hardware=virtual: strategy=torch_pipelining talks to torch's own process groups"),
         (
             ["model=gpt", "model.tied=true", "data=text"],
-            r"two stages would share a parameter \(tied weights\).* choose strategy=pipeline, which sums",
+            r"two stages would share a parameter \(tied weights\).* Choose strategy=pipeline, which sums",
         ),
         (
             ["strategy.schedule=zb_h1", "model=gpt", "data=text", "model.recompute=true"],
-            r"zb_h1: torch .*\(model.recompute=true\).* choose strategy.schedule=1f1b, or strategy=pipeline, or model",
+            r"zb_h1: torch .*\(model.recompute=true\).* Choose strategy.schedule=1f1b, or strategy=pipeline, or model",
         ),
         (["strategy.schedule=naive"], r"strategy.schedule='naive': .*gpipe.*1f1b.*interleaved.*zb_h1"),
     ],

@@ -228,7 +228,7 @@ def test_processes_are_the_virtual_cluster_and_a_run_goes_on_in_mid_epoch_to_the
     ("overrides", "says"),
     [
         (["privacy=none"], "partition=poisson: draws batches of no fixed size, sums over which privacy=dp_sgd divides"),
-        (["sync=fedavg", "privacy=dp_fedavg"], "choose privacy=dp_sgd with a privacy.clip, or partition=shuffled"),
+        (["sync=fedavg", "privacy=dp_fedavg"], "Choose privacy=dp_sgd with a privacy.clip, or partition=shuffled"),
         (["privacy.clip=null", "privacy.noise=0"], "partition=poisson: draws batches of no fixed size"),
         (["sync=local_sgd"], "privacy=dp_sgd: sync=local_sgd takes no privacy"),
         (["+callbacks=noise_scale"], "callbacks.noise_scale: compares means over as many samples as batches have"),

@@ -234,7 +234,7 @@ def test_a_step_that_overflows_is_left_out_by_all_and_halves_the_scale(tmp_path:
     moves = ["optimizer.weight_decay=0.1"]
     few = [*VIRTUAL, *MLP, *MODES[mode], *moves, "hardware.workers=2", "precision=fp16", "steps=5"]
     few = [text for text in few if text not in ("steps=6",)]
-    with pytest.raises(UntrainedError, match=r"no step was taken.*each of 5 steps.*choose a smaller precision.scale"):
+    with pytest.raises(UntrainedError, match=r"no step was taken.*each of 5 steps.*Choose a smaller precision.scale"):
         run([*few, f"precision.scale={2.0**60}"], quiet=True, root=tmp_path, name="left-out")
     result = load("left-out", tmp_path)
     assert (result.status, result.skipped_steps) == ("failed", len(steps_of(result.path)))
@@ -449,7 +449,7 @@ def test_what_cannot_be_is_refused_by_name(how: list[str], says: str) -> None:
 
 def test_weights_that_are_not_float32_are_refused() -> None:
     with pytest.raises(
-        ConfigError, match=r"^precision=bf16: .*weights of this model are float64; choose precision=fp32"
+        ConfigError, match=r"^precision=bf16: .*weights of this model are float64. Choose precision=fp32"
     ):
         BFloat16().check([nn.Linear(2, 2).double()])
     Float32().check([nn.Linear(2, 2).double()])

@@ -169,7 +169,7 @@ class Tied(nn.Module):
         (lambda: nn.Conv1d(1, 1, 1), {"ends": True}, "and the model has none; adapt=none"),
         (lambda: nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), {}, "has two, of which the first and the last stay"),
         (Tied, {"ends": True}, "first and second have one weight (tied), and second alone"),
-        (lambda: nn.Conv2d(1, 1, 3, padding_mode="circular"), {"ends": True}, "has padding_mode='circular'; choose"),
+        (lambda: nn.Conv2d(1, 1, 3, padding_mode="circular"), {"ends": True}, "has padding_mode='circular'. Choose"),
         (lambda: nn.TransformerEncoderLayer(8, 2, 8), {"ends": True}, "reads the weights of its layers without"),
         (small, {"clip": True}, "adapt.clip=true: is for adapt.kind=binary, and adapt.kind=int8 has"),
     ],

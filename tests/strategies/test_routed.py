@@ -386,7 +386,7 @@ def test_experts_are_refused_where_they_cannot_be_taken(learnt, how, says):
 
 def test_experts_are_no_teacher_and_what_is_one_is_said(learnt):
     student = ["hardware.workers=3", "sync=bsp", "task=cross_entropy", "distillation=hinton"]
-    says = r"^distillation.teacher=.* holds the models of 3 experts.*; choose a run of one model, such as one of sync=b"
+    says = r"^distillation.teacher=.* holds the models of 3 experts.*. Choose a run of one model, such as one of sync=b"
     with pytest.raises(ConfigError, match=says):
         engine.prepare([*VIRTUAL, *student, f"distillation.teacher={learnt.path}"]).plan()
 
@@ -415,12 +415,12 @@ def test_a_checkpoint_of_experts_is_no_model(fork_server, tmp_path):
     [
         (
             ["partition=shuffled"],
-            r"sync=routed: .*partition=shuffled deals all samples anew.*choose partition=clusters",
+            r"sync=routed: .*partition=shuffled deals all samples anew.*Choose partition=clusters",
         ),
         (["strategy=pipeline"], r"sync=routed: evaluates the whole models of all replicas side by side,"),
         (["strategy=zero"], r"strategy=zero: owns its update, and sync=routed"),
         (["strategy.batch_norm=all"], r"strategy.batch_norm=all: waits for all replicas in every step, and"),
-        (["adapt=lora"], r"sync=routed: .*adapt=lora.*choose adapt=none"),
+        (["adapt=lora"], r"sync=routed: .*adapt=lora.*Choose adapt=none"),
         (["average=ema"], r"average=ema: averages the weights that are evaluated, and sync=routed"),
         (["compress=topk"], r"compress=topk"),
         (["aggregate=median"], r"aggregate=median"),

@@ -167,7 +167,7 @@ def test_interleaving_that_does_not_fit_is_refused_with_the_nearest_that_does():
         SCHEDULES["interleaved"](4, 9, 2)
     for fits in (8, 12):
         SCHEDULES["interleaved"](4, fits, 2)
-    with pytest.raises(ConfigError, match=r"strategy\.chunks=1: .*schedule=zb_v .* choose strategy\.chunks=2"):
+    with pytest.raises(ConfigError, match=r"strategy\.chunks=1: .*schedule=zb_v .* Choose strategy\.chunks=2"):
         SCHEDULES["zb_v"](4, 4, 1)
 
 

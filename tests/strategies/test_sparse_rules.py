@@ -251,7 +251,7 @@ def test_the_mean_of_its_messages_is_stated_for_any_number_of_them():
 def test_an_optimizer_with_a_momentum_of_its_own_is_refused(rule):
     weights = [nn.Parameter(torch.zeros(2))]
     for optimizer in (torch.optim.SGD(weights, momentum=0.9), torch.optim.AdamW(weights)):
-        with pytest.raises(ConfigError, match=f"{type(optimizer).__name__} would add its own; choose optimizer=sgd"):
+        with pytest.raises(ConfigError, match=f"{type(optimizer).__name__} would add its own. Choose optimizer=sgd"):
             rule.check_optimizer(optimizer)
     rule.check_optimizer(torch.optim.SGD(weights, momentum=0))
 

@@ -228,8 +228,8 @@ def test_another_collective_makes_the_same_sums(virtual_workers):
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (["sync.fragments=5"], "sync.fragments=5: one is sent in a step.*sync.period=4.*choose 4 fragments at most"),
-        (["sync.delay=4"], "sync.delay=4: a fragment must have arrived.*choose 3 at most"),
+        (["sync.fragments=5"], "sync.fragments=5: one is sent in a step.*sync.period=4.*Choose 4 fragments at most"),
+        (["sync.delay=4"], "sync.delay=4: a fragment must have arrived.*Choose 3 at most"),
         (["sync.local_share=1"], "sync.local_share=1: must be less than 1"),
         (["sync.pattern=zigzag"], "sync.pattern='zigzag': must be .*strided.*sequential"),
         (["compress=signsgd"], "sync=streaming_diloco: sends changes of weights, and compress=signsgd"),

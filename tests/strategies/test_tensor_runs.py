@@ -52,7 +52,7 @@ def test_slices_keep_fewer_activations():
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [
-        (("strategy.sequence=true", "data.context=9"), "sequence of 9 cannot be cut into 2 .*; choose 8 or 10 places"),
+        (("strategy.sequence=true", "data.context=9"), "sequence of 9 cannot be cut into 2 .*. Choose 8 or 10 places"),
         (("strategy.vocabulary=true", "task=hinge"), "for the mean cross-entropy alone, task=cross_entropy"),
         (("strategy.plan={block9.mlp.expand: column}",), "no such layer; did you mean block1.mlp.expand"),
         (("strategy.plan={block1.norm1: row}",), "block1.norm1 is of class LayerNorm, and must be an nn.Linear"),

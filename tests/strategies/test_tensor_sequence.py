@@ -119,13 +119,13 @@ def test_runs_are_what_computes_each_place_by_itself():
         (
             (2, 5, 4),
             2,
-            r"sequence of 5 cannot be cut into 2 equal slices; choose 4 or 6 places, or strategy.sequence=f",
+            r"sequence of 5 cannot be cut into 2 equal slices. Choose 4 or 6 places, or strategy.sequence=f",
         ),
-        ((2, 3, 4), 4, r"sequence of 3 cannot be cut into 4 equal slices; choose 4 places, or strategy.sequence=false"),
+        ((2, 3, 4), 4, r"sequence of 3 cannot be cut into 4 equal slices. Choose 4 places, or strategy.sequence=false"),
         (
             (2, 6, 4),
             4,
-            r"6 cannot be cut into 4 equal slices; choose 4 or 8 places, strategy.degree=2, or strategy.seq",
+            r"6 cannot be cut into 4 equal slices. Choose 4 or 8 places, strategy.degree=2, or strategy.seq",
         ),
         ((2, 4), 2, r"activations \[2, 4\] have no sequence to cut"),
     ],
@@ -140,15 +140,15 @@ def test_what_has_no_slices_is_refused(shape, degree, says):
 @pytest.mark.parametrize(
     ("t", "heads", "degree", "says"),
     [
-        (63, 4, 2, "choose 62 or 64 places, or strategy.sequence=false"),  # 3 divides it, and not the 4 heads
-        (66, 4, 4, "choose 64 or 68 places, strategy.degree=2, or strategy.sequence=false"),
-        (63, 6, 2, "choose 62 or 64 places, strategy.degree=3, or strategy.sequence=false"),
-        (64, 8, 3, "does not divide the 8 keys and values a place of block1.attention; choose 2 or 4"),
+        (63, 4, 2, "Choose 62 or 64 places, or strategy.sequence=false"),  # 3 divides it, and not the 4 heads
+        (66, 4, 4, "Choose 64 or 68 places, strategy.degree=2, or strategy.sequence=false"),
+        (63, 6, 2, "Choose 62 or 64 places, strategy.degree=3, or strategy.sequence=false"),
+        (64, 8, 3, "does not divide the 8 keys and values a place of block1.attention. Choose 2 or 4"),
     ],
 )
 def test_a_degree_that_is_advised_is_one_that_the_layers_take(t, heads, degree, says):
     model = GPT(DataSpec((t,), torch.int64, (t,), 50, None, None), n_layer=1, n_head=heads, width=8 * heads)
-    with pytest.raises(ConfigError, match=f"{says}$"):
+    with pytest.raises(ConfigError, match=rf"{says}\.$"):
         sliced(degree).split(model)[0](torch.zeros((2, t), dtype=torch.int64))
 
 

@@ -123,6 +123,6 @@ def test_a_gpt_with_shared_keys_and_values_learns() -> None:
 def test_groups_that_do_not_divide_the_heads_are_refused_with_the_nearest(
     n_head: int, n_kv_head: int, nearest: str
 ) -> None:
-    says = rf"model\.n_kv_head={n_kv_head} does not divide model\.n_head={n_head}; choose {nearest}\.$"
+    says = rf"model\.n_kv_head={n_kv_head} does not divide model\.n_head={n_head}. Choose {nearest}\.$"
     with pytest.raises(ConfigError, match=says):
         GPT(TEXT, width=n_head, n_head=n_head, n_kv_head=n_kv_head)

@@ -62,10 +62,10 @@ def test_a_level_is_that_of_plain_functions() -> None:
 @pytest.mark.parametrize(
     ("data", "knobs", "says"),
     [
-        (Digits().spec, {}, r"labels each pixel of an image; .* \[1, 8, 8\] and targets \[\]: use data=disks"),
+        (Digits().spec, {}, r"labels each pixel of an image; .* \[1, 8, 8\] and targets \[\]. Choose data=disks"),
         (Diabetes().spec, {}, "labels each pixel of an image"),
-        (spec(12, 8), {"levels": 4}, "halved 3 times, .*; choose model.levels=3"),
-        (spec(), {"norm": "group", "groups": 3}, "model.groups=3 does not divide model.width=8; choose 2 or 4"),
+        (spec(12, 8), {"levels": 4}, "halved 3 times, .*. Choose model.levels=3"),
+        (spec(), {"norm": "group", "groups": 3}, "model.groups=3 does not divide model.width=8. Choose 2 or 4"),
     ],
 )
 def test_what_it_cannot_label_is_refused(data, knobs, says) -> None:

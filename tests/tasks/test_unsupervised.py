@@ -126,16 +126,16 @@ def test_centres_begin_in_samples_that_differ_by_the_seed_alone(start: str) -> N
 
 
 def test_fewer_samples_than_centres_are_refused() -> None:
-    with pytest.raises(ConfigError, match=r"model\.k=41: .* are 40 training samples; choose model\.k of 1 to 40"):
+    with pytest.raises(ConfigError, match=r"model\.k=41: .* are 40 training samples. Choose model\.k of 1 to 40"):
         KMeans(SPEC, 41)
-    with pytest.raises(ConfigError, match=r"model\.start_samples=8: .*choose model\.start_samples=9 or more"):
+    with pytest.raises(ConfigError, match=r"model\.start_samples=8: .*Choose model\.start_samples=9 or more"):
         KMeans(SPEC, 9, start_samples=8)
     unknown = KMeans(DataSpec((2, 3), torch.float32, (), 4), 41).double()
     with pytest.raises(ConfigError, match="there are 40 training samples"):
         unknown.begin(Split(samples(), torch.zeros(40)))
     alike = torch.ones(40, 2, 3).double()
     alike[0] = 0
-    with pytest.raises(ConfigError, match=r"of the 40 samples .* 38 repeat another one; choose model\.k of 1 to 2"):
+    with pytest.raises(ConfigError, match=r"of the 40 samples .* 38 repeat another one. Choose model\.k of 1 to 2"):
         kmeans(alike, 3)
     assert kmeans(alike, 2).centres.sum() == 6
 

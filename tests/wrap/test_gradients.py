@@ -81,7 +81,7 @@ def test_a_mode_that_exchanges_gradients_inside_its_step_refuses_changed_ones(
     overrides: tuple[str, ...], root: str
 ) -> None:
     train(None, root, *overrides)
-    with pytest.raises(ScriptError, match=r"changed after run.backward.*choose clip=norm"):
+    with pytest.raises(ScriptError, match=r"changed after run.backward.*Choose clip=norm"):
         run_virtual(2, partial(train, change=written), root + "2", *overrides)
 
 
