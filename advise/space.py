@@ -25,13 +25,13 @@ from .memory import Shape
 def ways(of: Shape, place: LayoutProblem) -> Iterator[Candidate | PrunedFamily]:
     workers = place.workers
     if workers == 1:
-        yield from _whole(of, place, "single")
+        yield from _whole(place, "single")
         if place.devices > 1:
             return  # one of several devices: to compare with
     else:
-        yield from _whole(of, place, "data_parallel")
-        yield from _whole(of, place, "torch_ddp")
-        yield from _whole(of, place, "torch_fsdp")
+        yield from _whole(place, "data_parallel")
+        yield from _whole(place, "torch_ddp")
+        yield from _whole(place, "torch_fsdp")
     yield from _zero(place)
     for t in divisors(workers):
         yield from tensor(of, place, t)
@@ -39,7 +39,7 @@ def ways(of: Shape, place: LayoutProblem) -> Iterator[Candidate | PrunedFamily]:
             yield from staged(of, place, p, t)
 
 
-def _whole(of: Shape, place: LayoutProblem, family: str) -> Iterator[Candidate | PrunedFamily]:
+def _whole(place: LayoutProblem, family: str) -> Iterator[Candidate | PrunedFamily]:
     """Each replica is one worker."""
     samples = samples_of(place, place.workers, family)
     if isinstance(samples, PrunedFamily):

@@ -1,7 +1,7 @@
 """`paceline advise`: which way is best here, and what does it cost."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -11,11 +11,45 @@ from .cost_numbers import TOKENS, Number
 from .options import AllowModule, ConfigDir, Overrides
 from .output import note, note_all, results_alone, shortest, show, show_json
 
+if TYPE_CHECKING:
+    from ..advise.answer import Answer
+
 Format = Literal["table", "json", "csv", "markdown"]
 Sort = Literal["time", "dollars", "memory", "bytes"]
 BUDGET = Number("--budget", "D", "price", "US$", "what the whole training may cost, such as 5000USD")
 DEADLINE = Number("--deadline", "t", "hours", "hours", "how long the whole training may take, such as 7d")
 MOST = 1000  # lines
+
+# -- options
+
+Tokens = Annotated[str | None, typer.Option(metavar="N", help="Trained on in all: 20e9 or 20B.", show_default=False)]
+Budget = Annotated[
+    str | None, typer.Option(metavar="USD", help="At most, for all tokens: 5000USD.", show_default=False)
+]
+Deadline = Annotated[
+    str | None, typer.Option(metavar="TIME", help="At most, for all tokens: 7d or 36h.", show_default=False)
+]
+Batch = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Samples of a step, of all replicas. Default: batch_size x workers."),
+]
+Explain = Annotated[
+    int | None,
+    typer.Option(metavar="N", help="Where the time of line N goes, and what would help most.", show_default=False),
+]
+Race = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="K",
+        help="Train the first K for real until one wins; or those given, such as sync=asp. May be repeated.",
+        show_default=False,
+    ),
+]
+Target = Annotated[
+    float | None, typer.Option(metavar="ACC", help="Of the race: the accuracy to reach.", show_default=False)
+]
+Name = Annotated[str | None, typer.Option(metavar="NAME", help="Of the race: its sweep's.", show_default=False)]
+Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that opens offline.", show_default=False)]
 
 
 @results_alone()
@@ -23,48 +57,23 @@ def advise(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
-    tokens: Annotated[
-        str | None, typer.Option(metavar="N", help="Trained on in all: 20e9 or 20B.", show_default=False)
-    ] = None,
-    budget: Annotated[
-        str | None, typer.Option(metavar="USD", help="At most, for all tokens: 5000USD.", show_default=False)
-    ] = None,
-    deadline: Annotated[
-        str | None, typer.Option(metavar="TIME", help="At most, for all tokens: 7d or 36h.", show_default=False)
-    ] = None,
-    batch: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Samples of a step, of all replicas. Default: batch_size x workers."),
-    ] = None,
+    tokens: Tokens = None,
+    budget: Budget = None,
+    deadline: Deadline = None,
+    batch: Batch = None,
     sort: Annotated[
         Sort | None, typer.Option(help="By what. Default: time; bytes where times are not predicted.")
     ] = None,
     top: Annotated[int, typer.Option(metavar="N", help="So many lines.")] = 10,
-    explain: Annotated[
-        int | None,
-        typer.Option(metavar="N", help="Where the time of line N goes, and what would help most.", show_default=False),
-    ] = None,
-    race: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="K",
-            help="Train the first K for real until one wins; or those given, such as sync=asp. May be repeated.",
-            show_default=False,
-        ),
-    ] = None,
-    target: Annotated[
-        float | None, typer.Option(metavar="ACC", help="Of the race: the accuracy to reach.", show_default=False)
-    ] = None,
+    explain: Explain = None,
+    race: Race = None,
+    target: Target = None,
     seeds: Annotated[int, typer.Option(metavar="N", help="Of the race: runs of each.")] = 3,
-    name: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Of the race: its sweep's.", show_default=False)
-    ] = None,
+    name: Name = None,
     format: Annotated[
         Format, typer.Option(help="csv and markdown: the table alone; json: all, in raw values.")
     ] = "table",
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a page that opens offline.", show_default=False)
-    ] = None,
+    html: Html = None,
 ) -> None:
     """Find the best configuration for this hardware, and its cost: nothing is trained, unless --race is given.
 
@@ -80,7 +89,7 @@ def advise(
     """
     from ..advise.answer import answer
     from ..advise.question import ask
-    from .advise_view import for_people, nothing_fits, raw, table_as
+    from .advise_view import nothing_fits
 
     check_file("--html", html)
     if not 1 <= top <= MOST:
@@ -112,6 +121,12 @@ def advise(
 
         show(explained(found, explain))
         return
+    _show(found, format, html)
+
+
+def _show(found: "Answer", format: Format, html: Path | None) -> None:
+    from .advise_view import for_people, raw, table_as
+
     match format:
         case "table":
             show(for_people(found))

@@ -1,13 +1,11 @@
 """The choices of every group, read from the YAML files alone: no Hydra, no torch."""
 
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
 from ..conf.errors import ConfigError
-
-CONF = Path(str(files("paceline.conf")))
+from ..conf.groups import CONF
 
 
 @dataclass(frozen=True)

@@ -26,17 +26,69 @@ def _directory(text: str) -> Path:
     return Path(text)
 
 
+# -- options
+
+Runs = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="RUN",
+        help="Runs, sweeps, SWEEP/RUN (names or directories), W&B folders, exported JSON. "
+        "Default: every run under runs/, in order of time.",
+        show_default=False,
+        autocompletion=complete_source,
+    ),
+]
+Baseline = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RUN", help="Add speed-ups and ratios to this run or mean of seeds.", autocompletion=complete_source
+    ),
+]
+Where = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="CONDITION", help="Only these: sync=ssp, 'workers>=4', optimizer.lr=0.1. May be repeated: all hold."
+    ),
+]
+Columns = Annotated[
+    str | None,
+    typer.Option(
+        metavar="A,B,...",
+        help="Show these: columns (paceline list columns), configuration keys, W&B's summary names.",
+    ),
+]
+Pareto = Annotated[
+    str | None,
+    typer.Option(metavar="A,B,...", help="Mark with * what no other run beats in all of these: accuracy,bytes."),
+]
+NoGroup = Annotated[
+    bool,
+    typer.Option("--no-group", help="Show repeated seeds one by one, instead of their mean and 95 % interval."),
+]
+Memory = Annotated[
+    bool, typer.Option("--memory", help="Show each kind of memory, of the largest worker, instead of the rest.")
+]
+Html = Annotated[
+    Path | None,
+    typer.Option(metavar="FILE", help="Write a report, too: one page that opens offline.", show_default=False),
+]
+Png = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Write pictures for papers, too.", show_default=False, parser=_directory),
+]
+Figure = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="'x=A y=B line=C'",
+        help="With --html or --png: draw B against A, a line for each C; or FILE.yaml, a sweep's own figures. "
+        "May be repeated.",
+        show_default=False,
+    ),
+]
+
+
 def compare(
-    runs: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="RUN",
-            help="Runs, sweeps, SWEEP/RUN (names or directories), W&B folders, exported JSON. "
-            "Default: every run under runs/, in order of time.",
-            show_default=False,
-            autocompletion=complete_source,
-        ),
-    ] = None,
+    runs: Runs = None,
     format: Annotated[Format, typer.Option(help="json and csv hold raw values, with units in the names.")] = "table",
     sort: Annotated[
         str | None,
@@ -47,53 +99,15 @@ def compare(
         ),
     ] = None,
     reverse: Annotated[bool, typer.Option("--reverse", help="With --sort: worst first.")] = False,
-    baseline: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN", help="Add speed-ups and ratios to this run or mean of seeds.", autocompletion=complete_source
-        ),
-    ] = None,
-    where: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="CONDITION", help="Only these: sync=ssp, 'workers>=4', optimizer.lr=0.1. May be repeated: all hold."
-        ),
-    ] = None,
-    columns: Annotated[
-        str | None,
-        typer.Option(
-            metavar="A,B,...",
-            help="Show these: columns (paceline list columns), configuration keys, W&B's summary names.",
-        ),
-    ] = None,
-    pareto: Annotated[
-        str | None,
-        typer.Option(metavar="A,B,...", help="Mark with * what no other run beats in all of these: accuracy,bytes."),
-    ] = None,
-    no_group: Annotated[
-        bool,
-        typer.Option("--no-group", help="Show repeated seeds one by one, instead of their mean and 95 % interval."),
-    ] = False,
-    memory: Annotated[
-        bool, typer.Option("--memory", help="Show each kind of memory, of the largest worker, instead of the rest.")
-    ] = False,
-    html: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="Write a report, too: one page that opens offline.", show_default=False),
-    ] = None,
-    png: Annotated[
-        Path | None,
-        typer.Option(metavar="DIR", help="Write pictures for papers, too.", show_default=False, parser=_directory),
-    ] = None,
-    figure: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="'x=A y=B line=C'",
-            help="With --html or --png: draw B against A, a line for each C; or FILE.yaml, a sweep's own figures. "
-            "May be repeated.",
-            show_default=False,
-        ),
-    ] = None,
+    baseline: Baseline = None,
+    where: Where = None,
+    columns: Columns = None,
+    pareto: Pareto = None,
+    no_group: NoGroup = False,
+    memory: Memory = False,
+    html: Html = None,
+    png: Png = None,
+    figure: Figure = None,
 ) -> None:
     """Set runs side by side.
 

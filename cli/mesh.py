@@ -22,7 +22,9 @@ def is_shown(plan: "Plan") -> bool:
 
 
 def _of(plan: "Plan", rank: int) -> dict[str, Any]:
-    parts, mesh = plan.layout.parts, plan.layout.mesh
+    from ..strategies.core.protocols import CutsSamples
+
+    parts, mesh, strategy = plan.layout.parts, plan.layout.mesh, plan.strategy
     part = plan.parts[rank % parts]
     sends: list[dict[str, Any]] = [
         {
@@ -41,7 +43,7 @@ def _of(plan: "Plan", rank: int) -> dict[str, Any]:
     return {
         "rank": rank,
         "at": mesh.position(rank),
-        "of_each_sample": plan.strategy.of_each_sample(rank % parts) or None,
+        "of_each_sample": strategy.of_each_sample(rank % parts) if isinstance(strategy, CutsSamples) else None,
         "layers": list(part.layers),
         "parameters": part.parameters,
         "parameter_bytes": part.held_in_parameters,

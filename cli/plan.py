@@ -25,6 +25,28 @@ if TYPE_CHECKING:
 
 Format = Literal["table", "json", "yaml"]
 
+# -- options
+
+Fit = Annotated[
+    bool,
+    typer.Option(
+        "--fit", help="The largest GPT, the largest batch and the strategies that fit into the hardware's memory."
+    ),
+]
+Tokens = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="How long so many tokens take, and what they cost: 20e9 or 20B; for accelerators."),
+]
+Svg = Annotated[Path | None, typer.Option(help="A pipeline's schedule as a picture: workers down, time across.")]
+Html = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="A page of pictures: memory over a step, where it goes, the schedule, a roofline.",
+        show_default=False,
+    ),
+]
+
 
 @results_alone()
 def plan(
@@ -33,29 +55,10 @@ def plan(
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
     format: Annotated[Format, typer.Option(help="json and yaml hold raw values: bytes, and bytes a step.")] = "table",
-    fit: Annotated[
-        bool,
-        typer.Option(
-            "--fit", help="The largest GPT, the largest batch and the strategies that fit into the hardware's memory."
-        ),
-    ] = False,
-    tokens: Annotated[
-        str | None,
-        typer.Option(
-            metavar="N", help="How long so many tokens take, and what they cost: 20e9 or 20B; for accelerators."
-        ),
-    ] = None,
-    svg: Annotated[
-        Path | None, typer.Option(help="A pipeline's schedule as a picture: workers down, time across.")
-    ] = None,
-    html: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="A page of pictures: memory over a step, where it goes, the schedule, a roofline.",
-            show_default=False,
-        ),
-    ] = None,
+    fit: Fit = False,
+    tokens: Tokens = None,
+    svg: Svg = None,
+    html: Html = None,
 ) -> None:
     """Show what would run; nothing is trained.
 

@@ -15,7 +15,7 @@ from .options import AllowModule, ConfigDir, Format
 from .output import aligned, note, note_counted, results_alone, shortest, show, show_json, terminal_width
 
 if TYPE_CHECKING:
-    from ..sweep.definition import Definition
+    from ..sweep.definition import Definition, EarlyTermination
     from ..sweep.preview import Planned
     from ..sweep.study import TrialRecord
     from ..tracking.run_data import RunData
@@ -26,76 +26,83 @@ Method = Literal["grid", "random", "bayes"]
 FAILED = 4  # exit code of a sweep some of whose trials failed
 WIDEST = 60  # characters of a cell in the dry run's table
 
+# -- options
+
+Words = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[SWEEP.yaml] OVERRIDES",
+        help="A file in W&B's sweep schema, and overrides; several values of a key are swept: sync=bsp,ssp "
+        "'sync.staleness=range(1,5)' 'optimizer.lr=tag(log,interval(0.001,0.1))'.",
+        show_default=False,
+        autocompletion=complete_override,
+    ),
+]
+Resume = Annotated[bool, typer.Option("--resume", help="Go on with a sweep: only what is unfinished runs again.")]
+Name = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The sweep's directory: runs/NAME. Default: the file's name, or the time."),
+]
+Seeds = Annotated[int | None, typer.Option(metavar="K", min=1, help="Run each point with K seeds.", show_default=False)]
+Jobs = Annotated[int, typer.Option(metavar="J", min=1, help="Trials at once, as far as there are cores or GPUs.")]
+Trials = Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many points.", show_default=False)]
+MaxFailures = Annotated[
+    int | None, typer.Option(metavar="N", min=1, help="Begin no trial after N failed.", show_default=False)
+]
+Metric = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="What counts: a column of the table. Default: accuracy.", show_default=False),
+]
+Minimize = Annotated[
+    bool | None, typer.Option("--minimize/--maximize", help="Which way it is better.", show_default=False)
+]
+Prune = Annotated[
+    int | None,
+    typer.Option(
+        metavar="MIN_ITER",
+        min=1,
+        help="Give up trials that are not among the best third after MIN_ITER, 3 MIN_ITER, ... evaluations (ASHA).",
+        show_default=False,
+    ),
+]
+Hyperband = Annotated[
+    int | None,
+    typer.Option(
+        metavar="MAX_ITER",
+        min=1,
+        help="With --prune: deal the trials to brackets that begin to give up later and later (Hyperband).",
+        show_default=False,
+    ),
+]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="A database that several machines share: postgresql://user@host/name. Default: SQLite in runs/NAME.",
+        show_default=False,
+    ),
+]
+
 
 @results_alone()
 def sweep(
-    definition: Annotated[
-        list[str] | None,
-        typer.Argument(
-            metavar="[SWEEP.yaml] OVERRIDES",
-            help="A file in W&B's sweep schema, and overrides; several values of a key are swept: sync=bsp,ssp "
-            "'sync.staleness=range(1,5)' 'optimizer.lr=tag(log,interval(0.001,0.1))'.",
-            show_default=False,
-            autocompletion=complete_override,
-        ),
-    ] = None,
+    definition: Words = None,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan every point and run none.")] = False,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="Go on with a sweep: only what is unfinished runs again.")
-    ] = False,
-    name: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="The sweep's directory: runs/NAME. Default: the file's name, or the time."),
-    ] = None,
-    seeds: Annotated[
-        int | None, typer.Option(metavar="K", min=1, help="Run each point with K seeds.", show_default=False)
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option(metavar="J", min=1, help="Trials at once, as far as there are cores or GPUs.")
-    ] = 1,
-    trials: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="At most so many points.", show_default=False)
-    ] = None,
-    max_failures: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Begin no trial after N failed.", show_default=False)
-    ] = None,
+    resume: Resume = False,
+    name: Name = None,
+    seeds: Seeds = None,
+    jobs: Jobs = 1,
+    trials: Trials = None,
+    max_failures: MaxFailures = None,
     method: Annotated[
         Method | None, typer.Option(help="How points are chosen. Default: the file's; grid, or bayes with intervals.")
     ] = None,
     sampler: Annotated[Sampler, typer.Option(help="Optuna's sampler for bayes; auto: tpe.")] = "auto",
-    metric: Annotated[
-        str | None,
-        typer.Option(metavar="NAME", help="What counts: a column of the table. Default: accuracy.", show_default=False),
-    ] = None,
-    minimize: Annotated[
-        bool | None, typer.Option("--minimize/--maximize", help="Which way it is better.", show_default=False)
-    ] = None,
-    prune: Annotated[
-        int | None,
-        typer.Option(
-            metavar="MIN_ITER",
-            min=1,
-            help="Give up trials that are not among the best third after MIN_ITER, 3 MIN_ITER, ... evaluations (ASHA).",
-            show_default=False,
-        ),
-    ] = None,
-    hyperband: Annotated[
-        int | None,
-        typer.Option(
-            metavar="MAX_ITER",
-            min=1,
-            help="With --prune: deal the trials to brackets that begin to give up later and later (Hyperband).",
-            show_default=False,
-        ),
-    ] = None,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="A database that several machines share: postgresql://user@host/name. Default: SQLite in runs/NAME.",
-            show_default=False,
-        ),
-    ] = None,
+    metric: Metric = None,
+    minimize: Minimize = None,
+    prune: Prune = None,
+    hyperband: Hyperband = None,
+    storage: Storage = None,
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
     format: Format = "table",
@@ -114,15 +121,13 @@ def sweep(
     """
     from ..engine import ROOT
     from ..sweep.define import define
-    from ..sweep.definition import EarlyTermination
     from ..sweep.directory import open_sweep
     from ..sweep.lacking import check_machine, has_more
     from ..sweep.sweeper import Sweeper
     from .sweep_view import view
 
     words = definition or []
-    if hyperband is not None and (prune is None or hyperband <= prune):
-        raise ConfigError(f"--hyperband {hyperband}: goes with --prune MIN_ITER, and must be larger than that")
+    early = _early(prune, hyperband)
     wanted = None
     if words or not resume:
         wanted = define(
@@ -132,7 +137,7 @@ def sweep(
             trials=trials,
             metric=metric,
             maximize=None if minimize is None else not minimize,
-            early=EarlyTermination(prune, 3, hyperband) if prune else None,
+            early=early,
             config_dir=str(config_dir.absolute()) if config_dir else None,
             allow_modules=tuple(allow_module or ()),
         )
@@ -145,11 +150,7 @@ def sweep(
             raise ConfigError("--dry-run: give the definition that is to be planned")
         _dry_run(wanted, format)
         return
-    chosen = name if name is not None else _name_of(words)
-    if chosen is None and resume:
-        raise ConfigError("--resume: which sweep? Give its file, or --name NAME")
-    if chosen is None:
-        chosen = time.strftime("sweep-%m%d-%H%M%S")
+    chosen = name if name is not None else _name_of(words, resume)
     if wanted is not None and not resume:
         check_machine(wanted)
     with open_sweep(chosen, wanted, Path(ROOT), resume, sampler, storage) as opened:
@@ -165,9 +166,22 @@ def sweep(
         conclude(chosen, opened.directory, opened.study.trials(), opened.study.definition, words, format)
 
 
-def _name_of(words: list[str]) -> str | None:
-    path = Path(words[0]) if words and "=" not in words[0] else None
-    return path.stem if path else None
+def _early(prune: int | None, hyperband: int | None) -> "EarlyTermination | None":
+    """Returns the rule of --prune and --hyperband. Raises ConfigError."""
+    from ..sweep.definition import EarlyTermination
+
+    if hyperband is not None and (prune is None or hyperband <= prune):
+        raise ConfigError(f"--hyperband {hyperband}: goes with --prune MIN_ITER, and must be larger than that")
+    return EarlyTermination(prune, 3, hyperband) if prune else None
+
+
+def _name_of(words: list[str], resume: bool) -> str:
+    """Returns the name of the definition's file, or the time. Raises ConfigError where a resumed sweep has no name."""
+    if words and "=" not in words[0]:
+        return Path(words[0]).stem
+    if resume:
+        raise ConfigError("--resume: which sweep? Give its file, or --name NAME")
+    return time.strftime("sweep-%m%d-%H%M%S")
 
 
 # -- the end

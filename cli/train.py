@@ -16,44 +16,49 @@ if TYPE_CHECKING:
     from ..engine import Result
     from ..engine.planning.planned import Plan
 
+# -- options
+
+DryRun = Annotated[
+    bool, typer.Option("--dry-run", help="Check all that can be checked without data, and train nothing.")
+]
+Name = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="The run's directory: runs/NAME. Default: made from the choices and the time."),
+]
+Resume = Annotated[
+    str | None,
+    typer.Option(
+        metavar="RUN[@STEP]",
+        help="Go on with a run from its last checkpoint, or from the one named.",
+        autocompletion=complete_checkpoint,
+    ),
+]
+Trace = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="FILE",
+        help="Write every worker's compute, communication and waiting to FILE, for ui.perfetto.dev.",
+        show_default=False,
+    ),
+]
+TrustCheckpoint = Annotated[
+    bool, typer.Option("--trust-checkpoint", help="Unpickle the DeepSpeed checkpoint that weights=DIR names.")
+]
+Live = Annotated[bool, typer.Option("--live/--no-live", help="Draw progress on a terminal, or print it in lines.")]
+
 
 @results_alone()
 def train(
     overrides: Overrides = None,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Check all that can be checked without data, and train nothing.")
-    ] = False,
+    dry_run: DryRun = False,
     config: Config = None,
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
-    name: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME", help="The run's directory: runs/NAME. Default: made from the choices and the time."
-        ),
-    ] = None,
-    resume: Annotated[
-        str | None,
-        typer.Option(
-            metavar="RUN[@STEP]",
-            help="Go on with a run from its last checkpoint, or from the one named.",
-            autocompletion=complete_checkpoint,
-        ),
-    ] = None,
-    trace: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="Write every worker's compute, communication and waiting to FILE, for ui.perfetto.dev.",
-            show_default=False,
-        ),
-    ] = None,
-    trust_checkpoint: Annotated[
-        bool, typer.Option("--trust-checkpoint", help="Unpickle the DeepSpeed checkpoint that weights=DIR names.")
-    ] = False,
-    live: Annotated[
-        bool, typer.Option("--live/--no-live", help="Draw progress on a terminal, or print it in lines.")
-    ] = True,
+    name: Name = None,
+    resume: Resume = None,
+    trace: Trace = None,
+    trust_checkpoint: TrustCheckpoint = False,
+    live: Live = True,
     format: Format = "table",
 ) -> None:
     """Train a model; print the result row.

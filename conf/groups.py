@@ -1,10 +1,13 @@
 """The config groups whose choices name a class. To add one, see CONTRIBUTING.md.
 
-Everything that composes, checks, builds, records or shows choices reads this table. It imports nothing, so that every
-room may read it.
+Everything that composes, checks, builds, records or shows choices reads this table. It imports no other room, so that
+every room may read it.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
+
+CONF = Path(__file__).parent  # the YAML files of the choices
 
 
 @dataclass(frozen=True)

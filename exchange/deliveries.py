@@ -31,8 +31,8 @@ NUMBER = 8  # bytes: what a client rule counts
 
 Delivered = Mapping[int, tuple[Tensor, int]]  # client -> w_k, and n_k or its other weight in the mean
 Join = Callable[[Delivered], Tensor]  # what a rule makes of all w_k - w
-Round = Callable[[Tensor, Delivered, Join | None, ServerRule], Tensor]  # of w: the next w
-ServerUpdate = Callable[[Tensor, Tensor, ServerRule], Tensor]  # of w and Delta: the next w
+Round = Callable[[Tensor, Delivered, Join | None, ServerRule], Tensor]  # of w, in place: the next w
+ServerUpdate = Callable[[Tensor, Tensor, ServerRule], Tensor]  # of w, in place, and Delta: the next w
 
 
 class Rules(NamedTuple):
@@ -229,7 +229,7 @@ class OpenDeliveries(Deliveries):
             delivered = {k: (each.weights, counts[k]) for k, each in sorted(self._delivered.items())}
             plain = self._joining.streaming and self._server.plain and self._privacy is None
             join = None if plain else partial(self._change_of_all, number)
-            self._weights.copy_(self._round(self._weights, delivered, join, self._server))
+            self._round(self._weights, delivered, join, self._server)
             changes = {k: each.change for k, each in self._delivered.items() if each.change is not None}
             if self._joining.aggregate.traits.robust:
                 changes = {k: change for k, change in changes.items() if change.isfinite().all()}

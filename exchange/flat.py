@@ -9,13 +9,13 @@ from ..conf.errors import ConfigError
 from .buckets import views_of
 
 
-def flatten(parameters: Iterable[nn.Parameter], mode: str) -> Tensor:
-    """[n]: the parameters one after another; from here on they are views of it, in the order given.
+def flatten(parameters: Iterable[nn.Parameter]) -> Tensor:
+    """Returns the parameters one after another, [n]. From here on they are views of it, in the order given.
 
-    `mode`: the sync mode, for the message of the `ConfigError` that parameters of several dtypes raise.
+    Raises `ConfigError` for parameters of several dtypes.
     """
     parameters = list(parameters)
-    check_one_dtype(parameters, mode)
+    check_one_dtype(parameters)
     with torch.no_grad():
         flat = torch.cat([parameter.flatten() for parameter in parameters])
     for parameter, view in zip(parameters, views_of(flat, parameters), strict=True):
@@ -23,7 +23,7 @@ def flatten(parameters: Iterable[nn.Parameter], mode: str) -> Tensor:
     return flat
 
 
-def check_one_dtype(parameters: Sequence[Tensor], mode: str) -> None:
+def check_one_dtype(parameters: Sequence[Tensor]) -> None:
     """Raises `ConfigError` when one vector cannot hold them all."""
     dtypes = {parameter.dtype for parameter in parameters}
     if len(dtypes) > 1:

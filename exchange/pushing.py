@@ -54,14 +54,13 @@ class Pushing:
         comm: Comm,
         compress: Compressor,
         joining: Joining,
-        mode: str,
     ) -> None:
         """`shards`: of the part, those of `servers`. `workers`: of the group, all that follow are servers.
 
-        `joining`: says who pushes another gradient than its own. `mode`: as `flatten` has it.
+        `joining`: says who pushes another gradient than its own.
         """
         self._params = [parameter for shard in shards for parameter in shard]
-        self._weights = flatten(self._params, mode)  # w
+        self._weights = flatten(self._params)  # w
         self.accrued = torch.zeros_like(self._weights)  # a
         self._gradients = views_of(self.accrued, self._params)
         sizes = [sum(parameter.numel() for parameter in shard) for shard in shards]

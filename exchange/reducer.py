@@ -160,7 +160,7 @@ class Reduction:
         return [bucket.flat for bucket in self.buckets]
 
     def measured(self, held: Memory, peak: int) -> Memory:
-        """See `Sync.measured`. `peak`: bytes of gradients that autograd held at once."""
+        """See `MeasuresMemory`. `peak`: bytes of gradients that autograd held at once."""
         return held
 
 

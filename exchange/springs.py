@@ -43,7 +43,7 @@ class Replica:
     def __init__(
         self, parameters: Sequence[nn.Parameter], optimizer: Optimizer, rho: float | None, nesterov: bool, replicas: int
     ) -> None:
-        self.weights = flatten(parameters, "easgd")  # W_i
+        self.weights = flatten(parameters)  # W_i
         self.pull = torch.zeros_like(self.weights)  # alpha (x_i - Wc)
         self._parameters, self._optimizer = parameters, optimizer
         self._rho, self._nesterov, self._replicas = rho, nesterov, replicas

@@ -48,11 +48,10 @@ class Stepping:
         serving: Serving,
         compress: Compressor,
         joining: Joining | None,
-        mode: str,
         rate: Rate,
     ) -> None:
-        """`shard`: its parameters. `mode`: as `flatten` has it. `rate`: how the optimizer's goes over the run."""
-        self.weights = flatten(shard, mode)
+        """`shard`: its parameters. `rate`: how the optimizer's goes over the run."""
+        self.weights = flatten(shard)
         self.gradient = torch.zeros_like(self.weights)
         for parameter, gradient in zip(shard, views_of(self.gradient, shard), strict=True):
             parameter.grad = gradient  # those of other servers' parameters stay None

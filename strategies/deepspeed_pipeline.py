@@ -40,18 +40,19 @@ from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
 from .core.copies import without_data
 from .core.cost import Memory, Traffic, Transfers, World, payload
 from .core.loss import Loss
-from .core.strategy import NOT_OURS, Strategy, StrategyTraits
+from .core.staged import StagedStrategy
+from .core.strategy import NOT_OURS, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.deepspeed_stages import Stages, most_held
-from .pipeline import Pipeline
+from .pipeline import CutKnob, Pipeline
 from .pipelining import one_size
 from .pipelining.ties import tied
 
 LOSSES, LOSS = 8, 4  # bytes: its own mean and that over replicas, in fp32
 
 
-class DeepSpeedPipeline(Strategy):
+class DeepSpeedPipeline(StagedStrategy):
     """A replica is `stages` workers in a row; DeepSpeed owns the passes and the update."""
 
     traits = StrategyTraits(
@@ -70,12 +71,12 @@ class DeepSpeedPipeline(Strategy):
         stages: Annotated[int, Ge(2)] = 2,
         schedule: Literal["1f1b"] = "1f1b",
         micro_batches: Annotated[int, Ge(1)] = 4,
-        cut: Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]] = "parameters",
+        cut: CutKnob = "parameters",
     ) -> None:
         """Takes the arguments of `Pipeline`; DeepSpeed has one `schedule` only. Raises `ConfigError`."""
         self._ours = Pipeline(stages, schedule, micro_batches, cut)
         self.micro_batches = micro_batches
-        self.axes, self.loss_part = self._ours.axes, self._ours.loss_part
+        self.mesh, self.loss_part = self._ours.mesh, self._ours.loss_part
         self._room: dict[int, int] = {}  # stated, by the part
 
     def own_sync(self) -> Sync:

@@ -51,6 +51,8 @@ from ..exchange.collectives.base import added
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.cost import Traffic
 from .core.loss import Loss
+from .core.mesh import Mesh
+from .core.state import state_with
 from .core.strategy import Strategy, StrategyTraits
 from .core.trial import Trial
 from .domains.cut import Cut, cut
@@ -79,7 +81,7 @@ class DomainParallel(Strategy):
         """`image`: [channels, height, width] of a sample; None for that of the data. `collective`: of sums over
         slabs, and over replicas. `batch_norm`: over the batch of a replica, or over those of all.
         """
-        self.axes = {"domain": degree}
+        self.mesh = Mesh({"domain": degree})
         self.image = image
         self.traits = replace(self.traits, across_replicas=ALL if batch_norm == "all" else "")
         self.collective = collective or Fabric()
@@ -153,7 +155,7 @@ class DomainParallel(Strategy):
         return loss(outputs, rows) * ((end - first) / self._cut.outs[-1])
 
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        return self.part_state(parameters) if self._comm.rank == self.loss_part else None
+        return state_with(self.module, parameters) if self._comm.rank == self.loss_part else None
 
     def rehearse(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device

@@ -24,7 +24,7 @@ replicas with what is left.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import torch
 from annotated_types import Ge
@@ -42,12 +42,15 @@ from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
 from .core.copies import without_data
 from .core.cost import Memory, Traffic
 from .core.loss import Loss
+from .core.mesh import Mesh
 from .core.placements import gather
 from .core.setting import Setting
-from .core.strategy import Strategy, StrategyTraits
+from .core.staged import StagedStrategy
+from .core.state import state_with
+from .core.strategy import StrategyTraits
 from .core.sync import Sync
 from .hybrid_stages import StageSums, kinds_of_stages
-from .pipeline import Pipeline
+from .pipeline import CutKnob, Pipeline, ScheduleKnob
 from .pipelining.simulate import Simulation
 from .pipelining.ties import traffic
 from .tensor_parallel.cut import cut_over
@@ -57,7 +60,7 @@ from .tensor_parallel.sequence import runs_of
 from .tensor_parallel.vocabulary import is_cut, loss_over
 
 
-class Hybrid(Strategy):
+class Hybrid(StagedStrategy):
     """A replica is `stages` x `tensor` workers."""
 
     traits = StrategyTraits(
@@ -69,11 +72,9 @@ class Hybrid(Strategy):
         self,
         stages: Annotated[int, Ge(1)] = 2,
         tensor: Annotated[int, Ge(1)] = 2,
-        schedule: Literal["naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "pipedream", "pipedream_2bw"]
-        | str
-        | list[str] = "gpipe",
+        schedule: ScheduleKnob = "gpipe",
         micro_batches: Annotated[int, Ge(1)] = 4,
-        cut: Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]] = "parameters",
+        cut: CutKnob = "parameters",
         recompute: bool = False,
         chunks: Annotated[int, Ge(1)] | None = None,
         vertical_sync: bool = False,
@@ -85,7 +86,7 @@ class Hybrid(Strategy):
 
         Raises `ConfigError`.
         """
-        self.axes = {"stage": stages, "tensor": tensor}
+        self.mesh = Mesh({"stage": stages, "tensor": tensor})
         self.vocabulary, self.sequence, self.collective = vocabulary, sequence, collective or Fabric()
         for name, wanted in {"vocabulary": vocabulary, "sequence": sequence}.items():
             if wanted and tensor == 1:
@@ -114,7 +115,7 @@ class Hybrid(Strategy):
         return self._pipeline.own_sync()
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
-        if self.axes["tensor"] > 1:
+        if self.mesh.axes["tensor"] > 1:
             check_elementwise(optimizer, "strategy=hybrid", "strategy=pipeline")
 
     def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
@@ -123,7 +124,7 @@ class Hybrid(Strategy):
         A column and a row layer are still two layers here: a stage boundary may separate them.
         """
         layers = self._pipeline.layers_alone(model)
-        vocabulary = self.axes["tensor"] > 1 and is_cut(self.vocabulary, model, loss)
+        vocabulary = self.mesh.axes["tensor"] > 1 and is_cut(self.vocabulary, model, loss)
         if vocabulary:
             with torch.no_grad():
                 loss(model(lone(inputs)), targets)  # of pieces of the outputs nobody could say whether they fit
@@ -136,13 +137,13 @@ class Hybrid(Strategy):
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         stages = self._pipeline.split(model)
-        self.shares = self.axes["tensor"] > 1 or self._pipeline.shares
+        self.shares = self.mesh.axes["tensor"] > 1 or self._pipeline.shares
         kinds = self._kinds(model, stages, bool(self.vocabulary))
-        if self.axes["tensor"] > 1 and not any(kinds):
+        if self.mesh.axes["tensor"] > 1 and not any(kinds):
             raise ConfigError(
-                f"strategy.tensor={self.axes['tensor']}: no stage has two linear layers with only element-wise ones "
-                "between them, or attention that says its groups of heads (by_group), so that there is nothing to cut. "
-                "Choose strategy.tensor=1, fewer strategy.stages, or strategy.cut=[...] with a pair in one stage."
+                f"strategy.tensor={self.mesh.axes['tensor']}: no stage has two linear layers with only element-wise "
+                "ones between them, or attention that says its groups of heads (by_group), so that there is nothing to "
+                "cut. Choose strategy.tensor=1, fewer strategy.stages, or strategy.cut=[...] with a pair in one stage."
             )
         if self.sequence and not any(map(runs_of, stages, kinds)):
             raise ConfigError(
@@ -155,13 +156,13 @@ class Hybrid(Strategy):
         ]
 
     def _group(self) -> TensorGroup:
-        return TensorGroup(self.axes["tensor"], self.collective, "strategy.tensor")
+        return TensorGroup(self.mesh.axes["tensor"], self.collective, "strategy.tensor")
 
     def _kinds(self, model: nn.Module, stages: Sequence[nn.Module], vocabulary: bool) -> list[dict[str, Kind]]:
         """Returns the layers of each stage that are partitioned, by name. Raises `ConfigError`."""
-        if self.axes["tensor"] == 1:
+        if self.mesh.axes["tensor"] == 1:
             return [{} for _ in stages]
-        return kinds_of_stages(model, stages, self.axes["tensor"], vocabulary)
+        return kinds_of_stages(model, stages, self.mesh.axes["tensor"], vocabulary)
 
     def _pieces(self, stage: nn.Module, kinds: Mapping[str, Kind], group: TensorGroup) -> list[nn.Module]:
         """Returns the piece of `stage` that each of its workers holds."""
@@ -172,7 +173,7 @@ class Hybrid(Strategy):
         mesh, rank, here = self.mesh, comm.rank, self.mesh.position(comm.rank)
         self._comm = comm
         self._parts = self.split(without_data(model))  # what each worker holds, without the memory
-        along = {axis: _joined(comm.split(mesh.along(rank, axis)[0], axis)) for axis in self.axes}
+        along = {axis: _joined(comm.split(mesh.along(rank, axis)[0], axis)) for axis in self.mesh.axes}
 
         stages, group = self._pipeline.split(model), self._group()
         kinds = self._kinds(model, stages, bool(self.vocabulary))[here["stage"]]
@@ -197,12 +198,12 @@ class Hybrid(Strategy):
         self._pipeline.drain()
 
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        return gather(self.part_state(parameters), self._parts, self.mesh, self._comm, self.loss_part)
+        return gather(state_with(self.module, parameters), self._parts, self.mesh, self._comm, self.loss_part)
 
     # -- what a plan asks, of each pipeline along the stages
 
     def _lanes(self, parts: Sequence[nn.Module]) -> list[Sequence[nn.Module]]:
-        return [parts[piece :: self.axes["tensor"]] for piece in range(self.axes["tensor"])]
+        return [parts[piece :: self.mesh.axes["tensor"]] for piece in range(self.mesh.axes["tensor"])]
 
     def layers(self, part: nn.Module) -> list[list[str]]:
         return self._pipeline.layers(part)
@@ -233,7 +234,7 @@ class Hybrid(Strategy):
     def simulate(self, parts: Sequence[nn.Module], inputs: Samples, time: TimeOf, message: MessageTime) -> Simulation:
         """A pass takes as long as its sums, too."""
         first, mesh = self._lanes(parts)[0], self.mesh
-        ranks = [mesh.rank({"stage": stage, "tensor": 0}) for stage in range(self.axes["stage"])]
+        ranks = [mesh.rank({"stage": stage, "tensor": 0}) for stage in range(self.mesh.axes["stage"])]
         timed = StageSums(self._pipeline, first).timed(
             lambda worker, entered, chunk: time(ranks[worker], entered, chunk),
             lambda worker, sums: self._seconds(sums, ranks[worker], message),
@@ -265,7 +266,7 @@ class Hybrid(Strategy):
         sent = self._pipeline.messages(lanes[0], inputs)
         shared = [traffic(lane) for lane in lanes]
         of_stages = StageSums(self._pipeline, lanes[0])
-        sums = [of_stages.of_step(stage, lone(inputs)) for stage in range(self.axes["stage"])]
+        sums = [of_stages.of_step(stage, lone(inputs)) for stage in range(self.mesh.axes["stage"])]
         at = [self.mesh.position(rank) for rank in range(self.parts)]
         return {
             "stage": [added(sent[here["stage"]], shared[here["tensor"]][here["stage"]]) for here in at],

@@ -44,9 +44,12 @@ from .core.batch import Batch, BeforeBackward, MessageTime, Pass, PassTime, Time
 from .core.copies import without_data
 from .core.cost import Memory, Traffic, payload
 from .core.loss import Loss
+from .core.mesh import Mesh
 from .core.placements import gather
 from .core.precision import META
-from .core.strategy import Strategy, StrategyTraits
+from .core.staged import StagedStrategy
+from .core.state import state_with
+from .core.strategy import StrategyTraits
 from .core.sync import Sync
 from .pipelining.actions import Action, Schedule
 from .pipelining.again import joined, recomputes
@@ -63,8 +66,13 @@ from .pipelining.ties import Ties, tied, traffic
 from .pipelining.updates import Updates
 from .pipelining.without_flush import READS, Reads, period, reads_of, stream
 
+ScheduleKnob = (
+    Literal["naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "pipedream", "pipedream_2bw"] | str | list[str]
+)
+CutKnob = Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]]
 
-class Pipeline(Strategy):
+
+class Pipeline(StagedStrategy):
     """A replica is `stages` workers in a row."""
 
     traits = StrategyTraits(
@@ -75,11 +83,9 @@ class Pipeline(Strategy):
     def __init__(
         self,
         stages: Annotated[int, Ge(2)] = 2,
-        schedule: Literal["naive", "gpipe", "1f1b", "interleaved", "zb_h1", "zb_v", "pipedream", "pipedream_2bw"]
-        | str
-        | list[str] = "gpipe",
+        schedule: ScheduleKnob = "gpipe",
         micro_batches: Annotated[int, Ge(1)] = 4,
-        cut: Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]] = "parameters",
+        cut: CutKnob = "parameters",
         recompute: bool = False,
         chunks: Annotated[int, Ge(1)] | None = None,
         vertical_sync: bool = False,
@@ -92,7 +98,7 @@ class Pipeline(Strategy):
         user's own, or its lines, one for each worker (pipelining/own.py). `vertical_sync`: of schedule=pipedream.
         Raises `ConfigError`.
         """
-        self.axes, self.schedule_name = {"stage": stages}, schedule
+        self.mesh, self.schedule_name = Mesh({"stage": stages}), schedule
         self.micro_batches = 1 if schedule in ("naive", "pipedream") else micro_batches
         self.chunks = chunks or (2 if schedule in ("interleaved", "zb_v") else 1)
         self.cut, self.recompute = cut, recompute
@@ -442,7 +448,7 @@ class Pipeline(Strategy):
         return outputs
 
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        return gather(self.part_state(parameters), self._all, self.mesh, self._comm, self.loss_part)
+        return gather(state_with(self.module, parameters), self._all, self.mesh, self._comm, self.loss_part)
 
     def memory(self, held: Memory, part: nn.Module) -> Memory:
         if self.reads is None:

@@ -51,7 +51,9 @@ from .core.batch import Batch, BeforeBackward, Pass
 from .core.copies import without_data
 from .core.cost import Traffic
 from .core.loss import Loss
+from .core.mesh import Mesh
 from .core.placements import gather
+from .core.state import state_with
 from .core.strategy import Strategy, StrategyTraits
 from .tensor_parallel import unpaired
 from .tensor_parallel.cost import sent_in_a_pass
@@ -80,7 +82,7 @@ class TensorParallel(Strategy):
         `settled` has seen it. `plan`: what is cut, by name (tensor_parallel/find.py); None looks for it. `collective`:
         of the sums of pieces; None for the fabric's.
         """
-        self.axes = {"tensor": degree}
+        self.mesh = Mesh({"tensor": degree})
         self.vocabulary, self.sequence, self.plan = vocabulary, sequence, plan
         self.collective = collective
 
@@ -135,7 +137,7 @@ class TensorParallel(Strategy):
         return loss.detach() if self._comm.rank == self.loss_part else None
 
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        return gather(self.part_state(parameters), self._parts, self.mesh, self._comm, self.loss_part)
+        return gather(state_with(self.module, parameters), self._parts, self.mesh, self._comm, self.loss_part)
 
     def rehearse(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device

@@ -53,6 +53,7 @@ from .core.batch import Batch, BeforeBackward, Pass
 from .core.clip import NORM
 from .core.cost import Memory, Transfers, World
 from .core.loss import Loss
+from .core.protocols import own_gradients
 from .core.state import State
 from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync, SyncTraits
@@ -213,7 +214,7 @@ class _FSDPUpdate(Sync):
     # -- state: whole, by parameter
 
     def gradients(self) -> dict[str, Tensor]:
-        return {name: _whole(gradient) for name, gradient in (super().gradients() or {}).items()}
+        return {name: _whole(gradient) for name, gradient in own_gradients(self).items()}
 
     def consensus(self) -> dict[str, Tensor]:
         return {name: _whole(parameter.detach()) for name, parameter in self._strategy.module.named_parameters()}

@@ -37,16 +37,17 @@ from .core.copies import without_data
 from .core.cost import Memory, Traffic, Transfers, World, payload
 from .core.loss import Loss
 from .core.precision import META
-from .core.strategy import NOT_OURS, Strategy, StrategyTraits
+from .core.staged import StagedStrategy
+from .core.strategy import NOT_OURS, StrategyTraits
 from .core.sync import Sync
 from .core.trial import Trial
 from .external.torch_schedules import TorchSchedule
-from .pipeline import Pipeline
+from .pipeline import CutKnob, Pipeline
 from .pipelining import one_size
 from .pipelining.chunks import Chunks
 
 
-class TorchPipelining(Strategy):
+class TorchPipelining(StagedStrategy):
     """A replica is `stages` workers in a row; there is one."""
 
     traits = StrategyTraits(
@@ -65,7 +66,7 @@ class TorchPipelining(Strategy):
         stages: Annotated[int, Ge(2)] = 2,
         schedule: Literal["gpipe", "1f1b", "interleaved", "zb_h1"] = "gpipe",
         micro_batches: Annotated[int, Ge(1)] = 4,
-        cut: Literal["time", "memory", "parameters"] | list[Annotated[int, Ge(1)]] = "parameters",
+        cut: CutKnob = "parameters",
         chunks: Annotated[int, Ge(1)] | None = None,
     ) -> None:
         """Takes the arguments of `Pipeline`. Raises `ConfigError`."""
@@ -81,7 +82,7 @@ class TorchPipelining(Strategy):
             )
         self._ours = Pipeline(stages, schedule, micro_batches, cut, chunks=chunks)
         self.schedule, self.micro_batches = schedule, micro_batches
-        self.axes, self.loss_part = self._ours.axes, self._ours.loss_part
+        self.mesh, self.loss_part = self._ours.mesh, self._ours.loss_part
         self._running: tuple[int, TorchSchedule] | None = None  # for batches of this size
         self._received = 0  # the most bytes that there was room for
         self._room: dict[int, int] = {}  # stated, by the part

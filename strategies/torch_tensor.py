@@ -36,7 +36,9 @@ from .core.batch import Batch, BeforeBackward
 from .core.copies import without_data
 from .core.cost import Traffic, Transfers, World
 from .core.loss import Loss
+from .core.mesh import Mesh
 from .core.placements import gather
+from .core.state import state_with
 from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync
 from .core.trial import Trial
@@ -60,7 +62,7 @@ class TorchTensor(Strategy):
     shares = True
 
     def __init__(self, degree: Annotated[int, Ge(2)] = 2) -> None:
-        self.axes = {"tensor": degree}
+        self.mesh = Mesh({"tensor": degree})
 
     def own_sync(self) -> Sync:
         return _LocalUpdate(self)
@@ -106,7 +108,7 @@ class TorchTensor(Strategy):
         return loss.detach() if self.comm.rank == self.loss_part else None
 
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
-        return gather(self.part_state(parameters), self._parts, self.mesh, self.comm, self.loss_part)
+        return gather(state_with(self.module, parameters), self._parts, self.mesh, self.comm, self.loss_part)
 
     def closed_form(self, accumulate: int) -> ReplicaLayout | None:
         return ReplicaLayout(accumulate, zero=0)

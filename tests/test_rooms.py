@@ -238,6 +238,21 @@ def test_docstrings_begin_with_what_a_thing_is_or_does() -> None:
     assert found == []
 
 
+LONGEST = 80  # lines of a function, its signature and docstring included
+
+
+@of_all_sources
+def test_no_function_is_longer_than_80_lines() -> None:
+    longer = {
+        f"{path.relative_to(ROOT)}: {node.name}": length
+        for path in [*SOURCES, *BENCHMARKS]
+        for node in nodes(path.read_text())
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and (length := (node.end_lineno or 0) - node.lineno + 1) > LONGEST
+    }
+    assert longer == {}
+
+
 @of_all_sources
 def test_a_class_name_means_one_thing_in_the_product() -> None:
     places: defaultdict[str, list[str]] = defaultdict(list)

@@ -9,7 +9,6 @@ from pydantic import Field, ValidationError, model_validator
 from .files import UnusableFileError, read_json
 from .strict import StrictRecord
 
-METHODS = ("pgd", "fgsm", "noise")  # strongest first
 MOST_POINTS, MOST_ITEMS, MOST_PIXELS = 100, 16, 128 * 128
 
 Share = Annotated[float, Field(ge=0, le=1)]

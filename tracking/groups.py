@@ -7,12 +7,10 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
-from importlib.resources import files
 from itertools import takewhile
-from pathlib import Path
 from typing import Any
 
-from ..conf.groups import GROUPS
+from ..conf.groups import CONF, GROUPS
 from .columns import BY_KEY, unknown
 from .files import parse_yaml, read_text
 from .run_data import RunData
@@ -22,7 +20,6 @@ INTERVAL = "_ci95"  # what the key of a half width ends in
 # What may differ between runs of one group, at the top of a configuration: ours, and common words for the same.
 _APART = ("seed", "name", "tracking", "random_seed", "run_name", "output_dir", "log_dir", "save_dir")
 _USUAL = {group.name: group.usual for group in GROUPS if group.usual}
-_CONF = Path(str(files("paceline.conf")))
 
 
 @dataclass(frozen=True)
@@ -84,7 +81,7 @@ def _is_usual(key: str, value: Any) -> bool:
 @cache
 def _usual_choice(group: str) -> dict[str, Any]:
     name = str(_USUAL[group])
-    content = parse_yaml(read_text(_CONF / group / f"{name}.yaml"))
+    content = parse_yaml(read_text(CONF / group / f"{name}.yaml"))
     return {"name": name, "target": content.pop("_target_"), "knobs": content}
 
 

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from ..engine.features.feature import Parts
 from ..engine.training.witness import Witnessed
+from ..strategies.core.protocols import SideBySide, accumulated_by
+from ..strategies.core.staged import StagedStrategy
 from .reference import Named, Reference, distance, largest
 
 Word = Literal["pass", "fail", "by design", "refused", "not run"]
@@ -72,8 +74,8 @@ def not_judged(parts: Parts, reference: Reference, batch_size: int) -> str:
     """Returns the reason why a run with these parts need not be serial training; "" where it must be."""
     strategy, sync, replicas = parts.strategy, parts.sync, parts.layout.replicas
     alone = replicas == 1
-    accumulated = max(parts.accumulation.micro_batches, strategy.accumulated)
-    pieces = accumulated * len(strategy.micro_sizes(batch_size))
+    accumulated = max(parts.accumulation.micro_batches, accumulated_by(strategy))
+    pieces = accumulated * (len(strategy.micro_sizes(batch_size)) if isinstance(strategy, StagedStrategy) else 1)
     if reference.draws and not (alone and pieces == 1 and strategy.traits.bitwise):
         return "the model draws random numbers (dropout), and each worker and micro-batch its own"
     if reference.together and (pieces > 1 or not (alone or strategy.traits.across_replicas)):
@@ -82,7 +84,7 @@ def not_judged(parts: Parts, reference: Reference, batch_size: int) -> str:
         return "" if sync.traits.serial_alone else "one replica alone is not serial training in this mode either"
     if not sync.traits.synchronous:
         return "asynchronous: replicas step at paces of their own"
-    if sync.traits.experts:
+    if isinstance(sync, SideBySide):
         return "each replica learns its own samples alone, and the run's model is all of them side by side"
     if not sync.traits.weights_agree:
         return "replicas differ between exchanges"

@@ -294,7 +294,6 @@ class Run:
         """`stopped`: why it ends before its end."""
         self._let_go()
         with self._comm.ledger.aside():
-            self.sync.drain()
             agreed = self.sync.consensus()
             self.sync.finish()
             _put(self.sync.parameters, agreed)

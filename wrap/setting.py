@@ -16,6 +16,7 @@ from ..engine.config.targets import build
 from ..engine.features import compatibility, given, poisoning
 from ..exchange.aggregate import Aggregator
 from ..strategies import Strategy, Sync
+from ..strategies.core.protocols import SideBySide
 from ..strategies.core.state import state_of
 from ..strategies.domains.replicas import check_process_group
 
@@ -83,7 +84,7 @@ def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
                 f"sync={experiment.sync.name}: {why}, which a script with a loop of its own cannot be. Choose a mode "
                 "whose step is between backward and the optimizer, such as sync=bsp, local_sgd, diloco or gossip."
             )
-        if sync.traits.experts:
+        if isinstance(sync, SideBySide):
             raise ConfigError(
                 f"sync={experiment.sync.name}: each replica is the expert of samples of its own, and wrap deals a "
                 "script's samples anew in each epoch; paceline train takes the model as a class (docs/your_own.md)"

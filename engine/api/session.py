@@ -221,10 +221,14 @@ def _is_of_this_job(root: Path | str, name: str) -> bool:
 
 def _with_files_read(experiment: Experiment, allowed: tuple[str, ...]) -> Experiment:
     from ...strategies import Strategy
+    from ...strategies.core.protocols import ReadsFiles
     from ..config.targets import load_class
 
     chosen = experiment.strategy
-    knobs = load_class("strategy", chosen.target, Strategy, allowed).read_files(chosen.knobs, allowed)
+    its_class = load_class("strategy", chosen.target, Strategy, allowed)
+    if not issubclass(its_class, ReadsFiles):
+        return experiment
+    knobs = its_class.read_files(chosen.knobs, allowed)
     return experiment.model_copy(update={"strategy": chosen.model_copy(update={"knobs": knobs})})
 
 
@@ -260,12 +264,14 @@ def _trace_file(file: Path) -> Path:
 def make_ready(plan: "Plan", quiet: bool) -> None:
     """Prepares this host, once, for a strategy and for sums in shared memory, where that takes long."""
     from ...comm.shared_sum import NativeSum
+    from ...strategies.core.protocols import MakesReady
 
     def say(text: str) -> None:
         if not quiet:
             print(visible(text), file=sys.stderr, flush=True)
 
-    plan.strategy.make_ready(say)
+    if isinstance(plan.strategy, MakesReady):
+        plan.strategy.make_ready(say)
     fabric, size = fabric_of(plan.experiment), plan.layout.world_size
     one_host = fabric.hosts(plan.experiment.hardware, size) == (0,) * size
     on_cpus = plan.device.type == "cpu" and not fabric.modelled

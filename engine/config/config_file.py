@@ -26,12 +26,11 @@ from ...tracking.redact import HIDDEN, hide_in_urls
 from ..base.grammar import as_override
 from .compose import GROUPS, after, choices_in, compose, hidden_keys, keys_in, receivers_typed
 from .described import as_described, class_of
-from .experiment import Experiment, from_plain
+from .experiment import STORED, Experiment, from_plain
 from .overrides import overrides_of, usual_choices
 
 TRACKERS = {"mlflow": "MLflow", "wandb": "W&B"}  # that send results to a server
 _EXPONENT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?[eE][-+]?[0-9]+")
-_STORED = {"name", "target", "knobs"}  # what a run's config.yaml has of a choice
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def _read(file: Path) -> dict[Any, Any]:
 def _told(plain: dict[Any, Any], config_dir: Path | None) -> list[str]:
     """Raises `ConfigError`, or `UnusableFileError` without the file's name."""
     try:
-        if not any(isinstance(value, dict) and value.keys() == _STORED for value in plain.values()):
+        if not any(isinstance(value, dict) and value.keys() == STORED for value in plain.values()):
             told = list(_typed(plain))
             keys = Counter(text.partition("=")[0] for text in told)
             if twice := [key for key, count in keys.items() if count > 1]:

@@ -3,26 +3,24 @@
 import json
 from collections.abc import Iterable
 from functools import cache
-from importlib.resources import files
 from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-import yaml
 from annotated_types import Ge, Gt, Le
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, create_model, field_validator, model_validator
 
 from ...conf.errors import ConfigError
-from ...conf.groups import BY_NAME, GROUPS
+from ...conf.groups import BY_NAME, CONF, GROUPS
 from ...cost.calibration import read
 from ...cost.devices import DEVICES
-from ...tracking.files import UnusableFileError, parse_yaml, read_yaml
+from ...tracking.files import read_yaml
 from ...tracking.redact import shown
 from .moved import renewed
 
 Positive = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
-CONF = Path(str(files("paceline.conf")))
+STORED = {"name", "target", "knobs"}  # the keys of a choice in a run's config.yaml
 RENAMED = {"warmup": "measure.after", "strategy.cuts": "strategy.cut"}
 
 
@@ -315,19 +313,6 @@ def _callbacks(section: Any) -> dict[str, Any]:
         knobs = {key: value for key, value in each.items() if key != "_target_"}
         found[str(name)] = {"name": str(name), "target": each["_target_"], "knobs": knobs}
     return found
-
-
-def to_yaml(experiment: Experiment) -> str:
-    """The experiment as a file that `from_yaml` reads back."""
-    return yaml.safe_dump(experiment.model_dump(), sort_keys=False)
-
-
-def from_yaml(text: str) -> Experiment:
-    """Raises `ConfigError`."""
-    try:
-        return from_plain(parse_yaml(text))
-    except UnusableFileError as error:
-        raise ConfigError(f"the run's config.yaml is not one of ours: it {error}") from None
 
 
 def from_plain(plain: Any) -> Experiment:

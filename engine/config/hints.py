@@ -1,13 +1,12 @@
 """Finds where a key belongs that was typed in the wrong place. It reads the YAML files, for errors alone."""
 
 from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
+from ...conf.groups import CONF
 from ...tracking.files import UnusableFileError, read_yaml
 
-_CONF = Path(str(files("paceline.conf")))
 _UNBIASED = (
     "its messages are unbiased, and what one leaves out may be longer than what there was, so that what is carried "
     "over would grow without end"
@@ -38,11 +37,11 @@ def elsewhere(key: str, value: str = "", config_dir: Path | None = None, choice:
     given = f"={value}" if value else "=..."
     if leaf in _groups():
         group = _groups()[leaf]
-        choices = sorted(file.stem for file in (_CONF / group).glob("*.yaml"))
+        choices = sorted(file.stem for file in (CONF / group).glob("*.yaml"))
         if value and value not in choices and len(choices) <= _MOST:
             given = f"={', '.join(choices[:-1])} or {choices[-1]}"
         return f"{group}{given} chooses it"
-    primary = _read(_CONF / "config.yaml")
+    primary = _read(CONF / "config.yaml")
     usual = {
         f"{group}={choice}"
         for entry in primary["defaults"]
@@ -65,14 +64,14 @@ def _who_has(choices: list[str], path: str) -> str:
 
 def _groups() -> dict[str, str]:
     """The last name of each group, and the group: `network` is `hardware/network`."""
-    folders = sorted(path.relative_to(_CONF) for path in _CONF.rglob("*") if any(path.glob("*.yaml")))
+    folders = sorted(path.relative_to(CONF) for path in CONF.rglob("*") if any(path.glob("*.yaml")))
     return {folder.name: folder.as_posix() for folder in folders}
 
 
 def _holders(leaf: str, config_dir: Path | None) -> dict[str, list[str]]:
     """Full names of the key, each with the choices that have it, or with its group alone where all do."""
     holders: dict[str, list[str]] = {}
-    for directory in [_CONF, config_dir] if config_dir else [_CONF]:
+    for directory in [CONF, config_dir] if config_dir else [CONF]:
         for group in sorted({file.parent for file in directory.glob("*/*.yaml")} - {directory / "experiment"}):
             contents = {file.stem: _read(file) for file in sorted(group.glob("*.yaml"))}
             for choice, content in contents.items():

@@ -15,10 +15,9 @@ from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME, NAMING
 from ...tracking.files import UnusableFileError, check_values
 from ..base.grammar import as_override
-from .experiment import CONF, Choice, Experiment, explain, from_config, from_plain, shipped
+from .experiment import CONF, STORED, Choice, Experiment, explain, from_config, from_plain, shipped
 
 Settings = str | Sequence[str] | Mapping[str, Any] | Experiment
-_STORED = {"name", "target", "knobs"}  # the keys of a choice in a run's config.yaml
 _NAMED = (*BY_NAME, "hardware", "tracking")  # groups: of a mapping, `name` is the choice
 
 
@@ -100,7 +99,7 @@ def _whole(plain: Mapping[str, Any]) -> Experiment | None:
     it.
     """
     sections = [plain.get(group) for group in BY_NAME]
-    if all(isinstance(section, Mapping) and section.keys() == _STORED for section in sections):
+    if all(isinstance(section, Mapping) and section.keys() == STORED for section in sections):
         return from_plain(dict(plain))
     if all(isinstance(section, Mapping) and "_target_" in section for section in sections):
         return from_config(dict(plain), {group: _name_of(group, plain[group]) for group in BY_NAME})
@@ -123,7 +122,7 @@ def _read(mapping: Mapping[str, Any], into: Asked) -> None:
 
 def _read_choice(group: str, section: dict[str, Any], into: Asked) -> None:
     """`{"name": "ssp", "staleness": 3}`, `{"_target_": "mine.wide.Wide", "width": 64}`, or knobs alone."""
-    if section.keys() == _STORED and isinstance(section["knobs"], Mapping):
+    if section.keys() == STORED and isinstance(section["knobs"], Mapping):
         target, knobs, name = section["target"], dict(section["knobs"]), section["name"]
         into.built[group] = Choice(name=str(name), target=str(target), knobs=knobs)
         return
@@ -148,7 +147,7 @@ def _read_callbacks(value: Any, into: Asked) -> None:
         if isinstance(one, str) and name is None:
             named.append(one)
             into.called.append(one)
-        elif isinstance(one, Mapping) and "_target_" not in one and one.keys() != _STORED:
+        elif isinstance(one, Mapping) and "_target_" not in one and one.keys() != STORED:
             named.append(str(name))
             into.called.append(str(name))
             into.overrides += [
@@ -167,7 +166,7 @@ def _listed(value: Any) -> list[Any]:
 
 def _callback(name: str | None, one: Any, into: Asked) -> Choice:
     if isinstance(one, Mapping):
-        if one.keys() == _STORED:
+        if one.keys() == STORED:
             return Choice(name=str(name), target=str(one["target"]), knobs=dict(one["knobs"]))
         knobs = {key: value for key, value in one.items() if key != "_target_"}
         target = one["_target_"]

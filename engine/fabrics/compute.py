@@ -33,7 +33,6 @@ from ...tracking.files import read_json
 from ..base.memory import unaccounted
 from .stragglers import NoStragglers, Stragglers
 
-Shape = tuple[int, ...]
 _RECENT = 50  # steps whose compute time says how long a slowed worker's takes
 
 

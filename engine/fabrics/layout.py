@@ -11,6 +11,7 @@ from typing import Literal
 from ...conf.errors import ConfigError
 from ...strategies import Strategy, Sync
 from ...strategies.core.mesh import Mesh
+from ...strategies.core.with_servers import SyncWithServers
 from ..base.started import UNSET
 from ..config.experiment import Experiment
 
@@ -75,6 +76,11 @@ def check_samples(experiment: Experiment, samples: int | None, layout: RunLayout
 def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: int | None) -> RunLayout:
     """`world_size`: the processes that torchrun started; None when we start them. Raises `ConfigError`."""
     parts, servers, workers = strategy.parts, sync.servers, experiment.hardware.workers
+    if servers and not isinstance(sync, SyncWithServers):
+        raise ConfigError(
+            f"sync={experiment.sync.name}: has {servers} servers, and {type(sync).__name__} has no code for them. "
+            "Derive it from SyncWithServers (strategies/core/with_servers.py)"
+        )
     if world_size is not None:
         available = world_size - servers * parts
         if available < 1 or workers not in (None, available):
@@ -99,7 +105,7 @@ def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: 
             f"hardware.workers={workers}: strategy={name} takes at most {strategy.traits.max_replicas * parts}; "
             "strategy=data_parallel takes any number"
         )
-    return RunLayout(Mesh({"replica": replicas, **strategy.axes}), servers, strategy.loss_part)
+    return RunLayout(Mesh({"replica": replicas, **strategy.mesh.axes}), servers, strategy.loss_part)
 
 
 def share_of_cores(processes: int) -> int:

@@ -9,6 +9,7 @@ from ...conf.errors import ConfigError
 from ...strategies import Strategy
 from ...strategies.core.accumulation import Accumulation
 from ...strategies.core.loss import Loss
+from ...strategies.core.protocols import accumulated_by
 from ..config.experiment import Choice, Experiment
 from .feature import Chosen, Context, Feature, Hooks, Known
 
@@ -60,14 +61,15 @@ def of(experiment: Experiment, strategy: Strategy) -> tuple[Choice, Accumulation
     knob = strategy.traits.own_micro_batches
     if not knob:
         return chosen, Accumulation(k)
-    if strategy.accumulated == 0:
+    own = accumulated_by(strategy)
+    if own == 0:
         raise ConfigError(
             f"accumulate={k}: strategy={chosen.name} cuts a batch into micro-batches itself, and works on several at "
             f"once. Choose strategy.{knob}={k} in its place, or strategy=data_parallel."
         )
-    if strategy.accumulated != 1:
+    if own != 1:
         raise ConfigError(
-            f"accumulate={k}, strategy.{knob}={strategy.accumulated}: are two names of how many micro-batches "
+            f"accumulate={k}, strategy.{knob}={own}: are two names of how many micro-batches "
             f"strategy={chosen.name} accumulates gradients over; leave one of them out"
         )
     return chosen.model_copy(update={"knobs": {**chosen.knobs, knob: k}}), Accumulation()

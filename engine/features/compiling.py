@@ -15,11 +15,12 @@ from typing import Self
 
 import torch
 
-from ...batches import Samples, of_each
+from ...batches import Samples, call, of_each
 from ...comm.private import NotPrivateError, private, user_cache
 from ...compat.compiler import CompileClock, compile_in_place, unsupported, usual_folder
 from ...conf.errors import ConfigError
 from ...strategies import Strategy
+from ...strategies.core.staged import StagedStrategy
 from ...strategies.core.terms import BATCH_GRADIENTS, COMPILABLE, WITHIN_REPLICA, Need
 from ..base.errors import MachineError
 from ..config.experiment import Experiment
@@ -142,7 +143,8 @@ def rehearse(strategy: Strategy, batches: Sequence[Samples]) -> None:
     module = strategy.module
     kept = [(buffer, buffer.clone()) for buffer in module.buffers()]
     for inputs in batches:
-        for output in strategy.passes(inputs):
+        outputs = strategy.passes(inputs) if isinstance(strategy, StagedStrategy) else [call(module, inputs)]
+        for output in outputs:
             if output.requires_grad:
                 output.float().sum().backward()
     module.zero_grad()

@@ -12,6 +12,7 @@ from torch import Tensor
 from ...comm import Comm
 from ...comm.board import Board
 from ...conf.errors import ConfigError
+from ...strategies.core.protocols import SideBySide
 from ...strategies.sync.routed import CENTRES, LIVING, state_of_expert
 from ...tasks.base import DataSpec, Readable, Split
 from ...tasks.clusters import centres_of, unmeasured
@@ -29,7 +30,7 @@ class ExpertReplicas(Feature):
 
     @classmethod
     def of(cls, chosen: Chosen) -> Self | None:
-        return cls() if chosen.sync.traits.experts else None
+        return cls() if isinstance(chosen.sync, SideBySide) else None
 
     def check(self, chosen: Chosen) -> None:
         """Refuses replicas that would have no samples of their own, or no centres."""

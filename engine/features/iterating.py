@@ -12,6 +12,7 @@ from torch.optim import Optimizer
 from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
 from ...strategies import Sync
+from ...strategies.core.protocols import stepped_by
 from ...strategies.core.terms import OWN_STEPS, WHOLE_REPLICA, WHOLE_VECTORS, Need
 from ...strategies.optimizers.iteration import Iteration
 from ...tasks.losses.base import Task
@@ -105,7 +106,7 @@ def _check_optimizer(experiment: Experiment, own: Unsupervised | None, optimizer
 
 def _check_layout(experiment: Experiment, model: Unsupervised, sync: Sync) -> None:
     name = experiment.model.name
-    if len(sync.stepped(list(model.parameters()), 2)) > 1:
+    if len(stepped_by(sync, list(model.parameters()), 2)) > 1:
         raise ConfigError(
             f"strategy={experiment.strategy.name}: shares out the parameters that workers step, and the step of "
             f"model={name} takes all of them. Choose strategy=data_parallel."

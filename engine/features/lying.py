@@ -2,6 +2,7 @@
 
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
+from ...strategies.core.protocols import SideBySide
 from . import given
 from .feature import Parts
 
@@ -13,7 +14,8 @@ def notes_on(parts: Parts, attack: Attack, steps: int | None) -> list[str]:
     found: list[str] = []
     lying, replicas = len(attack.liars(parts.layout.replicas)), parts.layout.replicas
     if "attack" not in given.taken(type(parts.sync)):  # else the sync mode says so, by its rule
-        found.append(f"attack.workers={attack.workers}: {_what_comes_of(lying, replicas, parts.sync.traits.experts)}")
+        comes = _what_comes_of(lying, replicas, isinstance(parts.sync, SideBySide))
+        found.append(f"attack.workers={attack.workers}: {comes}")
     if steps is not None and attack.from_step >= steps:
         found.append(
             f"attack.from_step={attack.from_step}: the run has {steps:,} steps, and nobody lies in any of them"

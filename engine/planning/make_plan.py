@@ -19,7 +19,10 @@ from ...strategies import Sync
 from ...strategies.core.clip import NORM
 from ...strategies.core.cost import Traffic, World, payload
 from ...strategies.core.placements import entries, placements_of
+from ...strategies.core.protocols import SideBySide, StatesMemory, accumulated_by, cost_along, stepped_by
+from ...strategies.core.staged import StagedStrategy
 from ...strategies.core.state import state_of
+from ...strategies.core.with_servers import SyncWithServers
 from ...tasks.contents import contents
 from ...tasks.contents import notes_on as notes_on_contents
 from ...tasks.partition import Repeated
@@ -105,7 +108,7 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
         [given.named(text, experiment) for text in collective.explain()],
         rate,
         {each.key: found for each in parts.features if (found := each.stated(known)) is not None},
-        layout.replicas if parts.sync.traits.experts else None,
+        layout.replicas if isinstance(parts.sync, SideBySide) else None,
     )
 
 
@@ -215,12 +218,13 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
         with model_takes(experiment, inputs, parts.allowed), memory.AttentionOf(device), foreseen(device), repeats:
             activations = _activations(experiment, parts, inputs[: sizes[0]], targets[: sizes[0]], device)
     with foreseen(device), repeats:
-        along = _summed_over(sizes, lambda size: parts.strategy.cost_along(modules, inputs[:size]))
+        along = _summed_over(sizes, lambda size: cost_along(parts.strategy, modules, inputs[:size]))
     along, over_axes = _with_sums(parts, along)
-    passes = len(sizes) * len(parts.strategy.micro_sizes(sizes[0]))
+    staged = parts.strategy if isinstance(parts.strategy, StagedStrategy) else None
+    passes = len(sizes) * (len(staged.micro_sizes(sizes[0])) if staged else 1)
     parts.sync.configure(replace(parts.sync.setting, backward_passes=passes))
     plans: list[PartPlan] = []
-    receivers = parts.strategy.sends_to(modules)
+    receivers = staged.sends_to(modules) if staged else {}
     owned = entries(modules, parts.strategy.mesh)
     for i, (module, saved, own) in enumerate(zip(modules, activations, owned, strict=True)):
         traffic = added(*(each[i] for each in along.values()), over_axes)
@@ -232,10 +236,10 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
         whole = _optimizer_state(parameters, trained, parts.make_optimizer)
         server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": whole}
         server["buffers"] = payload(trained)
-        if parts.layout.servers:
+        if isinstance(parts.sync, SyncWithServers):
             server = dict(parts.sync.server_memory(server, trained, worlds[i]))
         server["buffers"] += payload(list(module.buffers()))
-        shares = parts.sync.stepped(trained, parts.layout.replicas)
+        shares = stepped_by(parts.sync, trained, parts.layout.replicas)
         if shares[0] is trained:  # as most modes have it
             state = whole
         else:
@@ -250,10 +254,12 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
         beside = [feature.memory(module, trained) for feature in parts.features]
         held |= {kind: size + sum(each.get(kind, 0) for each in beside) for kind, size in held.items()}
         others = {kind: size for each in beside for kind, size in each.items() if kind not in held}
-        held = {**parts.strategy.memory(parts.sync.memory(held, trained, parts.layout.replicas), module), **others}
+        if isinstance(parts.sync, StatesMemory):
+            held = parts.sync.memory(held, trained, parts.layout.replicas)
+        held = {**parts.strategy.memory(held, module), **others}
         plans.append(
             PartPlan(
-                runs=(runs := parts.strategy.layers(module)),
+                runs=(runs := staged.layers(module) if staged else [[name for name, _ in module.named_children()]]),
                 layers=[name for run in runs for name in run],
                 parameters=sum(parameter.numel() for parameter in parameters),
                 own=own,
@@ -287,7 +293,7 @@ def _with_sums(parts: Parts, along: Mapping[str, list[Traffic]]) -> tuple[Mappin
     """Returns the bytes of a strategy by axis, with the sums of a few bytes over a replica's workers (of a gradient's
     norm and of whether it overflowed), and the bytes of sums that are over several axes at once.
     """
-    clip, axes = parts.sync.clip, [*parts.strategy.axes]
+    clip, axes = parts.sync.clip, [*parts.strategy.mesh.axes]
     agreed = [feature.sums(parts) for feature in parts.features]
     sums = [each.within for each in agreed if each.within is not None]
     if clip is not None and clip.measures and parts.layout.parts > 1:
@@ -327,14 +333,17 @@ def _activations(
                 if account.recomputes:
                     checkpointing.backward(end)
                 again.append(account.peak - before)
-        peaks.append(parts.strategy.at_once(part, kept, again, len(inputs)))
+        if isinstance(parts.strategy, StagedStrategy):
+            peaks.append(parts.strategy.at_once(part, kept, again, len(inputs)))
+        else:  # all forward passes come first
+            peaks.append(max(sum(kept[i:]) + more for i, more in enumerate(again)))
     peaks[0] = max(peaks[0], *(feature.activations(parts, inputs, plain) for feature in parts.features))
     return peaks
 
 
 def _activations_of_few(experiment: Experiment, parts: Parts, size: int, device: torch.device) -> list[int]:
     """Returns `_activations` of a model that looks at values: a line through two small batches of the data."""
-    most = max(looking.SAMPLES, 2 * parts.strategy.accumulated)
+    most = max(looking.SAMPLES, 2 * accumulated_by(parts.strategy))
 
     def of(samples: int) -> list[int]:
         inputs, targets = looking.real_batch(parts.load()[0], samples)

@@ -1,7 +1,7 @@
-"""Predicts the time of a step on a machine that `paceline calibrate` measured: any model, by its operators.
+"""How long a step will take on a machine that `paceline calibrate` measured: any model, by its operators.
 
-The messages of strategies and sync modes are the ones that they state (`Sync.transfers`, `Strategy.exchanges`). Parts
-that they call unmeasured are not predicted, and the reason is given.
+What strategies and sync modes send is what they state (`Sync.transfers`, `exchanges_of`). What they say was not
+measured is not predicted, and the reason is said.
 """
 
 from collections.abc import Sequence
@@ -18,6 +18,7 @@ from ...cost.transfer import Kernels, Transfer
 from ...cost.worker import FORMULAS, HostProcesses, StepWork, optimizer, seconds, transferred
 from ...strategies.core.clip import NORM, Clip
 from ...strategies.core.cost import Transfers, World, payload
+from ...strategies.core.protocols import exchanges_of, stepped_by
 from ...strategies.pipelining.simulate import Scheduled
 from ..base.operators import recorded
 from ..config.experiment import Experiment
@@ -33,7 +34,7 @@ from .step_work import stepped, trained, transfers, work_of_parts
 
 
 def predict_calibrated(experiment: Experiment, allowed: tuple[str, ...], workers: Workers) -> PredictedStep:
-    """Predicts the time of a step, by the machine's calibration. Raises `NotPredicted`."""
+    """Raises `NotPredicted`."""
     hardware = experiment.hardware
     assert hardware.calibration is not None
     calibration = read(hardware.calibration)
@@ -88,7 +89,7 @@ def parts_of_step(
     for number, (work, module, told) in enumerate(zip(works, parts.modules, stated, strict=True)):
         parameters = trained(module)
         if sync.traits.steps_on_workers:
-            most = max(sync.stepped(parameters, replicas), key=payload)  # of the replica that has most to do
+            most = max(stepped_by(sync, parameters, replicas), key=payload)  # of the replica that has most to do
             work = stepped(work, most, parts.make_optimizer, fused)
         beside = [*clipped(sync.clip, parameters)]
         beside += [kernel for feature in parts.features for kernel in feature.kernels(parameters)]
@@ -96,7 +97,7 @@ def parts_of_step(
         inside = of_norm(sync.clip, parts.layout.parts)
         if not isinstance(strategy, Scheduled):
             for size in parts.accumulation.sizes(experiment.batch_size):
-                inside += transfers(strategy.exchanges(parts.modules, inputs[:size])[number], strategy.parts)
+                inside += transfers(exchanges_of(strategy, parts.modules, inputs[:size])[number], strategy.parts)
         found = seconds(work, placed, calibration, inside, told.sent)
         flops += work.flops * replicas
         if told.served is not None:
@@ -118,10 +119,7 @@ def _world(experiment: Experiment, parts: Parts) -> World:
 
 
 def _stated(experiment: Experiment, parts: Parts, parameters: Sequence[Tensor], world: World) -> Transfers:
-    """Returns the transfers that the sync mode states of a part, with the operators that it rehearses.
-
-    Raises `NotPredicted`.
-    """
+    """What the sync mode states of a part, with the operators that it rehearses. Raises `NotPredicted`."""
     told = parts.sync.transfers(parameters, world)
     if why := told.unpredicted or (told.varies if not told.sent else ""):
         raise NotPredicted(given.named(why, experiment))

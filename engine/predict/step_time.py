@@ -20,6 +20,7 @@ from ...cost.step import ADAM_BYTES, Cluster, step_time
 from ...cost.transformer import Transformer
 from ...strategies.averages import Average
 from ...strategies.core.clip import Clip
+from ...strategies.core.protocols import HasZeroStage
 from ...tasks.base import DataSpec
 from ...tasks.models.gpt import GPT
 from ..config.experiment import Experiment, Machine
@@ -146,7 +147,9 @@ def _layout(experiment: Experiment, workers: Workers, allowed: tuple[str, ...]) 
     found = strategy.closed_form(experiment.accumulate)
     if found is None:
         raise NotPredicted(f"strategy={experiment.strategy.name} is not in cost/")
-    zero = sync.zero_stage() if found.zero is None else found.zero
+    zero = found.zero
+    if zero is None and isinstance(sync, HasZeroStage):
+        zero = sync.zero_stage()
     if zero is None:
         raise NotPredicted(f"sync={experiment.sync.name} sends what the data and the run decide, or waits for nobody")
     precision, axes = experiment.choice("precision").name, workers.mesh.axes

@@ -7,7 +7,7 @@ the weights had finished these updates.
   where replicas agree, and all of them where the consensus is their mean.
 - Replicas at their own paces, while training goes on: the consensus is what replica 0 had of it, and nothing can have
   come to replica 0 that did not exist yet. So it is the moment at which replica 0 copied it. What it was sent outside
-  training's time carries its own timestamp (`Sync.made_at`).
+  training's time carries its own timestamp (`SyncWithServers.made_at`).
 - Replicas at their own paces, at the end: when the last server changed the weights; without servers, when the last
   worker's last step was over.
 
@@ -20,6 +20,7 @@ from typing import Any
 
 from ...comm.board import Board
 from ...strategies.core.sync import Sync
+from ...strategies.core.with_servers import SyncWithServers
 from ..fabrics.layout import RunLayout
 from .meters import Meter
 
@@ -44,7 +45,7 @@ class Dates:
         """Returns the time of the weights that replica 0 copied at `moment`, on the fabric's clock; its parts call
         this.
         """
-        known = max(moment, self._sync.made_at)
+        known = max(moment, self._sync.made_at) if isinstance(self._sync, SyncWithServers) else moment
         return meter.at(self._latest(f"copied/{done}", range(self._layout.parts), known))
 
     def tell_end(self, moment: float) -> None:

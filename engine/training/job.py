@@ -8,6 +8,7 @@ import torch
 
 from ...comm import Comm
 from ...strategies import Strategy, Sync
+from ...strategies.core import staged
 from ...strategies.core.accumulation import Accumulation
 from ...tasks.base import Readable
 from ...tasks.partition import Partition
@@ -36,7 +37,7 @@ class Job:
     steps: int  # of the whole run
     until: int  # the step to end before: `steps`, but where the model becomes another one before it (phases.py)
     meter: Meter
-    stop: StopAgreement | None  # None where the sync mode says when: see `Sync.server_stops`
+    stop: StopAgreement | None  # None where the sync mode says when: see `InRounds`
     compute: ModelledCompute | RealCompute
     after_step: Callable[["Job", int, int, float | None], None]  # (steps done before, now, loss): records, ...
     hooks: HookList = field(default_factory=HookList)
@@ -50,4 +51,4 @@ class Job:
 def drain(job: Job) -> None:
     """Finishes what the last step left under way, in the time of training."""
     with job.meter.drain():
-        job.strategy.drain()
+        staged.drain(job.strategy)

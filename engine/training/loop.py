@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
 from ...comm.board import Board
-from ...strategies.core.protocols import InRounds
+from ...strategies.core.protocols import InRounds, at_rate
 from ...strategies.core.sync import StoppedBefore
+from ...strategies.core.with_servers import SyncWithServers, next_step
 from ..base import memory
 from ..base.errors import DivergedError
 from .batches import seed_for
@@ -25,7 +26,7 @@ def train(job: Job) -> int:
 def _train(job: Job) -> int:
     done, found, hooks = job.start, memory.ActivationPeak(), job.hooks
     most = accounted = 0  # samples of the largest step so far; steps that are left to look at
-    while (step := job.sync.next_step(done)) < job.until:
+    while (step := next_step(job.sync, done)) < job.until:
         if job.stop is not None and job.stop.before(step, job.meter.last):
             return done
         if acting := hooks.acting_before(step):
@@ -40,8 +41,8 @@ def _train(job: Job) -> int:
             most, accounted = size, job.strategy.traits.fills
         account = memory.activations(found) if job.activations == 0 or accounted > 0 else nullcontext()
         accounted -= 1
-        at_rate = job.sync.at_rate(job.sync.setting.rate.factor(step % job.training))
-        with job.meter.step(size), account, at_rate:
+        rate = at_rate(job.sync, job.sync.setting.rate.factor(step % job.training))
+        with job.meter.step(size), account, rate:
             batch = job.taking.take(step, hooks)
             job.sync.begin(batch)
             hooks.begin_step(step)
@@ -75,7 +76,7 @@ def _update(job: Job) -> bool:
         job.sync.skip()
         return False
     job.sync.update()
-    return job.sync.took_step
+    return not isinstance(job.sync, SyncWithServers) or job.sync.took_step
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from ...strategies import Sync
 from ...strategies.core.cost import Memory, payload
+from ...strategies.core.protocols import MeasuresMemory
 from ...tasks.clients import Clients
 from ...tracking.records import End, Status, Summary
 from ..base import memory
@@ -104,7 +105,7 @@ def _kinds(
     beside: Mapping[str, Sequence[Tensor]] = MappingProxyType({}),
 ) -> dict[str, int]:
     """`beside`: what is held for the model beside it, by kind."""
-    held = {
+    held: Memory = {
         "parameters": memory.held(module.parameters()),
         "gradients": payload(list(sync.parameters.values())),
         "optimizer": memory.held(memory.optimizer_state(sync.optimizer)),
@@ -112,7 +113,9 @@ def _kinds(
         "buffers": memory.held([*sync.buffers(), *module.buffers(), *beside.get("buffers", ())]),
     }
     others = {kind: memory.held(tensors) for kind, tensors in beside.items() if kind != "buffers"}
-    return {**of_strategy(sync.measured(held)), **others}
+    if isinstance(sync, MeasuresMemory):
+        held = sync.measured(held)
+    return {**of_strategy(held), **others}
 
 
 def _with_process(kinds: dict[str, int], device: torch.device, resident: int | None) -> dict[str, int]:

@@ -3,6 +3,7 @@
 import json
 
 from ...strategies.core.placements import dims_of, pieces_of
+from ...strategies.core.state import state_with
 from ...tracking.records import CheckpointRecord
 from ..base import checkpoint
 from ..base.checkpoint import Manifest
@@ -44,7 +45,7 @@ class Saving:
         self.saved_at = done
         if role.replica != 0 and not each:
             return
-        whole = {"parameters": worker.strategy.part_state(parameters), "sync": state, **worker.hooks.state_dict()}
+        whole = {"parameters": state_with(worker.module, parameters), "sync": state, **worker.hooks.state_dict()}
         if dims := dims_of([worker.module]):
             whole["split"] = dims
             whole["piece"] = pieces_of(worker.module, worker.strategy.mesh, role.part)

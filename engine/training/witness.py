@@ -16,7 +16,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
+from ...strategies.core import staged, with_servers
 from ...strategies.core.placements import placements_of
+from ...strategies.core.protocols import gradients_of
 from ..features import averaging
 from .job import Job
 from .loop import train
@@ -30,9 +32,9 @@ def watched(worker: Worker, job: Job) -> None:
     """Train, and write down what there is after each step. All workers call."""
     folder = folder_of(worker.assignment.run)
     done = train(replace(job, after_step=partial(_after_step, worker, folder)))
-    worker.strategy.drain()
+    staged.drain(worker.strategy)
     with worker.comm.ledger.aside():
-        worker.sync.drain()
+        with_servers.drain(worker.sync)
         worker.sync.finish()
         for each in worker.hooks:
             each.finish(done)
@@ -65,7 +67,7 @@ def _after_step(worker: Worker, folder: Path, job: Job, before: int, done: int, 
         if worker.sync.traits.synchronous and worker.sync.traits.weights_agree:
             own = worker.sync.consensus()
             digests = _digests(worker, own)
-            gradients = worker.sync.gradients()
+            gradients = gradients_of(worker.sync)
             if worker.role.replica == 0:
                 kept = _whole(worker, WEIGHT, own)
                 kept |= {} if gradients is None else _whole(worker, GRADIENT, gradients)

@@ -8,6 +8,8 @@ from functools import partial
 import torch
 
 from ...comm import Comm
+from ...strategies.core import with_servers
+from ...strategies.core.protocols import InRounds
 from ...tasks.base import Readable
 from ...tasks.contents import contents
 from ...tasks.partition import Partition
@@ -61,6 +63,7 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
         comm.board.gauges = gauges_of(worker.role, comm, None)
         started()
         parts.sync.configure(replace(parts.sync.setting, stops_before=_stops_before_round(worker)))
+        assert isinstance(parts.sync, with_servers.SyncWithServers)
         parts.sync.serve()
         dates.tell_end(parts.sync.made_at)
         return leave_together(worker) if assignment.witness else report(worker, None)
@@ -96,7 +99,7 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
             saving.save(done, job.meter.seconds, evaluations.time_to_accuracy)
         dates.tell_end(job.meter.ended)
         if status == "completed":
-            worker.sync.drain()
+            with_servers.drain(worker.sync)
         # others may still be in a round that this one left early
         spread = evaluations.spread(status == "completed")
         worker.sync.finish()
@@ -126,7 +129,7 @@ def _dates(worker: Worker) -> Dates:
 
 def _with_next_model(worker: Worker, job: Job, evaluations: Evaluations, saving: Saving) -> tuple[Worker, Job]:
     """The last step of a phase is made; see phases.py."""
-    worker.sync.drain()
+    with_servers.drain(worker.sync)
     worker.sync.finish()
     again = set_up_again(worker)
     saving.go_on(again)
@@ -182,7 +185,7 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
         steps=steps,
         until=until,
         meter=Meter(comm, left_out, pauses, manifest.seconds if manifest else 0.0, compiler=worker.compiler),
-        stop=None if worker.sync.traits.server_stops else _stop_agreement(worker, start),
+        stop=None if isinstance(worker.sync, InRounds) else _stop_agreement(worker, start),
         compute=worker.compute,
         after_step=partial(_after_step, worker, evaluations, saving),
         hooks=worker.hooks,

@@ -205,7 +205,7 @@ def _laid_out(kept: _AcrossPhases, parts: Parts, phase: int, model: nn.Module, s
     comm, device = kept.comm, kept.device
     role = parts.layout.role(comm.rank)
     trains = role.kind == "worker"
-    axes = list(parts.strategy.axes)
+    axes = list(parts.strategy.mesh.axes)
     of_replica = comm.split(role.replica if trains else None, axes[0] if len(axes) == 1 else None)
     of_part = comm.split(role.part, "replica")
     workers = comm.split(0 if trains else None)

@@ -71,7 +71,7 @@ class SecureDeliveries(Deliveries):
         changes = found is not None and found[1] > 0  # w stays where nobody has samples
         if found is not None and changes:
             delta = self._way_of_all(*found, number)
-            self._weights.copy_(self._server_update(self._weights, delta, self._server))
+            self._server_update(self._weights, delta, self._server)
         self._here.clear()
         return changes
 

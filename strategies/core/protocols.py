@@ -1,11 +1,24 @@
-"""Interfaces of one or two sync modes each. The engine asks whether a mode has one."""
+"""Interfaces of a few strategies or sync modes each. The engine asks whether a choice has one.
+
+Where most choices do the same, a function beside the interface does it for them.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Protocol, runtime_checkable
+from contextlib import AbstractContextManager
+from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import Tensor, nn
 
+from ...batches import Samples
+from .cost import Memory, Traffic
+from .schedule import scaled
+from .strategy import Strategy
+from .sync import Sync
+
 SMALLER_RATE = "a smaller optimizer.lr may help"
+
+# -- of sync modes
 
 
 @runtime_checkable
@@ -34,7 +47,7 @@ class Prunable(Protocol):
 
 @runtime_checkable
 class SideBySide(Protocol):
-    """A mode whose replicas are experts (the trait `experts`): the models of all are evaluated side by side."""
+    """A mode whose replicas are experts: the models of all are evaluated side by side, and no consensus."""
 
     def gathered(self, state: dict[str, Tensor]) -> dict[str, Tensor] | None:
         """Returns the state of what is evaluated on replica 0, None elsewhere. `state`: of this replica's whole model.
@@ -50,7 +63,7 @@ class SideBySide(Protocol):
 
 @runtime_checkable
 class InRounds(Protocol):
-    """A mode whose servers stop a run before a round (the trait `server_stops`)."""
+    """A mode whose servers stop a run before a round, and say before which."""
 
     def is_through(self, steps: int) -> None:
         """Tells the mode that this worker takes no more of the run's `steps`. Raises `StoppedBefore` where the run
@@ -71,3 +84,174 @@ class Advises(Protocol):
 def what_may_help(sync: object) -> str:
     """Returns what to try where a loss, or weights, are no longer finite; the end of a sentence."""
     return sync.may_help() if isinstance(sync, Advises) else SMALLER_RATE
+
+
+@runtime_checkable
+class HasRate(Protocol):
+    """A mode that steps with more than its `optimizer`, or after the step."""
+
+    def at_rate(self, factor: float) -> AbstractContextManager[None]:
+        """Returns a context. The step made within it, from `begin` to `update`, has `factor` times the rate."""
+        ...
+
+
+def at_rate(sync: Sync, factor: float) -> AbstractContextManager[None]:
+    """Returns a context. The step made within it, from `begin` to `update`, has `factor` times the optimizer's rate.
+
+    A server makes none of these steps. It scales its own by the `rate` of its setting.
+    """
+    return sync.at_rate(factor) if isinstance(sync, HasRate) else scaled([sync.optimizer], factor)
+
+
+@runtime_checkable
+class KeepsGradients(Protocol):
+    """A mode whose parameters do not have the gradients of the last update, or not on all replicas."""
+
+    def gradients(self) -> dict[str, Tensor] | None:
+        """Returns what `gradients_of` returns."""
+        ...
+
+
+def gradients_of(sync: Sync) -> dict[str, Tensor] | None:
+    """Returns the gradients of the last update by this part's parameters; zeros for one that had none.
+
+    Where replicas agree (`exact`), that is the mean over the samples of all of them, whole. None where nobody holds it:
+    servers step, or replicas share it out. Only `paceline verify` asks; all replicas are called.
+    """
+    if isinstance(sync, KeepsGradients):
+        return sync.gradients()
+    return None if sync.servers else own_gradients(sync)
+
+
+def own_gradients(sync: Sync) -> dict[str, Tensor]:
+    """Returns the gradients that the parameters have; zeros for one without."""
+    return {name: torch.zeros_like(each) if each.grad is None else each.grad for name, each in sync.parameters.items()}
+
+
+@runtime_checkable
+class SharesSteps(Protocol):
+    """A mode whose workers do not step all parameters by the run's optimizer."""
+
+    def stepped(self, parameters: Sequence[Tensor], replicas: int) -> list[Sequence[Tensor]]:
+        """Returns what `stepped_by` returns."""
+        ...
+
+
+def stepped_by(sync: Sync, parameters: Sequence[Tensor], replicas: int) -> list[Sequence[Tensor]]:
+    """Returns those of the parameters that an optimizer keeps state for: a list for each worker, if they differ."""
+    return sync.stepped(parameters, replicas) if isinstance(sync, SharesSteps) else [parameters]
+
+
+@runtime_checkable
+class StatesMemory(Protocol):
+    """A mode that changes what a worker holds."""
+
+    def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
+        """Returns the stated peak bytes of a worker by kind.
+
+        `held`: what a whole part with these parameters takes, with an optimizer's state for those of `stepped_by`.
+        """
+        ...
+
+
+@runtime_checkable
+class MeasuresMemory(Protocol):
+    """A mode that changes what a worker holds, beside its `buffers`."""
+
+    def measured(self, held: Memory) -> Memory:
+        """Returns the measured peak bytes of this worker by kind.
+
+        `held` counts the part's parameters, a gradient for each that is trained, the state of `optimizer`,
+        activations, and `buffers`.
+        """
+        ...
+
+
+@runtime_checkable
+class HasZeroStage(Protocol):
+    """A mode that sums whole gradients, or shares of them, in each step."""
+
+    def zero_stage(self) -> int | None:
+        """Returns the stage of ZeRO as which closed forms of transformers (cost/step.py) time it: 0 for whole copies.
+
+        None for any other exchange.
+        """
+        ...
+
+
+# -- of strategies
+
+
+@runtime_checkable
+class ReadsFiles(Protocol):
+    """A class of strategies of which a knob may name a file."""
+
+    @classmethod
+    def read_files(cls, knobs: dict[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
+        """Returns the knobs with what a file holds in place of its name: a run depends on its directory alone.
+
+        `allowed`: the user's own modules whose code may run. Raises `ConfigError`.
+        """
+        ...
+
+
+@runtime_checkable
+class MakesReady(Protocol):
+    """A strategy that makes on each host what takes long and is kept."""
+
+    def make_ready(self, say: Callable[[str], None]) -> None:
+        """Makes it. Called on each host before workers start. Raises `MissingToolError`."""
+        ...
+
+
+@runtime_checkable
+class CutsSamples(Protocol):
+    """A strategy whose parts have a piece of each sample."""
+
+    def of_each_sample(self, part: int) -> str:
+        """Returns in words what a part has of each sample, once `split` was called."""
+        ...
+
+
+@runtime_checkable
+class Accumulates(Protocol):
+    """A strategy that cuts a batch into micro-batches, and makes the backward pass of each before the next begins."""
+
+    accumulated: int  # micro-batches of a batch
+
+
+def accumulated_by(strategy: Strategy) -> int:
+    """Returns the number of micro-batches over which a strategy accumulates gradients itself; 0 where it does not."""
+    return strategy.accumulated if isinstance(strategy, Accumulates) else 0
+
+
+@runtime_checkable
+class SendsAlongAxes(Protocol):
+    """A strategy that sends along several axes, or to other replicas."""
+
+    def cost_along(self, parts: Sequence[nn.Module], inputs: Samples) -> Mapping[str, list[Traffic]]:
+        """Returns what `cost_along` returns."""
+        ...
+
+
+def cost_along(strategy: Strategy, parts: Sequence[nn.Module], inputs: Samples) -> Mapping[str, list[Traffic]]:
+    """Returns what `Strategy.cost` states by the axis along which it is sent."""
+    if isinstance(strategy, SendsAlongAxes):
+        return strategy.cost_along(parts, inputs)
+    return {axis: strategy.cost(parts, inputs) for axis in strategy.mesh.axes}
+
+
+@runtime_checkable
+class Exchanges(Protocol):
+    """A strategy whose workers wait for several exchanges in a step."""
+
+    def exchanges(self, parts: Sequence[nn.Module], inputs: Samples) -> list[list[Traffic]]:
+        """Returns what `exchanges_of` returns."""
+        ...
+
+
+def exchanges_of(strategy: Strategy, parts: Sequence[nn.Module], inputs: Samples) -> list[list[Traffic]]:
+    """Returns what `Strategy.cost` states by part and exchange. A worker waits for each before it goes on."""
+    if isinstance(strategy, Exchanges):
+        return strategy.exchanges(parts, inputs)
+    return [[traffic] if traffic else [] for traffic in strategy.cost(parts, inputs)]

@@ -90,6 +90,11 @@ def state_of(module: nn.Module) -> dict[str, Tensor]:
     return {**parameters, **{name: state[name] for name in state if name not in parameters and name not in again}}
 
 
+def state_with(module: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the module's state with `parameters` (by name) in place of its own; each tensor under one name."""
+    return {**state_of(module), **parameters}
+
+
 def load_state(module: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Copy what `state_of` gave into a module of the same kind. Raises `ValueError` when it is of another kind."""
     mine = state_of(module)

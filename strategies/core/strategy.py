@@ -1,9 +1,8 @@
 """The interface of a strategy: how one replica of the model is laid over workers."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any
 
 import torch
@@ -18,7 +17,7 @@ from .cost import Memory, Traffic
 from .loss import Loss
 from .mesh import Mesh
 from .setting import Setting
-from .state import state_of
+from .state import state_with
 from .sync import Sync
 from .terms import (
     ALL_ALIVE,
@@ -78,18 +77,17 @@ class StrategyTraits:
 
 
 class Strategy(Compatible, ABC):
-    """The layout of ONE replica over workers: one, or those of a mesh (mesh.py) with the axes `axes`.
+    """The layout of ONE replica over workers: one, or those of a mesh (mesh.py).
 
     After `prepare`, `module` is this worker's part; its parameters are named as in the whole model, and are whole but
     for those that its layers say are split (placements.py).
     """
 
     traits = StrategyTraits()
-    axes: Mapping[str, int] = {}  # of one replica: {"stage": 4}, {"tensor": 2}
+    mesh: Mesh = Mesh({})  # of the workers of one replica: Mesh({"stage": 4}), Mesh({"tensor": 2})
     loss_part: int = 0  # the part whose loss counts; it also gathers `full_state`
     shares: bool = False  # parts hold some parameters in common, which every update must leave alike on them
     trial: Trial = Trial()
-    accumulated: int = 0  # of these, where each has its backward pass before the next one begins; 0 where not
     setting: Setting = Setting()
     module: nn.Module
 
@@ -98,7 +96,7 @@ class Strategy(Compatible, ABC):
         traits = self.traits
         lacking = absent(
             (WHOLE_REPLICA, self.parts == 1),
-            (WHOLE_TENSORS, self.axes.get("tensor", 1) == 1),
+            (WHOLE_TENSORS, self.mesh.axes.get("tensor", 1) == 1),
             (SAMPLE_GRADIENTS, traits.per_sample),
             (OWN_PASSES, traits.runs_whole),
             (ALL_STEPPED, traits.steps_whole),
@@ -133,12 +131,7 @@ class Strategy(Compatible, ABC):
     @property
     def parts(self) -> int:
         """Returns the number of workers of one replica."""
-        return prod(self.axes.values())
-
-    @property
-    def mesh(self) -> Mesh:
-        """Returns the mesh of the workers of one replica."""
-        return Mesh(self.axes)
+        return self.mesh.size
 
     def own_sync(self) -> "Sync | None":
         """The update, when it is not left to a sync mode (torch's DDP). Such a strategy takes sync=bsp only."""
@@ -154,22 +147,11 @@ class Strategy(Compatible, ABC):
         """The parts of `model`, in order; it works on the meta device too. Raises `ConfigError`."""
         return [model]
 
-    def of_each_sample(self, part: int) -> str:
-        """Returns in words what a part has of each sample, once `split` was called; "" for all of it."""
-        return ""
-
-    def layers(self, part: nn.Module) -> list[list[str]]:
-        """Returns the names of a part's layers, in runs that follow one another in the model."""
-        return [[name for name, _ in part.named_children()]]
-
     def check_optimizer(self, optimizer: Optimizer) -> None:
         """Refuse an optimizer that cannot step on these parts; its parameters may be on the meta device.
 
         Raises `ConfigError`.
         """
-
-    def make_ready(self, say: Callable[[str], None]) -> None:
-        """Makes what takes long and is kept. Called on each host before workers start. Raises `MissingToolError`."""
 
     @abstractmethod
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
@@ -188,32 +170,9 @@ class Strategy(Compatible, ABC):
         the noise of `privacy` as its gradient, and returns None.
         """
 
-    def passes(self, inputs: Samples) -> Iterator[Tensor]:
-        """Yields the output of each forward pass through `module` of such a batch as `forward_backward` takes."""
-        yield call(self.module, inputs)
-
-    def part_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Returns this part's state with `parameters` (by name) in place of its own; each tensor under one name."""
-        return {**state_of(self.module), **parameters}
-
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
         """The whole model's state at `loss_part`, None elsewhere; `parameters` are this part's, by name."""
-        return self.part_state(parameters)
-
-    def drain(self) -> None:
-        """Finish what steps have left under way: weights are looked at next, or training is over."""
-
-    @classmethod
-    def read_files(cls, knobs: dict[str, Any], allowed: Sequence[str]) -> dict[str, Any]:
-        """The knobs with what a file holds in place of its name: a run shall depend on nothing beside its directory.
-
-        `allowed`: the user's own modules whose code may run. Raises `ConfigError`.
-        """
-        return knobs
-
-    def micro_sizes(self, batch_size: int) -> list[int]:
-        """The micro-batches, in samples, whose activations a worker holds at once."""
-        return [batch_size]
+        return state_with(self.module, parameters)
 
     def rehearse(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
@@ -226,25 +185,9 @@ class Strategy(Compatible, ABC):
         for part in parts:
             yield [Pass(lambda part=part: loss(call(part, inputs), targets))]
 
-    def at_once(self, part: int, kept: Sequence[int], again: Sequence[int], batch_size: int) -> int:
-        """The most bytes that a part keeps for backward at any one time: here all forward passes come first.
-
-        `kept`: what each of its passes in `rehearse` keeps beside what those before it keep. `again`: what there is
-        more in the backward pass of each, where something is computed again.
-        """
-        return max(sum(kept[i:]) + more for i, more in enumerate(again))
-
     def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         """Stated traffic within one replica, by part. `inputs`: a replica's batch on the meta device."""
         return [{} for _ in parts]
-
-    def cost_along(self, parts: Sequence[nn.Module], inputs: Samples) -> Mapping[str, list[Traffic]]:
-        """Returns what `cost` states by the axis along which it is sent."""
-        return {axis: self.cost(parts, inputs) for axis in self.axes}
-
-    def exchanges(self, parts: Sequence[nn.Module], inputs: Samples) -> list[list[Traffic]]:
-        """Returns what `cost` states by part and exchange: those for which a worker waits before it goes on."""
-        return [[traffic] if traffic else [] for traffic in self.cost(parts, inputs)]
 
     def closed_form(self, accumulate: int) -> ReplicaLayout | None:
         """Returns the layout of a replica's step by which closed forms of transformers (cost/step.py) time it.
@@ -253,10 +196,6 @@ class Strategy(Compatible, ABC):
         strategy. Raises `NotPredicted` for knobs that they do not know.
         """
         return None
-
-    def sends_to(self, parts: Sequence[nn.Module]) -> Mapping[str, list[list[int]]]:
-        """Returns for each place on an axis the places it sends to; axes on which all send to all are left out."""
-        return {}
 
     def memory(self, held: Memory, part: nn.Module) -> Memory:
         """Stated peak bytes of a worker by kind, where `held` is what the sync mode says that this part takes."""

@@ -1,22 +1,18 @@
 """The interface of a sync mode: how replicas agree."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import inf
 from typing import Literal, TypedDict, final
 
-import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
 from .batch import Batch
 from .clip import Clip
-from .cost import Cost, Memory, Transfers, World
+from .cost import Cost, Transfers, World
 from .privacy import Privacy
-from .schedule import scaled
 from .setting import Setting
 from .state import State
 from .terms import (
@@ -93,7 +89,6 @@ class SyncTraits:
     steps_together: bool = False  # replicas step with one gradient: if it overflows on one of them, none steps
     steps_on_workers: bool = True  # workers hold optimizer state, and not servers alone
     survives: bool = False  # the others go on when a worker dies, as long as replica 0 and the servers live
-    server_stops: bool = False  # a run that is told to stop ends before a round, and the servers say before which
 
     # The weights after an update.
     exact: bool = True  # where weights agree, they are those of serial training on all samples of a step
@@ -101,7 +96,6 @@ class SyncTraits:
     weights_agree: bool = True  # replicas are bit-identical after every update
     state_agrees: bool = True  # so is what `state_dict` gives, so that replica 0 may save for all
     entrywise: bool = True  # what an update makes of an entry depends on that entry of the replicas alone
-    experts: bool = False  # what is evaluated is the models of all replicas side by side (`gathered`), and no consensus
 
     # Limits. A text says why something is impossible; "" stands for possible.
     whole_replica: str = ""  # why a replica must be one worker
@@ -135,8 +129,6 @@ class Sync(Compatible, ABC):
     servers: int = 0
     period: int = 1  # steps from one exchange of replicas to the next; the last one may be missing
     trial: Trial = Trial()
-    took_step: bool = True  # the last step's samples trained the model; False where its gradient came too late
-    made_at: float = -inf  # on the fabric's clock; where others' clocks make it: see `consensus`
     clip: "Clip | None" = None  # of gradients; None where this mode has no use for it
     privacy: "Privacy | None" = None  # None where this mode has no use for it
     setting: Setting = Setting()
@@ -195,21 +187,8 @@ class Sync(Compatible, ABC):
         """
         self.parameters, self.optimizer, self.comm = parameters, optimizer, comm
 
-    def next_step(self, step: int) -> int:
-        """The step that this worker takes next: `step`, or a later one when it is not to take part in those between."""
-        return step
-
-    @contextmanager
-    def at_rate(self, factor: float) -> Iterator[None]:
-        """The step that is made within it, from `begin` to `update`, has `factor` times the optimizer's rate.
-
-        A server is in no step of the loop's: what it steps with, it scales itself, by the `rate` of its setting.
-        """
-        with scaled([self.optimizer], factor):
-            yield
-
     def begin(self, batch: Batch) -> None:
-        """A step begins, with this batch. Raises `StoppedBefore` where it does not, if `server_stops`."""
+        """A step begins, with this batch. Raises `StoppedBefore` where it does not (`InRounds`)."""
         self.optimizer.zero_grad()
 
     def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
@@ -235,20 +214,8 @@ class Sync(Compatible, ABC):
 
         On all replicas where they step together. Replicas that step by themselves keep to their rounds.
         """
-        self.drop_gradients()
+        drop_gradients(self.parameters.values())
         self.update()
-
-    def drop_gradients(self) -> None:
-        """Optimizers leave alone what has none."""
-        for parameter in self.parameters.values():
-            parameter.grad = None
-
-    def serve(self) -> None:
-        """A server worker's whole life."""
-        raise AssertionError(f"{type(self).__name__} has no servers")
-
-    def drain(self) -> None:
-        """The last step is over on this worker: hand over what the others can use, before anybody is waited for."""
 
     def finish(self) -> None:
         """Training is over on this worker: leave the consensus in the parameters."""
@@ -259,21 +226,8 @@ class Sync(Compatible, ABC):
         If `synchronous`, called on every replica, and workers may communicate. Else on replica 0 alone, which answers
         from what it has (the copy last fetched, the centre last seen), so that nobody is disturbed. After `finish`,
         it is what training made: the mean, the centre, the server's copy.
-
-        `made_at`: on a server, when it last changed the weights; on replica 0, when the weights that `consensus` was
-        sent were made, if that may be later than replica 0's own clock.
         """
         return {name: parameter.detach() for name, parameter in self.parameters.items()}
-
-    def gradients(self) -> dict[str, Tensor] | None:
-        """Returns the gradients of the last update by this part's parameters; zeros for one that had none.
-
-        Where replicas agree (`exact`), that is the mean over the samples of all of them, whole. None where nobody holds
-        it as such: servers step, or replicas share it out. Only `paceline verify` asks; all replicas are called.
-        """
-        if self.servers:
-            return None
-        return {name: _gradient_of(parameter) for name, parameter in self.parameters.items()}
 
     def state_dict(self) -> State:
         """Returns what is saved beside the weights; called where `consensus` is.
@@ -294,28 +248,6 @@ class Sync(Compatible, ABC):
         """Communication buffers, for the memory account."""
         return []
 
-    def stepped(self, parameters: Sequence[Tensor], replicas: int) -> list[Sequence[Tensor]]:
-        """Returns those of the parameters that an optimizer keeps state for: a list for each worker, if they differ."""
-        return [parameters]
-
-    def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
-        """Stated peak bytes of a worker by kind, where `held` is what a whole part with these parameters takes, with
-        an optimizer's state for those of `stepped`.
-        """
-        return held
-
-    def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
-        """Stated peak bytes by kind of the server that holds most, where `held` is what a whole part with these
-        parameters takes, with an optimizer's state for all of them, and a buffer of their size.
-        """
-        return held
-
-    def measured(self, held: Memory) -> Memory:
-        """Measured peak bytes of this worker by kind, where `held` counts the part's parameters, a gradient for each
-        that is trained, the state of `optimizer`, activations, and `buffers`.
-        """
-        return held
-
     def report(self) -> Measures:
         """Returns the other measures of this worker."""
         return {}
@@ -331,17 +263,13 @@ class Sync(Compatible, ABC):
         What is sent once training is over (the mean that is left, a last round that is short) is none of it.
         """
 
-    def zero_stage(self) -> int | None:
-        """Returns the stage of ZeRO as which closed forms of transformers (cost/step.py) time a sum of gradients in
-        each step: 0 for whole copies. None for any other exchange.
-        """
-        return None
-
     @final
     def cost(self, parameters: Sequence[Tensor], world: World) -> Cost:
         """Returns the bytes of one step, the mean over those of the run, as `transfers` states them."""
         return self.transfers(parameters, world).cost(world, self.servers)
 
 
-def _gradient_of(parameter: Tensor) -> Tensor:
-    return torch.zeros_like(parameter) if parameter.grad is None else parameter.grad
+def drop_gradients(parameters: Iterable[nn.Parameter]) -> None:
+    """Drops the gradients. Optimizers leave parameters without a gradient alone."""
+    for parameter in parameters:
+        parameter.grad = None

@@ -44,8 +44,3 @@ def parse(text: str) -> Action:
         raise ValueError(f"{text!r} is no action: a stage, one of {kinds}, and a micro-batch, such as 2F0")
     stage, kind, micro_batch = found.groups()
     return Action(int(stage), cast("Kind | Transfer", kind), int(micro_batch))
-
-
-def written(schedule: Schedule) -> str:
-    """One line for each worker, with commas: the CSV of torch.distributed.pipelining."""
-    return "".join(",".join(map(str, row)) + "\n" for row in schedule)

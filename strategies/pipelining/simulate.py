@@ -117,12 +117,6 @@ def steady(simulation: Simulation, begins: Action, ends: Action, steps: int) -> 
     return Simulation(simulation.schedule, events, simulation.versions, end - begin, steps)
 
 
-def even(stages: int, forward: float = 1.0, inputs: float = 1.0, weights: float = 1.0) -> Times:
-    """Every stage takes the same."""
-    seconds: dict[Kind, float] = {"F": forward, "B": inputs + weights, "I": inputs, "W": weights}
-    return {kind: [each] * stages for kind, each in seconds.items()}
-
-
 Group = tuple[int, int]  # a stage, and a micro-batch
 
 

@@ -60,8 +60,9 @@ from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import Memory, Transfers, World, payload
 from ..core.state import State, recv_state
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.sync import Measures, SyncTraits
 from ..core.trial import Trial
+from ..core.with_servers import SyncWithServers
 from ..schedules import scaled
 
 HEADER = 24  # bytes: a message, the version that it is about, and the batch's share, float64
@@ -77,7 +78,7 @@ class BackupMessage(IntEnum):
     DONE = 3  # I take part in no more versions; send me the last one once all are done
 
 
-class BackupWorkers(Sync):
+class BackupWorkers(SyncWithServers):
     """Replicas of which a step waits for the fastest, and one server."""
 
     trial = Trial(alone={"backups": 0})
@@ -112,7 +113,7 @@ class BackupWorkers(Sync):
         self._check(self._replicas)
         self._needed = self._replicas - self.backups  # N
         self._params = list(parameters.values())
-        self._weights = flatten(self._params, "backup_workers")
+        self._weights = flatten(self._params)
         self._gradient = torch.zeros_like(self._weights)  # of this worker; on the server, the sum of a version's
         self._gradients = views_of(self._gradient, self._params)
         self._channel = Channel(self.compress, comm, {"gradient": vector_of(self._params)})
@@ -284,7 +285,7 @@ class BackupWorkers(Sync):
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         self._check(world.replicas)
-        check_one_dtype(parameters, "backup_workers")
+        check_one_dtype(parameters)
         size = payload(parameters)
         pushed, kept = stated([parameters], self.compress, world)
         varies = self.compress.varies(world.steps)

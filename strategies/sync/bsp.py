@@ -55,8 +55,9 @@ from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.clip import NORM
 from ..core.cost import Memory, Transfers, World, payload
+from ..core.protocols import own_gradients
 from ..core.state import State
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.sync import Measures, Sync, SyncTraits, drop_gradients
 from .robust_bsp import WHOLE, RobustReduction
 from .sharded_bsp import SHARDS, Layout, ShardedReduction, check_elements, lay_out, needs_of
 
@@ -196,7 +197,7 @@ class BSP(Sync):
         if self._reducer is not None and not self._waits:
             self._reducer.finish()
             self._reduction.drop()
-        self.drop_gradients()
+        drop_gradients(self.parameters.values())
 
     def clip_gradients(self) -> None:
         pieces = self._reduction.pieces()
@@ -217,7 +218,7 @@ class BSP(Sync):
             self.exchange.keep(bucket.key, ~torch.cat(lost))
 
     def gradients(self) -> dict[str, Tensor] | None:
-        return super().gradients() if self.shard == "none" else None  # else in shares
+        return own_gradients(self) if self.shard == "none" else None  # else in shares
 
     # -- state, measures and what is stated
 

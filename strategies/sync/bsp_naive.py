@@ -29,7 +29,7 @@ from ...exchange.privacy.dp_sgd import of_samples
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import Transfers, World
-from ..core.sync import Sync, SyncTraits
+from ..core.sync import Sync, SyncTraits, drop_gradients
 
 
 class NaiveBSP(Sync):
@@ -70,7 +70,7 @@ class NaiveBSP(Sync):
         self.optimizer.step()
 
     def skip(self) -> None:
-        self.drop_gradients()
+        drop_gradients(self.parameters.values())
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         vectors = [vector_of([each]) for each in parameters]

@@ -52,8 +52,9 @@ from ...exchange.flat import check_one_dtype
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import UNMEASURED, Transfers, World
+from ..core.schedule import scaled
 from ..core.state import State
-from ..core.sync import Sync, SyncTraits
+from ..core.sync import Sync, SyncTraits, drop_gradients
 
 
 class Dion(Sync):
@@ -84,7 +85,7 @@ class Dion(Sync):
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         params = list(parameters.values())
-        check_one_dtype(params, "dion")
+        check_one_dtype(params)
         start_alike(parameters, comm)
         self._matrices = [parameter for parameter in params if parameter.dim() == 2]
         self._others = [parameter for parameter in params if parameter.dim() != 2]
@@ -104,7 +105,7 @@ class Dion(Sync):
         """Scales the rate of matrices, too."""
         lr, self.lr = self.lr, self.lr * factor
         try:
-            with super().at_rate(factor):
+            with scaled([self.optimizer], factor):
                 yield
         finally:
             self.lr = lr
@@ -133,7 +134,7 @@ class Dion(Sync):
         self._step_others()
 
     def skip(self) -> None:
-        self.drop_gradients()
+        drop_gradients(self.parameters.values())
 
     def _step_others(self) -> None:
         for x in self._others:
@@ -181,7 +182,7 @@ class Dion(Sync):
         return ["sync=dion: the model has no matrix, and all is stepped by the optimizer"]
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "dion")
+        check_one_dtype(parameters)
         item = parameters[0].element_size()
         shapes = [(*x.shape, min(self.rank, *x.shape)) for x in parameters if x.dim() == 2]
         sums = [sum(m * r for m, _, r in shapes), sum(n * r for _, n, r in shapes)]

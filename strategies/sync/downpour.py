@@ -69,7 +69,6 @@ from .servers import ServerSync
 class Downpour(ServerSync):
     """Nobody waits: servers step with each push as it comes."""
 
-    name = "asp"
     traits = SyncTraits(synchronous=False, weights_agree=False, survives=True, joins="pushes", one_by_one=True)
 
     def __init__(
@@ -197,7 +196,7 @@ class Downpour(ServerSync):
         return held_by_servers(held, self._shards_of(parameters), 1)
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "asp")
+        check_one_dtype(parameters)
         self.joining.check(world.replicas)
         shards, size = self._shards_of(parameters), payload(parameters)
         pushed, kept = stated(shards, self.compress, world, self.n_push)

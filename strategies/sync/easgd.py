@@ -129,7 +129,7 @@ class EASGD(Sync):
         return self.exchange.notes([vector_of(parameters)], world)
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "easgd")
+        check_one_dtype(parameters)
         vectors = [vector_of(parameters)]
         kept = held(self.compress, vectors) if world.replicas > 1 else 0
         first, *others = sums(self.compress, self.collective, vectors, world)

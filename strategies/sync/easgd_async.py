@@ -38,7 +38,8 @@ from ...exchange.springs import Replica, check_springs
 from ...exchange.start_alike import start_alike
 from ..core.cost import UNMEASURED, Memory, Transfers, World, payload
 from ..core.state import State
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.sync import Measures, SyncTraits
+from ..core.with_servers import SyncWithServers
 
 REQUEST = 8  # bytes
 
@@ -50,7 +51,7 @@ class ElasticRequest(IntEnum):
     DONE = 1  # I will ask no more; send me the centre once all are done
 
 
-class AsyncEASGD(Sync):
+class AsyncEASGD(SyncWithServers):
     """Each replica exchanges at its own pace with a server that has the centre."""
 
     servers = 1
@@ -176,7 +177,7 @@ class AsyncEASGD(Sync):
         return {**held, "optimizer": 0, "buffers": 2 * payload(parameters)}
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "easgd")
+        check_one_dtype(parameters)
         size = payload(parameters)
         return Transfers(
             [

@@ -134,7 +134,7 @@ class RoundRobinEASGD(Sync):
         return [self._replica.pull, self._centre]
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "easgd")
+        check_one_dtype(parameters)
         size, replicas = payload(parameters), world.replicas
         sent = size / replicas if replicas > 1 else 0
         pull = Transfer("broadcast", replicas, sent, every=self.period, primitive="send")

@@ -56,7 +56,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
-import torch
 from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -86,8 +85,9 @@ from ...exchange.server import PlainServer, ServerRule
 from ..core.batch import Batch
 from ..core.cost import Memory, Transfers, World, payload
 from ..core.state import State
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.sync import Measures, SyncTraits
 from ..core.terms import ADDED_UP, HONEST, NOT_PRIVATE, NOT_SECURE, PLAIN_CLIENT, UNCOMPRESSED, Need
+from ..core.with_servers import SyncWithServers
 
 # -- the algorithm: functions of weights, [n]
 
@@ -105,14 +105,13 @@ def client_update(
 
 
 def server_update(w: Tensor, delta: Tensor, rule: ServerRule) -> Tensor:
-    """Returns the server's step with the change Delta of a round: w + Delta where the rule is plain."""
-    stepped = w.clone()
-    rule.step(stepped, delta)
-    return stepped
+    """Steps w, in place, with the change Delta of a round: w + Delta where the rule is plain. Returns w."""
+    rule.step(w, delta)
+    return w
 
 
 def round(w: Tensor, delivered: Delivered, join: Join | None, rule: ServerRule) -> Tensor:
-    """Returns the next w, of what the clients S deliver, at least one of which has samples.
+    """Makes the next w, in place, of what the clients S deliver, at least one of which has samples. Returns w.
 
         w = sum_{k in S} (n_k / n) w_k,              n = sum_{k in S} n_k
         w = server_update(w, join({w_k - w}))        where another rule than the mean joins, or another server steps
@@ -125,16 +124,17 @@ def round(w: Tensor, delivered: Delivered, join: Join | None, rule: ServerRule) 
     """
     if join is not None:
         return server_update(w, join(delivered), rule)
-    n, mean = sum(n_k for _, n_k in delivered.values()), torch.zeros_like(w)
+    n = sum(n_k for _, n_k in delivered.values())
+    w.zero_()
     for _, (w_k, n_k) in sorted(delivered.items()):
-        mean.add_(w_k, alpha=n_k / n)
-    return mean
+        w.add_(w_k, alpha=n_k / n)
+    return w
 
 
 # -- the protocol
 
 
-class FedAvg(Sync):
+class FedAvg(SyncWithServers):
     """Clients that train for a whole round between two messages, one server for each part of the model."""
 
     servers = 1
@@ -143,7 +143,6 @@ class FedAvg(Sync):
         weights_agree=False,
         unaveraged="has its weights on the server, which would have to be asked for them after each step",
         survives=True,
-        server_stops=True,
         sends_changes=True,
         joins="ways",
         client_rounds=True,
@@ -235,7 +234,7 @@ class FedAvg(Sync):
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
-        self._weights, params = flatten(parameters.values(), "fedavg"), list(parameters.values())  # w, or w_k
+        self._weights, params = flatten(parameters.values()), list(parameters.values())  # w, or w_k
         k = comm.size - 1
         self._serves = comm.rank == k
         shares = tuple(self.setting.shares_of_samples or (1 / k,) * k)  # n_k / n by client
@@ -421,7 +420,7 @@ class FedAvg(Sync):
         return (self.per_round(world.replicas) if self.clients is None else None), fewer
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "fedavg")
+        check_one_dtype(parameters)
         self.joining.check(world.replicas, *self._rows_of_a_round(world))
         m, in_turn = self.per_round(world.replicas), self.shares(world.replicas)
         self._deliveries.check(parameters, m)

@@ -64,7 +64,8 @@ from ...exchange.survivors import isend_to, wait_for
 from ..core.batch import Batch
 from ..core.cost import UNMEASURED, Memory, Transfers, World, payload
 from ..core.state import State, recv_state
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.sync import Measures, SyncTraits
+from ..core.with_servers import SyncWithServers
 
 HEADER = 16  # bytes: a message, a number of samples
 
@@ -79,7 +80,7 @@ class BufferMessage(IntEnum):
     DONE = 4  # I will ask no more; send me the last weights once all are done
 
 
-class FedBuff(Sync):
+class FedBuff(SyncWithServers):
     """Clients that train for a whole round between two messages, and a server that waits for none of them."""
 
     servers = 1
@@ -119,7 +120,7 @@ class FedBuff(Sync):
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
-        self._weights = flatten(parameters.values(), "fedbuff")  # w on the server, y on a client
+        self._weights = flatten(parameters.values())  # w on the server, y on a client
         self._channel = Channel(self.compress, comm, {"way": vector_of(parameters.values())})
         self._header = torch.zeros(2, dtype=torch.int64)
         self._server = comm.size - 1
@@ -310,7 +311,7 @@ class FedBuff(Sync):
         return self.steps or (None if per_epoch is None else self.epochs * per_epoch)
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "fedbuff")
+        check_one_dtype(parameters)
         size, vector = payload(parameters), vector_of(parameters)
         self.compress.check(vector)
         own, length = size + held(self.compress, [vector]), self._round_length(world)

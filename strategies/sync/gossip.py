@@ -124,7 +124,7 @@ class Gossip(Sync):
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
-        self._weights = flatten(parameters.values(), "gossip")  # W_i
+        self._weights = flatten(parameters.values())  # W_i
         room = len(self._weights) if comm.size > 1 else 0
         self._mixed = self._weights.new_empty(room if self.joining.streaming else 0)
         rows = self._joined_rows(comm.size) if comm.size > 1 and not self.joining.streaming else 0
@@ -276,7 +276,7 @@ class Gossip(Sync):
         ]
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "gossip")
+        check_one_dtype(parameters)
         self.joining.attack.check(world.replicas)
         self.joining.check_not_alone(world.replicas)
         rows = self._joined_rows(world.replicas)

@@ -94,7 +94,7 @@ class AsyncGossip(Sync):
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
-        self._weights = flatten(parameters.values(), "gossip_async")  # W_i
+        self._weights = flatten(parameters.values())  # W_i
         room = len(self._weights) if comm.size > 1 else 0
         self._received, self._leaving = (torch.empty(room, dtype=self._weights.dtype) for _ in range(2))
         self._header, self._leaving_header = (torch.zeros(3, dtype=torch.float64) for _ in range(2))
@@ -233,7 +233,7 @@ class AsyncGossip(Sync):
         return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "gossip_async")
+        check_one_dtype(parameters)
         size = payload(parameters)
         if world.replicas == 1:
             return Transfers(unpredicted=UNMEASURED)

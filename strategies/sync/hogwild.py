@@ -87,7 +87,7 @@ class Hogwild(Sync):
         if any(w.device.type != "cpu" for w in self._weights):
             raise ConfigError("sync=hogwild shares the weights in the host's memory. Choose hardware.device=cpu.")
         try:
-            shared = comm.shared(flatten(self._weights, "hogwild"))
+            shared = comm.shared(flatten(self._weights))
             self._updates = comm.shared(torch.zeros(comm.size, dtype=torch.int64)).numpy()  # that each worker has made
             if self.lock != "none":
                 self._mutex = comm.mutex()
@@ -163,7 +163,7 @@ class Hogwild(Sync):
         return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "hogwild")
+        check_one_dtype(parameters)
         return Transfers(
             unpredicted="" if self.lock == "none" else "sync: how long a worker waits for the lock was not measured"
         )

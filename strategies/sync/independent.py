@@ -55,7 +55,7 @@ class Independent(Sync):
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
-        self._weights = flatten(parameters.values(), "independent")  # w_i
+        self._weights = flatten(parameters.values())  # w_i
         start_alike(parameters, comm)
         self._samples = 0  # n_i
 
@@ -83,5 +83,5 @@ class Independent(Sync):
         return {"lost": sorted(self.comm.lost())}
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "independent")
+        check_one_dtype(parameters)
         return Transfers()

@@ -137,7 +137,7 @@ class LocalSGD(Sync):
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         self._params = list(parameters.values())
-        self._weights = flatten(self._params, "local_sgd")  # w_i
+        self._weights = flatten(self._params)  # w_i
         start_alike(parameters, comm)
         self._before_switch = BSP(collective=self.collective, clip=self.clip) if self.switch_step > 0 else None
         if self._before_switch is not None:
@@ -300,7 +300,7 @@ class LocalSGD(Sync):
         return self.exchange.notes([vector_of(parameters)], world)
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "local_sgd")
+        check_one_dtype(parameters)
         self.joining.check(world.replicas)
         self.joining.check_not_alone(world.replicas)
         size, names, replicas = payload(parameters), len(self.average_state), world.replicas

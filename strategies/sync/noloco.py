@@ -81,7 +81,7 @@ class NoLoCo(Sync):
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
-        self._weights = flatten(parameters.values(), "noloco")  # theta_i
+        self._weights = flatten(parameters.values())  # theta_i
         start_alike(parameters, comm)
         self._slow = self._weights.clone()  # phi_i
         self._way = torch.zeros_like(self._weights)  # d_i
@@ -159,7 +159,7 @@ class NoLoCo(Sync):
         ]
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "noloco")
+        check_one_dtype(parameters)
         size, replicas = payload(parameters), world.replicas
         return Transfers(
             [to_neighbours("matching", replicas, size, self.period)],

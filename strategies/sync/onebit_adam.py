@@ -48,7 +48,7 @@ from ...exchange.flat import check_one_dtype
 from ..core.batch import Batch
 from ..core.cost import UNMEASURED, Transfers, World, payload
 from ..core.state import State
-from ..core.sync import Sync, SyncTraits
+from ..core.sync import Sync, SyncTraits, drop_gradients
 from ..core.trial import Trial
 from .bsp import BSP
 
@@ -82,7 +82,7 @@ class OneBitAdam(Sync):
         super().prepare(parameters, optimizer, comm)
         self.check_optimizer(optimizer)
         self._params = list(parameters.values())
-        check_one_dtype(self._params, "onebit_adam")
+        check_one_dtype(self._params)
         self._bsp = BSP(collective=self.collective)
         self._bsp.configure(self.setting)
         self._bsp.prepare(parameters, optimizer, comm)
@@ -119,7 +119,7 @@ class OneBitAdam(Sync):
         """Skips the step without counting it, so that v is of as many gradients as the warm-up has."""
         if self._is_adam:
             self._bsp.skip()
-        self.drop_gradients()
+        drop_gradients(self.parameters.values())
 
     @torch.no_grad()
     def _step(self) -> None:
@@ -170,7 +170,7 @@ class OneBitAdam(Sync):
         ]
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "onebit_adam")
+        check_one_dtype(parameters)
         if world.replicas == 1:
             return Transfers(unpredicted=UNMEASURED)
         size, vector = payload(parameters), vector_of(parameters)

@@ -63,7 +63,6 @@ from .servers import ServerSync
 class ParameterServer(ServerSync):
     """Each step waits for all pushes."""
 
-    name = "parameter_server"
     traits = SyncTraits(steps_on_workers=False, steps_together=True)
 
     def __init__(
@@ -159,7 +158,7 @@ class ParameterServer(ServerSync):
         return held_by_servers(held, shards, vectors + 1, remembered)
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "parameter_server")
+        check_one_dtype(parameters)
         self.joining.check(world.replicas)
         size = payload(parameters)
         shards = shards_of(parameters, self.servers)

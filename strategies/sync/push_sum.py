@@ -75,7 +75,7 @@ class PushSum(Sync):
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         # the parameters: z, but x while the optimizer steps and while it is shared out
-        self._z = flatten(parameters.values(), "push_sum")
+        self._z = flatten(parameters.values())
         room = len(self._z) if comm.size > 1 else 0
         self._x = self._z[:room].clone()
         self._received = torch.empty(room, dtype=self._z.dtype)
@@ -144,7 +144,7 @@ class PushSum(Sync):
         return {"lost": sorted(self.comm.lost())}
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "push_sum")
+        check_one_dtype(parameters)
         size, replicas = payload(parameters), world.replicas
         sent = to_neighbours(self.topology, replicas, size + WEIGHT, self.period, sum(x.numel() for x in parameters))
         return Transfers([sent], buffers=2 * size if replicas > 1 else 0)

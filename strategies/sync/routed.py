@@ -54,7 +54,6 @@ class Routed(Sync):
         weights_agree=False,
         unaveraged="evaluates the models of all replicas side by side, and keeps no average of any",
         survives=True,
-        experts=True,
         whole_replica="evaluates the whole models of all replicas side by side",
     )
 

@@ -6,7 +6,7 @@ server steps and answers, is each mode's own.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -23,13 +23,12 @@ from ...exchange.stepping import Stepping
 from ..core.batch import Batch
 from ..core.cost import World
 from ..core.state import State
-from ..core.sync import Measures, Sync
+from ..core.sync import Measures
+from ..core.with_servers import SyncWithServers
 
 
-class ServerSync(Sync):
-    """Workers and, for each part of the model, one or several servers. `name`: as the mode is chosen."""
-
-    name: ClassVar[str]
+class ServerSync(SyncWithServers):
+    """Workers and, for each part of the model, one or several servers."""
 
     def __init__(self, servers: int, compress: Compressor, joining: Joining, clip: Clip | None, gathers: bool) -> None:
         """`gathers`: servers step once with the gradients of a clock, whoever is first, and not with each push."""
@@ -53,10 +52,10 @@ class ServerSync(Sync):
         if self._serves:
             serving = Serving(comm, self._workers, self.traits.survives)
             shard, joining = shards[self._number % len(shards)], self.joining if self.gathers else None
-            self._server = Stepping(shard, optimizer, serving, self.compress, joining, self.name, self.setting.rate)
+            self._server = Stepping(shard, optimizer, serving, self.compress, joining, self.setting.rate)
         else:
             servers = self._servers_of(comm.rank)
-            self._worker = Pushing(shards, servers, self._workers, comm, self.compress, self.joining, self.name)
+            self._worker = Pushing(shards, servers, self._workers, comm, self.compress, self.joining)
 
     def _shards_of(self, parameters: Sequence[Any]) -> list[list[Any]]:
         """Returns the shards of the servers that a worker pushes to."""

@@ -118,7 +118,7 @@ class Layout:
         return sum(count * entries * dtype.itemsize for dtype, (count, entries) in self.slots().items())
 
     def memory(self, held: Memory, parameters: Sequence[Tensor], backward_passes: int) -> Memory:
-        """See `Sync.memory`; of replica 0, which owns the most."""
+        """See `StatesMemory`; of replica 0, which owns the most."""
         size, whole = payload(parameters), self.replicas * self.shard
         own = sum(min(extent.chunk, extent.entries) * extent.dtype.itemsize for extent in self.extents)
         loose = size if backward_passes > 1 else max(payload([parameter]) for parameter in parameters)

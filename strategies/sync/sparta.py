@@ -68,7 +68,7 @@ class Sparta(Sync):
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
-        self._weights = flatten(parameters.values(), "sparta")  # w_i
+        self._weights = flatten(parameters.values())  # w_i
         start_alike(parameters, comm)
         self._drawn = self._weights.new_empty(self._count(len(self._weights)) if comm.size > 1 else 0)
         self._t = 0
@@ -121,7 +121,7 @@ class Sparta(Sync):
         return [self._drawn]
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "sparta")
+        check_one_dtype(parameters)
         size = self._count(sum(tensor.numel() for tensor in parameters)) * parameters[0].element_size()
         return Transfers(
             spaced(self.collective.transfers(size, world), self.period),

@@ -79,7 +79,6 @@ class Push:
 class SSP(ServerSync):
     """A worker goes on while the slowest is at most s clocks behind."""
 
-    name = "ssp"
     traits = SyncTraits(synchronous=False, weights_agree=False, steps_on_workers=False, survives=True, joins="clocks")
 
     def __init__(
@@ -192,7 +191,7 @@ class SSP(ServerSync):
         return held_by_servers(held, shards_of(parameters, self.servers), vectors)
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "ssp")
+        check_one_dtype(parameters)
         self.joining.check(world.replicas)
         size, headers = payload(parameters), HEADER * self.servers
         pushed, kept = stated(shards_of(parameters, self.servers), self.compress, world)

@@ -134,7 +134,7 @@ class StreamingDiLoCo(Sync):
         cut = self._cut(params)
         in_order = [params[i] for indices in cut for i in indices]
         self._names = [list(parameters)[i] for indices in cut for i in indices]
-        self._weights = flatten(in_order, "streaming_diloco")
+        self._weights = flatten(in_order)
         start_alike(parameters, comm)
         self._common, self._momentum = self._weights.clone(), torch.zeros_like(self._weights)
         self._ways = torch.zeros_like(self._weights)
@@ -268,7 +268,7 @@ class StreamingDiLoCo(Sync):
         return notes
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        check_one_dtype(parameters, "streaming_diloco")
+        check_one_dtype(parameters)
         vectors = self._vectors(parameters)
         sent = [
             spaced(

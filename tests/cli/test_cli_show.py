@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 
 import pytest
+from stored_configs import to_yaml
 
 from paceline.engine.config.compose import compose
-from paceline.engine.config.experiment import to_yaml
 from paceline.tracking.run_directory import RunDirectory
 
 

@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from short_runs import weights
 from some_callbacks import Margin, Missed, Odd, Raising, Scripted
+from stored_configs import from_yaml, to_yaml
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
@@ -21,7 +22,6 @@ from paceline.engine.base.errors import WorkerFailedError
 from paceline.engine.callbacks import Best, Callback, DynamicInt8, EarlyStop, EvaluationView, GradientNorm
 from paceline.engine.callbacks.dynamic_int8 import sizes
 from paceline.engine.config.compose import compose, override_stored
-from paceline.engine.config.experiment import from_yaml, to_yaml
 from paceline.engine.config.overrides import overrides_of
 from paceline.engine.config.settings import asked
 from paceline.engine.features import calling

@@ -81,12 +81,8 @@ def test_the_module_is_compiled_for_each_size_of_a_batch_from_the_largest_and_is
     """1,437 samples: an epoch of three replicas ends with batches of 7, 7 and 7 samples, here in micro-batches."""
     parts = assemble(compose([*HERE, "hardware.workers=3", "batch_size=59", "accumulate=2"]), ())
     module, sizes = Doubles(), list[int]()
-
-    def passes(inputs: torch.Tensor) -> Any:
-        sizes.append(len(inputs))
-        yield module(inputs)
-
-    Compiler().compile(cast("Any", SimpleNamespace(module=module, passes=passes)), parts, CPU)
+    module.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    Compiler().compile(cast("Any", SimpleNamespace(module=module)), parts, CPU)
     assert compiled == [module] and sizes == [30, 29, 4, 3]
     assert module.weight.grad is None and module.seen == 0
     assert state_of(module).keys() == {"weight", "seen"}

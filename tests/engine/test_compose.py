@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from short_runs import HERE
+from stored_configs import from_yaml, to_yaml
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose, override_stored
-from paceline.engine.config.experiment import from_yaml, to_yaml
 from paceline.tracking.errors import RunNameError, TrackingConfigError
 
 

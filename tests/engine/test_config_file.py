@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 import yaml
 from needs import needs_bash
+from stored_configs import to_yaml
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.config.config_file import with_file
-from paceline.engine.config.experiment import to_yaml
 from paceline.engine.config.repeat import command_of, quoted
 from paceline.tracking.redact import HIDDEN
 

@@ -12,13 +12,13 @@ import pytest
 import safetensors.torch
 from process_table import until, workers_of
 from short_runs import START, Train, weights
+from stored_configs import from_yaml
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine import Result
 from paceline.engine.base.checkpoint import steps_of
 from paceline.engine.base.errors import WorkerFailedError
-from paceline.engine.config.experiment import from_yaml
 from paceline.engine.launch import crew
 from paceline.tracking.errors import RunNameError
 from paceline.tracking.run_directory import RunDirectory

@@ -14,10 +14,11 @@ import pytest
 import yaml
 import zealous
 from mutations import ROOMS
+from stored_configs import from_yaml, to_yaml
 
 from paceline.conf.groups import BY_NAME, GROUPS, NAMING, ConfigGroup
 from paceline.engine.config.compose import compose
-from paceline.engine.config.experiment import CONF, Experiment, from_yaml, shipped, to_yaml
+from paceline.engine.config.experiment import CONF, Experiment, shipped
 from paceline.engine.config.overrides import overrides_of
 from paceline.engine.config.targets import base_of, load_class
 from paceline.engine.planning.build import assemble

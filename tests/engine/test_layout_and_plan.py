@@ -9,6 +9,7 @@ from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.fabrics.layout import Role, RunLayout
 from paceline.strategies.core.mesh import Mesh
+from paceline.strategies.sync.bsp import BSP
 from paceline.tasks.errors import MissingDataError
 
 MLP = 64 * 32 + 32 + 32 * 10 + 10  # parameters of model.hidden=[32] on digits
@@ -69,6 +70,11 @@ class TestLayout:
         monkeypatch.setenv("WORLD_SIZE", "1")
         with pytest.raises(ConfigError, match="leaves 0 workers"):
             layout("sync=asp")
+
+    def test_servers_need_code_for_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(BSP, "servers", 1)
+        with pytest.raises(ConfigError, match=r"sync=bsp: has 1 servers, .* Derive it from SyncWithServers"):
+            layout()
 
     def test_a_model_that_cannot_be_cut_is_refused(self) -> None:
         with pytest.raises(ConfigError, match=r"strategy\.stages=40: the model has \d+ layers") as caught:

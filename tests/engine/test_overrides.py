@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import yaml
+from stored_configs import to_yaml
 
 from paceline.conf.errors import ConfigError
 from paceline.engine.base.grammar import as_override
 from paceline.engine.config.compose import compose
-from paceline.engine.config.experiment import to_yaml
 from paceline.engine.config.overrides import overrides_of
 
 

@@ -7,11 +7,12 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from stored_configs import from_yaml, to_yaml
 
 from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
 from paceline.engine.config.compose import compose
-from paceline.engine.config.experiment import Evaluate, from_yaml, to_yaml
+from paceline.engine.config.experiment import Evaluate
 from paceline.engine.features.robustness import Robustness, attack_of
 from paceline.strategies.core.state import load_state
 from paceline.tasks.adversarial.robust import robustness

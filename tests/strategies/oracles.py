@@ -15,6 +15,7 @@ from paceline.comm import Comm
 from paceline.exchange.clip import Counted
 from paceline.exchange.privacy.clipping import ROUNDING as SLACK
 from paceline.strategies import Batch, Strategy, Sync
+from paceline.strategies.core import staged, with_servers
 from paceline.strategies.core.accumulation import Accumulation
 from paceline.strategies.core.placements import owned
 from paceline.strategies.core.state import from_bytes
@@ -262,11 +263,12 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
                 module.load_state_dict(state["weights"])
             sync.load_state_dict(state["sync"])
     if serves:
+        assert isinstance(sync, with_servers.SyncWithServers)
         sync.serve()
         return {"weights": weights_of(module), "report": sync.report(), "ledger": comm.ledger.snapshot()}
     losses, trajectory, launches = [], [], _Launches(of_part)
     done = plan.start
-    while (step := sync.next_step(done)) < len(case.sizes):
+    while (step := with_servers.next_step(sync, done)) < len(case.sizes):
         done = step + 1
         batch = replica_batch(case, step, slot)
         sync.begin(batch)
@@ -276,7 +278,7 @@ def train(comm: Comm, plan: Plan) -> dict[str, Any]:
         sync.update()
         losses.append(None if loss is None else float(loss))
         trajectory.append(weights_of(module))
-    strategy.drain()
+    staged.drain(strategy)
     with comm.ledger.aside():
         kept = sync.state_dict() if sync.traits.synchronous or slot == 0 else None
         before_finish = weights_of(module)

@@ -34,6 +34,7 @@ from paceline.engine import prepare, run
 from paceline.engine.config.experiment import shipped
 from paceline.strategies import Batch, Strategy, Sync
 from paceline.strategies.core.accumulation import Accumulation
+from paceline.strategies.core.protocols import accumulated_by
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.domain import DomainParallel
 from paceline.strategies.offload import Offload
@@ -290,7 +291,7 @@ def test_what_cannot_accumulate_is_refused_with_what_to_choose(how: list[str], s
 def test_who_has_micro_batches_of_its_own_says_with_which_knob() -> None:
     own = {name for name, each in STRATEGIES.items() if each.traits.own_micro_batches}
     assert own == {"deepspeed_pipeline", "hybrid", "pipeline", "torch_pipelining", "zero"}
-    assert {name for name, each in STRATEGIES.items() if each.accumulated} == {"zero"}
+    assert {name for name, each in STRATEGIES.items() if accumulated_by(each)} == {"zero"}
 
 
 # -- plans

@@ -171,6 +171,7 @@ def take_turns(comm, job: Turns) -> dict[str, Any]:
             sync.load_state_dict(saved["sync"])
     begins = weights_of(model)
     if of_workers is None:
+        assert isinstance(sync, AsyncEASGD)
         sync.serve()
         return {"weights": weights_of(model), "report": sync.report(), "ledger": comm.ledger.snapshot()}
     token = torch.zeros(1)
@@ -310,6 +311,7 @@ def only_springs(comm, knobs: Knobs, steps: int, rest: list[float] | None = None
     sync.prepare(dict(model.named_parameters()), torch.optim.SGD(model.parameters(), lr=0.1), comm)
     if sync.servers and comm.rank == comm.size - 1:
         start = flat(weights_of(model))
+        assert isinstance(sync, AsyncEASGD)
         sync.serve()
         return {"trajectory": torch.stack([start, flat(weights_of(model))]), "report": sync.report()}
     with torch.no_grad():
@@ -462,6 +464,7 @@ def one_dies(comm, case: Case) -> dict[str, Any]:
     model = case.start()
     sync.prepare(dict(model.named_parameters()), case.optimizer(model.parameters()), comm)
     if comm.rank == comm.size - 1:
+        assert isinstance(sync, AsyncEASGD)
         sync.serve()
         return {"weights": weights_of(model), "report": sync.report()}
     for step in range(len(case.sizes)):

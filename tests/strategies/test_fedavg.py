@@ -36,6 +36,7 @@ from oracles import (
 )
 from torch import nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from paceline.batches import lone
 from paceline.conf.errors import ConfigError
@@ -368,6 +369,31 @@ def test_a_loop_over_the_functions_of_the_algorithm_is_a_run(virtual_workers, se
     assert federation.rounds == 2
     trained = torch.cat([each.flatten() for each in last["weights"].values()])
     assert torch.equal(trained, w) if server.plain else distance({"w": trained}, {"w": w}) < ROUNDING
+
+
+class NewStorages(TorchDispatchMode):
+    """Records the sizes of the tensors that operators make in memory of their own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.sizes: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = func(*args, **(kwargs or {}))
+        given = {each.data_ptr() for each in args if isinstance(each, torch.Tensor)}
+        if isinstance(found, torch.Tensor) and found.data_ptr() not in given:
+            self.sizes.append(found.numel())
+        return found
+
+
+@pytest.mark.parametrize("server", [PlainServer(), ServerSGD(lr=0.5), ServerSGD(lr=0.5, momentum=0.9)])
+def test_the_end_of_a_round_makes_no_vector_beside_those_of_its_memory_account(server: ServerRule) -> None:
+    w, delivered = torch.ones(9), {k: (torch.full((9,), 2.0 * k), 1) for k in range(3)}
+    join = None if server.plain else lambda delivered: delivered[1][0].sub_(w)
+    with NewStorages() as made:
+        new = fedavg.round(w, delivered, join, server)
+    assert new is w and w.eq(2.0 if server.plain else 1.5).all()
+    assert 4 * sum(made.sizes) == server.holds(4 * len(w))
 
 
 def test_its_knobs_change_what_is_trained():

@@ -13,7 +13,7 @@ from paceline.exchange.flat import check_one_dtype, flatten
 def test_parameters_keep_their_values_and_become_views_in_order(make):
     model = make()
     before = weights_of(model)
-    flat = flatten(model.parameters(), "some_mode")
+    flat = flatten(model.parameters())
     assert identical(weights_of(model), before)
     assert torch.equal(flat, torch.cat([tensor.flatten() for tensor in before.values()]))
     flat.mul_(2)
@@ -24,7 +24,7 @@ def test_parameters_keep_their_values_and_become_views_in_order(make):
 def test_a_model_trains_on_through_the_vector():
     model, twin = mlp(), mlp()
     twin.load_state_dict(model.state_dict())
-    flat = flatten(model.parameters(), "some_mode")
+    flat = flatten(model.parameters())
     optimizers = [torch.optim.SGD(m.parameters(), lr=0.1, momentum=0.9) for m in (model, twin)]
     for _ in range(3):
         for m, optimizer in zip((model, twin), optimizers, strict=True):
@@ -37,13 +37,13 @@ def test_a_model_trains_on_through_the_vector():
 
 def test_a_transposed_parameter_is_laid_out_by_rows():
     parameter = nn.Parameter(torch.arange(6.0).view(2, 3).t())
-    flat = flatten([parameter], "some_mode")
+    flat = flatten([parameter])
     assert torch.equal(parameter, torch.arange(6.0).view(2, 3).t())
     assert torch.equal(flat, torch.tensor([0.0, 3.0, 1.0, 4.0, 2.0, 5.0]))
 
 
 def test_several_dtypes_are_refused_with_what_takes_them():
     with pytest.raises(ConfigError, match=r"sync: .* 2 \(torch.float32, torch.float64\); sync=bsp") as caught:
-        flatten(TwoDtypes().parameters(), "some_mode")
+        flatten(TwoDtypes().parameters())
     assert caught.value.exit_code == 2
-    check_one_dtype(list(mlp().parameters()), "some_mode")
+    check_one_dtype(list(mlp().parameters()))

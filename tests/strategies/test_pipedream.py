@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracles import Case, Plan, Weights, distance, identical, momentum, train, weights_of, workers_of
 from oracles import adam as adam_of
+from stage_times import even
 from torch import nn
 from torch.func import functional_call
 
@@ -16,7 +17,7 @@ from paceline.conf.errors import ConfigError
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.pipelining.actions import Action
 from paceline.strategies.pipelining.check import check
-from paceline.strategies.pipelining.simulate import even, in_flight, live_versions, simulate, steady
+from paceline.strategies.pipelining.simulate import in_flight, live_versions, simulate, steady
 from paceline.strategies.pipelining.without_flush import StageActions, period, stream, without_flush
 from paceline.strategies.sync.bsp import BSP
 

@@ -6,14 +6,15 @@ from typing import Any, cast
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from stage_times import even
 from torch.distributed.pipelining import schedules as torch_schedules
 
 from paceline.conf.errors import ConfigError
-from paceline.strategies.pipelining.actions import Action, Kind, parse, written
+from paceline.strategies.pipelining.actions import Action, Kind, parse
 from paceline.strategies.pipelining.again import joined
 from paceline.strategies.pipelining.check import add_messages, check, placement
 from paceline.strategies.pipelining.schedules import SCHEDULES
-from paceline.strategies.pipelining.simulate import even, in_flight, live_versions, peak, simulate
+from paceline.strategies.pipelining.simulate import in_flight, live_versions, peak, simulate
 
 workers_and_batches = st.tuples(st.integers(1, 8), st.integers(1, 20))
 FLUSH = ["naive", "gpipe", "1f1b", "zb_h1"]
@@ -189,7 +190,7 @@ def test_what_is_no_action_is_refused(text):
 
 def test_a_schedule_is_written_as_torchs_csv(tmp_path):
     schedule = SCHEDULES["zb_h1"](3, 4, 1)
-    (tmp_path / "schedule.csv").write_text(written(schedule))
+    (tmp_path / "schedule.csv").write_text("".join(",".join(map(str, row)) + "\n" for row in schedule))
     read: Any = torch_schedules.ScheduleInterleaved1F1B.__new__(torch_schedules.ScheduleInterleaved1F1B)
     read.pipeline_order, read._validate_and_set_stage_mapping = {}, lambda order: None
     torch_schedules.PipelineScheduleMulti._load_csv(read, tmp_path / "schedule.csv")

@@ -36,6 +36,7 @@ from paceline.exchange.elementwise import check_elementwise
 from paceline.strategies.core.cost import World, payload
 from paceline.strategies.core.setting import Setting
 from paceline.strategies.core.state import to_bytes
+from paceline.strategies.core.sync import drop_gradients
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.sync.bsp import BSP
@@ -273,7 +274,7 @@ def train_embedding(comm, make_sync, sparse):
         sync.before_backward([loss], True)
         loss.backward()
         sync.update()
-        sync.drop_gradients()
+        drop_gradients(sync.parameters.values())
     return sync.consensus()["weight"]
 
 

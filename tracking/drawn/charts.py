@@ -20,7 +20,6 @@ MARKED = 160  # points in a picture that have markers
 TICKED = 12  # values of a parameter that each have a tick
 WIDE, HIGH, TOP = 420.0, 250.0, 44.0  # pixels of the area between the axes, and above it
 MODELLED = "Modelled (virtual cluster)"
-LETTERS = WIDE / SMALL  # that fit below the area
 
 
 def drawings(sheet: Sheet, figure: Figure) -> Iterator[tuple[str, Callable[[], str]]]:

@@ -25,7 +25,6 @@ MOMENTS = {
     "optimizer's step": ("parameters", "gradients", "optimizer", "average", "buffers"),
 }
 WIDTH, ROW, DEEP, LEFT, TOP = 720, 50, 18, 160, 62  # pixels
-MIB = 2**20
 
 
 def over_a_step(held: Mapping[str, Any]) -> dict[str, dict[str, float]]:
