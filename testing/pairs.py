@@ -1,6 +1,7 @@
 """Checks of a strategy with a sync mode: small trainings, compared with serial training and with the traits."""
 
 import copy
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from ..conf.errors import ConfigError
 from ..strategies import Strategy, Sync
 from ..strategies.core.cost import World
 from ..strategies.core.state import to_bytes
@@ -85,10 +87,23 @@ class TrainedPair:
 
     def train(self, plan: TrainingPlan) -> list[dict[str, Any]]:
         """Trains on the fabric. Returns the results of the workers, then of the servers."""
+        if self.fabric == "process":
+            check_importable(plan)
         return FABRICS[self.fabric](workers_of(plan), train, plan)
 
     def whole(self, results: Sequence[dict[str, Any]]) -> Weights:
         return results[self.strategy.loss_part]["whole"]
+
+
+def check_importable(plan: TrainingPlan) -> None:
+    """Raises `ConfigError` if a worker process cannot be sent the plan."""
+    try:
+        pickle.dumps(plan)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ConfigError(
+            f"fabric=process: a worker process cannot import it ({error}). Choose a class at the top of a module, or "
+            "fabric=virtual"
+        ) from None
 
 
 def largest_difference(one: Weights, other: Weights) -> str:
