@@ -14,7 +14,7 @@ from ..exchange.clip import Counted
 from ..strategies import Batch, Strategy, Sync
 from ..strategies.core.accumulation import Accumulation
 from ..strategies.core.placements import owned
-from ..strategies.core.state import from_bytes
+from ..strategies.core.state import from_bytes, to_bytes
 
 FEATURES, CLASSES = 6, 4
 IMAGE = (1, 8, 8)  # as digits are
@@ -230,7 +230,9 @@ def train(comm: Comm, plan: TrainingPlan) -> dict[str, Any]:
     strategy.drain()
     clock = comm.now()
     with comm.ledger.aside():
-        kept = sync.state_dict() if sync.traits.synchronous or slot == 0 else None
+        kept = None
+        if sync.traits.synchronous or slot == 0:
+            kept = from_bytes(to_bytes(sync.state_dict()))  # a copy: `finish` may change tensors of the state
         before_finish = weights_of(module)
         consensus = {name: each.clone() for name, each in sync.consensus().items()} if plan.looks else {}
         sync.finish()
