@@ -1,6 +1,7 @@
 """Right classes of a user's own pass the checks of paceline.testing, and wrong ones fail the check meant for them."""
 
 import re
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,6 +21,7 @@ from paceline.testing import (
     sync_checks,
 )
 from paceline.testing.aggregators import AGGREGATORS
+from paceline.testing.checks import Invariant
 from paceline.testing.compressors import COMPRESSORS
 from paceline.testing.pairs import PAIRS
 
@@ -94,3 +96,14 @@ def test_a_class_that_no_process_can_import_is_named() -> None:
         InvariantError, match=r"Local breaks .*\n.*fabric=process: .*local object.* Choose a class at the top"
     ):
         sync_checks(Local, "process")[-1]()
+
+
+@pytest.mark.parametrize("kind", SUITES)
+def test_the_page_has_each_invariant_with_its_sentence(kind: str) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "testing_your_own.md").read_text()
+    assert [row for row in map(row_of, SUITES[kind].invariants) if row not in page] == []
+
+
+def row_of(invariant: Invariant[Any]) -> str:
+    """Returns its row in the table of the page."""
+    return f"| {invariant.name} | {invariant.sentence} |"
