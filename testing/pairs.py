@@ -213,10 +213,13 @@ class without_decay:
         return made
 
 
-@PAIRS.invariant(
-    'SyncTraits.averages="own"',
-    lambda pair: pair.meets and pair.mode.traits.averages == "own" and not pair.mode.servers,
-)
+def averages_own(pair: TrainedPair) -> bool:
+    """Returns whether it declares that an average of each replica's own weights is one of the consensus."""
+    traits = pair.mode.traits
+    return pair.meets and traits.averages == "own" and not traits.unaveraged
+
+
+@PAIRS.invariant('SyncTraits.averages="own"', averages_own)
 def the_consensus_is_the_mean_of_the_weights(pair: TrainedPair) -> None:
     """The weights to evaluate are the plain mean over the replicas' own weights."""
     parts = pair.strategy.parts
