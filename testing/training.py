@@ -1,5 +1,6 @@
 """Small trainings: models, data, a serial loop in plain torch, and a driver for the real strategies and sync modes."""
 
+import os
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,6 +16,9 @@ from ..strategies import Batch, Strategy, Sync
 from ..strategies.core.accumulation import Accumulation
 from ..strategies.core.placements import owned
 from ..strategies.core.state import from_bytes, to_bytes
+
+# MKL's products depend, on some CPUs, on the memory address of a matrix; checks bit for bit need one result for all.
+os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
 
 FEATURES, CLASSES = 6, 4
 IMAGE = (1, 8, 8)  # as digits are

@@ -18,8 +18,8 @@ FOLDERS = (*ROOMS, "sweeps")
 
 
 def run(*command: str, cwd: Path, path: Path | None = None) -> str:
-    """Standard output of a command that sees neither the sources nor the editable install's own."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    """Standard output of a command that sees neither the sources nor the editable install's own, nor our settings."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "MKL_", "OMP_"))}
     if path is not None:
         environment["PYTHONPATH"] = str(path)
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=110)
