@@ -10,11 +10,13 @@ import ctrl_c
 import pytest
 import torch
 from budget import move_to_slow, pytest_runtest_protocol  # noqa: F401  hooks, which pytest finds here
-from fabrics import FABRICS, run_virtual
 from hypothesis import settings
 from needs import pytest_runtest_setup, pytest_sessionfinish  # noqa: F401
 from sampling import draw, pytest_addoption, pytest_report_header  # noqa: F401
-from worker_processes import preload_in_every_fork_server, run_workers, start_fork_server
+from worker_processes import preload_in_every_fork_server
+
+from paceline.testing.fabrics import FABRICS, run_virtual
+from paceline.testing.processes import run_workers, start_fork_server
 
 # MKL's products of a matrix and one vector depend, on some CPUs, on where in memory the matrix begins; weights that are
 # views of one flat tensor then train to other last bits than weights of their own. This makes it one result for all.

@@ -34,6 +34,7 @@ BELOW = {  # room -> the rooms that it may import from, with the rooms in them
     "verify": {"batches", "engine", "strategies", "exchange", "tasks", "tracking", "conf"},
     "advise": {"sweep", "engine", "strategies", "exchange", "tasks", "tracking", "conf", "cost"},
     "wrap": {"engine", "strategies", "exchange", "comm", "tracking", "conf", "compat"},
+    "testing": {"strategies", "exchange", "comm", "conf", "batches"},
     "sweep": {"engine", "tracking", "compat", "conf"},
     "engine": {"strategies", "exchange", "comm", "tasks", "tracking", "conf", "compat", "cost", "batches"},
     "strategies": {"exchange", "strategies.core", "comm", "compat", "batches", "conf", "cost"},

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,8 +18,8 @@ FOLDERS = (*ROOMS, "sweeps")
 
 
 def run(*command: str, cwd: Path, path: Path | None = None) -> str:
-    """Standard output of a command that sees neither the sources nor the editable install's own."""
-    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    """Standard output of a command that sees neither the sources nor the editable install's own, nor our settings."""
+    environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTHON", "MKL_", "OMP_"))}
     if path is not None:
         environment["PYTHONPATH"] = str(path)
     done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=110)
@@ -98,3 +99,61 @@ def test_it_works_unpacked_as_well(wheel: Path, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     run(sys.executable, "-m", "zipfile", "-e", str(wheel), str(tmp_path / "site"), cwd=tmp_path)
     assert "* data_parallel" in paceline("list", "strategy", site=tmp_path / "site", cwd=tmp_path / "empty")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    """A user's own: the files of the page, and right and wrong classes."""
+    for block in re.findall(r"^```python\n(.*?)^```", (ROOT / "docs/testing_your_own.md").read_text(), re.M | re.S):
+        path = tmp_path / block.splitlines()[0].removeprefix("# ")
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(block)
+    for name in ("own_classes", "wrong_classes"):
+        shutil.copy(ROOT / "tests" / "testing" / f"{name}.py", tmp_path)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_the_tests_of_the_page_pass_in_a_project_of_its_own(installed: Path, project: Path) -> None:
+    (project / "test_on_processes.py").write_text(
+        (project / "test_local_average.py").read_text().replace("(LocalAverage)", '(LocalAverage, "process")')
+    )
+    done = run(sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", cwd=project, path=installed)
+    assert re.search(r"^18 passed", done, re.M), done
+
+
+CHECKED = """
+import sys
+from own_classes import RIGHT
+from wrong_classes import BREAKS
+from paceline import testing
+
+assert testing.__file__.startswith(sys.argv[1])
+for kind, classes in RIGHT.items():
+    for cls in classes:
+        print(cls.__name__, len(getattr(testing, f"check_{kind}")(cls)))
+for kind, by_name in BREAKS.items():
+    for name, classes in by_name.items():
+        for cls in classes:
+            try:
+                getattr(testing, f"check_{kind}")(cls)
+            except AssertionError as error:
+                assert f"{cls.__name__} breaks the invariant '{name}'" in str(error), str(error)
+            else:
+                raise SystemExit(f"{cls.__name__} passed")
+assert not {"pytest", "hypothesis", "hydra", "paceline.engine"} & set(sys.modules)
+"""
+
+
+@pytest.mark.slow
+def test_without_pytest_right_classes_pass_and_wrong_ones_are_named(installed: Path, project: Path) -> None:
+    (project / "checked.py").write_text(CHECKED)
+    told = run(sys.executable, "checked.py", str(installed), cwd=project, path=installed)
+    assert told.splitlines() == [
+        "LocalAverage 9",
+        "MeanGradient 10",
+        "Signs 9",
+        "RandomRounding 9",
+        "Midrange 10",
+        "OneWorker 10",
+    ]

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 ASKED = """
-from worker_processes import PRELOADED, run_workers
+from worker_processes import PRELOADED, preload_in_every_fork_server
+from paceline.testing.processes import run_workers
 from test_worker_processes import imported
+preload_in_every_fork_server()
 for modules in run_workers(2, imported):
     assert set(PRELOADED) <= set(modules), sorted(set(PRELOADED) - set(modules))
 """

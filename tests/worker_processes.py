@@ -1,39 +1,18 @@
-"""Real worker processes for tests: each joins a ProcessComm over a loopback store and runs one function."""
+"""Worker processes of tests, which are forked from a server with the modules of all tests."""
 
-import ctypes
-import multiprocessing
-import os
-import signal
-import time
-import traceback
-from collections.abc import Callable, Collection
-from functools import cache
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection, wait
-from typing import Any
 
-import torch
+from paceline.testing import processes
 
-from paceline.comm.connecting import connect
-from paceline.comm.handshake import Endpoint
-from paceline.comm.rendezvous import serve_store
-from paceline.strategies.core.state import from_bytes, to_bytes
-
-# What workers import, here and in the engine; torch._dynamo comes with the first optimizer, scikit-learn with the data.
+# What workers import, here and in the engine; scikit-learn comes with the data.
 PRELOADED = [
+    *processes.PRELOADED,
     "paceline.engine.launch.virtual",
-    "torch._dynamo",
     "sklearn.datasets",
     "hypothesis",
     "pytest",
     "paceline.engine.launch.fork_server",
 ]
-PR_SET_PDEATHSIG = 1
-GRACE = 3.0  # seconds for the cause of a failure to show after its first effect
-
-
-class WorkerError(AssertionError):
-    """A worker's function raised; the message holds its traceback."""
 
 
 def preload_in_every_fork_server() -> None:
@@ -46,103 +25,3 @@ def preload_in_every_fork_server() -> None:
         set_preload([*(module for module in modules if module not in PRELOADED), *PRELOADED])
 
     forkserver.set_forkserver_preload = with_ours
-
-
-@cache
-def start_fork_server() -> None:
-    """Workers are forked from it; what it has imported they need not import. Returns once it has imported all: no
-    worker's time, nor that of those who wait for it, shall run out meanwhile.
-    """
-    multiprocessing.set_forkserver_preload(PRELOADED)
-    forkserver.ensure_running()
-    first = multiprocessing.get_context("forkserver").Process(target=_nothing)
-    first.start()
-    first.join()
-
-
-def _nothing() -> None: ...
-
-
-def run_workers(
-    size: int,
-    function: Callable[..., Any],
-    *arguments: Any,
-    timeout: float = 20.0,
-    patience: float = 60.0,
-    lost: Collection[int] = (),
-) -> list[Any]:
-    """Run `function(comm, *arguments)` in `size` worker processes; returns what each returned, by rank.
-
-    `function` is a module's own; what it returns must be a tree that strategies.state can hold. `timeout`: the
-    comm's, in seconds. `patience`: seconds for all to end. `lost`: the ranks that end without a result (None).
-    Raises `WorkerError`. All processes are gone on return.
-    """
-    start_fork_server()
-    store = serve_store(0)
-    context = multiprocessing.get_context("forkserver")
-    channels: dict[Connection, int] = {}
-    processes = []
-    try:
-        for rank in range(size):
-            ours, theirs = context.Pipe(duplex=False)
-            given = (rank, size, store.endpoint, timeout, theirs, function, arguments)
-            process = context.Process(target=_main, args=given)
-            process.start()
-            theirs.close()
-            processes.append(process)
-            if rank not in lost:
-                channels[ours] = rank
-        return _collect(channels, size, time.monotonic() + patience)
-    finally:
-        for process in processes:
-            process.kill()
-            process.join()
-        store.close()
-
-
-def _collect(channels: dict[Connection, int], size: int, deadline: float) -> list[Any]:
-    results: list[Any] = [None] * size
-    failures: dict[int, str] = {}
-    while channels:
-        ready = wait(list(channels), timeout=max(deadline - time.monotonic(), 0))
-        if not ready and not failures:
-            raise WorkerError(f"workers {sorted(channels.values())} did not end")
-        if not ready:
-            break
-        for channel in ready:
-            assert isinstance(channel, Connection)
-            rank = channels.pop(channel)
-            try:
-                told = from_bytes(channel.recv_bytes())
-            except EOFError:
-                told = {"error": "died without a word"}
-            if "error" in told:
-                failures[rank] = told["error"]
-                deadline = min(deadline, time.monotonic() + GRACE)
-            else:
-                results[rank] = told["result"]
-    if failures:
-        cause = min(failures, key=lambda rank: ("PeerLostError" in failures[rank], rank))
-        raise WorkerError(f"worker {cause}: {failures[cause]}")
-    return results
-
-
-def _main(
-    rank: int,
-    size: int,
-    store: Endpoint,
-    timeout: float,
-    channel: Connection,
-    function: Callable[..., Any],
-    arguments: tuple[Any, ...],
-) -> None:
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    torch.set_num_threads(1)
-    try:
-        comm = connect(store, rank, size, timeout, torch.device("cpu"))
-        told = {"result": function(comm, *arguments)}
-        channel.send_bytes(to_bytes(told))
-    except BaseException:
-        channel.send_bytes(to_bytes({"error": traceback.format_exc()}))
-    signal.pause()  # peers may still need our end of the connection; run_workers kills us
-    os._exit(0)

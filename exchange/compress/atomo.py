@@ -38,7 +38,7 @@ from .packing import scale_type
 
 
 class Atomo(Compressor):
-    traits = CompressorTraits(entrywise=False)
+    traits = CompressorTraits(entrywise=False, unbiased=True)
 
     def __init__(self, seed: int = 0, triples: Annotated[int, Ge(1)] = 3) -> None:
         """`triples`: s."""

@@ -99,6 +99,7 @@ class CompressorTraits:
 
     plain: bool = False  # vectors are sent as they are
     lossless: bool = False  # what is decoded is what was encoded
+    unbiased: bool = False  # the mean of what is decoded, over the random draws, is what was encoded
     sparse: bool = False  # most entries of what is decoded are 0
     entrywise: bool = True  # what is decoded for an entry depends on that entry alone, whatever vector it is part of
     of_gradients: bool = False  # it makes no sense for differences of weights

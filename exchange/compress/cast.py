@@ -35,7 +35,8 @@ class _WireCast(Summed):
         self.feedback = ErrorFeedback() if error_feedback else None
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
-        return self._checked(x.to(self.to), slot)
+        # error feedback subtracts the message from `x`, so that it needs memory of its own
+        return self._checked(x.to(self.to, copy=self.feedback is not None), slot)
 
     def decode(self, message: Tensor, vector: Vector) -> Tensor:
         check_length(message, self.nbytes(vector))

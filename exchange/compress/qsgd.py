@@ -36,6 +36,7 @@ from .rounding import generator, levels, norms_of
 class QSGD(Compressor):
     traits = CompressorTraits(
         entrywise=False,
+        unbiased=True,
         # as long as these took on one core
         encode_passes=10.0,
         decode_passes=2.0,

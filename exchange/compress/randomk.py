@@ -52,7 +52,8 @@ class RandomK(Summed):
         self.seed, self.ratio = seed, ratio
         self.feedback = ErrorFeedback() if error_feedback else None
         lossless = ratio == 1
-        self.traits = replace(self.traits, lossless=lossless, sparse=ratio < 0.5, entrywise=lossless)
+        unbiased = lossless or not error_feedback
+        self.traits = replace(self.traits, lossless=lossless, unbiased=unbiased, sparse=ratio < 0.5, entrywise=lossless)
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         seed = self.drawn(slot)

@@ -60,7 +60,8 @@ class SparseLoCo(Compressor):
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         check_finite(x, slot)
         if self.traits.lossless:
-            return x.view(torch.uint8)
+            # error feedback subtracts the message from `x`, so that it needs memory of its own
+            return (x if self.feedback is None else x.clone()).view(torch.uint8)
         places = [largest_of_rows(rows, self.count(rows.shape[1])) for rows in self.rows(x)]
         values = [rows.gather(1, at) for rows, at in zip(self.rows(x), places, strict=True)]
         head = pack_places(torch.cat([at.flatten() for at in places]), self.bits) if places else x.new_empty(0)

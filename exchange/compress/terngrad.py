@@ -20,6 +20,7 @@ Use it for two bits an entry, unbiased and without a memory on the workers; grad
 it noisy.
 """
 
+from dataclasses import replace
 from typing import Annotated
 
 import torch
@@ -36,6 +37,7 @@ BITS = 2
 class TernGrad(Compressor):
     traits = CompressorTraits(
         entrywise=False,
+        unbiased=True,
         sparse=True,
         # as long as these took on one core
         encode_passes=13.0,
@@ -45,6 +47,7 @@ class TernGrad(Compressor):
     def __init__(self, seed: int = 0, clip: Annotated[float, Gt(0)] | None = None) -> None:
         """`clip`: c; None for no clipping."""
         self.seed, self.clip = seed, clip
+        self.traits = replace(self.traits, unbiased=clip is None)
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         check_finite(x, slot)

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 import torch
-from worker_processes import run_workers
 
 from paceline.comm import virtual
 from paceline.comm.network import Network, NetworkLink
 from paceline.comm.timeline import last_launches, split
 from paceline.comm.virtual import SimulatedCluster, VirtualComm
+from paceline.testing.processes import run_workers
 
 NETWORK = Network(
     NetworkLink(2.5e-5, 1.17e9), NetworkLink(2e-6, 2.5e11), workers_per_host=2, hosts_per_rack=2, oversubscription=2.0

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from fabrics import run_virtual
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -21,6 +20,7 @@ from paceline.tasks.data.diabetes import Diabetes
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.losses import BinaryCrossEntropy, CrossEntropy, Squared, SquaredHinge, Task
 from paceline.tasks.partition import ByLabel, Dirichlet, Partitioner, Shuffled
+from paceline.testing.fabrics import run_virtual
 from paceline.tracking.run_directory import RunDirectory
 
 QUIET = ["tracking=none", "checkpoint.every=0"]

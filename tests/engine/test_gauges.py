@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 import torch
-from fabrics import NETWORK
 
 from paceline import engine
 from paceline.comm.rendezvous import serve_store
@@ -17,6 +16,7 @@ from paceline.engine.fabrics.layout import Role, RunLayout
 from paceline.engine.training.gauges import LiveRecord, Teller, gauges_of
 from paceline.engine.training.meters import Meter
 from paceline.strategies.core.mesh import Mesh
+from paceline.testing.fabrics import NETWORK
 from paceline.tracking.live import NAME, read_live
 
 TWO = RunLayout(Mesh({"replica": 2}), servers=0, loss_part=0)

@@ -10,7 +10,6 @@ import safetensors.torch
 import torch
 import torch.nn.functional as F
 from choices import STRATEGIES, SYNCS
-from fabrics import FABRICS
 from oracles import (
     FEATURES,
     IMAGE,
@@ -48,6 +47,7 @@ from paceline.strategies.zero import Zero
 from paceline.tasks.base import DataSpec
 from paceline.tasks.losses.base import mean_cross_entropy
 from paceline.tasks.losses.cross_entropy import CrossEntropy
+from paceline.testing.fabrics import FABRICS
 
 slow = pytest.mark.slow
 UNEVEN = [[5, 3], [4, 2], [1, 0], [2, 2]]  # by step and replica; fewer samples than micro-batches among them

@@ -7,7 +7,6 @@ from typing import cast
 
 import pytest
 import torch
-from coding import flat_vector, slot_of
 from declared import unmet_terms
 from oracles import Case, Plan, distance, identical, mlp, mlp64, momentum, train
 from replicas import Life, Replica, flat, live, saved_after, stacked
@@ -30,6 +29,7 @@ from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.sync.parameter_server import ParameterServer
 from paceline.strategies.sync.ssp import SSP
+from paceline.testing.messages import flat_vector, slot_of
 
 pytestmark = pytest.mark.dist
 SIZES = [[4, 3, 2], [3, 3, 3], [1, 4, 2], [2, 2, 2], [4, 1, 3]]

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 import pytest
 import safetensors.torch
 import torch
-from fabrics import FABRICS
 from oracles import ROUNDING, Case, Plan, Weights, distance, momentum, train, weights_of, workers_of
 from torch import nn
 from torch.nn.utils import clip_grad_norm_, clip_grad_value_
@@ -25,6 +24,7 @@ from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.bsp_naive import NaiveBSP
 from paceline.strategies.sync.parameter_server import ParameterServer
 from paceline.strategies.tensor import TensorParallel
+from paceline.testing.fabrics import FABRICS
 
 SHORT = 0.3  # the gradients of `Case` are longer: from 0.5 to 1.2
 slow = pytest.mark.slow

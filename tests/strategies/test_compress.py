@@ -2,14 +2,14 @@
 
 import pytest
 import torch
-from coding import flat_vector, round_trip, slot_of
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.exchange.channel import Channel
-from paceline.exchange.compress import Dense, TopK, UnreadableError, Vector, WireBFloat16
+from paceline.exchange.compress import Dense, SparseLoCo, TopK, UnreadableError, Vector, WireBFloat16
 from paceline.exchange.compress.topk import candidates, largest
+from paceline.testing.messages import LoneWorker, flat_vector, round_trip, slot_of
 
 FLOATS = st.floats(-4, 4, width=32)
 VECTORS = st.lists(st.one_of(FLOATS, st.sampled_from([0.0, -0.0, 1.0, -1.0])), min_size=1, max_size=40)
@@ -125,16 +125,10 @@ def test_bf16_rounds_to_nearest(values):
     assert WireBFloat16().nbytes(flat_vector(x)) == 2 * len(x)
 
 
-class Nobody:
-    rank, size, name = 0, 1, "nobody"
-
-    def touch(self, nbytes: float) -> None: ...
-
-
 @given(st.lists(VECTORS, min_size=1, max_size=6), RATIOS)
 def test_what_was_sent_and_what_is_left_are_what_there_was_bit_for_bit(several, ratio):
     n = min(map(len, several))
-    channel = Channel(TopK(ratio), Nobody(), {"g": Vector(((n,),), torch.float32)})  # pyright: ignore[reportArgumentType]
+    channel = Channel(TopK(ratio), LoneWorker(), {"g": Vector(((n,),), torch.float32)})  # pyright: ignore[reportArgumentType]
     left = torch.zeros(n)
     for values in several:
         x = torch.tensor(values[:n])
@@ -146,6 +140,14 @@ def test_what_was_sent_and_what_is_left_are_what_there_was_bit_for_bit(several, 
 
 
 def test_without_error_feedback_nothing_is_kept():
-    channel = Channel(TopK(0.1, error_feedback=False), Nobody(), {"g": Vector(((50,),), torch.float32)})  # pyright: ignore[reportArgumentType]
+    channel = Channel(TopK(0.1, error_feedback=False), LoneWorker(), {"g": Vector(((50,),), torch.float32)})  # pyright: ignore[reportArgumentType]
     channel.encode("g", torch.randn(50))
     assert channel.state_dict() == {"g": {"count": 1, "memory": {}}} and channel.buffers() == []
+
+
+@pytest.mark.parametrize("compress", [SparseLoCo(ratio=1, quantize=False), WireBFloat16(error_feedback=True)])
+def test_a_lossless_message_is_the_vector_and_not_what_error_feedback_leaves_of_it(compress):
+    x = torch.arange(1.0, 5.0, dtype=torch.bfloat16)
+    vector = flat_vector(x)
+    channel = Channel(compress, LoneWorker(), {"g": vector})  # pyright: ignore[reportArgumentType]
+    assert torch.equal(compress.decode(channel.encode("g", x), vector), x)

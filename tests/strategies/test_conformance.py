@@ -6,7 +6,6 @@ strategy of several parts; all other pairs are marked slow.
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -19,21 +18,7 @@ import torch.nn.functional as F
 import yaml
 from choices import CHOICES, CHOSEN, CONF, STRATEGIES, SYNCS
 from declared import unmet_terms
-from fabrics import FABRICS
-from oracles import (
-    IMAGE,
-    Case,
-    Plan,
-    Weights,
-    distance,
-    identical,
-    images64,
-    mlp64,
-    momentum,
-    serial,
-    train,
-    workers_of,
-)
+from oracles import IMAGE, Case, Weights, distance, identical, images64, mlp64, momentum
 
 import paceline.strategies
 from paceline.batches import lone
@@ -45,10 +30,18 @@ from paceline.engine.features.feature import Parts
 from paceline.engine.planning.build import assemble
 from paceline.engine.planning.make_plan import make_plan
 from paceline.strategies import Sync
-from paceline.strategies.core.state import to_bytes
 from paceline.tasks.data.digits import Digits
 from paceline.tasks.models.mlp import MLP
 from paceline.tasks.partition import ShuffledPartition
+from paceline.testing.checks import Invariant
+from paceline.testing.pairs import (
+    PAIRS,
+    OnFabric,
+    TrainedPair,
+    a_resumed_run_equals_the_straight_one,
+    replicas_agree_after_every_update,
+    replicas_train_as_one_worker,
+)
 
 HIDDEN, BATCH, LR, MOMENTUM = [16, 12], 8, 0.05, 0.9
 SETTINGS = [
@@ -95,6 +88,25 @@ def is_accepted(strategy: str, sync: str) -> bool:
 
 def the_sync(strategy: str, sync: str) -> Sync:
     return STRATEGIES[strategy].own_sync() or SYNCS[sync]
+
+
+def tried(fabric: OnFabric, strategy: str, sync: str) -> TrainedPair:
+    """The pair on two replicas where each is a process, and else on three."""
+    parts, alone = parts_of(strategy, sync), alone_with(sync)
+    return TrainedPair(
+        parts.strategy,
+        SYNCS[sync] if parts.strategy.own_sync() is not None else parts.sync,
+        parts_of(strategy, sync, *alone).sync if alone else None,
+        fabric,
+        2 if fabric == "process" else 3,
+        case_for(strategy, [], optimizer_of(sync)),
+    )
+
+
+def held(invariant: Invariant[TrainedPair], fabric: OnFabric, strategy: str, sync: str) -> None:
+    pair = tried(fabric, strategy, sync)
+    assert invariant.concerns(pair)
+    invariant.check(pair, f"{strategy}, {sync}")
 
 
 ALL = list(product(CHOICES["strategy"], CHOICES["sync"]))
@@ -303,27 +315,13 @@ def test_the_naive_schedule_is_strategy_single_bit_for_bit():
 @pytest.mark.dist
 @on_both_fabrics(AGREEING)
 def test_replicas_that_are_said_to_agree_do_bit_for_bit_after_every_update(fabric, strategy, sync):
-    parts = parts_of(strategy, sync)
-    case = case_for(strategy, [[3, 3], [4, 2], [1, 0], [2, 2]], optimizer_of(sync))
-    plan = Plan(parts.strategy, parts.sync, case, seeds=[0, 1])
-    results = FABRICS[fabric](workers_of(plan), train, plan)
-    count = parts.strategy.parts
-    for part in range(count):
-        one, other = results[part]["trajectory"], results[count + part]["trajectory"]
-        assert len(one) == 4
-        assert all(identical(a, b) for a, b in zip(one, other, strict=True))
+    held(replicas_agree_after_every_update, fabric, strategy, sync)
 
 
 @pytest.mark.dist
 @on_both_fabrics(EXACT)
 def test_replicas_that_agree_train_as_one_worker_with_all_their_samples(fabric, strategy, sync):
-    parts = parts_of(strategy, sync)
-    case = case_for(strategy, [[3, 3], [4, 2], [1, 0], [2, 2]], optimizer_of(sync))
-    plan = Plan(parts.strategy, parts.sync, case)
-    results = FABRICS[fabric](workers_of(plan), train, plan)
-    whole = results[parts.strategy.loss_part]["whole"]
-    # in float64 only the order of sums differs
-    assert distance(whole, serial(case)) < STRATEGIES[strategy].trial.rounding
+    held(replicas_train_as_one_worker, fabric, strategy, sync)
 
 
 @pytest.mark.dist
@@ -378,24 +376,23 @@ def test_another_seed_gives_other_weights():
 @pytest.mark.dist
 @on_both_fabrics(ACCEPTED)
 def test_what_a_sync_mode_saves_goes_through_bytes_and_back(fabric, strategy, sync):
-    """Saved after two of four steps, loaded by new workers: the end is that of four steps, bit for bit.
+    held(a_resumed_run_equals_the_straight_one, fabric, strategy, sync)
 
-    Where replicas differ, each saves its own.
-    """
-    several = (strategy, sync) in REPLICATED and parts_of(strategy, sync).sync.traits.synchronous
-    replicas = 2 if several else 1
-    parts = parts_of(strategy, sync, *([] if several else alone_with(sync)))
-    each = several and not (parts.sync.traits.weights_agree and parts.sync.traits.state_agrees)
-    whole = case_for(strategy, [[3] * replicas] * 4, optimizer_of(sync))
-    half = replace(whole, sizes=whole.sizes[:2])
-    plan = Plan(parts.strategy, parts.sync, half)
-    count = parts.strategy.parts * (replicas if each else 1)
-    workers = FABRICS[fabric]
-    halfway = workers(workers_of(plan), train, plan)[:count]
-    weights = "before finish" if each else "weights"
-    saved = [to_bytes({"weights": result[weights], "sync": result["state"]}) for result in halfway]
-    straight = workers(workers_of(plan), train, Plan(parts.strategy, parts.sync, whole))
-    resumed = workers(workers_of(plan), train, Plan(parts.strategy, parts.sync, whole, state=saved, start=2))
-    for one, other in zip(straight, resumed, strict=True):
-        assert identical(one["weights"], other["weights"])
-    assert not identical(straight[0]["weights"], halfway[0]["weights"])
+
+# -- what is tried of a class of one's own, too (paceline.testing)
+
+ABOVE = (replicas_agree_after_every_update, replicas_train_as_one_worker, a_resumed_run_equals_the_straight_one)
+PROMISED = [
+    pytest.param(invariant, *both, id="-".join([*both, invariant.name]))
+    for both in ACCEPTED
+    if "bsp" in both or "data_parallel" in both
+    if not STRATEGIES[both[0]].traits.needs_processes
+    for invariant in PAIRS.invariants
+    if invariant not in ABOVE and invariant.concerns(TrainedPair(STRATEGIES[both[0]], SYNCS[both[1]]))
+]
+
+
+@pytest.mark.budget(6)
+@pytest.mark.parametrize(("invariant", "strategy", "sync"), PROMISED)
+def test_it_passes_the_checks_of_a_class_of_ones_own(invariant, strategy, sync):
+    held(invariant, "virtual", strategy, sync)

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from fabrics import FABRICS
 from oracles import (
     ROUNDING,
     Case,
@@ -43,6 +42,7 @@ from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.single import Single
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.bsp_naive import NaiveBSP
+from paceline.testing.fabrics import FABRICS
 from paceline.tracking.summaries import row_of
 
 slow = pytest.mark.slow

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from coding import flat_vector, slot_of
 from hypothesis import given
 from hypothesis import strategies as st
 from oracles import (
@@ -56,6 +55,7 @@ from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync import fedavg
 from paceline.strategies.sync.fedavg import HEADER, FedAvg
 from paceline.tasks.partition import OwnedPartition
+from paceline.testing.messages import flat_vector, slot_of
 
 pytestmark = pytest.mark.dist
 

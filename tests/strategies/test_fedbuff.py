@@ -13,7 +13,6 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from coding import flat_vector, slot_of
 from oracles import (
     ROUNDING,
     TwoDtypes,
@@ -41,6 +40,7 @@ from paceline.strategies.core.state import from_bytes, to_bytes
 from paceline.strategies.sync.fedavg import FedAvg
 from paceline.strategies.sync.fedbuff import HEADER, BufferMessage, FedBuff
 from paceline.tasks.partition import OwnedPartition
+from paceline.testing.messages import flat_vector, slot_of
 
 pytestmark = pytest.mark.dist
 

@@ -15,7 +15,6 @@ import torch.nn.functional as F
 from oracles import Case, TwoDtypes, Weights, adam, identical, mlp, momentum, serial, weights_of
 from replicas import Life, Replica, live
 from torch import Tensor, nn
-from worker_processes import WorkerError
 
 from paceline import engine
 from paceline.batches import lone
@@ -27,6 +26,7 @@ from paceline.strategies.core.cost import World
 from paceline.strategies.sync.hogwild import Hogwild
 from paceline.tasks.base import DataSpec
 from paceline.tasks.models.sparse_logistic_regression import SparseLogisticRegression
+from paceline.testing.processes import WorkerError
 
 pytestmark = pytest.mark.dist
 Lock = Literal["none", "update", "step"]

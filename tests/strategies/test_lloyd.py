@@ -9,7 +9,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from fabrics import FABRICS
 from oracles import FEATURES, ROUNDING, Case, Plan, distance, identical, samples, train, workers_of
 from torch import Tensor
 
@@ -23,6 +22,7 @@ from paceline.strategies.sync.parameter_server import ParameterServer
 from paceline.tasks.base import DataSpec, Split
 from paceline.tasks.losses import Reconstruction
 from paceline.tasks.models.kmeans import KMeans
+from paceline.testing.fabrics import FABRICS
 
 N, K, STEPS = 24, 5, 6
 SPEC = DataSpec((FEATURES,), torch.float64, (), 4)

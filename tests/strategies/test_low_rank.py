@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from coding import Nobody, flat_vector, round_trip, slot_of, totalled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import Case, identical, mlp64, momentum
@@ -25,6 +24,7 @@ from paceline.strategies import Sync
 from paceline.strategies.core.errors import NotFiniteError
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.local_sgd import LocalSGD
+from paceline.testing.messages import LoneWorker, flat_vector, round_trip, slot_of, totalled
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 # a number, a vector, a matrix, a convolution, and matrices that factors of rank 2 do not shorten
@@ -257,7 +257,7 @@ def test_a_warm_start_comes_to_the_best_approximation():
 
 def test_with_feedback_what_is_left_is_the_float_nearest_to_what_was_not_sent():
     vector, compress = Vector(((12, 9), (4,)), torch.float32), PowerSGD(rank=2)
-    channel = Channel(compress, Nobody(), {"g": vector})  # pyright: ignore[reportArgumentType]
+    channel = Channel(compress, LoneWorker(), {"g": vector})  # pyright: ignore[reportArgumentType]
     left = torch.zeros(vector.n)
     for seed in range(5):
         x = sample(vector.n, seed=seed).float()

@@ -1,4 +1,7 @@
-"""Messages that a peer should not have sent: what a rule could have made is read, all else refused by one error."""
+"""Each compressor passes the checks of paceline.testing. Numbers that a rule never sends are refused by one error."""
+
+import copy
+from functools import partial
 
 import pytest
 import torch
@@ -10,7 +13,9 @@ from paceline.exchange.compress import (
     Atomo,
     Compressor,
     DeMo,
+    Dense,
     EFSignSGD,
+    Masked,
     OneBit,
     PowerSGD,
     RandomK,
@@ -25,6 +30,8 @@ from paceline.exchange.compress import (
     WireBFloat16,
     WireFloat16,
 )
+from paceline.testing import check_compressor
+from paceline.testing.compressors import SHAPES
 
 RULES: dict[str, Compressor] = {
     "atomo": Atomo(triples=2),
@@ -47,6 +54,15 @@ RULES: dict[str, Compressor] = {
     "threshold": Threshold(),
     "topk": TopK(0.1),
 }
+CHECKED = {
+    **RULES,
+    "bf16, with feedback": WireBFloat16(error_feedback=True),
+    "masked": Masked(),
+    "none": Dense(),
+    "powersgd, without feedback": PowerSGD(error_feedback=False),
+    "randomk, unbiased": RandomK(error_feedback=False),
+    "topk, all": TopK(1.0),
+}
 SEND_NANS = ("dgc", "dgc, warming up", "randomk", "threshold", "topk")  # as they are: no other entry sees them
 OF_CODES = (
     "ef_signsgd",
@@ -57,7 +73,6 @@ OF_CODES = (
     "sparseloco",
     "terngrad",
 )  # any byte may be one
-SHAPES = ((13, 17), (13,), (3, 4, 2), (5,))
 
 
 def message_of(rule: Compressor, vector: Vector) -> Tensor:
@@ -65,22 +80,11 @@ def message_of(rule: Compressor, vector: Vector) -> Tensor:
     return rule.encode(x, Slot("x", vector, 0, 2)).view(torch.uint8)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-@pytest.mark.parametrize("name", RULES)
-def test_whatever_bytes_come_they_are_a_vector_or_unreadable(name: str, dtype: torch.dtype) -> None:
-    rule, vector, draws = RULES[name], Vector(SHAPES, dtype), torch.Generator().manual_seed(2)
-    right = message_of(rule, vector)
-    for attempt in range(25):
-        length = len(right) + (0, 0, 0, -7, 5)[attempt % 5]
-        wrong = torch.randint(0, 256, (length,), dtype=torch.uint8, generator=draws)
-        if attempt % 5 == 1:  # but for one byte it is right
-            at = int(torch.randint(0, length, (), generator=draws))
-            wrong = torch.cat([right[:at], wrong[at : at + 1], right[at + 1 :]])
-        try:
-            read = rule.decode(wrong, vector)
-        except UnreadableError:
-            continue
-        assert read.shape == (vector.n,) and read.dtype == dtype
+@pytest.mark.budget(3)
+@pytest.mark.parametrize("name", CHECKED)
+def test_a_rule_passes_the_checks_of_a_class_of_ones_own(name: str) -> None:
+    """Among them: whatever bytes come, they are a vector or unreadable."""
+    assert len(check_compressor(partial(copy.deepcopy, CHECKED[name]))) >= 7
 
 
 @pytest.mark.parametrize("name", [name for name in RULES if name not in SEND_NANS])

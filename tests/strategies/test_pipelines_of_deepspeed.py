@@ -2,7 +2,6 @@
 
 import pytest
 import safetensors.torch
-from fabrics import FABRICS
 from oracles import FEATURES, Case, Plan, adam, deep64, distance, identical, mlp, serial, train, workers_of
 from torch import nn
 
@@ -11,6 +10,7 @@ from paceline.conf.errors import ConfigError
 from paceline.strategies.deepspeed_pipeline import DeepSpeedPipeline
 from paceline.strategies.external.deepspeed_stages import most_held
 from paceline.strategies.sync.bsp import BSP
+from paceline.testing.fabrics import FABRICS
 
 SIZES = [[8], [8], [6], [5], [8]]  # 6 makes 3 micro-batches of 2, and 5 one
 ROUNDING = 1e-6  # of sums of float32 in another order, over a few steps

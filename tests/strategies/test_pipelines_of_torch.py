@@ -2,13 +2,13 @@
 
 import pytest
 import safetensors.torch
-from fabrics import FABRICS
 from oracles import Case, Plan, adam, deep64, identical, serial, train
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.torch_pipelining import TorchPipelining
+from paceline.testing.fabrics import FABRICS
 
 SIZES = [[8], [8], [6], [5], [8]]  # 6 makes 3 micro-batches of 2, and 5 one
 SCHEDULES = ["gpipe", "1f1b", "interleaved", "zb_h1"]

@@ -8,7 +8,6 @@ from functools import partial
 import pytest
 import safetensors.torch
 import torch
-from fabrics import FABRICS
 from oracles import (
     ROUNDING,
     Case,
@@ -38,6 +37,7 @@ from paceline.strategies.single import Single
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.bsp_naive import NaiveBSP
 from paceline.tasks.poisson import PoissonPartition
+from paceline.testing.fabrics import FABRICS
 from paceline.tracking.summaries import row_of
 
 slow = pytest.mark.slow

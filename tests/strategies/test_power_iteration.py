@@ -7,7 +7,6 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from fabrics import FABRICS
 from oracles import FEATURES, ROUNDING, Case, Plan, distance, train, workers_of
 from torch import Tensor
 
@@ -20,6 +19,7 @@ from paceline.strategies.sync.parameter_server import ParameterServer
 from paceline.tasks.base import DataSpec
 from paceline.tasks.losses import Reconstruction
 from paceline.tasks.models.pca import PCA
+from paceline.testing.fabrics import FABRICS
 
 N, K = 24, 3
 SPEC = DataSpec((FEATURES,), torch.float64, (), 4)

@@ -10,7 +10,6 @@ from typing import cast
 import pytest
 import safetensors.torch
 import torch
-from fabrics import FABRICS
 from torch import Tensor, nn
 
 from paceline.comm import Comm
@@ -27,6 +26,7 @@ from paceline.strategies.core.foreseen import Foreseen
 from paceline.strategies.core.loss_scale import scaled_backward
 from paceline.strategies.core.state import state_of
 from paceline.strategies.precision import BFloat16, Float16, Float32, LossScale
+from paceline.testing.fabrics import FABRICS
 from paceline.verify.check import verify
 
 slow = pytest.mark.slow

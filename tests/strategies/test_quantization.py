@@ -5,7 +5,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from coding import flat_vector, round_trip, slot_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
@@ -13,6 +12,7 @@ from torch import Tensor
 from paceline.exchange.compress import QSGD, Compressor, TernGrad, UnreadableError, Vector
 from paceline.exchange.compress.rounding import floor_of_sum, generator, uniform
 from paceline.strategies.core.errors import NotFiniteError
+from paceline.testing.messages import flat_vector, round_trip, slot_of
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 RULES: dict[str, Compressor] = {

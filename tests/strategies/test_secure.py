@@ -11,10 +11,8 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from fabrics import FABRICS
 from faults.lying_clients import ACTS, KEYS, LIAR, OPENED, SHARES, SIGNATURE, VECTOR, Liar
 from oracles import Weights, identical, mlp64, samples, weights_of
-from worker_processes import WorkerError
 
 from paceline.batches import lone
 from paceline.conf.errors import ConfigError
@@ -32,6 +30,8 @@ from paceline.strategies.core.errors import MissingToolError
 from paceline.strategies.core.setting import Setting
 from paceline.strategies.sync.fedavg import FedAvg
 from paceline.tasks.partition import OwnedPartition
+from paceline.testing.fabrics import FABRICS
+from paceline.testing.processes import WorkerError
 from paceline.tracking.summaries import row_of
 
 slow = pytest.mark.slow

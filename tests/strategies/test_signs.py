@@ -5,7 +5,6 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from coding import Nobody, flat_vector, round_trip, slot_of, totalled
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracles import Case, identical, mlp64, momentum, train
@@ -29,6 +28,7 @@ from paceline.strategies.core.errors import NotFiniteError
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.parameter_server import ParameterServer
+from paceline.testing.messages import LoneWorker, flat_vector, round_trip, slot_of, totalled
 
 FLOATS = st.floats(-4, 4, width=32)
 VECTORS = st.lists(st.one_of(FLOATS, st.sampled_from([0.0, -0.0, 1.0, -1.0, 1e-45, 1e38])), min_size=1, max_size=40)
@@ -42,7 +42,7 @@ def vector_like(shapes: tuple[tuple[int, ...], ...], dtype: torch.dtype = torch.
 
 
 def channel_of(compress: Compressor, vector: Vector) -> Channel:
-    return Channel(compress, Nobody(), {"g": vector})  # pyright: ignore[reportArgumentType]
+    return Channel(compress, LoneWorker(), {"g": vector})  # pyright: ignore[reportArgumentType]
 
 
 # -- packing

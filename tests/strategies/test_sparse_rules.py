@@ -6,7 +6,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from coding import Nobody, flat_vector, round_trip, slot_of, totalled
 from torch import Tensor, nn
 
 from paceline.conf.errors import ConfigError
@@ -26,6 +25,7 @@ from paceline.exchange.compress.demo import dct, restored, tiles_of, transformed
 from paceline.exchange.compress.places import pack_places, unpack_places
 from paceline.exchange.compress.randomk import places_of
 from paceline.strategies.core.errors import NotFiniteError
+from paceline.testing.messages import LoneWorker, flat_vector, round_trip, slot_of, totalled
 
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 SHAPES = ((6, 10), (7,), (4, 3, 2, 2), (), (0, 3))
@@ -36,7 +36,7 @@ def drawn(n: int, dtype: torch.dtype = torch.float64, seed: int = 0) -> Tensor:
 
 
 def channel_of(compress: Compressor, vector: Vector) -> Channel:
-    return Channel(compress, Nobody(), {"g": vector})  # pyright: ignore[reportArgumentType]
+    return Channel(compress, LoneWorker(), {"g": vector})  # pyright: ignore[reportArgumentType]
 
 
 def sent_by(channel: Channel, vector: Vector, x: Tensor) -> Tensor:

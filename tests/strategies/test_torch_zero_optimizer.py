@@ -5,7 +5,6 @@ from functools import partial
 import pytest
 import safetensors.torch
 import torch
-from fabrics import FABRICS
 from oracles import CLASSES, FEATURES, Case, Plan, adam, identical, momentum, train, weights_of
 from torch import nn
 
@@ -15,6 +14,7 @@ from paceline.strategies.core.state import to_bytes
 from paceline.strategies.external.zero_redundancy import shares_of
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.torch_ddp import TorchDDP
+from paceline.testing.fabrics import FABRICS
 
 SIZES = [[3, 3, 2], [4, 2, 2], [1, 0, 3], [2, 2, 2]]
 EVERYWHERE = [

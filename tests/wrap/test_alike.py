@@ -5,7 +5,6 @@ from typing import Any, cast
 import numpy as np
 import pytest
 import torch
-from fabrics import run_virtual
 from scripts import joined, parts
 from torch import nn
 from torch.utils.data import DataLoader, Sampler, TensorDataset
@@ -13,6 +12,7 @@ from torch.utils.data import DataLoader, Sampler, TensorDataset
 from paceline.comm import Comm
 from paceline.conf.errors import ConfigError
 from paceline.engine.base.errors import ChangedModelError
+from paceline.testing.fabrics import run_virtual
 from paceline.wrap import ScriptError
 from paceline.wrap.alike import plain_of
 

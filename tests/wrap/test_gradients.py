@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from fabrics import run_virtual
 from scripts import Tagger, distance, identical, joined, parts, serially, train
 from torch import nn
 
 from paceline.comm import Comm
+from paceline.testing.fabrics import run_virtual
 from paceline.wrap import ScriptError
 
 EXACT = 1e-12  # float64: sums in another order

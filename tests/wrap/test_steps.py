@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 import torch
-from fabrics import run_virtual
 from scripts import distance, identical, joined, parts, weights_of
 from torch import Tensor, nn
 
 from paceline.comm import Comm
+from paceline.testing.fabrics import run_virtual
 from paceline.tracking.run_directory import RunDirectory
 from paceline.wrap import ScriptError, wrap
 

@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 import torch
-from fabrics import run_virtual
 from scripts import Sentences, Stream, distance, identical, joined, loop, parts, serially, train, unmasked, weights_of
 from torch import nn
 from torch.utils.data import DataLoader
@@ -21,6 +20,7 @@ from paceline.conf.errors import ConfigError
 from paceline.engine.base import checkpoint
 from paceline.engine.base.errors import ChangedModelError, DivergedError
 from paceline.engine.base.failures import exit_code_of
+from paceline.testing.fabrics import run_virtual
 from paceline.tracking.compare import render, rows
 from paceline.tracking.run_directory import RunDirectory
 from paceline.wrap import ScriptError, wrap

@@ -1,15 +1,15 @@
-"""What tests of compressors share: a round trip, and error feedback in plain torch."""
+"""Messages of compressors without workers: a round trip, and a sum that workers make together."""
 
 from collections.abc import Sequence
 
 import torch
 from torch import Tensor
 
-from paceline.exchange.compress import Compressor, Slot, Summed, Vector
+from ..exchange.compress import Compressor, Slot, Summed, Vector
 
 
 def flat_vector(x: Tensor) -> Vector:
-    """One parameter."""
+    """Returns the vector of one parameter."""
     return Vector((tuple(x.shape),), x.dtype)
 
 
@@ -20,7 +20,7 @@ def slot_of(x: Tensor, vector: Vector | None = None, rank: int = 0, workers: int
 
 
 def round_trip(compress: Compressor, x: Tensor, slot: Slot | None = None) -> Tensor:
-    """[n] -> [n], decoded from the bytes that travel, of the stated length."""
+    """[n] -> [n], decoded from the message, which must have the stated length."""
     slot = slot or slot_of(x)
     message = compress.encode(x, slot)
     assert message.nbytes == compress.nbytes(slot.vector)
@@ -28,7 +28,7 @@ def round_trip(compress: Compressor, x: Tensor, slot: Slot | None = None) -> Ten
 
 
 def totalled(compress: Summed, rows: Sequence[Tensor], slots: Sequence[Slot]) -> list[tuple[Tensor, Tensor]]:
-    """What each worker gets of the sum, made in the order of ranks, and what is left of its row."""
+    """Returns for each worker the sum, made in the order of ranks, and what is left of its row."""
     lefts = [row.clone() for row in rows]
     outs = lefts if compress.feedback is None else [torch.full_like(row, float("nan")) for row in rows]
     rules = [compress.total(left, out, slot) for left, out, slot in zip(lefts, outs, slots, strict=True)]
@@ -45,9 +45,14 @@ def totalled(compress: Summed, rows: Sequence[Tensor], slots: Sequence[Slot]) ->
     return list(zip(outs, lefts, strict=True))
 
 
-class Nobody:
-    """The worker of a group of one, as far as a channel asks it."""
+class LoneWorker:
+    """The worker of a group of one, as a channel sees it."""
 
-    rank, size, name = 0, 1, "nobody"
+    rank, size, name = 0, 1, "lone worker"
 
     def touch(self, nbytes: float) -> None: ...
+
+    def all_reduce(self, tensor: Tensor) -> "LoneWorker":
+        return self
+
+    def wait(self) -> None: ...
