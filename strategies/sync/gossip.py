@@ -74,14 +74,15 @@ from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
 from ...exchange.topology import Topology, neighbours, to_neighbours
 from ..core.batch import Batch
 from ..core.cost import Transfers, World, payload
+from ..core.local_steps import LocalSteps
 from ..core.state import State
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.sync import Measures, SyncTraits
 from ..core.terms import ADDED_UP, HONEST, UNCOMPRESSED, Need
 
 STAYS = ("ring", "exponential")  # topologies whose neighbours stay the same
 
 
-class Gossip(Sync):
+class Gossip(LocalSteps):
     """Replicas step together and differ."""
 
     traits = SyncTraits(weights_agree=False, averages="own", survives=True, sends_changes=True, joins="neighbours")
@@ -149,9 +150,7 @@ class Gossip(Sync):
         super().begin(batch)
         self._step = batch.step
 
-    def update(self) -> None:
-        self.clip_gradients()
-        self.optimizer.step()
+    def exchange_weights(self) -> None:
         self._t += 1
         if self._t % self.period == 0 and self.comm.size > 1:
             if self._known is None and self.joining.streaming:

@@ -73,13 +73,14 @@ from ...exchange.outer import nesterov
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import Transfers, World, payload, spaced
+from ..core.local_steps import LocalSteps
 from ..core.state import State
-from ..core.sync import Sync, SyncTraits
+from ..core.sync import SyncTraits
 from ..core.terms import ADDED_UP, HONEST, UNCOMPRESSED, Need
 from .bsp import BSP
 
 
-class LocalSGD(Sync):
+class LocalSGD(LocalSteps):
     """Replicas step together and differ between rounds."""
 
     traits = SyncTraits(weights_agree=False, averages="own", sends_changes=True, joins="ways")
@@ -184,15 +185,17 @@ class LocalSGD(Sync):
             super().skip()
 
     def update(self) -> None:
-        if (bsp := self._bsp()) is not None:
-            bsp.update()
-            if self._outer is not None:
-                self._outer[0].copy_(self._weights)
-        else:
-            self.clip_gradients()
-            self.optimizer.step()
+        if (bsp := self._bsp()) is None:
+            super().update()
+            return
+        bsp.update()
+        if self._outer is not None:
+            self._outer[0].copy_(self._weights)
         self._t += 1
-        if self._t > self.switch_step and (self._t - self.switch_step) % self.period == 0:
+
+    def exchange_weights(self) -> None:
+        self._t += 1
+        if (self._t - self.switch_step) % self.period == 0:
             self._end_round()
 
     # -- rounds

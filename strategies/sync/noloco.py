@@ -50,11 +50,12 @@ from ...exchange.start_alike import start_alike
 from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
 from ...exchange.topology import neighbours, to_neighbours
 from ..core.cost import UNMEASURED, Transfers, World, payload
+from ..core.local_steps import LocalSteps
 from ..core.state import State
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.sync import Measures, SyncTraits
 
 
-class NoLoCo(Sync):
+class NoLoCo(LocalSteps):
     """Replicas step together and differ."""
 
     traits = SyncTraits(
@@ -91,9 +92,7 @@ class NoLoCo(Sync):
         self._t = 0
         self._finished = False
 
-    def update(self) -> None:
-        self.clip_gradients()
-        self.optimizer.step()
+    def exchange_weights(self) -> None:
         self._t += 1
         if self._t % self.period == 0:
             self._outer_step(self._mean_of_pair(self._t // self.period - 1))

@@ -39,11 +39,12 @@ from ...exchange.collectives import Collective, Fabric
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.start_alike import start_alike
 from ..core.cost import UNMEASURED, Transfers, World, spaced
+from ..core.local_steps import LocalSteps
 from ..core.state import State
-from ..core.sync import Sync, SyncTraits
+from ..core.sync import SyncTraits
 
 
-class Sparta(Sync):
+class Sparta(LocalSteps):
     """Replicas step together and differ."""
 
     traits = SyncTraits(
@@ -78,9 +79,7 @@ class Sparta(Sync):
         """k"""
         return max(1, round(self.share * n))
 
-    def update(self) -> None:
-        self.clip_gradients()
-        self.optimizer.step()
+    def exchange_weights(self) -> None:
         self._t += 1
         if self._t % self.period == 0 and self.comm.size > 1:
             self._average(drawn(len(self._weights), len(self._drawn), self.seed, self._t // self.period - 1))
