@@ -13,14 +13,14 @@ is averaged every `period` / p steps on average.
 
 The optimizer's state (momentum) stays a replica's own. Deviations from the paper: exactly k entries are drawn, where
 the published code draws each with probability p, so that the bytes of a round are known beforehand; the exchange is not
-delayed; there are no outer steps of DiLoCo in between.
+delayed; outer steps of DiLoCo in between are sync=sparta_diloco.
 
 The consensus is the mean over the replicas. One replica sends nothing and is serial training, bit for bit.
 
 Cost per step: the collective's for a sum of k entries, divided by `period`. Buffers: these k entries.
 
 Use it where every step may send a little: a share of a hundredth or less keeps replicas near each other at a
-hundredth of the bytes; it goes together with sync=diloco's ideas.
+hundredth of the bytes; sync=sparta_diloco keeps replicas of sync=diloco near each other by it.
 """
 
 from collections.abc import Sequence
