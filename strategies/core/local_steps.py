@@ -6,7 +6,7 @@ from .sync import Sync
 
 
 class LocalSteps(Sync):
-    """A sync mode whose replicas step alone and whose exchange of weights is over before the next step.
+    """A sync mode whose replicas step alone and then exchange weights, before the next step begins.
 
     The exchanges of several such modes may follow one step (strategies/sync/composed.py).
     """

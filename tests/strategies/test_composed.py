@@ -247,6 +247,8 @@ def test_an_average_goes_by_the_last_part():
             ["sync=gossip_matching+local_sgd", "compress=topk"],
             r"sync\.parts\.gossip_matching\.topology=matching: .*Choose sync\.parts\.gossip_matching\.topology=ring",
         ),
+        (["sync=sparta+diloco", "sync.period=8"], r"did you mean sync\.parts\.sparta\.period or sync\.parts\.diloco\."),
+        (["sync=[sparta,diloco]"], r"sync: takes one choice, by its name, or several as sync=A\+B"),
         (["sync=sparta_diloco", "strategy=tensor"], r"strategy=tensor.*sync=sparta_diloco"),
     ],
 )
