@@ -33,18 +33,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ...exchange.buckets import views_of
 from ...exchange.clip import Clip
-from ...exchange.collectives import Collective, Fabric
+from ...exchange.collectives import Collective
+from ...exchange.exchange import Exchange
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.start_alike import start_alike
 from ..core.cost import UNMEASURED, Transfers, World, spaced
 from ..core.local_steps import LocalSteps
 from ..core.state import State
 from ..core.sync import SyncTraits
+from .mean_of_replicas import MeanOfReplicas
 
 
-class Sparta(LocalSteps):
+class Sparta(MeanOfReplicas, LocalSteps):
     """Replicas step together and differ."""
 
     traits = SyncTraits(
@@ -65,15 +66,15 @@ class Sparta(LocalSteps):
         `clip`: of a replica's own gradient; None for none.
         """
         self.share, self.period, self.seed, self.clip = share, period, seed, clip
-        self.collective = collective or Fabric()
+        self.exchange = Exchange(collective=collective, purpose="entries")
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         self._weights = flatten(parameters.values(), "sparta")  # w_i
         start_alike(parameters, comm)
         self._drawn = self._weights.new_empty(self._count(len(self._weights)) if comm.size > 1 else 0)
+        self.exchange.prepare(comm, {"entries": [self._drawn]})
         self._t = 0
-        self._finished = False
 
     def _count(self, n: int) -> int:
         """k"""
@@ -88,26 +89,11 @@ class Sparta(LocalSteps):
         """w_i[j] <- 1/K sum_l w_l[j]"""
         entries = entries.to(self._weights.device)
         torch.index_select(self._weights, 0, entries, out=self._drawn)
-        with self.comm.timeline.named("entries"):
-            self._weights.index_copy_(0, entries, self._mean(self._drawn))
+        self.exchange.mean("entries", self._drawn, 1, self.comm.size, self._t)
+        self._weights.index_copy_(0, entries, self._drawn)
 
-    def _mean(self, x: Tensor) -> Tensor:
-        """x <- 1/K sum_l x_l, in place."""
-        x.mul_(1 / self.comm.size)
-        self.collective.all_reduce(x, self.comm).wait()
-        return x
-
-    def consensus(self) -> dict[str, Tensor]:
-        """The mean over the replicas."""
-        if self._finished or self.comm.size == 1:
-            return super().consensus()
-        mean = self._mean(self._weights.clone())
-        return dict(zip(self.parameters, views_of(mean, list(self.parameters.values())), strict=True))
-
-    def finish(self) -> None:
-        if self.comm.size > 1:
-            self._mean(self._weights)
-        self._finished = True
+    def mean(self) -> Tensor:
+        return self.exchange.uncompressed_mean(self._weights.clone(), 1, self.comm.size, self._t)
 
     def state_dict(self) -> State:
         return {**super().state_dict(), "t": self._t}
@@ -123,7 +109,7 @@ class Sparta(LocalSteps):
         check_one_dtype(parameters, "sparta")
         size = self._count(sum(tensor.numel() for tensor in parameters)) * parameters[0].element_size()
         return Transfers(
-            spaced(self.collective.transfers(size, world), self.period),
+            spaced(self.exchange.collective.transfers(size, world), self.period),
             buffers=size if world.replicas > 1 else 0,
             unpredicted=UNMEASURED,
         )
