@@ -5,6 +5,7 @@ Each is tried by itself beside the default of the other groups, and planned exac
 from collections.abc import Iterator, Sequence
 
 from ..engine.config.choice_files import choices_of
+from ..engine.config.described import composed, is_composed
 from ..engine.config.experiment import Choice
 from ..engine.config.targets import build
 from ..engine.fabrics import fabric_of
@@ -80,6 +81,8 @@ def _is_there_already(collective: str, question: Question) -> bool:
 
 def _choices(group: str, question: Question) -> list[Choice]:
     """Returns our choices and the user's; only the one that was typed where one was."""
+    if is_composed(group, typed := question.given.get(group)):
+        return [composed(group, str(typed), question.config_dir)]
     found = choices_of(group, question.config_dir)
     return [each for each in found if question.given.get(group, each.name) == each.name]
 

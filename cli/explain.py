@@ -159,6 +159,7 @@ def _write(file: Path | None, text: str) -> None:
 def _explained(what: str, config_dir: Path | None, allowed: tuple[str, ...]) -> "ChoiceExplanation":
     """Raises `ConfigError`, naming the nearest."""
     from ..conf.groups import BY_NAME
+    from ..engine.config.described import composed, is_composed
     from ..engine.config.experiment import Choice
     from ..engine.config.explained import explain as of_file
     from ..tracking.text import did_you_mean
@@ -171,6 +172,9 @@ def _explained(what: str, config_dir: Path | None, allowed: tuple[str, ...]) -> 
         hint = did_you_mean(group, BY_NAME) or f"there are {', '.join(BY_NAME)}"
         raise ConfigError(f"{what}: must be GROUP=CHOICE of a group whose choices are classes; {hint}")
     found = {choice.name: choice for choice in group_of(group, config_dir)}
+    if is_composed(group, name):
+        line = f"a local step, then the exchange of {name.replace('+', ', then of ')}"
+        return of_file(group, composed(group, name, config_dir), line, allowed)
     if name not in found:
         hint = did_you_mean(name, found) or f"there are {', '.join(found)}"
         raise ConfigError(f"{what}: there is no such choice; {hint}")

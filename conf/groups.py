@@ -23,6 +23,7 @@ class ConfigGroup:
     usual: str | None = None  # the choice that is not worth a column, and what runs had before there was the group
     example: str = ""  # where a refusal says that a class of one's own is shown
     rank: int = 7  # of its column, as columns.Column.rank
+    composed: str = ""  # the class that is made of several choices, A+B; its knob `parts` has them by name
 
     def __post_init__(self) -> None:
         assert self.usual or not self.given, f"{self.name}: what nobody needs to have a use for is its usual choice"
@@ -94,6 +95,7 @@ GROUPS = (
         base="paceline.strategies.core.sync.Sync",
         example="CONTRIBUTING.md shows one",
         rank=1,
+        composed="paceline.strategies.sync.composed.Composed",
     ),
     ConfigGroup(
         "partition",

@@ -20,7 +20,7 @@ from ..strategies.core.state import State
 from . import rehearsal
 from .aggregate import Aggregator
 from .attack import Attack
-from .channel import Channel, notes_on_sums, sums
+from .channel import Channel, held, notes_on_sums, sums
 from .collectives import Collective, Fabric
 from .compress import Compressor, Dense, Vector, vector_of
 from .joining import Joining
@@ -135,6 +135,13 @@ class Exchange:
             rule = partial(rehearsal.of_rule, self.joining, vectors[0], world.replicas)
             sent[0] = replace(sent[0], rehearse=rule)
         return sent
+
+    def held(self, vectors: Sequence[Vector], replicas: int) -> int:
+        """Returns the stated bytes of `buffers`, for these vectors."""
+        if replicas == 1:
+            return 0
+        rows = 0 if self.joining.streaming else replicas * sum(vector.nbytes for vector in vectors)
+        return rows + held(self.compress, vectors)
 
     def unpredicted(self, vectors: Sequence[Vector], replicas: int) -> str:
         """Returns why the time of these transfers is not modelled; "" if it is."""

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ..comm import Comm, PeerLostError, Work
+from .topology import Neighbours
 
 
 def isend_to(tensor: Tensor, workers: Iterable[int], comm: Comm) -> list[Work]:
@@ -35,6 +36,31 @@ def recv_from(tensor: Tensor, worker: int, comm: Comm) -> bool:
     except PeerLostError:
         return False
     return True
+
+
+def mix(own: Tensor, sent: Tensor, near: Neighbours, comm: Comm, received: Tensor, out: Tensor, purpose: str) -> Tensor:
+    """out <- sum_j a_ij x_j over the worker's neighbours and itself, with a_ij = 1 / (1 + |of|). Returns it.
+
+    A dead neighbour is replaced by the worker itself.
+
+    Args:
+        own: [n], x_i.
+        sent: [n], the message to neighbours: x_i, if the worker is honest. It is left as it is.
+        near: the neighbours.
+        comm: the workers.
+        received: [n] on the CPU, written over.
+        out: [n].
+        purpose: Names the messages in a trace.
+    """
+    a = 1 / (1 + len(near.of))
+    with comm.timeline.named(purpose):
+        sending = isend_to(sent.cpu(), near.to, comm)
+    torch.mul(own, a, out=out)
+    for j in near.of:
+        heard = recv_from(received, j, comm)
+        out.add_(received.to(out.device) if heard else own, alpha=a)
+    wait_for(sending)
+    return out
 
 
 def mean_of_living(x: Tensor, weight: float, comm: Comm) -> Tensor:

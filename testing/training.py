@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from ..comm import Comm
 from ..exchange.clip import Counted
 from ..strategies import Batch, Strategy, Sync
+from ..strategies.core import staged, with_servers
 from ..strategies.core.accumulation import Accumulation
 from ..strategies.core.placements import owned
 from ..strategies.core.state import from_bytes, to_bytes
@@ -210,6 +211,7 @@ def train(comm: Comm, plan: TrainingPlan) -> dict[str, Any]:
                 module.load_state_dict(state["weights"])
             sync.load_state_dict(state["sync"])
     if serves:
+        assert isinstance(sync, with_servers.SyncWithServers)
         sync.serve()
         return {
             "weights": weights_of(module),
@@ -219,7 +221,7 @@ def train(comm: Comm, plan: TrainingPlan) -> dict[str, Any]:
         }
     losses, trajectory, launches = [], [], _Launches(of_part)
     done = plan.start
-    while (step := sync.next_step(done)) < len(case.sizes):
+    while (step := with_servers.next_step(sync, done)) < len(case.sizes):
         done = step + 1
         batch = replica_batch(case, step, slot)
         sync.begin(batch)
@@ -231,7 +233,7 @@ def train(comm: Comm, plan: TrainingPlan) -> dict[str, Any]:
         sync.update()
         losses.append(None if loss is None else float(loss))
         trajectory.append(weights_of(module))
-    strategy.drain()
+    staged.drain(strategy)
     clock = comm.now()
     with comm.ledger.aside():
         kept = None

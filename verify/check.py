@@ -23,6 +23,7 @@ from ..engine.base.failures import exit_code_of, named
 from ..engine.base.started import was_started
 from ..engine.config.choice_files import choices_of
 from ..engine.config.compose import compose
+from ..engine.config.described import composed, is_composed
 from ..engine.config.experiment import Experiment
 from ..engine.config.fits import weighted
 from ..engine.config.targets import build
@@ -258,6 +259,8 @@ def verify(
         sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
     check_keys(overrides)
     strategies, modes = choices_of("strategy", directory), choices_of("sync", directory)
+    named = (word.removeprefix("sync=") for word in only)
+    modes += [composed("sync", name, directory) for name in named if is_composed("sync", name)]
     check_only(only, strategies, modes)
     began = time.monotonic()
     serial = compose([*overrides, f"strategy={PLAIN}", f"sync={SERIAL_SYNC}"], directory)

@@ -33,7 +33,7 @@ from ...tracking.files import UnusableFileError, check_values
 from ...tracking.redact import HIDDEN, holds_secret
 from ..base.grammar import as_text
 from .choice_files import Files, check_file, check_files, check_sections, files_in, fills_its_own_section, section
-from .described import described
+from .described import described, is_composed, is_described
 from .experiment import RENAMED, Choice, Experiment, explain, from_config, no_such_key
 from .hints import elsewhere
 from .presets import check_left_over, check_one
@@ -68,7 +68,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
     if config_dir is not None and not config_dir.is_dir():
         raise ConfigError(f"--config-dir {config_dir}: there is no such directory")
     parsed = _check_grammar(overrides)
-    described = _described_in(parsed)
+    described = _described_in(parsed, config_dir)
     choosing = tuple(text for text, override in zip(overrides, parsed, strict=True) if _chooses(override, config_dir))
     try:
         kept = _with(described, _kept(choosing, config_dir))
@@ -164,19 +164,19 @@ def _of_choices(choosing: tuple[str, ...], config_dir: Path | None, files: Files
     return _Composed(pickle.dumps(config, pickle.HIGHEST_PROTOCOL), choices)
 
 
-def _described_in(overrides: list[Override]) -> dict[str, Choice]:
+def _described_in(overrides: list[Override], config_dir: Path | None) -> dict[str, Choice]:
     """The choices that overrides describe, by group, unless another choice comes later. Raises `ConfigError`."""
     found: dict[str, Choice] = {}
     for override in overrides:
         group = override.get_key_element()
         found.pop(group, None)
-        if choice := described(group, override.value()):
+        if choice := described(group, override.value(), config_dir):
             found[group] = choice
     return found
 
 
 def _describes(override: Override) -> bool:
-    return described(override.get_key_element(), override.value()) is not None
+    return is_described(override.get_key_element(), override.value())
 
 
 def _with(described: dict[str, Choice], chosen: _Chosen) -> _Chosen:
@@ -432,7 +432,8 @@ def choices_in(overrides: list[str]) -> dict[str, str]:
     parsed = _check_grammar(overrides)
     chosen = {override.get_key_element(): override.value() for override in parsed if not override.is_delete()}
     named = {group: name for group, name in chosen.items() if group in GROUPS and isinstance(name, str)}
-    return named | {group: choice.name for group, choice in _described_in(parsed).items()}
+    of_files = [override for override in parsed if not is_composed(override.get_key_element(), override.value())]
+    return named | {group: choice.name for group, choice in _described_in(of_files, None).items()}
 
 
 def keys_in(overrides: list[str]) -> set[str]:
@@ -482,6 +483,8 @@ def _no_such_key(
     section = OmegaConf.select(config, parent) if parent else config
     names = [str(name) for name in section if name != "_target_"] if isinstance(section, DictConfig) else []
     values = {name: value for name, _, value in (text.lstrip("+").partition("=") for text in overrides)}
+    if within := [path for path in _keys(section, f"{parent}.") if path.endswith(f".{last}")] if names else []:
+        return f"{key}: there is no such key; did you mean {' or '.join(within)}?"
     is_misspelt = difflib.get_close_matches(last, names, cutoff=0.8 if parent not in BY_NAME else 0.6)
     if not is_misspelt and (there := elsewhere(key, values.get(key, ""), config_dir, chosen.choices.get(parent, ""))):
         own = f" ({parent}={chosen.choices[parent]} has {', '.join(names)})" if parent in BY_NAME and names else ""

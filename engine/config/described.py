@@ -3,27 +3,64 @@
     model={_target_:mine.houses.OfStreets,width:16}
     data={_target_:mine.wine.Wine,name:wine}        its name in tables and records; without one it is the class's
 
+    sync=sparta+diloco                              several choices, with the knobs of their files (sync.parts.sparta)
+
 So a run of a person's own classes is repeated from its record alone. What may be imported is still what was allowed:
 see targets.py.
 """
 
+import difflib
 import re
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
 from ...tracking.redact import HIDDEN
 from ..base.grammar import as_override
+from .choice_files import choices_of
 from .experiment import Choice
 
-_NAME = re.compile(r"[\w.-]{1,64}")
+_NAME = re.compile(r"[\w.+-]{1,64}")
 
 
-def described(group: str, value: Any) -> Choice | None:
+def is_described(group: str, value: Any) -> bool:
+    """Returns whether an override of the group with this value names no file."""
+    if group not in BY_NAME:
+        return False
+    return (isinstance(value, dict) and "_target_" in value) or is_composed(group, value)
+
+
+def is_composed(group: str, value: Any) -> bool:
+    """Returns whether the value names several choices, A+B."""
+    return isinstance(value, str) and "+" in value and bool(BY_NAME[group].composed)
+
+
+def composed(group: str, name: str, config_dir: Path | None = None) -> Choice:
+    """Returns the choice that is made of several, A+B. Raises `ConfigError`."""
+    known = {choice.name: choice for choice in choices_of(group, config_dir)}
+    names = name.split("+")
+    for each in names:
+        if each not in known:
+            close = difflib.get_close_matches(each, known, n=3, cutoff=0.5)
+            hint = f"did you mean {' or '.join(close)}?" if close else f"see: paceline list {group}"
+            raise ConfigError(f"{group}={name}: there is no choice {each!r}; {hint}")
+        if names.count(each) > 1:
+            raise ConfigError(
+                f"{group}={name}: has {each} twice, and each has its knobs under its name. Give one of them another "
+                "name in a file of your own"
+            )
+    parts = {each: {"_target_": known[each].target, **known[each].knobs} for each in names}
+    return Choice(name=name, target=BY_NAME[group].composed, knobs={"parts": parts})
+
+
+def described(group: str, value: Any, config_dir: Path | None = None) -> Choice | None:
     """`value`: what an override gives the group; None where it describes no class. Raises `ConfigError`."""
-    if group not in BY_NAME or not isinstance(value, dict) or "_target_" not in value:
+    if not is_described(group, value):
         return None
+    if is_composed(group, value):
+        return composed(group, value, config_dir)
     knobs = {str(key): each for key, each in value.items()}
     target = knobs.pop("_target_")
     if not isinstance(target, str):

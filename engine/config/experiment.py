@@ -285,7 +285,8 @@ def from_config(config: dict[str, Any], choices: dict[str, str]) -> Experiment:
         if not isinstance(section, dict) or not isinstance(section.get("_target_"), str):
             raise ConfigError(f"{group}={section}: must be one of its choices; see: paceline list {group}")
         if group not in choices:
-            raise ConfigError(f"{group}: takes one choice, by its name; see: paceline list {group}")
+            several = f", or several as {group}=A+B" if BY_NAME[group].composed else ""
+            raise ConfigError(f"{group}: takes one choice, by its name{several}; see: paceline list {group}")
         knobs = {key: value for key, value in section.items() if key != "_target_"}
         described[group] = {"name": choices[group], "target": section["_target_"], "knobs": knobs}
     described["callbacks"] = _callbacks(config.get("callbacks"))

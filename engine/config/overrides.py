@@ -101,8 +101,15 @@ def _holding(group: str, is_it: Any) -> str | None:
     return None
 
 
+def _are_parts(knob: dict[str, Any]) -> bool:
+    """Returns whether they are the parts of a composed choice, whose order counts."""
+    return all(isinstance(each, dict) and "_target_" in each for each in knob.values())
+
+
 def _differences(path: str, default: Any, mine: Any) -> list[str]:
     if isinstance(default, dict) and isinstance(mine, dict):
+        if _are_parts(mine) and [key for key in default if key in mine] != [key for key in mine if key in default]:
+            return [f"~{path}", f"+{path}={as_override(mine)}"]  # in another order
         gone = [f"~{path}.{key}" for key in default if key not in mine]
         inner = [_differences(f"{path}.{key}", default.get(key, _MISSING), value) for key, value in mine.items()]
         return [*gone, *(each for found in inner for each in found)]

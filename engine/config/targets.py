@@ -6,13 +6,14 @@ demands. Of a model it may name a function, whose annotation says that it return
 models are functions. Then its knobs are held to the types and ranges in its own signature.
 """
 
+import copy
 import difflib
 import importlib
 import inspect
 import json
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from types import FunctionType, ModuleType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -28,6 +29,7 @@ from ...tasks.data.torch_dataset import OWN, OfDataset, is_dataset, of_dataset
 from ...tracking.redact import shown
 from ..base.blame import place, said
 from ..base.failures import first_line_of, speaks_for_itself
+from .choice_files import choices_of
 from .experiment import Choice, explain
 from .hints import elsewhere
 from .moved import moved
@@ -164,6 +166,7 @@ def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], g
     maker = load_maker(group, choice.target, base, allowed)
     signature = _signature(maker)
     _check_knobs(group, choice, maker, signature, set(given))
+    choice = choice.model_copy(update={"knobs": {**choice.knobs, **_parts(group, choice, maker, allowed, given)}})
     passed = {name: value for name, value in given.items() if name in signature.parameters}
     try:
         return maker(**passed, **choice.knobs)
@@ -178,6 +181,64 @@ def build(group: str, choice: Choice, base: type[T], allowed: tuple[str, ...], g
         blamed = [name for name in choice.knobs if not _accepts(maker, {**passed, name: choice.knobs[name]})]
         knobs = ", ".join(f"{group}.{name}={shown(name, choice.knobs[name])!r}" for name in blamed or choice.knobs)
         raise ConfigError(f"{knobs}: {first_line_of(error)} ({where or choice.target})") from error
+
+
+def _parts(
+    group: str, choice: Choice, maker: Callable[..., object], allowed: tuple[str, ...], given: dict[str, Any]
+) -> dict[str, dict[str, object]]:
+    """Builds the choices of the group in knobs of the type Mapping[str, CLASS]. Raises `ConfigError`."""
+    found: dict[str, dict[str, object]] = {}
+    for knob, hint in _hints(_own_function(maker)).items():
+        if knob not in choice.knobs or (kind := _kind_of_parts(group, hint)) is None:
+            continue
+        sections, path = choice.knobs[knob], f"{group}.{knob}"
+        if not isinstance(sections, dict) or not sections:
+            raise ConfigError(f"{path}={sections}: must be choices of {group} by name. Choose {group}=A+B")
+        found[knob] = {}
+        for name, section in sections.items():
+            part = _part_choice(f"{path}.{name}", str(name), section)
+            if not issubclass(load_class(group, part.target, base_of(group), allowed), kind):
+                rule = inspect.cleandoc(kind.__doc__ or "").partition(".")[0]
+                raise ConfigError(
+                    f"{group}={choice.name}: {name} cannot be a part. A part is {rule[:1].lower()}{rule[1:]}. Choose "
+                    f"parts among {', '.join(_fitting(group, maker, knob, kind, given))}"
+                )
+            found[knob][str(name)] = _part(f"{path}.{name}", part, kind, allowed, given)
+    return found
+
+
+def _kind_of_parts(group: str, hint: Any) -> type | None:
+    if get_origin(hint) is not Mapping:
+        return None
+    kind = get_args(hint)[1]
+    return kind if isinstance(kind, type) and issubclass(kind, base_of(group)) else None
+
+
+def _part_choice(path: str, name: str, section: Any) -> Choice:
+    if not isinstance(section, dict) or not isinstance(section.get("_target_"), str):
+        raise ConfigError(f"{path}={section}: must be a choice with its _target_. Choose {path}={{_target_:...}}")
+    knobs = {str(key): value for key, value in section.items() if key != "_target_"}
+    return Choice(name=name, target=section["_target_"], knobs=knobs)
+
+
+def _part(path: str, part: Choice, kind: type[T], allowed: tuple[str, ...], given: dict[str, Any]) -> T:
+    """Builds a part of a choice, with copies of what it is given: some of that remembers."""
+    group = path.partition(".")[0]
+    try:
+        return build(group, part, kind, allowed, copy.deepcopy(given))
+    except ConfigError as error:
+        raise ConfigError(error.text.replace(f"{group}.", f"{path}."), error.about) from None
+
+
+def _fitting(group: str, maker: Callable[..., object], knob: str, kind: type, given: dict[str, Any]) -> Iterator[str]:
+    """Yields our choices of a group that may be parts, with the knobs of their files."""
+    for choice in choices_of(group):
+        if issubclass(load_class(group, choice.target, base_of(group), ()), kind):
+            try:
+                maker(**{knob: {choice.name: build(group, choice, kind, (), given)}})
+            except ConfigError:
+                continue
+            yield choice.name
 
 
 def _of_dataset(choice: Choice, dataset: Any) -> OfDataset:
@@ -214,7 +275,7 @@ def _check_knobs(
             raise ConfigError(f"{group}.{name}: {maker.__name__} has no such parameter; {hint}")
         if is_optimizer and name in _OF_OPTIMIZERS:
             _check_type(f"{group}.{name}", value, _OF_OPTIMIZERS[name])
-        elif name in hints and name in names:
+        elif name in hints and name in names and _kind_of_parts(group, hints[name]) is None:
             _check_type(f"{group}.{name}", value, hints[name])
     for name, parameter in signature.parameters.items():
         optional = parameter.default is not parameter.empty or parameter.kind in (

@@ -63,7 +63,7 @@ class Selection:
     def used(self) -> tuple[str, ...]:
         """The given groups that the strategy or the sync mode takes."""
         both = [self.strategy] if self.strategy.own_sync() is not None else [self.strategy, self.sync]
-        return tuple(given.taken(*(type(each) for each in both)))
+        return tuple(given.taken(*both))
 
     def offering(self, group: str, term: Term) -> tuple[str, Compatible]:
         """Returns the object that must have the term, where the choice of `group` needs it, and its group.
@@ -77,7 +77,7 @@ class Selection:
     def instead(self, group: str, choice: Choice) -> "Selection":
         """Returns the selection with another choice of a group. Raises `ConfigError`."""
         other = Selection.of({**self.choices, group: choice}, self.allowed)
-        if group == "strategy" or group in given.taken(type(self.strategy)):
+        if group == "strategy" or group in given.taken(self.strategy):
             return other
         # the run's own strategy has cut the model, and knows what its parts share
         return replace(other, objects={**other.objects, "strategy": self.strategy})

@@ -13,6 +13,7 @@ from ...conf.errors import ConfigError
 from ...conf.groups import ConfigGroup
 from ...exchange.compress import Compressor
 from ...strategies import Strategy, Sync
+from ...strategies.core.protocols import Composite
 from ...strategies.precision import Precision
 from ..config.experiment import Experiment, shipped
 from ..config.targets import base_of, build
@@ -40,10 +41,17 @@ def usual() -> Given:
     return {group.name: _built(group.name, str(group.usual)) for group in given_groups()}
 
 
-def taken(*classes: type) -> list[str]:
-    """The groups that one of the classes has a use for."""
-    parameters = {name for cls in classes for name in inspect.signature(cls).parameters}
+def taken(*those: object) -> list[str]:
+    """The groups that one of these classes, or objects, has a use for."""
+    parameters = {name for each in those for name in _parameters(each)}
     return [group.name for group in given_groups() if group.name in parameters]
+
+
+def _parameters(of: object) -> set[str]:
+    """Returns the parameters of a class. A mode that is made of others takes what all of them take."""
+    if isinstance(of, Composite):
+        return set[str].intersection(*map(_parameters, of.modes.values()))
+    return {*inspect.signature(of if isinstance(of, type) else type(of)).parameters}
 
 
 def of_kept(of_groups: Given) -> bool:

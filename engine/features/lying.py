@@ -13,7 +13,7 @@ def notes_on(parts: Parts, attack: Attack, steps: int | None) -> list[str]:
     assert isinstance(rule, Aggregator)
     found: list[str] = []
     lying, replicas = len(attack.liars(parts.layout.replicas)), parts.layout.replicas
-    if "attack" not in given.taken(type(parts.sync)):  # else the sync mode says so, by its rule
+    if "attack" not in given.taken(parts.sync):  # else the sync mode says so, by its rule
         comes = _what_comes_of(lying, replicas, isinstance(parts.sync, SideBySide))
         found.append(f"attack.workers={attack.workers}: {comes}")
     if steps is not None and attack.from_step >= steps:

@@ -1,7 +1,7 @@
-"""How long a step will take on a machine that `paceline calibrate` measured: any model, by its operators.
+"""Predicts the time of a step on a machine that `paceline calibrate` measured: any model, by its operators.
 
-What strategies and sync modes send is what they state (`Sync.transfers`, `exchanges_of`). What they say was not
-measured is not predicted, and the reason is said.
+The messages of strategies and sync modes are the ones that they state (`Sync.transfers`, `Strategy.exchanges`). Parts
+that they call unmeasured are not predicted, and the reason is given.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ from .step_work import stepped, trained, transfers, work_of_parts
 
 
 def predict_calibrated(experiment: Experiment, allowed: tuple[str, ...], workers: Workers) -> PredictedStep:
-    """Raises `NotPredicted`."""
+    """Predicts the time of a step, by the machine's calibration. Raises `NotPredicted`."""
     hardware = experiment.hardware
     assert hardware.calibration is not None
     calibration = read(hardware.calibration)
@@ -119,7 +119,10 @@ def _world(experiment: Experiment, parts: Parts) -> World:
 
 
 def _stated(experiment: Experiment, parts: Parts, parameters: Sequence[Tensor], world: World) -> Transfers:
-    """What the sync mode states of a part, with the operators that it rehearses. Raises `NotPredicted`."""
+    """Returns the transfers that the sync mode states of a part, with the operators that it rehearses.
+
+    Raises `NotPredicted`.
+    """
     told = parts.sync.transfers(parameters, world)
     if why := told.unpredicted or (told.varies if not told.sent else ""):
         raise NotPredicted(given.named(why, experiment))

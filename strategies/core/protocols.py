@@ -34,6 +34,16 @@ class ChecksModel(Protocol):
 
 
 @runtime_checkable
+class Composite(Protocol):
+    """A mode that is made of others, which are given the same choices (compress, clip, ...)."""
+
+    @property
+    def modes(self) -> Mapping[str, object]:
+        """Returns the modes by name."""
+        ...
+
+
+@runtime_checkable
 class Prunable(Protocol):
     """A mode that sends nothing for weights that are pruned."""
 

@@ -34,7 +34,6 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from ...cost.transfer import passes
 from ...exchange.buckets import views_of
-from ...exchange.channel import held, sums
 from ...exchange.clip import Clip
 from ...exchange.collectives import Collective
 from ...exchange.compress import Compressor, vector_of
@@ -131,13 +130,12 @@ class EASGD(Sync):
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters)
         vectors = [vector_of(parameters)]
-        kept = held(self.compress, vectors) if world.replicas > 1 else 0
-        first, *others = sums(self.compress, self.collective, vectors, world)
+        first, *others = self.exchange.transfers(vectors, world)
         # the pull into what is sent; the spring, the step, the centre: one replica alone is pulled, too
         first = replace(first, kernels=passes("mul_", vectors[0].n) + passes("add_", vectors[0].n, 3))
         return Transfers(
             spaced([first, *others], self.period),
-            buffers=3 * payload(parameters) + kept,
+            buffers=3 * payload(parameters) + self.exchange.held(vectors, world.replicas),
             varies=self.compress.varies(world.steps),
             unpredicted=self.compress.unpredicted,
         )

@@ -64,24 +64,25 @@ from ...comm import Comm, PeerLostError
 from ...conf.errors import ConfigError
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
-from ...exchange.buckets import views_of
 from ...exchange.channel import Channel
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import as_bytes, check_one_dtype, flatten
 from ...exchange.joining import Joining
-from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
+from ...exchange.survivors import isend_to, mean_of_living, mix, recv_from, wait_for
 from ...exchange.topology import Topology, neighbours, to_neighbours
 from ..core.batch import Batch
 from ..core.cost import Transfers, World, payload
+from ..core.local_steps import LocalSteps
 from ..core.state import State
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.sync import Measures, SyncTraits
 from ..core.terms import ADDED_UP, HONEST, UNCOMPRESSED, Need
+from .mean_of_replicas import MeanOfReplicas
 
 STAYS = ("ring", "exponential")  # topologies whose neighbours stay the same
 
 
-class Gossip(Sync):
+class Gossip(MeanOfReplicas, LocalSteps):
     """Replicas step together and differ."""
 
     traits = SyncTraits(weights_agree=False, averages="own", survives=True, sends_changes=True, joins="neighbours")
@@ -139,7 +140,6 @@ class Gossip(Sync):
             vectors = {"difference": vector_of(parameters.values())}
             self._channel = Channel(self.compress, comm, vectors, feedback=False)
         self._t = self._step = 0  # its own steps; the run's last one that began
-        self._finished = False
 
     def _joined_rows(self, replicas: int) -> int:
         """Returns the most updates that one worker aggregates, its own among them."""
@@ -149,9 +149,7 @@ class Gossip(Sync):
         super().begin(batch)
         self._step = batch.step
 
-    def update(self) -> None:
-        self.clip_gradients()
-        self.optimizer.step()
+    def exchange_weights(self) -> None:
         self._t += 1
         if self._t % self.period == 0 and self.comm.size > 1:
             if self._known is None and self.joining.streaming:
@@ -180,18 +178,10 @@ class Gossip(Sync):
             self._weights.add_(known[j] - own, alpha=self.consensus_step * a)
 
     def _mix(self, round: int) -> None:
+        """W_i <- sum_j a_ij W_j"""
         near = neighbours(self.topology, self.comm.rank, self.comm.size, round, self.seed)
-        a = 1 / (1 + len(near.of))
-        leaving = self._sent().cpu()
-        with self.comm.timeline.named("weights"):
-            sending = isend_to(leaving, near.to, self.comm)
-        # W_i <- sum_j a_ij W_j
-        torch.mul(self._weights, a, out=self._mixed)
-        for j in near.of:
-            heard = recv_from(self._received, j, self.comm)
-            self._mixed.add_(self._received.to(self._mixed.device) if heard else self._weights, alpha=a)
-        wait_for(sending)
-        self._weights.copy_(self._mixed)
+        buffers = self._received, self._mixed
+        self._weights.copy_(mix(self._weights, self._sent(), near, self.comm, *buffers, purpose="weights"))
 
     def _join(self, round: int) -> None:
         """W_i <- W_i + rule(0, {W_j - W_i})"""
@@ -218,23 +208,11 @@ class Gossip(Sync):
     def _sent(self) -> Tensor:
         return self.joining.sent(self._weights, self.comm.rank, self.comm.size, self._step)
 
-    def _mean(self) -> Tensor:
+    def mean(self) -> Tensor:
         """Returns the mean over the living replicas that are not Byzantine; over all living ones if all are."""
         liars = self.joining.attack.liars(self.comm.size)
         counts = float(self.comm.rank not in liars or len(liars) == self.comm.size)
         return mean_of_living(self._weights if counts else torch.zeros_like(self._weights), counts, self.comm)
-
-    def consensus(self) -> dict[str, Tensor]:
-        """The mean over the living replicas that do not lie."""
-        if self._finished or self.comm.size == 1:
-            return super().consensus()
-        mean = self._mean()
-        return dict(zip(self.parameters, views_of(mean, list(self.parameters.values())), strict=True))
-
-    def finish(self) -> None:
-        if self.comm.size > 1:
-            self._weights.copy_(self._mean())
-        self._finished = True
 
     def state_dict(self) -> State:
         known = {} if self._known is None else {"channel": self._channel.state_dict()}

@@ -58,28 +58,28 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ...conf.errors import ConfigError
-from ...cost.transfer import Transfer, passes
+from ...cost.transfer import passes
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...exchange.buckets import views_of
-from ...exchange.channel import held, sums
 from ...exchange.clip import Clip
 from ...exchange.collectives import Collective
 from ...exchange.compress import Compressor, Dense, vector_of
-from ...exchange.exchange import SHARE, Exchange
+from ...exchange.exchange import Exchange
 from ...exchange.finishing import Finished
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.outer import nesterov
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import Transfers, World, payload, spaced
+from ..core.local_steps import LocalSteps
 from ..core.state import State
-from ..core.sync import Sync, SyncTraits
+from ..core.sync import SyncTraits
 from ..core.terms import ADDED_UP, HONEST, UNCOMPRESSED, Need
 from .bsp import BSP
 
 
-class LocalSGD(Sync):
+class LocalSGD(LocalSteps):
     """Replicas step together and differ between rounds."""
 
     traits = SyncTraits(weights_agree=False, averages="own", sends_changes=True, joins="ways")
@@ -144,8 +144,7 @@ class LocalSGD(Sync):
             self._before_switch.configure(self.setting)
             self._before_switch.prepare(parameters, optimizer, comm)
         self.exchange.prepare(comm, {"way": self._params})
-        whole = (isinstance(self.compress, Dense) and self.joining.plain) or comm.size == 1
-        self._began = None if whole else self._weights.clone()  # w
+        self._began = None if self._sends_whole(comm.size) else self._weights.clone()  # w
         self._state = torch.empty_like(self._weights) if self.average_state else None
         self._outer = None  # w and v
         if self.outer_lr is not None:
@@ -153,6 +152,10 @@ class LocalSGD(Sync):
         self._t = 0
         self._own = self._all = 0  # n_i and n
         self._step = 0  # of the run, the last that began
+
+    def _sends_whole(self, replicas: int) -> bool:
+        """Returns False where replicas send their change in the round instead of their weights."""
+        return (isinstance(self.compress, Dense) and self.joining.plain) or replicas == 1
 
     # -- steps
 
@@ -184,15 +187,17 @@ class LocalSGD(Sync):
             super().skip()
 
     def update(self) -> None:
-        if (bsp := self._bsp()) is not None:
-            bsp.update()
-            if self._outer is not None:
-                self._outer[0].copy_(self._weights)
-        else:
-            self.clip_gradients()
-            self.optimizer.step()
+        if (bsp := self._bsp()) is None:
+            super().update()
+            return
+        bsp.update()
+        if self._outer is not None:
+            self._outer[0].copy_(self._weights)
         self._t += 1
-        if self._t > self.switch_step and (self._t - self.switch_step) % self.period == 0:
+
+    def exchange_weights(self) -> None:
+        self._t += 1
+        if (self._t - self.switch_step) % self.period == 0:
             self._end_round()
 
     # -- rounds
@@ -305,20 +310,13 @@ class LocalSGD(Sync):
         self.joining.check_not_alone(world.replicas)
         size, names, replicas = payload(parameters), len(self.average_state), world.replicas
         vectors = [vector_of(parameters)]
-        sent = [each for _ in range(names) for each in self.collective.transfers(size, world)]
-        if self.joining.streaming:
-            sent = sums(self.compress, self.collective, vectors, world) + sent
-        else:
-            rows = (replicas - 1) * self.compress.mean_nbytes(vectors[0], world.steps)
-            share = Transfer("all_gather", replicas, (replicas - 1) * SHARE)
-            sent = [Transfer("all_gather", replicas, rows, primitive="send"), share, *sent]
+        sent = self.exchange.transfers(vectors, world)
+        sent += [each for _ in range(names) for each in self.collective.transfers(size, world)]
         own = size * (min(names, 1) + (2 if self.outer_lr is not None else 0))
-        if replicas > 1:
-            own += 0 if isinstance(self.compress, Dense) and self.joining.plain else size
-            own += held(self.compress, vectors) + (0 if self.joining.streaming else replicas * size)
-            if self.outer_lr is not None:  # the change since the last mean, the momentum, the step
-                outer = passes("add_", vectors[0].n, 3)
-                sent[0] = replace(sent[0], kernels=(*sent[0].kernels, *outer))
+        own += self.exchange.held(vectors, replicas) + (0 if self._sends_whole(replicas) else size)
+        if replicas > 1 and self.outer_lr is not None:  # the change since the last mean, the momentum, the step
+            outer = passes("add_", vectors[0].n, 3)
+            sent[0] = replace(sent[0], kernels=(*sent[0].kernels, *outer))
         sent = spaced(sent, self.period, self.switch_step + self.period)
         varies, unpredicted = self.compress.varies(world.steps), self.joining.unpredicted or self.compress.unpredicted
         if self.switch_step > 0:

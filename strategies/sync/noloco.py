@@ -28,7 +28,7 @@ each stage has the same pairs; the paper routes samples through random stages, w
 The consensus is the mean of theta_i over the living. One worker alone makes outer steps, and sends nothing.
 
 Cost per step, S bytes of weights, n workers: send (n - n mod 2) / n S / period, on average over the workers. Buffers:
-phi and d, and with several workers what is sent and what is received: 4 S.
+phi and d, and with several workers the mean and what is received: 4 S.
 
 Use it for what sync=diloco is for, where workers are so many or so far apart that an all-reduce waits for the slowest
 link: pairs alone exchange.
@@ -43,18 +43,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ...exchange.buckets import views_of
 from ...exchange.clip import Clip
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.start_alike import start_alike
-from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
+from ...exchange.survivors import mean_of_living, mix
 from ...exchange.topology import neighbours, to_neighbours
 from ..core.cost import UNMEASURED, Transfers, World, payload
+from ..core.local_steps import LocalSteps
 from ..core.state import State
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.sync import Measures, SyncTraits
+from .mean_of_replicas import MeanOfReplicas
 
 
-class NoLoCo(Sync):
+class NoLoCo(MeanOfReplicas, LocalSteps):
     """Replicas step together and differ."""
 
     traits = SyncTraits(
@@ -86,14 +87,11 @@ class NoLoCo(Sync):
         self._slow = self._weights.clone()  # phi_i
         self._way = torch.zeros_like(self._weights)  # d_i
         room = len(self._weights) if comm.size > 1 else 0
-        self._leaving = torch.empty(room, dtype=self._weights.dtype)
+        self._mixed = self._weights.new_empty(room)
         self._received = torch.empty(room, dtype=self._weights.dtype)
         self._t = 0
-        self._finished = False
 
-    def update(self) -> None:
-        self.clip_gradients()
-        self.optimizer.step()
+    def exchange_weights(self) -> None:
         self._t += 1
         if self._t % self.period == 0:
             self._outer_step(self._mean_of_pair(self._t // self.period - 1))
@@ -106,33 +104,17 @@ class NoLoCo(Sync):
         self._weights.copy_(stepped)
 
     def _mean_of_pair(self, round: int) -> Tensor:
-        """mean_j(x_j), in memory of its own."""
+        """mean_j(x_j), which may be written over."""
         # x_i = gamma phi_i + beta (theta_i - phi_i)
         x = self.outer_lr * self._weights
         if self.pull != self.outer_lr:
             x.add_(self._slow, alpha=self.pull - self.outer_lr)
         near = neighbours("matching", self.comm.rank, self.comm.size, round, self.seed)
-        if not near.of:
-            return x
-        self._leaving.copy_(x)
-        with self.comm.timeline.named("pair"):
-            sending = isend_to(self._leaving, near.to, self.comm)
-        if recv_from(self._received, near.of[0], self.comm):
-            x.mul_(0.5).add_(self._received.to(x.device), alpha=0.5)
-        wait_for(sending)
-        return x
+        return mix(x, x, near, self.comm, self._received, self._mixed, purpose="pair") if near.of else x
 
-    def consensus(self) -> dict[str, Tensor]:
-        """The mean over the living replicas."""
-        if self._finished or self.comm.size == 1:
-            return super().consensus()
-        mean = mean_of_living(self._weights, 1.0, self.comm)
-        return dict(zip(self.parameters, views_of(mean, list(self.parameters.values())), strict=True))
-
-    def finish(self) -> None:
-        if self.comm.size > 1:
-            self._weights.copy_(mean_of_living(self._weights, 1.0, self.comm))
-        self._finished = True
+    def mean(self) -> Tensor:
+        """Returns the mean over the living replicas."""
+        return mean_of_living(self._weights, 1.0, self.comm)
 
     def state_dict(self) -> State:
         return {**super().state_dict(), "t": self._t, "slow": self._slow, "way": self._way}
@@ -144,7 +126,7 @@ class NoLoCo(Sync):
         self._way.copy_(state["way"])
 
     def buffers(self) -> list[Tensor]:
-        return [self._slow, self._way, self._leaving, self._received]
+        return [self._slow, self._way, self._mixed, self._received]
 
     def report(self) -> Measures:
         return {"lost": sorted(self.comm.lost())}

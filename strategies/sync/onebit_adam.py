@@ -38,11 +38,10 @@ from torch.optim import Adam, Optimizer
 
 from ...comm import Comm
 from ...conf.errors import ConfigError
-from ...cost.transfer import Transfer
 from ...exchange.buckets import views_of
-from ...exchange.channel import Channel, held
 from ...exchange.collectives import Collective, Fabric
 from ...exchange.compress import EFSignSGD, vector_of
+from ...exchange.exchange import Exchange
 from ...exchange.finishing import Finished
 from ...exchange.flat import check_one_dtype
 from ..core.batch import Batch
@@ -67,7 +66,7 @@ class OneBitAdam(Sync):
     ) -> None:
         """`warmup`: T_w, steps. `most`: what m may be at most, in sqrt(v). `collective`: None for the fabric's."""
         self.warmup, self.most, self.collective = warmup, most, collective or Fabric()
-        self._rule = EFSignSGD()
+        self.exchange = Exchange(EFSignSGD(), purpose="momentum")
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         groups = optimizer.param_groups
@@ -86,7 +85,7 @@ class OneBitAdam(Sync):
         self._bsp = BSP(collective=self.collective)
         self._bsp.configure(self.setting)
         self._bsp.prepare(parameters, optimizer, comm)
-        self._channel = Channel(self._rule, comm, {"momentum": vector_of(self._params)})
+        self.exchange.prepare(comm, {"momentum": self._params})
         self._sent = self._params[0].new_empty(sum(x.numel() for x in self._params) if comm.size > 1 else 0)  # m_i
         self._t = 0
 
@@ -131,8 +130,7 @@ class OneBitAdam(Sync):
             torch.mul(self.optimizer.state[x]["exp_avg"], beta1 * self._share, out=m_i)
             if x.grad is not None:
                 m_i.add_(x.grad, alpha=(1 - beta1) * self._share)
-        with self.comm.timeline.named("momentum"):
-            self._channel.all_reduce("momentum", self._sent).wait()
+        self.exchange.sum("momentum", self._sent).wait()
         for x, total in zip(self._params, own, strict=True):
             self._step_with(x, total, options[x])
 
@@ -149,21 +147,21 @@ class OneBitAdam(Sync):
     # -- state and cost
 
     def state_dict(self) -> State:
-        return {**super().state_dict(), "t": self._t, "channel": self._channel.state_dict()}
+        return {**super().state_dict(), "t": self._t, **self.exchange.state_dict()}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._t = state["t"]
-        self._channel.load_state_dict(state["channel"])
+        self.exchange.load_state_dict(state)
 
     def buffers(self) -> list[Tensor]:
-        return [*self._bsp.buffers(), self._sent, *self._channel.buffers()]
+        return [*self._bsp.buffers(), self._sent, *self.exchange.buffers()]
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         if world.replicas == 1:
             return []
         plain = sum(self.collective.traffic(payload(parameters), world).values())
-        sent = (world.replicas - 1) * self._rule.nbytes(vector_of(parameters))
+        sent = sum(each.nbytes for each in self.exchange.transfers([vector_of(parameters)], world))
         return [
             f"sync.warmup={self.warmup}: a worker sends {plain:,.0f} bytes a step in the first {self.warmup:,}, and "
             f"{sent:,.0f} after them"
@@ -173,8 +171,8 @@ class OneBitAdam(Sync):
         check_one_dtype(parameters)
         if world.replicas == 1:
             return Transfers(unpredicted=UNMEASURED)
-        size, vector = payload(parameters), vector_of(parameters)
-        own, left_out = 2 * size, held(self._rule, [vector])
+        vectors = [vector_of(parameters)]
+        own, left_out = 2 * payload(parameters), self.exchange.held(vectors, world.replicas)
         if world.steps is None:
             return Transfers(
                 buffers=own + left_out,
@@ -184,12 +182,10 @@ class OneBitAdam(Sync):
         warm = min(self.warmup / world.steps, 1.0)
         own += left_out if warm < 1 else 0
         adam = BSP(collective=self.collective).transfers(parameters, world).sent
-        signs = (world.replicas - 1) * self._rule.nbytes(vector)
+        signs = self.exchange.transfers(vectors, world)
+        sent = [(adam, warm), (signs, 1 - warm)]
         return Transfers(
-            [
-                *(replace(each, times=warm) for each in adam),
-                Transfer("all_gather", world.replicas, signs, times=1 - warm, primitive="send"),
-            ],
+            [replace(each, times=share) for some, share in sent for each in some],
             buffers=own,
             unpredicted=UNMEASURED,
         )

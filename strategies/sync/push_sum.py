@@ -40,19 +40,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ...exchange.buckets import views_of
 from ...exchange.clip import Clip
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.survivors import isend_to, mean_of_living, recv_from, wait_for
 from ...exchange.topology import Topology, neighbours, to_neighbours
 from ..core.cost import Transfers, World, payload
 from ..core.state import State
-from ..core.sync import Measures, Sync, SyncTraits
+from ..core.sync import Measures, SyncTraits
+from .mean_of_replicas import MeanOfReplicas
 
 WEIGHT = 8  # bytes of w
 
 
-class PushSum(Sync):
+class PushSum(MeanOfReplicas):
     """Replicas step together and differ."""
 
     traits = SyncTraits(
@@ -81,7 +81,6 @@ class PushSum(Sync):
         self._received = torch.empty(room, dtype=self._z.dtype)
         self._w = torch.ones(1, dtype=torch.float64)
         self._t = 0
-        self._finished = False
 
     def update(self) -> None:
         self._t += 1
@@ -115,17 +114,9 @@ class PushSum(Sync):
                 self._w += its_w
         wait_for(sending)
 
-    def consensus(self) -> dict[str, Tensor]:
-        """sum_i x_i / sum_i w_i over the living replicas."""
-        if self._finished or self.comm.size == 1:
-            return super().consensus()
-        mean = mean_of_living(self._x, float(self._w), self.comm)
-        return dict(zip(self.parameters, views_of(mean, list(self.parameters.values())), strict=True))
-
-    def finish(self) -> None:
-        if self.comm.size > 1:
-            self._z.copy_(mean_of_living(self._x, float(self._w), self.comm))
-        self._finished = True
+    def mean(self) -> Tensor:
+        """Returns sum_i x_i / sum_i w_i over the living replicas."""
+        return mean_of_living(self._x, float(self._w), self.comm)
 
     def state_dict(self) -> State:
         """z is saved with the parameters; x, as z times w is not x to the last bit."""

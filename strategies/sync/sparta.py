@@ -13,14 +13,14 @@ is averaged every `period` / p steps on average.
 
 The optimizer's state (momentum) stays a replica's own. Deviations from the paper: exactly k entries are drawn, where
 the published code draws each with probability p, so that the bytes of a round are known beforehand; the exchange is not
-delayed; there are no outer steps of DiLoCo in between.
+delayed; outer steps of DiLoCo in between are sync=sparta_diloco.
 
 The consensus is the mean over the replicas. One replica sends nothing and is serial training, bit for bit.
 
 Cost per step: the collective's for a sum of k entries, divided by `period`. Buffers: these k entries.
 
 Use it where every step may send a little: a share of a hundredth or less keeps replicas near each other at a
-hundredth of the bytes; it goes together with sync=diloco's ideas.
+hundredth of the bytes; sync=sparta_diloco keeps replicas of sync=diloco near each other by it.
 """
 
 from collections.abc import Sequence
@@ -33,17 +33,19 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ...exchange.buckets import views_of
 from ...exchange.clip import Clip
-from ...exchange.collectives import Collective, Fabric
+from ...exchange.collectives import Collective
+from ...exchange.exchange import Exchange
 from ...exchange.flat import check_one_dtype, flatten
 from ...exchange.start_alike import start_alike
 from ..core.cost import UNMEASURED, Transfers, World, spaced
+from ..core.local_steps import LocalSteps
 from ..core.state import State
-from ..core.sync import Sync, SyncTraits
+from ..core.sync import SyncTraits
+from .mean_of_replicas import MeanOfReplicas
 
 
-class Sparta(Sync):
+class Sparta(MeanOfReplicas, LocalSteps):
     """Replicas step together and differ."""
 
     traits = SyncTraits(
@@ -64,23 +66,21 @@ class Sparta(Sync):
         `clip`: of a replica's own gradient; None for none.
         """
         self.share, self.period, self.seed, self.clip = share, period, seed, clip
-        self.collective = collective or Fabric()
+        self.exchange = Exchange(collective=collective, purpose="entries")
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
         self._weights = flatten(parameters.values())  # w_i
         start_alike(parameters, comm)
         self._drawn = self._weights.new_empty(self._count(len(self._weights)) if comm.size > 1 else 0)
+        self.exchange.prepare(comm, {"entries": [self._drawn]})
         self._t = 0
-        self._finished = False
 
     def _count(self, n: int) -> int:
         """k"""
         return max(1, round(self.share * n))
 
-    def update(self) -> None:
-        self.clip_gradients()
-        self.optimizer.step()
+    def exchange_weights(self) -> None:
         self._t += 1
         if self._t % self.period == 0 and self.comm.size > 1:
             self._average(drawn(len(self._weights), len(self._drawn), self.seed, self._t // self.period - 1))
@@ -89,26 +89,11 @@ class Sparta(Sync):
         """w_i[j] <- 1/K sum_l w_l[j]"""
         entries = entries.to(self._weights.device)
         torch.index_select(self._weights, 0, entries, out=self._drawn)
-        with self.comm.timeline.named("entries"):
-            self._weights.index_copy_(0, entries, self._mean(self._drawn))
+        self.exchange.mean("entries", self._drawn, 1, self.comm.size, self._t)
+        self._weights.index_copy_(0, entries, self._drawn)
 
-    def _mean(self, x: Tensor) -> Tensor:
-        """x <- 1/K sum_l x_l, in place."""
-        x.mul_(1 / self.comm.size)
-        self.collective.all_reduce(x, self.comm).wait()
-        return x
-
-    def consensus(self) -> dict[str, Tensor]:
-        """The mean over the replicas."""
-        if self._finished or self.comm.size == 1:
-            return super().consensus()
-        mean = self._mean(self._weights.clone())
-        return dict(zip(self.parameters, views_of(mean, list(self.parameters.values())), strict=True))
-
-    def finish(self) -> None:
-        if self.comm.size > 1:
-            self._mean(self._weights)
-        self._finished = True
+    def mean(self) -> Tensor:
+        return self.exchange.uncompressed_mean(self._weights.clone(), 1, self.comm.size, self._t)
 
     def state_dict(self) -> State:
         return {**super().state_dict(), "t": self._t}
@@ -124,7 +109,7 @@ class Sparta(Sync):
         check_one_dtype(parameters)
         size = self._count(sum(tensor.numel() for tensor in parameters)) * parameters[0].element_size()
         return Transfers(
-            spaced(self.collective.transfers(size, world), self.period),
+            spaced(self.exchange.collective.transfers(size, world), self.period),
             buffers=size if world.replicas > 1 else 0,
             unpredicted=UNMEASURED,
         )

@@ -47,7 +47,6 @@ from torch.optim import Optimizer
 from ...comm import Comm, Work
 from ...conf.errors import ConfigError
 from ...exchange.buckets import views_of
-from ...exchange.channel import held, sums
 from ...exchange.clip import Clip
 from ...exchange.collectives import Collective
 from ...exchange.compress import Compressor, Vector, vector_of
@@ -272,16 +271,15 @@ class StreamingDiLoCo(Sync):
         vectors = self._vectors(parameters)
         sent = [
             spaced(
-                sums(self.compress, self.collective, [vector], world),
+                self.exchange.transfers([vector], world),
                 self.period,
                 first_step(p, self.fragments, self.period),
             )
             for p, vector in vectors.items()
         ]
-        own = held(self.compress, vectors.values()) if world.replicas > 1 else 0
         return Transfers(
             [*chain.from_iterable(sent)],
-            buffers=3 * payload(parameters) + own,
+            buffers=3 * payload(parameters) + self.exchange.held([*vectors.values()], world.replicas),
             varies=self.compress.varies(world.steps),
             unpredicted=UNMEASURED,
         )

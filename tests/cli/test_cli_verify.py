@@ -68,3 +68,14 @@ def test_json_csv_and_markdown_hold_the_same_ways(paceline) -> None:
 def test_what_ends_it_otherwise(paceline, arguments, status, said) -> None:
     ended = paceline("verify", *QUICK, *arguments)
     assert ended.status == status and said in ended.err
+
+
+@pytest.mark.slow
+def test_a_composed_mode_is_tried_explained_and_advised_by_its_name(paceline) -> None:
+    ended = paceline("verify", *QUICK, "--only", "sync=gossip+local_sgd")
+    assert ended.status == 0
+    assert re.search(r"data_parallel sync=gossip\+local_sgd +1 +1 .* pass", ended.out)
+    told = paceline("explain", "sync=gossip+local_sgd")
+    assert told.status == 0 and "then the exchange of gossip, then of local_sgd" in told.out
+    advised = paceline("advise", *SMALL, "hardware.workers=2", "sync=gossip+local_sgd")
+    assert advised.status == 0 and "sync=gossip+local_sgd" in advised.out

@@ -262,7 +262,7 @@ def test_what_goes_together_has_a_plan(strategy, sync):
 
 def test_every_algorithm_file_has_a_choice():
     room = Path(next(iter(paceline.strategies.__path__)))
-    plumbing = {"__init__", "hybrid_stages", "whole", "robust_bsp", "sharded_bsp", "servers"}
+    plumbing = {"__init__", "hybrid_stages", "whole", "robust_bsp", "sharded_bsp", "servers", "mean_of_replicas"}
     named = {
         yaml.safe_load(path.read_text())["_target_"].rpartition(".")[0]
         for group in CHOICES
