@@ -9,7 +9,7 @@ from ..engine.config.described import composed, is_composed
 from ..engine.config.experiment import Choice
 from ..engine.config.targets import build
 from ..engine.fabrics import fabric_of
-from ..engine.features import given
+from ..engine.features import injected
 from ..engine.features.compatibility import Pair, pairs
 from ..strategies import Sync
 from .candidate import Candidate, Settings
@@ -90,7 +90,7 @@ def _choices(group: str, question: Question) -> list[Choice]:
 def _why_raced(name: str, modes: Sequence[Choice], question: Question) -> str:
     """Returns "" for a mode that gives all replicas the weights of serial training in every step."""
     choice = next(each for each in modes if each.name == name)
-    traits = build("sync", choice, Sync, question.allowed, given.usual()).traits
+    traits = build("sync", choice, Sync, question.allowed, injected.usual()).traits
     if not traits.synchronous:
         return RACED + ": asynchronous"
     return "" if traits.exact and traits.weights_agree and not traits.survives else RACED

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from paceline.exchange import aggregate
-from paceline.exchange.joining import Joining
+from paceline.exchange.aggregation import Aggregation
 from paceline.sweep.define import define
 
 SEEDS = "seed=0,1,2"
@@ -113,34 +113,36 @@ class Map:
         for rule in self.rules:
             own = [f"aggregate={rule}", *OWN.get(rule, ())]
             self._cells[rule, NONE, 0] = runs_of(f"robust_0_{rule}", [*definition.fixed, *own, "attack=none"])
-            for liars in LIARS:
-                lie = [f"attack.workers={liars}", f"attack={','.join(attacks)}"]
-                for run in runs_of(f"robust_{liars}_{rule}", [FILE, *own, *lie]):
-                    self._cells.setdefault((rule, run["attack"], liars), []).append(run)
+            for byzantine in LIARS:
+                lie = [f"attack.workers={byzantine}", f"attack={','.join(attacks)}"]
+                for run in runs_of(f"robust_{byzantine}_{rule}", [FILE, *own, *lie]):
+                    self._cells.setdefault((rule, run["attack"], byzantine), []).append(run)
 
-    def runs(self, rule: str, attack: str, liars: int) -> list[MapRun]:
-        return self._cells[rule, attack, 0 if attack == NONE else liars]
+    def runs(self, rule: str, attack: str, byzantine: int) -> list[MapRun]:
+        return self._cells[rule, attack, 0 if attack == NONE else byzantine]
 
-    def accuracy(self, rule: str, attack: str, liars: int) -> float | None:
-        return together(self.runs(rule, attack, liars))
+    def accuracy(self, rule: str, attack: str, byzantine: int) -> float | None:
+        return together(self.runs(rule, attack, byzantine))
 
     def breaks(self, rule: str, attack: str) -> int | None:
         """The fewest liars, of those tried, that take more than so many points from the rule without liars."""
         honest = self.accuracy(rule, NONE, 0)
         assert honest is not None
-        for liars in LIARS:
-            reached = self.accuracy(rule, attack, liars)
+        for byzantine in LIARS:
+            reached = self.accuracy(rule, attack, byzantine)
             if reached is None or reached < honest - POINTS:
-                return liars
+                return byzantine
         return None
 
 
 def the_map() -> None:
     found = Map()
     _where_they_break(found)
-    for liars in LIARS:
-        print(f"\nAccuracy, {liars} of 11 lie\n")
-        rows = [[f"`{r}`", *(said(found.accuracy(r, attack, liars)) for attack in found.attacks)] for r in found.rules]
+    for byzantine in LIARS:
+        print(f"\nAccuracy, {byzantine} of 11 lie\n")
+        rows = [
+            [f"`{r}`", *(said(found.accuracy(r, attack, byzantine)) for attack in found.attacks)] for r in found.rules
+        ]
         print(markdown(["rule", *(f"`{attack}`" for attack in found.attacks)], rows))
     _without_a_lie(found)
     _backdoors(found)
@@ -172,9 +174,9 @@ def _backdoors(found: Map) -> None:
     print("\nA backdoor: images of other classes that get the liars' label, and accuracy on clean ones\n")
     rows: list[list[str]] = []
     for rule in found.rules:
-        cells = [found.runs(rule, "backdoor", liars) for liars in LIARS]
+        cells = [found.runs(rule, "backdoor", byzantine) for byzantine in LIARS]
         rows.append([f"`{rule}`", *(f"{said(together(runs, SUCCESS))} ({said(together(runs))})" for runs in cells)])
-    print(markdown(["rule", *(f"{liars} of 11" for liars in LIARS)], rows))
+    print(markdown(["rule", *(f"{byzantine} of 11" for byzantine in LIARS)], rows))
 
 
 def draw(found: Map, path: Path) -> None:
@@ -187,8 +189,8 @@ def draw(found: Map, path: Path) -> None:
     FigureCanvasAgg(figure)
     panels = figure.subplots(len(LIARS), 1, squeeze=False)
     columns = [NONE, *found.attacks]
-    for axes, liars in zip(panels.flat, LIARS, strict=True):
-        grid = [[found.accuracy(rule, attack, liars) for attack in columns] for rule in found.rules]
+    for axes, byzantine in zip(panels.flat, LIARS, strict=True):
+        grid = [[found.accuracy(rule, attack, byzantine) for attack in columns] for rule in found.rules]
         shown = [[value or 0.0 for value in line] for line in grid]
         axes.imshow(shown, cmap=colormaps["cividis"], vmin=0, vmax=100, aspect="auto")
         for i, line in enumerate(grid):
@@ -197,7 +199,7 @@ def draw(found: Map, path: Path) -> None:
                 axes.text(j, i, text, ha="center", va="center", fontsize=9, color=color)
         axes.set_xticks(range(len(columns)), columns, rotation=40, ha="right", fontsize=9)
         axes.set_yticks(range(len(found.rules)), found.rules, fontsize=9)
-        axes.set_title(f"{liars} of 11 lie", fontsize=11)
+        axes.set_title(f"{byzantine} of 11 lie", fontsize=11)
     figure.suptitle("accuracy in %, the mean of three seeds; x: a run ended before its last step", fontsize=11)
     figure.savefig(path, dpi=90)
 
@@ -280,11 +282,11 @@ def _milliseconds(rule: aggregate.Aggregator, count: int) -> float:
     rows = torch.randn(count, 10**6, generator=torch.Generator().manual_seed(0))
     if rule.copies > 1:  # of replicas that compute the same
         rows = rows[: count // rule.copies].repeat_interleave(rule.copies, 0)
-    joining, given = Joining(rule, None), dict(enumerate(rows))
+    aggregation, given = Aggregation(rule, None), dict(enumerate(rows))
     taken: list[float] = []
     for step in range(7):
         began = time.process_time()
-        joining.join(given, dict.fromkeys(given, 1.0), count, step)
+        aggregation.join(given, dict.fromkeys(given, 1.0), count, step)
         taken.append(1e3 * (time.process_time() - began))
     return min(taken)
 

@@ -89,8 +89,8 @@ class TorchShardingPeer:
     def __init__(self, comm: ProcessComm, inputs: Tensor, targets: Tensor) -> None:
         with TemporaryDirectory() as folder:
             if comm.rank == 0:
-                comm.board.post(f"rendezvous {len(inputs)}", folder)
-            meeting = Path(comm.board.read(f"rendezvous {len(inputs)}", 0)) / "store"
+                comm.key_values.post(f"rendezvous {len(inputs)}", folder)
+            meeting = Path(comm.key_values.read(f"rendezvous {len(inputs)}", 0)) / "store"
             dist.init_process_group("gloo", init_method=meeting.as_uri(), rank=comm.rank, world_size=comm.size)
             comm.barrier()  # all have met: the folder may go
         self.inputs, self.targets = inputs, targets

@@ -40,22 +40,22 @@ def _recorded(overrides: list[str], config_dir: Path | None, allowed: list[str])
     """Raises `ConfigError` or `TableError`."""
     from .. import engine
     from ..engine.fabrics import fabric_of
-    from ..engine.features import given
+    from ..engine.features import injected
     from ..exchange.collectives import Collective
     from ..exchange.collectives.recorded import nbytes_of, record
     from ..strategies.core.cost import World
 
     experiment = engine.prepare(overrides, config_dir, allowed).experiment
-    collective = given.make(experiment, tuple(allowed))["collective"]
+    collective = injected.make(experiment, tuple(allowed))["collective"]
     assert isinstance(collective, Collective)
     hardware, fabric = experiment.hardware, fabric_of(experiment)
     workers = hardware.workers or 2
-    with given.naming(experiment):
+    with injected.naming(experiment):
         hosts = fabric.hosts(hardware, workers)
         # refuses what has no use for these hosts
         collective.phases(nbytes_of(workers), World(workers, hosts=hosts))
         recording = record(collective, workers, hosts.count(0) if hosts else 1)
-    return replace(recording, chosen=tuple(given.named(text, experiment) for text in recording.chosen))
+    return replace(recording, chosen=tuple(injected.named(text, experiment) for text in recording.chosen))
 
 
 def raw(name: str, recording: "Recording") -> dict[str, Any]:

@@ -246,9 +246,9 @@ def _with_baseline(found: "list[RunData]", name: str, group: bool, records: bool
         raise TableError(f"--baseline {name}: must be one run, and is {len(others)} ({examples}, ...){more}")
     there: dict[Path | None, RunData] = {run.path: run for run in found if run.path is not None}
     shown = {id(run) for run in found}
-    joining = [run for run in others if run.path not in there and id(run) not in shown]
+    aggregation = [run for run in others if run.path not in there and id(run) not in shown]
     first = next(iter(others))
-    return [*joining, *found], there.get(first.path, first)
+    return [*aggregation, *found], there.get(first.path, first)
 
 
 def _elsewhere(name: str, records: bool) -> "tuple[tuple[RunData, ...], bool]":

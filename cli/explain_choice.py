@@ -87,9 +87,9 @@ def _measured(run: "SmallRun") -> str:
 
     stated, sent = _sent(run).values()
     workers = f"{run.summary['workers']} worker{'s' if run.summary['workers'] != 1 else ''}"
-    foreseen = "nothing could be stated beforehand" if stated is None else f"{human_bytes(stated)} are stated"
+    estimated = "nothing could be stated beforehand" if stated is None else f"{human_bytes(stated)} are stated"
     return (
-        f"In the small run below, {workers} of {run.summary['model']} on {run.summary['data']}: {foreseen}, and "
+        f"In the small run below, {workers} of {run.summary['model']} on {run.summary['data']}: {estimated}, and "
         f"{human_bytes(sent or 0.0)} were sent, for each worker and step."
     )
 

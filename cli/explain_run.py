@@ -49,15 +49,15 @@ def told_of(run: "RunData", allowed: tuple[str, ...]) -> Told:
     mfu, no_mfu, found, no_changes = None, "", [], ""
     try:
         overrides = overrides_of(run.config)
-        foreseen, no_mfu = step_of(overrides, allowed)
+        estimated, no_mfu = step_of(overrides, allowed)
     except (KeyError, TypeError, AttributeError):
         no_mfu = no_changes = "its configuration is not one of this version's, or not known"
     except ConfigError as error:
         no_mfu = no_changes = str(error)
     else:
-        if foreseen is not None and foreseen.flops and foreseen.peak and parts["median"]:
-            mfu = foreseen.flops / (parts["median"] * foreseen.workers * foreseen.peak)
-        elif foreseen is not None:
+        if estimated is not None and estimated.flops and estimated.peak and parts["median"]:
+            mfu = estimated.flops / (parts["median"] * estimated.workers * estimated.peak)
+        elif estimated is not None:
             no_mfu = "how many flops a step takes, how fast its device is, or how long a step took is not known"
         shares = None
         if whole > 0:
@@ -66,7 +66,7 @@ def told_of(run: "RunData", allowed: tuple[str, ...]) -> Told:
         found = changes(overrides, allowed, shares)
         if not found:
             no_changes = "nothing that was tried would make a sample take less time"
-            if foreseen is None and shares is None:
+            if estimated is None and shares is None:
                 no_changes = "nothing was predicted of its step, and it was too short to measure"
     sent = {
         "predicted": finite(predicted.get("bytes_per_step")),
@@ -135,16 +135,16 @@ def _time(told: Told) -> list[str]:
     table += [
         [part, ms(seconds), f"{seconds / whole:.0%}"] for part in STEP if (seconds := told.step[part]) is not None
     ]
-    foreseen = seconds_by_part(told.run) or {}
+    estimated = seconds_by_part(told.run) or {}
     lines = aligned(table, numbers_from=1)
-    if foreseen:
-        total = sum(foreseen.values())
+    if estimated:
+        total = sum(estimated.values())
         off = 100 * (total / told.step["median"] - 1)
-        parts = ", ".join(f"{part} {ms(seconds)}" for part, seconds in foreseen.items())
+        parts = ", ".join(f"{part} {ms(seconds)}" for part, seconds in estimated.items())
         lines.append(f"predicted: {ms(total)} ({off:+.0f} %): {parts}")
     else:
         lines.append("predicted: nothing (the run has no prediction.json)")
-    return [*lines, in_words(told.workers, foreseen or None)]
+    return [*lines, in_words(told.workers, estimated or None)]
 
 
 def _memory(told: Told) -> list[str]:

@@ -213,13 +213,13 @@ def _predicted(run: "RunData") -> str:
         [kind, *("-" if value is None else human_bytes(value) for value in values)]
         for kind, values in _pairs(run).items()
     ]
-    foreseen, median = (
+    estimated, median = (
         plain_number(run.summary.get("predicted_step_ms")),
         _section(run.summary, "step_time").get("median"),
     )
-    if foreseen is not None:
+    if estimated is not None:
         measured = plain_number(median)
-        table.append(["step", f"{foreseen:,.3g} ms", "-" if measured is None else f"{1e3 * measured:,.3g} ms"])
+        table.append(["step", f"{estimated:,.3g} ms", "-" if measured is None else f"{1e3 * measured:,.3g} ms"])
     return "\n".join(aligned([["", "predicted", "measured"], *table], numbers_from=1)) if table else ""
 
 
@@ -230,8 +230,8 @@ def _pairs(run: "RunData") -> dict[str, tuple[float | None, float | None]]:
     predicted, memory, wire = (_section(run.summary, key) for key in ("predicted", "memory", "wire"))
     if not predicted:
         return {}
-    foreseen = _section(predicted, "memory")
-    pairs = {kind: (plain_number(foreseen.get(kind)), plain_number(memory.get(kind))) for kind in foreseen}
+    estimated = _section(predicted, "memory")
+    pairs = {kind: (plain_number(estimated.get(kind)), plain_number(memory.get(kind))) for kind in estimated}
     return {
         "sent/step": (plain_number(predicted.get("bytes_per_step")), plain_number(wire.get("bytes_per_step"))),
         **pairs,

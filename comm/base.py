@@ -12,7 +12,7 @@ from typing import Literal, cast
 import torch
 from torch import Tensor
 
-from .board import Board
+from .key_values import KeyValues
 from .ledger import Ledger
 from .marks import Mark
 from .timeline import Timeline
@@ -30,14 +30,14 @@ class Work(ABC):
 class Comm(ABC):
     """One worker's end of a fabric, or of a sub-group of it.
 
-    `rank` and `size` are those of the group. `board`, `ledger` and `timeline` are the worker's: sub-groups share them,
-    but for the ledger of a group along an axis, which counts for the worker's, too.
+    `rank` and `size` are those of the group. `key_values`, `ledger` and `timeline` are the worker's.
+    Sub-groups share them, but for the ledger of a group along an axis, which counts for the worker's, too.
     """
 
     rank: int
     size: int
     name: str
-    board: Board
+    key_values: KeyValues
     ledger: Ledger
     timeline: Timeline
 

@@ -17,8 +17,8 @@ from threading import Lock
 
 import torch
 
-from .board import StoreBoard
 from .errors import MessageError
+from .key_values import StoreKeyValues
 from .unlike import odd, workers
 
 KEPT = 2**13  # calls of a group's past, at least, once there are so many
@@ -91,13 +91,13 @@ class Past:
 class Calls:
     """The calls of one worker of a group. `ranks`: the group's, as they are numbered in the whole run."""
 
-    def __init__(self, board: StoreBoard, ranks: list[int], name: str) -> None:
-        self._board, self._ranks, self._name = board, ranks, name
+    def __init__(self, key_values: StoreKeyValues, ranks: list[int], name: str) -> None:
+        self._key_values, self._ranks, self._name = key_values, ranks, name
         self._past = Past()
         self._made = self._compared = 0  # calls so far; those until the last that was not foretold
         self._unlike: int | None = None  # the number of the call that another worker made otherwise
         self._lock = Lock()
-        board.answers[f"asked/{name}"] = self._answer
+        key_values.answers[f"asked/{name}"] = self._answer
 
     def check(self, call: Call, what: str) -> None:
         """Checks `call` before it is made. `what` is this worker's activity, in words.
@@ -111,12 +111,12 @@ class Calls:
         if (error := self.unlike(what)) is not None:
             raise error
         prefix = self._prefix(self._made)
-        self._board.doing(what)
+        self._key_values.doing(what)
         try:
             asks = f"asked/{self._name}", str(self._made)
-            said = self._board.set_and_ask(prefix, self._ranks, words(call), what, asks)
+            said = self._key_values.set_and_ask(prefix, self._ranks, words(call), what, asks)
         finally:
-            self._board.doing("computing")
+            self._key_values.doing("computing")
         if len({*said}) > 1:
             self._unlike = self._made  # this group calls no more
             raise self._error(said, what)
@@ -125,13 +125,13 @@ class Calls:
             self._made += 1
             before, self._compared = self._compared, self._made
         if before > 0:  # all have read it
-            self._board.unsay(self._prefix(before - 1))
+            self._key_values.unsay(self._prefix(before - 1))
 
     def unlike(self, what: str) -> MessageError | None:
         """The error of a call that this worker has made, and another otherwise."""
         if self._unlike is None:
             return None
-        return self._error(self._board.said(self._prefix(self._unlike), self._ranks), what)
+        return self._error(self._key_values.said(self._prefix(self._unlike), self._ranks), what)
 
     def _answer(self, asked: str) -> None:
         """Somebody calls what nobody has foretold: tell what this worker called, if it has gone ahead."""
@@ -140,7 +140,7 @@ class Calls:
             if not self._compared <= number < self._made:
                 return
             call = self._past.before(self._made - number)
-        self._board.say(self._prefix(number), words(call))
+        self._key_values.say(self._prefix(number), words(call))
         self._unlike = number
 
     def _prefix(self, number: int) -> str:
@@ -150,4 +150,6 @@ class Calls:
         told = {rank: word for rank, word in zip(self._ranks, said, strict=True) if word is not None}
         usual, who = odd(told)
         others = ", ".join(f"{workers(ranks, 'call')} {word}" for word, ranks in who.items() if word != usual)
-        return MessageError(f"worker {self._board.rank} {what}: {others}, where {workers(who[usual], 'call')} {usual}")
+        return MessageError(
+            f"worker {self._key_values.rank} {what}: {others}, where {workers(who[usual], 'call')} {usual}"
+        )

@@ -12,10 +12,10 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from .board import StoreBoard
 from .errors import RendezvousError, SharedDeviceError
 from .groups import Groups
 from .handshake import Endpoint
+from .key_values import StoreKeyValues
 from .ledger import Ledger
 from .marks import events_of
 from .process import ProcessComm, ProcessWorker
@@ -81,38 +81,38 @@ def _join(
     store: StoreClient, server: StoreServer | None, rank: int, size: int, timeout: float, device: torch.device
 ) -> ProcessComm:
     """`server`: the store's, where this worker serves it."""
-    board = StoreBoard(store, rank, size, timeout)
+    key_values = StoreKeyValues(store, rank, size, timeout)
     try:
         everyone = list(range(size))
         here = {"host": _host(), "address": _own_address(store.endpoint.host), "process": os.getpid()}
         own = json.dumps(here | {"device": device.type, "card": _card(device)})
-        said = [json.loads(word) for word in board.set_and_wait("hosts", everyone, own, "all workers to start")]
+        said = [json.loads(word) for word in key_values.set_and_wait("hosts", everyone, own, "all workers to start")]
         hosts = [word["host"] for word in said]
         groups = Groups(dist.PrefixStore("groups", store), timeout, device)
         devices = [word["device"] for word in said]
         _check_cards(said)
         world = groups.make("world", rank, size, set(devices) == {"cuda"}) if size > 1 else None
         address = _address_for_all([word["address"] for word in said], rank)
-        sockets = Sockets(address, store.endpoint.key, board, timeout)
+        sockets = Sockets(address, store.endpoint.key, key_values, timeout)
         own = json.dumps(asdict(sockets.address))
         sockets.meet(
             [
                 Address(**json.loads(word))
-                for word in board.set_and_wait("clock", everyone, own, "all workers to connect")
+                for word in key_values.set_and_wait("clock", everyone, own, "all workers to connect")
             ]
         )
-        board.look = sockets.look
-        board.visit = sockets.visit
+        key_values.look = sockets.look
+        key_values.visit = sockets.visit
         # On one host the monotonic clock is everyone's; across hosts, clocks start together at this barrier.
         origin = 0.0 if len(set(hosts)) == 1 else time.perf_counter()
         event = events_of(device)
-        worker = ProcessWorker(board, Ledger(), Timeline(), sockets, groups, hosts, devices, origin, server, event)
+        worker = ProcessWorker(key_values, Ledger(), Timeline(), sockets, groups, hosts, devices, origin, server, event)
         for other, word in enumerate(said):
             if word["host"] == hosts[rank] and other != rank:
                 worker.watch(other, word["process"])
         return ProcessComm(worker, everyone, "world", world, worker.ledger)
     except BaseException:
-        board.close()  # its thread would end this process when the store is gone
+        key_values.close()  # its thread would end this process when the store is gone
         raise
 
 

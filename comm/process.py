@@ -29,10 +29,10 @@ from ..compat.process_groups import all_gather_into
 from ..compat.saved_hooks import without_saved_hooks
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, nbytes, numbered
-from .board import BEAT, StoreBoard
 from .calls import Call, Calls
 from .errors import FabricError, HangError, MessageError, PeerLostError
 from .groups import Groups
+from .key_values import BEAT, StoreKeyValues
 from .ledger import Ledger
 from .marks import DeviceEvent, Mark, recorded, seconds_between
 from .mutex import ROOM, SharedMutex
@@ -54,7 +54,7 @@ POLL = 2e-5  # seconds between two looks at a GPU
 class ProcessWorker:
     """The objects that all groups of a worker share."""
 
-    board: StoreBoard
+    key_values: StoreKeyValues
     ledger: Ledger
     timeline: Timeline
     sockets: Sockets
@@ -73,7 +73,7 @@ class ProcessWorker:
         try:
             self.processes[rank] = os.pidfd_open(process)
         except ProcessLookupError:
-            raise PeerLostError(f"worker {self.board.rank} lost a peer: worker {rank} has died") from None
+            raise PeerLostError(f"worker {self.key_values.rank} lost a peer: worker {rank} has died") from None
 
 
 def _tag(name: str) -> int:
@@ -142,16 +142,16 @@ class ProcessComm(Comm):
         self._worker, self.ranks = worker, ranks
         self.root = root or self  # the group of all workers and servers of the run
         self.ledger, self.timeline = ledger, worker.timeline
-        self.board = self._board = worker.board
-        self.rank, self.size, self.name = ranks.index(worker.board.rank), len(ranks), name
+        self.key_values = self._key_values = worker.key_values
+        self.rank, self.size, self.name = ranks.index(worker.key_values.rank), len(ranks), name
         self.group = group  # torch's own group: what torch's reference implementations take
         self._tag = _tag(name)
         self.on_gpus = all(worker.devices[rank] == "cuda" for rank in ranks)  # else messages go by way of the hosts
-        self._others = tuple(rank for rank in ranks if rank != worker.board.rank)
+        self._others = tuple(rank for rank in ranks if rank != worker.key_values.rank)
         self._splits = self._barriers = self._shares = 0
         self.future_failed = False  # one of all_reduce_future: torch's error says nothing of peers
         self._of_futures: list[tuple[dist.Work, Operation, Mark, bool]] = []
-        self._calls = None if group is None else Calls(worker.board, ranks, name)
+        self._calls = None if group is None else Calls(worker.key_values, ranks, name)
         if self._calls is not None:
             worker.calls.append(self._calls)
         self._sums = self._open_sums()
@@ -216,7 +216,9 @@ class ProcessComm(Comm):
             piece = int(said)
             kind = NativeSum if name == NativeSum.__name__ else TorchSum
             if kind is NativeSum and not NativeSum.available():
-                raise FabricError(f"worker {self.board.rank} cannot load what another worker has compiled: see native/")
+                raise FabricError(
+                    f"worker {self.key_values.rank} cannot load what another worker has compiled: see native/"
+                )
             memory = open_shared(place)
             self._all_say(f"{prefix}/used", "", what)
         sums = kind(memory, self.rank, self.size, piece)
@@ -286,11 +288,11 @@ class ProcessComm(Comm):
         start = self.now()
         operation = self.timeline.launched(f"{self.name}#barrier", "barrier", start)
         prefix = f"barrier/{self.name}/{self._barriers}"
-        self.board.doing(f"in barrier of {self.name}")
+        self.key_values.doing(f"in barrier of {self.name}")
         try:
             self._all_say(prefix, "", f"the barrier of {self.name}")
         finally:
-            self.board.doing("computing")
+            self.key_values.doing("computing")
         self.timeline.add(operation, start, self.now())
 
     def _collective(self, call: Call, launch: Callable[[dist.ProcessGroup], dist.Work]) -> Work:
@@ -435,7 +437,7 @@ class ProcessComm(Comm):
         """Wait for a message of ours. Raises `HangError`, after which one may wait again, `PeerLostError`, or
         `MessageError` where what came is not what is due.
         """
-        self.board.doing(what)
+        self.key_values.doing(what)
         try:
             self._worker.sockets.wait(operation)
         except (TimeoutError, PeerGoneError) as error:
@@ -443,11 +445,11 @@ class ProcessComm(Comm):
         except UnexpectedError as error:
             raise self._unexpected(error, what) from None
         finally:
-            self.board.doing("computing")
+            self.key_values.doing("computing")
 
     def wait_for_sum(self, sums: SharedSum, number: int, what: str) -> None:
         """Raises `HangError`, after which one may wait again, `PeerLostError` or `UnlikeError`."""
-        self.board.doing(what)
+        self.key_values.doing(what)
         try:
             deadline = time.monotonic() + self._worker.groups.timeout
             while not sums.wait(number, SLICE):
@@ -457,11 +459,11 @@ class ProcessComm(Comm):
                 if time.monotonic() > deadline:
                     raise self._hang(what)
         finally:
-            self.board.doing("computing")
+            self.key_values.doing("computing")
 
     def unlike(self, error: UnlikeError, what: str) -> MessageError:
         """The same, with workers as they are numbered in the whole run."""
-        return MessageError(f"worker {self.board.rank} {what}: {error.words(self.ranks)}")
+        return MessageError(f"worker {self.key_values.rank} {what}: {error.words(self.ranks)}")
 
     def _ended_peers(self) -> list[int]:
         """Returns the ranks in the group of workers that have ended."""
@@ -473,14 +475,14 @@ class ProcessComm(Comm):
 
     def wait_for_mutex(self, mutex: SharedMutex) -> None:
         what = f"in a mutex of {self.name}"
-        self.board.doing(what)
+        self.key_values.doing(what)
         try:
             deadline = time.monotonic() + self._worker.groups.timeout
             while not mutex.acquire(BEAT):
                 if time.monotonic() > deadline:
                     raise self._hang(what)
         finally:
-            self.board.doing("computing")
+            self.key_values.doing("computing")
 
     def _named(self, error: TimeoutError | PeerGoneError, what: str) -> HangError | PeerLostError | MessageError:
         if isinstance(error, TimeoutError):
@@ -490,7 +492,7 @@ class ProcessComm(Comm):
     def _lost(self, what: str, why: object, rank: int | None = None) -> PeerLostError | MessageError:
         """A peer has gone: perhaps since one of this worker's calls, in any group, was not what it was to call."""
         unlike = (calls.unlike(what) for calls in self._worker.calls)
-        lost = PeerLostError(f"worker {self.board.rank} lost a peer {what}: {why}", rank)
+        lost = PeerLostError(f"worker {self.key_values.rank} lost a peer {what}: {why}", rank)
         return next((error for error in unlike if error is not None), lost)
 
     def check_alike(self, what: str) -> None:
@@ -501,7 +503,7 @@ class ProcessComm(Comm):
             raise error
 
     def _unexpected(self, error: UnexpectedError, what: str) -> MessageError:
-        return MessageError(f"worker {self.board.rank} {what}: {error}")
+        return MessageError(f"worker {self.key_values.rank} {what}: {error}")
 
     def _rank_of(self, peer: int | None) -> int | None:
         return None if peer is None else self.ranks.index(peer)
@@ -544,7 +546,7 @@ class ProcessComm(Comm):
         for rank, its in zip(self.ranks, said, strict=True):
             if its != said[0]:
                 raise MessageError(
-                    f"worker {self.board.rank} in {what} of {self.name}: for worker {rank} it holds {its}, where "
+                    f"worker {self.key_values.rank} in {what} of {self.name}: for worker {rank} it holds {its}, where "
                     f"worker {self.ranks[0]} has put {said[0]}"
                 )
         return memory
@@ -557,7 +559,7 @@ class ProcessComm(Comm):
             return None
         ranks = [rank for rank, its in zip(self.ranks, said, strict=True) if its == str(color)]
         name = f"{self.name}/{self._splits}.{color}"
-        rank = ranks.index(self._board.rank)
+        rank = ranks.index(self._key_values.rank)
         on_gpus = all(self._worker.devices[rank] == "cuda" for rank in ranks)
         group = self._worker.groups.make(name, rank, len(ranks), on_gpus) if len(ranks) > 1 else None
         ledger = self.ledger if axis is None else self.ledger.along(axis)
@@ -566,7 +568,7 @@ class ProcessComm(Comm):
     def _all_say(self, prefix: str, value: str, what: str) -> list[str]:
         """Every worker of the group says something; returns all of it. Raises `HangError` or `PeerLostError`."""
         try:
-            return self._board.set_and_wait(prefix, self.ranks, value, what)
+            return self._key_values.set_and_wait(prefix, self.ranks, value, what)
         except PeerLostError as error:
             raise PeerLostError(str(error), self._rank_of(error.rank)) from None
 
@@ -590,13 +592,13 @@ class ProcessComm(Comm):
 
     def lost(self) -> frozenset[int]:
         self._worker.sockets.look()
-        return frozenset(rank for rank, worker in enumerate(self.ranks) if worker in self._board.lost)
+        return frozenset(rank for rank, worker in enumerate(self.ranks) if worker in self._key_values.lost)
 
     def seen(self, keys: list[str]) -> list[bytes | None]:
         """Returns the values of the run's store under `keys`, from any thread. Raises RuntimeError if the store has
         gone.
         """
-        return self._board.seen(keys)
+        return self._key_values.seen(keys)
 
     def now(self) -> float:
         return time.perf_counter() - self._worker.origin
@@ -647,7 +649,7 @@ class ProcessComm(Comm):
         """
         if is_over():
             return
-        self.board.doing(what)
+        self.key_values.doing(what)
         try:
             deadline = time.monotonic() + self._worker.groups.timeout
             while not _comes(is_over, SLICE):
@@ -663,7 +665,7 @@ class ProcessComm(Comm):
             self._worker.groups.abort()
             raise
         finally:
-            self.board.doing("computing")
+            self.key_values.doing("computing")
 
     def _dead_peers(self) -> list[int]:
         """Returns the dead of this group by their ranks in the run."""
@@ -674,7 +676,7 @@ class ProcessComm(Comm):
 
         An error about this worker's full GPU stays as it is: no peer is to blame.
         """
-        self.board.doing(what)
+        self.key_values.doing(what)
         try:
             return call()
         except RuntimeError as error:
@@ -682,7 +684,7 @@ class ProcessComm(Comm):
                 raise
             raise self.explained(error, what) from error
         finally:
-            self.board.doing("computing")
+            self.key_values.doing("computing")
 
     def explained(self, error: RuntimeError, what: str) -> HangError | PeerLostError | MessageError:
         """torch's error as ours."""
@@ -693,7 +695,7 @@ class ProcessComm(Comm):
         return self._lost(what, f"worker {', '.join(map(str, dead))} has died" if dead else error)
 
     def _hang(self, what: str) -> HangError:
-        return self._board.hang(self.ranks, what)
+        return self._key_values.hang(self.ranks, what)
 
     def at_close(self, do: Callable[[], None]) -> None:
         self._worker.closing.append(do)
@@ -706,7 +708,7 @@ class ProcessComm(Comm):
         while self._worker.processes:
             os.close(self._worker.processes.popitem()[1])
         self._worker.sockets.close()
-        self._board.close()
+        self._key_values.close()
         if (server := self._worker.server) is not None:
             server.wait_for_clients(self._worker.groups.timeout)
             server.close()

@@ -24,8 +24,8 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from queue import SimpleQueue
 
-from .board import BEAT, StoreBoard
 from .handshake import Acceptor, Endpoint, call, listen
+from .key_values import BEAT, StoreKeyValues
 
 _HEADER = struct.Struct("!QQ8s")  # group, bytes that follow, their kind
 _FIRST_ROOM = 1 << 20  # bytes for the beginning of a message that nobody asked for
@@ -180,11 +180,11 @@ class _Peer:
 class Sockets:
     """A worker's end of its connections to all others. Ranks are those of the whole run. For one thread."""
 
-    def __init__(self, host: str, key: bytes, board: StoreBoard, timeout: float) -> None:
+    def __init__(self, host: str, key: bytes, key_values: StoreKeyValues, timeout: float) -> None:
         """Listen on `host` for those who know `key`. `timeout`: that of `wait`, in seconds."""
         listener = listen(host)
         self.address = Address(host, listener.getsockname()[1])
-        self._key, self._board, self._timeout = key, board, timeout
+        self._key, self._key_values, self._timeout = key, key_values, timeout
         self._peers: list[_Peer] = []
         self._connections: dict[int, _Connection] = {}  # by file descriptor
         self._receives: list[Receive] = []  # those not done, in the order in which they were posted
@@ -194,8 +194,10 @@ class Sockets:
         self._told: set[tuple[int, int]] = set()  # (group, peer): the deaths that receives from anyone have told
         self._heard = 0  # whom one heard last
         self._woken = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)  # something was sent, or somebody has called
-        own = self._endpoint(board.rank, self.address)
-        self._acceptor = Acceptor(listener, own, lambda peer: peer < board.size and peer != board.rank, self._wake)
+        own = self._endpoint(key_values.rank, self.address)
+        self._acceptor = Acceptor(
+            listener, own, lambda peer: peer < key_values.size and peer != key_values.rank, self._wake
+        )
 
     def meet(self, addresses: list[Address]) -> None:
         """Learn where everyone listens."""
@@ -329,7 +331,7 @@ class Sockets:
         if silent or not receive.from_anyone:
             for peer in receive.awaits:
                 self._connection_to(peer)  # its end is how a death shows
-        if not (self._board.lost or self._left):
+        if not (self._key_values.lost or self._left):
             return
         self._accept()
         if silent:  # who has died and yet holds a connection has left it to a process of its own
@@ -414,7 +416,7 @@ class Sockets:
 
     def _call(self, peer: int) -> None:
         try:
-            sock = call(self._peers[peer].endpoint, self._board.rank, self._timeout)
+            sock = call(self._peers[peer].endpoint, self._key_values.rank, self._timeout)
         except TimeoutError:
             raise
         except OSError:
@@ -469,10 +471,10 @@ class Sockets:
     def _note_end(self, peer: int) -> None:
         """A connection to `peer` is at its end, or there is none to be had: it said goodbye, or it has died."""
         if not self._is_known_gone(peer):
-            (self._left if self._board.has_left(peer) else self._board.lost).add(peer)
+            (self._left if self._key_values.has_left(peer) else self._key_values.lost).add(peer)
 
     def _is_known_gone(self, peer: int) -> bool:
-        return peer in self._left or peer in self._board.lost
+        return peer in self._left or peer in self._key_values.lost
 
     def _is_gone(self, peer: int) -> bool:
         """Returns whether nothing more can come from `peer`."""
@@ -490,7 +492,7 @@ class Sockets:
             peer.queue.put(None)
         for thread in threads:
             thread.join(max(deadline - time.monotonic(), 0))
-        self._board.leave()
+        self._key_values.leave()
         self._acceptor.close()
         for connection in self._connections.values():
             connection.close()

@@ -27,9 +27,9 @@ from torch import Tensor
 
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, nbytes, numbered
-from .board import Board
 from .calls import Call, words
 from .errors import FabricError, MessageError
+from .key_values import KeyValues
 from .ledger import Ledger
 from .network import ModelledNetwork, Network, Over
 from .timeline import Operation, Timeline
@@ -106,7 +106,7 @@ class SimulatedCluster:
         self.begun: dict[str, int] = {}  # topic -> the furthest step that one of those who step together has begun
         self.stops: dict[str, int] = {}  # topic -> the step that they leave before
         self.posted: dict[str, str] = {}  # the board
-        self.boards: list[VirtualBoard] = []
+        self.boards: list[VirtualKeyValues] = []
         self.readers: defaultdict[str, list[_Worker]] = defaultdict(list)
         self.meetings: dict[tuple[str, int], _Meeting] = {}
         self._log = hashlib.blake2b(digest_size=16)
@@ -135,17 +135,17 @@ class SimulatedCluster:
     def _comm(self, worker: _Worker) -> "VirtualComm":
         timeline = Timeline(max(_KEPT // self.size, 100))
         everyone = list(range(self.size))
-        board = VirtualBoard(self, worker)
-        self.boards.append(board)
-        return VirtualComm(self, worker, everyone, "world", board, worker.ledger, timeline)
+        key_values = VirtualKeyValues(self, worker)
+        self.boards.append(key_values)
+        return VirtualComm(self, worker, everyone, "world", key_values, worker.ledger, timeline)
 
     def request_stop(self) -> None:
         """Ask all workers to save and stop; from any thread, a signal's handler too."""
         self.stop = True
 
-    def gauges(self) -> dict[int, str]:
+    def live_metrics(self) -> dict[int, str]:
         """Returns the live metrics of each worker that has some, from any thread."""
-        return {board.rank: board.gauges() for board in list(self.boards) if board.gauges is not None}
+        return {each.rank: each.live_metrics() for each in list(self.boards) if each.live_metrics is not None}
 
     def digest(self) -> str:
         """A hash of training's events so far: who did what with whom, when, and how many bytes."""
@@ -156,7 +156,7 @@ class SimulatedCluster:
             self._log.update(struct.pack("<dq8sqq", worker.clock, worker.rank, event.encode()[:8], peer, size))
 
 
-class VirtualBoard(Board):
+class VirtualKeyValues(KeyValues):
     """A board in this process's memory. Who reads before the writer has posted waits until then."""
 
     def __init__(self, cluster: SimulatedCluster, worker: _Worker) -> None:
@@ -255,13 +255,13 @@ class VirtualComm(Comm):
         worker: _Worker,
         ranks: list[int],
         name: str,
-        board: VirtualBoard,
+        key_values: VirtualKeyValues,
         ledger: Ledger,
         timeline: Timeline,
     ) -> None:
         self._cluster, self._worker, self.ranks = cluster, worker, ranks
         self.rank, self.size, self.name = ranks.index(worker.rank), len(ranks), name
-        self.board, self._board, self.ledger, self.timeline = board, board, ledger, timeline
+        self.key_values, self._key_values, self.ledger, self.timeline = key_values, key_values, ledger, timeline
         self._meetings = 0
 
     @property
@@ -606,7 +606,7 @@ class VirtualComm(Comm):
         ranks = [rank for rank, its in zip(self.ranks, colors, strict=True) if its == color]
         name = f"{self.name}/{self._meetings}.{color}"
         ledger = self.ledger if axis is None else self.ledger.along(axis)
-        return VirtualComm(self._cluster, self._worker, ranks, name, self._board, ledger, self.timeline)
+        return VirtualComm(self._cluster, self._worker, ranks, name, self._key_values, ledger, self.timeline)
 
     def lost(self) -> frozenset[int]:
         return frozenset()  # a worker that fails ends the run

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from .base import Work
-from .board import BEAT
 from .errors import MessageError
+from .key_values import BEAT
 from .marks import Mark
 from .mutex import SharedMutex
 from .shared_sum import SLICE, SharedSum, UnlikeError

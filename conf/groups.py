@@ -18,7 +18,7 @@ class ConfigGroup:
     meaning: str  # one line, for the glossary
     modules: tuple[str, ...]  # where the classes of choices may be, beside the modules that the user allows
     base: str  # in full: paceline.strategies.core.sync.Sync
-    given: bool = False  # built for each worker and passed to the sync mode or strategy that has a parameter `name`
+    injected: bool = False  # built for each worker and passed to the sync mode or strategy that has a parameter `name`
     shown: bool = True  # in records and comparisons
     usual: str | None = None  # the choice that is not worth a column, and what runs had before there was the group
     example: str = ""  # where a refusal says that a class of one's own is shown
@@ -26,7 +26,7 @@ class ConfigGroup:
     composed: str = ""  # the class that is made of several choices, A+B; its knob `parts` has them by name
 
     def __post_init__(self) -> None:
-        assert self.usual or not self.given, f"{self.name}: what nobody needs to have a use for is its usual choice"
+        assert self.usual or not self.injected, f"{self.name}: what nobody needs to have a use for is its usual choice"
 
 
 GROUPS = (
@@ -145,7 +145,7 @@ GROUPS = (
         "what is done to a gradient that is too large",
         modules=("paceline.exchange",),
         base="paceline.exchange.clip.Clip",
-        given=True,
+        injected=True,
         usual="none",
     ),
     ConfigGroup(
@@ -153,7 +153,7 @@ GROUPS = (
         "what is sent in place of gradients, weights or their differences",
         modules=("paceline.exchange",),
         base="paceline.exchange.compress.Compressor",
-        given=True,
+        injected=True,
         usual="none",
     ),
     ConfigGroup(
@@ -161,7 +161,7 @@ GROUPS = (
         "how a sum over replicas is made",
         modules=("paceline.exchange",),
         base="paceline.exchange.collectives.Collective",
-        given=True,
+        injected=True,
         usual="fabric",
     ),
     ConfigGroup(
@@ -169,7 +169,7 @@ GROUPS = (
         "how the gradients, or weights, of several workers become one",
         modules=("paceline.exchange",),
         base="paceline.exchange.aggregate.Aggregator",
-        given=True,
+        injected=True,
         usual="mean",
     ),
     ConfigGroup(
@@ -177,7 +177,7 @@ GROUPS = (
         "how a federated server steps with what clients bring",
         modules=("paceline.exchange",),
         base="paceline.exchange.server.ServerRule",
-        given=True,
+        injected=True,
         usual="plain",
     ),
     ConfigGroup(
@@ -185,7 +185,7 @@ GROUPS = (
         "how a federated client trains in a round, and what it delivers beside its weights",
         modules=("paceline.exchange",),
         base="paceline.exchange.client.ClientRule",
-        given=True,
+        injected=True,
         usual="plain",
     ),
     ConfigGroup(
@@ -193,7 +193,7 @@ GROUPS = (
         "what workers that lie send",
         modules=("paceline.exchange",),
         base="paceline.exchange.attack.Attack",
-        given=True,
+        injected=True,
         usual="none",
     ),
     ConfigGroup(
@@ -201,7 +201,7 @@ GROUPS = (
         "whose data a trained model may not give away, and what is done for it",
         modules=("paceline.exchange",),
         base="paceline.exchange.privacy.Privacy",
-        given=True,
+        injected=True,
         usual="none",
     ),
     ConfigGroup(
@@ -209,7 +209,7 @@ GROUPS = (
         "whether a federated server sees what each client brings, or the sum alone",
         modules=("paceline.exchange",),
         base="paceline.exchange.secure.Secure",
-        given=True,
+        injected=True,
         usual="none",
     ),
 )

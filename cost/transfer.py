@@ -49,7 +49,7 @@ class Transfer:
     messages: tuple[tuple[float, float], ...] = ()
     timed: bool = True
     kernels: Kernels = ()
-    rehearse: Callable[[], Callable[[], object]] | None = None
+    profile: Callable[[], Callable[[], object]] | None = None
 
     @property
     def counted_as(self) -> str:

@@ -21,7 +21,7 @@ from ..comm import Comm, MessageError, Work
 from ..cost.transfer import Transfer, passes
 from ..strategies.core.cost import World
 from ..strategies.core.state import State
-from . import rehearsal
+from . import profiling
 from .collectives import Collective, Fabric
 from .compress import Compressor, Dense, Slot, Summed, UnreadableError, Vector
 from .compress.feedback import ErrorFeedback
@@ -110,7 +110,7 @@ class Channel:
     def all_gather(self, key: str, x: Tensor, rows: Tensor, read: Read) -> None:
         """Writes the decoded vectors of all workers, [n] each, into `rows`, [size, n], on every worker.
 
-        `read`: see `Joining.read`, which says what becomes of a message that cannot be read.
+        `read`: see `Aggregation.read`, which says what becomes of a message that cannot be read.
         """
         rank, message = self.comm.rank, as_bytes(self.encode(key, x))
         others = [(rank + i) % self.comm.size for i in range(1, self.comm.size)]
@@ -170,9 +170,9 @@ def _sum(compress: Compressor, collective: Collective, vector: Vector, world: Wo
         sent = (world.replicas - 1) * compress.mean_nbytes(vector, world.steps)
         found = [Transfer("all_gather", world.replicas, sent, primitive="send")]
     if world.replicas > 1:
-        messages = partial(rehearsal.of_message, compress, vector, world.replicas)
-        rehearse = None if isinstance(compress, Dense) else messages
-        found[0] = replace(found[0], kernels=passes("mul_", vector.n), rehearse=rehearse)  # into what is sent
+        messages = partial(profiling.of_message, compress, vector, world.replicas)
+        profile = None if isinstance(compress, Dense) else messages
+        found[0] = replace(found[0], kernels=passes("mul_", vector.n), profile=profile)  # into what is sent
     yield from found
 
 

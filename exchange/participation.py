@@ -10,7 +10,7 @@ as another. What it has trained is lost, but for its optimizer's state; the roun
 where nobody does, w stays.
 
 `Participation` holds the settings, and `Rounds` the rounds of one run. `OwnRounds` is the progress of one worker
-through them: of a worker that is one client (`OneClient`), or that trains several (in_turn.py).
+through them: of a worker that is one client (`OneClient`), or that trains several (multiplexed.py).
 """
 
 from abc import ABC, abstractmethod

@@ -16,11 +16,11 @@ from torch.optim import Optimizer
 from ..comm import Comm, Work
 from ..strategies.core.cost import World
 from ..strategies.core.state import State, recv_state
+from .aggregation import Aggregation
 from .buckets import views_of
 from .channel import Channel, held
 from .compress import Compressor, Dense, Vector, vector_of
 from .flat import flatten
-from .joining import Joining
 
 HEADER = 8  # bytes
 
@@ -53,11 +53,11 @@ class Pushing:
         workers: int,
         comm: Comm,
         compress: Compressor,
-        joining: Joining,
+        aggregation: Aggregation,
     ) -> None:
         """`shards`: of the part, those of `servers`. `workers`: of the group, all that follow are servers.
 
-        `joining`: says who pushes another gradient than its own.
+        `aggregation`: says who pushes another gradient than its own.
         """
         self._params = [parameter for shard in shards for parameter in shard]
         self._weights = flatten(self._params)  # w
@@ -66,7 +66,7 @@ class Pushing:
         sizes = [sum(parameter.numel() for parameter in shard) for shard in shards]
         pieces = zip(servers, self._weights.split(sizes), self.accrued.split(sizes), strict=True)
         self.places = [ServerShard(*piece) for piece in pieces]
-        self._comm, self._joining, self._workers = comm, joining, workers
+        self._comm, self._aggregation, self._workers = comm, aggregation, workers
         self._vectors = {str(server): vector_of(shard) for server, shard in zip(servers, shards, strict=True)}
         self._channel = Channel(compress, comm, self._vectors)
         self._differences: Channel | None = None
@@ -87,7 +87,7 @@ class Pushing:
     def push(self) -> None:
         """a goes to the servers, and a <- 0."""
         # nothing is waited for in between: two servers may each be receiving from another worker
-        sent = self._joining.sent(self.accrued, self._comm.rank, self._workers, self._step)
+        sent = self._aggregation.sent(self.accrued, self._comm.rank, self._workers, self._step)
         pieces = sent.split([len(place.accrued) for place in self.places])
         with self._comm.timeline.named("push"):
             pushing = [
@@ -189,10 +189,10 @@ def stated(shards: Sequence[Sequence[Tensor]], compress: Compressor, world: Worl
     return sum(_pushed(vector, compress, world, every) for vector in vectors), held(compress, vectors)
 
 
-def unpredicted(compress: Compressor, servers: int, joining: Joining | None = None) -> str:
+def unpredicted(compress: Compressor, servers: int, aggregation: Aggregation | None = None) -> str:
     """Returns why the time of a step with servers is not modelled; "" if it is."""
-    if joining is not None and joining.unpredicted:
-        return joining.unpredicted
+    if aggregation is not None and aggregation.unpredicted:
+        return aggregation.unpredicted
     if not isinstance(compress, Dense):
         return "compress, sync: the time that messages to and from a server take was not measured"
     if servers > 1:

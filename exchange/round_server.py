@@ -3,7 +3,7 @@ gives w to the clients of a round, and closes it once all of them have delivered
 
     open round r:   S are its clients (participation.py); it misses them all
     one delivers:   it is missed no more
-    none is missed: w of the next round (deliveries.py); open round r + 1
+    none is missed: w of the next round (client_updates.py); open round r + 1
 
 A client that asks for the w of a round is answered once that is open. The server does not wait for the dead, nor for a
 client that will leave the round, once that has its w.
@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from ..comm import Comm
-from .deliveries import Deliveries
+from .client_updates import ClientUpdates
 from .participation import Rounds
 from .serving import Serving, message_of
 from .survivors import isend_to, wait_for
@@ -44,9 +44,11 @@ class RoundMessage(IntEnum):
 class RoundServer:
     """`changed`: rounds that changed w. `made_at`: when the last one of them did."""
 
-    def __init__(self, weights: Tensor, deliveries: Deliveries, rounds: Rounds, comm: Comm, survives: bool) -> None:
-        """`weights`: [n], w, which `deliveries` change. `survives`: see `Sync`."""
-        self._weights, self._deliveries, self._rounds = weights, deliveries, rounds
+    def __init__(
+        self, weights: Tensor, client_updates: ClientUpdates, rounds: Rounds, comm: Comm, survives: bool
+    ) -> None:
+        """`weights`: [n], w, which `client_updates` change. `survives`: see `Sync`."""
+        self._weights, self._client_updates, self._rounds = weights, client_updates, rounds
         self._comm, self._serving = comm, Serving(comm, rounds.clients, survives)
         self._header = torch.zeros(3, dtype=torch.int64)
         self._open = 0  # the round that is
@@ -77,10 +79,10 @@ class RoundServer:
         message, asked, told = self._header.tolist()
         match message:
             case RoundMessage.DELIVER:
-                self._deliveries.take(client, told, self._open)
+                self._client_updates.take(client, told, self._open)
                 self._missing.discard(client)
             case RoundMessage.SAVE:
-                self._serving.send_state(self._deliveries.server_state(), client)
+                self._serving.send_state(self._client_updates.server_state(), client)
             case RoundMessage.DONE:
                 self._serving.going.discard(client)
                 self._missing.discard(client)
@@ -111,23 +113,23 @@ class RoundServer:
         return self._ends_before != NEVER
 
     def _close(self) -> None:
-        if self._deliveries.close(self._open):
+        if self._client_updates.close(self._open):
             self.changed += 1
             self.made_at = self._comm.now()
 
     def _answer(self, ready: dict[int, RoundMessage]) -> None:
         """Send w to these clients, or say that no round opens for them."""
-        joining, peeks = ([k for k in ready if ready[k] is what] for what in (RoundMessage.JOIN, RoundMessage.PEEK))
+        aggregation, peeks = ([k for k in ready if ready[k] is what] for what in (RoundMessage.JOIN, RoundMessage.PEEK))
         told, ends_before = ready.keys() - peeks, torch.tensor([self._ends_before])
         with self._comm.ledger.aside():
             sending = isend_to(ends_before, sorted(told), self._comm)
-        starts = [] if self._ended else self._deliveries.starts
+        starts = [] if self._ended else self._client_updates.starts
         with self._comm.timeline.named("fetch"):
-            sending += [work for vector in starts for work in isend_to(vector, joining, self._comm)]
+            sending += [work for vector in starts for work in isend_to(vector, aggregation, self._comm)]
         with self._comm.ledger.aside():
             made_at = torch.tensor([self.made_at], dtype=torch.float64)
             sending += isend_to(self._weights, peeks, self._comm) + isend_to(made_at, peeks, self._comm)
         wait_for(sending)
         for client in ready:
             del self._waiting[client]
-        self._missing -= {k for k in joining if self._rounds.leaves_after(k, self._open) is not None}
+        self._missing -= {k for k in aggregation if self._rounds.leaves_after(k, self._open) is not None}

@@ -20,11 +20,11 @@ from ..conf.errors import ConfigError
 from ..strategies.core.schedule import Rate, scaled
 from ..strategies.core.state import State
 from ..strategies.core.sync import Measures
+from .aggregation import Aggregation, Rows
 from .buckets import views_of
 from .channel import Channel
 from .compress import Compressor, vector_of
 from .flat import as_bytes, flatten
-from .joining import Joining, Rows
 from .serving import Serving
 
 ROUNDING = 1e-6  # of a batch of all replicas: the shares in it sum to 1 but for rounding
@@ -37,8 +37,8 @@ def _refuse(worker: int, share: float) -> None:
 class Stepping:
     """One server's weights w, and the gradient that it steps them with.
 
-    `gradient` is to be filled before `step`. With `joining` a server may also gather the gradients of a clock, all of
-    one version, and step once with what the rule makes of them, whoever was first.
+    `gradient` is to be filled before `step`. With `aggregation` a server may also gather the gradients of a clock, all
+    of one version, and step once with what the rule makes of them, whoever was first.
     """
 
     def __init__(
@@ -47,7 +47,7 @@ class Stepping:
         optimizer: Optimizer,
         serving: Serving,
         compress: Compressor,
-        joining: Joining | None,
+        aggregation: Aggregation | None,
         rate: Rate,
     ) -> None:
         """`shard`: its parameters. `rate`: how the optimizer's goes over the run."""
@@ -64,14 +64,14 @@ class Stepping:
         self._seen = torch.zeros(1, dtype=torch.float64)  # batches of all replicas, whose gradients were stepped with
         self._staleness: Counter[int] = Counter()
         self._answers: Channel | None = None
-        self._joining = self._remembers = joining
-        self._reads: Joining | None = joining
-        self._received = None if joining is None else torch.empty_like(self.weights)
-        self._clock = None if joining is None else joining.onto(self.gradient, serving.workers)
+        self._aggregation = self._remembers = aggregation
+        self._reads: Aggregation | None = aggregation
+        self._received = None if aggregation is None else torch.empty_like(self.weights)
+        self._clock = None if aggregation is None else aggregation.onto(self.gradient, serving.workers)
 
-    def remember(self, joining: Joining) -> None:
+    def remember(self, aggregation: Aggregation) -> None:
         """Save what this rule remembers: the server steps with one push at a time."""
-        self._remembers = self._reads = joining
+        self._remembers = self._reads = aggregation
 
     def share(self, servers: Comm) -> None:
         """Shares the weights of the first of these servers with all of them, in the host's memory."""
@@ -118,19 +118,19 @@ class Stepping:
         """Receive one of the clock's gradients."""
         assert self._received is not None and self._clock is not None
         self.receive(self._received, worker)
-        if share > 1 + ROUNDING and self._joining is not None:
-            self._joining.read(worker, self._received, partial(_refuse, worker, share))
+        if share > 1 + ROUNDING and self._aggregation is not None:
+            self._aggregation.read(worker, self._received, partial(_refuse, worker, share))
             share = 1 / self.serving.workers
         self._clock.add(worker, share, self._received)
-        self.count(worker, share / (1 if self._joining is None else self._joining.aggregate.copies))
+        self.count(worker, share / (1 if self._aggregation is None else self._aggregation.aggregate.copies))
 
     def step_with_gathered(self) -> bool:
         """w <- step(w, g), g = sum_j share_j g_j / sum_j share_j, or what the rule makes of all g_j, if any came."""
         if self._clock is None or not self._clock.ranks:
             return False
         lost = len(self.serving.comm.lost())
-        if self._joining is not None:
-            self._joining.check_left(self.serving.workers - lost, lost)
+        if self._aggregation is not None:
+            self._aggregation.check_left(self.serving.workers - lost, lost)
         # the mean is over the sum of shares: less than 1 where a worker has died
         self._clock.close(int(self._seen + ROUNDING))
         self.step(1.0)

@@ -43,10 +43,10 @@ class DataParallel(Whole):
         """`batch_norm`: over the batch of a replica, or over those of all."""
         self.traits = replace(self.traits, across_replicas=ALL if batch_norm == "all" else "")
 
-    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
+    def resolved(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         if self.traits.across_replicas:
             check_norms(self.split(model), [inputs])
-        return super().settled(model, inputs, targets, loss)
+        return super().resolved(model, inputs, targets, loss)
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         if not self.traits.across_replicas:
@@ -71,7 +71,7 @@ class DataParallel(Whole):
         across = across_of(part)
         if across is None or not self.setting.worlds:
             return [{}]
-        across.foresee(self.setting.worlds[0])
+        across.estimate(self.setting.worlds[0])
         call(part, inputs).sum().backward()
         part.zero_grad()
         return [across.group.traffic()]

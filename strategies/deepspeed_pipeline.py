@@ -87,9 +87,9 @@ class DeepSpeedPipeline(StagedStrategy):
 
     # -- the cut, and what is stated of it: as strategy=pipeline does
 
-    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
+    def resolved(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         one_size.check("deepspeed_pipeline", len(inputs), self.micro_batches)
-        return self._ours.settled(model, inputs, targets, loss)
+        return self._ours.resolved(model, inputs, targets, loss)
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         parts = self._ours.split(model.float())
@@ -105,14 +105,14 @@ class DeepSpeedPipeline(StagedStrategy):
     def layers(self, part: nn.Module) -> list[list[str]]:
         return self._ours.layers(part)
 
-    def rehearse(
+    def profile(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         """Yields the passes of strategy=pipeline, except that the first stage gets copies of its micro-batches."""
         sizes = self.micro_sizes(len(inputs))
         flowing = self._flowing(parts, lone(inputs)[: sizes[0]])
         for stage, (part, passes) in enumerate(
-            zip(parts, self._ours.rehearse(parts, inputs, targets, loss, device), strict=True)
+            zip(parts, self._ours.profile(parts, inputs, targets, loss, device), strict=True)
         ):
             entering, leaving = map(payload, ([flowing[stage]], [flowing[stage + 1]]))
             trained = payload([each for each in part.parameters() if each.requires_grad])

@@ -86,7 +86,7 @@ class DomainParallel(Strategy):
         self.traits = replace(self.traits, across_replicas=ALL if batch_norm == "all" else "")
         self.collective = collective or Fabric()
 
-    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
+    def resolved(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         inputs = lone(inputs)
         if inputs.dim() != 4 or not inputs.is_floating_point():
             raise ConfigError(
@@ -157,7 +157,7 @@ class DomainParallel(Strategy):
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
         return state_with(self.module, parameters) if self._comm.rank == self.loss_part else None
 
-    def rehearse(
+    def profile(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         images = lone(inputs)
@@ -191,7 +191,7 @@ class DomainParallel(Strategy):
             group.hosts = self.setting.hosts
             group.traffic()
             if across is not None and self.setting.worlds:
-                across.foresee(self.setting.worlds[place])
+                across.estimate(self.setting.worlds[place])
             outputs = part(_slab(self._cut, lone(inputs), place))
             loss = outputs.sum()
             loss.backward()

@@ -118,7 +118,7 @@ class Hybrid(StagedStrategy):
         if self.mesh.axes["tensor"] > 1:
             check_elementwise(optimizer, "strategy=hybrid", "strategy=pipeline")
 
-    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
+    def resolved(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         """Resolves the stages by the cost of each layer on one of its workers.
 
         A column and a row layer are still two layers here: a stage boundary may separate them.
@@ -211,12 +211,12 @@ class Hybrid(StagedStrategy):
     def micro_sizes(self, batch_size: int) -> list[int]:
         return self._pipeline.micro_sizes(batch_size)
 
-    def rehearse(
+    def profile(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         last = self._pipeline.loss_part
         lanes = [
-            self._pipeline.rehearse(lane, inputs, targets, loss_over(lane[last], loss), device)
+            self._pipeline.profile(lane, inputs, targets, loss_over(lane[last], loss), device)
             for lane in self._lanes(parts)
         ]
         for of_stage in zip(*lanes, strict=True):

@@ -135,11 +135,11 @@ class Offload(Strategy):
 
     # -- what it takes
 
-    def rehearse(
+    def profile(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         """Raises `ConfigError` where the pool is too small, or a layer cannot be swapped."""
-        yield from super().rehearse(parts, inputs, targets, loss, device)
+        yield from super().profile(parts, inputs, targets, loss, device)
         inputs = lone(inputs)
         (layers,) = parts
         assert isinstance(layers, OffloadedLayers)
@@ -147,7 +147,7 @@ class Offload(Strategy):
             device = torch.device("cpu")  # a machine that is planned for from here: torch aborts without its own CUDA
         demand = self._demand(layers, inputs, targets, loss, device)
         self._note(
-            rehearse(
+            profile(
                 layers, inputs, targets, loss, device, lambda twin: self._offloaded(twin, NoCopier(), device, demand)
             )
         )
@@ -162,7 +162,7 @@ class Offload(Strategy):
         def alone(twin: OffloadedLayers) -> OffloadedStep:
             return OffloadedStep(list(twin), Pool(), Pool(), NoCopier(), device, self.activations)
 
-        demand = rehearse(layers, inputs, targets, loss, device, alone).demand
+        demand = profile(layers, inputs, targets, loss, device, alone).demand
         most = max(demand)
         if self.cap < most:
             phase = demand.index(most)
@@ -226,7 +226,7 @@ def step(
     return mean.detach()
 
 
-def rehearse(
+def profile(
     layers: OffloadedLayers,
     inputs: Tensor,
     targets: Samples,

@@ -149,7 +149,7 @@ class Pipeline(StagedStrategy):
         """Returns the stages of a worker, in the order of its chunks."""
         return [stage for stage, holder in enumerate(self.holders) if holder == worker]
 
-    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
+    def resolved(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         return self.cut_for(self.layers_alone(model), lone(inputs), targets, loss)
 
     def cut_for(self, layers: Sequence[nn.Module], inputs: Tensor, targets: Samples, loss: Loss) -> dict[str, Any]:
@@ -362,7 +362,7 @@ class Pipeline(StagedStrategy):
         begins, ends = (Action(last, "F", m * batch) for batch in (2 * steps, 3 * steps))
         return steady(simulate(schedule, times, messages, versions), begins, ends, steps)
 
-    def rehearse(
+    def profile(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         """Yields at most two passes of a micro-batch size; what the first keeps beyond the second is the batch's."""
@@ -432,7 +432,7 @@ class Pipeline(StagedStrategy):
         """Room for what `stage` puts out for inputs of the shape of `x`."""
         key = stage, tuple(x.shape)
         if key not in self._shapes:
-            with self.setting.precision.casting(META), self.setting.precision.foreseen(x.device):
+            with self.setting.precision.casting(META), self.setting.precision.estimated(x.device):
                 self._shapes[key] = self.activations(self._looks, x.to("meta"), stage + 1)[-1]
         return torch.empty_like(self._shapes[key], device=x.device, memory_format=torch.contiguous_format)
 

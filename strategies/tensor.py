@@ -79,7 +79,7 @@ class TensorParallel(Strategy):
         plan: dict[str, Kind] | None = None,
     ) -> None:
         """`vocabulary`: cut the embedding and the head, too; None does where the loss is the mean cross-entropy, once
-        `settled` has seen it. `plan`: what is cut, by name (tensor_parallel/find.py); None looks for it. `collective`:
+        `resolved` has seen it. `plan`: what is cut, by name (tensor_parallel/find.py); None looks for it. `collective`:
         of the sums of pieces; None for the fabric's.
         """
         self.mesh = Mesh({"tensor": degree})
@@ -89,7 +89,7 @@ class TensorParallel(Strategy):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         check_elementwise(optimizer, "strategy=tensor", "strategy=data_parallel")
 
-    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
+    def resolved(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         if self.plan is not None:
             wanted = bool(self.vocabulary)  # the plan says what is cut
         else:
@@ -139,7 +139,7 @@ class TensorParallel(Strategy):
     def full_state(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor] | None:
         return gather(state_with(self.module, parameters), self._parts, self.mesh, self._comm, self.loss_part)
 
-    def rehearse(
+    def profile(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         for part in parts:

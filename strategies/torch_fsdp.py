@@ -111,10 +111,10 @@ class TorchFSDP(Strategy):
             )
         return [model]
 
-    def rehearse(
+    def profile(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
-        yield from super().rehearse(parts, inputs, targets, loss, device)
+        yield from super().profile(parts, inputs, targets, loss, device)
         self.root, self.blocks = grouped(parts[0])
         self.sends_twice = device.type == "cpu"
 
@@ -209,7 +209,7 @@ class _FSDPUpdate(Sync):
             return
         rows = {name: _rows(each.grad) for name, each in self.parameters.items() if each.grad is not None}
         copies = self.comm.size // self._strategy.shards(self.comm.size)
-        self.clip.apply(rows, self.comm.board.rank, shared=Shared(self.comm, copies))
+        self.clip.apply(rows, self.comm.key_values.rank, shared=Shared(self.comm, copies))
 
     # -- state: whole, by parameter
 

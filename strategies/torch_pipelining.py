@@ -99,9 +99,9 @@ class TorchPipelining(StagedStrategy):
 
     # -- the cut, and what is stated of it: as strategy=pipeline does
 
-    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
+    def resolved(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         one_size.check("torch_pipelining", len(inputs), self.micro_batches)
-        return self._ours.settled(model, inputs, targets, loss)
+        return self._ours.resolved(model, inputs, targets, loss)
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         parts = self._ours.split(model)
@@ -117,7 +117,7 @@ class TorchPipelining(StagedStrategy):
     def layers(self, part: nn.Module) -> list[list[str]]:
         return self._ours.layers(part)
 
-    def rehearse(
+    def profile(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         sizes = self.micro_sizes(len(inputs))
@@ -129,7 +129,7 @@ class TorchPipelining(StagedStrategy):
                 " and kept, which takes more memory than computing nothing again. Choose strategy.schedule=1f1b, or"
                 " strategy=pipeline, or model.recompute=false."
             )
-        yield from self._ours.rehearse(parts, inputs, targets, loss, device)
+        yield from self._ours.profile(parts, inputs, targets, loss, device)
         flowing = self._flowing(parts, inputs[: sizes[0]])
         last = len(flowing) - 2
         for worker, part in enumerate(parts):
@@ -180,7 +180,7 @@ class TorchPipelining(StagedStrategy):
             self.schedule,
             self.module,
             {stage: chunk for chunk, stage in enumerate(self._ours.stages_of(self._comm.rank))},
-            self._foreseen(lone(batch.inputs)[: sizes[0]]),
+            self._estimated(lone(batch.inputs)[: sizes[0]]),
             len(sizes),
             self._loss,
             self._comm,
@@ -188,8 +188,8 @@ class TorchPipelining(StagedStrategy):
             lone(batch.targets),
         )
 
-    def _foreseen(self, inputs: Tensor) -> list[Tensor]:
-        with self.setting.precision.casting(META), self.setting.precision.foreseen(inputs.device):
+    def _estimated(self, inputs: Tensor) -> list[Tensor]:
+        with self.setting.precision.casting(META), self.setting.precision.estimated(inputs.device):
             return self._flowing(self._looks, inputs.to("meta"))
 
     def _flowing(self, parts: Sequence[nn.Module], inputs: Tensor) -> list[Tensor]:

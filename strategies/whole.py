@@ -26,7 +26,7 @@ class Whole(Strategy):
     _sample_by_sample: PerSample | None = None
     _at_once = 0  # samples whose gradients are held together, where they are
 
-    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
+    def resolved(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         if (privacy := of_samples(self.setting.privacy)) is not None:
             check_model(model, inputs, targets, loss, privacy)
         return {}
@@ -34,7 +34,7 @@ class Whole(Strategy):
     def begin(self, module: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         self.module, self._loss, self._before_backward = module, loss, before_backward
         if (privacy := of_samples(self.setting.privacy)) is not None:
-            self._sample_by_sample = PerSample(module, loss, privacy, comm.board.rank)
+            self._sample_by_sample = PerSample(module, loss, privacy, comm.key_values.rank)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         if batch.size == 0 and batch.expected is None:
@@ -47,11 +47,11 @@ class Whole(Strategy):
         loss.backward()
         return loss.detach() if batch.size else None
 
-    def rehearse(
+    def profile(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         if (privacy := of_samples(self.setting.privacy)) is None:
-            return super().rehearse(parts, inputs, targets, loss, device)
+            return super().profile(parts, inputs, targets, loss, device)
         self._at_once = min(privacy.at_once or len(inputs), len(inputs))
         return rehearsed(parts, inputs, targets, loss, privacy)
 

@@ -190,7 +190,7 @@ class Zero(Strategy):
         self.frozen = [each.numel() for each in model.parameters() if not each.requires_grad]
         return [model.to(DTYPES[self.precision.name])]
 
-    def rehearse(
+    def profile(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         if self.precision.name == "fp16" and device.type == "cpu":

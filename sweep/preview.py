@@ -56,7 +56,7 @@ def _all_planned(definition: Definition) -> Iterator[Planned]:
     if count(definition) < MANY:
         yield from map(one, points)
         return
-    from ..engine.launch.crew import start_fork_server, without_main
+    from ..engine.launch.local_workers import start_fork_server, without_main
 
     context = multiprocessing.get_context("forkserver")
     cores = len(os.sched_getaffinity(0))

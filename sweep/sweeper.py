@@ -26,8 +26,8 @@ from ..engine.api.session import Prepared, carry_out, prepare
 from ..engine.base.errors import InterruptedRunError, WorkerFailedError
 from ..engine.base.failures import exit_code_of, lack_of, named, words_of
 from ..engine.base.signals import STOP_SIGNALS
-from ..engine.launch.crew import WORKER_FAILED
 from ..engine.launch.launcher import Handle
+from ..engine.launch.local_workers import WORKER_FAILED
 from ..engine.planning.planned import Plan
 from ..tracking.columns import known
 from ..tracking.errors import CorruptRunError, StorageError
@@ -206,12 +206,12 @@ class Sweeper:
             self._note(directory, trial, prepared.experiment.seed)
             return [watcher]
 
-        def started(crew: Handle) -> None:
-            watcher.crew = crew
+        def started(local_workers: Handle) -> None:
+            watcher.local_workers = local_workers
             with self._lock:
-                self._crews[trial.number] = crew
+                self._crews[trial.number] = local_workers
             if self._over.is_set():
-                crew.ask_to_stop()
+                local_workers.ask_to_stop()
 
         with self._room.taken(*_wants(plan)) as devices:
             if devices:
@@ -364,8 +364,8 @@ class Sweeper:
         self._over.set()
         with self._lock:
             crews = list(self._crews.values())
-        for crew in crews:
-            crew.ask_to_stop()
+        for local_workers in crews:
+            local_workers.ask_to_stop()
         self._room.close()
 
     @contextmanager
@@ -451,7 +451,7 @@ class _Watcher:
         self._evaluations = 0
         self._lock, self._over = threading.Lock(), False
         self.pruned = False
-        self.crew: Handle | None = None
+        self.local_workers: Handle | None = None
 
     def record(self, record: Record) -> None:
         match record.get("kind"):
@@ -476,10 +476,10 @@ class _Watcher:
         self._evaluations += 1
         self._tell("evaluated", self._trial, record)
         value = record.get(self._study.definition.metric)
-        if self._prunes and isinstance(value, int | float) and self.crew is not None and not self.pruned:
+        if self._prunes and isinstance(value, int | float) and self.local_workers is not None and not self.pruned:
             self.pruned = self._study.report(self._trial, self._evaluations, value)
             if self.pruned:
-                self.crew.ask_to_stop()
+                self.local_workers.ask_to_stop()
 
     def close(self, summary: dict[str, Any] | None) -> None: ...
 

@@ -10,7 +10,7 @@ from torch import Tensor
 from ..conf.errors import ConfigError
 from ..exchange.aggregate import Aggregator
 from ..exchange.aggregate.base import AggregatorTraits
-from ..exchange.joining import Joining
+from ..exchange.aggregation import Aggregation
 from ..strategies.core.state import from_bytes, to_bytes
 from .checks import InvariantCheck, Suite, known_terms, name_of, require, require_equal, run_all
 
@@ -169,20 +169,22 @@ def byzantine_rows_do_not_carry_it_away(tried: TriedAggregator) -> None:
         rows, f = tried.given(3), tried.f
         honest = rows[: tried.n - f]
         rows[tried.n - f :] = entry
-        made = Joining(tried.make(), None).join(dict(enumerate(rows)), dict.fromkeys(range(tried.n), 1.0), tried.n, 0)
+        made = Aggregation(tried.make(), None).join(
+            dict(enumerate(rows)), dict.fromkeys(range(tried.n), 1.0), tried.n, 0
+        )
         far, most = float((made - honest.mean(0)).norm()), 3 * float(honest.norm(dim=1).max())
         told = f"with {f} of {tried.n} rows of {entry:.0e}, a result within {most:.3g} of the honest mean"
         require(far < most, told, f"{far:.3g} away")
 
 
 @AGGREGATORS.invariant(
-    "exchange/joining.py removes such rows, and tells f - 1", lambda tried: is_robust(tried) and tried.f > 0
+    "exchange/aggregation.py removes such rows, and tells f - 1", lambda tried: is_robust(tried) and tried.f > 0
 )
 def a_row_of_nan_is_left_out(tried: TriedAggregator) -> None:
     """The result is finite, although a row is not."""
     rows = tried.given()
     rows[-1] = torch.nan
-    made = Joining(tried.make(), None).join(dict(enumerate(rows)), dict.fromkeys(range(tried.n), 1.0), tried.n, 0)
+    made = Aggregation(tried.make(), None).join(dict(enumerate(rows)), dict.fromkeys(range(tried.n), 1.0), tried.n, 0)
     require(bool(made.isfinite().all()), "finite numbers", f"{int((~made.isfinite()).sum())} that are not")
 
 

@@ -5,12 +5,12 @@ Every test process imports what parametrizes tests: composing each choice there 
 
 from paceline.engine.config.experiment import CONF, shipped
 from paceline.engine.config.targets import build
-from paceline.engine.features import given
+from paceline.engine.features import injected
 from paceline.strategies import Strategy, Sync
 
 CHOICES = {group: sorted(path.stem for path in (CONF / group).glob("*.yaml")) for group in ("strategy", "sync")}
 CHOSEN = {(group, name): shipped(group, name) for group, names in CHOICES.items() for name in names}
-USUAL = given.usual()
+USUAL = injected.usual()
 STRATEGIES = {name: build("strategy", CHOSEN["strategy", name], Strategy, (), USUAL) for name in CHOICES["strategy"]}
 SYNCS = {name: build("sync", CHOSEN["sync", name], Sync, (), USUAL) for name in CHOICES["sync"]}
 

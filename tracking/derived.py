@@ -30,13 +30,13 @@ def derived(run: RunData) -> Row:
     rate, batch = number(run.summary.get("throughput")), number(run.summary.get("batch_size"))
     took = _section(run.summary, "step_time")
     whole, computed = number(took.get("median")), number(took.get("compute"))
-    foreseen = number(run.summary.get("predicted_step_ms"))
-    foreseen = None if foreseen is None else foreseen / 1e3
+    estimated = number(run.summary.get("predicted_step_ms"))
+    estimated = None if estimated is None else estimated / 1e3
     return {
         "blocked": 1 - computed / whole if whole and computed is not None else None,
         "dollars": dollars(run),
         "epochs_to_accuracy": passes,
-        "predicted_error": foreseen / whole - 1 if whole and foreseen else None,
+        "predicted_error": estimated / whole - 1 if whole and estimated else None,
         "rounds_to_accuracy": math.ceil(step / period) if step and period else None,
         "steps_to_accuracy": step,
         "time_per_pass_s": until / passes if until is not None and passes else None,

@@ -23,7 +23,7 @@ SILENT = 3.0  # seconds without a sign of life
 
 
 @dataclass(frozen=True)
-class Gauge:
+class WorkerMetrics:
     """The live metrics of one worker or server, since it started."""
 
     rank: int
@@ -42,7 +42,7 @@ class Gauge:
 class WorkerRates:
     """The rates of a worker over the last reads. None: there is nothing to compute it from."""
 
-    now: Gauge
+    now: WorkerMetrics
     step_time: float | None  # s
     blocked: float | None  # share of the time in steps
     sent: float | None  # bytes a second
@@ -50,11 +50,11 @@ class WorkerRates:
     slow: float | None = None  # times the median of the others', of a straggler
 
 
-def write_live(directory: Path, gauges: Iterable[Gauge]) -> None:
+def write_live(directory: Path, live_metrics: Iterable[WorkerMetrics]) -> None:
     """Replaces it, without waiting for the disk. Raises OSError."""
     file = directory / NAME
     temporary = directory / f".{NAME}.tmp"
-    temporary.write_text(json.dumps({"workers": [asdict(gauge) for gauge in gauges]}))
+    temporary.write_text(json.dumps({"workers": [asdict(gauge) for gauge in live_metrics]}))
     temporary.replace(file)
 
 
@@ -64,7 +64,7 @@ def forget_live(directory: Path) -> None:
             (directory / name).unlink()
 
 
-def read_live(directory: Path) -> list[Gauge]:
+def read_live(directory: Path) -> list[WorkerMetrics]:
     """Empty where there is none, or none that can be read."""
     try:
         content = read_json(directory / NAME)
@@ -74,9 +74,9 @@ def read_live(directory: Path) -> list[Gauge]:
         return []
 
 
-def _gauge(plain: dict[str, Any]) -> Gauge:
+def _gauge(plain: dict[str, Any]) -> WorkerMetrics:
     """Raises TypeError or ValueError."""
-    gauge = Gauge(**plain)
+    gauge = WorkerMetrics(**plain)
     for name, value in plain.items():
         if name in ("kind", "doing"):
             is_right = isinstance(value, str) and len(value) <= LONGEST
@@ -91,11 +91,11 @@ class Looks:
     """The last looks at a run, and what they come to."""
 
     def __init__(self) -> None:
-        self._looks: deque[dict[int, Gauge]] = deque(maxlen=KEPT)
+        self._looks: deque[dict[int, WorkerMetrics]] = deque(maxlen=KEPT)
 
-    def add(self, gauges: list[Gauge]) -> None:
+    def add(self, live_metrics: list[WorkerMetrics]) -> None:
         """A look at the same as before is none."""
-        look = {gauge.rank: gauge for gauge in gauges}
+        look = {gauge.rank: gauge for gauge in live_metrics}
         if look and (not self._looks or look != self._looks[-1]):
             self._looks.append(look)
 
@@ -108,8 +108,8 @@ class Looks:
         return [_judged(each, found) for each in found]
 
 
-def _rates(before: Gauge | None, now: Gauge) -> WorkerRates:
-    before = Gauge(now.rank, now.kind, now.part, 0, 0, 0.0, 0.0, math.inf) if before in (None, now) else before
+def _rates(before: WorkerMetrics | None, now: WorkerMetrics) -> WorkerRates:
+    before = WorkerMetrics(now.rank, now.kind, now.part, 0, 0, 0.0, 0.0, math.inf) if before in (None, now) else before
     steps, seconds, clock = now.steps - before.steps, now.seconds - before.seconds, now.clock - before.clock
     blocked = now.blocked - before.blocked
     return WorkerRates(

@@ -18,18 +18,18 @@ from ..engine.launch.launching import to_the_end
 from ..engine.launch.virtual import cluster_of
 from ..engine.launch.virtual import run as run_virtual
 from ..engine.planning.planned import Plan
-from ..engine.training.witness import Witnessed, folder_of, read
+from ..engine.training.probe import Probed, folder_of, read
 from ..tracking.run_directory import RunDirectory
 
 
-def carry_out(prepared: Prepared, plan: Plan, parts: Parts, root: Path, name: str) -> Witnessed:
+def carry_out(prepared: Prepared, plan: Plan, parts: Parts, root: Path, name: str) -> Probed:
     """`plan.steps` steps, in a run directory `root/name`. Raises what the run ended with."""
     fabric = fabric_of(prepared.experiment)
     make_ready(plan, quiet=True)
     directory = RunDirectory.create(root, name)
     convert(prepared.experiment, directory.path, plan.shapes, plan.added)
     folder_of(directory.path).mkdir()
-    assignment = replace(prepared.assignment(directory, plan), witness=True)
+    assignment = replace(prepared.assignment(directory, plan), probe=True)
     if fabric.modelled:  # in this process: there is nothing that it could leave behind
         with _one_thread():
             run_virtual(assignment, parts, cluster_of(parts, prepared.experiment.hardware))

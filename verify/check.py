@@ -27,7 +27,7 @@ from ..engine.config.described import composed, is_composed
 from ..engine.config.experiment import Experiment
 from ..engine.config.fits import weighted
 from ..engine.config.targets import build
-from ..engine.features import averaging, given, models
+from ..engine.features import averaging, injected, models
 from ..engine.features.feature import Parts
 from ..engine.features.order import FEATURES
 from ..engine.features.rates import rate_of
@@ -124,7 +124,7 @@ class _Verifier:
         ]
         experiment = compose(texts, self.config_dir)
         allowed = tuple(self.allowed)
-        strategy = build("strategy", experiment.strategy, Strategy, allowed, given.make(experiment, allowed))
+        strategy = build("strategy", experiment.strategy, Strategy, allowed, injected.make(experiment, allowed))
         workers = strategy.parts * way.replicas
         if way.replicas > 1 and (workers > self.most or way.replicas > (strategy.traits.max_replicas or way.replicas)):
             return None

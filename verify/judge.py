@@ -9,7 +9,7 @@ from typing import Any, Literal
 from torch import Tensor
 
 from ..engine.features.feature import Parts
-from ..engine.training.witness import Witnessed
+from ..engine.training.probe import Probed
 from ..strategies.core.protocols import SideBySide, accumulated_by
 from ..strategies.core.staged import StagedStrategy
 from .reference import Named, Reference, distance, largest
@@ -94,7 +94,7 @@ def not_judged(parts: Parts, reference: Reference, batch_size: int) -> str:
 
 
 def judge(
-    overrides: tuple[str, ...], parts: Parts, batch_size: int, seen: Witnessed, reference: Reference
+    overrides: tuple[str, ...], parts: Parts, batch_size: int, seen: Probed, reference: Reference
 ) -> VerificationRow:
     """Evaluates a run that came to its end."""
     found = list(_differences(seen, reference))
@@ -120,7 +120,7 @@ def judge(
     )  # type: ignore[arg-type]
 
 
-def _differences(seen: Witnessed, reference: Reference) -> Iterator[Deviation]:
+def _differences(seen: Probed, reference: Reference) -> Iterator[Deviation]:
     """Yields deviations step by step: the loss, the gradients in the model's order, the weights after the step."""
     serial, allowed = reference.serial, reference.allowed
     last = len(serial.losses)

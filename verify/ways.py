@@ -10,7 +10,7 @@ from ..conf.groups import ConfigGroup
 from ..engine.base.grammar import as_override
 from ..engine.config.experiment import CONF, Choice, shipped
 from ..engine.config.targets import build, load_class
-from ..engine.features import compatibility, given
+from ..engine.features import compatibility, injected
 from ..strategies import Strategy, Sync
 from .knobs import variants
 
@@ -69,7 +69,7 @@ def _has(way: tuple[str, ...], word: str, every: bool) -> bool:
 
 def check_only(only: Sequence[str], strategies: Sequence[Choice], modes: Sequence[Choice]) -> None:
     """Raises `ConfigError`."""
-    groups = [*(group.name for group in given.given_groups()), "precision"]
+    groups = [*(group.name for group in injected.injected_groups()), "precision"]
     names = [*(choice.name for choice in (*strategies, *modes)), *groups]
     names += [name for group in groups for name in _choices(group)]
     for word in only:
@@ -117,7 +117,7 @@ def _all(
 
 
 def _given() -> list[ConfigGroup]:
-    return [group for group in given.given_groups() if group.name not in NO_WAYS]
+    return [group for group in injected.injected_groups() if group.name not in NO_WAYS]
 
 
 OWN = {  # keys that each way sets for itself -> what to give instead
@@ -139,7 +139,7 @@ def check_keys(overrides: Sequence[str]) -> None:
             raise ConfigError(
                 f"{text}: verify compares with serial training, and serial training has none; leave it out"
             )
-        if group in [each.name for each in given.given_groups() if each.name != "clip"]:
+        if group in [each.name for each in injected.injected_groups() if each.name != "clip"]:
             raise ConfigError(f"{text}: paceline verify tries every one; --only {group} says that these are wanted")
 
 
@@ -164,8 +164,8 @@ def _rounds_weights(strategy: Choice, allowed: tuple[str, ...]) -> bool:
 
 
 @cache
-def _usual() -> given.Given:
-    return given.usual()
+def _usual() -> injected.Injected:
+    return injected.usual()
 
 
 def _is_serial(mode: Choice, allowed: tuple[str, ...]) -> bool:

@@ -85,21 +85,21 @@ class WrapRecord:
             except Exception as error:
                 self._refuse(error)
                 raise
-            comm.board.post("run", json.dumps({"path": str(self.directory.path)}))
+            comm.key_values.post("run", json.dumps({"path": str(self.directory.path)}))
             self._begin(per_epoch * epochs, float(epochs))
         else:
-            told = json.loads(comm.board.read("run", 0))
+            told = json.loads(comm.key_values.read("run", 0))
             if "refused" in told:
-                comm.board.post(f"heard/{comm.rank}", "")
+                comm.key_values.post(f"heard/{comm.rank}", "")
                 raise ElsewhereError(told["refused"], told["status"])
             self.directory = RunDirectory(Path(told["path"]))
 
     def _refuse(self, error: Exception) -> None:
         """Tell the others, and stay until they have heard: who finds the chief gone would say that."""
-        board = self._comm.board
-        board.post("run", json.dumps({"refused": f"worker 0: {error}", "status": exit_code_of(error) or 1}))
+        key_values = self._comm.key_values
+        key_values.post("run", json.dumps({"refused": f"worker 0: {error}", "status": exit_code_of(error) or 1}))
         for rank in range(1, self._layout.workers):
-            board.read(f"heard/{rank}", rank)
+            key_values.read(f"heard/{rank}", rank)
 
     def _made(self, root: Path) -> RunDirectory:
         experiment = self._experiment
@@ -161,18 +161,18 @@ class WrapRecord:
         """
         held = held_by(self._sync, model, activations, self._device, resident)
         own = meter.report(self._comm.rank, self._layout.role(self._comm.rank), held, self._sync.report())
-        board, ranks = self._comm.board, range(self._layout.workers)
-        board.post(f"report/{self._comm.rank}", json.dumps(own.as_json()))
+        key_values, ranks = self._comm.key_values, range(self._layout.workers)
+        key_values.post(f"report/{self._comm.rank}", json.dumps(own.as_json()))
         if self._comm.rank == 0:
-            reports = [Report.from_json(json.loads(board.read(f"report/{rank}", rank))) for rank in ranks]
+            reports = [Report.from_json(json.loads(key_values.read(f"report/{rank}", rank))) for rank in ranks]
             sha256 = checkpoint.export(self.directory.path / "model.safetensors", state_of(model))
             self.directory.write_summary(self._summary(reports, meter, sha256, stopped).plain())
             self.is_over = True
             self.directory.add(End("completed" if stopped is None else "interrupted", stopped))
             self._close()
-            board.post("over", "")
+            key_values.post("over", "")
         self.is_over = True
-        board.read("over", 0)
+        key_values.read("over", 0)
 
     def _summary(self, reports: list[Report], meter: Meter, sha256: str, stopped: str | None) -> Summary:
         experiment, layout = self._experiment, self._layout

@@ -101,8 +101,8 @@ class Run:
         self.optimizer = WrappedOptimizer(self, optimizer)
         self._updates = False  # the sync mode may step
         self._hook = optimizer.register_step_pre_hook(self._check_step)
-        self._stop = StopAgreement(self._comm.board, self.rank, 0, "all", 0, time.monotonic)
-        self._ctrl_c, self._sigterm = CtrlC(self._comm.board.request_stop, self.is_chief), Sigterm()
+        self._stop = StopAgreement(self._comm.key_values, self.rank, 0, "all", 0, time.monotonic)
+        self._ctrl_c, self._sigterm = CtrlC(self._comm.key_values.request_stop, self.is_chief), Sigterm()
         self._process = os.getpid()  # a forked child has a copy of the run, and must not end it
         self._open: ExitStack | None = None  # a step that has begun
         self._loss: float | None = None

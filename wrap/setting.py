@@ -13,7 +13,7 @@ from ..conf.groups import GROUPS
 from ..engine.config.compose import compose
 from ..engine.config.experiment import Choice, Experiment
 from ..engine.config.targets import build
-from ..engine.features import compatibility, given, poisoning
+from ..engine.features import compatibility, injected, poisoning
 from ..exchange.aggregate import Aggregator
 from ..strategies import Strategy, Sync
 from ..strategies.core.protocols import SideBySide
@@ -21,7 +21,7 @@ from ..strategies.core.state import state_of
 from ..strategies.domains.replicas import check_process_group
 
 STRATEGY = "data_parallel"  # a script's own forward pass is on the whole model
-MINE = ("sync", "seed", "target_accuracy", "tracking", "hardware", "strategy", *(g.name for g in GROUPS if g.given))
+MINE = ("sync", "seed", "target_accuracy", "tracking", "hardware", "strategy", *(g.name for g in GROUPS if g.injected))
 
 
 def experiment_of(
@@ -70,8 +70,8 @@ def check_model(model: nn.Module, workers: int) -> None:
 
 def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
     """The sync mode, with what it is given. Raises `ConfigError` for one that a script cannot have."""
-    of_groups = given.make(experiment, ())
-    with given.naming(experiment):
+    of_groups = injected.make(experiment, ())
+    with injected.naming(experiment):
         strategy = build("strategy", experiment.strategy, Strategy, (), of_groups)
         sync = build("sync", experiment.sync, Sync, (), of_groups)
         if strategy.traits.across_replicas:

@@ -12,7 +12,7 @@ Where a replica has several parts, the parts' servers agree here on that round.
 import json
 from collections.abc import Callable
 
-from ...comm.board import Board
+from ...comm.key_values import KeyValues
 
 PERIOD = 0.5  # seconds
 GROWTH = 8  # the next announcement is at most so many times as many steps away as the last was
@@ -27,7 +27,7 @@ class StopAgreement:
 
     def __init__(
         self,
-        board: Board,
+        key_values: KeyValues,
         rank: int,
         leader: int,
         topic: str,
@@ -36,7 +36,7 @@ class StopAgreement:
         *,
         alone: bool = False,
     ) -> None:
-        self._board, self._leads, self._leader, self._topic = board, rank == leader, leader, topic
+        self._key_values, self._leads, self._leader, self._topic = key_values, rank == leader, leader, topic
         self._look = first_step + 1
         self._round = 0
         self._alone = alone
@@ -50,15 +50,15 @@ class StopAgreement:
         if step < self._look:
             return False
         if self._alone:
-            return self._board.stop_requested()
+            return self._key_values.stop_requested()
         self._round += 1
         key = f"stop/{self._topic}/{self._round}"
         if self._leads:
             steps = self._steps(step, step_seconds)
-            decision = {"stop": self._board.stop_requested(), "look": step + min(max(steps, 1), 10_000)}
-            self._board.post(key, json.dumps(decision))
+            decision = {"stop": self._key_values.stop_requested(), "look": step + min(max(steps, 1), 10_000)}
+            self._key_values.post(key, json.dumps(decision))
         else:
-            decision = json.loads(self._board.read(key, self._leader))
+            decision = json.loads(self._key_values.read(key, self._leader))
         self._look = decision["look"]
         return decision["stop"]
 

@@ -13,8 +13,8 @@ class Assignment:
     """`run`: the run directory. `identity`: see stored.py; checkpoints have it.
 
     `resume`: the checkpoint to go on from. `trace`: the file to write a trace to. `timetable`: with it, that of
-    the strategy's schedule (timetable.py). `witness`: instead of evaluating and saving, its workers write down what
-    there is after each step (witness.py). `devices`: CUDA_VISIBLE_DEVICES of its workers; None: as it is.
+    the strategy's schedule (timetable.py). `probe`: instead of evaluating and saving, its workers write down what
+    there is after each step (probe.py). `devices`: CUDA_VISIBLE_DEVICES of its workers; None: as it is.
     """
 
     experiment: Experiment
@@ -25,5 +25,5 @@ class Assignment:
     resume: Path | None = None
     trace: Path | None = None
     timetable: dict[str, Any] | None = None
-    witness: bool = False
+    probe: bool = False
     devices: str | None = None

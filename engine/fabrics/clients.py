@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from ...conf.errors import ConfigError
-from ...exchange.in_turn import ClientSchedule, shares_of
+from ...exchange.multiplexed import ClientSchedule, shares_of
 from ...strategies import Sync
 from ...tasks.partition import Partition, Partitioner
 from ..config.experiment import Experiment

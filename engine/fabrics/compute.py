@@ -70,7 +70,7 @@ class ComputeModel:
         return self._costs[key]
 
     def _look(self, module: nn.Module, inputs: Samples, *chunk: int) -> PassCost:
-        with self.precision.foreseen(torch.device("cpu")):
+        with self.precision.estimated(torch.device("cpu")):
             forward, backward, shares = count_flops(module, inputs, *chunk)
             to_input = count_flops_to_input(module, inputs, *chunk)
         if self.is_measured:

@@ -15,7 +15,7 @@ from ...strategies.core.state import state_of
 from ...strategies.core.terms import Need
 from ..config.experiment import Experiment
 from ..config.targets import build
-from . import given, kept
+from . import injected, kept
 from .feature import Chosen, Context, Feature, Hooks, Known, Parts, State
 from .models import ModelFeature
 
@@ -86,7 +86,7 @@ class Adapted(ModelFeature):
 
     def check_parts(self, parts: Parts) -> None:
         names = parts.experiment.strategy.name, parts.experiment.sync.name
-        with given.naming(parts.experiment):
+        with injected.naming(parts.experiment):
             self.adapt.check(parts.strategy, parts.sync, parts.modules, names)
 
     def check_steps(self, known: Known) -> None:
@@ -126,7 +126,7 @@ class Adapted(ModelFeature):
 
     def notes(self, known: Known) -> list[str]:
         told = kept.notes(known.parts, self.adapt, known.parts.strategy.setting.worlds)
-        return [*self.adapt.notes(known.training), *(given.named(text, known.parts.experiment) for text in told)]
+        return [*self.adapt.notes(known.training), *(injected.named(text, known.parts.experiment) for text in told)]
 
 
 @dataclass(frozen=True)
@@ -137,7 +137,7 @@ class SendsKept(Feature):
 
     @classmethod
     def of(cls, chosen: Chosen) -> Self | None:
-        return cls() if given.of_kept(chosen.of_groups) else None
+        return cls() if injected.of_kept(chosen.of_groups) else None
 
     def check(self, chosen: Chosen) -> None:
         choice = chosen.experiment.choice("adapt")

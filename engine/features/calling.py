@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from ...batches import Samples, of_each
-from ...comm.board import Board
+from ...comm.key_values import KeyValues
 from ...conf.errors import ConfigError
 from ...strategies import Strategy, Sync
 from ...strategies.core.clip import Counted
@@ -98,7 +98,7 @@ class Called(Feature):
         parts = context.parts
         calling = Calling(
             self.callbacks,
-            context.comm.board,
+            context.comm.key_values,
             parts.layout.chief,
             parts.sync.traits.synchronous,
             parts.experiment.strategy.name,
@@ -221,9 +221,11 @@ def notes_on(callbacks: Callbacks, modelled: bool, steps: int | None) -> list[st
 class Calling(Hooks):
     """Calls the callbacks on the chief. All workers ask for the `verdict`."""
 
-    def __init__(self, callbacks: Callbacks, board: Board, chief: int, synchronous: bool, strategy: str) -> None:
-        self._all, self._board, self._chief, self._strategy = callbacks, board, chief, strategy
-        self._own = callbacks if board.rank == chief else {}
+    def __init__(
+        self, callbacks: Callbacks, key_values: KeyValues, chief: int, synchronous: bool, strategy: str
+    ) -> None:
+        self._all, self._key_values, self._chief, self._strategy = callbacks, key_values, chief, strategy
+        self._own = callbacks if key_values.rank == chief else {}
         self._decides = synchronous and any(each.stops or each.keeps for each in callbacks.values())
         self.counts = synchronous
         self._watching = {name: each for name, each in self._own.items() if watches_steps(each)}
@@ -350,11 +352,11 @@ class Calling(Hooks):
         if not self._decides:
             return EvaluationVerdict()
         key = f"callbacks/{done}"
-        if self._board.rank == self._chief:
+        if self._key_values.rank == self._chief:
             told = {key_of(name, each): each.reason_to_stop() for name, each in self._own.items() if each.stops}
             stop = next((f"{key}: {reason}" for key, reason in told.items() if reason), None)
-            self._board.post(key, json.dumps({"stop": stop, "keep": self.found_best()}))
-        return EvaluationVerdict(**json.loads(self._board.read(key, self._chief)))
+            self._key_values.post(key, json.dumps({"stop": stop, "keep": self.found_best()}))
+        return EvaluationVerdict(**json.loads(self._key_values.read(key, self._chief)))
 
     def manifest(self) -> dict[str, Any]:
         """Returns the callbacks' state, on the chief. Raises TypeError where it is not JSON."""

@@ -17,8 +17,8 @@ from ..base.grammar import as_override
 from ..config.choice_files import file_of
 from ..config.experiment import CONF, Choice, Experiment, shipped
 from ..config.targets import base_of, build
-from . import given
-from .feature import Chosen, Feature, Given
+from . import injected
+from .feature import Chosen, Feature, Injected
 
 LAYOUT = ("strategy", "sync")  # the choices that are given the others
 
@@ -34,20 +34,20 @@ class Selection:
     @classmethod
     def of(cls, choices: Mapping[str, Choice], allowed: tuple[str, ...] = ()) -> "Selection":
         """Builds the objects. Raises `ConfigError`."""
-        made: Given = {
+        made: Injected = {
             group: build(group, choice, base_of(group), allowed, {"seed": 0})
             for group, choice in choices.items()
             if group not in LAYOUT
         }
-        both = {group: build(group, choices[group], given.BASES[group], allowed, made) for group in LAYOUT}
+        both = {group: build(group, choices[group], injected.BASES[group], allowed, made) for group in LAYOUT}
         return cls(choices, {**made, **both}, allowed)
 
     @classmethod
     def in_run(
-        cls, experiment: Experiment, of_groups: Given, strategy: Strategy, sync: Sync, allowed: tuple[str, ...] = ()
+        cls, experiment: Experiment, of_groups: Injected, strategy: Strategy, sync: Sync, allowed: tuple[str, ...] = ()
     ) -> "Selection":
         """Returns the selection of a run, whose objects are built."""
-        names = [*LAYOUT, *(group.name for group in given.given_groups())]
+        names = [*LAYOUT, *(group.name for group in injected.injected_groups())]
         choices = {name: experiment.choice(name) for name in names}
         return cls(choices, {**of_groups, "strategy": strategy, "sync": sync}, allowed)
 
@@ -63,7 +63,7 @@ class Selection:
     def used(self) -> tuple[str, ...]:
         """The given groups that the strategy or the sync mode takes."""
         both = [self.strategy] if self.strategy.own_sync() is not None else [self.strategy, self.sync]
-        return tuple(given.taken(*both))
+        return tuple(injected.accepted(*both))
 
     def offering(self, group: str, term: Term) -> tuple[str, Compatible]:
         """Returns the object that must have the term, where the choice of `group` needs it, and its group.
@@ -77,7 +77,7 @@ class Selection:
     def instead(self, group: str, choice: Choice) -> "Selection":
         """Returns the selection with another choice of a group. Raises `ConfigError`."""
         other = Selection.of({**self.choices, group: choice}, self.allowed)
-        if group == "strategy" or group in given.taken(self.strategy):
+        if group == "strategy" or group in injected.accepted(self.strategy):
             return other
         # the run's own strategy has cut the model, and knows what its parts share
         return replace(other, objects={**other.objects, "strategy": self.strategy})
@@ -167,7 +167,7 @@ def unmet(
     owner, owns = "sync", ""
     if selection.strategy.own_sync() is not None:
         owner, owns = "strategy", f"{selection.strategy.traits.owns_update}, and "
-    for group in given.given_groups():
+    for group in injected.injected_groups():
         name = group.name
         if name not in (*used, *elsewhere) and selection.choices[name] != shipped(name, str(group.usual)):
             yield Unmet(name, Need(Term(owner, f"takes {name}", "", ""), ""), owner, owns + f"takes no {name}")
@@ -353,8 +353,8 @@ class _Builder:
 
     def __init__(self, allowed: tuple[str, ...]) -> None:
         self._allowed = allowed
-        self._usual = {group.name: shipped(group.name, str(group.usual)) for group in given.given_groups()}
-        self._given = given.usual()
+        self._usual = {group.name: shipped(group.name, str(group.usual)) for group in injected.injected_groups()}
+        self._given = injected.usual()
         self._made: dict[tuple[str, str, str, str], Any] = {}
         self._others = {
             group: {
@@ -375,11 +375,11 @@ class _Builder:
         }
         return Selection({**choices, "strategy": strategy, "sync": sync}, objects, self._allowed)
 
-    def _built(self, kind: str, choice: Choice, group: str, name: str, made: Given) -> Any:
+    def _built(self, kind: str, choice: Choice, group: str, name: str, made: Injected) -> Any:
         key = kind, choice.name, group, name
         if key not in self._made:
             try:
-                self._made[key] = build(kind, choice, given.BASES[kind], self._allowed, made)
+                self._made[key] = build(kind, choice, injected.BASES[kind], self._allowed, made)
             except ConfigError as error:
                 self._made[key] = error
         if isinstance(self._made[key], ConfigError):
@@ -445,7 +445,7 @@ class TermUse:
 
 def vocabulary() -> list[TermUse]:
     """Returns each term that some choice needs."""
-    usual = given.usual()
+    usual = injected.usual()
     made: list[tuple[str, str, Compatible]] = []
     for group in (*LAYOUT, *usual):
         for file in sorted((CONF / group).glob("*.yaml")):

@@ -135,10 +135,10 @@ class Compiler:
         samples = parts.load()[0].take(slice(0, sizes[0])).inputs
         inputs = of_each(samples, lambda each: each.to(device))
         with torch.random.fork_rng(devices=[]):
-            rehearse(strategy, [of_each(inputs, lambda each, size=size: each[:size]) for size in sizes])
+            profile(strategy, [of_each(inputs, lambda each, size=size: each[:size]) for size in sizes])
 
 
-def rehearse(strategy: Strategy, batches: Sequence[Samples]) -> None:
+def profile(strategy: Strategy, batches: Sequence[Samples]) -> None:
     """Passes each batch forward and backward; buffers and gradients are afterwards what they were."""
     module = strategy.module
     kept = [(buffer, buffer.clone()) for buffer in module.buffers()]

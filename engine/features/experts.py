@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from ...comm import Comm
-from ...comm.board import Board
+from ...comm.key_values import KeyValues
 from ...conf.errors import ConfigError
 from ...strategies.core.protocols import SideBySide
 from ...strategies.sync.routed import CENTRES, LIVING, state_of_expert
@@ -41,7 +41,7 @@ class ExpertReplicas(Feature):
     def set_up(self, parts: Parts, comm: Comm) -> None:
         found = centres(parts.experiment, parts.load()[0], parts.deal())
         parts.sync.configure(replace(parts.sync.setting, centres=found))
-        check_alike(comm.board, parts.layout.chief, parts.deal())
+        check_alike(comm.key_values, parts.layout.chief, parts.deal())
 
 
 def _refused(experiment: Experiment, partitioner: Partitioner, spec: DataSpec) -> Iterator[str]:
@@ -78,17 +78,17 @@ def centres(experiment: Experiment, train: Readable, dealt: Partition) -> Tensor
     return centres_of(inputs, [dealt.owned(replica) for replica in range(dealt.replicas)])
 
 
-def check_alike(board: Board, chief: int, dealt: Partition) -> None:
+def check_alike(key_values: KeyValues, chief: int, dealt: Partition) -> None:
     """Each worker deals by itself: a sample that two of them own, or none, is found here. Raises `ConfigError`."""
     digest = hashlib.sha256()
     for replica in range(dealt.replicas):
         digest.update(dealt.owned(replica).numpy().tobytes() + b"|")
-    board.post(f"parts/{board.rank}", json.dumps(digest.hexdigest()))
-    if json.loads(board.read(f"parts/{chief}", chief)) != digest.hexdigest():
+    key_values.post(f"parts/{key_values.rank}", json.dumps(digest.hexdigest()))
+    if json.loads(key_values.read(f"parts/{chief}", chief)) != digest.hexdigest():
         raise ConfigError(
-            f"partition: worker {board.rank} has made other parts of the data than worker {chief}, so that experts "
-            "would not own what the others leave; the data, or the libraries that compute distances, differ between "
-            "hosts"
+            f"partition: worker {key_values.rank} has made other parts of the data than worker {chief}, so that "
+            "experts would not own what the others leave; the data, or the libraries that compute distances, differ "
+            "between hosts"
         )
 
 

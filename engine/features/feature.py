@@ -36,7 +36,7 @@ from ..fabrics.kinds import FabricKind
 from ..fabrics.layout import Role, RunLayout
 from ..fabrics.stragglers import Stragglers
 
-Given = dict[str, object]  # by group, what a strategy and a sync mode are given
+Injected = dict[str, object]  # by group, what a strategy and a sync mode are given
 MakeOptimizer = Callable[[Iterable[nn.Parameter]], Optimizer]
 State = dict[str, Tensor]  # tensors by name
 
@@ -54,7 +54,7 @@ class Chosen:
     schedule: Schedule
     stragglers: Stragglers
     fabric: FabricKind
-    of_groups: Given
+    of_groups: Injected
     strategy: Strategy
     sync: Sync
     accumulation: Accumulation  # of a step; each worker has its own
@@ -300,7 +300,7 @@ class Feature:
     def check_files(self) -> None:
         """Refuses files that are not what they are said to be. Called before a run, and not by its workers."""
 
-    def settled(self, chosen: Chosen) -> Experiment | None:
+    def resolved(self, chosen: Chosen) -> Experiment | None:
         """Returns the experiment with a value that follows from the others; None where nothing follows."""
         return None
 

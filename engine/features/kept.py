@@ -9,7 +9,7 @@ from ...exchange.collectives.base import added, times
 from ...strategies.adapt import Adapt
 from ...strategies.core.cost import Traffic, World
 from ...tracking.columns import human_bytes
-from . import given
+from . import injected
 from .feature import Parts
 
 TOLD = 12  # trainings, one by one
@@ -20,7 +20,7 @@ def by_training(parts: Parts, adapt: Adapt, module: nn.Module, world: World) -> 
 
     It is what the mode states for parameters of as many entries as are kept.
     """
-    if not given.of_kept(parts.of_groups):
+    if not injected.of_kept(parts.of_groups):
         return None
     trained = {name: each for name, each in module.named_parameters() if each.requires_grad}
     counts = adapt.kept(trained)
@@ -44,7 +44,7 @@ def mean(trainings: Sequence[Traffic]) -> Traffic:
 
 
 def notes(parts: Parts, adapt: Adapt, worlds: Sequence[World]) -> list[str]:
-    if not given.of_kept(parts.of_groups):
+    if not injected.of_kept(parts.of_groups):
         return []
     of_parts = [by_training(parts, adapt, module, world) for module, world in zip(parts.modules, worlds, strict=True)]
     stated = [each for each in of_parts if each is not None]

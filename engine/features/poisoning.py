@@ -13,8 +13,8 @@ from ...exchange.attack import Attack, Backdoor, Honest, Poison
 from ...tasks.base import Readable, Taken
 from ...tasks.losses.metrics import Accuracy
 from ..callbacks.base import EvaluationView
-from . import given, lying
-from .feature import Chosen, Context, Feature, Given, Hooks, Known
+from . import byzantine, injected
+from .feature import Chosen, Context, Feature, Hooks, Injected, Known
 from .sizes import evaluated_at_once
 
 SUCCESS = "backdoor_success"  # in records and comparisons
@@ -43,17 +43,17 @@ class Attacked(Feature):
 
     def check(self, chosen: Chosen) -> None:
         if isinstance(self.attack, Poison):
-            with given.naming(chosen.experiment):
+            with injected.naming(chosen.experiment):
                 _check(self.attack, chosen)
 
     def hooks(self, context: Context) -> Hooks | None:
         return Poisoning(self.attack, context) if isinstance(self.attack, Poison) else None
 
     def notes(self, known: Known) -> list[str]:
-        return lying.notes_on(known.parts, self.attack, known.steps)
+        return byzantine.notes_on(known.parts, self.attack, known.steps)
 
 
-def found(of_groups: Given) -> Poison | None:
+def found(of_groups: Injected) -> Poison | None:
     attack = of_groups["attack"]
     return attack if isinstance(attack, Poison) else None
 
@@ -76,7 +76,7 @@ class Poisoning(Hooks):
 
     def __init__(self, attack: Poison, context: Context) -> None:
         self._attack, self._classes = attack, context.parts.data.spec.classes
-        self._lies = context.role.replica in attack.liars(context.parts.layout.replicas)
+        self._lies = context.role.replica in attack.byzantine(context.parts.layout.replicas)
         self._at_once, self._device = evaluated_at_once(context.parts), context.device
         self._last: dict[str, float] = {}
 

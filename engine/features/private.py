@@ -69,8 +69,8 @@ class Private(Feature):
             for each in of_model(parts):
                 _check_one_model(parts.experiment, each)
 
-    def settled(self, chosen: Chosen) -> Experiment | None:
-        return settled(chosen.experiment, chosen.sync, chosen.data.spec, chosen.partitioner, chosen.layout)
+    def resolved(self, chosen: Chosen) -> Experiment | None:
+        return resolved(chosen.experiment, chosen.sync, chosen.data.spec, chosen.partitioner, chosen.layout)
 
     def stated(self, known: Known) -> Spent | None:
         parts = known.parts
@@ -141,7 +141,7 @@ def _check_one_model(experiment: Experiment, feature: ModelFeature) -> None:
         )
 
 
-def settled(
+def resolved(
     experiment: Experiment, sync: Sync, spec: DataSpec, partitioner: Partitioner, layout: RunLayout
 ) -> Experiment | None:
     """Returns the experiment with the noise that `privacy.epsilon` asks for; None if that is not set.

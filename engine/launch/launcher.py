@@ -18,7 +18,7 @@ from ..fabrics.assignment import Assignment
 from ..fabrics.kinds import FabricKind
 from ..fabrics.layout import RunLayout
 from ..features.feature import Parts
-from .crew import Ended
+from .local_workers import Ended
 
 Opened = tuple[RunDirectory, Path | None]
 

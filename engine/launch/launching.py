@@ -15,8 +15,8 @@ from ..base.failures import NO_MEMORY, how_it_ended
 from ..base.signals import STOP_SIGNALS, lost
 from ..fabrics.assignment import Assignment
 from ..fabrics.layout import RunLayout
-from .crew import WORKER_FAILED, Ended
 from .launcher import Handle, Launcher
+from .local_workers import WORKER_FAILED, Ended
 from .saved import what_is_saved
 
 LOST_A_PEER = "PeerLostError"  # such a worker is not the cause

@@ -1,4 +1,4 @@
-"""Worker processes on this host: forked from a server, watched over pipes (crew.py), and ended with us."""
+"""Worker processes on this host: forked from a server, watched over pipes (local_workers.py), and ended with us."""
 
 import sys
 from collections.abc import Callable
@@ -6,19 +6,19 @@ from functools import partial
 
 import torch
 
-from ...comm.board import mark_lost
 from ...comm.connecting import connect
 from ...comm.handshake import Endpoint
+from ...comm.key_values import mark_lost
 from ...comm.rendezvous import serve_store
 from ...comm.store import StoreServer
 from ..base.failures import how_it_ended
 from ..fabrics.assignment import Assignment
 from ..fabrics.layout import RunLayout
 from ..features.feature import Parts
-from ..training.gauges import LiveRecord
+from ..training.live_metrics import LiveRecord
 from ..training.work import work
-from .crew import WORKER_FAILED, Crew, Ended
 from .launcher import Handle, Launcher
+from .local_workers import WORKER_FAILED, Ended, LocalWorkers
 from .saved import what_is_saved
 from .worker_process import stop_on_sigterm, told_of, worker_main
 
@@ -49,7 +49,7 @@ class Local(Launcher):
     ) -> None:
         timeout = assignment.experiment.hardware.timeout
         comm = connect(store, rank, parts.layout.world_size, timeout, device)
-        stop_on_sigterm(comm.board.request_stop)
+        stop_on_sigterm(comm.key_values.request_stop)
         work(assignment, parts, comm, device, started)
         comm.close()
 
@@ -74,12 +74,12 @@ def start_processes(
         live.close()
         store.close()
 
-    crew = Crew(lambda ended: may_go_on(ended, store), saved, afterwards)
+    local_workers = LocalWorkers(lambda ended: may_go_on(ended, store), saved, afterwards)
     try:
-        crew.start(
+        local_workers.start(
             number, partial(worker_main, launcher), told_of(assignment, layout.world_size, store.endpoint), preload
         )
     except BaseException:
-        crew.kill()
+        local_workers.kill()
         raise
-    return crew
+    return local_workers

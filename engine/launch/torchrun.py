@@ -13,9 +13,9 @@ from pathlib import Path
 
 import torch
 
-from ...comm.board import Board
 from ...comm.connecting import connect_env
 from ...comm.errors import HangError
+from ...comm.key_values import KeyValues
 from ...comm.process import ProcessComm
 from ...comm.rendezvous import job_of_torchrun
 from ...conf.errors import ConfigError
@@ -31,11 +31,11 @@ from ..fabrics.kinds import Started
 from ..fabrics.layout import RunLayout
 from ..features.feature import Parts
 from ..planning.build import assemble
-from ..training.gauges import LiveRecord
+from ..training.live_metrics import LiveRecord
 from ..training.work import work
 from ..training.worker import prepare_process
-from .crew import WORKER_FAILED, Ended
 from .launcher import Handle, Launcher, Opened
+from .local_workers import WORKER_FAILED, Ended
 from .saved import what_is_saved
 
 
@@ -62,17 +62,17 @@ class Torchrun(Launcher):
             raise HangError(f"{error}. {UNSET}", error.missing, error.frozen) from None
         _check_devices(comm.devices[: layout.workers])
         try:
-            check_alike(experiment, comm.board, layout.world_size)
+            check_alike(experiment, comm.key_values, layout.world_size)
         except ConfigError:
             comm.close()  # worker 0 has the store, in which the others read this
             raise
         self._joined = comm, parts, device
         if not self.fabric.tells(layout):
-            path, step = json.loads(comm.board.read("run", layout.chief))
+            path, step = json.loads(comm.key_values.read("run", layout.chief))
             directory = RunDirectory(Path(path))
             return directory, None if step is None else directory.checkpoints / step
         directory, checkpoint = make()
-        comm.board.post("run", json.dumps([str(directory.path), None if checkpoint is None else checkpoint.name]))
+        comm.key_values.post("run", json.dumps([str(directory.path), None if checkpoint is None else checkpoint.name]))
         servers = layout.servers * layout.parts
         print(
             f"torchrun started {layout.world_size} processes: {layout.workers} workers, {servers} servers",
@@ -97,21 +97,23 @@ def _check_devices(devices: Sequence[str]) -> None:
         )
 
 
-def check_alike(experiment: Experiment, board: Board, size: int) -> None:
+def check_alike(experiment: Experiment, key_values: KeyValues, size: int) -> None:
     """Refuses processes with different configurations: each composes its own. `hardware` and `tracking` may differ.
 
     All processes call this, and all raise the same. Raises `ConfigError` or `HangError`.
     """
     chosen = flat(experiment.model_dump(exclude={"hardware", "tracking", "name"}), ".")
     own = {key.replace(".knobs.", ".").removesuffix(".name"): str(value) for key, value in chosen.items()}
-    if board.rank == 0:
-        board.post("configuration", json.dumps(own))
-    first = json.loads(board.read("configuration", 0))
+    if key_values.rank == 0:
+        key_values.post("configuration", json.dumps(own))
+    first = json.loads(key_values.read("configuration", 0))
     key = min((key for key in first | own if first.get(key) != own.get(key)), default=None)
-    found = "" if key is None else f"{key}={own.get(key)}: worker {board.rank} has this, and worker 0 {first.get(key)}"
-    board.post(f"configured/{board.rank}", found)
+    found = (
+        "" if key is None else f"{key}={own.get(key)}: worker {key_values.rank} has this, and worker 0 {first.get(key)}"
+    )
+    key_values.post(f"configured/{key_values.rank}", found)
     for rank in range(size):
-        if said := board.read(f"configured/{rank}", rank):
+        if said := key_values.read(f"configured/{rank}", rank):
             raise ConfigError(f"{said}. Start all processes with the same configuration")
 
 
@@ -149,7 +151,7 @@ class _ThisWorker:
 
     def stop(self, number: int) -> None:
         self.stop_signal = number
-        self._comm.board.request_stop()
+        self._comm.key_values.request_stop()
 
     def ask_to_stop(self) -> None:
         self.stop(signal.SIGTERM)

@@ -13,7 +13,7 @@ from ..fabrics.assignment import Assignment
 from ..fabrics.kinds import VirtualCluster
 from ..fabrics.layout import RunLayout
 from ..features.feature import Parts
-from ..training.gauges import Teller
+from ..training.live_metrics import Teller
 from ..training.work import work
 from .launcher import Handle, Launcher
 from .local import start_processes
@@ -40,7 +40,7 @@ class Virtual(Launcher):
     ) -> None:
         self._cluster = cluster_of(parts, assignment.experiment.hardware)
         stop_on_sigterm(self._cluster.request_stop)
-        teller = Teller(store, self._cluster.gauges)
+        teller = Teller(store, self._cluster.live_metrics)
         run(assignment, parts, self._cluster, started)
         teller.close()
 

@@ -24,7 +24,7 @@ from ..config.experiment import from_plain
 from ..fabrics.assignment import Assignment
 from ..planning.build import assemble
 from ..training.worker import prepare_process
-from .crew import READY, WORKER_FAILED
+from .local_workers import READY, WORKER_FAILED
 
 if TYPE_CHECKING:
     from .launcher import Launcher
@@ -41,7 +41,7 @@ def told_of(assignment: Assignment, world_size: int, store: Endpoint) -> dict[st
         "resume": str(assignment.resume) if assignment.resume else None,
         "trace": str(assignment.trace) if assignment.trace else None,
         "timetable": assignment.timetable,
-        "witness": assignment.witness,
+        "witness": assignment.probe,
         "devices": assignment.devices,
         "world_size": world_size,
         "store": store,

@@ -39,8 +39,8 @@ from ..config.targets import build, load_class, load_maker
 from ..fabrics import clients, fabric_of
 from ..fabrics.layout import check_samples, lay_out
 from ..fabrics.stragglers import Stragglers
-from ..features import accumulating, compatibility, experts, given, models, phases, private, rates
-from ..features.feature import Chosen, Feature, Given, MakeOptimizer, Parts
+from ..features import accumulating, compatibility, experts, injected, models, phases, private, rates
+from ..features.feature import Chosen, Feature, Injected, MakeOptimizer, Parts
 from ..features.order import features_of
 
 T = TypeVar("T")
@@ -80,9 +80,9 @@ def _assemble(
     chosen, strategy_choice = _choose(experiment, allowed, world_size)
     features = features_of(chosen) if instead is None else instead
     _check_choices(chosen, features)
-    settled = [found for each in features if (found := each.settled(chosen)) is not None]
-    if settled:
-        return assemble(settled[0], allowed, world_size, instead)
+    resolved = [found for each in features if (found := each.resolved(chosen)) is not None]
+    if resolved:
+        return assemble(resolved[0], allowed, world_size, instead)
     plain_model = partial(_plain_model, chosen)
 
     def make_model() -> nn.Module:
@@ -90,18 +90,18 @@ def _assemble(
 
     model = looking.built(experiment, make_model)
     _check_model(chosen, features, model)
-    knobs = _settled_knobs(chosen, model, plain_model)
+    knobs = _resolved_knobs(chosen, model, plain_model)
     strategy_choice = strategy_choice.model_copy(update={"knobs": strategy_choice.knobs | knobs})
     if knobs:
         strategy, sync = pair_of(experiment, allowed, chosen.of_groups, strategy_choice)
         chosen = replace(chosen, strategy=strategy, sync=sync)
-    with given.naming(experiment):
+    with injected.naming(experiment):
         modules = _laid_out(experiment, chosen.strategy.split, model, plain_model)
     parts = Parts(
         **vars(chosen),
         deal=cache(partial(_deal, chosen)),
         compute=chosen.fabric.compute(experiment.hardware),
-        make_pair=lambda: pair_of(experiment, allowed, given.make(experiment, allowed), strategy_choice),
+        make_pair=lambda: pair_of(experiment, allowed, injected.make(experiment, allowed), strategy_choice),
         model=model,
         modules=modules,
         make_model=make_model,
@@ -129,7 +129,7 @@ def _choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | 
     schedule = build("schedule", experiment.schedule, Schedule, allowed, {})
     stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
     fabric = fabric_of(experiment)
-    of_groups = given.make(experiment, allowed)
+    of_groups = injected.make(experiment, allowed)
     strategy, sync = pair_of(experiment, allowed, of_groups, experiment.strategy)
     taken, accumulation = accumulating.of(experiment, strategy)
     if taken != experiment.strategy:
@@ -140,7 +140,7 @@ def _choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | 
     aggregate = of_groups["aggregate"]
     assert isinstance(aggregate, Aggregator)
     if aggregate.copies > 1:
-        with given.naming(experiment):
+        with injected.naming(experiment):
             aggregate.check(layout.replicas)
         partitioner = Repeated(partitioner, aggregate.copies)
     return (
@@ -165,10 +165,10 @@ def _choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | 
 
 
 def pair_of(
-    experiment: Experiment, allowed: tuple[str, ...], of_groups: Given, choice: Choice
+    experiment: Experiment, allowed: tuple[str, ...], of_groups: Injected, choice: Choice
 ) -> tuple[Strategy, Sync]:
     """Builds a strategy, by `choice`, and its sync mode."""
-    with given.naming(experiment):
+    with injected.naming(experiment):
         strategy = build("strategy", choice, Strategy, allowed, of_groups)
         precision = of_groups["precision"]
         assert isinstance(precision, Precision)
@@ -195,7 +195,7 @@ def _check_choices(chosen: Chosen, features: tuple[Feature, ...]) -> None:
     if isinstance(maker, type):  # before our own models look for the one input that they know
         check_takes(experiment, maker.forward, data.spec, is_bound=False)
     check_samples(experiment, data.spec.train_size, chosen.layout)
-    with given.naming(experiment):
+    with injected.naming(experiment):
         clients.check_clients(experiment, data.spec.train_size, sync, chosen.layout)
     chosen.partitioner.check(data.spec, clients.dealt_to(sync, chosen.layout))
 
@@ -239,18 +239,18 @@ def _check_model(chosen: Chosen, features: tuple[Feature, ...], model: nn.Module
         feature.check_model(chosen, model)
 
 
-def _settled_knobs(chosen: Chosen, model: nn.Module, plain_model: Callable[[], nn.Module]) -> dict[str, object]:
+def _resolved_knobs(chosen: Chosen, model: nn.Module, plain_model: Callable[[], nn.Module]) -> dict[str, object]:
     """Returns the strategy's knobs that follow from a rehearsal of the model's passes."""
     experiment, spec = chosen.experiment, chosen.data.spec
     inputs, targets = batch_of(spec, chosen.accumulation.sizes(experiment.batch_size)[0])
-    with given.naming(experiment), model_takes(experiment, inputs, chosen.allowed), Repeats():
+    with injected.naming(experiment), model_takes(experiment, inputs, chosen.allowed), Repeats():
         loss = checked_loss(experiment, model, spec, chosen.task)
-        settle = partial(_settle, chosen.strategy, inputs, targets, loss)
+        settle = partial(_resolve, chosen.strategy, inputs, targets, loss)
         return _laid_out(experiment, settle, model, plain_model)
 
 
-def _settle(strategy: Strategy, inputs: Samples, targets: Samples, loss: Loss, model: nn.Module) -> dict[str, object]:
-    return dict(strategy.settled(model, inputs, targets, loss))
+def _resolve(strategy: Strategy, inputs: Samples, targets: Samples, loss: Loss, model: nn.Module) -> dict[str, object]:
+    return dict(strategy.resolved(model, inputs, targets, loss))
 
 
 def _check_parts(parts: Parts) -> None:
@@ -258,7 +258,7 @@ def _check_parts(parts: Parts) -> None:
     experiment, strategy, sync, modules = parts.experiment, parts.strategy, parts.sync, parts.modules
     if parts.layout.replicas > 1 and not strategy.traits.needs_processes:
         check_process_group(modules)
-    with given.naming(experiment):
+    with injected.naming(experiment):
         parts.precision.check(modules)
     device = parts.fabric.device(experiment, parts.layout)
     for part in modules:
@@ -272,12 +272,12 @@ def _check_parts(parts: Parts) -> None:
             raise ConfigError(f"model={experiment.model.name}: has no parameters to train")
         optimizer = parts.make_optimizer(part.parameters())
         rates.check(experiment, parts.schedule, optimizer)
-        with given.naming(experiment):
+        with injected.naming(experiment):
             strategy.check_optimizer(optimizer)
             sync.check_optimizer(optimizer)
     compress = parts.of_groups["compress"]
     assert isinstance(compress, Compressor)
-    with given.naming(experiment):
+    with injected.naming(experiment):
         if isinstance(sync, ChecksModel):
             sync.check_model(trained)
         compress.check_model(trained)

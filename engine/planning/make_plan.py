@@ -14,7 +14,7 @@ from ...conf.errors import ConfigError
 from ...exchange.collectives import Collective, Fabric
 from ...exchange.collectives.base import added
 from ...exchange.compress import Compressor, Dense, vector_of
-from ...exchange.in_turn import shares_of
+from ...exchange.multiplexed import shares_of
 from ...strategies import Sync
 from ...strategies.core.clip import NORM
 from ...strategies.core.cost import Traffic, World, payload
@@ -34,7 +34,7 @@ from ..config.fits import batch_of, checked_loss, model_takes
 from ..config.targets import build
 from ..fabrics import clients, fabric_of
 from ..fabrics.layout import share_of_cores
-from ..features import given, models
+from ..features import injected, models
 from ..features.feature import MakeOptimizer, Parts
 from ..features.known import known_of
 from ..features.phases import ends_of
@@ -75,7 +75,7 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
         rate = points_of(rate_of(experiment, parts, steps_per_epoch, spec.train_size), parts)
     collective = parts.of_groups["collective"]
     assert isinstance(collective, Collective)
-    with given.naming(experiment):
+    with injected.naming(experiment):
         if device.type == "cuda" and not collective.on_gpus:
             raise ConfigError(
                 "collective: sums in a host's memory, and the workers compute on GPUs. Choose collective=fabric, or "
@@ -98,14 +98,14 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
         parts.sync.period,
         [
             *notes_on(experiment, parts.sync, layout, known.steps, samples, device),
-            *(given.named(text, experiment) for text in surprises),
+            *(injected.named(text, experiment) for text in surprises),
             *(note for feature in parts.features for note in feature.notes(known)),
             *notes_on_contents(spec, described),
             *looking.notes_on(experiment),
         ],
         spec,
         contents(spec, described),
-        [given.named(text, experiment) for text in collective.explain()],
+        [injected.named(text, experiment) for text in collective.explain()],
         rate,
         {each.key: found for each in parts.features if (found := each.stated(known)) is not None},
         layout.replicas if isinstance(parts.sync, SideBySide) else None,
@@ -125,7 +125,7 @@ def _phases(parts: Parts, steps_per_epoch: int | None, device: torch.device) -> 
         until = ends_of(of_phase, steps_per_epoch)
         worlds = _worlds(experiment, of_phase, steps_per_epoch, first, until)
         of_phase.strategy.configure(replace(of_phase.strategy.setting, hosts=hosts, worlds=worlds))
-        with given.naming(experiment):
+        with injected.naming(experiment):
             plans = _part_plans(experiment, of_phase, worlds, device)
         planned.append(PlanPhase(first, until, plans, _uncompressed(experiment, of_phase, worlds, plans)))
         trained = [parameter for parameter in of_phase.modules[0].parameters() if parameter.requires_grad]
@@ -211,13 +211,13 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
     inputs, targets = batch_of(parts.data.spec, experiment.batch_size)
     sizes = parts.accumulation.sizes(experiment.batch_size)
     repeats = Repeats()
-    foreseen = parts.precision.foreseen
+    estimated = parts.precision.estimated
     if looking.tried(experiment) is looking.Tried.REAL:
         activations = _activations_of_few(experiment, parts, sizes[0], device)
     else:
-        with model_takes(experiment, inputs, parts.allowed), memory.AttentionOf(device), foreseen(device), repeats:
+        with model_takes(experiment, inputs, parts.allowed), memory.AttentionOf(device), estimated(device), repeats:
             activations = _activations(experiment, parts, inputs[: sizes[0]], targets[: sizes[0]], device)
-    with foreseen(device), repeats:
+    with estimated(device), repeats:
         along = _summed_over(sizes, lambda size: cost_along(parts.strategy, modules, inputs[:size]))
     along, over_axes = _with_sums(parts, along)
     staged = parts.strategy if isinstance(parts.strategy, StagedStrategy) else None
@@ -272,7 +272,7 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
                 is_cut=bool(placements_of(module)),
                 worker=None if cost.varies else added(traffic, cost.worker),
                 server=None if cost.varies else cost.server,
-                varies=given.named(cost.varies, experiment),
+                varies=injected.named(cost.varies, experiment),
             )
         )
     return plans
@@ -318,7 +318,7 @@ def _activations(
         loss, targets = feature.loss(loss), feature.targets(inputs, targets)
     loss = parts.precision.loss(loss)
     peaks: list[int] = []
-    for part, passes in enumerate(parts.strategy.rehearse(parts.modules, inputs, targets, loss, device)):
+    for part, passes in enumerate(parts.strategy.profile(parts.modules, inputs, targets, loss, device)):
         before = 0
         kept: list[int] = []
         again: list[int] = []

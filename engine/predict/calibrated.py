@@ -26,7 +26,7 @@ from ..config.fits import batch_of
 from ..fabrics import clients
 from ..fabrics.layout import RunLayout as Workers
 from ..fabrics.layout import share_of_cores
-from ..features import given
+from ..features import injected
 from ..features.feature import Parts
 from ..planning.build import assemble
 from .schedule_time import pipelined
@@ -125,14 +125,14 @@ def _stated(experiment: Experiment, parts: Parts, parameters: Sequence[Tensor], 
     """
     told = parts.sync.transfers(parameters, world)
     if why := told.unpredicted or (told.varies if not told.sent else ""):
-        raise NotPredicted(given.named(why, experiment))
+        raise NotPredicted(injected.named(why, experiment))
     return replace(told, sent=[_with_rehearsed(each) for each in told.sent])
 
 
 def _with_rehearsed(transfer: Transfer) -> Transfer:
-    if transfer.rehearse is None:
+    if transfer.profile is None:
         return transfer
-    return replace(transfer, kernels=(*transfer.kernels, *recorded(transfer.rehearse())))
+    return replace(transfer, kernels=(*transfer.kernels, *recorded(transfer.profile())))
 
 
 def clipped(clip: Clip | None, parameters: Sequence[Tensor]) -> Kernels:

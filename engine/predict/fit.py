@@ -372,8 +372,8 @@ def _same(one: Verdict, other: Verdict) -> bool:
     if one.plan is None or other.plan is None:
         return one.strategy == other.strategy
     mine, its = one.plan.strategy, other.plan.strategy
-    settled = [getattr(mine, knob, None) == getattr(its, knob, None) for knob in VARIED]
-    return type(mine) is type(its) and all(settled)
+    resolved = [getattr(mine, knob, None) == getattr(its, knob, None) for knob in VARIED]
+    return type(mine) is type(its) and all(resolved)
 
 
 def _variants(strategy: Choice, allowed: tuple[str, ...]) -> list[Choice]:

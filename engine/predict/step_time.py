@@ -26,7 +26,7 @@ from ...tasks.models.gpt import GPT
 from ..config.experiment import Experiment, Machine
 from ..config.targets import build, load_class
 from ..fabrics.layout import RunLayout as Workers
-from ..features import given
+from ..features import injected
 from ..features.order import FEATURES
 from ..planning.build import pair_of
 
@@ -142,7 +142,7 @@ def _layout(experiment: Experiment, workers: Workers, allowed: tuple[str, ...]) 
     for group in ONLY_USUAL:
         if (chosen := experiment.choice(group).name) != BY_NAME[group].usual:
             raise NotPredicted(f"{group}={chosen}: the time that it takes on accelerators is not in cost/")
-    groups = given.make(experiment, allowed)
+    groups = injected.make(experiment, allowed)
     strategy, sync = pair_of(experiment, allowed, groups, experiment.strategy)
     found = strategy.closed_form(experiment.accumulate)
     if found is None:

@@ -46,7 +46,7 @@ def work_of_parts(experiment: Experiment, parts: Parts) -> list[StepWork]:
         for size, count in Counter(sizes).items():
             for module in parts.modules:
                 module.zero_grad()  # to add to them is counted below
-            rehearsed = strategy.rehearse(parts.modules, inputs[:size], targets[:size], loss, device)
+            rehearsed = strategy.profile(parts.modules, inputs[:size], targets[:size], loss, device)
             for known, passes in zip(traced, rehearsed, strict=True):
                 known += count * [trace(each.forward) for each in passes]
     found = [_work(module, passes, len(sizes)) for module, passes in zip(parts.modules, traced, strict=True)]

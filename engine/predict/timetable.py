@@ -87,6 +87,6 @@ def make_timetable(
         return link.latency + nbytes / link.bandwidth
 
     inputs, _ = batch_of(parts.data.spec, experiment.batch_size)
-    with parts.precision.foreseen(fabric.device(experiment, layout)):
+    with parts.precision.estimated(fabric.device(experiment, layout)):
         found = simulation_of(parts.strategy, parts.modules, inputs, time, message)
     return None if found is None else Timetable(found, modelled)

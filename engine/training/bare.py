@@ -54,7 +54,7 @@ def bare_job(
         steps=steps,
         until=steps,
         meter=Meter(comm, 0, False),
-        stop=StopAgreement(comm.board, comm.rank, comm.rank, key, 0),
+        stop=StopAgreement(comm.key_values, comm.rank, comm.rank, key, 0),
         compute=RealCompute(comm, NoStragglers()),
         after_step=after_step,
     )

@@ -20,10 +20,10 @@ from ..callbacks.base import EvaluationView
 from ..callbacks.best import FILE
 from ..features.models import exported
 from ..features.sizes import evaluated_at_once
-from .dates import Dates
 from .diverged import holds_unknown
 from .job import Job
 from .spread import consensus_distance
+from .timestamps import Timestamps
 from .worker import Worker
 
 
@@ -32,24 +32,24 @@ class Snapshot:
     """The consensus at some time; of an asynchronous run it is judged once training is over."""
 
     done: int  # steps
-    seconds: float  # of training, when these weights existed: see dates.py
+    seconds: float  # of training, when these weights existed: see timestamps.py
     state: dict[str, Tensor]
 
 
 class Evaluations:
     """All workers call these methods. The results are the chief's."""
 
-    def __init__(self, worker: Worker, dates: Dates, test: Readable) -> None:
-        self._worker, self._dates, self._test = worker, dates, test
+    def __init__(self, worker: Worker, timestamps: Timestamps, test: Readable) -> None:
+        self._worker, self._timestamps, self._test = worker, timestamps, test
         self._snapshots: list[Snapshot] = []
         self.time_to_accuracy = worker.manifest.time_to_accuracy if worker.manifest else None
         self.last = Score(worker.parts.task.metric.name, None, None)
         self.last_date = 0.0
         self._evaluated_at: int | None = None
 
-    def go_on(self, worker: Worker, dates: Dates) -> None:
+    def go_on(self, worker: Worker, timestamps: Timestamps) -> None:
         """Goes on with another model."""
-        self._worker, self._dates = worker, dates
+        self._worker, self._timestamps = worker, timestamps
 
     def during(self, done: int, job: Job) -> None:
         """Evaluates after step `done`, between two steps."""
@@ -65,7 +65,7 @@ class Evaluations:
             if done != self._evaluated_at:  # else the evaluation ended the run
                 self._evaluate(done, job, spread)
         elif (state := self._worker.consensus()) is not None:
-            self._judge(Snapshot(done, self._dates.of_end(job.meter), state), job, spread)
+            self._judge(Snapshot(done, self._timestamps.of_end(job.meter), state), job, spread)
 
     def judge_snapshots(self, job: Job) -> None:
         """Evaluates the snapshots that were taken while others trained on."""
@@ -85,7 +85,7 @@ class Evaluations:
         own = worker.role.replica
         others: Sequence[int] = range(1, layout.replicas)
         if not worker.sync.traits.synchronous:
-            worker.comm.board.post(f"completed/{own}", json.dumps(completed))
+            worker.comm.key_values.post(f"completed/{own}", json.dumps(completed))
             if completed:
                 asked = others if own == 0 else [0]
                 others = [replica for replica in asked if replica == own or self._has_completed(replica)]
@@ -98,13 +98,13 @@ class Evaluations:
         layout = self._worker.layout
         try:
             return json.loads(
-                self._worker.comm.board.read(f"completed/{replica}", replica * layout.parts + layout.loss_part)
+                self._worker.comm.key_values.read(f"completed/{replica}", replica * layout.parts + layout.loss_part)
             )
         except PeerLostError:
             return False
 
     def _evaluate(self, done: int, job: Job, spread: float | None) -> None:
-        state, seconds = self._worker.consensus(), self._dates.of_step(done, job.meter)
+        state, seconds = self._worker.consensus(), self._timestamps.of_step(done, job.meter)
         if state is not None:
             self._judge(Snapshot(done, seconds, state), job, spread)
 
@@ -114,7 +114,7 @@ class Evaluations:
             return
         state = self._worker.consensus()
         copies = {name: tensor.detach().clone() for name, tensor in (state or {}).items()}
-        seconds = self._dates.of_snapshot(done, job.meter, self._worker.comm.now())
+        seconds = self._timestamps.of_snapshot(done, job.meter, self._worker.comm.now())
         if state is not None:
             self._snapshots.append(Snapshot(done, seconds, copies))
 

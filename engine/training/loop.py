@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 
-from ...comm.board import Board
+from ...comm.key_values import KeyValues
 from ...strategies.core.protocols import InRounds, at_rate
 from ...strategies.core.sync import StoppedBefore
 from ...strategies.core.with_servers import SyncWithServers, next_step
@@ -46,7 +46,7 @@ def _train(job: Job) -> int:
             batch = job.taking.take(step, hooks)
             job.sync.begin(batch)
             hooks.begin_step(step)
-            with job.compute.step(step), _in(step, job.comm.board):
+            with job.compute.step(step), _in(step, job.comm.key_values):
                 batch = hooks.batch(batch)
                 loss = job.accumulation.forward_backward(job.strategy, batch)
             hooks.after_backward(step)
@@ -80,10 +80,10 @@ def _update(job: Job) -> bool:
 
 
 @contextmanager
-def _in(step: int, board: Board) -> Iterator[None]:
+def _in(step: int, key_values: KeyValues) -> Iterator[None]:
     """Others may wait for this worker only as long as it does not stay in one step."""
-    board.in_step(step)
+    key_values.in_step(step)
     try:
         yield
     finally:
-        board.in_step(None)
+        key_values.in_step(None)

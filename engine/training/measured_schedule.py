@@ -77,8 +77,8 @@ def _of_steady_state(modelled: Table, last: Report) -> Iterator[MeasuredWindow]:
     starts = {(stream, j): start for stream, (j, start) in zip([*streams][1:], forward, strict=True)}
     for (stream, j), begin in starts.items():
         end, later = starts.get((stream, j + each)), starts.get((stream, j + 2 * each))
-        settled = j >= first and (j - first) % each == 0
-        if settled and end is not None and later is not None and timed and begin >= timed[0][0]:
+        resolved = j >= first and (j - first) % each == 0
+        if resolved and end is not None and later is not None and timed and begin >= timed[0][0]:
             yield MeasuredWindow(begin, end, j - first)
 
 

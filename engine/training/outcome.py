@@ -49,8 +49,8 @@ def report(worker: Worker, trained: FinishedTraining | None) -> None:
     held = _with_process(kinds, worker.device, resident)
     own = meter.report(worker.comm.rank, worker.role, held, worker.sync.report())
     own = replace(own, told=worker.hooks.merged(lambda each: each.told()))
-    board, layout = worker.comm.board, worker.layout
-    board.post(f"report/{worker.comm.rank}", json.dumps(own.as_json()))
+    key_values, layout = worker.comm.key_values, worker.layout
+    key_values.post(f"report/{worker.comm.rank}", json.dumps(own.as_json()))
     if worker.is_chief:
         assert trained is not None, "the chief is a worker"
         reports = [Report.from_json(plain) for plain in worker.read_of_living("report", range(layout.world_size))]
@@ -58,8 +58,8 @@ def report(worker: Worker, trained: FinishedTraining | None) -> None:
         if worker.assignment.trace is not None:
             write_trace(worker.assignment.trace, reports, worker.directory.name, worker.parts.fabric.modelled)
             _keep_schedule(worker, reports)
-        board.post("over", "")
-    board.read("over", layout.chief)
+        key_values.post("over", "")
+    key_values.read("over", layout.chief)
 
 
 def _keep_schedule(worker: Worker, reports: list[Report]) -> None:

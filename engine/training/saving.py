@@ -52,7 +52,7 @@ class Saving:
         directory = worker.directory
         name, digest = checkpoint.write_part(directory.checkpoints, done, role.part, role.replica, whole)
         key = f"checkpoint/{done}"
-        worker.comm.board.post(f"{key}/{worker.comm.rank}", json.dumps([name, digest]))
+        worker.comm.key_values.post(f"{key}/{worker.comm.rank}", json.dumps([name, digest]))
         if worker.is_chief:
             writers = range(worker.layout.workers if each else worker.layout.parts)
             sums = dict(worker.read_of_living(key, writers))

@@ -23,17 +23,17 @@ from ..features.models import trainings
 from ..features.phases import ends_of
 from ..planning.notes import untimed
 from .batches import Taking
-from .dates import Dates
 from .evaluations import Evaluations
 from .feed import Batches, Feed
-from .gauges import gauges_of
 from .job import Job, drain
+from .live_metrics import live_metrics_of
 from .loop import train
 from .meters import Meter
 from .outcome import FinishedTraining, memory_of, report
+from .probe import leave_together, watched
 from .saving import Saving
+from .timestamps import Timestamps
 from .trace import streams_beside
-from .witness import leave_together, watched
 from .worker import Worker, set_up, set_up_again
 
 
@@ -58,23 +58,23 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
         comm.timeline.keep_passes()
     with comm.ledger.aside():
         worker = set_up(assignment, parts, comm, device)
-    parts, dates = worker.parts, _dates(worker)
+    parts, timestamps = worker.parts, _timestamps(worker)
     if worker.role.kind == "server":
-        comm.board.gauges = gauges_of(worker.role, comm, None)
+        comm.key_values.live_metrics = live_metrics_of(worker.role, comm, None)
         started()
         parts.sync.configure(replace(parts.sync.setting, stops_before=_stops_before_round(worker)))
         assert isinstance(parts.sync, with_servers.SyncWithServers)
         parts.sync.serve()
-        dates.tell_end(parts.sync.made_at)
-        return leave_together(worker) if assignment.witness else report(worker, None)
+        timestamps.tell_end(parts.sync.made_at)
+        return leave_together(worker) if assignment.probe else report(worker, None)
     # before the data are loaded: what changes in between would be found to have changed
     saving = Saving(worker, _checked_sums(worker))
     train_split, test = parts.load()
-    evaluations = Evaluations(worker, dates, test)
+    evaluations = Evaluations(worker, timestamps, test)
     job, feed, left_out = _job(worker, train_split, evaluations, saving)
-    comm.board.gauges = gauges_of(worker.role, comm, job.meter)
+    comm.key_values.live_metrics = live_metrics_of(worker.role, comm, job.meter)
     with feed.reading():
-        if assignment.witness:
+        if assignment.probe:
             started()
             return watched(worker, job)
         if worker.is_chief:
@@ -89,15 +89,15 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
             drain(job)
             with comm.ledger.aside():
                 worker, job = _with_next_model(worker, job, evaluations, saving)
-            dates = _dates(worker)
-            evaluations.go_on(worker, dates)
+            timestamps = _timestamps(worker)
+            evaluations.go_on(worker, timestamps)
             done = train(job)
     status = "completed" if done == job.steps or job.stopped else "interrupted"
     drain(job)
     with comm.ledger.aside():
         if _saves_at_end(worker, job, saving, status, done):
             saving.save(done, job.meter.seconds, evaluations.time_to_accuracy)
-        dates.tell_end(job.meter.ended)
+        timestamps.tell_end(job.meter.ended)
         if status == "completed":
             with_servers.drain(worker.sync)
         # others may still be in a round that this one left early
@@ -123,8 +123,8 @@ def _saves_at_end(worker: Worker, job: Job, saving: Saving, status: str, done: i
     return wanted and saving.saved_at is None and worker.manifest is None
 
 
-def _dates(worker: Worker) -> Dates:
-    return Dates(worker.comm.board, worker.comm.rank, worker.layout, worker.sync, worker.read_of_living)
+def _timestamps(worker: Worker) -> Timestamps:
+    return Timestamps(worker.comm.key_values, worker.comm.rank, worker.layout, worker.sync, worker.read_of_living)
 
 
 def _with_next_model(worker: Worker, job: Job, evaluations: Evaluations, saving: Saving) -> tuple[Worker, Job]:
@@ -196,14 +196,14 @@ def _job(worker: Worker, train_split: Readable, evaluations: Evaluations, saving
 
 
 def _stop_agreement(worker: Worker, start: int) -> StopAgreement:
-    layout, board, replica, together = (
+    layout, key_values, replica, together = (
         worker.layout,
-        worker.comm.board,
+        worker.comm.key_values,
         worker.role.replica,
         worker.sync.traits.synchronous,
     )
     return StopAgreement(
-        board,
+        key_values,
         worker.comm.rank,
         layout.chief if together else replica * layout.parts + layout.loss_part,
         "all" if together else f"replica {replica}",
@@ -218,7 +218,7 @@ def _stops_before_round(worker: Worker) -> Callable[[int], bool]:
     end before the same round.
     """
     comm, first, alone = worker.comm, worker.layout.workers, worker.layout.parts == 1
-    agreement = StopAgreement(comm.board, comm.rank, first, "servers", 0, comm.now, alone=alone)
+    agreement = StopAgreement(comm.key_values, comm.rank, first, "servers", 0, comm.now, alone=alone)
     return lambda number: agreement.before(number, 0.0)
 
 

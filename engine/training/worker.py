@@ -124,7 +124,7 @@ class Worker:
         found: list[Any] = []
         for rank in ranks:
             try:
-                found.append(json.loads(self.comm.board.read(f"{key}/{rank}", rank)))
+                found.append(json.loads(self.comm.key_values.read(f"{key}/{rank}", rank)))
             except PeerLostError:
                 if not self.sync.traits.survives:
                     raise

@@ -3,7 +3,7 @@
 A rule is pure but for what it says that it remembers, and does not ask whose row is whose. It is told f, how many of
 the rows may lie. Of n rows a rule withstands so many at most, its bound; `f=null` is as many as the bound allows.
 
-A robust rule never sees a row that is not finite: such a row was removed, and f is less by one for each (joining.py).
+A robust rule never sees a row that is not finite: such a row was removed, and f is one less for each (aggregation.py).
 """
 
 from abc import ABC, abstractmethod

@@ -41,7 +41,7 @@ class ALittleIsEnough(Attack):
 
     def check(self, replicas: int) -> None:
         super().check(replicas)
-        f = len(self.liars(replicas))
+        f = len(self.byzantine(replicas))
         if self.z is None and f and f > replicas // 2:
             raise ConfigError(
                 f"attack.workers={self.workers}: {f} of {replicas} replicas are a majority, for which the paper has no "
@@ -50,5 +50,5 @@ class ALittleIsEnough(Attack):
 
     def forge(self, own: Tensor, seen: Seen) -> Tensor:
         assert seen.honest is not None
-        z = largest_z(seen.replicas, seen.liars) if self.z is None else self.z
+        z = largest_z(seen.replicas, seen.byzantine) if self.z is None else self.z
         return seen.honest.mean(0) - z * seen.honest.std(0, correction=0)

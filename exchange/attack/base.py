@@ -32,7 +32,7 @@ class Seen:
     """The knowledge of a Byzantine worker beside its own row."""
 
     replicas: int  # n
-    liars: int  # f
+    byzantine: int  # f
     replica: int  # who lies: the first of those who do, where they collude
     step: int
     honest: Tensor | None = None  # [m, d], the rows of those who do not lie, if it colludes
@@ -77,7 +77,7 @@ class Attack(Compatible, ABC):
             (Need(ROWS_TOGETHER, "has its workers know what the honest ones send"), self.colludes),
         )
 
-    def liars(self, replicas: int) -> frozenset[int]:
+    def byzantine(self, replicas: int) -> frozenset[int]:
         if isinstance(self.workers, int):
             return frozenset(range(max(replicas - self.workers, 0), replicas))
         return frozenset(self.workers)
@@ -93,7 +93,7 @@ class Attack(Compatible, ABC):
                 + ("" if isinstance(self.workers, int) else f", 0 to {replicas - 1}")
                 + ". Choose fewer, or more hardware.workers."
             )
-        if self.colludes and len(self.liars(replicas)) == replicas:
+        if self.colludes and len(self.byzantine(replicas)) == replicas:
             raise ConfigError(
                 f"attack.workers={self.workers}: all {replicas} replicas lie, and this attack is made of what honest "
                 "ones send. Choose fewer, or more hardware.workers."

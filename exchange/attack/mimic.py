@@ -32,7 +32,7 @@ class Mimic(Attack):
 
     def check(self, replicas: int) -> None:
         super().check(replicas)
-        if self.copies >= (honest := replicas - len(self.liars(replicas))):
+        if self.copies >= (honest := replicas - len(self.byzantine(replicas))):
             raise ConfigError(f"attack.copies={self.copies}: there are {honest} honest replicas, 0 to {honest - 1}")
 
     def forge(self, own: Tensor, seen: Seen) -> Tensor:

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ...conf.errors import ConfigError
-from .foreseen import Foreseen
+from .estimated import Estimate
 from .loss import Loss, is_mean_cross_entropy
 from .loss_scale import LossScale, scaled_backward
 
@@ -47,15 +47,15 @@ class Precision:
 
     def casting(self, device: torch.device) -> AbstractContextManager[Any]:
         """Returns a context in which forward passes on the device use this precision. On the meta device it needs
-        `foreseen` around it.
+        `estimated` around it.
         """
         if self.dtype is None:
             return nullcontext()
         return torch.autocast(_whose(device), dtype=self.dtype, cache_enabled=False)
 
-    def foreseen(self, device: torch.device) -> AbstractContextManager[Any]:
+    def estimated(self, device: torch.device) -> AbstractContextManager[Any]:
         """Returns a context in which casts on the meta device are those that autocast would make on `device`."""
-        return nullcontext() if self.dtype is None else Foreseen(device)
+        return nullcontext() if self.dtype is None else Estimate(device)
 
     def attach(self, part: nn.Module, device: torch.device) -> None:
         """Casts the training passes of `part`, and of its copies, from here on. `device`: the device of training."""
@@ -83,7 +83,7 @@ class _Around:
         if module.training:
             contexts.append(self._precision.casting(device))
             if device.type == "meta":
-                contexts.append(self._precision.foreseen(self._device))
+                contexts.append(self._precision.estimated(self._device))
         for context in contexts:
             context.__enter__()
         self._open.append(contexts)

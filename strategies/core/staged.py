@@ -25,7 +25,7 @@ class StagedStrategy(Strategy):
         """Returns the most bytes that a part keeps for backward at any one time.
 
         Args:
-            kept: what each of the part's passes in `rehearse` keeps beside what those before it keep.
+            kept: what each of the part's passes in `profile` keeps beside what those before it keep.
             again: what there is more in the backward pass of each, where something is recomputed.
         """
 

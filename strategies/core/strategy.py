@@ -137,7 +137,7 @@ class Strategy(Compatible, ABC):
         """The update, when it is not left to a sync mode (torch's DDP). Such a strategy takes sync=bsp only."""
         return None
 
-    def settled(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
+    def resolved(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         """The knobs that it chooses by the model and a replica's batch, which are on the meta device: once, before
         `split`, so that all workers have the same. Raises `ConfigError`.
         """
@@ -174,7 +174,7 @@ class Strategy(Compatible, ABC):
         """The whole model's state at `loss_part`, None elsewhere; `parameters` are this part's, by name."""
         return state_with(self.module, parameters)
 
-    def rehearse(
+    def profile(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
         """The passes of a replica's batch, part by part: a plan takes those of one before it asks for the next.

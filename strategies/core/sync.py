@@ -67,7 +67,7 @@ Averages = Literal["consensus", "own"]
 
 # The rows that a rule for robust training is given: gradients of one step and version; of a clock, some of which may be
 # missing; changes of weights since all had the same; weights of neighbours, which a worker joins for itself; pushes.
-Joined = Literal["gradients", "clocks", "ways", "neighbours", "pushes"]
+Aggregated = Literal["gradients", "clocks", "updates", "neighbours", "pushes"]
 
 
 class StoppedBefore(Exception):
@@ -111,7 +111,7 @@ class SyncTraits:
     # What travels, and what a rule for robust training is given.
     plain_mean: bool = False  # the update is the mean of gradients in each step, which a library may make by itself
     sends_changes: bool = False  # changes of weights travel, and not gradients
-    joins: Joined = "gradients"  # what a rule is given (exchange/joining.py)
+    aggregates: Aggregated = "gradients"  # what a rule is given (exchange/aggregation.py)
     one_by_one: bool = False  # each row is used as it comes
     client_rounds: bool = False  # clients train by themselves for a round
     equal_clients: bool = True  # they are drawn with equal chances, and all finish their round
@@ -148,10 +148,10 @@ class Sync(Compatible, ABC):
             (RESETTABLE, traits.may_begin_anew),
             (NO_SERVERS, self.servers == 0),
             (WHOLE_VECTORS, self.servers <= 1),
-            (SAME_GRADIENTS, traits.joins == "gradients"),
-            (PUSHES, traits.joins == "pushes"),
-            (NEIGHBOURS, traits.joins == "neighbours"),
-            (COMMON_ORIGIN, traits.joins != "neighbours"),
+            (SAME_GRADIENTS, traits.aggregates == "gradients"),
+            (PUSHES, traits.aggregates == "pushes"),
+            (NEIGHBOURS, traits.aggregates == "neighbours"),
+            (COMMON_ORIGIN, traits.aggregates != "neighbours"),
             (ROWS_TOGETHER, not traits.one_by_one),
             (CLIENT_ROUNDS, traits.client_rounds),
             (STEP_GRADIENTS, not traits.client_rounds),
@@ -203,7 +203,7 @@ class Sync(Compatible, ABC):
             self.setting.before_step()
         if self.clip is not None and self.clip.clips:
             gradients = {name: each.grad for name, each in self.parameters.items() if each.grad is not None}
-            self.clip.apply(gradients, self.comm.board.rank, self.setting.counted)
+            self.clip.apply(gradients, self.comm.key_values.rank, self.setting.counted)
 
     @abstractmethod
     def update(self) -> None:

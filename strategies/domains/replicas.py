@@ -41,7 +41,7 @@ class Across:
     def join(self, comm: Comm) -> None:
         self.group.comm, self.group.place, self.group.degree = comm, comm.rank, comm.size
 
-    def foresee(self, world: World) -> None:
+    def estimate(self, world: World) -> None:
         """Prepares to count the bytes that it would send among the replicas of `world`."""
         self.group.degree, self.group.hosts = world.replicas, world.hosts
         self.group.traffic()

@@ -95,7 +95,7 @@ class OffloadedStep:
         """
         self._layers, self.pool, self.host, self._copier, self._device = layers, pool, host, copier, device
         self._activations, self._window = activations, ahead
-        self._foreseen = demand or [0] * (2 * len(layers))
+        self._estimated = demand or [0] * (2 * len(layers))
         self.demand = [0] * (2 * len(layers))
         self._phase = 0
         self._weights: dict[int, dict[str, Tensor]] = {}  # fetched, by layer
@@ -279,7 +279,7 @@ class OffloadedStep:
         """Have what `phase` needs, and room for what it will take; then fetch for those after it."""
         self._phase = phase
         self._ahead.pop(phase, None)
-        while self._departures and not self.pool.fits(self._foreseen[phase] + self._idle()):
+        while self._departures and not self.pool.fits(self._estimated[phase] + self._idle()):
             self._collect(len(self._departures) - 1)
         self._fetch(phase)
         for copy in self._arriving.pop(phase):
@@ -306,7 +306,7 @@ class OffloadedStep:
         size = payload(list(tensors(self._layers[self._layer(following)]).values()))
         if following >= len(self._layers):
             size += sum(record.size for record in self._saved[self._layer(following)])
-        return all(self.pool.fits(self._foreseen[p] + self._idle() + size) for p in range(phase, following))
+        return all(self.pool.fits(self._estimated[p] + self._idle() + size) for p in range(phase, following))
 
     def _fetch(self, phase: int) -> int:
         """Begin to copy to the device what `phase` needs and is not there; the bytes of all that it needs."""

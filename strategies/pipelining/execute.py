@@ -158,9 +158,9 @@ class PipelineStep:
         stage, way, j = action.stage, action.kind[-1], action.micro_batch
         to = stage + 1 if way == "F" else stage - 1
         tensor = self._made.pop((way, (to, j)))
-        if way == "F" and tensor.dtype != (foreseen := self.held.like(stage, self._micro_batches[j].inputs).dtype):
+        if way == "F" and tensor.dtype != (estimated := self.held.like(stage, self._micro_batches[j].inputs).dtype):
             raise ConfigError(
-                f"precision: stage {stage} puts out {tensor.dtype}, and the next one awaits {foreseen}, as passes on "
+                f"precision: stage {stage} puts out {tensor.dtype}, and the next one awaits {estimated}, as passes on "
                 "the meta device have it. Choose precision=fp32, or strategy=data_parallel."
             )
         with self.held.comm.timeline.named("activations" if way == "F" else "gradients"):

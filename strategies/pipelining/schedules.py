@@ -53,7 +53,7 @@ def gpipe(workers: int, micro_batches: int, chunks: int = 1) -> Schedule:
 
 def one_forward_one_backward(workers: int, micro_batches: int, chunks: int = 1) -> Schedule:
     return [
-        _in_turn(_passes(stage, "F", micro_batches), _passes(stage, "B", micro_batches), workers - 1 - stage)
+        _multiplexed(_passes(stage, "F", micro_batches), _passes(stage, "B", micro_batches), workers - 1 - stage)
         for stage in _one_chunk("1f1b", workers, chunks)
     ]
 
@@ -77,7 +77,7 @@ def interleaved(workers: int, micro_batches: int, chunks: int = 2) -> Schedule:
                 batches = range(k * each, (k + 1) * each)
                 forward += [Action(chunk * workers + rank, "F", j) for j in batches]
                 backward += [Action((chunks - 1 - chunk) * workers + rank, "B", j) for j in batches]
-        schedule.append(_in_turn(forward, backward, (chunks - 1) * each + 2 * (workers - 1 - rank)))
+        schedule.append(_multiplexed(forward, backward, (chunks - 1) * each + 2 * (workers - 1 - rank)))
     return schedule
 
 
@@ -85,7 +85,7 @@ def zb_h1(workers: int, micro_batches: int, chunks: int = 1) -> Schedule:
     schedule: list[list[Action]] = []
     for stage in _one_chunk("zb_h1", workers, chunks):
         row: list[Action] = []
-        for action in _in_turn(
+        for action in _multiplexed(
             _passes(stage, "F", micro_batches), _passes(stage, "I", micro_batches), workers - 1 - stage
         ):
             row.append(action)
@@ -154,7 +154,7 @@ def _passes(stage: int, kind: Kind, micro_batches: int) -> list[Action]:
     return [Action(stage, kind, j) for j in range(micro_batches)]
 
 
-def _in_turn(forward: Sequence[Action], backward: Sequence[Action], first: int) -> list[Action]:
+def _multiplexed(forward: Sequence[Action], backward: Sequence[Action], first: int) -> list[Action]:
     """`first` forward passes, then one forward and one backward in turn for as long as there are forward passes."""
     pairs = zip_longest(forward[first:], backward)
     return [*forward[:first], *(action for pair in pairs for action in pair if action is not None)]

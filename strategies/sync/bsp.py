@@ -117,16 +117,16 @@ class BSP(Sync):
         self.capacity, self.first = int(bucket_mb * 2**20), int(first_bucket_mb * 2**20)
         self.find_unused, self.shard = find_unused, shard
         self.exchange = Exchange(compress, collective, aggregate, attack)
-        self.compress, self.collective, self.joining = self.exchange.parts
+        self.compress, self.collective, self.aggregation = self.exchange.parts
         self.clip, self.privacy = clip, of_samples(privacy)
         self.traits = replace(
             self.traits,
             state_agrees=not self.compress.keeps,
-            exact=self.compress.traits.lossless and self.joining.plain,
-            shows_mean=shard == "none" and isinstance(self.compress, Dense) and self.joining.plain,
+            exact=self.compress.traits.lossless and self.aggregation.plain,
+            shows_mean=shard == "none" and isinstance(self.compress, Dense) and self.aggregation.plain,
             requires=needs_of(shard),
         )
-        if not self.joining.plain:
+        if not self.aggregation.plain:
             self.capacity = self.first = WHOLE
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
@@ -153,7 +153,7 @@ class BSP(Sync):
             self.check_optimizer(self.optimizer)
             frees = self.shard == "gradients"
             return ShardedReduction(self._params, self.optimizer, self.comm, self.capacity, self.first, frees)
-        if not self.joining.plain:
+        if not self.aggregation.plain:
             return RobustReduction(self._params, self.exchange)
         return SummedReduction(self._params, self.exchange, self.capacity, self.first)
 
@@ -161,7 +161,7 @@ class BSP(Sync):
         super().begin(batch)
         self._share, self._step, self._finished = batch.share, batch.step, False
         if self._reducer is not None:
-            self._reducer.begin(batch.share if self.joining.plain else 1.0)
+            self._reducer.begin(batch.share if self.aggregation.plain else 1.0)
 
     def before_backward(self, roots: Sequence[Tensor], last: bool) -> None:
         if self._reducer is not None:
@@ -206,7 +206,7 @@ class BSP(Sync):
             return
         names = list(self.parameters)
         own = {names[i]: gradient for i, gradient in pieces.items()}
-        self.clip.apply(own, self.comm.board.rank, self.setting.counted, Shared(self.comm))
+        self.clip.apply(own, self.comm.key_values.rank, self.setting.counted, Shared(self.comm))
 
     def prune(self, gone: Mapping[str, Tensor]) -> None:
         if not self.compress.traits.of_kept:
@@ -247,8 +247,8 @@ class BSP(Sync):
         return self.exchange.notes(self._vectors(parameters), world)
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
-        self.joining.check(world.replicas)
-        self.joining.check_not_alone(world.replicas)
+        self.aggregation.check(world.replicas)
+        self.aggregation.check_not_alone(world.replicas)
         size, replicas = payload(parameters), world.replicas
         found = self.collective.transfers(4 * len(parameters), world) if self.find_unused else []
         if self.shard != "none" and replicas > 1:
@@ -260,7 +260,7 @@ class BSP(Sync):
             norm = Fabric().transfers(NORM, world) if self.clip is not None and self.clip.measures else []
             return Transfers([*sharded, *found, *norm], layout.buffers(), unpredicted=self._unpredicted(replicas, []))
         buckets = self._vectors(parameters)
-        if len(buckets) > 1 and not self.joining.plain:
+        if len(buckets) > 1 and not self.aggregation.plain:
             dtypes = ", ".join(sorted(str(vector.dtype) for vector in buckets))
             raise ConfigError(
                 f"they see a gradient as one vector of one dtype, and the model has {dtypes}. Choose aggregate=mean "
@@ -268,7 +268,7 @@ class BSP(Sync):
                 about=("aggregate", "attack"),
             )
         own = (size + held(self.compress, buckets)) if replicas > 1 else 0
-        own += replicas * size if replicas > 1 and not self.joining.streaming else 0
+        own += replicas * size if replicas > 1 and not self.aggregation.streaming else 0
         return Transfers(
             [*self.exchange.transfers(buckets, world), *found],
             own,
@@ -278,7 +278,7 @@ class BSP(Sync):
         )
 
     def zero_stage(self) -> int | None:
-        return SHARDS.index(self.shard) if self.joining.plain and isinstance(self.compress, Dense) else None
+        return SHARDS.index(self.shard) if self.aggregation.plain and isinstance(self.compress, Dense) else None
 
     def _unpredicted(self, replicas: int, buckets: Sequence[Vector]) -> str:
         if self.shard != "none":

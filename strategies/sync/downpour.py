@@ -52,11 +52,11 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from ...cost.transfer import Transfer
 from ...exchange.aggregate import Aggregator
+from ...exchange.aggregation import Aggregation
 from ...exchange.attack import Attack
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense
 from ...exchange.flat import check_one_dtype
-from ...exchange.joining import Joining
 from ...exchange.pushing import HEADER, ServerRequest, stated, unpredicted
 from ...exchange.server_shards import held_by_servers, shards_of
 from ..core.batch import Batch
@@ -69,7 +69,7 @@ from .servers import ServerSync
 class Downpour(ServerSync):
     """Nobody waits: servers step with each push as it comes."""
 
-    traits = SyncTraits(synchronous=False, weights_agree=False, survives=True, joins="pushes", one_by_one=True)
+    traits = SyncTraits(synchronous=False, weights_agree=False, survives=True, aggregates="pushes", one_by_one=True)
 
     def __init__(
         self,
@@ -90,7 +90,7 @@ class Downpour(ServerSync):
         is accrued; None for none. Raises `ConfigError`.
         """
         self.n_push, self.n_fetch, self.takes_share, self.lock = push, fetch, rate == "share", lock
-        super().__init__(servers, compress or Dense(), Joining(aggregate, attack), clip, gathers=False)
+        super().__init__(servers, compress or Dense(), Aggregation(aggregate, attack), clip, gathers=False)
         self.traits = replace(
             self.traits,
             steps_on_workers=fetch > 1,
@@ -102,7 +102,7 @@ class Downpour(ServerSync):
         self._among_servers = None if self.lock else comm.split(0 if self._serves else None)
         self._dropped = 0
         if self._serves:
-            self._server.remember(self.joining)
+            self._server.remember(self.aggregation)
             if self._among_servers is not None:
                 self._server.share(self._among_servers)
 
@@ -172,10 +172,10 @@ class Downpour(ServerSync):
 
     def _admits(self, worker: int) -> bool:
         """Returns whether the gradient that this worker pushed counts. The rule may replace it."""
-        if not self.joining.aggregate.traits.one_by_one:
+        if not self.aggregation.aggregate.traits.one_by_one:
             return True
         gradient = self._server.gradient
-        admitted = self.joining.aggregate.admitted(gradient, worker)
+        admitted = self.aggregation.aggregate.admitted(gradient, worker)
         if admitted is not None and admitted is not gradient:
             gradient.copy_(admitted)
         return admitted is not None
@@ -188,7 +188,7 @@ class Downpour(ServerSync):
             self._among_servers.barrier()  # nobody serves weights before server 0 has loaded them
 
     def report(self) -> Measures:
-        tells = self._serves and self.joining.aggregate.traits.one_by_one
+        tells = self._serves and self.aggregation.aggregate.traits.one_by_one
         return super().report() | (Measures(dropped=self._dropped) if tells else Measures())
 
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
@@ -197,7 +197,7 @@ class Downpour(ServerSync):
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters)
-        self.joining.check(world.replicas)
+        self.aggregation.check(world.replicas)
         shards, size = self._shards_of(parameters), payload(parameters)
         pushed, kept = stated(shards, self.compress, world, self.n_push)
         headers, push, fetch = HEADER * len(shards), self.n_push, self.n_fetch
@@ -211,6 +211,6 @@ class Downpour(ServerSync):
             ],
             buffers=size + kept,
             varies=self.compress.varies(world.steps),
-            unpredicted=unpredicted(self.compress, self.servers, self.joining) or uneven,
+            unpredicted=unpredicted(self.compress, self.servers, self.aggregation) or uneven,
             served="each",
         )

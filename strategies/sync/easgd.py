@@ -2,7 +2,7 @@
 NeurIPS, equations 3 and 4; arXiv 1412.6651; Sync EASGD in You, Buluc, Demmel 2017, "Scaling Deep Learning on GPU and
 Knights Landing Clusters").
 
-Springs tie the replicas' weights W_i to a centre Wc, which is what is trained (exchange/springs.py):
+Springs tie the replicas' weights W_i to a centre Wc, which is what is trained (exchange/elastic.py):
 
     W_i <- W_i - eta (g_i + rho (W_i - Wc))
     Wc  <- Wc  + eta sum_i rho (W_i - Wc)
@@ -37,9 +37,9 @@ from ...exchange.buckets import views_of
 from ...exchange.clip import Clip
 from ...exchange.collectives import Collective
 from ...exchange.compress import Compressor, vector_of
+from ...exchange.elastic import Replica, check_elastic
 from ...exchange.exchange import Exchange
 from ...exchange.flat import check_one_dtype
-from ...exchange.springs import Replica, check_springs
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import Transfers, World, payload, spaced
@@ -74,7 +74,7 @@ class EASGD(Sync):
         self.compress, self.collective, _ = self.exchange.parts
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
-        check_springs(optimizer, self.rho, self.nesterov)
+        check_elastic(optimizer, self.rho, self.nesterov)
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -93,7 +93,7 @@ class EASGD(Sync):
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
         if self._is_due:
-            self._replica.stretch(self._replica.position(), self._centre)
+            self._replica.elastic_force(self._replica.position(), self._centre)
             self._work = self.exchange.sum("pull", self._pulls.copy_(self._replica.pull))
 
     def update(self) -> None:

@@ -1,7 +1,7 @@
 """Elastic averaging SGD, asynchronous (Zhang, Choromanska, LeCun 2015, "Deep Learning with Elastic Averaging SGD",
 NeurIPS, Algorithms 1 and 2; arXiv 1412.6651).
 
-A server has the centre Wc. In every `period`-th of its own steps replica i sends its weights x_i (exchange/springs.py
+A server has the centre Wc. In every `period`-th of its own steps replica i sends its weights x_i (exchange/elastic.py
 says what these are under momentum), is answered with Wc as it is, and both move by what parted them, alpha = eta rho or
 0.9 / P:
 
@@ -32,9 +32,9 @@ from ...comm import Comm
 from ...cost.transfer import Transfer
 from ...exchange.buckets import views_of
 from ...exchange.clip import Clip
+from ...exchange.elastic import Replica, check_elastic
 from ...exchange.flat import check_one_dtype
 from ...exchange.serving import Serving, message_of
-from ...exchange.springs import Replica, check_springs
 from ...exchange.start_alike import start_alike
 from ..core.cost import UNMEASURED, Memory, Transfers, World, payload
 from ..core.state import State
@@ -78,7 +78,7 @@ class AsyncEASGD(SyncWithServers):
             )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
-        check_springs(optimizer, self.rho, self.nesterov)
+        check_elastic(optimizer, self.rho, self.nesterov)
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -102,7 +102,7 @@ class AsyncEASGD(SyncWithServers):
                 self._ask(ElasticRequest.EXCHANGE)
                 self.comm.send(x, self._server)
             self.comm.recv(self._centre, self._server)
-            self._replica.stretch(x, self._centre)
+            self._replica.elastic_force(x, self._centre)
             self._replica.step()
             self._centre.add_(self._replica.pull)
         else:
@@ -142,7 +142,7 @@ class AsyncEASGD(SyncWithServers):
     def _exchange(self, replica: int) -> None:
         x = self._replica.weights  # the server trains none of its own
         self.comm.recv(x, replica)
-        self._replica.stretch(x, self._centre)
+        self._replica.elastic_force(x, self._centre)
         with self.comm.timeline.named("fetch"):
             self.comm.send(self._centre, replica)
         self._centre.add_(self._replica.pull)

@@ -1,5 +1,5 @@
 """Elastic averaging SGD, round-robin (You, Buluc, Demmel 2017, "Scaling Deep Learning on GPU and Knights Landing
-Clusters", Algorithm 1, Original EASGD; the springs are those of Zhang, Choromanska, LeCun 2015, exchange/springs.py).
+Clusters", Algorithm 1, Original EASGD; the springs are those of Zhang, Choromanska, LeCun 2015, exchange/elastic.py).
 
 In step t only the spring of replica j = t mod P pulls:
 
@@ -29,8 +29,8 @@ from ...comm import Comm, Work
 from ...cost.transfer import Transfer
 from ...exchange.buckets import views_of
 from ...exchange.clip import Clip
+from ...exchange.elastic import Replica, check_elastic
 from ...exchange.flat import check_one_dtype
-from ...exchange.springs import Replica, check_springs
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import UNMEASURED, Transfers, World, payload
@@ -60,7 +60,7 @@ class RoundRobinEASGD(Sync):
         self.rho, self.period, self.nesterov, self.clip = rho, period, nesterov, clip
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
-        check_springs(optimizer, self.rho, self.nesterov)
+        check_elastic(optimizer, self.rho, self.nesterov)
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -100,7 +100,7 @@ class RoundRobinEASGD(Sync):
         if self._work is not None:
             self._work.wait()
         if self._is_due and self.comm.rank == self._turn:
-            self._replica.stretch(self._replica.position(), self._centre)
+            self._replica.elastic_force(self._replica.position(), self._centre)
             self._replica.step()
             self._centre.add_(self._replica.pull)
         else:

@@ -28,7 +28,7 @@ arrive, w stays. (In a pipeline, a replica that dies while it sends may count in
 Other choices change one line each, and have files of their own:
 
     sampling, dropout    who is drawn for a round, and who leaves it          exchange/participation.py
-    clients              N clients in turn on P workers                       exchange/in_turn.py
+    clients              N clients in turn on P workers                       exchange/multiplexed.py
     client               corrects a client's steps                            exchange/client/
     compress             a message of the change w_k - w is delivered         exchange/compress/
     attack, aggregate    who delivers another change; how changes are joined  exchange/attack/, exchange/aggregate/
@@ -64,23 +64,23 @@ from ...comm import Comm
 from ...conf.errors import ConfigError
 from ...cost.transfer import Transfer, passes
 from ...exchange.aggregate import Aggregator
+from ...exchange.aggregation import Aggregation
 from ...exchange.attack import Attack
 from ...exchange.buckets import views_of
 from ...exchange.client import ClientRule
 from ...exchange.client import PlainClient as PlainClient
+from ...exchange.client_updates import Delivered, Join, OpenUpdates, Rules
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense
-from ...exchange.deliveries import Delivered, Join, OpenDeliveries, Rules
 from ...exchange.flat import check_one_dtype, flatten
-from ...exchange.in_turn import ClientSchedule, InTurn
-from ...exchange.joining import Joining
+from ...exchange.multiplexed import ClientSchedule, Multiplexed
 from ...exchange.participation import OneClient, Participation, Rounds
 from ...exchange.privacy import Privacy
 from ...exchange.privacy.dp_fedavg import of_clients
 from ...exchange.round_client import RoundClient
 from ...exchange.round_server import HEADER, RoundMessage, RoundServer
 from ...exchange.secure import Bonawitz, Secure
-from ...exchange.secure.deliveries import SecureDeliveries
+from ...exchange.secure.client_updates import SecureUpdates
 from ...exchange.server import PlainServer, ServerRule
 from ..core.batch import Batch
 from ..core.cost import Memory, Transfers, World, payload
@@ -144,7 +144,7 @@ class FedAvg(SyncWithServers):
         unaveraged="has its weights on the server, which would have to be asked for them after each step",
         survives=True,
         sends_changes=True,
-        joins="ways",
+        aggregates="updates",
         client_rounds=True,
     )
 
@@ -192,7 +192,7 @@ class FedAvg(SyncWithServers):
             secure: Shows the server the sum alone.
         """
         self.server, self.client = server or PlainServer(), client or PlainClient()
-        self.joining, self.clip = Joining(aggregate, attack), clip
+        self.aggregation, self.clip = Aggregation(aggregate, attack), clip
         self.privacy = hides = of_clients(privacy)
         self.compress = compress or Dense()
         self.epochs, self.momentum, self.clients = epochs, momentum, clients
@@ -201,14 +201,14 @@ class FedAvg(SyncWithServers):
         alike = sampling == "uniform" and dropout == 0
         self.traits = replace(self.traits, equal_clients=alike)
         if clients is not None:
-            self._check_in_turn(clients)
-        rules = Rules(self.server, self.client, self.joining, hides)
+            self._check_multiplexed(clients)
+        rules = Rules(self.server, self.client, self.aggregation, hides)
         if sums is None:
-            self._deliveries = OpenDeliveries(rules, self.compress, round)
+            self._client_updates = OpenUpdates(rules, self.compress, round)
         else:
-            self._deliveries = SecureDeliveries(rules, sums, server_update)
+            self._client_updates = SecureUpdates(rules, sums, server_update)
 
-    def _check_in_turn(self, clients: int) -> None:
+    def _check_multiplexed(self, clients: int) -> None:
         """Needs what a worker has that trains several clients, one after another. Raises `ConfigError`."""
         given = f"sync.clients={clients}"
         if self.momentum == "kept":
@@ -239,21 +239,23 @@ class FedAvg(SyncWithServers):
         self._serves = comm.rank == k
         shares = tuple(self.setting.shares_of_samples or (1 / k,) * k)  # n_k / n by client
         self._rounds = Rounds(self.participation, shares, self.epochs * self.setting.steps_per_epoch)
-        if (in_turn := self.shares(k)) is not None:  # each worker has some of the clients of each round
+        if (multiplexed := self.shares(k)) is not None:  # each worker has some of the clients of each round
             self._rounds = replace(self._rounds, participation=replace(self.participation, fraction=1.0))
         self.client.prepare(self._weights, params, shares)
-        self._deliveries.prepare(self._weights, params, optimizer, self._rounds, comm)
+        self._client_updates.prepare(self._weights, params, optimizer, self._rounds, comm)
         self._finished = False
         self._last = -1  # the round that this client was in last
         self._evaluated: Tensor | None = None  # on replica 0, the server's weights ...
         self._evaluated_round = -1  # ... that this round starts from
         if self._serves:
-            self._round_server = RoundServer(self._weights, self._deliveries, self._rounds, comm, self.traits.survives)
+            self._round_server = RoundServer(
+                self._weights, self._client_updates, self._rounds, comm, self.traits.survives
+            )
             return
-        if in_turn is None:
+        if multiplexed is None:
             self._own = OneClient(self._rounds, comm.rank)
         else:
-            self._own = InTurn(in_turn, comm.rank, self.setting.steps_per_epoch, self._weights)
+            self._own = Multiplexed(multiplexed, comm.rank, self.setting.steps_per_epoch, self._weights)
         self._messages = RoundClient(self._own, self._rounds.length, comm)
 
     # -- a client
@@ -268,7 +270,7 @@ class FedAvg(SyncWithServers):
         super().begin(batch)
         self._batch = batch
         if not self._own.inside:
-            self._messages.join(self._deliveries.starts)
+            self._messages.join(self._client_updates.starts)
             self._enter()
             if self.momentum == "reset":
                 self.optimizer.state.clear()
@@ -279,7 +281,7 @@ class FedAvg(SyncWithServers):
         """The round, whose w has come."""
         self._last = self._own.number
         self._own.enter()
-        self._deliveries.begin()
+        self._client_updates.begin()
         self.client.begin()
         self._keep_to_evaluate(self._weights)
 
@@ -303,8 +305,8 @@ class FedAvg(SyncWithServers):
         own = self._own
         own.bring()
         with self.comm.timeline.named("push"):
-            self._messages.tell(RoundMessage.DELIVER, self._deliveries.told(own.samples, is_over))
-            self._deliveries.deliver(own.samples, own.number)
+            self._messages.tell(RoundMessage.DELIVER, self._client_updates.told(own.samples, is_over))
+            self._client_updates.deliver(own.samples, own.number)
         own.close()
 
     def is_through(self, steps: int) -> None:
@@ -364,10 +366,10 @@ class FedAvg(SyncWithServers):
         server's rules.
         """
         own = self._own
-        kept = {"optimizer": self.optimizer.state_dict(), "channel": self._deliveries.own_state()}
+        kept = {"optimizer": self.optimizer.state_dict(), "channel": self._client_updates.own_state()}
         kept["client"] = self.client.own_state(own.inside)
         local = {"weights": self._weights, **own.state_dict()} if own.inside else None
-        asks = self.comm.rank == 0 and not self._finished and self._deliveries.remembers
+        asks = self.comm.rank == 0 and not self._finished and self._client_updates.remembers
         server = self._messages.ask_remembered() if asks else None  # in the round that replica 0 is in, or enters next
         return {**kept, "round": own.number, "local": local, "server": server}
 
@@ -376,14 +378,14 @@ class FedAvg(SyncWithServers):
         if self._serves:
             self._round_server.resume(state["round"], None if local is None else local["steps"])
             if remembered is not None:
-                self._deliveries.load_server_state(remembered)
+                self._client_updates.load_server_state(remembered)
             return
         self._own.number = state["round"]
         if remembered is not None:
             self.client.load_server_state(remembered["client"], self.comm.rank)
         if self.comm.rank == 0:
             super().load_state_dict(state)
-            self._deliveries.load_own_state(state.get("channel", {}))
+            self._client_updates.load_own_state(state.get("channel", {}))
             if local is not None:
                 self._enter()
                 self._own.load_state_dict(local)
@@ -394,7 +396,7 @@ class FedAvg(SyncWithServers):
         own = [] if self._evaluated is None else [self._evaluated]
         if not self._serves:
             own += self._own.buffers()
-        return [*own, *self.server.buffers(), *self.client.buffers(), *self._deliveries.buffers()]
+        return [*own, *self.server.buffers(), *self.client.buffers(), *self._client_updates.buffers()]
 
     def report(self) -> Measures:
         measured: Measures = {"lost": sorted(self.comm.lost())}
@@ -402,32 +404,37 @@ class FedAvg(SyncWithServers):
             measured["rounds"] = self._round_server.changed
         elif self.participation.dropout > 0:
             measured["left"] = self._own.left
-        return {**measured, **self._deliveries.report(self._serves)}
+        return {**measured, **self._client_updates.report(self._serves)}
 
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
         """m deliveries, of as many vectors as a client brings, w where changes are needed, and what rules remember."""
         size, clients = payload(parameters), world.replicas
-        delivered = self._deliveries.server_holds(size, min(self.per_round(self.clients or clients), clients))
+        delivered = self._client_updates.server_holds(size, min(self.per_round(self.clients or clients), clients))
         remembered = self.server.holds(size) + self.client.server_holds(size, clients)
         return {**held, "optimizer": 0, "buffers": delivered + remembered}
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
-        return self.joining.notes(self.compress, world.replicas, *self._rows_of_a_round(world))
+        return self.aggregation.notes(self.compress, world.replicas, *self._rows_of_a_round(world))
 
     def _rows_of_a_round(self, world: World) -> tuple[int | None, bool]:
-        """Returns the most updates that a round has, as `Joining.check` takes it, and whether there may be fewer."""
+        """Returns the most updates that a round has, for `Aggregation.check`, and whether there may be fewer."""
         fewer = self.participation.dropout > 0 or self.participation.sampling == "weighted"
         return (self.per_round(world.replicas) if self.clients is None else None), fewer
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters)
-        self.joining.check(world.replicas, *self._rows_of_a_round(world))
-        m, in_turn = self.per_round(world.replicas), self.shares(world.replicas)
-        self._deliveries.check(parameters, m)
+        self.aggregation.check(world.replicas, *self._rows_of_a_round(world))
+        m, multiplexed = self.per_round(world.replicas), self.shares(world.replicas)
+        self._client_updates.check(parameters, m)
         size = payload(parameters)
-        own = size + self._deliveries.holds(parameters) + self.client.holds(size) + (0 if in_turn is None else 2 * size)
+        own = (
+            size
+            + self._client_updates.holds(parameters)
+            + self.client.holds(size)
+            + (0 if multiplexed is None else 2 * size)
+        )
         fetched = size * (1 + self.client.controls)
-        sent, told = self._deliveries.nbytes(parameters, m)
+        sent, told = self._client_updates.nbytes(parameters, m)
         varies = self.compress.varies(None)
         if world.steps_per_epoch is None:
             return Transfers(
@@ -438,8 +445,8 @@ class FedAvg(SyncWithServers):
                 unpredicted="sync: how many steps a round has is known once the data are there",
             )
         joined, delivered = self.participation.often(world, self.epochs * world.steps_per_epoch)
-        if in_turn is not None:
-            joined, delivered = in_turn.often(world)
+        if multiplexed is not None:
+            joined, delivered = multiplexed.often(world)
         # the server adds up what all have delivered, one after another
         added = passes("add_", sum(each.numel() for each in parameters), world.replicas + 1)
         return Transfers(
@@ -463,9 +470,9 @@ class FedAvg(SyncWithServers):
             "compress": isinstance(self.compress, Dense),
             "server": isinstance(self.server, PlainServer),
             "client": isinstance(self.client, PlainClient),
-            "secure": isinstance(self._deliveries, OpenDeliveries),
+            "secure": isinstance(self._client_updates, OpenUpdates),
         }
         other = next((group for group, usual in plain.items() if not usual), None)
         if other is not None:
             return f"{other}, sync: the time that it takes of a round is not modelled"
-        return self.joining.unpredicted
+        return self.aggregation.unpredicted

@@ -30,12 +30,12 @@ the weights of worker 0.)
 
 With an `attack` some workers send other weights than theirs. With an `aggregate` other than the mean each worker adds
 what the rule makes of the differences of its neighbours' weights from its own, its own row, zero, among them
-(`aggregate=self_centered_clipping` is the one made for this; exchange/joining.py):
+(`aggregate=self_centered_clipping` is the one made for this; exchange/aggregation.py):
 
     W_i <- W_i + rule(0, {W_j - W_i}).
 
 Those who collude know what the worker that they lie to has of honest neighbours. The bound holds for the rows that one
-worker joins: 3 on a ring, 1 + ceil(log2 n) on the exponential graph.
+worker aggregates: 3 on a ring, 1 + ceil(log2 n) on the exponential graph.
 
 The consensus is the mean over the living replicas, without those that lie. One worker sends nothing and is serial
 training, bit for bit.
@@ -63,12 +63,12 @@ from torch.optim import Optimizer
 from ...comm import Comm, PeerLostError
 from ...conf.errors import ConfigError
 from ...exchange.aggregate import Aggregator
+from ...exchange.aggregation import Aggregation
 from ...exchange.attack import Attack
 from ...exchange.channel import Channel
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import as_bytes, check_one_dtype, flatten
-from ...exchange.joining import Joining
 from ...exchange.survivors import isend_to, mean_of_living, mix, recv_from, wait_for
 from ...exchange.topology import Topology, neighbours, to_neighbours
 from ..core.batch import Batch
@@ -85,7 +85,7 @@ STAYS = ("ring", "exponential")  # topologies whose neighbours stay the same
 class Gossip(MeanOfReplicas, LocalSteps):
     """Replicas step together and differ."""
 
-    traits = SyncTraits(weights_agree=False, averages="own", survives=True, sends_changes=True, joins="neighbours")
+    traits = SyncTraits(weights_agree=False, averages="own", survives=True, sends_changes=True, aggregates="neighbours")
 
     def __init__(
         self,
@@ -107,8 +107,8 @@ class Gossip(MeanOfReplicas, LocalSteps):
         self.topology: Topology = topology
         self.period, self.seed, self.consensus_step = period, seed, consensus_step
         self.compress, self.clip = compress or Dense(), clip
-        self.joining = Joining(aggregate, attack)
-        if not self.joining.plain:
+        self.aggregation = Aggregation(aggregate, attack)
+        if not self.aggregation.plain:
             self.traits = replace(
                 self.traits, unaveraged="joins weights of neighbours, of which some lie or a rule makes what it will"
             )
@@ -127,8 +127,8 @@ class Gossip(MeanOfReplicas, LocalSteps):
         super().prepare(parameters, optimizer, comm)
         self._weights = flatten(parameters.values())  # W_i
         room = len(self._weights) if comm.size > 1 else 0
-        self._mixed = self._weights.new_empty(room if self.joining.streaming else 0)
-        rows = self._joined_rows(comm.size) if comm.size > 1 and not self.joining.streaming else 0
+        self._mixed = self._weights.new_empty(room if self.aggregation.streaming else 0)
+        rows = self._joined_rows(comm.size) if comm.size > 1 and not self.aggregation.streaming else 0
         self._rows = self._weights.new_zeros(rows, room)  # W_j - W_i, its own first
         self._received = torch.empty(room, dtype=self._weights.dtype)
         self._known: dict[int, Tensor] | None = None  # X_j, by worker
@@ -152,7 +152,7 @@ class Gossip(MeanOfReplicas, LocalSteps):
     def exchange_weights(self) -> None:
         self._t += 1
         if self._t % self.period == 0 and self.comm.size > 1:
-            if self._known is None and self.joining.streaming:
+            if self._known is None and self.aggregation.streaming:
                 self._mix(round=self._t // self.period - 1)
             elif self._known is None:
                 self._join(round=self._t // self.period - 1)
@@ -194,9 +194,9 @@ class Gossip(MeanOfReplicas, LocalSteps):
         rows[0].zero_()
         for j in near.of:
             way = rows[of.index(j)]
-            self.joining.read(j, way, partial(self._way_from, j, way))
+            self.aggregation.read(j, way, partial(self._way_from, j, way))
         wait_for(sending)
-        self._weights.add_(self.joining.join_near(rows, of, self.comm.size, self._step))
+        self._weights.add_(self.aggregation.join_near(rows, of, self.comm.size, self._step))
 
     def _way_from(self, j: int, way: Tensor) -> None:
         """way <- W_j - W_i"""
@@ -206,12 +206,12 @@ class Gossip(MeanOfReplicas, LocalSteps):
             way.zero_()  # the dead are replaced by the worker itself
 
     def _sent(self) -> Tensor:
-        return self.joining.sent(self._weights, self.comm.rank, self.comm.size, self._step)
+        return self.aggregation.sent(self._weights, self.comm.rank, self.comm.size, self._step)
 
     def mean(self) -> Tensor:
         """Returns the mean over the living replicas that are not Byzantine; over all living ones if all are."""
-        liars = self.joining.attack.liars(self.comm.size)
-        counts = float(self.comm.rank not in liars or len(liars) == self.comm.size)
+        byzantine = self.aggregation.attack.byzantine(self.comm.size)
+        counts = float(self.comm.rank not in byzantine or len(byzantine) == self.comm.size)
         return mean_of_living(self._weights if counts else torch.zeros_like(self._weights), counts, self.comm)
 
     def state_dict(self) -> State:
@@ -235,31 +235,31 @@ class Gossip(MeanOfReplicas, LocalSteps):
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
         replicas = world.replicas
-        streaming = self.joining.streaming  # else each worker joins some rows alone
-        own = self.joining.notes(self.compress, replicas, all_together=streaming) if replicas > 1 else []
-        liars, most = (
-            self.joining.attack.liars(replicas),
-            self.joining.aggregate.withstands(self._joined_rows(replicas)),
+        streaming = self.aggregation.streaming  # else each worker joins some rows alone
+        own = self.aggregation.notes(self.compress, replicas, all_together=streaming) if replicas > 1 else []
+        byzantine, most = (
+            self.aggregation.attack.byzantine(replicas),
+            self.aggregation.aggregate.withstands(self._joined_rows(replicas)),
         )
-        if streaming or not liars:
+        if streaming or not byzantine:
             return own
-        near = [{*neighbours(self.topology, i, replicas, 0, self.seed).of} & liars for i in range(replicas)]
-        worst = max((i for i in range(replicas) if i not in liars), key=lambda i: len(near[i]), default=0)
+        near = [{*neighbours(self.topology, i, replicas, 0, self.seed).of} & byzantine for i in range(replicas)]
+        worst = max((i for i in range(replicas) if i not in byzantine), key=lambda i: len(near[i]), default=0)
         if len(near[worst]) <= most:
             return own
         return [
             *own,
-            f"attack.workers={self.joining.attack.workers}: {len(near[worst])} of the neighbours of worker {worst} "
+            f"attack.workers={self.aggregation.attack.workers}: {len(near[worst])} of the neighbours of worker {worst} "
             f"lie, and this aggregate is made for {most} at most: training may go anywhere",
         ]
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters)
-        self.joining.attack.check(world.replicas)
-        self.joining.check_not_alone(world.replicas)
+        self.aggregation.attack.check(world.replicas)
+        self.aggregation.check_not_alone(world.replicas)
         rows = self._joined_rows(world.replicas)
         try:
-            self.joining.aggregate.check(rows)
+            self.aggregation.aggregate.check(rows)
         except ConfigError as error:
             raise ConfigError(
                 f"{error.text}; a worker joins its own row and those of {rows - 1} neighbours: "
@@ -279,7 +279,7 @@ class Gossip(MeanOfReplicas, LocalSteps):
         )
         return Transfers(
             [to_neighbours(self.topology, replicas, self.compress.nbytes(vector), self.period, vector.n)],
-            buffers=(2 if self.joining.streaming else 1 + rows) * size + known if replicas > 1 else 0,
+            buffers=(2 if self.aggregation.streaming else 1 + rows) * size + known if replicas > 1 else 0,
             varies=self.compress.varies(None),
-            unpredicted=self.joining.unpredicted or compressed,
+            unpredicted=self.aggregation.unpredicted or compressed,
         )

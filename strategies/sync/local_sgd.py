@@ -31,7 +31,7 @@ With `compress` a replica sends the message of its change in the round, (n_i / n
 round began with, and all take w + the sum of what is decoded. State that is averaged goes uncompressed.
 
 With an `aggregate` other than the mean every replica gets the changes w_i - w of all, and all add to w the change that
-the rule makes of them (exchange/joining.py); an outer optimizer steps with that. With an `attack` some send another
+the rule makes of them (exchange/aggregation.py); an outer optimizer steps with that. With an `attack` some send another
 change than theirs, in rounds that end in `attack.from_step` or later.
 
 The consensus is what a round that ended now would leave, lies included, without compression. One replica alone is
@@ -82,7 +82,7 @@ from .bsp import BSP
 class LocalSGD(LocalSteps):
     """Replicas step together and differ between rounds."""
 
-    traits = SyncTraits(weights_agree=False, averages="own", sends_changes=True, joins="ways")
+    traits = SyncTraits(weights_agree=False, averages="own", sends_changes=True, aggregates="updates")
 
     def __init__(
         self,
@@ -103,9 +103,9 @@ class LocalSGD(LocalSteps):
         none. Raises `ConfigError`.
         """
         self.exchange = Exchange(compress, collective, aggregate, attack, purpose="average")
-        self.compress, self.collective, self.joining = self.exchange.parts
+        self.compress, self.collective, self.aggregation = self.exchange.parts
         self.clip = clip
-        if not self.joining.plain:
+        if not self.aggregation.plain:
             self.traits = replace(
                 self.traits, unaveraged="joins the changes of replicas, of which some lie or a rule makes what it will"
             )
@@ -155,7 +155,7 @@ class LocalSGD(LocalSteps):
 
     def _sends_whole(self, replicas: int) -> bool:
         """Returns False where replicas send their change in the round instead of their weights."""
-        return (isinstance(self.compress, Dense) and self.joining.plain) or replicas == 1
+        return (isinstance(self.compress, Dense) and self.aggregation.plain) or replicas == 1
 
     # -- steps
 
@@ -265,7 +265,7 @@ class LocalSGD(LocalSteps):
         """Returns the weights that the round would leave if it ended now."""
         if self._all == 0:
             return super().consensus()
-        if self._began is None or self.joining.plain:
+        if self._began is None or self.aggregation.plain:
             weights = self._uncompressed(self._weights.clone())
         else:
             weights = self._began + self._uncompressed(self._weights - self._began)
@@ -306,8 +306,8 @@ class LocalSGD(LocalSteps):
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters)
-        self.joining.check(world.replicas)
-        self.joining.check_not_alone(world.replicas)
+        self.aggregation.check(world.replicas)
+        self.aggregation.check_not_alone(world.replicas)
         size, names, replicas = payload(parameters), len(self.average_state), world.replicas
         vectors = [vector_of(parameters)]
         sent = self.exchange.transfers(vectors, world)
@@ -318,7 +318,10 @@ class LocalSGD(LocalSteps):
             outer = passes("add_", vectors[0].n, 3)
             sent[0] = replace(sent[0], kernels=(*sent[0].kernels, *outer))
         sent = spaced(sent, self.period, self.switch_step + self.period)
-        varies, unpredicted = self.compress.varies(world.steps), self.joining.unpredicted or self.compress.unpredicted
+        varies, unpredicted = (
+            self.compress.varies(world.steps),
+            self.aggregation.unpredicted or self.compress.unpredicted,
+        )
         if self.switch_step > 0:
             unpredicted = f"sync.switch_step={self.switch_step}: steps before and after it take different times"
             before = BSP(collective=self.collective).transfers(parameters, world)

@@ -12,9 +12,9 @@ samples is told of in place of a push. All gradients are of the newest version: 
 
 *Several servers*: each has a contiguous run of whole parameters, balanced by bytes; workers talk to all of them.
 
-`aggregate` may say how a step's gradients become one (exchange/joining.py); with `attack` some workers push others than
-theirs. With `compress` a worker pushes the message of its gradient (exchange/channel.py), to each server its own, and
-adds what was left out to its next push; servers answer with whole weights.
+`aggregate` may say how a step's gradients become one (exchange/aggregation.py); with `attack` some workers push others
+than theirs. With `compress` a worker pushes the message of its gradient (exchange/channel.py), to each server its own,
+and adds what was left out to its next push; servers answer with whole weights.
 
 *Double compression* (Tang et al. 2019, "DoubleSqueeze: Parallel Stochastic Gradient Descent with Double-pass
 Error-Compensated Compression", ICML; arXiv 1905.05957): with `compress_answers` a server answers all with one message
@@ -47,11 +47,11 @@ from ...comm import Comm, MessageError
 from ...conf.errors import ConfigError
 from ...cost.transfer import Transfer
 from ...exchange.aggregate import Aggregator
+from ...exchange.aggregation import Aggregation
 from ...exchange.attack import Attack
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import check_one_dtype
-from ...exchange.joining import Joining
 from ...exchange.pushing import HEADER, ServerRequest, stated, unpredicted
 from ...exchange.server_shards import held_by_servers, shards_of
 from ..core.cost import Memory, Transfers, World, payload
@@ -87,7 +87,7 @@ class ParameterServer(ServerSync):
                 )
             answers = "has servers answer with changes of weights", "sync.compress_answers=true"
             self.traits = replace(self.traits, requires=(Need(FOR_CHANGES, *answers, "sync.compress_answers=false"),))
-        super().__init__(servers, compress, Joining(aggregate, attack), clip, gathers=True)
+        super().__init__(servers, compress, Aggregation(aggregate, attack), clip, gathers=True)
         self.compress_answers = compress_answers
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
@@ -151,7 +151,7 @@ class ParameterServer(ServerSync):
         have where answers are compressed.
         """
         shards = shards_of(parameters, self.servers)
-        vectors = 2 + self.joining.rows_held(world.replicas)
+        vectors = 2 + self.aggregation.rows_held(world.replicas)
         if not self.compress_answers:
             return held_by_servers(held, shards, vectors)
         remembered = max(self.compress.remembered(vector_of(shard)) for shard in shards)
@@ -159,7 +159,7 @@ class ParameterServer(ServerSync):
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters)
-        self.joining.check(world.replicas)
+        self.aggregation.check(world.replicas)
         size = payload(parameters)
         shards = shards_of(parameters, self.servers)
         pushed, kept = stated(shards, self.compress, world)
@@ -174,6 +174,6 @@ class ParameterServer(ServerSync):
             ],
             buffers=size + kept,
             varies=self.compress.varies(world.steps),
-            unpredicted=unpredicted(self.compress, self.servers, self.joining),
+            unpredicted=unpredicted(self.compress, self.servers, self.aggregation),
             served="all",
         )

@@ -7,7 +7,7 @@ the K vectors by the same rule,
 
 and step with it, so that they stay bit-identical. The mean under an attack whose workers know nothing of the others
 needs no vector whole: it is summed, share_j g_j, as in bsp.py. The rules and attacks are in exchange/aggregate/ and
-exchange/attack/; exchange/joining.py applies them.
+exchange/attack/; exchange/aggregation.py applies them.
 
 Both look at a gradient as one vector. So there is one bucket, and nothing is sent before backward is over.
 

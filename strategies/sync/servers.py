@@ -12,9 +12,9 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...exchange.aggregation import Aggregation
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor
-from ...exchange.joining import Joining
 from ...exchange.pushing import Pushing
 from ...exchange.server_shards import shards_of
 from ...exchange.serving import Serving
@@ -30,14 +30,16 @@ from ..core.with_servers import SyncWithServers
 class ServerSync(SyncWithServers):
     """Workers and, for each part of the model, one or several servers."""
 
-    def __init__(self, servers: int, compress: Compressor, joining: Joining, clip: Clip | None, gathers: bool) -> None:
+    def __init__(
+        self, servers: int, compress: Compressor, aggregation: Aggregation, clip: Clip | None, gathers: bool
+    ) -> None:
         """`gathers`: servers step once with the gradients of a clock, whoever is first, and not with each push."""
-        self.servers, self.compress, self.joining, self.clip = servers, compress, joining, clip
+        self.servers, self.compress, self.aggregation, self.clip = servers, compress, aggregation, clip
         self.gathers = gathers
         self.traits = replace(
             self.traits,
             state_agrees=not compress.keeps,
-            exact=compress.traits.lossless and joining.plain and (clip is None or not clip.clips),
+            exact=compress.traits.lossless and aggregation.plain and (clip is None or not clip.clips),
         )
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
@@ -51,11 +53,11 @@ class ServerSync(SyncWithServers):
         shards = self._shards_of(list(parameters.values()))
         if self._serves:
             serving = Serving(comm, self._workers, self.traits.survives)
-            shard, joining = shards[self._number % len(shards)], self.joining if self.gathers else None
-            self._server = Stepping(shard, optimizer, serving, self.compress, joining, self.setting.rate)
+            shard, aggregation = shards[self._number % len(shards)], self.aggregation if self.gathers else None
+            self._server = Stepping(shard, optimizer, serving, self.compress, aggregation, self.setting.rate)
         else:
             servers = self._servers_of(comm.rank)
-            self._worker = Pushing(shards, servers, self._workers, comm, self.compress, self.joining)
+            self._worker = Pushing(shards, servers, self._workers, comm, self.compress, self.aggregation)
 
     def _shards_of(self, parameters: Sequence[Any]) -> list[list[Any]]:
         """Returns the shards of the servers that a worker pushes to."""
@@ -97,4 +99,4 @@ class ServerSync(SyncWithServers):
         return self._server.report() if self._serves else {}
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
-        return self.joining.notes(self.compress, world.replicas)
+        return self.aggregation.notes(self.compress, world.replicas)

@@ -26,9 +26,9 @@ of its own; workers talk to all of them.
 Deviations from the paper: Ho's clock ticks where the worker says, here at every step; replicas start alike. The server
 keeps what the workers pushed that wait: P - 1 gradients at the most.
 
-At s = 0 `aggregate` may say how a clock's gradients become one (exchange/joining.py); with `attack` some workers push
-others than theirs. With `compress` a worker pushes the message of its gradient (exchange/channel.py), to each server
-its own, and adds what was left out to its next push; servers answer with whole weights.
+At s = 0 `aggregate` may say how a clock's gradients become one (exchange/aggregation.py); with `attack` some workers
+push others than theirs. With `compress` a worker pushes the message of its gradient (exchange/channel.py), to each
+server its own, and adds what was left out to its next push; servers answer with whole weights.
 
 `consensus` is replica 0's own copy, as last fetched. A checkpoint holds the servers' weights and optimizers when
 replica 0 saved, once it may go on.
@@ -53,12 +53,12 @@ from torch import Tensor
 
 from ...cost.transfer import Transfer
 from ...exchange.aggregate import Aggregator
+from ...exchange.aggregation import Aggregation
 from ...exchange.attack import Attack
 from ...exchange.clip import Clip
 from ...exchange.clocks import Clocks
 from ...exchange.compress import Compressor, Dense
 from ...exchange.flat import check_one_dtype
-from ...exchange.joining import Joining
 from ...exchange.pushing import HEADER, ServerRequest, stated, unpredicted
 from ...exchange.server_shards import held_by_servers, shards_of
 from ..core.batch import Batch
@@ -79,7 +79,9 @@ class Push:
 class SSP(ServerSync):
     """A worker goes on while the slowest is at most s clocks behind."""
 
-    traits = SyncTraits(synchronous=False, weights_agree=False, steps_on_workers=False, survives=True, joins="clocks")
+    traits = SyncTraits(
+        synchronous=False, weights_agree=False, steps_on_workers=False, survives=True, aggregates="clocks"
+    )
 
     def __init__(
         self,
@@ -97,7 +99,7 @@ class SSP(ServerSync):
         `clip`: of a gradient before it is pushed; None for none. Raises `ConfigError`.
         """
         self.bound, self.takes_share = inf if staleness is None else staleness, rate == "share"  # s
-        super().__init__(servers, compress or Dense(), Joining(aggregate, attack), clip, gathers=self.bound == 0)
+        super().__init__(servers, compress or Dense(), Aggregation(aggregate, attack), clip, gathers=self.bound == 0)
         self.traits = replace(self.traits, one_by_one=self.bound > 0)
 
     # -- a worker
@@ -187,12 +189,12 @@ class SSP(ServerSync):
 
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
         """The gradient, and where those of a clock are joined one that is received, and all that a rule looks at."""
-        vectors = 2 + self.joining.rows_held(world.replicas) if self.bound == 0 else 1
+        vectors = 2 + self.aggregation.rows_held(world.replicas) if self.bound == 0 else 1
         return held_by_servers(held, shards_of(parameters, self.servers), vectors)
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters)
-        self.joining.check(world.replicas)
+        self.aggregation.check(world.replicas)
         size, headers = payload(parameters), HEADER * self.servers
         pushed, kept = stated(shards_of(parameters, self.servers), self.compress, world)
         return Transfers(
@@ -204,6 +206,6 @@ class SSP(ServerSync):
             ],
             buffers=size + kept,
             varies=self.compress.varies(world.steps),
-            unpredicted=unpredicted(self.compress, self.servers, self.joining),
+            unpredicted=unpredicted(self.compress, self.servers, self.aggregation),
             served="each",
         )

@@ -17,7 +17,7 @@ import yaml
 
 from paceline.sweep.definition import Definition, Values
 from paceline.tracking.alive import held
-from paceline.tracking.live import Gauge, write_live
+from paceline.tracking.live import WorkerMetrics, write_live
 from paceline.tracking.run_directory import RunDirectory
 
 START = {
@@ -45,7 +45,7 @@ def run(here: Path) -> RunDirectory:
 def test_once_says_how_a_run_is_and_exits_as_it_did(paceline, run: RunDirectory) -> None:
     ended = paceline("watch", "first", "--once")
     assert ended.status == 4 and "died: its launcher has gone without a word" in ended.out and ended.err == ""
-    write_live(run.path, [Gauge(0, "worker", 0, 3, 2048, 1.0, 0.25, 5.0, "computing")])
+    write_live(run.path, [WorkerMetrics(0, "worker", 0, 3, 2048, 1.0, 0.25, 5.0, "computing")])
     with held(run.metrics):
         ended = paceline("watch", "first", "--once")
         assert ended.status == 0 and ended.out.splitlines()[-1] == "running"

@@ -45,7 +45,7 @@ class Work:
 
     def is_completed(self):
         if self.ended is None:
-            self.group.comm.board.post(f"polled {self.number}", "")
+            self.group.comm.key_values.post(f"polled {self.number}", "")
             if self.group.store.check(self.keys):
                 parts = [self.group.store.get(key) for key in self.keys]
                 like = self.tensor.dtype

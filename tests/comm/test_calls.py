@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from paceline.comm import Comm, MessageError
-from paceline.comm.board import StoreBoard
 from paceline.comm.calls import Past
+from paceline.comm.key_values import StoreKeyValues
 from paceline.comm.process import ProcessComm
 
 
@@ -136,21 +136,21 @@ def test_who_has_gone_on_to_another_wait_is_told_the_same(workers):
 
 
 def count_askings(comm: Comm) -> list[int]:
-    asked, ask = [], StoreBoard.set_and_ask
+    asked, ask = [], StoreKeyValues.set_and_ask
 
     def counted(*given):
         asked.append(given)
         return ask(*given)
 
-    StoreBoard.set_and_ask = counted  # type: ignore[method-assign]
+    StoreKeyValues.set_and_ask = counted  # type: ignore[method-assign]
     counts = []
     for _ in range(8):
         for entries in (8, 8, 2, 6):
             comm.all_reduce(ones(entries), "max").wait()
             comm.broadcast(ones(entries), 1).wait()
         counts.append(len(asked))
-    assert isinstance(comm.board, StoreBoard)
-    assert comm.board._store.num_keys() < 40  # what was said and read is taken back
+    assert isinstance(comm.key_values, StoreKeyValues)
+    assert comm.key_values._store.num_keys() < 40  # what was said and read is taken back
     return counts
 
 

@@ -82,7 +82,10 @@ def talk_in_groups_at_once(comm):
     group = comm.split(comm.rank % 2)
     for _ in range(1 + 5 * (comm.rank % 2)):
         sum_of_world_ranks(group, comm.rank)
-    return {"ledger": comm.ledger.snapshot(), "same": group.ledger is comm.ledger and group.board is comm.board}
+    return {
+        "ledger": comm.ledger.snapshot(),
+        "same": group.ledger is comm.ledger and group.key_values is comm.key_values,
+    }
 
 
 def test_groups_share_their_workers_ledger_and_board(fabric):

@@ -69,7 +69,7 @@ def warmed_up(comm):
 def be_late(comm, call):
     nccl = warmed_up(comm)
     if comm.rank == 1:
-        comm.board.read("polled 3", 0)  # worker 0 waits
+        comm.key_values.read("polled 3", 0)  # worker 0 waits
     launched = comm.now()
     tensor = CALLS[call](comm, nccl)
     *_, last = comm.timeline.operations
@@ -87,15 +87,15 @@ def test_a_wait_is_measured_by_events_and_its_result_is_there(workers, call):
 def fail(comm, call, how):
     nccl = warmed_up(comm)
     if comm.rank == 1:
-        comm.board.read("polled 3", 0)
+        comm.key_values.read("polled 3", 0)
         if how != "late":
             os.kill(os.getpid(), {"dead": signal.SIGKILL, "frozen": signal.SIGSTOP}[how])
-        comm.board.doing("looking for its keys")
-        comm.board.read("named", 0)
+        comm.key_values.doing("looking for its keys")
+        comm.key_values.read("named", 0)
         return None
     with pytest.raises((HangError, PeerLostError)) as caught:
         CALLS[call](comm, nccl)
-    comm.board.post("named", "")
+    comm.key_values.post("named", "")
     return {"said": str(caught.value), "code": caught.value.exit_code, "aborted": nccl.aborted}
 
 

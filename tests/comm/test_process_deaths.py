@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from paceline.comm import HangError, PeerLostError
-from paceline.comm.board import mark_lost
 from paceline.comm.connecting import connect
+from paceline.comm.key_values import mark_lost
 from paceline.comm.rendezvous import serve_store
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(60)]
@@ -49,7 +49,7 @@ def wait_in(comm, operation, dead):
         "split": lambda: comm.split(0),
         "shared": lambda: comm.shared(tensor),
         "mutex": comm.mutex,
-        "read": lambda: comm.board.read("never", dead),
+        "read": lambda: comm.key_values.read("never", dead),
     }
     told = loss(calls[operation])
     return {**told, "lost": sorted(comm.lost())}
@@ -181,7 +181,7 @@ def leave_early(comm):
         comm.close()
         return {"threads": [thread.name for thread in threading.enumerate() if thread is not threading.main_thread()]}
     if comm.rank == 2:
-        comm.board.read("heard", 0)
+        comm.key_values.read("heard", 0)
         comm.send(number(7), 0)
         return {}
     heard = []
@@ -189,7 +189,7 @@ def leave_early(comm):
         tensor = number()
         sender = comm.recv_any(tensor)
         heard.append([sender, int(tensor)])
-        comm.board.post("heard", "")
+        comm.key_values.post("heard", "")
     with pytest.raises(HangError) as caught:
         comm.recv_any(number())
     return {"heard": heard, "lost": sorted(comm.lost()), "message": str(caught.value)}
@@ -205,13 +205,13 @@ def test_closing_is_no_death_and_leaves_no_thread(workers):
 def two_in_one_process(comm, act):
     store = serve_store(0)
     with ThreadPoolExecutor(2) as pool:
-        joining = [pool.submit(connect, store.endpoint, rank, 2, LONG, torch.device("cpu")) for rank in range(2)]
-        first, _ = (future.result() for future in joining)
+        aggregation = [pool.submit(connect, store.endpoint, rank, 2, LONG, torch.device("cpu")) for rank in range(2)]
+        first, _ = (future.result() for future in aggregation)
     mark_lost(store, 1)
     calls = {
         "barrier": first.barrier,
         "recv_any": lambda: first.recv_any(number()),
-        "read": lambda: first.board.read("x", 1),
+        "read": lambda: first.key_values.read("x", 1),
     }
     told = loss(calls[act])
     return {**told, "lost": sorted(first.lost())}

@@ -52,10 +52,10 @@ def wait_in(comm, operation):
 def wait_for_absent(comm, operation):
     """Worker 1 is alive and never comes to the operation; it leaves once worker 0 has had its timeout."""
     if comm.rank == 1:
-        comm.board.read("given up", 0)
+        comm.key_values.read("given up", 0)
         return None
     outcome = wait_in(comm, operation)
-    comm.board.post("given up", "")
+    comm.key_values.post("given up", "")
     return outcome
 
 
@@ -124,8 +124,8 @@ def test_a_barrier_waits_longer_than_the_timeout_for_a_slow_but_living_worker(wo
 
 def stay_in_a_step(comm, late):
     if comm.rank == 1:
-        comm.board.in_step(7)
-        comm.board.doing("computing")
+        comm.key_values.in_step(7)
+        comm.key_values.doing("computing")
         time.sleep(late)
         return None
     with pytest.raises(
@@ -143,9 +143,9 @@ def test_a_barrier_does_not_wait_for_a_living_worker_that_stays_in_one_step(work
 def slow_reader(comm, late):
     if comm.rank == 1:
         time.sleep(late)
-        comm.board.post("word", "hello")
+        comm.key_values.post("word", "hello")
         return ""
-    return comm.board.read("word", 1)
+    return comm.key_values.read("word", 1)
 
 
 def test_reading_the_board_waits_for_a_slow_but_living_writer(workers):
@@ -170,7 +170,7 @@ def test_a_killed_peer_is_noticed_at_once(workers, operation):
 def explain_what_torch_says(comm):
     pair = comm.split(comm.rank // 2)
     said = [str(pair.explained(RuntimeError("connection reset"), "in all_reduce"))]
-    comm.board.lost.add(3)
+    comm.key_values.lost.add(3)
     return [*said, str(pair.explained(RuntimeError("connection reset"), "in all_reduce"))]
 
 
@@ -280,11 +280,11 @@ def test_workers_of_one_host_meet_on_loopback_whatever_the_environment_says(work
 
 def stop_everyone(comm):
     if comm.rank == 1:
-        comm.board.request_stop()
+        comm.key_values.request_stop()
     deadline = time.monotonic() + PROMPT
-    while not comm.board.stop_requested() and time.monotonic() < deadline:
+    while not comm.key_values.stop_requested() and time.monotonic() < deadline:
         time.sleep(0.05)
-    return comm.board.stop_requested()
+    return comm.key_values.stop_requested()
 
 
 def test_one_workers_request_to_stop_reaches_all(workers):

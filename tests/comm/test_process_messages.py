@@ -57,13 +57,13 @@ def take_whoever_is_first(comm):
     if comm.rank == 0:
         order = []
         for following in (1, 2, 1):
-            comm.board.post(f"go/{len(order)}/{following}", "")
+            comm.key_values.post(f"go/{len(order)}/{following}", "")
             tensor = number(-1)
             order.append([comm.recv_any(tensor), int(tensor)])
         return order
     for turn, sender in enumerate((1, 2, 1)):
         if comm.rank == sender:
-            comm.board.read(f"go/{turn}/{sender}", 0)
+            comm.key_values.read(f"go/{turn}/{sender}", 0)
             comm.send(number(10 * comm.rank + turn), 0)
     return []
 
@@ -154,12 +154,12 @@ def send_while_computing(comm):
     large = torch.arange(2 << 20)  # 16 MiB, more than the buffers of a socket hold
     if comm.rank == 0:
         work = comm.isend(large, 1)
-        comm.board.read("received", 1)  # before the sender has waited
+        comm.key_values.read("received", 1)  # before the sender has waited
         work.wait()
         return True
     received = torch.empty_like(large)
     comm.recv(received, 0)
-    comm.board.post("received", "")
+    comm.key_values.post("received", "")
     return torch.equal(received, large)
 
 
@@ -303,9 +303,9 @@ def retry(comm):
     """Worker 1 sends only after worker 0 has had a timeout in each call."""
     if comm.rank == 1:
         for turn in range(3):
-            comm.board.read(f"timeout/{turn}", 0)
+            comm.key_values.read(f"timeout/{turn}", 0)
             comm.send(torch.full((1 << 20,), turn), 0)
-        comm.board.read("sent", 0)
+        comm.key_values.read("sent", 0)
         tensor = torch.zeros(4 << 20)
         comm.recv(tensor, 0)
         return float(tensor.unique())
@@ -316,13 +316,13 @@ def retry(comm):
     for turn, call in enumerate(calls):
         with pytest.raises(HangError):
             call()
-        comm.board.post(f"timeout/{turn}", "")
+        comm.key_values.post(f"timeout/{turn}", "")
         call()
         received.append(int(tensor.unique()))
     work = comm.isend(torch.full((4 << 20,), 5.0), 1)
     with pytest.raises(HangError):
         work.wait()
-    comm.board.post("sent", "")
+    comm.key_values.post("sent", "")
     for _ in range(2):
         work.wait()
     noted = [[operation.channel, operation.number] for operation in comm.timeline.operations]
@@ -405,7 +405,7 @@ def launch_amid_hooks(comm):
     for _ in range(2):  # from here on this call is foretold, and made without the other worker
         comm.all_reduce(torch.ones(3), "max").wait()
     if comm.rank == 1:
-        comm.board.read("looked", 0)
+        comm.key_values.read("looked", 0)
         return comm.all_reduce(torch.ones(3), "max").wait()
     hook = Kept()
     with saved_tensors_hooks(hook, hook):
@@ -413,7 +413,7 @@ def launch_amid_hooks(comm):
     held = weakref.ref(hook)
     del hook
     gone = held() is None
-    comm.board.post("looked", "")
+    comm.key_values.post("looked", "")
     work.wait()
     return gone
 

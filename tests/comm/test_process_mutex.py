@@ -40,12 +40,12 @@ def lock_in_groups(comm):
     group = comm.split(comm.rank // 2).mutex()
     if comm.rank == 0:
         with whole, group:
-            comm.board.post("held", "")
-            comm.board.read("used", 2)
+            comm.key_values.post("held", "")
+            comm.key_values.read("used", 2)
     if comm.rank == 2:
-        comm.board.read("held", 0)
+        comm.key_values.read("held", 0)
         with other, group:
-            comm.board.post("used", "")
+            comm.key_values.post("used", "")
     return True
 
 
@@ -57,10 +57,10 @@ def die_with_it(comm):
     mutex = comm.mutex()
     if comm.rank == 1:
         mutex.__enter__()
-        comm.board.post("held", "")
+        comm.key_values.post("held", "")
         time.sleep(0.3)
         os.kill(os.getpid(), signal.SIGKILL)
-    comm.board.read("held", 1)
+    comm.key_values.read("held", 1)
     start = time.monotonic()
     for _ in range(3):  # and it is as good as before
         with mutex:
@@ -77,9 +77,9 @@ def freeze_with_it(comm):
     mutex = comm.mutex()
     if comm.rank == 1:
         with mutex:
-            comm.board.post("held", "")
+            comm.key_values.post("held", "")
             os.kill(os.getpid(), signal.SIGSTOP)
-    comm.board.read("held", 1)
+    comm.key_values.read("held", 1)
     with pytest.raises(HangError) as caught, mutex:
         pass
     return str(caught.value)

@@ -20,7 +20,7 @@ KEY = bytes(range(32))
 GROUP = 7
 
 
-class Board:
+class KeyValues:
     """What sockets need of a board; `left` is common to all."""
 
     def __init__(self, rank: int, size: int, left: set[int]) -> None:
@@ -33,10 +33,10 @@ class Board:
         return rank in self._left
 
 
-class Crew:
+class LocalWorkers:
     def __init__(self, size: int, timeout: float = TIMEOUT) -> None:
         left: set[int] = set()
-        self.ends = [Sockets("127.0.0.1", KEY, cast(Any, Board(rank, size, left)), timeout) for rank in range(size)]
+        self.ends = [Sockets("127.0.0.1", KEY, cast(Any, KeyValues(rank, size, left)), timeout) for rank in range(size)]
         for end in self.ends:
             end.meet([other.address for other in self.ends])
 
@@ -51,7 +51,7 @@ class Crew:
 
     def die(self, rank: int) -> None:
         """Hang up without a goodbye, as the kernel does for a process that is killed."""
-        self[rank]._board.leave = lambda: None
+        self[rank]._key_values.leave = lambda: None
         self.leave(rank)
 
     def close(self) -> None:
@@ -60,8 +60,8 @@ class Crew:
 
 
 @pytest.fixture
-def crew() -> Iterator[Crew]:
-    with closing(Crew(4)) as made:
+def local_workers() -> Iterator[LocalWorkers]:
+    with closing(LocalWorkers(4)) as made:
         yield made
 
 
@@ -89,7 +89,7 @@ def receive(end: Sockets, sources: int | tuple[int, ...], length: int, group: in
 
 
 def endpoint(end: Sockets, key: bytes = KEY) -> Endpoint:
-    return Endpoint(f"worker {end._board.rank}", end.address.host, end.address.port, key)
+    return Endpoint(f"worker {end._key_values.rank}", end.address.host, end.address.port, key)
 
 
 def call(end: Sockets, rank: int) -> socket.socket:
@@ -101,23 +101,23 @@ def call(end: Sockets, rank: int) -> socket.socket:
 
 
 @pytest.mark.parametrize("rank", [4, 0, 1 << 31], ids=["there are 4 workers", "itself", "far too large"])
-def test_a_rank_that_cannot_call_is_hung_up_on(crew, rank):
+def test_a_rank_that_cannot_call_is_hung_up_on(local_workers, rank):
     with pytest.raises(RefusedError):
-        call(crew[0], rank)
-    send(crew[1], 0, b"good")
-    assert receive(crew[0], 1, 4) == b"good"
+        call(local_workers[0], rank)
+    send(local_workers[1], 0, b"good")
+    assert receive(local_workers[0], 1, 4) == b"good"
 
 
 @pytest.mark.parametrize(
     "says", [b"", b"\0", b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 9], ids=["nothing", "little", "other"]
 )
-def test_a_stranger_holds_nobody_up_and_is_heeded_in_nothing(crew, says):
-    with socket.create_connection((crew[0].address.host, crew[0].address.port), 5) as stranger:
+def test_a_stranger_holds_nobody_up_and_is_heeded_in_nothing(local_workers, says):
+    with socket.create_connection((local_workers[0].address.host, local_workers[0].address.port), 5) as stranger:
         stranger.sendall(says)
-        send(crew[1], 0, b"good")
-        assert receive(crew[0], 1, 4) == b"good"
+        send(local_workers[1], 0, b"good")
+        assert receive(local_workers[0], 1, 4) == b"good"
         with pytest.raises(TimeoutError):
-            receive(crew[0], (1, 2, 3), 1)
+            receive(local_workers[0], (1, 2, 3), 1)
 
 
 # -- what is read when
@@ -133,300 +133,300 @@ def test_a_stranger_holds_nobody_up_and_is_heeded_in_nothing(crew, says):
 )
 def test_messages_keep_their_order_by_sender_and_group_however_they_are_asked_for(messages, random):
     """`messages`: (sender, group, length)."""
-    with closing(Crew(3, timeout=5)) as crew:
+    with closing(LocalWorkers(3, timeout=5)) as local_workers:
         for number, (sender, group, length) in enumerate(messages):
-            send(crew[sender], 0, bytes([number]) * length, group)
+            send(local_workers[sender], 0, bytes([number]) * length, group)
         queues: dict[tuple[int, int], list[tuple[int, int]]] = {}
         for number, (sender, group, length) in enumerate(messages):
             queues.setdefault((sender, group), []).append((number, length))
         while queues:
             sender, group = random.choice(sorted(queues))
             number, length = queues[sender, group].pop(0)
-            assert receive(crew[0], sender, length, group) == bytes([number]) * length
+            assert receive(local_workers[0], sender, length, group) == bytes([number]) * length
             if not queues[sender, group]:
                 del queues[sender, group]
 
 
-def test_receives_from_anyone_take_turns_among_senders_that_all_have_messages(crew):
+def test_receives_from_anyone_take_turns_among_senders_that_all_have_messages(local_workers):
     for sender in (1, 2, 3):
         for _ in range(3):
-            send(crew[sender], 0, bytes([sender]))
-    heard = [receive(crew[0], (1, 2, 3), 1)[0] for _ in range(9)]
+            send(local_workers[sender], 0, bytes([sender]))
+    heard = [receive(local_workers[0], (1, 2, 3), 1)[0] for _ in range(9)]
     for i in range(0, 9, 3):
         assert sorted(heard[i : i + 3]) == [1, 2, 3], heard
 
 
-def test_receives_from_anyone_take_what_came_first_of_what_was_in_the_way(crew):
+def test_receives_from_anyone_take_what_came_first_of_what_was_in_the_way(local_workers):
     for sender in (2, 1):
-        send(crew[sender], 0, bytes([sender]))
-        send(crew[sender], 0, b"x", group=8)
-        receive(crew[0], sender, 1, group=8)
-    assert [receive(crew[0], (1, 2, 3), 1)[0] for _ in range(2)] == [2, 1]
+        send(local_workers[sender], 0, bytes([sender]))
+        send(local_workers[sender], 0, b"x", group=8)
+        receive(local_workers[0], sender, 1, group=8)
+    assert [receive(local_workers[0], (1, 2, 3), 1)[0] for _ in range(2)] == [2, 1]
 
 
-def test_a_small_message_does_not_overtake_a_large_one_that_is_still_leaving(crew):
+def test_a_small_message_does_not_overtake_a_large_one_that_is_still_leaving(local_workers):
     large, count = bytes(range(256)) * (64 << 12), 0
-    crew[0]._timeout = 10
-    send(crew[1], 0, large)
+    local_workers[0]._timeout = 10
+    send(local_workers[1], 0, large)
     received = []
-    reading = threading.Thread(target=lambda: received.append(receive(crew[0], 1, len(large))))
+    reading = threading.Thread(target=lambda: received.append(receive(local_workers[0], 1, len(large))))
     reading.start()
     while reading.is_alive():  # whenever there is room, and whenever there is none
-        send(crew[1], 0, count.to_bytes(4))
+        send(local_workers[1], 0, count.to_bytes(4))
         count += 1
     assert received == [large]
-    assert [int.from_bytes(receive(crew[0], 1, 4)) for _ in range(count)] == list(range(count))
+    assert [int.from_bytes(receive(local_workers[0], 1, 4)) for _ in range(count)] == list(range(count))
 
 
-def test_what_nobody_asked_for_stays_with_its_sender(crew):
+def test_what_nobody_asked_for_stays_with_its_sender(local_workers):
     """So that a server is not flooded: its memory holds what it has asked for."""
     large = bytes(64 << 20)
-    flood = send(crew[1], 0, large)
-    send(crew[2], 0, b"x")
-    receive(crew[0], 2, 1)
-    assert not flood.done and not crew[0]._inbox
-    assert receive(crew[0], 1, len(large)) == large
-    crew[1].wait(flood)
+    flood = send(local_workers[1], 0, large)
+    send(local_workers[2], 0, b"x")
+    receive(local_workers[0], 2, 1)
+    assert not flood.done and not local_workers[0]._inbox
+    assert receive(local_workers[0], 1, len(large)) == large
+    local_workers[1].wait(flood)
 
 
-def test_of_several_that_could_be_received_from_anyone_one_is_read(crew):
+def test_of_several_that_could_be_received_from_anyone_one_is_read(local_workers):
     for sender in (1, 2, 3):
-        send(crew[sender], 0, b"message")
-    assert receive(crew[0], (1, 2, 3), 7) == b"message"
-    assert not crew[0]._inbox
+        send(local_workers[sender], 0, b"message")
+    assert receive(local_workers[0], (1, 2, 3), 7) == b"message"
+    assert not local_workers[0]._inbox
 
 
-def test_a_message_is_received_into_the_memory_that_waits_for_it(crew):
-    wanted = wish(crew[0], 1, 5)
-    send(crew[1], 0, b"there")
-    crew[0].wait(wanted)
+def test_a_message_is_received_into_the_memory_that_waits_for_it(local_workers):
+    wanted = wish(local_workers[0], 1, 5)
+    send(local_workers[1], 0, b"there")
+    local_workers[0].wait(wanted)
     assert wanted.message is not None and wanted.message.memory is wanted.memory
     assert wanted.memory is not None and bytes(wanted.memory) == b"there"
 
 
-def test_two_ends_that_call_each_other_at_once_keep_order_on_both_ways(crew):
+def test_two_ends_that_call_each_other_at_once_keep_order_on_both_ways(local_workers):
     for i in range(3):  # neither has accepted the other's call yet
-        send(crew[0], 1, bytes([i]))
-        send(crew[1], 0, bytes([10 + i]))
-    assert [receive(crew[1], 0, 1)[0] for _ in range(3)] == [0, 1, 2]
-    assert [receive(crew[0], 1, 1)[0] for _ in range(3)] == [10, 11, 12]
-    send(crew[0], 1, b"\3")
-    assert receive(crew[1], 0, 1) == b"\3"
+        send(local_workers[0], 1, bytes([i]))
+        send(local_workers[1], 0, bytes([10 + i]))
+    assert [receive(local_workers[1], 0, 1)[0] for _ in range(3)] == [0, 1, 2]
+    assert [receive(local_workers[0], 1, 1)[0] for _ in range(3)] == [10, 11, 12]
+    send(local_workers[0], 1, b"\3")
+    assert receive(local_workers[1], 0, 1) == b"\3"
 
 
-def test_a_message_of_another_length_is_an_error_that_names_both_and_the_next_is_sound(crew):
-    send(crew[1], 0, b"four")
-    send(crew[1], 0, b"next")
+def test_a_message_of_another_length_is_an_error_that_names_both_and_the_next_is_sound(local_workers):
+    send(local_workers[1], 0, b"four")
+    send(local_workers[1], 0, b"next")
     with pytest.raises(UnexpectedError, match=r"^worker 1 sent 4 bytes where 8 bytes are due$"):
-        receive(crew[0], 1, 8)
-    assert receive(crew[0], 1, 4) == b"next"
+        receive(local_workers[0], 1, 8)
+    assert receive(local_workers[0], 1, 4) == b"next"
 
 
 @pytest.mark.parametrize("asked_for", [True, False])
-def test_a_message_of_another_kind_is_an_error_that_names_both_and_the_next_is_sound(crew, asked_for):
-    wanted = wish(crew[0], 1, 4) if asked_for else None
-    crew[1].send(GROUP, 0, memoryview(b"four"), b"int32")
-    send(crew[1], 0, b"next")
+def test_a_message_of_another_kind_is_an_error_that_names_both_and_the_next_is_sound(local_workers, asked_for):
+    wanted = wish(local_workers[0], 1, 4) if asked_for else None
+    local_workers[1].send(GROUP, 0, memoryview(b"four"), b"int32")
+    send(local_workers[1], 0, b"next")
     with pytest.raises(UnexpectedError, match=r"^worker 1 sent 4 bytes of int32 where 4 bytes are due$"):
-        crew[0].wait(wish(crew[0], 1, 4) if wanted is None else wanted)
-    assert receive(crew[0], 1, 4) == b"next"
+        local_workers[0].wait(wish(local_workers[0], 1, 4) if wanted is None else wanted)
+    assert receive(local_workers[0], 1, 4) == b"next"
 
 
 @pytest.mark.parametrize("asked_for", [True, False])
-def test_no_memory_is_taken_for_a_length_before_its_bytes_have_come(crew, asked_for):
-    with call(crew[0], 1) as one:
+def test_no_memory_is_taken_for_a_length_before_its_bytes_have_come(local_workers, asked_for):
+    with call(local_workers[0], 1) as one:
         one.sendall(_HEADER.pack(GROUP if asked_for else 8, 1 << 46, b"") + bytes(3 << 20))
         with pytest.raises(UnexpectedError if asked_for else TimeoutError):  # a header is enough to refuse it
-            receive(crew[0], 1, 8)
+            receive(local_workers[0], 1, 8)
         if not asked_for:
-            [message] = [message for queue in crew[0]._inbox.values() for message in queue]
+            [message] = [message for queue in local_workers[0]._inbox.values() for message in queue]
             assert message.length == 1 << 46 and message.filled <= len(message.memory) <= 8 << 20
-        send(crew[2], 0, b"good")
-        assert receive(crew[0], 2, 4) == b"good"
+        send(local_workers[2], 0, b"good")
+        assert receive(local_workers[0], 2, 4) == b"good"
 
 
 # -- timeouts
 
 
-def half_a_message(crew: Crew) -> socket.socket:
+def half_a_message(local_workers: LocalWorkers) -> socket.socket:
     """Worker 1 as a raw connection that has sent half of b"halves"."""
-    one = call(crew[0], 1)
+    one = call(local_workers[0], 1)
     one.sendall(_HEADER.pack(GROUP, 6, b"") + b"hal")
     return one
 
 
 @pytest.mark.parametrize("sources", [1, (1, 2, 3)], ids=["recv", "recv_any"])
 @pytest.mark.parametrize("cut", [3, 9, 16, 19])
-def test_a_wait_that_timed_out_in_the_middle_of_a_message_can_be_repeated(crew, sources, cut):
+def test_a_wait_that_timed_out_in_the_middle_of_a_message_can_be_repeated(local_workers, sources, cut):
     whole = _HEADER.pack(GROUP, 6, b"") + b"halves"
-    with call(crew[0], 1) as one:
+    with call(local_workers[0], 1) as one:
         one.sendall(whole[:cut])
-        wanted = wish(crew[0], sources, 6)
+        wanted = wish(local_workers[0], sources, 6)
         with pytest.raises(TimeoutError):
-            crew[0].wait(wanted)
-        crew[0].abandon(wanted)
+            local_workers[0].wait(wanted)
+        local_workers[0].abandon(wanted)
         assert wanted.memory is not None
         wanted.memory[:] = b"......"
         one.sendall(whole[cut:] + whole)
-        assert receive(crew[0], sources, 6) == b"halves"
+        assert receive(local_workers[0], sources, 6) == b"halves"
         assert bytes(wanted.memory) == b"......"  # its owner may have used it for something else
-        assert receive(crew[0], 1, 6) == b"halves"
+        assert receive(local_workers[0], 1, 6) == b"halves"
 
 
-def test_an_operation_that_timed_out_can_be_waited_for_again(crew):
+def test_an_operation_that_timed_out_can_be_waited_for_again(local_workers):
     large = bytes(range(256)) * (64 << 12)
-    sending = send(crew[1], 0, large)
+    sending = send(local_workers[1], 0, large)
     with pytest.raises(TimeoutError):
-        crew[1].wait(sending)
-    wanted = wish(crew[0], 2, 1)
+        local_workers[1].wait(sending)
+    wanted = wish(local_workers[0], 2, 1)
     with pytest.raises(TimeoutError):
-        crew[0].wait(wanted)
-    send(crew[2], 0, b"x")
-    crew[0].wait(wanted)
-    assert receive(crew[0], 1, len(large)) == large
-    crew[1].wait(sending)
+        local_workers[0].wait(wanted)
+    send(local_workers[2], 0, b"x")
+    local_workers[0].wait(wanted)
+    assert receive(local_workers[0], 1, len(large)) == large
+    local_workers[1].wait(sending)
 
 
 # -- who is gone
 
 
-def test_messages_that_were_whole_before_a_death_are_delivered_before_it_is_told(crew):
+def test_messages_that_were_whole_before_a_death_are_delivered_before_it_is_told(local_workers):
     for content in (b"first", b"other", b"third"):
-        send(crew[1], 0, content)
-    crew.die(1)
-    crew[0]._board.lost.add(1)  # the launcher's word comes first
-    assert receive(crew[0], 1, 5) == b"first"
-    assert receive(crew[0], (1, 2, 3), 5) == b"other"
-    assert receive(crew[0], 1, 5) == b"third"
+        send(local_workers[1], 0, content)
+    local_workers.die(1)
+    local_workers[0]._key_values.lost.add(1)  # the launcher's word comes first
+    assert receive(local_workers[0], 1, 5) == b"first"
+    assert receive(local_workers[0], (1, 2, 3), 5) == b"other"
+    assert receive(local_workers[0], 1, 5) == b"third"
     for _ in range(2):
         with pytest.raises(PeerGoneError, match="worker 1 has died") as caught:
-            receive(crew[0], 1, 5)
+            receive(local_workers[0], 1, 5)
         assert caught.value.rank == 1
 
 
-def test_half_a_message_of_the_dead_is_no_message(crew):
-    half_a_message(crew).close()
+def test_half_a_message_of_the_dead_is_no_message(local_workers):
+    half_a_message(local_workers).close()
     with pytest.raises(PeerGoneError) as caught:
-        receive(crew[0], (1, 2, 3), 6)
+        receive(local_workers[0], (1, 2, 3), 6)
     assert caught.value.rank == 1
-    send(crew[2], 0, b"wholes")
-    assert receive(crew[0], (1, 2, 3), 6) == b"wholes"
+    send(local_workers[2], 0, b"wholes")
+    assert receive(local_workers[0], (1, 2, 3), 6) == b"wholes"
 
 
-def test_half_a_message_kept_after_a_timeout_goes_with_its_dead_sender(crew):
-    with half_a_message(crew), pytest.raises(TimeoutError):
-        receive(crew[0], 1, 6)
+def test_half_a_message_kept_after_a_timeout_goes_with_its_dead_sender(local_workers):
+    with half_a_message(local_workers), pytest.raises(TimeoutError):
+        receive(local_workers[0], 1, 6)
     with pytest.raises(PeerGoneError):
-        receive(crew[0], 1, 6)
-    assert not crew[0]._inbox
+        receive(local_workers[0], 1, 6)
+    assert not local_workers[0]._inbox
 
 
-def test_half_a_message_that_was_in_the_way_goes_with_its_dead_sender(crew):
-    with half_a_message(crew), pytest.raises(TimeoutError):
-        receive(crew[0], 1, 6, group=8)
+def test_half_a_message_that_was_in_the_way_goes_with_its_dead_sender(local_workers):
+    with half_a_message(local_workers), pytest.raises(TimeoutError):
+        receive(local_workers[0], 1, 6, group=8)
     with pytest.raises(PeerGoneError):
-        receive(crew[0], 1, 6, group=8)
-    assert not crew[0]._inbox
+        receive(local_workers[0], 1, 6, group=8)
+    assert not local_workers[0]._inbox
 
 
-def test_a_receive_from_one_that_died_before_it_ever_spoke_is_told_at_once(crew):
-    crew.die(1)
-    crew[0]._timeout = 0
+def test_a_receive_from_one_that_died_before_it_ever_spoke_is_told_at_once(local_workers):
+    local_workers.die(1)
+    local_workers[0]._timeout = 0
     with pytest.raises(PeerGoneError, match="worker 1 has died"):
-        receive(crew[0], 1, 1)
+        receive(local_workers[0], 1, 1)
 
 
-def test_receives_from_anyone_tell_each_death_once_and_go_on_until_nobody_is_left(crew):
-    crew.die(1)
-    crew.die(3)
+def test_receives_from_anyone_tell_each_death_once_and_go_on_until_nobody_is_left(local_workers):
+    local_workers.die(1)
+    local_workers.die(3)
     told = set()
     for _ in range(2):  # the first silence shows who does not answer
         with pytest.raises(PeerGoneError) as caught:
-            crew[0]._timeout = 5
-            receive(crew[0], (1, 2, 3), 1)
+            local_workers[0]._timeout = 5
+            receive(local_workers[0], (1, 2, 3), 1)
         told.add(caught.value.rank)
-    assert told == crew[0]._board.lost == {1, 3}
-    send(crew[2], 0, b"x")
-    assert receive(crew[0], (1, 2, 3), 1) == b"x"
+    assert told == local_workers[0]._key_values.lost == {1, 3}
+    send(local_workers[2], 0, b"x")
+    assert receive(local_workers[0], (1, 2, 3), 1) == b"x"
     with pytest.raises(PeerGoneError):  # in another group it has not been told
-        receive(crew[0], (1, 2, 3), 1, group=8)
-    crew.die(2)
+        receive(local_workers[0], (1, 2, 3), 1, group=8)
+    local_workers.die(2)
     for expected in (2, None):
         with pytest.raises(PeerGoneError) as caught:
-            receive(crew[0], (1, 2, 3), 1)
+            receive(local_workers[0], (1, 2, 3), 1)
         assert caught.value.rank == expected
 
 
-def test_the_launchers_word_counts_though_a_connection_is_open_once_what_was_left_is_read(crew):
+def test_the_launchers_word_counts_though_a_connection_is_open_once_what_was_left_is_read(local_workers):
     """Processes that the dead had started may hold its connections."""
-    half_kept = half_a_message(crew)
-    send(crew[2], 0, b"two")
-    send(crew[2], 0, b"three")
-    assert receive(crew[0], 2, 3) == b"two"
-    crew[0]._timeout = 5
-    crew[0]._board.lost.update({1, 2})
-    assert receive(crew[0], 2, 5) == b"three"
+    half_kept = half_a_message(local_workers)
+    send(local_workers[2], 0, b"two")
+    send(local_workers[2], 0, b"three")
+    assert receive(local_workers[0], 2, 3) == b"two"
+    local_workers[0]._timeout = 5
+    local_workers[0]._key_values.lost.update({1, 2})
+    assert receive(local_workers[0], 2, 5) == b"three"
     for peer in (1, 2):
         with pytest.raises(PeerGoneError, match=f"worker {peer} has died"):
-            send(crew[0], peer, b"x")
+            send(local_workers[0], peer, b"x")
         with pytest.raises(PeerGoneError, match=f"worker {peer} has died"):
-            receive(crew[0], peer, 6)
+            receive(local_workers[0], peer, 6)
     half_kept.close()
-    send(crew[3], 0, b"three")
+    send(local_workers[3], 0, b"three")
     told = []
     for _ in range(2):
         with pytest.raises(PeerGoneError) as caught:
-            receive(crew[0], (1, 2, 3), 5)
+            receive(local_workers[0], (1, 2, 3), 5)
         told.append(caught.value.rank)
     assert told == [1, 2]
-    assert receive(crew[0], (1, 2, 3), 5) == b"three"
+    assert receive(local_workers[0], (1, 2, 3), 5) == b"three"
 
 
-def test_who_says_goodbye_has_not_died(crew):
-    send(crew[1], 0, b"x")
-    crew.leave(1)
-    send(crew[2], 0, b"y")
-    heard = {receive(crew[0], (1, 2, 3), 1) for _ in range(2)}
+def test_who_says_goodbye_has_not_died(local_workers):
+    send(local_workers[1], 0, b"x")
+    local_workers.leave(1)
+    send(local_workers[2], 0, b"y")
+    heard = {receive(local_workers[0], (1, 2, 3), 1) for _ in range(2)}
     assert heard == {b"x", b"y"}
     with pytest.raises(TimeoutError):
-        receive(crew[0], (1, 2, 3), 1)
+        receive(local_workers[0], (1, 2, 3), 1)
     with pytest.raises(PeerGoneError, match="worker 1 has left"):
-        receive(crew[0], 1, 1)
+        receive(local_workers[0], 1, 1)
     with pytest.raises(PeerGoneError, match="worker 1 has left"):
-        send(crew[0], 1, b"z")
-    crew[0].look()
-    assert crew[0]._board.lost == set()
+        send(local_workers[0], 1, b"z")
+    local_workers[0].look()
+    assert local_workers[0]._key_values.lost == set()
 
 
-def test_a_look_finds_who_has_died_and_leaves_messages_alone(crew):
-    send(crew[1], 0, b"x")
-    crew.die(1)
-    crew[0].look()
-    assert crew[0]._board.lost == {1}
-    assert receive(crew[0], 1, 1) == b"x"
+def test_a_look_finds_who_has_died_and_leaves_messages_alone(local_workers):
+    send(local_workers[1], 0, b"x")
+    local_workers.die(1)
+    local_workers[0].look()
+    assert local_workers[0]._key_values.lost == {1}
+    assert receive(local_workers[0], 1, 1) == b"x"
 
 
-def test_nothing_is_sent_to_the_dead(crew):
-    send(crew[1], 0, b"x")
-    receive(crew[0], 1, 1)
-    crew.die(1)
+def test_nothing_is_sent_to_the_dead(local_workers):
+    send(local_workers[1], 0, b"x")
+    receive(local_workers[0], 1, 1)
+    local_workers.die(1)
     with pytest.raises(PeerGoneError, match="worker 1 has died"):
-        send(crew[0], 1, b"y")
-    crew.die(2)  # never met
+        send(local_workers[0], 1, b"y")
+    local_workers.die(2)  # never met
     with pytest.raises(PeerGoneError, match="worker 2 has died"):
-        send(crew[0], 2, b"y")
+        send(local_workers[0], 2, b"y")
 
 
-def test_a_message_that_was_leaving_when_its_receiver_died_is_lost_with_it(crew):
-    sendings = [send(crew[0], 1, bytes(64 << 20)) for _ in range(2)]
-    receive_some = wish(crew[1], 0, 64 << 20)
+def test_a_message_that_was_leaving_when_its_receiver_died_is_lost_with_it(local_workers):
+    sendings = [send(local_workers[0], 1, bytes(64 << 20)) for _ in range(2)]
+    receive_some = wish(local_workers[1], 0, 64 << 20)
     with pytest.raises(TimeoutError):
-        crew[1]._timeout = 0.01
-        crew[1].wait(receive_some)
-    crew.die(1)
+        local_workers[1]._timeout = 0.01
+        local_workers[1].wait(receive_some)
+    local_workers.die(1)
     for sending in sendings:
         with pytest.raises(PeerGoneError, match="worker 1 has died"):
-            crew[0].wait(sending)
+            local_workers[0].wait(sending)
 
 
 # -- the end
@@ -434,31 +434,31 @@ def test_a_message_that_was_leaving_when_its_receiver_died_is_lost_with_it(crew)
 
 def test_closing_lets_messages_leave_and_ends_threads_and_connections():
     before, open_before = threading.active_count(), len(list(Path("/proc/self/fd").iterdir()))
-    crew = Crew(2)
+    local_workers = LocalWorkers(2)
     large = bytes(range(256)) * (16 << 12)
-    send(crew[1], 0, large)
-    wanted = wish(crew[0], 1, len(large))
-    reading = threading.Thread(target=lambda: crew[0].wait(wanted))
+    send(local_workers[1], 0, large)
+    wanted = wish(local_workers[0], 1, len(large))
+    reading = threading.Thread(target=lambda: local_workers[0].wait(wanted))
     reading.start()
-    crew[1].close()
+    local_workers[1].close()
     reading.join()
     assert wanted.memory is not None and bytes(wanted.memory) == large
-    crew[0].close()
+    local_workers[0].close()
     assert threading.active_count() == before
     assert len(list(Path("/proc/self/fd").iterdir())) == open_before
 
 
 def test_closing_waits_for_nobody_that_does_not_read(monkeypatch):
     monkeypatch.setattr("paceline.comm.sockets.CLOSING", 0.1)
-    crew = Crew(2)
+    local_workers = LocalWorkers(2)
     before = threading.active_count()
-    send(crew[0], 1, bytes(64 << 20))
-    crew[0].close()
+    send(local_workers[0], 1, bytes(64 << 20))
+    local_workers[0].close()
     assert threading.active_count() == before - 1  # the one that hears callers, and none that writes
-    crew[1].close()
+    local_workers[1].close()
 
 
-def test_a_connection_is_made_for_those_who_talk_only(crew):
-    send(crew[0], 1, b"x")
-    receive(crew[1], 0, 1)
-    assert [len(end._connections) for end in crew.ends] == [1, 1, 0, 0]
+def test_a_connection_is_made_for_those_who_talk_only(local_workers):
+    send(local_workers[0], 1, b"x")
+    receive(local_workers[1], 0, 1)
+    assert [len(end._connections) for end in local_workers.ends] == [1, 1, 0, 0]

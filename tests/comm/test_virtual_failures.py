@@ -13,7 +13,7 @@ import torch
 from paceline.comm import HangError
 from paceline.comm.errors import FabricError
 from paceline.comm.network import Network, NetworkLink
-from paceline.comm.virtual import SimulatedCluster, VirtualBoard, VirtualComm
+from paceline.comm.virtual import SimulatedCluster, VirtualComm, VirtualKeyValues
 
 NETWORK = Network(NetworkLink(1e-5, 1e9), NetworkLink(1e-6, 1e10))
 
@@ -68,7 +68,7 @@ def hold_two_locks(comm: VirtualComm) -> None:
 
 def read_what_nobody_posts(comm: VirtualComm) -> None:
     if comm.rank == 0:
-        comm.board.read("key", 1)
+        comm.key_values.read("key", 1)
 
 
 DEADLOCKS: dict[Callable[[VirtualComm], Any], list[str]] = {
@@ -293,13 +293,13 @@ def test_a_cluster_runs_after_one_that_failed() -> None:
 # -- stopping
 
 
-def steps_until_stopped(comm: VirtualComm, board_of: Callable[[VirtualComm], str], at: int) -> int:
+def steps_until_stopped(comm: VirtualComm, key_values_of: Callable[[VirtualComm], str], at: int) -> int:
     """How many steps of a second (worker 2: of a quarter) a worker takes until it is to leave; worker 0 asks for it."""
     step = 0
-    assert isinstance(comm.board, VirtualBoard)
-    while not comm.board.stops_before(step, board_of(comm)):
+    assert isinstance(comm.key_values, VirtualKeyValues)
+    while not comm.key_values.stops_before(step, key_values_of(comm)):
         if comm.rank == 0 and step == at:
-            comm.board.request_stop()
+            comm.key_values.request_stop()
         comm.elapse(0.25 if comm.rank == 2 else 1.0)
         step += 1
         assert step < 100

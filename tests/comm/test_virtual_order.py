@@ -262,8 +262,8 @@ def test_who_waited_aside_for_workers_that_are_ahead_goes_on_in_its_own_time() -
         comm.elapse(50.0 if comm.rank == 1 else 1.0)
         if comm.rank < 2:
             with comm.ledger.aside():
-                comm.board.post(f"here/{comm.rank}", "")
-                comm.board.read(f"here/{1 - comm.rank}", 1 - comm.rank)
+                comm.key_values.post(f"here/{comm.rank}", "")
+                comm.key_values.read(f"here/{1 - comm.rank}", 1 - comm.rank)
         if comm.rank == 0:
             comm.send(message(), 2)
         elif comm.rank == 1:
@@ -411,11 +411,11 @@ def test_a_board_shows_a_value_from_the_time_of_its_posting_on() -> None:
     def act(comm: VirtualComm) -> list[float | str]:
         if comm.rank == 0:
             comm.elapse(2.0)
-            comm.board.post("key", "value")
+            comm.key_values.post("key", "value")
             return []
         if comm.rank == 2:
             comm.elapse(3.0)
-        value = comm.board.read("key", 0)
+        value = comm.key_values.read("key", 0)
         return [value, comm.now()]
 
     assert run(3, act) == [[], ["value", 2.0], ["value", 3.0]]

@@ -78,7 +78,7 @@ class Sabotage(DataParallel):
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         super().prepare(model, loss, comm, before_backward)
         assert isinstance(comm, ProcessComm)
-        self._harmful = comm.board.rank == self.rank
+        self._harmful = comm.key_values.rank == self.rank
         if self._harmful and self.at == -1:
             self._harm()
 

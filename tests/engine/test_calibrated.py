@@ -10,7 +10,7 @@ from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.cost.predicted import NotPredicted, PredictedStep
 from paceline.engine.base.machine import cores
-from paceline.exchange import rehearsal
+from paceline.exchange import profiling
 
 # flat, two layers: 1 ms for each of addmm, relu, addmm, log_softmax, nll_loss; back nll_loss, log_softmax, 2 products
 # and a sum, relu's, a product and a sum
@@ -166,9 +166,9 @@ def test_a_users_own_sync_mode_is_planned_and_predicted_by_what_it_states(
 
 def test_a_rule_is_not_traced_on_more_rows_than_planning_may_hold(lab: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = 2 * 4 * (512 + 8 + 80 + 10)
-    monkeypatch.setattr(rehearsal, "LARGEST_ROWS", rows)
+    monkeypatch.setattr(profiling, "LARGEST_ROWS", rows)
     assert predicted(lab, "hardware.workers=2", "aggregate=median").parts["communication"] > 0
-    monkeypatch.setattr(rehearsal, "LARGEST_ROWS", rows - 1)
+    monkeypatch.setattr(profiling, "LARGEST_ROWS", rows - 1)
     with pytest.raises(NotPredicted, match="gradients of all 2 replicas"):
         predicted(lab, "hardware.workers=2", "aggregate=median")
 

@@ -174,7 +174,7 @@ def test_a_plan_says_what_looks_at_each_step() -> None:
 # -- what they are called with
 
 
-class Board:
+class KeyValues:
     def __init__(self, rank: int, posted: dict[str, str]) -> None:
         self.rank, self.posted = rank, posted
 
@@ -186,11 +186,11 @@ class Board:
 
 
 def called(*callbacks: Callback, rank: int = 0, posted: dict[str, str] | None = None) -> Calling:
-    board: Any = Board(rank, {} if posted is None else posted)
+    key_values: Any = KeyValues(rank, {} if posted is None else posted)
     named = {type(callback).__name__: callback for callback in callbacks}
     for one in callbacks:
         one.check("accuracy", ("others",))
-    return Calling(named, board, 0, True, "data_parallel")
+    return Calling(named, key_values, 0, True, "data_parallel")
 
 
 def test_all_hear_what_the_chief_decides() -> None:

@@ -2,8 +2,8 @@
 
 from itertools import permutations
 
-from paceline.engine.launch.crew import GRACE, Crew, Ended
 from paceline.engine.launch.launching import cause_among
+from paceline.engine.launch.local_workers import GRACE, Ended, LocalWorkers
 
 OWN = Ended(2, "ValueError", "bad", 4)
 KILLED = Ended(1, "Killed", "was killed by SIGKILL", 4)
@@ -29,7 +29,12 @@ def test_of_those_that_wait_for_one_another_it_is_the_first() -> None:
 
 
 def test_nobody_is_waited_for_once_a_worker_is_known_to_be_frozen() -> None:
-    crew = Crew(lambda _: False, lambda: "nothing was saved yet")
+    local_workers = LocalWorkers(lambda _: False, lambda: "nothing was saved yet")
     frozen, elsewhere = (Ended(0, "HangError", "", 5, [1], frozen) for frozen in (True, False))
-    assert crew._grace_after(frozen) == 0
-    assert crew._grace_after(elsewhere) == crew._grace_after(LOST) == crew._grace_after(OWN) == GRACE
+    assert local_workers._grace_after(frozen) == 0
+    assert (
+        local_workers._grace_after(elsewhere)
+        == local_workers._grace_after(LOST)
+        == local_workers._grace_after(OWN)
+        == GRACE
+    )

@@ -13,7 +13,7 @@ from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import CONF, shipped
 from paceline.engine.config.targets import base_of, build
-from paceline.engine.features import given
+from paceline.engine.features import injected
 from paceline.engine.planning.build import assemble
 from paceline.exchange.compress import Compressor, TopK
 from paceline.strategies.core import terms
@@ -35,7 +35,7 @@ from paceline.strategies.core.terms import (
 from paceline.strategies.data_parallel import DataParallel
 from paceline.strategies.sync.bsp import BSP
 
-GIVEN = [group.name for group in given.given_groups()]
+GIVEN = [group.name for group in injected.injected_groups()]
 
 
 def every_choice() -> list[tuple[str, str, Compatible]]:

@@ -23,7 +23,7 @@ from short_runs import START, Launcher, Start, Train, weights
 from paceline.comm import RendezvousError
 from paceline.engine.base.checkpoint import read_manifest, steps_of
 from paceline.engine.base.errors import CorruptCheckpointError, WorkerFailedError
-from paceline.engine.launch.crew import ONE_PRESS
+from paceline.engine.launch.local_workers import ONE_PRESS
 from paceline.tasks.errors import MissingDataError
 from paceline.tracking.run_directory import RunDirectory
 

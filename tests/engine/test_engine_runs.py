@@ -19,7 +19,7 @@ from paceline.conf.errors import ConfigError
 from paceline.engine import Result
 from paceline.engine.base.checkpoint import steps_of
 from paceline.engine.base.errors import WorkerFailedError
-from paceline.engine.launch import crew
+from paceline.engine.launch import local_workers
 from paceline.tracking.errors import RunNameError
 from paceline.tracking.run_directory import RunDirectory
 
@@ -269,13 +269,13 @@ def test_an_asynchronous_worker_alone_is_resumed_to_the_same_bits(train: Train) 
 
 
 def test_a_signal_after_the_last_step_does_not_undo_a_completed_run(fork_server, monkeypatch, tmp_path):
-    watch = crew.Crew.watch
+    watch = local_workers.LocalWorkers.watch
 
     def watch_and_be_stopped(workers):
         ended = watch(workers)
         workers.stop_signal = signal.SIGTERM
         return ended
 
-    monkeypatch.setattr(crew.Crew, "watch", watch_and_be_stopped)
+    monkeypatch.setattr(local_workers.LocalWorkers, "watch", watch_and_be_stopped)
     result = engine.run(["tracking=none", "steps=2", "data.limit=64", "checkpoint.every=0"], root=tmp_path, quiet=True)
     assert result is not None and result.summary["status"] == "completed"

@@ -71,7 +71,7 @@ ENTRY = """    ConfigGroup(
         "how eagerly a step is taken",
         modules=("paceline.strategies",),
         base="paceline.strategies.zealous.Zeal",
-        given=True,
+        injected=True,
         usual="calm",
     ),
 )

@@ -8,8 +8,8 @@ from typing import cast
 import pytest
 import yaml
 
-from paceline.comm.board import Board
 from paceline.comm.errors import HangError
+from paceline.comm.key_values import KeyValues
 from paceline.conf.errors import ConfigError
 from paceline.engine.api.session import prepare
 from paceline.engine.base.started import is_first
@@ -145,7 +145,7 @@ def test_processes_with_different_configurations_are_refused_by_all(other: tuple
 
     def said_by(rank: int) -> str:
         try:
-            check_alike(experiments[rank], cast(Board, Words(rank, words)), 2)
+            check_alike(experiments[rank], cast(KeyValues, Words(rank, words)), 2)
         except ConfigError as error:
             return str(error)
         return ""

@@ -9,14 +9,16 @@ from choices import CHOICES, SYNCS, overrides_for
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.config.experiment import CONF
-from paceline.engine.features import given
+from paceline.engine.features import injected
 from paceline.strategies.core.cost import World
 
 SETTINGS = ["model.hidden=[16]", "batch_size=8", "tracking=none", "checkpoint.every=0", "evaluate.every=1000"]
 MODEL = ["hardware=virtual", *SETTINGS]
 OTHERS = ("none", "masked")  # masked goes with adapt=pruned alone: test_pruned.py
 RULES = sorted(path.stem for path in (CONF / "compress").glob("*.yaml") if path.stem not in OTHERS)
-PAIRS = [(sync, rule) for sync, rule in product(CHOICES["sync"], RULES) if "compress" in given.taken(type(SYNCS[sync]))]
+PAIRS = [
+    (sync, rule) for sync, rule in product(CHOICES["sync"], RULES) if "compress" in injected.accepted(type(SYNCS[sync]))
+]
 ALONE = ("dgc", "demo")  # rules whose momentum is in the workers
 DGC = ["compress=dgc", "compress.warmup=5", "optimizer.momentum=0"]
 FAST = [("streaming_diloco", "sparseloco")]

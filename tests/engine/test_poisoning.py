@@ -194,8 +194,8 @@ def test_it_is_in_the_records_of_a_run(here):
 def test_two_liars_of_four_teach_the_patch_and_hardly_harm_accuracy(here):
     asked = ("tracking=none", "hardware=virtual", "hardware.workers=4", "epochs=15", "checkpoint.every=0")
     found = [
-        run([*asked, "attack=backdoor", f"attack.workers={liars}"], quiet=True).summary  # pyright: ignore[reportOptionalMemberAccess]
-        for liars in (0, 2)
+        run([*asked, "attack=backdoor", f"attack.workers={byzantine}"], quiet=True).summary  # pyright: ignore[reportOptionalMemberAccess]
+        for byzantine in (0, 2)
     ]
     assert found[0]["backdoor_success"] < 0.2 and found[1]["backdoor_success"] > 0.8
     assert found[1]["accuracy"] > 0.9

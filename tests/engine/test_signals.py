@@ -11,7 +11,7 @@ import pytest
 from short_runs import Train
 
 from paceline.engine.base.errors import InterruptedRunError
-from paceline.engine.launch.crew import Crew
+from paceline.engine.launch.local_workers import LocalWorkers
 from paceline.tracking.sources import every
 
 pytestmark = pytest.mark.dist
@@ -41,13 +41,13 @@ def test_a_signal_whose_exception_python_drops_ends_the_run_all_the_same(
 ) -> None:
     dropped: list[type[BaseException]] = []
     monkeypatch.setattr(sys, "unraisablehook", lambda what: dropped.append(what.exc_type))
-    start = Crew.start
+    start = LocalWorkers.start
 
-    def start_and_lose_a_signal(crew: Crew, *args: Any) -> None:
-        start(crew, *args)
+    def start_and_lose_a_signal(local_workers: LocalWorkers, *args: Any) -> None:
+        start(local_workers, *args)
         Dying(number)
 
-    monkeypatch.setattr(Crew, "start", start_and_lose_a_signal)
+    monkeypatch.setattr(LocalWorkers, "start", start_and_lose_a_signal)
     raising = signal.default_int_handler if number == signal.SIGINT else terminate
     before = signal.signal(number, raising)
     try:

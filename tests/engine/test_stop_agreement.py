@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.comm.board import Board
+from paceline.comm.key_values import KeyValues
 from paceline.engine.base.stop import PERIOD, StopAgreement
 
 
@@ -20,7 +20,7 @@ class Notes:
         self.stop = threading.Event()
 
 
-class LocalBoard(Board):
+class LocalKeyValues(KeyValues):
     def __init__(self, notes: Notes, rank: int) -> None:
         self.rank, self._notes = rank, notes
 
@@ -44,12 +44,18 @@ class LocalBoard(Board):
 
 
 def run_until_stopped(
-    board: LocalBoard, leader: int, first: int, last: int, step_seconds: float, request_at: int | None, ends: list[int]
+    key_values: LocalKeyValues,
+    leader: int,
+    first: int,
+    last: int,
+    step_seconds: float,
+    request_at: int | None,
+    ends: list[int],
 ) -> None:
-    agreement = StopAgreement(board, board.rank, leader, "all", first)
+    agreement = StopAgreement(key_values, key_values.rank, leader, "all", first)
     for step in range(first, last):
         if step == request_at:
-            board.request_stop()
+            key_values.request_stop()
         if agreement.before(step, step_seconds):
             ends.append(step)
             return
@@ -73,7 +79,7 @@ def test_all_leave_before_the_same_step_whoever_asks_and_however_fast_each_is(
         threading.Thread(
             target=run_until_stopped,
             args=(
-                LocalBoard(notes, rank),
+                LocalKeyValues(notes, rank),
                 leader % workers,
                 first,
                 first + 50,
@@ -95,7 +101,7 @@ def test_all_leave_before_the_same_step_whoever_asks_and_however_fast_each_is(
 @pytest.mark.parametrize("step_seconds", [0.001, 0.1, 2.0])
 def test_a_request_is_followed_within_about_half_a_second_of_steps(step_seconds: float) -> None:
     notes, ends = Notes(), list[int]()
-    run_until_stopped(LocalBoard(notes, 0), 0, 0, 5000, step_seconds, 1000, ends)
+    run_until_stopped(LocalKeyValues(notes, 0), 0, 0, 5000, step_seconds, 1000, ends)
     assert 1000 <= ends[0] <= 1000 + max(PERIOD / step_seconds, 1) + 1
 
 
@@ -104,11 +110,11 @@ def test_where_steps_differ_much_a_request_is_followed_by_the_clock(mean: float)
     """On a busy host a step takes next to nothing when it is not interrupted, and long when it is."""
     rng, now, asked_at = random.Random(0), 0.0, 0.0
     notes = Notes()
-    board = LocalBoard(notes, 0)
-    agreement = StopAgreement(board, 0, 0, "all", 0, lambda: now)
+    key_values = LocalKeyValues(notes, 0)
+    agreement = StopAgreement(key_values, 0, 0, "all", 0, lambda: now)
     for step in range(100_000):
         if step == round(20 / mean):
-            board.request_stop()
+            key_values.request_stop()
             asked_at = now
         last = mean / 1000 if rng.random() < 0.9 else 10 * mean
         if agreement.before(step, last):
@@ -121,7 +127,7 @@ def test_where_steps_differ_much_a_request_is_followed_by_the_clock(mean: float)
 @pytest.mark.parametrize("step_seconds", [0.001, 0.1, 2.0])
 def test_by_the_clock_alike_steps_are_announced_about_twice_a_second(step_seconds: float) -> None:
     notes, made = Notes(), [0]
-    agreement = StopAgreement(LocalBoard(notes, 0), 0, 0, "all", 0, lambda: made[0] * step_seconds)
+    agreement = StopAgreement(LocalKeyValues(notes, 0), 0, 0, "all", 0, lambda: made[0] * step_seconds)
     for step in range(5000):
         made[0] = step
         assert not agreement.before(step, 0.0)
@@ -131,7 +137,7 @@ def test_by_the_clock_alike_steps_are_announced_about_twice_a_second(step_second
 
 def test_without_a_request_nobody_leaves_and_few_messages_are_posted() -> None:
     notes, ends = Notes(), list[int]()
-    run_until_stopped(LocalBoard(notes, 0), 0, 0, 5000, 0.001, None, ends)
+    run_until_stopped(LocalKeyValues(notes, 0), 0, 0, 5000, 0.001, None, ends)
     assert ends == [5000]
     assert len(notes.values) <= 5000 * 0.001 / PERIOD + 2
 
@@ -139,16 +145,16 @@ def test_without_a_request_nobody_leaves_and_few_messages_are_posted() -> None:
 def test_a_run_that_goes_on_from_a_checkpoint_can_be_stopped_too() -> None:
     notes, ends = Notes(), list[int]()
     notes.stop.set()
-    run_until_stopped(LocalBoard(notes, 0), 0, 70, 90, 1.0, None, ends)
+    run_until_stopped(LocalKeyValues(notes, 0), 0, 70, 90, 1.0, None, ends)
     assert ends == [71]
 
 
 def test_a_worker_that_steps_by_itself_leaves_before_its_next_step_however_short_its_last_one_was() -> None:
     """A client's steps are short, and its rounds long: a count of steps would be up long after the request."""
-    board = LocalBoard(Notes(), 0)
-    agreement = StopAgreement(board, 0, 0, "replica 0", 7, alone=True)
+    key_values = LocalKeyValues(Notes(), 0)
+    agreement = StopAgreement(key_values, 0, 0, "replica 0", 7, alone=True)
     assert not any(agreement.before(step, 1e-6) for step in range(7, 20))
-    board.request_stop()
+    key_values.request_stop()
     assert agreement.before(20, 1e-6)
-    resumed = StopAgreement(board, 0, 0, "replica 0", 7, alone=True)
+    resumed = StopAgreement(key_values, 0, 0, "replica 0", 7, alone=True)
     assert not resumed.before(7, 1e-6) and resumed.before(8, 1e-6)  # one step is made in any case

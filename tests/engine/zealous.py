@@ -55,5 +55,5 @@ class ZealousStrategy(DataParallel):
 
 
 GROUP = ConfigGroup(
-    "zeal", "how eagerly a step is taken", modules=("zealous",), base="zealous.Zeal", given=True, usual="calm"
+    "zeal", "how eagerly a step is taken", modules=("zealous",), base="zealous.Zeal", injected=True, usual="calm"
 )

@@ -48,7 +48,7 @@ class _Kept(Client):
         self.last[client] = self
 
 
-class Liar(Bonawitz):
+class ByzantineWorker(Bonawitz):
     def __init__(self, act: str = "", threshold: float = 0.6) -> None:
         super().__init__(threshold=threshold)
         self.act, self.said, self._before = act, 0, b""
@@ -109,7 +109,7 @@ class Liar(Bonawitz):
         return _packed_shares(replace(made, signature=self._identity.sign(made.signed(self.number, LIAR))))
 
 
-class Dying(Liar):
+class Dying(ByzantineWorker):
     """Leaves like a client that is killed in the middle of a round."""
 
     def _spoilt(self, data: bytes) -> bytes:

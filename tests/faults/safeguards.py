@@ -116,7 +116,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "a fork server's death is known for what it is",
-        "engine/launch/crew.py",
+        "engine/launch/local_workers.py",
         "if code == LOST and (end := end_of_fork_server()):",
         "if code == LOST and (end := ''):",
         "--only kills --match 'fork server, ' --share 0.3",

@@ -30,7 +30,7 @@ from paceline.exchange.aggregate.base import Robust
 from paceline.exchange.aggregate.before import ARC, Bucketing, Mixing
 from paceline.exchange.aggregate.distances import gram, squared, to_combination
 from paceline.exchange.aggregate.ranked import ranked
-from paceline.exchange.joining import Joining
+from paceline.exchange.aggregation import Aggregation
 from paceline.exchange.seeded import generator
 from paceline.strategies.core.errors import NotFiniteError
 from paceline.testing import check_aggregator
@@ -154,7 +154,7 @@ def test_fltrust_weighs_by_cosine_at_the_trusted_length() -> None:
         expected, total = expected + trust * np.linalg.norm(g0) / np.linalg.norm(x) * x, total + trust
     assert np.allclose(given(FLTrust(), rows), expected / total)
     assert not given(FLTrust(), torch.stack([rows[0], -rows[0]])).any()
-    joined = Joining(FLTrust(trusted=2), None).join(dict(enumerate(rows)), dict.fromkeys(range(5), 1.0), 5, 0)
+    joined = Aggregation(FLTrust(trusted=2), None).join(dict(enumerate(rows)), dict.fromkeys(range(5), 1.0), 5, 0)
     assert torch.allclose(joined, given(FLTrust(), rows[[2, 0, 1, 3, 4]]))
 
 
@@ -291,13 +291,13 @@ def test_as_many_liars_as_it_withstands_do_not_carry_it_away(rule: str, before: 
     rows = rows_of(seed=3)
     f = made.withstands(N)
     rows[:f] = lie
-    joined = Joining(made, None).join(dict(enumerate(rows)), dict.fromkeys(range(N), 1.0), N, 0)
+    joined = Aggregation(made, None).join(dict(enumerate(rows)), dict.fromkeys(range(N), 1.0), N, 0)
     honest = rows[f:]
     width = float((honest - honest.mean(0)).norm(dim=1).max())
     # clipping, and what comes before, leave each liar a pull of no more than an honest row's length
     reach = 3 * float(honest.norm(dim=1).max()) if before == "arc" or rule == "centered_clipping" else 3 * width
     assert float((joined - honest.mean(0)).norm()) < reach
-    mean = Joining(Mean(), None).join(dict(enumerate(rows)), dict.fromkeys(range(N), 1.0), N, 0)
+    mean = Aggregation(Mean(), None).join(dict(enumerate(rows)), dict.fromkeys(range(N), 1.0), N, 0)
     assert float((mean - honest.mean(0)).norm()) > 1e5 and reach < 1e3
 
 
@@ -307,11 +307,11 @@ def test_rows_that_are_not_finite_are_left_out_and_count_against_f(rule: str, ba
     rows = rows_of()
     rows[4, 7] = bad
     good = [i for i in range(N) if i != 4]
-    joined = Joining(RULES[rule](F), None).join(dict(enumerate(rows)), dict.fromkeys(range(N), 1.0), N, 0)
+    joined = Aggregation(RULES[rule](F), None).join(dict(enumerate(rows)), dict.fromkeys(range(N), 1.0), N, 0)
     assert torch.equal(joined, given(RULES[rule](), rows[good], F - 1))
     rows[[5, 6], 1] = bad
     with pytest.raises(NotFiniteError, match=r"what replicas 4, 5, 6 sent in step 9 is not finite, .* withstands 2"):
-        Joining(RULES[rule](F), None).join(dict(enumerate(rows)), dict.fromkeys(range(N), 1.0), N, 9)
+        Aggregation(RULES[rule](F), None).join(dict(enumerate(rows)), dict.fromkeys(range(N), 1.0), N, 9)
 
 
 @every_rule
@@ -319,7 +319,7 @@ def test_rows_whose_squares_are_infinite_are_left_out_like_those_that_are_infini
     rows, infinite = rows_of(), rows_of()
     rows[4], infinite[4] = 1e200, float("inf")
     joined, expected = (
-        Joining(RULES[rule](F), None).join(dict(enumerate(each)), dict.fromkeys(range(N), 1.0), N, 0)
+        Aggregation(RULES[rule](F), None).join(dict(enumerate(each)), dict.fromkeys(range(N), 1.0), N, 0)
         for each in (rows, infinite)
     )
     assert torch.equal(joined, expected)
@@ -328,7 +328,7 @@ def test_rows_whose_squares_are_infinite_are_left_out_like_those_that_are_infini
 def test_what_comes_before_a_rule_is_told_how_many_liars_are_left() -> None:
     rows = rows_of()
     rows[4] = float("nan")
-    joined = Joining(Krum(F, "nnm"), None).join(dict(enumerate(rows)), dict.fromkeys(range(N), 1.0), N, 0)
+    joined = Aggregation(Krum(F, "nnm"), None).join(dict(enumerate(rows)), dict.fromkeys(range(N), 1.0), N, 0)
     good = rows[[i for i in range(N) if i != 4]]
     assert torch.equal(joined, given(Krum(), Mixing().mix(good, F - 1, generator(0, 0)), F - 1))
 
@@ -340,14 +340,14 @@ def test_where_few_of_the_replicas_have_samples_fewer_liars_are_told_of(rule, be
     """With data of their own some replicas have none left at an epoch's end: 11 withstand 5, and 5 do not."""
     rows = rows_of(there)
     weights = {i: 1.0 if i < there else 0.0 for i in range(11)}
-    found = Joining(rule(before=before), None).join({i: rows[min(i, there - 1)] for i in range(11)}, weights, 11, 0)
+    found = Aggregation(rule(before=before), None).join({i: rows[min(i, there - 1)] for i in range(11)}, weights, 11, 0)
     assert ((found >= rows.min(0).values - 1e-12) & (found <= rows.max(0).values + 1e-12)).all()
 
 
 def test_the_mean_does_not_hide_what_is_not_finite() -> None:
     rows = rows_of(3)
     rows[1] = float("nan")
-    assert Joining(None, None).join(dict(enumerate(rows)), dict.fromkeys(range(3), 1.0), 3, 0).isnan().all()
+    assert Aggregation(None, None).join(dict(enumerate(rows)), dict.fromkeys(range(3), 1.0), 3, 0).isnan().all()
 
 
 @every_rule

@@ -9,6 +9,7 @@ from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.planning.build import assemble
 from paceline.exchange.aggregate import Median
+from paceline.exchange.aggregation import Aggregation
 from paceline.exchange.attack import (
     ALittleIsEnough,
     Attack,
@@ -23,7 +24,6 @@ from paceline.exchange.attack import (
     SignFlip,
 )
 from paceline.exchange.attack.alie import largest_z
-from paceline.exchange.joining import Joining
 
 N, F, D = 9, 2, 31
 ROWS = torch.randn(N, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64) + 0.5
@@ -97,7 +97,10 @@ def test_where_honest_rows_are_alike_there_is_no_room() -> None:
 
 
 def test_liars_tell_the_truth_before_their_step() -> None:
-    alone, together = Joining(None, SignFlip(from_step=3)), Joining(Median(), InnerProduct([0], from_step=3, eps=5.0))
+    alone, together = (
+        Aggregation(None, SignFlip(from_step=3)),
+        Aggregation(Median(), InnerProduct([0], from_step=3, eps=5.0)),
+    )
     rows, weights = dict(enumerate(ROWS)), dict.fromkeys(range(N), 1.0)
     assert torch.equal(alone.sent(ROWS[8], 8, N, 2), ROWS[8]) and torch.equal(alone.sent(ROWS[8], 8, N, 3), -ROWS[8])
     assert torch.equal(alone.sent(ROWS[7], 7, N, 3), ROWS[7])

@@ -13,7 +13,7 @@ from paceline.engine.config.compose import choices_in, compose, sweep_values
 from paceline.engine.config.experiment import shipped
 from paceline.engine.config.overrides import overrides_of
 from paceline.engine.config.targets import build
-from paceline.engine.features import given
+from paceline.engine.features import injected
 from paceline.exchange.aggregate import Median
 from paceline.strategies import Sync
 from paceline.strategies.core.cost import World
@@ -310,6 +310,6 @@ def test_each_part_has_its_own_copy_of_what_all_take():
     assert isinstance(mode, Composed)
     gossip, local_sgd = mode.modes.values()
     assert isinstance(gossip, Gossip) and isinstance(local_sgd, LocalSGD)
-    own = [aggregate, gossip.joining.aggregate, local_sgd.joining.aggregate]
+    own = [aggregate, gossip.aggregation.aggregate, local_sgd.aggregation.aggregate]
     assert [type(each) for each in own] == [Median] * 3 and len({id(each) for each in own}) == 3
-    assert "aggregate" in given.taken(mode) and "aggregate" not in given.taken(inside(Gossip(), sparta()))
+    assert "aggregate" in injected.accepted(mode) and "aggregate" not in injected.accepted(inside(Gossip(), sparta()))

@@ -410,7 +410,7 @@ def test_a_loss_over_pixels_that_is_no_mean_of_its_rows_is_refused() -> None:
         return F.cross_entropy(outputs.flatten(0, -2), wanted.flatten(), reduction="none").max()
 
     with pytest.raises(ConfigError, match="not the mean of the losses of each"):
-        DomainParallel(2).settled(net, inputs, targets, largest)
+        DomainParallel(2).resolved(net, inputs, targets, largest)
 
 
 # -- whole runs

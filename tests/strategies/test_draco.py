@@ -9,8 +9,8 @@ from paceline.engine import prepare, run
 from paceline.engine.config.compose import compose
 from paceline.engine.planning.build import assemble
 from paceline.exchange.aggregate import Draco, Mean
+from paceline.exchange.aggregation import Aggregation
 from paceline.exchange.attack import SignFlip
-from paceline.exchange.joining import Joining
 from paceline.strategies.core.errors import NotFiniteError
 from paceline.tasks.partition import Dirichlet, Repeated, Shuffled
 
@@ -20,7 +20,7 @@ ROWS = torch.randn(2, 7, generator=torch.Generator().manual_seed(0))
 
 def joined(rows: list[torch.Tensor], f: int = 1, attack: SignFlip | None = None) -> torch.Tensor:
     """Two groups of one share each."""
-    rule = Joining(Draco(f), attack)
+    rule = Aggregation(Draco(f), attack)
     return rule.join(dict(enumerate(rows)), dict.fromkeys(range(len(rows)), 0.5), len(rows), 3)
 
 
@@ -36,7 +36,7 @@ def test_whatever_one_of_six_sends_the_result_is_that_of_two_to_the_bit(liar, li
 
 def test_groups_count_by_their_shares_of_the_samples():
     rows, shares = {i: ROWS[i // 3] for i in range(6)}, {i: 0.25 if i < 3 else 0.75 for i in range(6)}
-    assert torch.equal(Joining(Draco(), None).join(rows, shares, 6, 3), ROWS[0] * 0.25 + ROWS[1] * 0.75)
+    assert torch.equal(Aggregation(Draco(), None).join(rows, shares, 6, 3), ROWS[0] * 0.25 + ROWS[1] * 0.75)
 
 
 def test_a_bit_is_enough_to_be_another_row_and_nan_is_the_same_as_nan():

@@ -68,7 +68,7 @@ class Knobs:
         return VARIANTS[self.variant](self.rho, self.period, nesterov)
 
 
-class Springs:
+class ElasticForce:
     """All replicas and the centre in one place; asynchronous ones exchange one after another, by rank."""
 
     def __init__(self, case: Case, knobs: Knobs, pulls_by: str = "the old weights") -> None:
@@ -118,7 +118,7 @@ class Springs:
         return torch.stack([replica.vector for replica in self.replicas])
 
 
-class MomentumSprings(Springs):
+class MomentumElasticForce(ElasticForce):
     """EAMSGD as the paper has it: v <- delta v - eta g(x + delta v), x <- x + v - alpha (x - centre)."""
 
     ETA, DELTA = 0.1, 0.9
@@ -239,7 +239,7 @@ together = pytest.mark.parametrize("variant", TOGETHER)
 def test_replicas_and_centre_follow_the_recursion(fabric, variant, knobs, optimizer):
     knobs, case = replace(knobs, variant=variant), Case(UNEVEN, optimizer=optimizer)
     results = fabric(3, live, Life(knobs.sync(), case, seeds=APART, looks=True))
-    rows, centre = Springs(case, knobs).run(len(UNEVEN))
+    rows, centre = ElasticForce(case, knobs).run(len(UNEVEN))
     assert close(after(results), rows)
     for result in results:
         assert close(centres(result), centre)
@@ -254,7 +254,7 @@ def test_replicas_that_exchange_in_turn_follow_the_asynchronous_recursion(fabric
     knobs = replace(knobs, variant="asynchronous")
     case = Case([sizes[:replicas] for sizes in UNEVEN], optimizer=optimizer)
     *trained, server = fabric(replicas + 1, take_turns, Turns(knobs.sync(), case))
-    rows, centre = Springs(case, knobs).run(len(UNEVEN))
+    rows, centre = ElasticForce(case, knobs).run(len(UNEVEN))
     assert close(after(trained), rows)
     for result in (*trained, server):
         assert close(flat(result["weights"]), centre[-1])
@@ -268,7 +268,7 @@ def test_momentum_follows_the_papers_recursion(fabric, variant):
         results = fabric(4, take_turns, Turns(knobs.sync(nesterov=True), case))[:3]
     else:
         results = fabric(3, live, Life(knobs.sync(nesterov=True), case, looks=True))
-    rows, centre = MomentumSprings(case, knobs).run(len(EVEN))
+    rows, centre = MomentumElasticForce(case, knobs).run(len(EVEN))
     assert close(after(results), rows)
     assert close(flat(results[0]["weights"]), centre[-1])
 
@@ -277,21 +277,21 @@ def test_momentum_follows_the_papers_recursion(fabric, variant):
 def test_the_spring_is_taken_from_the_old_weights_and_rules_differ(variant):
     """The tests above can tell them apart: the spring after the step, another variant, no spring, another momentum."""
     case, knobs = Case(EVEN, optimizer=heavy), Knobs(variant, period=2)
-    right = Springs(case, knobs).run(6)[1][-1]
+    right = ElasticForce(case, knobs).run(6)[1][-1]
     wrong = [
-        Springs(case, knobs, pulls_by="the new weights"),
-        *(Springs(case, replace(knobs, variant=other)) for other in VARIANTS if other != variant),
-        Springs(case, replace(knobs, period=1)),
-        Springs(case, replace(knobs, rho=None)),
-        MomentumSprings(case, knobs),
+        ElasticForce(case, knobs, pulls_by="the new weights"),
+        *(ElasticForce(case, replace(knobs, variant=other)) for other in VARIANTS if other != variant),
+        ElasticForce(case, replace(knobs, period=1)),
+        ElasticForce(case, replace(knobs, rho=None)),
+        MomentumElasticForce(case, knobs),
     ]
-    assert all((right - springs.run(6)[1][-1]).abs().max() > 1e6 * ROUNDING for springs in wrong)
+    assert all((right - elastic.run(6)[1][-1]).abs().max() > 1e6 * ROUNDING for elastic in wrong)
 
 
 @together
 def test_in_the_round_robin_one_replica_moves_at_a_time_and_together_all_do(fabric, variant):
     """Without gradients who exchanges moves, and nobody else."""
-    results = fabric(3, only_springs, Knobs(variant, rho=2.0), 7)
+    results = fabric(3, only_elastic, Knobs(variant, rho=2.0), 7)
     rows = torch.stack([result["trajectory"] for result in results])  # [replicas, steps + 1, entries]
     moved = (rows[:, 1:] != rows[:, :-1]).any(-1)
     expected = torch.ones(3, 7, dtype=torch.bool)
@@ -303,7 +303,7 @@ def test_in_the_round_robin_one_replica_moves_at_a_time_and_together_all_do(fabr
 # -- without gradients
 
 
-def only_springs(comm, knobs: Knobs, steps: int, rest: list[float] | None = None) -> dict[str, Any]:
+def only_elastic(comm, knobs: Knobs, steps: int, rest: list[float] | None = None) -> dict[str, Any]:
     """Replicas are moved apart, and have zero gradients: nothing but the springs acts."""
     sync = knobs.sync()
     case = Case([[1] * comm.size] * steps)
@@ -336,7 +336,7 @@ def only_springs(comm, knobs: Knobs, steps: int, rest: list[float] | None = None
 @pytest.mark.parametrize("period", [1, 2])
 @together
 def test_without_gradients_the_sum_of_replicas_and_centre_is_conserved_at_every_step(fabric, variant, period):
-    results = fabric(3, only_springs, Knobs(variant, 2.0, period), 12)
+    results = fabric(3, only_elastic, Knobs(variant, 2.0, period), 12)
     rows = torch.stack([result["trajectory"] for result in results])
     sums = rows[:, 1:].sum(0) + results[0]["centre"]
     start = flat(weights_of(Case([[1]]).start())) + rows[:, 0].sum(0)
@@ -347,7 +347,7 @@ def test_without_gradients_the_sum_of_replicas_and_centre_is_conserved_at_every_
 
 @pytest.mark.parametrize("rest", [[0.0, 0.0, 0.0], [0.001, 0.0, 0.003]])
 def test_without_gradients_the_sum_is_conserved_however_replicas_interleave(fabric, rest):
-    *trained, server = fabric(4, only_springs, Knobs("asynchronous", 2.0), 12, rest)
+    *trained, server = fabric(4, only_elastic, Knobs("asynchronous", 2.0), 12, rest)
     rows = [result["trajectory"] for result in (*trained, server)]  # the server's: the centre
     before, now = (sum((row[i] for row in rows), torch.zeros(())) for i in (0, -1))
     assert torch.allclose(before, now, rtol=0, atol=1e-13)
@@ -366,14 +366,14 @@ def test_of_equal_replicas_in_turn_all_others_exchange_between_two_exchanges_of_
 
 
 def test_every_exchange_counts_once_whatever_the_paces(fabric):
-    *_, server = fabric(4, only_springs, Knobs("asynchronous", 1.0, 2), 11, [0.002, 0.0, 0.001])
+    *_, server = fabric(4, only_elastic, Knobs("asynchronous", 1.0, 2), 11, [0.002, 0.0, 0.001])
     assert sum(server["report"]["staleness"].values()) == 3 * 5
 
 
 def test_the_consensus_is_the_centre_as_last_seen_and_asking_sends_nothing(fabric):
     case = Case([[4], [4], [3], [1], [4]], model=mlp, optimizer=heavy)
     worker, server = fabric(2, take_turns, Turns(AsyncEASGD(rho=2.0, period=2), case))
-    _, centre = Springs(case, Knobs("asynchronous", 2.0, 2)).run(5)
+    _, centre = ElasticForce(case, Knobs("asynchronous", 2.0, 2)).run(5)
     assert torch.allclose(centres(worker), centre, rtol=0, atol=1e-6)
     assert worker["ledger"] == {"send": 2 * (FLOAT * ENTRIES + REQUEST)}
     assert identical(worker["seen"][-1], worker["weights"])
@@ -526,7 +526,7 @@ def test_a_pipeline_has_a_server_for_each_part(fabric):
     case = Case([[4]] * 5)
     plan = Plan(Pipeline(2, "gpipe", 2), AsyncEASGD(2.0, 2), case)
     *stages, first, second = fabric(workers_of(plan), train, plan)
-    whole = Springs(case, Knobs("asynchronous", 2.0, 2)).run(5)[1][-1]
+    whole = ElasticForce(case, Knobs("asynchronous", 2.0, 2)).run(5)[1][-1]
     assert close(flat(stages[0]["weights"] | stages[1]["weights"]), whole)
     assert identical(first["weights"], stages[0]["weights"])
     assert identical(second["weights"], stages[1]["weights"])

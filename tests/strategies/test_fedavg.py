@@ -128,9 +128,9 @@ def take_part(comm, federation: Federation) -> dict[str, Any]:
     serves = comm.rank == len(federation.sizes)
     model = federation.initial(0 if serves else comm.rank + 5)
     compress = copy.deepcopy(federation.compress)
-    joining = federation.aggregate, federation.attack, copy.deepcopy(federation.server)
+    aggregation = federation.aggregate, federation.attack, copy.deepcopy(federation.server)
     own = {"client": copy.deepcopy(federation.client), "sampling": federation.sampling, "dropout": federation.dropout}
-    knobs = federation.fraction, federation.epochs, federation.momentum, federation.seed, compress, *joining
+    knobs = federation.fraction, federation.epochs, federation.momentum, federation.seed, compress, *aggregation
     sync = FedAvg(*knobs, **own)
     partition = federation.partition
     sync.configure(
@@ -278,7 +278,7 @@ def algorithm_1(federation: Federation, w: Weights | None = None) -> list[Weight
             w_k, n_k, kept[client] = local_training(federation, history[-1], client, steps, state)
             if federation.compress is not None:
                 w_k, left_out[client] = delivered(federation.compress, history[-1], w_k, left_out.get(client))
-            if federation.attack is not None and client in federation.attack.liars(len(federation.sizes)):
+            if federation.attack is not None and client in federation.attack.byzantine(len(federation.sizes)):
                 w_k = {name: w - federation.attack.scale * (w_k[name] - w) for name, w in history[-1].items()}
             returned.append((w_k, n_k))
         joined = median if federation.aggregate is not None else mean

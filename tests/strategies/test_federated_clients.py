@@ -18,11 +18,11 @@ from paceline import engine
 from paceline.batches import lone
 from paceline.conf.errors import ConfigError
 from paceline.exchange.aggregate import Median
+from paceline.exchange.aggregation import Aggregation
 from paceline.exchange.attack import SignFlip
 from paceline.exchange.client import FedNova, FedProx, MimeLite, PlainClient, Scaffold
+from paceline.exchange.client_updates import NUMBER
 from paceline.exchange.compress import TopK
-from paceline.exchange.deliveries import NUMBER
-from paceline.exchange.joining import Joining
 from paceline.exchange.participation import drawn, leaves_after
 from paceline.exchange.server import ServerSGD
 from paceline.strategies.core.cost import World
@@ -701,12 +701,12 @@ def test_the_bound_of_a_rule_is_that_of_the_rows_of_a_round(asked, said) -> None
 
 @pytest.mark.parametrize("f", [None, 4], ids=["as many as it may", "more than it may"])
 def test_of_the_rows_of_a_round_no_more_may_be_left_out_than_the_rule_withstands_of_these(f: int | None) -> None:
-    joining, rows = Joining(Median(f), None), {k: torch.full((3,), float(k)) for k in range(5)}
+    aggregation, rows = Aggregation(Median(f), None), {k: torch.full((3,), float(k)) for k in range(5)}
     lies = {k: torch.full((3,), float("nan")) if k < 3 else row for k, row in rows.items()}
     alike = dict.fromkeys(rows, 1)
-    assert joining.join({**rows, 0: lies[0], 1: lies[1]}, alike, 10, 0, 5).tolist() == [3.0] * 3
+    assert aggregation.join({**rows, 0: lies[0], 1: lies[1]}, alike, 10, 0, 5).tolist() == [3.0] * 3
     with pytest.raises(NotFiniteError, match="of 5 withstands 2"):
-        joining.join(lies, alike, 10, 0, 5)
+        aggregation.join(lies, alike, 10, 0, 5)
 
 
 # -- a run that diverges

@@ -179,12 +179,12 @@ def test_a_whole_weight_of_two_stages_is_whole_on_both_though_one_has_it_in_a_pa
 def test_the_vocabulary_is_cut_by_itself_only_where_the_loss_says_that_it_is_the_mean_cross_entropy():
     with torch.device("meta"):
         model, batch = gpt(), torch.empty(4, PLACES, dtype=torch.int64)
-        settle = Hybrid(2, 2, cut=[2]).settled
+        settle = Hybrid(2, 2, cut=[2]).resolved
         assert settle(model, batch, batch, CrossEntropy().loss) == {"vocabulary": True}
         assert settle(model, batch, batch, Hinge().loss) == {"vocabulary": False}
-        assert Hybrid(2, 1, cut=[2]).settled(model, batch, batch, CrossEntropy().loss) == {"vocabulary": False}
-        assert Hybrid(2, 2, vocabulary=True).settled(model, batch, batch, CrossEntropy().loss) == {}
-        by_time = Hybrid(2, 2, cut="time", sequence=True).settled(model, batch, batch, CrossEntropy().loss)
+        assert Hybrid(2, 1, cut=[2]).resolved(model, batch, batch, CrossEntropy().loss) == {"vocabulary": False}
+        assert Hybrid(2, 2, vocabulary=True).resolved(model, batch, batch, CrossEntropy().loss) == {}
+        by_time = Hybrid(2, 2, cut="time", sequence=True).resolved(model, batch, batch, CrossEntropy().loss)
         assert by_time == {"vocabulary": True, "cut": [2]}
 
 
@@ -254,11 +254,11 @@ def test_what_cannot_be_cut_is_refused_in_the_words_of_a_hybrid():
         with pytest.raises(
             ConfigError, match=r"vocabulary=true: Sequential does not end in .*strategy.vocabulary=false\.$"
         ):
-            Hybrid(1, 2, vocabulary=True).settled(mlp, torch.empty(4, 4), batch[:, 0], loss)
+            Hybrid(1, 2, vocabulary=True).resolved(mlp, torch.empty(4, 4), batch[:, 0], loss)
         with pytest.raises(ConfigError, match=r"for the mean cross-entropy alone, task=cross_entropy"):
-            Hybrid(2, 2, vocabulary=True).settled(model, batch, batch, Hinge().loss)
+            Hybrid(2, 2, vocabulary=True).resolved(model, batch, batch, Hinge().loss)
         with pytest.raises(ConfigError, match=r"a sequence of 3 .* Choose 2 or 4 places, or strategy.sequence=false"):
-            Hybrid(2, 2, cut="time", sequence=True).settled(model, batch[:, :3], batch[:, :3], loss)
+            Hybrid(2, 2, cut="time", sequence=True).resolved(model, batch[:, :3], batch[:, :3], loss)
     with pytest.raises(
         ConfigError, match=r"sequence=true: no stage of Sequential has a norm .*strategy.sequence=false\.$"
     ):

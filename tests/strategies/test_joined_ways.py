@@ -22,9 +22,9 @@ from paceline.exchange.aggregate import (
     Median,
     SelfCenteredClipping,
 )
+from paceline.exchange.aggregation import Aggregation
 from paceline.exchange.attack import Attack, Honest, InnerProduct, LabelFlip, SignFlip
 from paceline.exchange.compress import TopK
-from paceline.exchange.joining import Joining
 from paceline.strategies.core.terms import ADDED_UP, COMMON_ORIGIN, HONEST, NEIGHBOURS
 from paceline.strategies.sync.gossip import Gossip
 from paceline.strategies.sync.local_sgd import LocalSGD
@@ -140,7 +140,9 @@ def test_compressed_ways_of_all_entries_are_joined_as_whole_ones(virtual_workers
 
 def test_samples_that_were_tampered_with_change_nothing_that_travels():
     sync = LocalSGD(2, attack=LabelFlip())
-    assert sync.joining.plain and not sync.traits.unaveraged and LocalSGD(2, ["momentum_buffer"], attack=LabelFlip())
+    assert (
+        sync.aggregation.plain and not sync.traits.unaveraged and LocalSGD(2, ["momentum_buffer"], attack=LabelFlip())
+    )
 
 
 @pytest.mark.parametrize("knobs", [{"average_state": ["momentum_buffer"]}, {"switch_step": 3}])
@@ -244,7 +246,7 @@ def test_a_rule_of_lengths_or_for_neighbours_is_refused_where_it_means_nothing()
     assert unmet_terms(LocalSGD(aggregate=own), aggregate=own) == {NEIGHBOURS}
     given = {"compress": TopK(0.5), "attack": SignFlip()}
     assert unmet_terms(Gossip(**given), **given) == {HONEST}
-    assert Joining(Median(), None).aggregate.traits.of_points
+    assert Aggregation(Median(), None).aggregate.traits.of_points
 
 
 # -- whole runs
@@ -334,7 +336,7 @@ def test_what_makes_no_sense_is_refused_by_name(here, overrides, says):
 
 def test_more_liars_beside_a_worker_than_its_rule_withstands_are_told_of(here):
     asked = [*TINY, "sync=gossip", "hardware.workers=6", "aggregate=median", "attack=sign_flip"]
-    told = [prepare([*asked, f"attack.workers={liars}"]).plan().notes for liars in ("[1]", "[1,3]")]
+    told = [prepare([*asked, f"attack.workers={byzantine}"]).plan().notes for byzantine in ("[1]", "[1,3]")]
     assert not any("lie" in note for note in told[0])
     assert any(re.search("2 of the neighbours of worker 2 lie, .* is made for 1", note) for note in told[1])
 

@@ -521,7 +521,7 @@ def test_what_cannot_be_swapped_is_refused_before_training(model, says):
         parts = strategy.split(model())
     with pytest.raises(ConfigError, match=says):
         targets = torch.zeros(2, dtype=torch.int64, device="meta")
-        list(strategy.rehearse(parts, inputs, targets, F.cross_entropy, torch.device("cpu")))
+        list(strategy.profile(parts, inputs, targets, F.cross_entropy, torch.device("cpu")))
 
 
 # -- failures

@@ -221,7 +221,7 @@ def test_layers_that_work_in_place_can_be_looked_at():
     with torch.device("meta"):
         model, inputs, targets = in_place(), torch.empty(4, FEATURES), torch.empty(4, dtype=torch.int64)
     for cut in ("time", "memory"):
-        assert Pipeline(2, cut=cut).settled(model, inputs, targets, nn.functional.cross_entropy)["cut"]
+        assert Pipeline(2, cut=cut).resolved(model, inputs, targets, nn.functional.cross_entropy)["cut"]
 
 
 @pytest.mark.dist

@@ -22,7 +22,7 @@ from paceline.engine.features.models import exported
 from paceline.engine.planning.build import assemble
 from paceline.engine.training.batches import seed_for
 from paceline.strategies.core.errors import NotFiniteError
-from paceline.strategies.core.foreseen import Foreseen
+from paceline.strategies.core.estimated import Estimate
 from paceline.strategies.core.loss_scale import scaled_backward
 from paceline.strategies.core.state import state_of
 from paceline.strategies.precision import BFloat16, Float16, Float32, LossScale
@@ -373,18 +373,18 @@ def test_the_meta_device_casts_as_the_cpu_does(name: str) -> None:
     with torch.device("cpu"):
         model = parts.make_model()
     BFloat16().attach(model, torch.device("cpu"))
-    foreseen = dtypes(parts.modules[0], inputs.to("meta"))
-    assert foreseen == dtypes(model, inputs)
-    assert torch.bfloat16 in foreseen
+    estimated = dtypes(parts.modules[0], inputs.to("meta"))
+    assert estimated == dtypes(model, inputs)
+    assert torch.bfloat16 in estimated
 
 
 def test_on_a_gpu_norms_are_foreseen_in_float32() -> None:
     layers = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4)).to("meta")
     x = torch.empty(2, 4, device="meta")
     for device, dtype in (("cpu", torch.bfloat16), ("cuda", torch.float32)):
-        with torch.autocast("cpu", torch.bfloat16), Foreseen(torch.device(device)):
+        with torch.autocast("cpu", torch.bfloat16), Estimate(torch.device(device)):
             assert layers(x).dtype is dtype
-    with Foreseen(torch.device("cuda")):
+    with Estimate(torch.device("cuda")):
         assert layers(x).dtype is torch.float32
 
 

@@ -299,7 +299,7 @@ def test_any_model_is_routed_one_with_running_statistics_too(fork_server, tmp_pa
 def other_parts(comm: Any, numbers: list[list[list[int]]]) -> str:
     dealt = OwnedPartition([np.array(part) for part in numbers[comm.rank]], 2, 0)
     try:
-        experts.check_alike(comm.board, 0, dealt)
+        experts.check_alike(comm.key_values, 0, dealt)
     except ConfigError as error:
         return str(error)
     return ""

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
-from faults.lying_clients import ACTS, KEYS, LIAR, OPENED, SHARES, SIGNATURE, VECTOR, Liar
+from faults.lying_clients import ACTS, KEYS, LIAR, OPENED, SHARES, SIGNATURE, VECTOR, ByzantineWorker
 from oracles import Weights, identical, mlp64, samples, weights_of
 
 from paceline.batches import lone
@@ -87,7 +87,7 @@ def sgd(parameters) -> torch.optim.Optimizer:
 def take_part(comm, federation: Federation) -> dict[str, Any]:
     serves = comm.rank == len(federation.sizes)
     torch.manual_seed(0 if serves else comm.rank + 5)
-    model, secure = mlp64(), Liar(federation.act) if federation.act else Mortal(federation.dies)
+    model, secure = mlp64(), ByzantineWorker(federation.act) if federation.act else Mortal(federation.dies)
     given = {"attack": federation.attack, "server": federation.server(), "secure": secure}
     sync = FedAvg(federation.fraction, **given)
     sync.configure(Setting(steps_per_epoch=federation.partition.steps_per_epoch))
@@ -135,7 +135,7 @@ def by_hand(federation: Federation) -> Weights:
                     optimizer.step()
                 n_k += batch.size
             way = torch.cat([each.detach().flatten() for each in model.parameters()]) - w
-            if federation.attack is not None and client in federation.attack.liars(clients):
+            if federation.attack is not None and client in federation.attack.byzantine(clients):
                 way = -federation.attack.scale * way
             q = [int(each) for each in (way.clamp(-16, 16) * 2**24).round().tolist()]
             total = [(a + n_k * b) % 2**64 for a, b in zip(total, q, strict=True)]

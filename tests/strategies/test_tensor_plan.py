@@ -142,7 +142,7 @@ def rehearsed(plan: dict[str, Kind], model: nn.Module | None = None) -> Tensor:
     """As a plan of a run does, before anything starts."""
     strategy, batch = TensorParallel(2, plan=plan), torch.zeros(1, PLACES, dtype=torch.int64)
     parts = strategy.split(model or Own())
-    [only] = next(strategy.rehearse(parts, batch, batch, lambda out, _: out.sum(), torch.device("cpu")))
+    [only] = next(strategy.profile(parts, batch, batch, lambda out, _: out.sum(), torch.device("cpu")))
     return only.forward()
 
 

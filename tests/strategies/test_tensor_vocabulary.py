@@ -104,7 +104,7 @@ def test_nobody_gathers_logits(virtual_workers, collective):
 def test_the_vocabulary_is_cut_by_itself_only_where_the_loss_says_that_it_is_the_mean_cross_entropy():
     with torch.device("meta"):
         model, batch = gpt(), torch.empty(3, PLACES, dtype=torch.int64)
-        settle = TensorParallel(2).settled
+        settle = TensorParallel(2).resolved
         assert settle(model, batch, batch, CrossEntropy().loss) == {"vocabulary": True}
         assert settle(model, batch, batch, Hinge().loss) == {"vocabulary": False}
         assert settle(model, batch, batch, lambda f, y: CrossEntropy().loss(f, y)) == {"vocabulary": False}
@@ -128,7 +128,7 @@ def test_an_embedding_that_does_more_than_look_up_is_whole_and_so_is_its_head():
 def test_what_cannot_be_cut_is_refused():
     with torch.device("meta"), pytest.raises(ConfigError, match=r"vocabulary=true: Padded does not end in .* linear"):
         batch = torch.empty(3, PLACES, dtype=torch.int64)
-        cut(2).settled(Padded(), batch, batch, CrossEntropy().loss)
+        cut(2).resolved(Padded(), batch, batch, CrossEntropy().loss)
     with pytest.raises(ConfigError, match=r"for the mean cross-entropy alone, task=cross_entropy"):
         loss_over(cut(2).split(gpt())[0], Hinge().loss)
     with pytest.raises(ConfigError, match=r"the 3 rows of .* cannot be cut into 4; at most 3"):

@@ -15,9 +15,9 @@ from paceline.engine.api.session import prepare
 from paceline.engine.launch.virtual import cluster_of, run
 from paceline.engine.planning.build import assemble
 from paceline.exchange.aggregate import Median
+from paceline.exchange.aggregation import Aggregation
 from paceline.exchange.channel import Channel
 from paceline.exchange.compress import Dense, TopK, Vector
-from paceline.exchange.joining import Joining
 from paceline.tracking.run_directory import RunDirectory
 
 LIAR = 4  # of five replicas
@@ -89,18 +89,18 @@ def test_any_spoilt_message_is_left_out(tmp_path: Path, spoil, mode: str, how: s
 
 
 def test_more_spoilt_rows_than_a_rule_withstands_end_the_run_with_the_senders_name() -> None:
-    joining = Joining(Median(f=1), None)
+    aggregation = Aggregation(Median(f=1), None)
     rows, weights = torch.zeros(5, 3), dict.fromkeys(range(5), 1.0)
 
     def receive() -> None:
         raise MessageError("worker 3 sent nonsense")
 
-    joining.read(3, rows[3], receive)
-    assert torch.equal(joining.join_in_place(rows.clone(), range(5), weights, 5, 0), torch.zeros(3))
-    joining.read(3, rows[3], receive)
+    aggregation.read(3, rows[3], receive)
+    assert torch.equal(aggregation.join_in_place(rows.clone(), range(5), weights, 5, 0), torch.zeros(3))
+    aggregation.read(3, rows[3], receive)
     rows[2] = torch.nan
     with pytest.raises(MessageError, match="worker 3 sent nonsense"):
-        joining.join_in_place(rows.clone(), range(5), weights, 5, 0)
+        aggregation.join_in_place(rows.clone(), range(5), weights, 5, 0)
 
 
 def test_the_mean_withstands_nothing_and_names_the_sender(tmp_path: Path, spoil) -> None:
@@ -118,9 +118,9 @@ def send_rows(comm) -> list[Tensor]:
             comm.send(torch.zeros(3_000_000), 0)
             channel.isend("x", torch.arange(6.0), 0).wait()
             continue
-        joining, row = Joining(Median(), None), torch.zeros(6)
+        aggregation, row = Aggregation(Median(), None), torch.zeros(6)
         for _ in range(2):
-            joining.read(1, row, partial(channel.recv, "x", row, 1))
+            aggregation.read(1, row, partial(channel.recv, "x", row, 1))
             found.append(row.clone())
     return found
 

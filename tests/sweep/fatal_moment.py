@@ -68,19 +68,19 @@ def file_named(*names: str) -> Chosen:
 
 def training(hit: Count) -> None:
     """At a random time within a run."""
-    from paceline.engine.launch.crew import Crew
+    from paceline.engine.launch.local_workers import LocalWorkers
 
-    original = Crew.watch
+    original = LocalWorkers.watch
 
-    def instead(crew: Crew) -> Any:
+    def instead(local_workers: LocalWorkers) -> Any:
         def later() -> None:
             time.sleep(random.uniform(0, LONGEST))
             hit()
 
         threading.Thread(target=later, daemon=True).start()
-        return original(crew)
+        return original(local_workers)
 
-    cast(Any, Crew).watch = instead
+    cast(Any, LocalWorkers).watch = instead
 
 
 def attribute(key: str) -> Chosen:

@@ -31,7 +31,7 @@ ONE = ("hardware.workers=1", "hardware.threads=1")
 
 
 @dataclass
-class Crew:
+class LocalWorkers:
     """Stands in for the workers of a run."""
 
     stopped: threading.Event = field(default_factory=threading.Event)
@@ -47,7 +47,7 @@ class Run:
     prepared: Prepared
     directory: RunDirectory
     sinks: list[Any]
-    crew: Crew
+    local_workers: LocalWorkers
 
     @property
     def seed(self) -> int:
@@ -57,7 +57,7 @@ class Run:
         """An evaluation while it trains; ends the run when it is then to stop."""
         for sink in self.sinks:
             sink.record({"kind": "evaluation", "step": 1, "accuracy": accuracy, "loss": 1 - accuracy})
-        if self.crew.stopped.is_set():
+        if self.local_workers.stopped.is_set():
             raise InterruptedRunError("stopped", 143)
 
 
@@ -97,8 +97,8 @@ class Sweep:
     ) -> Seen:
         def carry_out(prepared, plan, root, quiet, started, opened, close) -> Result:
             directory = RunDirectory.create(root, prepared.experiment.name)
-            run = Run(prepared, directory, list(opened(directory)), Crew())
-            started(run.crew)
+            run = Run(prepared, directory, list(opened(directory)), LocalWorkers())
+            started(run.local_workers)
             summary = {"name": directory.name, "status": "completed", "seed": run.seed, **training(run)}
             directory.write_summary(summary)
             directory.close()
@@ -306,7 +306,7 @@ def test_an_interrupted_trial_stays_unfinished_and_is_run_again(number: int, cod
     def training(run: Run) -> dict[str, Any]:
         if "ssp" in run.directory.name:
             os.kill(os.getpid(), number)
-            assert run.crew.stopped.wait(60)
+            assert run.local_workers.stopped.wait(60)
             raise InterruptedRunError("stopped", code)
         return {"accuracy": 0.5}
 

@@ -9,12 +9,12 @@ import pytest
 from rich.console import Console
 
 from paceline.tracking.alive import held, is_held
-from paceline.tracking.live import NAME, Gauge, Looks, forget_live, read_live, write_live
+from paceline.tracking.live import NAME, Looks, WorkerMetrics, forget_live, read_live, write_live
 from paceline.tracking.run_directory import RunDirectory
 from paceline.tracking.state import DIED, state_of
 from paceline.tracking.view import View
 
-ONE = Gauge(0, "worker", 0, steps=10, sent=1000, seconds=2.0, blocked=0.5, clock=100.0, doing="computing")
+ONE = WorkerMetrics(0, "worker", 0, steps=10, sent=1000, seconds=2.0, blocked=0.5, clock=100.0, doing="computing")
 START = {
     "kind": "start",
     **{"name": "first", "steps": 100, "workers": 2, "strategy": "data_parallel", "sync": "asp", "together": False},
@@ -22,7 +22,7 @@ START = {
 }
 
 
-def later(gauge: Gauge, steps: int, sent: int, seconds: float, blocked: float, clock: float) -> Gauge:
+def later(gauge: WorkerMetrics, steps: int, sent: int, seconds: float, blocked: float, clock: float) -> WorkerMetrics:
     return replace(
         gauge,
         steps=gauge.steps + steps,
@@ -65,8 +65,10 @@ def test_rates_are_those_between_the_first_and_the_last_look() -> None:
 
 
 def test_who_computes_for_much_longer_than_others_with_the_same_work_is_a_straggler() -> None:
-    def of(rank: int, computing: float, part: int = 0, kind: str = "worker") -> Gauge:
-        return Gauge(rank, kind, part, steps=10, sent=0, seconds=10.0, blocked=10.0 - 10 * computing, clock=10.0)
+    def of(rank: int, computing: float, part: int = 0, kind: str = "worker") -> WorkerMetrics:
+        return WorkerMetrics(
+            rank, kind, part, steps=10, sent=0, seconds=10.0, blocked=10.0 - 10 * computing, clock=10.0
+        )
 
     looks = Looks()
     workers = [of(0, 0.1), of(1, 0.1), of(2, 0.16), of(3, 0.9, part=1), of(4, 0.9, kind="server")]

@@ -119,8 +119,8 @@ def test_the_best_measured_is_ringed_once_and_what_does_not_fit_is_hatched() -> 
     assert (
         "The best measured is tensor 2 x stage 1, 120 samples/s" in said and "1 do not fit: tensor 2 x stage 2" in said
     )
-    foreseen = ET.fromstring(topologies.as_svg("t", "tensor", "stage", [HeatMapCell(1, 1, 5.0)]))
-    assert not any("ring" in each.get("class", "").split() for each in foreseen.iter(f"{SVG}rect"))
+    estimated = ET.fromstring(topologies.as_svg("t", "tensor", "stage", [HeatMapCell(1, 1, 5.0)]))
+    assert not any("ring" in each.get("class", "").split() for each in estimated.iter(f"{SVG}rect"))
 
 
 def test_a_point_is_bound_by_memory_left_of_the_ridge() -> None:

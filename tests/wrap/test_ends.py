@@ -61,7 +61,7 @@ def test_a_forked_child_leaves_ctrl_c_to_its_parent(number: int, tmp_path: Path)
             child = os.fork()
             if child == 0:  # pragma: no cover, another process
                 signal.raise_signal(number)
-                os._exit(3 + run._comm.board.stop_requested())
+                os._exit(3 + run._comm.key_values.stop_requested())
             ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
             assert ended == (3 if number == signal.SIGINT else -signal.SIGTERM)
     finally:

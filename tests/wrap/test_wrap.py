@@ -305,7 +305,7 @@ def stopped(comm, root: str):
                 run.backward(run.model(**batch).loss)
                 run.optimizer.step()
                 if run.steps == 2 and comm.rank == 1:
-                    comm.board.request_stop()
+                    comm.key_values.request_stop()
     return run.steps, weights_of(model)
 
 

@@ -66,9 +66,9 @@ def in_words(x: str, y: str, cells: Sequence[HeatMapCell]) -> str:
     best = best_of(cells)
     if best is not None:
         told.append(f"The best measured is {x} {best.x} x {y} {best.y}, {best.measured or 0.0:,.4g} samples/s")
-    foreseen = [cell for cell in cells if cell.predicted is not None and cell.fits]
-    if foreseen:
-        first = max(foreseen, key=lambda cell: cell.predicted or 0.0)
+    estimated = [cell for cell in cells if cell.predicted is not None and cell.fits]
+    if estimated:
+        first = max(estimated, key=lambda cell: cell.predicted or 0.0)
         told.append(f"The best predicted is {x} {first.x} x {y} {first.y}, {first.predicted or 0.0:,.4g} samples/s")
     else:
         told.append("No speed was predicted")

@@ -231,11 +231,11 @@ def _predicted_step(runs: Numbered, modelled: bool) -> RowPlot | None:
     """Returns the predicted and the measured time of a step, for runs that have a prediction."""
     rows: list[PlotRow] = []
     for place, run in runs:
-        foreseen = finite(run.summary.get("predicted_step_ms"))
+        estimated = finite(run.summary.get("predicted_step_ms"))
         median = finite(section(run.summary, "step_time").get("median"))
         measured = None if median is None else 1e3 * median
-        if foreseen is not None:
-            rows.append(PlotRow(place, (measured, foreseen), "", _off(foreseen, measured)))
+        if estimated is not None:
+            rows.append(PlotRow(place, (measured, estimated), "", _off(estimated, measured)))
     series = (Series("measured", 0, "dot"), Series("predicted", 1, "diamond"))
     says = "The time of a step of {runs}: a dot measured (median), an open diamond predicted."
     remark = Remark("{count} not as predicted, by at most {most} %.", "Each as predicted, where both are known.", 1e-4)

@@ -48,12 +48,12 @@ def watched(worker: Worker, job: Job) -> None:
 
 def leave_together(worker: Worker) -> None:
     """Nobody leaves, a server neither, before all have written."""
-    board, layout = worker.comm.board, worker.layout
-    board.post(f"witnessed/{worker.comm.rank}", "null")
+    key_values, layout = worker.comm.key_values, worker.layout
+    key_values.post(f"witnessed/{worker.comm.rank}", "null")
     if worker.is_chief:
         worker.read_of_living("witnessed", range(layout.world_size))
-        board.post("over", "")
-    board.read("over", layout.chief)
+        key_values.post("over", "")
+    key_values.read("over", layout.chief)
 
 
 def folder_of(run: Path) -> Path:
@@ -114,7 +114,7 @@ def _write(file: Path, tensors: dict[str, Tensor]) -> None:
 
 
 @dataclass(frozen=True)
-class Witnessed:
+class Probed:
     """The records of a run's workers. Lists are by step; None where a step's file is not there, or has no gradients."""
 
     losses: list[float | None]  # means over the samples of all replicas
@@ -125,7 +125,7 @@ class Witnessed:
     averaged: dict[str, Tensor] | None = None  # of its weights, where an average was kept
 
 
-def read(run: Path, steps: int) -> Witnessed:
+def read(run: Path, steps: int) -> Probed:
     """Reads the records of a run that was `watched`, in whole or in part."""
     folder = folder_of(run)
     losses: list[float | None] = []
@@ -141,7 +141,7 @@ def read(run: Path, steps: int) -> Witnessed:
         if disagree is None and (name := _first_other(said)) is not None:
             disagree = step, name
     end = _read(folder / "end.safetensors")
-    return Witnessed(losses, weights, gradients, disagree, _named(end, WEIGHT), _named(end, AVERAGE))
+    return Probed(losses, weights, gradients, disagree, _named(end, WEIGHT), _named(end, AVERAGE))
 
 
 def _loss(said: list[dict[str, Any]]) -> float | None:

@@ -22,7 +22,7 @@ from .seeded import generator
 LARGEST = 1e140  # entries: rows of float64 may be longer, and their squares infinite
 
 
-class Joining:
+class Aggregation:
     """`plain`: rows are what they should be and the rule is the mean, which is plain training."""
 
     def __init__(self, aggregate: Aggregator | None, attack: Attack | None) -> None:
@@ -94,7 +94,7 @@ class Joining:
         """
         found: list[str] = []
         n = replicas if rows is None else rows
-        lying, most = len(self.attack.liars(replicas)), self.aggregate.withstands(n)
+        lying, most = len(self.attack.byzantine(replicas)), self.aggregate.withstands(n)
         if n < replicas and min(lying, n) > most:
             found.append(
                 f"attack.workers={self.attack.workers}: {min(lying, n)} of the {n} replicas of a round may lie, and "
@@ -130,10 +130,10 @@ class Joining:
         if (
             self.attack.colludes
             or step < self.attack.from_step
-            or replica not in (liars := self.attack.liars(replicas))
+            or replica not in (byzantine := self.attack.byzantine(replicas))
         ):
             return own
-        return self.attack.forge(own, Seen(replicas, len(liars), replica, step))
+        return self.attack.forge(own, Seen(replicas, len(byzantine), replica, step))
 
     def read(self, replica: int, row: Tensor, receive: Callable[[], object]) -> None:
         """Lets `receive` fill `row`, [d], with what this replica sent.
@@ -216,7 +216,7 @@ class Joining:
         each other.
         """
         given = list(of)
-        if given[0] not in self.attack.liars(replicas):
+        if given[0] not in self.attack.byzantine(replicas):
             self._forge(rows, given, replicas, step)
         alike = torch.ones(len(given), dtype=torch.float64, device=rows.device)
         return self._made(rows, alike, given, len(given), step)
@@ -252,11 +252,11 @@ class Joining:
         """Replaces the rows of colluding workers in place."""
         if not self.attack.colludes or step < self.attack.from_step:
             return
-        liars = self.attack.liars(replicas)
-        lying = [i for i, replica in enumerate(given) if replica in liars]
-        honest = [i for i, replica in enumerate(given) if replica not in liars]
+        byzantine = self.attack.byzantine(replicas)
+        lying = [i for i, replica in enumerate(given) if replica in byzantine]
+        honest = [i for i, replica in enumerate(given) if replica not in byzantine]
         if lying and honest:
-            seen = Seen(replicas, len(liars), given[lying[0]], step, stacked[honest])
+            seen = Seen(replicas, len(byzantine), given[lying[0]], step, stacked[honest])
             stacked[lying] = self.attack.forge(stacked[lying[0]], seen)
 
     def onto(self, total: Tensor, replicas: int) -> "RankOrderedSum | Rows":
@@ -310,9 +310,9 @@ def _finite(rows: Tensor) -> Tensor:
 class Rows:
     """Rows that come in any order and are joined once all are there: as `RankOrderedSum`, for any rule."""
 
-    def __init__(self, total: Tensor, joining: Joining, replicas: int) -> None:
+    def __init__(self, total: Tensor, aggregation: Aggregation, replicas: int) -> None:
         """`total`: [d], for the result."""
-        self.total, self._joining, self._replicas = total, joining, replicas
+        self.total, self._aggregation, self._replicas = total, aggregation, replicas
         self._rows = total.new_empty(replicas, len(total))  # by rank
         self._weights: dict[int, float] = {}
 
@@ -327,7 +327,9 @@ class Rows:
     def close(self, step: int) -> Tensor:
         """[d]; at least one row was given."""
         weights = {rank: self._weights.get(rank, 0.0) for rank in range(self._replicas)}
-        return self.total.copy_(self._joining.join_in_place(self._rows, list(weights), weights, self._replicas, step))
+        return self.total.copy_(
+            self._aggregation.join_in_place(self._rows, list(weights), weights, self._replicas, step)
+        )
 
     def clear(self) -> None:
         self._weights.clear()

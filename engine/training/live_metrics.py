@@ -10,7 +10,7 @@ from pathlib import Path
 from ...comm import Comm
 from ...comm.handshake import Endpoint
 from ...comm.store import StoreClient
-from ...tracking.live import Gauge, forget_live, write_live
+from ...tracking.live import WorkerMetrics, forget_live, write_live
 from ..fabrics.layout import Role, RunLayout
 from .meters import Meter
 
@@ -19,7 +19,7 @@ WORKERS_A_SECOND = 256  # of more, a look is taken less often
 TIMEOUT = 10.0  # seconds of one request to the store
 
 
-def gauges_of(role: Role, comm: Comm, meter: Meter | None) -> Callable[[], str]:
+def live_metrics_of(role: Role, comm: Comm, meter: Meter | None) -> Callable[[], str]:
     """Returns a function that gives a worker's live metrics as JSON; a server has no steps. Another thread calls it."""
     ledger, timeline = comm.ledger, comm.timeline
 
@@ -55,17 +55,17 @@ class LiveRecord(threading.Thread):
             told = self._read([f"gauges/{rank}" for rank in self._ranks])
             beats = self._read([f"beat/{rank}" for rank in self._ranks])
             each = zip(self._ranks, told, beats, strict=True)
-            gauges = [self._gauge(rank, its, beat) for rank, its, beat in each if its]
-            if gauges and not self._closing.is_set():
-                write_live(self._directory, gauges)
+            live_metrics = [self._gauge(rank, its, beat) for rank, its, beat in each if its]
+            if live_metrics and not self._closing.is_set():
+                write_live(self._directory, live_metrics)
 
-    def _gauge(self, rank: int, told: bytes, beat: bytes | None) -> Gauge:
+    def _gauge(self, rank: int, told: bytes, beat: bytes | None) -> WorkerMetrics:
         now = time.monotonic()
         if beat != self._beats.get(rank, (b"", 0.0))[0]:
             self._beats[rank] = beat, now
         doing = json.loads(beat)[1] if beat else ""
         silent = now - self._beats[rank][1] if beat else 0.0
-        return Gauge(rank, *json.loads(told), doing=doing, silent=round(silent, 1))
+        return WorkerMetrics(rank, *json.loads(told), doing=doing, silent=round(silent, 1))
 
     def close(self) -> None:
         self._closing.set()
@@ -74,19 +74,19 @@ class LiveRecord(threading.Thread):
 
 
 class Teller(threading.Thread):
-    """Sends the live metrics of many workers in this process, from `gauges`, to the launcher's store, until it is
+    """Sends the live metrics of many workers in this process, from `live_metrics`, to the launcher's store, until it is
     closed.
     """
 
-    def __init__(self, store: Endpoint, gauges: Callable[[], dict[int, str]]) -> None:
+    def __init__(self, store: Endpoint, live_metrics: Callable[[], dict[int, str]]) -> None:
         super().__init__(name="paceline-teller", daemon=True)
-        self._gauges, self._closing = gauges, threading.Event()
+        self._live_metrics, self._closing = live_metrics, threading.Event()
         self._store = StoreClient(store, 0, TIMEOUT)
         self.start()
 
     def run(self) -> None:
         while not self._closing.wait(EVERY):
-            told = self._gauges()
+            told = self._live_metrics()
             with suppress(RuntimeError):
                 self._store.multi_set([f"gauges/{rank}" for rank in told], [each.encode() for each in told.values()])
 

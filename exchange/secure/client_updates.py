@@ -19,12 +19,12 @@ from torch.optim import Optimizer
 from ...comm import Comm
 from ...strategies.core.errors import TooFewClientsError
 from ...strategies.core.sync import Measures
-from ..deliveries import Deliveries, Rules, ServerUpdate
+from ..client_updates import ClientUpdates, Rules, ServerUpdate
 from ..participation import Rounds
 from .bonawitz import Bonawitz
 
 
-class SecureDeliveries(Deliveries):
+class SecureUpdates(ClientUpdates):
     """See the module."""
 
     brings_weights = False
@@ -52,7 +52,7 @@ class SecureDeliveries(Deliveries):
         if self._privacy is not None:  # the server will not see what there is to clip; each client counts once
             rounding = self._secure.fixed.rounding(len(way))
             way, samples = self._privacy.clipped(way, self._comm.rank, number, rounding), 1
-        way = self._joining.sent(way, self._comm.rank, self._rounds.clients, number)
+        way = self._aggregation.sent(way, self._comm.rank, self._rounds.clients, number)
         self._secure.deliver(way, samples, number, self._rounds.per_round)
 
     # -- on the server

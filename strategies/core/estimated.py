@@ -45,7 +45,7 @@ WIDE_ON_CUDA: frozenset[Callable[..., Any]] = frozenset(
 )
 
 
-class Foreseen(TorchFunctionMode):
+class Estimate(TorchFunctionMode):
     def __init__(self, device: torch.device) -> None:
         super().__init__()
         self._wide = WIDE | WIDE_ON_CUDA if device.type == "cuda" else WIDE

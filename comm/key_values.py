@@ -25,11 +25,13 @@ BEAT = 0.5  # seconds between heartbeats
 STOPPED = 3  # looks in a row, one each `BEAT`, that find a heartbeat unchanged: it has stopped
 
 
-class Board(ABC):
+class KeyValues(ABC):
     """Keys and values that every worker of the run can write and read."""
 
     rank: int
-    gauges: Callable[[], str] | None = None  # how far this worker is, for whoever watches; asked from another thread
+    live_metrics: Callable[[], str] | None = (
+        None  # how far this worker is, for whoever watches; asked from another thread
+    )
 
     @abstractmethod
     def post(self, key: str, value: str) -> None: ...
@@ -63,7 +65,7 @@ def mark_lost(store: StoreServer, rank: int) -> None:
     store.append("lost", f"{rank} ")
 
 
-class StoreBoard(Board):
+class StoreKeyValues(KeyValues):
     """A board in the run's store, with the heartbeat thread."""
 
     def __init__(self, store: StoreClient, rank: int, size: int, timeout: float) -> None:
@@ -277,8 +279,8 @@ class StoreBoard(Board):
 
     def _beat(self, count: int) -> None:
         self._store.set(f"beat/{self.rank}", json.dumps([count, self._doing, self._step]))
-        if self.gauges is not None:
-            self._store.set(f"gauges/{self.rank}", self.gauges())
+        if self.live_metrics is not None:
+            self._store.set(f"gauges/{self.rank}", self.live_metrics())
 
     def seen(self, keys: list[str]) -> list[bytes | None]:
         """Returns the store's values under `keys`, without waiting. Raises RuntimeError if the store has gone."""

@@ -3,7 +3,7 @@
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
 from ...strategies.core.protocols import SideBySide
-from . import given
+from . import injected
 from .feature import Parts
 
 
@@ -12,15 +12,15 @@ def notes_on(parts: Parts, attack: Attack, steps: int | None) -> list[str]:
     rule = parts.of_groups["aggregate"]
     assert isinstance(rule, Aggregator)
     found: list[str] = []
-    lying, replicas = len(attack.liars(parts.layout.replicas)), parts.layout.replicas
-    if "attack" not in given.taken(parts.sync):  # else the sync mode says so, by its rule
+    lying, replicas = len(attack.byzantine(parts.layout.replicas)), parts.layout.replicas
+    if "attack" not in injected.accepted(parts.sync):  # else the sync mode says so, by its rule
         comes = _what_comes_of(lying, replicas, isinstance(parts.sync, SideBySide))
         found.append(f"attack.workers={attack.workers}: {comes}")
     if steps is not None and attack.from_step >= steps:
         found.append(
             f"attack.from_step={attack.from_step}: the run has {steps:,} steps, and nobody lies in any of them"
         )
-    if rule.trusted in attack.liars(parts.layout.replicas):
+    if rule.trusted in attack.byzantine(parts.layout.replicas):
         found.append(
             f"aggregate.trusted={rule.trusted}: this replica lies (attack.workers={attack.workers}), and the rule "
             "takes it at its word: it follows the lie"

@@ -18,33 +18,33 @@ from ...strategies.precision import Precision
 from ..config.experiment import Experiment, shipped
 from ..config.targets import base_of, build
 from ..fabrics import fabric_of
-from .feature import Given
+from .feature import Injected
 
 BASES: dict[str, type[Sync | Strategy]] = {"sync": Sync, "strategy": Strategy}  # who is given them
 
 
-def make(experiment: Experiment, allowed: tuple[str, ...]) -> Given:
+def make(experiment: Experiment, allowed: tuple[str, ...]) -> Injected:
     """Builds the chosen component of each group, for one worker. Raises `ConfigError`."""
     fabric = fabric_of(experiment)
     network = fabric.network(experiment.hardware)
     engines = {"seed": experiment.seed, "network": network, "in_memory": fabric.modelled}
-    made: Given = {
+    made: Injected = {
         group.name: build(group.name, experiment.choice(group.name), base_of(group.name), allowed, engines)
-        for group in given_groups()
+        for group in injected_groups()
     }
     # the engine has a use for it with any strategy; one whose library has its own way to it is given it, too
     return {**made, "precision": build("precision", experiment.choice("precision"), Precision, allowed, engines)}
 
 
-def usual() -> Given:
+def usual() -> Injected:
     """Returns the usual component of each group, as where nothing else is chosen."""
-    return {group.name: _built(group.name, str(group.usual)) for group in given_groups()}
+    return {group.name: _built(group.name, str(group.usual)) for group in injected_groups()}
 
 
-def taken(*those: object) -> list[str]:
+def accepted(*those: object) -> list[str]:
     """The groups that one of these classes, or objects, has a use for."""
     parameters = {name for each in those for name in _parameters(each)}
-    return [group.name for group in given_groups() if group.name in parameters]
+    return [group.name for group in injected_groups() if group.name in parameters]
 
 
 def _parameters(of: object) -> set[str]:
@@ -54,7 +54,7 @@ def _parameters(of: object) -> set[str]:
     return {*inspect.signature(of if isinstance(of, type) else type(of)).parameters}
 
 
-def of_kept(of_groups: Given) -> bool:
+def of_kept(of_groups: Injected) -> bool:
     """Returns whether messages hold only the entries that pruning has kept."""
     compress = of_groups["compress"]
     assert isinstance(compress, Compressor)
@@ -71,7 +71,7 @@ def named(text: str, experiment: Experiment) -> str:
     """
     head, colon, rest = text.partition(":")
     words = [word.partition("=")[0] for word in head.split(", ")]
-    if not colon or not {*words} <= {*BASES, *(group.name for group in given_groups())}:
+    if not colon or not {*words} <= {*BASES, *(group.name for group in injected_groups())}:
         return text
     return ", ".join(f"{word}={experiment.choice(word).name}" for word in words) + colon + rest
 
@@ -87,5 +87,5 @@ def naming(experiment: Experiment) -> Iterator[None]:
         raise error.named({group: experiment.choice(group).name for group in error.about}) from None
 
 
-def given_groups() -> list[ConfigGroup]:
-    return [group for group in groups.GROUPS if group.given]
+def injected_groups() -> list[ConfigGroup]:
+    return [group for group in groups.GROUPS if group.injected]

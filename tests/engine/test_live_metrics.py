@@ -13,7 +13,7 @@ from paceline.comm.rendezvous import serve_store
 from paceline.comm.store import StoreClient
 from paceline.comm.virtual import SimulatedCluster, VirtualComm
 from paceline.engine.fabrics.layout import Role, RunLayout
-from paceline.engine.training.gauges import LiveRecord, Teller, gauges_of
+from paceline.engine.training.live_metrics import LiveRecord, Teller, live_metrics_of
 from paceline.engine.training.meters import Meter
 from paceline.strategies.core.mesh import Mesh
 from paceline.testing.fabrics import NETWORK
@@ -27,7 +27,7 @@ def trained(cluster: SimulatedCluster) -> list[tuple[Meter, int]]:
 
     def work(comm: VirtualComm) -> tuple[Meter, int]:
         meter = Meter(comm, 0, False)
-        comm.board.gauges = gauges_of(Role("worker", comm.rank, 0), comm, meter)
+        comm.key_values.live_metrics = live_metrics_of(Role("worker", comm.rank, 0), comm, meter)
         for _ in range(2):
             with meter.step(4):
                 comm.elapse(1.0 + comm.rank)
@@ -57,7 +57,7 @@ def test_a_step_without_samples_takes_time_only_where_something_is_exchanged_in_
 def test_gauges_are_steps_bytes_and_the_time_in_steps_that_was_blocked() -> None:
     cluster = SimulatedCluster(2, NETWORK)
     made = trained(cluster)
-    told = {rank: json.loads(text) for rank, text in cluster.gauges().items()}
+    told = {rank: json.loads(text) for rank, text in cluster.live_metrics().items()}
     for rank, (meter, sent) in enumerate(made):
         kind, part, steps, bytes_, seconds, _, clock = told[rank]
         assert (kind, part, steps, bytes_) == ("worker", 0, 2, sent) and sent > 0
@@ -69,7 +69,7 @@ def test_what_a_cluster_tells_reaches_live_json_through_the_store(tmp_path: Path
     cluster = SimulatedCluster(2, NETWORK)
     made = trained(cluster)
     with closing(serve_store(0)) as store:
-        teller, live = Teller(store.endpoint, cluster.gauges), LiveRecord(tmp_path, TWO, store.read)
+        teller, live = Teller(store.endpoint, cluster.live_metrics), LiveRecord(tmp_path, TWO, store.read)
         with closing(StoreClient(store.endpoint, 0, 20.0)) as client:
             client.wait(["gauges/0", "gauges/1"])
             client.set("beat/1", json.dumps([3, "saving", None]))
@@ -86,7 +86,7 @@ def test_what_a_cluster_tells_reaches_live_json_through_the_store(tmp_path: Path
 
 def test_a_worker_whose_heartbeat_stands_still_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("paceline.engine.training.gauges.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("paceline.engine.training.live_metrics.time.monotonic", lambda: now[0])
     store = {"gauges/0": b'["worker", 0, 1, 2, 3.0, 1.0, 4.0]', "beat/0": b'[1, "computing", 1]'}
     live = LiveRecord(tmp_path, TWO, lambda keys: [store.get(key) for key in keys])
     silent: list[float] = []

@@ -47,7 +47,7 @@ class Replica:
         self.pull = torch.zeros_like(self.weights)  # alpha (x_i - Wc)
         self._parameters, self._optimizer = parameters, optimizer
         self._rho, self._nesterov, self._replicas = rho, nesterov, replicas
-        check_springs(optimizer, rho, nesterov)
+        check_elastic(optimizer, rho, nesterov)
         if nesterov:
             for group in optimizer.param_groups:
                 group["nesterov"] = True
@@ -71,7 +71,7 @@ class Replica:
                 view.add_(b, alpha=float(group["lr"]) * group["momentum"])
         return x
 
-    def stretch(self, x: Tensor, centre: Tensor) -> None:
+    def elastic_force(self, x: Tensor, centre: Tensor) -> None:
         """pull = alpha (x - Wc)"""
         torch.sub(x, centre, out=self.pull).mul_(self.alpha)
 
@@ -81,7 +81,7 @@ class Replica:
         self.weights.sub_(self.pull)
 
 
-def check_springs(optimizer: Optimizer, rho: float | None, nesterov: bool) -> None:
+def check_elastic(optimizer: Optimizer, rho: float | None, nesterov: bool) -> None:
     """Raises `ConfigError` where the optimizer has not the rate, or the momentum, that springs go by."""
     if nesterov:
         for group in optimizer.param_groups:

@@ -96,7 +96,7 @@ class ClientSchedule:
         return begun / trained, (self.workers * rounds + sum(rest >= own for own in of_round)) / trained
 
 
-class InTurn(OwnRounds):
+class Multiplexed(OwnRounds):
     """The rounds of a worker that trains several clients in each. `weights`: of the model, [n]; training changes them
     in place.
     """

@@ -12,7 +12,7 @@ from paceline.conf.errors import ConfigError
 from paceline.conf.groups import GROUPS
 from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import Choice, Experiment, shipped
-from paceline.engine.features import given
+from paceline.engine.features import injected
 from paceline.engine.features.feature import Parts
 from paceline.engine.planning.build import assemble
 from paceline.strategies.data_parallel import DataParallel
@@ -132,10 +132,10 @@ def test_a_knob_of_the_same_name_is_no_knob(assembled) -> None:
 
 
 def test_what_takes_a_group_is_told_of_each_pair(assembled) -> None:
-    assert given.taken(Zealous) == given.taken(DataParallel, ZealousStrategy) == ["zeal"]
-    assert given.taken(DataParallel) == []
+    assert injected.accepted(Zealous) == injected.accepted(DataParallel, ZealousStrategy) == ["zeal"]
+    assert injected.accepted(DataParallel) == []
 
 
 def test_without_its_usual_choice_a_given_group_cannot_be_declared() -> None:
     with pytest.raises(AssertionError, match="usual"):
-        groups.ConfigGroup("zeal", "", modules=(), base="zealous.Zeal", given=True)
+        groups.ConfigGroup("zeal", "", modules=(), base="zealous.Zeal", injected=True)

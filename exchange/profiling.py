@@ -9,9 +9,9 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from .aggregation import Aggregation
 from .compress import Compressor, Summed
 from .compress.base import Slot, Vector
-from .joining import Joining
 
 LARGEST_ROWS = 2**30  # bytes of made-up gradients on which a rule is traced
 
@@ -36,20 +36,23 @@ def of_message(compress: Compressor, vector: Vector, workers: int) -> Callable[[
     return make_and_read
 
 
-def of_rule(joining: Joining, vector: Vector, workers: int) -> Callable[[], None]:
+def of_rule(aggregation: Aggregation, vector: Vector, workers: int) -> Callable[[], None]:
     """Returns a call that forges a row, if any worker does, and makes of the rows of all what the rule does."""
-    joining, rows = copy.deepcopy(joining), _noise(vector, workers, vector.n)  # a rule may remember what it is given
-    step, last = joining.attack.from_step, workers - 1
+    aggregation, rows = (
+        copy.deepcopy(aggregation),
+        _noise(vector, workers, vector.n),
+    )  # a rule may remember what it is given
+    step, last = aggregation.attack.from_step, workers - 1
 
     @torch.no_grad()
     def forge_and_join() -> None:
-        for liar in sorted(joining.attack.liars(workers))[:1]:  # the slowest replica is one that lies
-            joining.sent(rows[liar], liar, workers, step)
-        if joining.streaming:
+        for liar in sorted(aggregation.attack.byzantine(workers))[:1]:  # the slowest replica is one that lies
+            aggregation.sent(rows[liar], liar, workers, step)
+        if aggregation.streaming:
             rows[last].copy_(rows[0]).mul_(0.5)
         else:
             alike = dict.fromkeys(range(workers), 1.0)
-            rows[last].copy_(joining.join_in_place(rows, range(workers), alike, workers, step))
+            rows[last].copy_(aggregation.join_in_place(rows, range(workers), alike, workers, step))
 
     return forge_and_join
 

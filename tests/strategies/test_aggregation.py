@@ -18,10 +18,10 @@ from torch import Tensor
 from paceline.conf.errors import ConfigError
 from paceline.engine import prepare, run
 from paceline.exchange.aggregate import Aggregator, Mean, Median
+from paceline.exchange.aggregation import Aggregation
 from paceline.exchange.attack import Attack, Honest, InnerProduct, MinMax, Seen, SignFlip
 from paceline.exchange.attack.constant import Infinite
 from paceline.exchange.compress import TopK
-from paceline.exchange.joining import Joining
 from paceline.strategies.core.cost import World
 from paceline.strategies.core.terms import WHOLE_REPLICA, WHOLE_VECTORS
 from paceline.strategies.data_parallel import DataParallel
@@ -57,12 +57,12 @@ def test_a_rule_does_not_ask_whose_row_is_whose_and_leaves_rows_alone(rule):
 
 
 @pytest.mark.parametrize("harm", [float("nan"), float("inf"), -float("inf"), 1e300], ids=str)
-@pytest.mark.parametrize(("n", "liars"), [(3, 1), (4, 1), (5, 2), (6, 2), (7, 3)])
-def test_fewer_liars_than_half_leave_the_median_within_the_honest_range(n, liars, harm):
+@pytest.mark.parametrize(("n", "byzantine"), [(3, 1), (4, 1), (5, 2), (6, 2), (7, 3)])
+def test_fewer_liars_than_half_leave_the_median_within_the_honest_range(n, byzantine, harm):
     rows = rows_of(n)
-    rows[:liars] = harm
-    median = Joining(Median(), None).join(dict(enumerate(rows)), dict.fromkeys(range(n), 1.0), n, 0)
-    assert ((median >= rows[liars:].min(0).values) & (median <= rows[liars:].max(0).values)).all()
+    rows[:byzantine] = harm
+    median = Aggregation(Median(), None).join(dict(enumerate(rows)), dict.fromkeys(range(n), 1.0), n, 0)
+    assert ((median >= rows[byzantine:].min(0).values) & (median <= rows[byzantine:].max(0).values)).all()
 
 
 def test_the_mean_weighs_rows_by_the_samples_behind_them():
@@ -80,12 +80,12 @@ def test_the_middle_of_large_numbers_does_not_overflow():
 
 
 @pytest.mark.parametrize(
-    ("workers", "liars"), [(0, set()), (1, {4}), (2, {3, 4}), (5, {0, 1, 2, 3, 4}), ([0, 2], {0, 2}), ([], set())]
+    ("workers", "byzantine"), [(0, set()), (1, {4}), (2, {3, 4}), (5, {0, 1, 2, 3, 4}), ([0, 2], {0, 2}), ([], set())]
 )
-def test_a_number_means_the_last_replicas_and_a_list_names_them(workers, liars):
+def test_a_number_means_the_last_replicas_and_a_list_names_them(workers, byzantine):
     attack = SignFlip(workers)
     attack.check(5)
-    assert attack.liars(5) == liars
+    assert attack.byzantine(5) == byzantine
 
 
 @pytest.mark.parametrize(
@@ -213,8 +213,12 @@ def test_an_attack_sees_a_gradient_whole_whatever_the_buckets(virtual_workers):
 
 
 def test_a_colluding_attack_alone_needs_all_rows():
-    assert Joining(None, None).plain and Joining(None, SignFlip()).streaming and not Joining(None, SignFlip()).plain
-    assert not Joining(None, Conspiracy()).streaming and not Joining(Median(), None).streaming
+    assert (
+        Aggregation(None, None).plain
+        and Aggregation(None, SignFlip()).streaming
+        and not Aggregation(None, SignFlip()).plain
+    )
+    assert not Aggregation(None, Conspiracy()).streaming and not Aggregation(Median(), None).streaming
 
 
 # -- whole runs
@@ -398,7 +402,7 @@ class Odd(Aggregator):
 def test_a_rule_that_gives_something_else_is_named(gives, said):
     rows = {0: torch.zeros(5), 1: torch.ones(5)}
     with pytest.raises(ValueError, match=rf"Odd.aggregate returned {said} for rows \[2, 5\]; must be a tensor \[5\]"):
-        Joining(Odd(gives), None).join(rows, {0: 1.0, 1: 1.0}, 2, 0)
+        Aggregation(Odd(gives), None).join(rows, {0: 1.0, 1: 1.0}, 2, 0)
 
 
 class Placed(Median):
@@ -424,7 +428,7 @@ def test_rows_are_joined_in_the_memory_in_which_they_came(first, without, attack
         rows[6] = attack.forge(rows[6], Seen(7, 1, 6, 0))
     order = sorted((k for k in weights if weights[k] > 0 and (attack is None or k != 6)), key=lambda k: (k != first, k))
     expected = rows[order].clone()
-    joined = Joining(rule, None).join_in_place(rows, range(7), weights, 7, 0)
+    joined = Aggregation(rule, None).join_in_place(rows, range(7), weights, 7, 0)
     assert rule.place == rows.data_ptr() and torch.equal(rule.rows, expected)
     assert np.array_equal(joined, np.median(expected.numpy(), axis=0))
 

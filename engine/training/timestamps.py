@@ -18,7 +18,7 @@ import json
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from ...comm.board import Board
+from ...comm.key_values import KeyValues
 from ...strategies.core.sync import Sync
 from ...strategies.core.with_servers import SyncWithServers
 from ..fabrics.layout import RunLayout
@@ -27,11 +27,11 @@ from .meters import Meter
 ReadOfLiving = Callable[[str, Iterable[int]], list[Any]]  # (key, ranks): what those of them who live posted
 
 
-class Dates:
+class Timestamps:
     """One worker's or server's part in dating what is evaluated. The chief's answers count, the others' do not."""
 
-    def __init__(self, board: Board, rank: int, layout: RunLayout, sync: Sync, read: ReadOfLiving) -> None:
-        self._board, self._rank, self._layout, self._sync, self._read = board, rank, layout, sync, read
+    def __init__(self, key_values: KeyValues, rank: int, layout: RunLayout, sync: Sync, read: ReadOfLiving) -> None:
+        self._key_values, self._rank, self._layout, self._sync, self._read = key_values, rank, layout, sync, read
 
     def of_step(self, done: int, meter: Meter) -> float:
         """Returns the time of the consensus after step `done`, of replicas that step together; all workers call
@@ -68,4 +68,4 @@ class Dates:
         return max(self._read(key, ranks)) if self._rank == self._layout.chief else own
 
     def _post(self, key: str, value: float) -> None:
-        self._board.post(f"{key}/{self._rank}", json.dumps(value))
+        self._key_values.post(f"{key}/{self._rank}", json.dumps(value))

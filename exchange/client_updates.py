@@ -1,8 +1,8 @@
 """The end of a federated round: what a client delivers, and what the server collects of all.
 
 Each client k of the round brings w_k, or its change w_k - w, and n_k, the samples that it was trained on. What the
-next w is made of them, sync/fedavg.py says. Where the server sees each of these changes (`OpenDeliveries`) it may do
-anything with them. Where it learns their sum alone (secure/deliveries.py) it steps with that.
+next w is made of them, sync/fedavg.py says. Where the server sees each of these changes (`OpenUpdates`) it may do
+anything with them. Where it learns their sum alone (secure/client_updates.py) it steps with that.
 """
 
 from abc import ABC, abstractmethod
@@ -19,10 +19,10 @@ from ..strategies.core.cost import payload
 from ..strategies.core.errors import NotFiniteError
 from ..strategies.core.state import State
 from ..strategies.core.sync import Measures
+from .aggregation import Aggregation
 from .channel import Channel, held
 from .client import ClientRule
 from .compress import Compressor, vector_of
-from .joining import Joining
 from .participation import Rounds
 from .privacy import DPFedAvg
 from .server import ServerRule
@@ -40,11 +40,11 @@ class Rules(NamedTuple):
 
     server: ServerRule
     client: ClientRule
-    joining: Joining
+    aggregation: Aggregation
     privacy: DPFedAvg | None
 
 
-class Deliveries(ABC):
+class ClientUpdates(ABC):
     """One object on each client and one on the server, which is the last of `comm`. In a round
 
         client:  `begin`, once it has fetched w; at the round's end it tells the number `told`, then `deliver`
@@ -56,7 +56,7 @@ class Deliveries(ABC):
     brings_weights: bool
 
     def __init__(self, rules: Rules) -> None:
-        self._server, self._client, self._joining, self._privacy = rules
+        self._server, self._client, self._aggregation, self._privacy = rules
 
     def prepare(
         self, weights: Tensor, parameters: Sequence[Tensor], optimizer: Optimizer, rounds: Rounds, comm: Comm
@@ -112,18 +112,18 @@ class Deliveries(ABC):
     @property
     def remembers(self) -> bool:
         """Says whether `server_state` holds anything."""
-        return not self._server.plain or self._joining.aggregate.traits.remembers or self._client.controls
+        return not self._server.plain or self._aggregation.aggregate.traits.remembers or self._client.controls
 
     def server_state(self) -> State:
         """Returns the state of the rules on the server."""
-        state = {"rule": self._server.state_dict(), "joining": self._joining.state_dict()}
+        state = {"rule": self._server.state_dict(), "joining": self._aggregation.state_dict()}
         return {**state, "client": self._client.server_state()}
 
     def load_server_state(self, state: State) -> None:
         """Restores the state that `server_state` returned, on the server."""
         self._client.load_server_state(state["client"], None)
         self._server.load_state_dict(state["rule"])
-        self._joining.load_state_dict(state["joining"])
+        self._aggregation.load_state_dict(state["joining"])
 
     # -- measures, and what is stated
 
@@ -151,7 +151,7 @@ class Deliveries(ABC):
         return 0 if self.brings_weights else size
 
 
-class Delivery(NamedTuple):
+class DeliveredUpdate(NamedTuple):
     """The delivery of one client in a round. `change`, `length`: see `ClientRule`."""
 
     samples: int  # n_k
@@ -164,13 +164,13 @@ def _refuse(client: int, samples: int, number: int) -> None:
     raise MessageError(f"client {client} says that it trained on {samples} samples in round {number}")
 
 
-class OpenDeliveries(Deliveries):
+class OpenUpdates(ClientUpdates):
     """Deliveries that the server sees: each client's w_k, or the message of its change, and its rule's vectors."""
 
     def __init__(self, rules: Rules, compress: Compressor, round: Round) -> None:
         super().__init__(rules)
         self._compress, self._round = compress, round
-        self.brings_weights = compress.traits.lossless and not rules.joining.attack.forges
+        self.brings_weights = compress.traits.lossless and not rules.aggregation.attack.forges
 
     def prepare(
         self, weights: Tensor, parameters: Sequence[Tensor], optimizer: Optimizer, rounds: Rounds, comm: Comm
@@ -178,7 +178,7 @@ class OpenDeliveries(Deliveries):
         super().prepare(weights, parameters, optimizer, rounds, comm)
         vectors = ("way", "change") if self._client.controls else ("way",)
         self._channel = Channel(self._compress, comm, dict.fromkeys(vectors, vector_of(parameters)))
-        self._delivered: dict[int, Delivery] = {}  # by client
+        self._delivered: dict[int, DeliveredUpdate] = {}  # by client
         room = min(rounds.per_round, rounds.clients) if comm.rank == comm.size - 1 else 0
         self._rows = [weights.new_empty(room, len(weights)) for _ in vectors]  # by place among those of the round
 
@@ -191,7 +191,7 @@ class OpenDeliveries(Deliveries):
         server = self._comm.size - 1
         if self._client.counts:
             self._comm.send(torch.tensor([self._client.length()], dtype=torch.float64), server)
-        way = self._joining.sent(self._way(), self._comm.rank, self._rounds.clients, number)
+        way = self._aggregation.sent(self._way(), self._comm.rank, self._rounds.clients, number)
         self._channel.isend("way", way, server).wait()
         if self._client.controls:
             self._channel.isend("change", self._client.change(), server).wait()
@@ -205,7 +205,7 @@ class OpenDeliveries(Deliveries):
         place = of.index(client)
         weights, *change = (rows[place] for rows in self._rows)
         length = torch.ones(1, dtype=torch.float64)
-        read = self._joining.read
+        read = self._aggregation.read
         if self._client.counts:
             read(client, length, partial(self._comm.recv, length, client))
         read(client, weights, partial(self._channel.recv, "way", weights, client))
@@ -217,7 +217,7 @@ class OpenDeliveries(Deliveries):
             weights.fill_(torch.nan)
         if told < 0:
             read(client, weights, partial(_refuse, client, told, number))
-        self._delivered[client] = Delivery(
+        self._delivered[client] = DeliveredUpdate(
             told if told >= 0 else 1, weights, change[0] if change else None, float(length)
         )
 
@@ -225,23 +225,23 @@ class OpenDeliveries(Deliveries):
         counts = {k: self._rounds.weight(k, each.samples, number) for k, each in self._delivered.items()}
         n = sum(counts.values())
         if n > 0:
-            self._stretch(counts)
+            self._elastic_force(counts)
             delivered = {k: (each.weights, counts[k]) for k, each in sorted(self._delivered.items())}
-            plain = self._joining.streaming and self._server.plain and self._privacy is None
+            plain = self._aggregation.streaming and self._server.plain and self._privacy is None
             join = None if plain else partial(self._change_of_all, number)
             self._round(self._weights, delivered, join, self._server)
             changes = {k: each.change for k, each in self._delivered.items() if each.change is not None}
-            if self._joining.aggregate.traits.robust:
+            if self._aggregation.aggregate.traits.robust:
                 changes = {k: change for k, change in changes.items() if change.isfinite().all()}
             self._client.take(changes, {k: counts[k] / n for k in changes})
             self._check_finite(number)
         self._delivered.clear()
         return n > 0
 
-    def _stretch(self, counts: dict[int, int]) -> None:
+    def _elastic_force(self, counts: dict[int, int]) -> None:
         """w_k <- w + f_k (w_k - w)"""
         lengths = {k: each.length for k, each in self._delivered.items()}
-        factors = self._client.factors(counts, lengths, self._joining.aggregate.traits.robust)
+        factors = self._client.factors(counts, lengths, self._aggregation.aggregate.traits.robust)
         for k, factor in factors.items():
             if factor != 1:
                 self._delivered[k].weights.sub_(self._weights).mul_(factor).add_(self._weights)
@@ -251,11 +251,11 @@ class OpenDeliveries(Deliveries):
         ways = {k: w_k.sub_(self._weights) for k, (w_k, _) in delivered.items()}
         m, of = self._rounds.per_round, sorted(self._rounds.sampled(number))
         lost = len(self._comm.lost())
-        self._joining.check_left(min(m, self._rounds.clients - lost), lost)
+        self._aggregation.check_left(min(m, self._rounds.clients - lost), lost)
         if self._privacy is not None:
             return self._privacy.mean(ways, m, number)
         brought = {k: delivered[k][1] if k in delivered else 0 for k in of}
-        return self._joining.join_in_place(self._rows[0][: len(of)], of, brought, self._rounds.clients, number, m)
+        return self._aggregation.join_in_place(self._rows[0][: len(of)], of, brought, self._rounds.clients, number, m)
 
     def _check_finite(self, number: int) -> None:
         if not self._weights.isfinite().all():

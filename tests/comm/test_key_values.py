@@ -5,32 +5,32 @@ from contextlib import closing
 
 import pytest
 
-from paceline.comm import board
-from paceline.comm.board import STOPPED, StoreBoard
+from paceline.comm import key_values
 from paceline.comm.errors import HangError
+from paceline.comm.key_values import STOPPED, StoreKeyValues
 from paceline.comm.rendezvous import serve_store
 from paceline.comm.store import StoreClient
 
-MakeBoards = Iterator[list[StoreBoard]]
+MakeBoards = Iterator[list[StoreKeyValues]]
 
 
 @pytest.fixture
 def boards(monkeypatch: pytest.MonkeyPatch) -> MakeBoards:
     """Of three workers, with fast hearts."""
-    monkeypatch.setattr(board, "BEAT", 0.03)
+    monkeypatch.setattr(key_values, "BEAT", 0.03)
     with closing(serve_store(0)) as store:
-        made = [StoreBoard(StoreClient(store.endpoint, rank, 5.0), rank, 3, 0.5) for rank in range(3)]
+        made = [StoreKeyValues(StoreClient(store.endpoint, rank, 5.0), rank, 3, 0.5) for rank in range(3)]
         yield made
         for one in made:
             one.close()
 
 
-def wait_for_looks(one: StoreBoard, count: int) -> None:
+def wait_for_looks(one: StoreKeyValues, count: int) -> None:
     with one._looked:
         assert one._looked.wait_for(lambda: one._looks >= count, 20)
 
 
-def test_a_worker_that_has_stopped_is_known_without_looking_again(boards: list[StoreBoard]) -> None:
+def test_a_worker_that_has_stopped_is_known_without_looking_again(boards: list[StoreKeyValues]) -> None:
     boards[2].close()  # its heartbeat ends, and it did not say that it left
     wait_for_looks(boards[0], boards[0]._looks + 2 * STOPPED + 2)
     with boards[0]._looked:  # no look can happen
@@ -40,7 +40,7 @@ def test_a_worker_that_has_stopped_is_known_without_looking_again(boards: list[S
 
 
 def test_a_frozen_worker_outside_the_group_is_named_for_it_is_what_the_group_waits_for(
-    boards: list[StoreBoard],
+    boards: list[StoreKeyValues],
 ) -> None:
     boards[2].close()
     wait_for_looks(boards[0], boards[0]._looks + 2 * STOPPED + 2)
@@ -50,7 +50,7 @@ def test_a_frozen_worker_outside_the_group_is_named_for_it_is_what_the_group_wai
     assert error.missing == [1] and not error.frozen and "alive but elsewhere: worker 1" in str(error)
 
 
-def test_a_worker_that_slept_does_not_take_the_others_for_frozen(boards: list[StoreBoard]) -> None:
+def test_a_worker_that_slept_does_not_take_the_others_for_frozen(boards: list[StoreKeyValues]) -> None:
     """It has not looked meanwhile: how long ago it looked last says nothing."""
     wait_for_looks(boards[0], 2)
     with boards[0]._looked:
@@ -59,7 +59,7 @@ def test_a_worker_that_slept_does_not_take_the_others_for_frozen(boards: list[St
     assert not boards[0].hang([0, 1, 2], "in recv").frozen
 
 
-def test_a_worker_that_nobody_waits_for_is_named_at_the_next_step(boards: list[StoreBoard]) -> None:
+def test_a_worker_that_nobody_waits_for_is_named_at_the_next_step(boards: list[StoreKeyValues]) -> None:
     boards[0].in_step(1)
     boards[1].leave()
     boards[1].close()

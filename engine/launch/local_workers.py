@@ -95,7 +95,7 @@ class _Member:
 READY = {"ready": True}  # what a worker says once it has met the others and will train, or serve, next
 
 
-class Crew:
+class LocalWorkers:
     """The worker processes of one run."""
 
     def __init__(
