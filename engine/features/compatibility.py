@@ -306,7 +306,10 @@ def _fitting(refusal: Refusal, experiment: Experiment, runs: Callable[[Experimen
     found: list[Alternative] = []
     for each in refusal.instead:
         group = each.key.partition(".")[0]
-        if group not in BY_NAME or sum(other.key == each.key for other in found) > MOST_NAMED:
+        if group not in BY_NAME:  # a plain key, as `compile`
+            found.append(each)
+            continue
+        if sum(other.key == each.key for other in found) > MOST_NAMED:
             continue
         choice = in_place_of(experiment.choice(group), each)
         if runs(experiment.model_copy(update={group: choice})):

@@ -103,7 +103,7 @@ def test_the_page_of_the_documentation_is_what_is_accepted(every_pair: list[Pair
 
 def test_a_page_is_of_pairs_alone(paceline) -> None:
     ended = paceline("list", "sync", "--format", "markdown")
-    assert (ended.status, ended.last) == (2, "--format markdown: is for pairs alone. Choose --format table or json")
+    assert (ended.status, ended.last) == (2, "--format markdown: is for pairs alone. Choose --format table or json.")
 
 
 @pytest.mark.usefixtures("pairs_at_once")

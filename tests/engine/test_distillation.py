@@ -255,7 +255,7 @@ def test_a_teacher_goes_with_adversarial_training(tmp_path: Path, teacher: Path)
         (("strategy=pipeline",), "strategy=pipeline has the model in pieces"),
         (
             ("strategy=zero",),
-            "its passes to a library. Choose distillation=none, or strategy=data_parallel or single",
+            "its passes to a library. Choose distillation=none, or strategy=data_parallel",
         ),
         (("strategy=tensor",), "strategy=tensor has the model in pieces"),
         (("task=hinge",), "task=hinge makes none of a model's outputs; task=cross_entropy"),

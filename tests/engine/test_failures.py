@@ -167,7 +167,7 @@ def test_a_full_gpu_is_told_with_what_the_plan_holds_by_kind_and_a_way_out() -> 
     assert str(lack) == (
         "there is not enough memory on the GPU: CUDA out of memory. Tried to allocate 2.00 GiB. By the plan a worker "
         "holds 4.0 GiB: activations 3.0 GiB, parameters 1.0 GiB. Choose a smaller batch_size or accumulate=2; paceline "
-        "plan --fit says what fits"
+        "plan --fit says what fits."
     )
     assert describe(lack)["exit_code"] == 3
 

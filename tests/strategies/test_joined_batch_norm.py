@@ -339,7 +339,7 @@ class Own(nn.Module):
 def test_what_else_normalises_over_a_batch_is_refused_by_name() -> None:
     inputs, targets = torch.empty(2, 1, 8, 8, device="meta"), torch.zeros(2, dtype=torch.int64, device="meta")
     DomainParallel(2).resolved(Own().to("meta"), inputs, targets, F.cross_entropy)
-    with pytest.raises(ConfigError, match=r"batch_norm=all: .* calls batch_norm, .*Choose strategy.batch_norm=replica"):
+    with pytest.raises(ConfigError, match=r"batch_norm=all: .* calls batch_norm, .*choose strategy.batch_norm=replica"):
         DomainParallel(2, batch_norm="all").resolved(Own().to("meta"), inputs, targets, F.cross_entropy)
 
 
