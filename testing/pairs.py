@@ -103,7 +103,7 @@ def check_importable(plan: TrainingPlan) -> None:
     except (pickle.PicklingError, AttributeError, TypeError) as error:
         raise ConfigError(
             f"fabric=process: a worker process cannot import it ({error}). Choose a class at the top of a module, or "
-            "fabric=virtual"
+            "fabric=virtual."
         ) from None
 
 

@@ -193,7 +193,7 @@ def _parts(
             continue
         sections, path = choice.knobs[knob], f"{group}.{knob}"
         if not isinstance(sections, dict) or not sections:
-            raise ConfigError(f"{path}={sections}: must be choices of {group} by name. Choose {group}=A+B")
+            raise ConfigError(f"{path}={sections}: must be choices of {group} by name. Choose {group}=A+B.")
         found[knob] = {}
         for name, section in sections.items():
             part = _part_choice(f"{path}.{name}", str(name), section)
@@ -201,7 +201,7 @@ def _parts(
                 rule = inspect.cleandoc(kind.__doc__ or "").partition(".")[0]
                 raise ConfigError(
                     f"{group}={choice.name}: {name} cannot be a part. A part is {rule[:1].lower()}{rule[1:]}. Choose "
-                    f"parts among {', '.join(_fitting(group, maker, knob, kind, given))}"
+                    f"parts among {', '.join(_fitting(group, maker, knob, kind, given))}."
                 )
             found[knob][str(name)] = _part(f"{path}.{name}", part, kind, allowed, given)
     return found
@@ -216,7 +216,7 @@ def _kind_of_parts(group: str, hint: Any) -> type | None:
 
 def _part_choice(path: str, name: str, section: Any) -> Choice:
     if not isinstance(section, dict) or not isinstance(section.get("_target_"), str):
-        raise ConfigError(f"{path}={section}: must be a choice with its _target_. Choose {path}={{_target_:...}}")
+        raise ConfigError(f"{path}={section}: must be a choice with its _target_. Choose {path}={{_target_:...}}.")
     knobs = {str(key): value for key, value in section.items() if key != "_target_"}
     return Choice(name=name, target=section["_target_"], knobs=knobs)
 

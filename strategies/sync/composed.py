@@ -42,7 +42,7 @@ from ..core.local_steps import LocalSteps
 from ..core.setting import Setting
 from ..core.state import State
 from ..core.sync import Measures, SyncTraits
-from ..core.terms import SYNC_AVERAGED, Need, Term
+from ..core.terms import SYNC_AVERAGED, Need, Term, lacks_of, needs_of
 
 FIRST_TEXTS = "whole_replica", "over_parts", "one_rate", "one_scale"  # traits: the first part that has one says it
 
@@ -64,7 +64,7 @@ class Composed(LocalSteps):
             if part.traits.steps_together:
                 raise ConfigError(
                     f"sync.parts.{name}: its first steps exchange gradients, and a part exchanges weights. Choose "
-                    f"sync.parts.{name}.switch_step=0, or another part"
+                    f"sync.parts.{name}.switch_step=0, or another part."
                 )
         *_, self._last = self.modes.values()
         self.period = max(part.period for part in self.modes.values())  # of the longest rounds
@@ -89,7 +89,7 @@ class Composed(LocalSteps):
 
     @property
     def lacks(self) -> Mapping[Term, str]:
-        lacking = {term: words for part in self.modes.values() for term, words in part.lacks.items()}
+        lacking = {term: words for part in self.modes.values() for term, words in lacks_of(part).items()}
         lacking.pop(SYNC_AVERAGED, None)  # the last part says that
         return {**lacking, **super().lacks}
 
@@ -98,7 +98,7 @@ class Composed(LocalSteps):
         return tuple(
             replace(need, key=_of_part(name, need.key), instead=_of_part(name, need.instead))
             for name, part in self.modes.items()
-            for need in part.needs
+            for need in needs_of(part)
         )
 
     def configure(self, setting: Setting) -> None:
