@@ -173,6 +173,35 @@ def workers_of(plan: TrainingPlan) -> int:
     return plan.strategy.parts * (replicas + plan.sync.servers)
 
 
+def _steps(
+    comm: Comm,
+    plan: TrainingPlan,
+    sync: Sync,
+    accumulation: Accumulation,
+    module: nn.Module,
+    slot: int,
+    launches: "_Launches",
+) -> tuple[list[float | None], list[Weights]]:
+    """Trains on the steps of one replica. Returns the loss and the weights after each."""
+    losses: list[float | None] = []
+    trajectory: list[Weights] = []
+    done = plan.start
+    while (step := with_servers.next_step(sync, done)) < len(plan.case.sizes):
+        done = step + 1
+        batch = replica_batch(plan.case, step, slot)
+        sync.begin(batch)
+        launches.begin()
+        loss = accumulation.forward_backward(plan.strategy, batch)
+        if plan.seconds is not None:
+            comm.elapse(plan.seconds[slot])
+        launches.backward_is_done()
+        sync.update()
+        losses.append(None if loss is None else float(loss))
+        trajectory.append(weights_of(module))
+    staged.drain(plan.strategy)
+    return losses, trajectory
+
+
 def train(comm: Comm, plan: TrainingPlan) -> dict[str, Any]:
     """Runs one worker or server from start to end. Returns its weights, and more to compare."""
     strategy, case = plan.strategy, plan.case
@@ -219,21 +248,8 @@ def train(comm: Comm, plan: TrainingPlan) -> dict[str, Any]:
             "ledger": comm.ledger.snapshot(),
             "sent": _sent(comm),
         }
-    losses, trajectory, launches = [], [], _Launches(of_part)
-    done = plan.start
-    while (step := with_servers.next_step(sync, done)) < len(case.sizes):
-        done = step + 1
-        batch = replica_batch(case, step, slot)
-        sync.begin(batch)
-        launches.begin()
-        loss = accumulation.forward_backward(strategy, batch)
-        if plan.seconds is not None:
-            comm.elapse(plan.seconds[slot])
-        launches.backward_is_done()
-        sync.update()
-        losses.append(None if loss is None else float(loss))
-        trajectory.append(weights_of(module))
-    staged.drain(strategy)
+    launches = _Launches(of_part)
+    losses, trajectory = _steps(comm, plan, sync, accumulation, module, slot, launches)
     clock = comm.now()
     with comm.ledger.aside():
         kept = None

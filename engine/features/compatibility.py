@@ -4,6 +4,7 @@ The same answer checks a run, words a refusal with all its reasons, finds the ch
 of pairs.
 """
 
+import copy
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -13,6 +14,7 @@ from ...conf.errors import MOST_NAMED, Alternative, ConfigError, Refusal
 from ...conf.groups import BY_NAME
 from ...strategies import Strategy, Sync
 from ...strategies.core.terms import VOCABULARY, Compatible, Need, Term, lacks_of, needs_of
+from ...tracking.files import parse_yaml
 from ..base.grammar import as_override
 from ..config.choice_files import file_of
 from ..config.experiment import CONF, Choice, Experiment, shipped
@@ -281,10 +283,14 @@ def typed(group: str, choice: Choice) -> dict[str, Any]:
 
 def in_place_of(chosen: Choice, alternative: Alternative) -> Choice:
     """Returns the alternative to a choice, with the typed knobs that it has, too."""
-    group, _, knob = alternative.key.partition(".")
-    if knob:
-        usual = shipped(group, chosen.name).knobs[knob]
-        return chosen.model_copy(update={"knobs": {**chosen.knobs, knob: usual}})
+    group, *path = alternative.key.split(".")
+    if path:
+        knobs = section = copy.deepcopy(chosen.knobs)
+        *within, knob = path
+        for name in within:
+            section = section[name]
+        section[knob] = parse_yaml(alternative.value)
+        return chosen.model_copy(update={"knobs": knobs})
     other = shipped(group, alternative.value)
     kept = {name: value for name, value in typed(group, chosen).items() if name in other.knobs}
     return other.model_copy(update={"knobs": {**other.knobs, **kept}})

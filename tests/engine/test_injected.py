@@ -37,7 +37,7 @@ def assembled(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Parts]:
     plain = compose(["model.hidden=[4]"]).model_dump()
     monkeypatch.setattr(groups, "GROUPS", (*GROUPS, GROUP))
     monkeypatch.setitem(groups.BY_NAME, "zeal", GROUP)
-    for module in ("given", "compatibility"):
+    for module in ("injected", "compatibility"):
         monkeypatch.setattr(
             f"paceline.engine.features.{module}.shipped", lambda *of: CHOICES["calm"] if "zeal" in of else shipped(*of)
         )

@@ -1,6 +1,5 @@
 """Sums by each collective: the sum itself, the same bits on all, the bytes it states; alone and under whole runs."""
 
-import inspect
 import os
 import re
 import signal
@@ -10,7 +9,7 @@ from typing import Any, cast
 
 import pytest
 import torch
-from choices import CHOSEN, SYNCS
+from choices import CHOSEN, SYNCS, USUAL
 from declared import unmet_terms
 from oracles import mlp
 from torch import Tensor
@@ -20,7 +19,8 @@ from paceline.comm.network import Network, NetworkLink
 from paceline.comm.virtual import SimulatedCluster
 from paceline.engine import prepare, run
 from paceline.engine.base.failures import exit_code_of
-from paceline.engine.config.targets import load_class
+from paceline.engine.config.targets import build
+from paceline.engine.features import injected
 from paceline.exchange.collectives import (
     Auto,
     Collective,
@@ -380,11 +380,9 @@ def test_where_nothing_is_summed_a_collective_is_refused_by_name(here, overrides
 
 def mode_with(name: str, **given: Any) -> Sync | None:
     """The sync mode with another choice of a group; None where it takes no such thing."""
-    choice = CHOSEN["sync", name]
-    cls: Any = load_class("sync", choice.target, Sync, ())
-    if not given.keys() <= inspect.signature(cls).parameters.keys():
+    if not given.keys() <= {*injected.accepted(SYNCS[name])}:
         return None
-    mode = cls(**choice.knobs, **given)
+    mode = build("sync", CHOSEN["sync", name], Sync, (), USUAL | given)
     return None if unmet_terms(mode, **given) else mode
 
 

@@ -236,7 +236,7 @@ def test_an_average_goes_by_the_last_part():
         (["sync=sparta_diloco", "sync.parts.diloco.period=0"], r"sync\.parts\.diloco\.period=0: must be greater"),
         (
             ["sync=sparta_diloco", "sync.parts.diloco.outer_lr=null"],
-            r"sync\.parts\.diloco\.outer_momentum=0\.5: .* choose sync\.parts\.diloco\.outer_lr",
+            r"sync\.parts\.diloco\.outer_momentum=0\.5: .*Choose sync\.parts\.diloco\.outer_lr",
         ),
         (["sync=sparta_diloco", "sync.parts=3"], r"sync\.parts=3: must be choices of sync by name"),
         (["sync=sparta_diloco", "~sync.parts.sparta", "~sync.parts.diloco"], r"sync\.parts=\{\}: must be choices"),
