@@ -483,7 +483,8 @@ def _no_such_key(
     section = OmegaConf.select(config, parent) if parent else config
     names = [str(name) for name in section if name != "_target_"] if isinstance(section, DictConfig) else []
     values = {name: value for name, _, value in (text.lstrip("+").partition("=") for text in overrides)}
-    if within := [path for path in _keys(section, f"{parent}.") if path.endswith(f".{last}")] if names else []:
+    in_section = _keys(section, f"{parent}.") if parent and names else []
+    if within := [path for path in in_section if path.endswith(f".{last}")]:
         return f"{key}: there is no such key; did you mean {' or '.join(within)}?"
     is_misspelt = difflib.get_close_matches(last, names, cutoff=0.8 if parent not in BY_NAME else 0.6)
     if not is_misspelt and (there := elsewhere(key, values.get(key, ""), config_dir, chosen.choices.get(parent, ""))):

@@ -228,7 +228,7 @@ def test_a_file_with_something_unsupported_is_named_with_it(paceline, here: Path
 def test_a_name_that_is_taken_is_refused(paceline, here: Path) -> None:
     made(here, "sync=bsp,ssp")
     ended = paceline("sweep", "sync=bsp,ssp", "--name", "mine")
-    assert ended.status == 2 and "is there already: --resume goes on with it" in ended.last
+    assert ended.status == 2 and "is there already. Go on with it by --resume" in ended.last
     made(here, "sync=bsp,ssp", name="file")
     assert "--name file: " in paceline("sweep", written(here)).last, "a file's name is the sweep's"
     RunDirectory.create(here / "runs", "run")

@@ -136,7 +136,7 @@ def test_a_group_more_is_listed_explained_and_refused_by_name(grown: Path, tmp_p
     )
     refused = paceline("train", "zeal=eager", cwd=tmp_path, site=grown)
     assert refused.status == 2 and refused.err.strip().endswith(
-        "zeal=eager: sync=bsp takes no zeal. Choose sync=zealous, or zeal=calm"
+        "zeal=eager: sync=bsp takes no zeal. Choose sync=zealous, or zeal=calm."
     )
     outside = paceline("train", "zeal._target_=torch.nn.Linear", cwd=tmp_path, site=grown)
     assert outside.status == 2 and "zeal._target_=torch.nn.Linear: must name a class in paceline.strategies" in (

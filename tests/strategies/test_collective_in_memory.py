@@ -99,7 +99,7 @@ def test_a_run_sends_what_its_plan_states(here, how):
             ("hardware=l4", "hardware.hosts=3"),
             "shares memory, and the 3 workers that make this sum are on 3 hosts; must",
         ),
-        (("hardware=l4_8",), "collective: sums in a host's memory, and the workers compute on GPUs;"),
+        (("hardware=l4_8",), "collective: sums in a host's memory, and the workers compute on GPUs. Choose"),
         (("sync=asp",), "collective=shared_memory: sync=asp takes no collective"),
         (("compress=topk",), "cannot be added up on their way"),
     ],

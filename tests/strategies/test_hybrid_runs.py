@@ -182,7 +182,7 @@ def test_a_step_on_the_virtual_clock_takes_what_the_plan_says(schedule):
     [
         (("hardware.workers=6",), "hardware.workers=6: strategy=hybrid lays one replica over 4 workers.* 4 or 8"),
         (("strategy.stages=9",), "strategy.stages=9: the model has 8 layers .* Choose strategy.stages <= 4"),
-        (("strategy.tensor=5",), "strategy.tensor=5: 1. outputs of the layer .* choose"),
+        (("strategy.tensor=5",), "strategy.tensor=5: 1. outputs of the layer .* Choose"),
         (
             ("model.hidden=[16]", "strategy.cut=[2]"),
             "tensor=2: no stage has two linear layers .* Choose strategy.tensor=1",
