@@ -134,13 +134,14 @@ def check_keys(overrides: Sequence[str]) -> None:
         key = text.lstrip("+~").partition("=")[0]
         group = key.partition(".")[0]
         if instead := OWN.get(key) or OWN.get(group):
-            raise ConfigError(f"{text}: paceline verify tries every one; {instead} says which, or how many")
+            value = text if instead == "--only" else text.partition("=")[2]
+            raise ConfigError(f"{text}: paceline verify tries every one. Choose {instead} {value}.")
         if group in NO_WAYS and group != "clip":
             raise ConfigError(
                 f"{text}: verify compares with serial training, and serial training has none; leave it out"
             )
         if group in [each.name for each in injected.injected_groups() if each.name != "clip"]:
-            raise ConfigError(f"{text}: paceline verify tries every one; --only {group} says that these are wanted")
+            raise ConfigError(f"{text}: paceline verify tries every one. Choose --only {text}.")
 
 
 def _choices(group: str) -> list[str]:

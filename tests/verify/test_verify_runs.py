@@ -194,7 +194,7 @@ def test_all_that_the_virtual_cluster_has_trains_as_one_worker_does(overrides: l
 @pytest.mark.parametrize(
     ("overrides", "only", "said"),
     [
-        (["sync=asp"], [], r"sync=asp: paceline verify tries every one; --only"),
+        (["sync=asp"], [], r"sync=asp: paceline verify tries every one. Choose --only sync=asp"),
         (["strategy.stages=2"], [], "--only"),
         (["hardware.workers=3"], [], "--workers"),
         (["steps=4"], [], "--steps"),
