@@ -31,7 +31,7 @@ def cases(chance: random.Random, count: int) -> list[Case]:
 
 
 def _lie(act: str, place: Path) -> None:
-    secure = f"secure={{_target_:lying_clients.Liar,act:'{act}'}}"
+    secure = f"secure={{_target_:lying_clients.ByzantineWorker,act:'{act}'}}"
     launched = train(place, *ROUNDS, secure, options=["--allow-module", "lying_clients"])
     launched.ends({FAILED})
     line, says = launched.last_line(), ACTS[act][1]

@@ -1,4 +1,4 @@
-"""Clients of secure sums that break the protocol: `secure={_target_: lying_clients.Liar, act: ...}`."""
+"""Clients of secure sums that break the protocol: `secure={_target_: lying_clients.ByzantineWorker, act: ...}`."""
 
 import os
 import signal
