@@ -10,7 +10,7 @@ from ..engine.config.experiment import Choice
 from ..engine.config.targets import build
 from ..engine.fabrics import fabric_of
 from ..engine.features import injected
-from ..engine.features.compatibility import Pair, pairs
+from ..engine.features.pairs import Pair, pairs
 from ..strategies import Sync
 from .candidate import Candidate, Settings
 from .layouts import divisors

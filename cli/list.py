@@ -14,7 +14,7 @@ from .options import AllowModule, ConfigDir
 from .output import aligned, results_alone, show, show_json
 
 if TYPE_CHECKING:
-    from ..engine.features.compatibility import Pair
+    from ..engine.features.pairs import Pair
 
 
 def list_choices(
@@ -99,7 +99,7 @@ def _show_pairs(config_dir: Path | None, allowed: tuple[str, ...], format: str) 
         case "json":
             show_json([asdict(pair) for pair in every])
         case "markdown":
-            from ..engine.features.compatibility import vocabulary
+            from ..engine.features.pairs import vocabulary
 
             show(page(every, vocabulary()).rstrip("\n"))
         case _:
@@ -110,7 +110,7 @@ def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]
     import sys
 
     from ..engine.config.experiment import Choice
-    from ..engine.features.compatibility import pairs
+    from ..engine.features.pairs import pairs
 
     def chosen(group: str) -> list[Choice]:
         choices = group_of(group, config_dir)

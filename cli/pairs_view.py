@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from .output import aligned
 
 if TYPE_CHECKING:
-    from ..engine.features.compatibility import Pair, TermUse
+    from ..engine.features.pairs import Pair, TermUse
 
 PAGE = """\
 # What goes with what

@@ -1,5 +1,6 @@
 """The error of a bad configuration."""
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -53,6 +54,12 @@ def _of_one_key(alternatives: Sequence[Alternative]) -> str:
     text = f"{named[0].key}={', '.join(most)} or {last}" if most else f"{named[0].key}={last}"
     without = dict.fromkeys(knob for each in named for knob in each.without)
     return f"{text} without {' and '.join(without)}" if without else text
+
+
+def of_part(text: str, path: str) -> str:
+    """Returns a text in which `sync.period` is `sync.parts.diloco.period`, where `path` is `sync.parts.diloco`."""
+    group = path.partition(".")[0]
+    return re.sub(rf"(?<![\w./]){group}\.(?=\w)", f"{path}.", text)
 
 
 class ConfigError(ValueError):

@@ -4,7 +4,7 @@ from multiprocessing import forkserver
 
 from paceline.testing import processes
 
-# What workers import, here and in the engine; scikit-learn comes with the data.
+# Workers import these, here and in the engine; scikit-learn comes with the data.
 PRELOADED = [
     *processes.PRELOADED,
     "paceline.engine.launch.virtual",

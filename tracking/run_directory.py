@@ -33,6 +33,7 @@ from .values import finite
 
 SWEEP_NOTE = "trial.json"  # in the directory of a run that a sweep made: see sources.Swept
 NAME = re.compile(r"[A-Za-z0-9._-]{1,64}")
+_NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9._-]+")
 POLL_SECONDS = 0.1
 CHUNK_BYTES = 1 << 20
 LONGEST_LINE = 1 << 20  # bytes of a record
@@ -240,6 +241,11 @@ def check_name(name: str) -> None:
     """Raises RunNameError unless `name` can be a run's directory name under any root."""
     if not _allowed(name):
         raise RunNameError(f"run name {name!r} is not allowed: 1 to 64 of A-Z a-z 0-9 . _ - and not . or ..")
+
+
+def name_of(words: str) -> str:
+    """Returns a name that is allowed, with `_` for what names may not hold; of long words the end."""
+    return _NOT_IN_NAMES.sub("_", words)[-60:].lstrip("-.")
 
 
 def is_run(path: Path) -> bool:

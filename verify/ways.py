@@ -10,7 +10,7 @@ from ..conf.groups import ConfigGroup
 from ..engine.base.grammar import as_override
 from ..engine.config.experiment import CONF, Choice, shipped
 from ..engine.config.targets import build, load_class
-from ..engine.features import compatibility, injected
+from ..engine.features import injected, pairs
 from ..strategies import Strategy, Sync
 from .knobs import variants
 
@@ -109,7 +109,7 @@ def _all(
         if strategy.name == PLAIN or _rounds_weights(strategy, allowed):
             yield f"strategy={strategy.name}", f"sync={SERIAL_SYNC}", "precision=bf16"
     [usual] = [mode for mode in modes if mode.name == SERIAL_SYNC]
-    [plain] = compatibility.pairs([shipped("strategy", PLAIN)], [usual], allowed)
+    [plain] = pairs.pairs([shipped("strategy", PLAIN)], [usual], allowed)
     taken = plain.takes
     for group in _given():
         for name in taken.get(group.name, []):

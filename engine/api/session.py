@@ -21,7 +21,7 @@ from ...tracking.errors import StorageError
 from ...tracking.mirror import Mirror, Sink
 from ...tracking.records import End
 from ...tracking.redact import redact
-from ...tracking.run_directory import SWEEP_NOTE, RunDirectory
+from ...tracking.run_directory import SWEEP_NOTE, RunDirectory, name_of
 from ...tracking.sinks import check as check_tracking
 from ...tracking.sinks import sinks_from
 from ...tracking.visible import visible
@@ -454,7 +454,7 @@ def result_of(directory: RunDirectory) -> Result:
 
 def _new_name(experiment: Experiment, root: Path) -> str:
     parts = [experiment.strategy.name, experiment.sync.name, experiment.model.name, experiment.data.name]
-    stem = "-".join([*parts, time.strftime("%m%d-%H%M%S")])[-60:].lstrip("-.")
+    stem = name_of("-".join([*parts, time.strftime("%m%d-%H%M%S")]))
     names = [stem, *(f"{stem}-{i}" for i in range(2, 100))]
     return next(name for name in names if not (root / name).exists())
 

@@ -486,6 +486,9 @@ def _no_such_key(
     in_section = _keys(section, f"{parent}.") if parent and names else []
     if within := [path for path in in_section if path.endswith(f".{last}")]:
         return f"{key}: there is no such key; did you mean {' or '.join(within)}?"
+    near = difflib.get_close_matches(key, _keys(config), n=2, cutoff=0.85) if "." in parent and section is None else []
+    if near:
+        return f"{key}: there is no such key; did you mean {' or '.join(near)}?"
     is_misspelt = difflib.get_close_matches(last, names, cutoff=0.8 if parent not in BY_NAME else 0.6)
     if not is_misspelt and (there := elsewhere(key, values.get(key, ""), config_dir, chosen.choices.get(parent, ""))):
         own = f" ({parent}={chosen.choices[parent]} has {', '.join(names)})" if parent in BY_NAME and names else ""

@@ -40,7 +40,9 @@ def is_composed(group: str, value: Any) -> bool:
 def composed(group: str, name: str, config_dir: Path | None = None) -> Choice:
     """Returns the choice that is made of several, A+B. Raises `ConfigError`."""
     known = {choice.name: choice for choice in choices_of(group, config_dir)}
-    names = name.split("+")
+    names = [each.strip() for each in name.split("+")]
+    if "" in names:
+        raise ConfigError(f"{group}={name}: has a + without a choice beside it. Choose {group}=A+B.")
     for each in names:
         if each not in known:
             close = difflib.get_close_matches(each, known, n=3, cutoff=0.5)
@@ -52,7 +54,7 @@ def composed(group: str, name: str, config_dir: Path | None = None) -> Choice:
                 "name in a file of your own"
             )
     parts = {each: {"_target_": known[each].target, **known[each].knobs} for each in names}
-    return Choice(name=name, target=BY_NAME[group].composed, knobs={"parts": parts})
+    return Choice(name="+".join(names), target=BY_NAME[group].composed, knobs={"parts": parts})
 
 
 def described(group: str, value: Any, config_dir: Path | None = None) -> Choice | None:

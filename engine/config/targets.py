@@ -14,6 +14,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from types import FunctionType, ModuleType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -23,7 +24,7 @@ from pydantic import ConfigDict, TypeAdapter, ValidationError
 from pydantic.errors import PydanticSchemaGenerationError
 from torch import Tensor
 
-from ...conf.errors import ConfigError
+from ...conf.errors import ConfigError, of_part
 from ...conf.groups import BY_NAME, CALLBACKS, ConfigGroup
 from ...tasks.data.torch_dataset import OWN, OfDataset, is_dataset, of_dataset
 from ...tracking.redact import shown
@@ -197,13 +198,17 @@ def _parts(
         found[knob] = {}
         for name, section in sections.items():
             part = _part_choice(f"{path}.{name}", str(name), section)
-            if not issubclass(load_class(group, part.target, base_of(group), allowed), kind):
+            with _in_words_of(f"{path}.{name}"):
+                cls = load_class(group, part.target, base_of(group), allowed)
+            if not issubclass(cls, kind):
                 rule = inspect.cleandoc(kind.__doc__ or "").partition(".")[0]
                 raise ConfigError(
                     f"{group}={choice.name}: {name} cannot be a part. A part is {rule[:1].lower()}{rule[1:]}. Choose "
                     f"parts among {', '.join(_fitting(group, maker, knob, kind, given))}."
                 )
-            found[knob][str(name)] = _part(f"{path}.{name}", part, kind, allowed, given)
+            with _in_words_of(f"{path}.{name}"):
+                # with copies of what it is given: some of that remembers
+                found[knob][str(name)] = build(group, part, kind, allowed, copy.deepcopy(given))
     return found
 
 
@@ -216,18 +221,21 @@ def _kind_of_parts(group: str, hint: Any) -> type | None:
 
 def _part_choice(path: str, name: str, section: Any) -> Choice:
     if not isinstance(section, dict) or not isinstance(section.get("_target_"), str):
-        raise ConfigError(f"{path}={section}: must be a choice with its _target_. Choose {path}={{_target_:...}}.")
+        raise ConfigError(
+            f"{path}={section}: must be a choice with its _target_. Choose {path}.KNOB=VALUE, or "
+            f"{path}={{_target_:MODULE.CLASS}}."
+        )
     knobs = {str(key): value for key, value in section.items() if key != "_target_"}
     return Choice(name=name, target=section["_target_"], knobs=knobs)
 
 
-def _part(path: str, part: Choice, kind: type[T], allowed: tuple[str, ...], given: dict[str, Any]) -> T:
-    """Builds a part of a choice, with copies of what it is given: some of that remembers."""
-    group = path.partition(".")[0]
+@contextmanager
+def _in_words_of(path: str) -> Iterator[None]:
+    """Gives errors of a part the full keys of its knobs."""
     try:
-        return build(group, part, kind, allowed, copy.deepcopy(given))
+        yield
     except ConfigError as error:
-        raise ConfigError(error.text.replace(f"{group}.", f"{path}."), error.about) from None
+        raise ConfigError(of_part(error.text, path), error.about) from None
 
 
 def _fitting(group: str, maker: Callable[..., object], knob: str, kind: type, given: dict[str, Any]) -> Iterator[str]:

@@ -136,6 +136,11 @@ def _choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | 
         strategy, sync = pair_of(experiment, allowed, of_groups, taken)
     with blaming(f"data={experiment.data.name}", allowed):
         check_spec(experiment.data.name, data.spec)
+    if strategy.traits.needs_processes and fabric.modelled:
+        raise ConfigError(
+            f"hardware=virtual: strategy={experiment.strategy.name} talks to torch's own process groups. Choose "
+            "hardware=local, or strategy=data_parallel."
+        )
     layout = lay_out(experiment, strategy, sync, world_size)
     aggregate = of_groups["aggregate"]
     assert isinstance(aggregate, Aggregator)
@@ -201,7 +206,7 @@ def _check_choices(chosen: Chosen, features: tuple[Feature, ...]) -> None:
 
 
 def _check_owner(chosen: Chosen) -> None:
-    """Raises `ConfigError` where the strategy owns its update and leaves knobs, or the hardware, without a use."""
+    """Raises `ConfigError` where the strategy owns its update and leaves knobs without a use."""
     experiment, strategy = chosen.experiment, chosen.strategy
     if strategy.own_sync() is None:
         return
@@ -214,11 +219,6 @@ def _check_owner(chosen: Chosen) -> None:
         raise ConfigError(
             f"{', '.join(unused)}: strategy={experiment.strategy.name} owns its update, and sync=bsp's knobs do "
             "nothing there. Choose strategy=data_parallel."
-        )
-    if strategy.traits.needs_processes and chosen.fabric.modelled:
-        raise ConfigError(
-            f"hardware=virtual: strategy={experiment.strategy.name} talks to torch's own process groups. Choose "
-            "hardware=local, or strategy=data_parallel."
         )
 
 

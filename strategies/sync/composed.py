@@ -33,17 +33,28 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
-from ...conf.errors import ConfigError
+from ...conf.errors import ConfigError, of_part
 from ...exchange.clip import Clip
 from ...exchange.flat import flatten, vector_of_views
 from ..core.batch import Batch
 from ..core.cost import Transfers, World
 from ..core.local_steps import LocalSteps
+from ..core.protocols import (
+    ChecksModel,
+    HasRate,
+    KeepsGradients,
+    MeasuresMemory,
+    Prunable,
+    SharesSteps,
+    StatesMemory,
+)
 from ..core.setting import Setting
 from ..core.state import State
 from ..core.sync import Measures, SyncTraits
 from ..core.terms import SYNC_AVERAGED, Need, Term, lacks_of, needs_of
 
+# What only a whole mode can be asked
+OF_WHOLE_MODES = ChecksModel, HasRate, KeepsGradients, MeasuresMemory, Prunable, SharesSteps, StatesMemory
 FIRST_TEXTS = "whole_replica", "over_parts", "one_rate", "one_scale"  # traits: the first part that has one says it
 
 
@@ -65,6 +76,10 @@ class Composed(LocalSteps):
                 raise ConfigError(
                     f"sync.parts.{name}: its first steps exchange gradients, and a part exchanges weights. Choose "
                     f"sync.parts.{name}.switch_step=0, or another part."
+                )
+            if found := next((each for each in OF_WHOLE_MODES if isinstance(part, each)), None):
+                raise ConfigError(
+                    f"sync.parts.{name}: is {found.__name__}, which a part is not asked. Choose another part."
                 )
         *_, self._last = self.modes.values()
         self.period = max(part.period for part in self.modes.values())  # of the longest rounds
@@ -190,7 +205,7 @@ def _told(texts: Iterator[tuple[str, str]]) -> Iterator[str]:
 
 def _of_part(name: str, text: str) -> str:
     """Returns a part's own words with the full keys of its knobs."""
-    return text.replace("sync.", f"sync.parts.{name}.")
+    return of_part(text, f"sync.parts.{name}")
 
 
 def _without(state: State, keys: Mapping[str, object] | set[str]) -> State:

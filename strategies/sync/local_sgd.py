@@ -105,10 +105,6 @@ class LocalSGD(LocalSteps):
         self.exchange = Exchange(compress, collective, aggregate, attack, purpose="average")
         self.compress, self.collective, self.aggregation = self.exchange.parts
         self.clip = clip
-        if not self.aggregation.plain:
-            self.traits = replace(
-                self.traits, unaveraged="joins the changes of replicas, of which some lie or a rule makes what it will"
-            )
         needs: list[Need] = []
         if average_state:
             as_it_is = "averages the optimizer's state as it is, that of Byzantine workers too"
@@ -125,14 +121,18 @@ class LocalSGD(LocalSteps):
             )
         self.period, self.average_state, self.switch_step = period, list(average_state), switch_step
         self.outer_lr, self.outer_momentum = outer_lr, outer_momentum
+        unaveraged = self.traits.unaveraged
+        if outer_lr is not None:
+            unaveraged = "knows what is evaluated only where an outer step is made"
+        elif not self.aggregation.plain:
+            unaveraged = "joins the changes of replicas, of which some lie or a rule makes what it will"
         self.traits = replace(
             self.traits,
+            unaveraged=unaveraged,
             serial_alone=outer_lr is None,  # the outer optimizer steps on a lone replica, too
             steps_together=switch_step > 0,  # to begin with
             requires=tuple(needs),
         )
-        if outer_lr is not None:
-            self.traits = replace(self.traits, unaveraged="knows what is evaluated only where an outer step is made")
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)

@@ -141,7 +141,7 @@ def test_every_choice_has_a_picture_or_says_why_not(choice: str) -> None:
     try:
         run = small_run(choice)
     except NoPictureError as why:
-        assert re.search("talks to torch's own process groups|takes at most 2; strategy=data_parallel", str(why))
+        assert "talks to torch's own process groups" in str(why)
         return
     lanes = read(run.trace)
     assert all(row["spans"] for row in lanes["lanes"] if row["name"].startswith("worker"))

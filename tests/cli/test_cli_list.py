@@ -10,7 +10,7 @@ import pytest
 from paceline.cli import list as listing
 from paceline.cli.choices import CONF, defaults, groups
 from paceline.cli.pairs_view import page
-from paceline.engine.features.compatibility import Pair, vocabulary
+from paceline.engine.features.pairs import Pair, vocabulary
 
 CHOICES = [choice for choices in groups().values() for choice in choices]
 

@@ -1,5 +1,7 @@
 """Composed modes against explicit loops in plain torch: a local step, then one exchange after another."""
 
+from collections.abc import Sequence
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor
 
 from paceline.conf.errors import ConfigError
-from paceline.engine import prepare
+from paceline.engine import prepare, run
 from paceline.engine.config.compose import choices_in, compose, sweep_values
 from paceline.engine.config.experiment import shipped
 from paceline.engine.config.overrides import overrides_of
@@ -16,7 +18,7 @@ from paceline.engine.config.targets import build
 from paceline.engine.features import injected
 from paceline.exchange.aggregate import Median
 from paceline.strategies import Sync
-from paceline.strategies.core.cost import World
+from paceline.strategies.core.cost import Memory, World
 from paceline.strategies.core.local_steps import LocalSteps
 from paceline.strategies.sync.composed import Composed
 from paceline.strategies.sync.gossip import Gossip
@@ -143,7 +145,7 @@ def test_one_part_alone_is_that_mode_bit_for_bit(virtual_workers, mode):
 
 @pytest.mark.parametrize("outer", ["local_sgd", "diloco", "gossip", "noloco"])
 def test_all_of_the_weights_averaged_in_each_step_leave_local_sgd_inside_any_mode(virtual_workers, outer):
-    """With equal batches each mode then starts its exchange from equal weights, as inside local_sgd with period 1."""
+    """Equal batches let each mode start its exchange from equal weights, as inside local_sgd with period 1."""
     case = Case([[3, 3]] * 7, model=mlp)
     everything = virtual_workers(2, live, Life(inside(sparta(1.0), PARTS[outer]()), case))
     averaged = virtual_workers(2, live, Life(inside(LocalSGD(1), PARTS[outer]()), case))
@@ -232,7 +234,17 @@ def test_an_average_goes_by_the_last_part():
         (["sync=post_local_sgd+sparta"], r"sync\.parts\.post_local_sgd: its first .* Choose .*switch_step=0"),
         (["sync=sparta+sparta"], r"sync=sparta\+sparta: has sparta twice"),
         (["sync=sparta+dilco"], r"sync=sparta\+dilco: there is no choice 'dilco'; did you mean diloco"),
-        (["sync=sparta+"], r"sync=sparta\+: there is no choice ''"),
+        (["sync=sparta+"], r"sync=sparta\+: has a \+ without a choice beside it. Choose sync=A\+B"),
+        (["sync=sparta+diloco", "sync.parts.dilco.period=3"], r"did you mean sync\.parts\.diloco\.period"),
+        (
+            ["sync=sparta+diloco", "sync.parts.diloco._target_=paceline.strategies.sync.nope.X"],
+            r"sync\.parts\.diloco\._target_=paceline\.strategies\.sync\.nope\.X: cannot import",
+        ),
+        (["sync=sparta+diloco", "sync.parts.diloco=5"], r"sync\.parts\.diloco=5: .* Choose sync\.parts\.diloco\.KNOB"),
+        (
+            ["sync=gossip+local_sgd", "sync.parts.local_sgd.average_state=[momentum_buffer]", "aggregate=median"],
+            r"sync\.parts\.local_sgd\.average_state=\['momentum_buffer'\]: .*Choose sync\.parts\.local_sgd\.average_",
+        ),
         (["sync=sparta_diloco", "sync.parts.diloco.period=0"], r"sync\.parts\.diloco\.period=0: must be greater"),
         (
             ["sync=sparta_diloco", "sync.parts.diloco.outer_lr=null"],
@@ -256,6 +268,27 @@ def test_what_cannot_be_composed_is_refused_in_a_plan(overrides, says):
     with pytest.raises(ConfigError, match=says) as refused:
         prepare([*overrides, "hardware.workers=4"]).plan()
     assert refused.value.exit_code == 2
+
+
+class WithMemory(Sparta):
+    """A mode that states memory of its own."""
+
+    def memory(self, held: Memory, parameters: Sequence[Tensor], replicas: int) -> Memory:
+        return held
+
+
+def test_a_part_has_nothing_that_only_a_whole_mode_is_asked():
+    with pytest.raises(ConfigError, match=r"sync\.parts\.inner: is StatesMemory, which a part is not asked"):
+        inside(WithMemory(), diloco(4))
+
+
+def test_it_trains_by_its_name_alone(tmp_path, monkeypatch):
+    """A run without a name of its own is named by its choices, of which one has a +."""
+    monkeypatch.chdir(tmp_path)
+    result = run(
+        ["sync=sparta + diloco", "hardware=virtual", "hardware.workers=2", "epochs=1", "tracking=none"], quiet=True
+    )
+    assert "sparta_diloco" in result.path.name
 
 
 # -- how a configuration says it
