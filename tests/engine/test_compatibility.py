@@ -132,7 +132,7 @@ def test_alternatives_keep_what_was_typed_or_say_what_to_leave_out(overrides: li
 
 
 def test_alternatives_fit_the_model_too() -> None:
-    [refusal] = refusal_of("strategy=torch_fsdp", "sync=asp", "model=gpt", "data=text").refusals
+    [refusal] = refusal_of("strategy=torch_fsdp", "sync=easgd_round_robin", "model=gpt", "data=text").refusals
     names = [each.value for each in refusal.instead if each.key == "strategy"]
     assert "data_parallel" in names and "domain" not in names, "text has no images to cut by rows"
 
