@@ -3,6 +3,7 @@
 import time
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 import torch
 
@@ -11,11 +12,16 @@ from ..cost.layout import DTYPES
 from ..cost.predicted import NotPredicted
 from ..cost.step import Cluster, step_time
 from ..cost.transformer import Transformer
+from ..engine.config.choice_files import choices_of
 from ..engine.config.experiment import Machine
+from ..engine.config.targets import build
 from ..engine.fabrics.layout import RunLayout as Workers
+from ..engine.features import injected
 from ..engine.planning.planned import Plan
 from ..engine.predict.step_time import cluster_of, device_of, transformer_of
+from ..strategies import Strategy
 from ..strategies.core.mesh import Mesh
+from ..strategies.core.strategy import StrategyTraits
 from .candidate import Candidate, Predicted
 from .layouts import LayoutProblem, PrunedFamily
 from .limits import dollars
@@ -24,7 +30,7 @@ from .question import Question
 from .sent import sent
 from .space import ways
 
-NARROW = "what it holds in half precision has no closed form here; paceline plan precision=bf16 says it of one layout"
+WIDE = "computes in float32 alone"
 COMPUTED_IN = {dtype: precision for precision, dtype in DTYPES.items()}
 
 
@@ -53,13 +59,30 @@ class Ground:
         device = device_of(self.question.experiment, torch.device("cuda"))[1]
         return cluster_of(self.machine, device, Workers(Mesh({"replica": workers}), 0, 0))
 
-    def precisions(self, cluster: Cluster) -> tuple[str, ...]:
-        """Returns the precisions in which strategy=zero computes: float32, and the half precision that the hardware has
-        a rate for.
-        """
-        half = [name for name in ("bfloat16", "float16") if name in self.machine.flops][:1]
-        known = [name for name in ("float32", *half) if name in cluster.device.peak]
-        return tuple(COMPUTED_IN[name] for name in known)
+    def precision(self, cluster: Cluster) -> str:
+        """Returns the precision that was typed; else the half precision that the hardware has a rate for, or fp32."""
+        if self.question.fixes("precision") or self.question.narrow:
+            return self.question.experiment.choice("precision").name
+        known = [name for name in ("bfloat16", "float16") if name in self.machine.flops and name in cluster.device.peak]
+        return COMPUTED_IN[known[0]] if known else "fp32"
+
+    def problem(self, workers: int, cluster: Cluster) -> LayoutProblem:
+        traits = _traits()
+        return LayoutProblem(
+            workers,
+            self.machine.devices,
+            self.question.batch,
+            self.precision(cluster),
+            frozenset(name for name, its in traits.items() if its.one_precision),
+            frozenset(name for name, its in traits.items() if its.rounds_weights),
+        )
+
+
+@lru_cache(maxsize=1)
+def _traits() -> dict[str, StrategyTraits]:
+    """Returns the traits of our strategies, as their defaults are."""
+    usual = injected.usual()
+    return {each.name: build("strategy", each, Strategy, (), usual).traits for each in choices_of("strategy")}
 
 
 def ground(question: Question, plan: Plan) -> Ground:
@@ -95,17 +118,16 @@ def search(ground: Ground) -> Searched:
             continue
         machine = ground.machine
         limits = capacity(machine.device_memory, machine.host_memory, machine.devices, workers)
-        place = LayoutProblem(workers, machine.devices, ground.question.batch, ground.precisions(cluster))
+        place = ground.problem(workers, cluster)
         for way in ways(ground.shape, place):
             found.points += 1
             if isinstance(way, PrunedFamily):
                 if ground.question.allows({"strategy": way.family}):
                     found.pruned[way.family, way.why] += 1
-            elif ground.question.allows(settings := dict(way.settings)):
-                if ground.question.narrow and "precision" not in settings:
-                    found.pruned[way.family, NARROW] += 1
-                else:
-                    _add(found, ground, way, cluster, limits)
+            elif way.family in place.wide and ground.question.narrow:
+                found.pruned[way.family, WIDE] += 1
+            elif ground.question.allows(dict(way.settings)):
+                _add(found, ground, way, cluster, limits)
     found.seconds = time.perf_counter() - began
     return found
 

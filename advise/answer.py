@@ -9,7 +9,7 @@ from ..conf.errors import ConfigError
 from ..cost.predicted import NotPredicted
 from ..engine.api.session import prepare
 from ..engine.config.compose import instead
-from .accelerators import Ground, ground, search
+from .accelerators import Ground, Searched, ground, search
 from .candidate import Predicted
 from .limits import Missed, beyond, meets, nearest
 from .modes import alternatives
@@ -65,7 +65,7 @@ def answer(question: Question, sort: Sort | None = None, top: int = 10, patience
     near = [] if rows or (fitting and not wanted) else check.first(sorted(refused, key=lacks), 3, fits=False)
     missed = nearest(question, fitting) if fitting and not wanted else []
     notes = [f"all: {why}" for (family, why) in found.pruned if family == "all"]
-    notes += _not_timed(question, known)
+    notes += _not_timed(question, found)
     if check.unchecked:
         notes.append(f"~: by closed forms alone; there was no time to plan {check.unchecked} of these exactly")
     return Answer(
@@ -125,16 +125,13 @@ class Checked:
         return self._plans[key]
 
 
-def _not_timed(question: Question, known: Ground) -> list[str]:
+def _not_timed(question: Question, found: Searched) -> list[str]:
     if question.fixes("strategy", "sync"):
         return []
-    half = any(name != "float32" for name in known.machine.flops)
+    chosen = {dict(row.candidate.settings)["precision"] for row in found.fit} - {"fp32"}
+    half = "" if question.fixes("precision") else "".join(sorted(chosen))
     return [
-        *(
-            ["half precision is tried with strategy=zero alone; with others precision=bf16 is yours to try"]
-            if half
-            else []
-        ),
+        *([f"precision={half} is taken where a strategy computes in it; precision=fp32 keeps float32"] if half else []),
         "not timed, as no closed form gives it: strategy=offload, deepspeed_pipeline, torch_zero_optimizer, schedules "
         "without a flush or with split backward passes; and what must be raced: the other sync modes, compressors",
     ]

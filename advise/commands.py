@@ -9,6 +9,14 @@ from ..tracking.redact import HIDDEN
 from .candidate import Candidate
 from .question import HOSTS, Question, key_of
 
+USUAL = {
+    "strategy": "data_parallel",
+    "sync": "bsp",
+    "compress": "none",
+    "precision": "fp32",
+    "model.recompute": "false",
+}
+
 
 def overrides_of(question: Question, candidate: Candidate) -> list[str]:
     """Returns the overrides without those that equal the default, unless a preset may set another value."""
@@ -51,8 +59,7 @@ def _default(key: str, strategy: str, sync: str) -> str | None:
     group, _, knob = key.partition(".")
     name = {"strategy": strategy, "sync": sync}.get(group)
     if name is None or not knob:
-        usual = {"strategy": "data_parallel", "sync": "bsp", "compress": "none", "model.recompute": "false"}
-        return usual.get(key)
+        return USUAL.get(key)
     from .layouts import typed
 
     try:

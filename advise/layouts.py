@@ -1,9 +1,9 @@
 """The common parts of every layout of a GPT: samples of a replica, micro-batches, and the settings that are typed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from ..cost.layout import Offload, ParallelLayout, Recompute
+from ..cost.layout import DTYPES, Offload, ParallelLayout, Recompute
 from ..strategies.sync.sharded_bsp import SHARDS
 from .candidate import Candidate, Settings
 from .memory import hosts_of
@@ -19,16 +19,29 @@ class PrunedFamily:
 
 @dataclass(frozen=True)
 class LayoutProblem:
-    """The hardware and the batch for which layouts are enumerated: workers with a device each."""
+    """The hardware and the batch for which layouts are enumerated: workers with a device each.
+
+    Args:
+        devices: of a host.
+        batch: samples of a step, of all replicas.
+        precision: the best that the hardware has, or the one that was typed.
+        wide: families that compute in float32 alone.
+        rounding: families that keep weights and gradients in `precision`, not in float32.
+    """
 
     workers: int
-    devices: int  # of a host
-    batch: int  # samples of a step, of all replicas
-    precisions: tuple[str, ...]  # that strategy=zero may compute in
+    devices: int
+    batch: int
+    precision: str = "fp32"
+    wide: frozenset[str] = frozenset()
+    rounding: frozenset[str] = frozenset()
 
     @property
     def hosts(self) -> int:
         return hosts_of(self.workers, self.devices)
+
+    def precision_of(self, family: str) -> str:
+        return "fp32" if family in self.wide else self.precision
 
 
 def divisors(n: int) -> list[int]:
@@ -56,14 +69,16 @@ def flags(*names: str) -> list[dict[str, bool]]:
 def candidate_of(
     place: LayoutProblem, family: str, group: str, knobs: dict[str, object], layout: ParallelLayout, **more: object
 ) -> Candidate:
+    precision = place.precision_of(family)
+    dtype = DTYPES[precision]
     settings: Settings = (("strategy", family), *((key, typed(value)) for key, value in knobs.items()))
     return Candidate(
         family,
         group,
-        (*settings, ("batch_size", str(place.batch // layout.replicas))),
+        (*settings, ("precision", precision), ("batch_size", str(place.batch // layout.replicas))),
         place.workers,
         place.hosts,
-        layout,
+        replace(layout, dtype=dtype, kept=dtype if family in place.rounding else "float32"),
         **more,  # pyright: ignore[reportArgumentType]
     )
 
@@ -87,7 +102,6 @@ def layout_of(
     zero: int = 0,
     offload: Offload = "none",
     sequence: bool = False,
-    dtype: str = "float32",
 ) -> ParallelLayout:
     again: Recompute = "full" if recompute else "none"
     return ParallelLayout(
@@ -103,7 +117,6 @@ def layout_of(
         fused=True,
         sequence=sequence,
         overlap=True,
-        dtype=dtype,
     )
 
 

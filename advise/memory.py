@@ -5,11 +5,13 @@ It is used to prune; what is shown is planned exactly. They state the plan's acc
 
     need = states + max(activations, the copy of the model that is evaluated, the worker's own parameters)
 
-Bytes that a block keeps of a token, in float32 (half of it in half precision), t ways tensor parallel, with g = groups
-of keys and values over heads: w (16 + (40 + 8 g) / t), all over t with sequence parallelism; 8 w more with dropout.
-The last norm and the head: 8 w + 4 V / t. With recomputation a block keeps 4 w. A stage keeps what its schedule has in
-flight (strategies/pipelining/simulate.py counts the same). Tests hold that it is never more than the plan's need by
-`BOUND`, so that nothing is pruned that fits.
+Bytes that a block keeps of a token, t ways tensor parallel: w (16 + 48 / t), all over t with sequence parallelism;
+8 w more with dropout. The last norm and the head: 8 w + 4 V / t. With recomputation a block keeps 4 w. Where weights
+are rounded to half precision, half of it. Where each pass casts float32 weights (autocast): w (12 + 24 / t) and 4 w,
+6 w + 4 V / t, and 4 w, as norms and what goes from block to block stay in float32; and one worker's replica keeps the
+rounded copy of its matrices, 2 bytes an entry, with each pass. A stage keeps what its schedule has in flight
+(strategies/pipelining/simulate.py counts the same). Tests hold that it is never more than the plan's need by `BOUND`,
+so that nothing is pruned that fits.
 """
 
 from dataclasses import dataclass
@@ -80,7 +82,7 @@ def need(of: Shape, candidate: Candidate, capacity: UsableMemory) -> tuple[int, 
     """Bytes of the device and of the host that need most."""
     layout = candidate.layout
     assert layout is not None
-    width = 2 if layout.dtype in ("bfloat16", "float16") else 4  # of a parameter
+    width = layout.held
     held = _of_each_stage(of, candidate)
     whole = width * sum(entries for entries, _ in held) * layout.tensor
     devices, there = [], 0.0
@@ -152,14 +154,18 @@ def _of_each_stage(of: Shape, candidate: Candidate) -> list[tuple[float, float]]
     assert layout is not None
     p, v, t, m = layout.stages, layout.chunks, layout.tensor, layout.micro_batches
     cut_vocabulary = t if candidate.family != "torch_tensor" else 1
-    entry = 2 if layout.dtype in ("bfloat16", "float16") else 4
     tokens = layout.micro_batch * of.context
-    unit = tokens * of.width * entry / 4
-    whole = 16 + (8 if of.dropout else 0)
-    block = unit * (whole / (t if layout.sequence else 1) + (40 + 8 * of.share) / t)
+    unit = tokens * of.width * layout.held / 4
+    shared = unit / (t if layout.sequence else 1)
     logits = 4 * tokens * of.vocabulary / cut_vocabulary
-    rest = 8 * unit / (t if layout.sequence else 1) + logits
-    enters = 4 * unit / (t if layout.sequence else 1)
+    enters, dropout = 4 * shared, 8 * shared if of.dropout else 0.0
+    if layout.casts:
+        rounded = 2 if t == 1 else 0  # layers of tensor parallelism round again in backward
+        block = 12 * shared + dropout / 2 + 24 * unit / t + rounded * (10 + 2 * of.share) * of.width**2
+        rest = 6 * shared + logits + rounded * of.head
+    else:
+        block = 16 * shared + dropout + 48 * unit / t
+        rest = 8 * shared + logits
     found: list[tuple[float, float]] = []
     chunks = _chunks(of, p * v)
     for i in range(p):

@@ -5,7 +5,7 @@ be. What is enumerated: all divisors as degrees, all powers of two that divide a
 from collections.abc import Iterator
 from itertools import product
 
-from ..cost.layout import DTYPES, Offload
+from ..cost.layout import Offload
 from .candidate import Candidate
 from .cut import staged, tensor
 from .layouts import (
@@ -64,24 +64,21 @@ def _zero(place: LayoutProblem) -> Iterator[Candidate | PrunedFamily]:
     offloads: dict[int, tuple[Offload, ...]] = {0: ("none",), 1: ("none", "optimizer"), 2: ("none", "optimizer")}
     for stage in range(4):
         for offload in offloads.get(stage, ("none", "optimizer", "all")):
-            for precision in place.precisions:
-                beside = f" offload {offload}" if offload != "none" else ""
-                for micro_batches in pieces(samples):
-                    for chosen in flags("strategy.recompute"):
-                        layout = layout_of(
-                            samples,
-                            micro_batches,
-                            place.workers,
-                            chosen["strategy.recompute"],
-                            zero=stage,
-                            offload=offload,
-                            dtype=DTYPES[precision],
-                        )
-                        knobs = {
-                            "strategy.stage": stage,
-                            "strategy.offload": offload,
-                            "precision": precision,
-                            "strategy.micro_batches": micro_batches,
-                            **chosen,
-                        }
-                        yield candidate_of(place, "zero", f"stage {stage}{beside} {precision}", knobs, layout)
+            beside = f" offload {offload}" if offload != "none" else ""
+            for micro_batches in pieces(samples):
+                for chosen in flags("strategy.recompute"):
+                    layout = layout_of(
+                        samples,
+                        micro_batches,
+                        place.workers,
+                        chosen["strategy.recompute"],
+                        zero=stage,
+                        offload=offload,
+                    )
+                    knobs = {
+                        "strategy.stage": stage,
+                        "strategy.offload": offload,
+                        "strategy.micro_batches": micro_batches,
+                        **chosen,
+                    }
+                    yield candidate_of(place, "zero", f"stage {stage}{beside}", knobs, layout)

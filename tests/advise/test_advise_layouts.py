@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from paceline.advise import answer as answers
-from paceline.advise.accelerators import NARROW, Ground, Searched, search
+from paceline.advise.accelerators import WIDE, Ground, Searched, search
 from paceline.advise.answer import closed_form
 from paceline.advise.candidate import Candidate, Predicted
 from paceline.advise.commands import command, overrides_of
@@ -48,12 +48,18 @@ def one_of_each(rows: list[Predicted]) -> list[Predicted]:
     return [its[len(its) // 2] for its in kinds.values()]
 
 
-def test_where_half_precision_is_asked_for_what_is_not_predicted_in_it_is_left_out(ground: Ground) -> None:
-    found = search(replace(ground, question=ask([*EIGHT, "precision=bf16", "hardware.workers=8"])))
-    assert {(row.candidate.family, dict(row.candidate.settings)["precision"]) for row in found.fit} == {
-        ("zero", "bf16")
-    }
-    assert found.pruned["data_parallel", NARROW] > 0
+def test_each_family_is_ranked_in_the_best_precision_that_it_and_the_hardware_have(searched: Searched) -> None:
+    found = {(row.candidate.family, dict(row.candidate.settings)["precision"]) for row in searched.fit}
+    families = {"single", "data_parallel", "torch_ddp", "torch_fsdp", "zero", "tensor", "pipeline", "hybrid"}
+    assert found == {("torch_tensor", "fp32")} | {(family, "bf16") for family in families}
+
+
+def test_a_typed_precision_is_kept_and_a_family_without_it_is_left_out_by_name(ground: Ground) -> None:
+    found = search(replace(ground, question=ask([*EIGHT, "precision=fp16", "hardware.workers=8"])))
+    assert {dict(row.candidate.settings)["precision"] for row in found.fit} == {"fp16"}
+    assert found.pruned["torch_tensor", WIDE] > 0
+    wide = search(replace(ground, question=ask([*EIGHT, "precision=fp32", "hardware.workers=8"])))
+    assert {dict(row.candidate.settings)["precision"] for row in wide.fit} == {"fp32"}
 
 
 def test_settings_are_all_different_and_take_as_many_samples(searched: Searched, ground: Ground) -> None:
@@ -165,7 +171,7 @@ def test_the_best_of_a_group_is_better_than_its_others(searched: Searched) -> No
 def of(question: Question, ground: Ground) -> Iterator[Candidate]:
     from paceline.advise.layouts import LayoutProblem
 
-    for way in ways(ground.shape, LayoutProblem(8, 8, question.batch, ("bf16",))):
+    for way in ways(ground.shape, LayoutProblem(8, 8, question.batch, "bf16")):
         if not isinstance(way, PrunedFamily):
             yield way
 
