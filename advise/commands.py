@@ -6,7 +6,7 @@ from functools import lru_cache
 from ..engine.config.compose import tells_secret
 from ..engine.config.experiment import shipped
 from ..tracking.redact import HIDDEN
-from .candidate import Candidate
+from .candidate import Candidate, Settings
 from .question import HOSTS, Question, key_of
 
 USUAL = {
@@ -25,13 +25,15 @@ def overrides_of(question: Question, candidate: Candidate) -> list[str]:
     if _counted_otherwise(question, candidate):
         before = [text for text in before if key_of(text) not in HOSTS]
         before.append(_workers(question, candidate))
-    explicit = question.fixes("experiment")
-    chosen = [
-        f"{key}={value}"
-        for key, value in candidate.settings
-        if explicit or _default(key, settings.get("strategy", ""), settings.get("sync", "bsp")) != value
-    ]
-    return [*before, *chosen]
+    chosen = candidate.settings if question.fixes("experiment") else unusual(candidate)
+    return [*before, *(f"{key}={value}" for key, value in chosen)]
+
+
+def unusual(candidate: Candidate) -> Settings:
+    """Returns the settings that differ from the default."""
+    settings = dict(candidate.settings)
+    strategy, sync = settings.get("strategy", ""), settings.get("sync", "bsp")
+    return tuple((key, value) for key, value in candidate.settings if _default(key, strategy, sync) != value)
 
 
 def command(question: Question, candidate: Candidate) -> str:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from .candidate import Predicted
+from .commands import unusual
 
 Sort = Literal["time", "dollars", "memory", "bytes"]
 SORTS: tuple[Sort, ...] = ("time", "dollars", "memory", "bytes")
@@ -16,14 +17,17 @@ KEYS: dict[Sort, Callable[[Predicted], float | None]] = {
 
 
 def ranked(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
-    """Best first; what is not known comes last; what is equal goes by the other keys, then by what is typed least."""
-    order = [KEYS[sort], *(KEYS[other] for other in SORTS if other != sort)]
+    """Best first. What is not known comes last. Of equals the simplest comes first, which takes the fewest settings."""
+    first, *others = [KEYS[sort], *(KEYS[other] for other in SORTS if other != sort)]
 
     def place(row: Predicted) -> tuple[float, ...]:
-        values = [key(row) for key in order]
-        return (*(float("inf") if value is None else value for value in values), len(row.candidate.settings))
+        return (_or_last(first(row)), len(unusual(row.candidate)), *(_or_last(key(row)) for key in others))
 
     return sorted(rows, key=place)
+
+
+def _or_last(value: float | None) -> float:
+    return float("inf") if value is None else value
 
 
 def front(rows: Sequence[Predicted]) -> list[Predicted]:

@@ -168,6 +168,15 @@ def test_the_best_of_a_group_is_better_than_its_others(searched: Searched) -> No
         assert len({(row.candidate.family, row.candidate.group, row.candidate.workers) for row in best}) == len(best)
 
 
+def test_of_equals_the_simplest_comes_first_even_if_it_takes_more_memory() -> None:
+    plain = Candidate("data_parallel", "", (("strategy", "data_parallel"), ("batch_size", "32")), 1, 1)
+    offload = Candidate("offload", "", (("strategy", "offload"), ("batch_size", "32")), 1, 1)
+    rows = [Predicted(offload, None, 10, 10, 0, 0, 0.0), Predicted(plain, None, 20, 20, 0, 0, 0.0)]
+    assert [row.candidate.family for row in ranked(rows, "bytes")] == ["data_parallel", "offload"]
+    assert [row.candidate.family for row in ranked(rows, "time")] == ["data_parallel", "offload"]
+    assert [row.candidate.family for row in ranked(rows, "memory")] == ["offload", "data_parallel"]
+
+
 def of(question: Question, ground: Ground) -> Iterator[Candidate]:
     from paceline.advise.layouts import LayoutProblem
 
