@@ -20,6 +20,7 @@ from .why_not import Family, families, lacks
 
 PATIENCE = 8.0  # seconds of the processor for exact plans: on a loaded machine they take longer
 FRONT = 6  # of its points that are shown
+TRIES = 2  # plans of a family none of which fits by its closed form
 NO_CALIBRATION = "times are not predicted here: run `paceline calibrate` once, then choose the hardware that it writes"
 
 
@@ -59,9 +60,15 @@ def answer(question: Question, sort: Sort | None = None, top: int = 10, patience
     wanted = [row for row in fitting if meets(question, row)]
     rows = check.first(best_of_groups(wanted, order), top) or check.first(wanted, 1)
     on_front = check.first(spread(front(wanted), FRONT), FRONT)
-    refused = [*found.near, *check.refused]
+    best = {name: check.best([row for row in wanted if row.candidate.family == name], order) for name in _names(wanted)}
+    refused = [
+        *found.near,
+        *check.refused,
+        *(row for row in wanted if best[row.candidate.family] is None and not row.fits),
+    ]
+    wanted = [row for row in wanted if best[row.candidate.family] is not None and not check.refuses(row)]
     told = families(wanted, refused, found.pruned, order, beyond(question, fitting))
-    told = [replace(each, best=check.best(_of(wanted, each.name, order))) for each in told]
+    told = [replace(each, best=best.get(each.name)) for each in told]
     near = [] if rows or (fitting and not wanted) else check.first(sorted(refused, key=lacks), 3, fits=False)
     missed = nearest(question, fitting) if fitting and not wanted else []
     notes = [f"all: {why}" for (family, why) in found.pruned if family == "all"]
@@ -86,8 +93,8 @@ def closed_form(question: Question) -> Ground:
     return ground(question, plan)
 
 
-def _of(rows: Sequence[Predicted], family: str, sort: Sort) -> list[Predicted]:
-    return best_of_groups([row for row in rows if row.candidate.family == family], sort)
+def _names(rows: Sequence[Predicted]) -> list[str]:
+    return list(dict.fromkeys(row.candidate.family for row in rows))
 
 
 class Checked:
@@ -110,8 +117,18 @@ class Checked:
                 found.append(checked)
         return found
 
-    def best(self, rows: Sequence[Predicted]) -> Predicted | None:
-        return next(iter(self.first(rows, 1)), None)
+    def best(self, rows: Sequence[Predicted], sort: Sort) -> Predicted | None:
+        """Returns the best of a family's rows that fits: first of those that fit by their closed form, each group's
+        best; then of those that may fit, as the form may be more than the plan.
+        """
+        sure = [row for row in rows if row.fits]
+        groups = [*best_of_groups(sure, sort), *best_of_groups([row for row in rows if not row.fits], sort)[:TRIES]]
+        return next(iter(self.first(groups, 1)), None)
+
+    def refuses(self, row: Predicted) -> bool:
+        """Returns whether the row was planned, and does not fit."""
+        exact = self._plans.get((row.candidate.settings, row.candidate.workers))
+        return exact is not None and not exact.fits
 
     def _checked(self, row: Predicted) -> Predicted:
         key = row.candidate.settings, row.candidate.workers
