@@ -338,6 +338,7 @@ COMPANIONS = {  # what a choice needs beside it
     **{("aggregate", name): ["hardware=virtual", "hardware.workers=7"] for name in ("bulyan", "krum", "multi_krum")},
     **{("server", name): ["sync=fedavg"] for name in ("adagrad", "adam", "momentum", "sgd", "yogi")},
     ("data", "text"): ["model=gpt"],
+    ("data", "tokens"): ["model=gpt", "data.context=16", "data.vocabulary=50"],
     ("data", "sparse"): ["model=sparse_logistic_regression", "optimizer.momentum=0"],
     ("data", "svmlight"): ["model=sparse_logistic_regression", "optimizer.momentum=0"],
     ("model", "sparse_logistic_regression"): ["data=sparse", "optimizer.momentum=0"],

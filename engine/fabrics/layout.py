@@ -69,7 +69,8 @@ def check_samples(experiment: Experiment, samples: int | None, layout: RunLayout
     if samples is not None and samples < layout.replicas:
         raise ConfigError(
             f"hardware.workers={layout.workers}: makes {layout.replicas} replicas, and data={experiment.data.name} has "
-            f"{samples} samples to train on; at most hardware.workers={samples * layout.parts}"
+            f"{samples} samples to train on. Choose at most hardware.workers={samples * layout.parts}, or data with "
+            "more samples (data=tokens has as many sequences of tokens as data.samples says)."
         )
 
 
