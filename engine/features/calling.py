@@ -271,6 +271,13 @@ class Calling(Hooks):
         if self._norms is not None:
             self._norms.after_backward(step)
 
+    def uses_gradients(self) -> bool:
+        return self._norms is not None
+
+    def gradients(self) -> None:
+        assert self._norms is not None
+        self._norms.gradients()
+
     def after_update(self, step: int, took: bool) -> None:
         if self._norms is not None and took:
             self._norms.after_update(step)

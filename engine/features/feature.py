@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 
 from ...batches import Samples
 from ...comm import Comm
+from ...conf.errors import ConfigError
 from ...cost.kernels import Kernel
 from ...strategies import Batch, Strategy, Sync
 from ...strategies.core.accumulation import Accumulation
@@ -149,7 +150,18 @@ class Hooks:
         return batch
 
     def after_backward(self, step: int) -> None:
-        """Gradients are there, before replicas agree on them."""
+        """The backward passes are over. Gradients may be on their way to other replicas already: change none here."""
+
+    def gradients(self) -> None:
+        """The sync mode steps with the gradients that the parameters have now, or pushes them; clipping comes next.
+
+        They are the mean over the replicas where the mode makes one first. Once a step. They may be changed in place.
+        A run whose sync mode shows none (it calls no `Sync.clip_gradients`, or replicas share them out) ends.
+        """
+
+    def uses_gradients(self) -> bool:
+        """Returns whether `gradients` has anything to do in this run. Called after `begin`."""
+        return True
 
     def takes_step(self) -> bool:
         """Returns False where the step is to be left out. Alike on all workers that step together."""
@@ -373,6 +385,8 @@ class HookList:
         self._begin_step = self._overriding(Hooks.begin_step)
         self._batch = self._overriding(Hooks.batch)
         self._after_backward = self._overriding(Hooks.after_backward)
+        self._gradients: tuple[Hooks, ...] = ()
+        self._showed, self._chosen = False, ""
         self._takes_step = self._overriding(Hooks.takes_step)
         self._after_update = self._overriding(Hooks.after_update)
         self._after_step = self._overriding(Hooks.after_step)
@@ -407,10 +421,32 @@ class HookList:
         for each in self._after_backward:
             each.after_backward(step)
 
+    def watch(self, sync: Sync, chosen: str) -> None:
+        """Has `sync` show the gradients that it steps with. Called once, before the first step.
+
+        Args:
+            chosen: the strategy and the sync mode, as they are typed.
+        """
+        self._chosen = chosen
+        self._gradients = tuple(each for each in self._overriding(Hooks.gradients) if each.uses_gradients())
+        if self._gradients:
+            sync.configure(replace(sync.setting, before_step=self._show))
+
+    def _show(self) -> None:
+        self._showed = True
+        for each in self._gradients:
+            each.gradients()
+
     def takes_step(self) -> bool:
         return all([each.takes_step() for each in self._takes_step])  # each is asked
 
     def after_update(self, step: int, took: bool) -> None:
+        if took and self._gradients and not self._showed:
+            names = " and ".join(type(each).__name__ for each in self._gradients)
+            raise ConfigError(
+                f"{self._chosen}: shows no gradient before a step, which {names} changes or measures. Choose "
+                "strategy=data_parallel with sync=bsp."
+            )
         for each in self._after_update:
             each.after_update(step, took)
 

@@ -7,7 +7,6 @@ ledger does not count it.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -27,7 +26,6 @@ class GradientNorms:
         self._own = self._mean = 0.0  # squares
         self._measures = False
         self.last: Norms | None = None
-        sync.configure(replace(sync.setting, before_step=self._see_mean))
 
     def after_backward(self, step: int) -> None:
         """`step`: steps made before this one."""
@@ -35,7 +33,7 @@ class GradientNorms:
         if self._measures:
             self._own = self._square()
 
-    def _see_mean(self) -> None:
+    def gradients(self) -> None:
         if self._measures:
             self._mean = self._square()
 

@@ -329,6 +329,8 @@ def _begin(
     found = HookList([UnchangedParameters(module, vectors), *hooks] if hooks else [])
     for each in hooks:
         each.begin(module, counted)
+    chosen = ", ".join(f"{group}={assignment.experiment.choice(group).name}" for group in ("strategy", "sync"))
+    found.watch(sync, chosen)
     if kept.hooks is not None:
         found.follow(kept.hooks)
     if state is not None:

@@ -36,5 +36,5 @@ class Setting:
     scaled: bool = False  # losses are scaled (precision=fp16), and a step may be skipped
     counted: Counted | None = None  # what of a replica's gradient each of its workers counts, where `clip` measures it
     centres: Tensor | None = None  # [replicas, ...], of the samples of each, where replicas are experts
-    before_step: Callable[[], None] | None = None  # called with the mean gradient of all replicas, before it is clipped
+    before_step: Callable[[], None] | None = None  # called with the gradients of a step, before they are clipped
     stops_before: Callable[[int], bool] | None = None  # asked by a server of each round but the first

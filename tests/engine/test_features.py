@@ -8,8 +8,10 @@ import pytest
 import torch
 from torch import nn
 
+from paceline.conf.groups import GROUPS
 from paceline.engine.callbacks.base import EvaluationView
-from paceline.engine.features.feature import EvaluationVerdict, HookList, Hooks, State
+from paceline.engine.config.targets import base_of
+from paceline.engine.features.feature import EvaluationVerdict, Feature, HookList, Hooks, State
 from paceline.engine.features.order import FEATURES
 from paceline.tasks.base import Split
 
@@ -91,6 +93,12 @@ def test_one_may_end_the_run_and_another_keep_the_weights() -> None:
 @pytest.mark.parametrize("feature", FEATURES)
 def test_every_feature_has_a_key_and_says_what_it_is(feature: Any) -> None:
     assert feature.key and feature.__doc__
+
+
+def test_every_group_whose_base_is_a_feature_has_its_place_in_the_order() -> None:
+    bases = [base_of(group.name) for group in GROUPS]
+    missing = [base for base in bases if issubclass(base, Feature) and not any(issubclass(f, base) for f in FEATURES)]
+    assert not missing, f"not in FEATURES of engine/features/order.py, so that they do nothing: {missing}"
 
 
 def test_an_evaluation_is_not_changed_by_what_is_measured() -> None:
