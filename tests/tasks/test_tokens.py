@@ -44,5 +44,5 @@ def test_the_spec_tells_sizes_and_the_vocabulary() -> None:
 def test_a_plan_of_many_replicas_needs_no_text() -> None:
     many = ["model=gpt", "model.width=32", "model.n_head=2", "model.n_layer=1", "hardware=h100_8", "hardware.hosts=128"]
     assert plan([*many, "data=tokens", "data.context=16", "data.vocabulary=300"]).layout.replicas == 1024
-    with pytest.raises(ConfigError, match=r"1024 replicas, and data=text has .* Choose .* data=tokens"):
+    with pytest.raises(ConfigError, match=r"1024 replicas, and data=text has .* Choose .*data=tokens"):
         plan([*many, "data=text", "data.context=512"])
