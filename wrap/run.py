@@ -31,7 +31,7 @@ from .alike import agree, is_compared, share_state
 from .errors import ScriptError
 from .gradients import Gradients
 from .record import WrapRecord
-from .refusals import leave_at_once, say_nothing_of_ctrl_c, say_where_uncaught
+from .refusals import leave_at_once, say_no_traceback
 from .setting import check_model, experiment_of, sync_of
 from .shares import Own, ShardedLoader, on_device
 from .steps import WrappedOptimizer
@@ -401,7 +401,7 @@ def wrap(
     not catch it ends with its message and its exit status. Where a launcher has started several workers, the first one
     says what is wrong, and all end with its exit status.
     """
-    say_nothing_of_ctrl_c()
+    say_no_traceback()
     try:
         return Run(model, optimizer, loader, overrides, name, Path(root), epochs, count)
     except Exception as error:
@@ -410,6 +410,4 @@ def wrap(
             if os.environ["RANK"] == "0":
                 print(visible_lines(str(error)), file=sys.stderr, flush=True)
             raise SystemExit(status) from None
-        if status is not None:
-            say_where_uncaught(error, status)
         raise

@@ -11,6 +11,7 @@ import pytest
 import torch
 from scripts import parts
 
+from paceline.engine.base.errors import DivergedError
 from paceline.tracking.run_directory import RunDirectory
 from paceline.wrap import ScriptError, refusals, wrap
 
@@ -79,6 +80,20 @@ def test_the_record_says_how_the_script_ended_itself(code: int | str | None, sta
     assert last["status"] == status and ("sys.exit(0)" in last["reason"]) == (status == "interrupted")
 
 
+def test_an_error_of_ours_in_mid_run_ends_a_script_with_its_message_and_status(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(refusals, "is_interactive", lambda: False)
+    monkeypatch.setattr(sys, "excepthook", sys.excepthook)
+    with pytest.raises(DivergedError) as caught, wrap(*parts(), name="mine", root=tmp_path) as run:
+        run.evaluated(float("nan"))
+    capsys.readouterr()
+    with pytest.raises(SystemExit) as ended:
+        sys.excepthook(DivergedError, caught.value, None)
+    assert ended.value.code == 6
+    assert capsys.readouterr().err == "worker 0 diverged: accuracy is nan, evaluated after step 0\n"
+
+
 @pytest.mark.parametrize("started", [True, False])
 def test_a_launched_worker_that_fails_leaves_at_once(started: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[object] = []
@@ -90,7 +105,7 @@ def test_a_launched_worker_that_fails_leaves_at_once(started: bool, monkeypatch:
     monkeypatch.setattr(refusals, "was_started", lambda: started)
     monkeypatch.setattr(refusals, "_hook", refusals._Hook())
     monkeypatch.setattr(sys, "excepthook", lambda kind, error, trace: said.append(error))
-    refusals.say_nothing_of_ctrl_c()
+    refusals.say_no_traceback()
     first, second = KeyError("mine"), KeyError("again")
     sys.excepthook(KeyError, first, None)
     refusals.leave_at_once()
