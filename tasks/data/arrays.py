@@ -201,7 +201,9 @@ def _dtype(array: Array) -> torch.dtype:
 
 def _length(path: Path, arrays: dict[str, Array]) -> int:
     """Raises ConfigError where they are not of one length, or empty."""
-    lengths = {name: array.shape[0] if array.shape else 0 for name, array in arrays.items()}
+    if single := [name for name, array in arrays.items() if not array.shape]:
+        raise ConfigError(f"{path} has a single number in {', '.join(single)}; the first axis must be that of samples")
+    lengths = {name: array.shape[0] for name, array in arrays.items()}
     if len({*lengths.values()}) > 1:
         told = ", ".join(f"{name} {length:,}" for name, length in lengths.items())
         raise ConfigError(f"{path} has arrays of several lengths ({told}); the first axis must be that of samples")

@@ -19,11 +19,11 @@ def open_data(path: Path) -> BufferedReader:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except (OSError, ValueError) as error:  # ValueError: the name has a NUL in it
         if isinstance(error, OSError) and error.errno == errno.ENXIO:  # a socket
-            raise _not_regular(path) from None
+            raise not_regular(path) from None
         raise MissingDataError(f"{path} cannot be read: {getattr(error, 'strerror', error)}.") from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
         os.close(descriptor)
-        raise _not_regular(path)
+        raise not_regular(path)
     return os.fdopen(descriptor, "rb")
 
 
@@ -72,5 +72,5 @@ def check_fits(path: Path, size: int, instead: str) -> None:
         )
 
 
-def _not_regular(path: Path) -> ConfigError:
+def not_regular(path: Path) -> ConfigError:
     return ConfigError(f"{path} is a directory, a pipe, a socket or a device; data are read from regular files alone.")

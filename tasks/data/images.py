@@ -21,7 +21,7 @@ from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Described
 from ..errors import MissingDataError, SampleError
 from ..items import Items
-from .files import folder_of, open_data
+from .files import folder_of, not_regular, open_data
 from .parts import asked, check_there, fifth, sizes
 
 FORMATS = {  # of Pillow, each with all suffixes by which Pillow knows it
@@ -170,15 +170,20 @@ def _files_in(folder: Path, seen: dict[Path, Path]) -> list[Path]:
 
 
 def _entries(folder: Path) -> list[tuple[Path, bool]]:
-    """Returns files and folders by their names, and whether each is a folder. Raises MissingDataError.
+    """Returns files and folders by their names, and whether each is a folder. Raises MissingDataError, and ConfigError
+    for a pipe and the like.
 
     Hidden ones are left out: editors and notebooks keep copies in them.
     """
     try:
         with os.scandir(folder) as found:
-            entries = [(entry.name, entry.is_dir()) for entry in found if not entry.name.startswith(".")]
+            shown = [entry for entry in found if not entry.name.startswith(".")]
+            entries = [(entry.name, entry.is_dir()) for entry in shown]
+            odd = [each.name for each in shown if not (each.is_dir() or each.is_file()) and Path(each.path).exists()]
     except OSError as error:
         raise MissingDataError(f"{error.filename or folder} cannot be read: {error.strerror}.") from error
+    if odd:
+        raise not_regular(folder / min(odd))
     return [(folder / name, is_folder) for name, is_folder in sorted(entries)]
 
 

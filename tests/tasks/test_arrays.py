@@ -181,6 +181,7 @@ def test_weights_that_are_all_0_are_refused(held: bool, tmp_path: Path) -> None:
         ({}, {"weights": "w"}, "data.weights=w: "),
         ({}, {"weights": "street"}, "is of int32; must be floats or a mask"),
         ({"x": np.zeros((5, 3))}, {}, "arrays of several lengths"),
+        ({"x": np.float32(3)}, {}, "has a single number in x; the first axis must be that of samples"),
         ({"x": np.array(["a"] * N)}, {}, "x is an array of <U1; must be of numbers"),
         ({"x": np.array([{}] * N)}, {}, "x is an array of object; must be of numbers (nothing is unpickled)"),
         ({name: array[:0] for name, array in made().items()}, {}, "has no samples"),
@@ -188,7 +189,7 @@ def test_weights_that_are_all_0_are_refused(held: bool, tmp_path: Path) -> None:
     ],
 )
 def test_what_cannot_be_learnt_of_is_refused(
-    changed: dict[str, np.ndarray], knobs: dict[str, Any], sentence: str, tmp_path: Path
+    changed: dict[str, Any], knobs: dict[str, Any], sentence: str, tmp_path: Path
 ) -> None:
     np.savez(tmp_path / "a.npz", **{**made(), **changed})  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError) as caught:

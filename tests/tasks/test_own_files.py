@@ -1,5 +1,6 @@
 """Tables, folders of images and saved data sets of a person's own, against what was written to them."""
 
+import os
 import struct
 import zlib
 from pathlib import Path
@@ -257,6 +258,15 @@ def test_images_are_labelled_by_their_folders_and_read_when_they_are_wanted(tmp_
     assert torch.equal(train.targets, taken[0].targets)  # pyright: ignore[reportArgumentType]
     grey = Images(str(tmp_path / "pets"), size=(8, 8), mode="L", limit=3)
     assert grey.load()[0].take(slice(None)).inputs.shape == (3, 1, 8, 8)  # pyright: ignore[reportAttributeAccessIssue]
+
+
+def test_a_pipe_among_images_is_named_before_anything_is_read(tmp_path: Path) -> None:
+    for name in ("cat", "dog"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "a.png").touch()
+    os.mkfifo(tmp_path / "dog" / "b.png")
+    with pytest.raises(ConfigError, match=r"dog/b\.png is a directory, a pipe"):
+        Images(str(tmp_path)).load()
 
 
 def test_an_image_that_is_no_image_or_of_another_size_is_named(tmp_path: Path) -> None:
