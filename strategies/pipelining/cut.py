@@ -9,8 +9,9 @@ A schedule is as slow as its slowest stage. Of several cuts that are as good by 
 sends the fewest bytes. What an optimizer keeps is not counted: it goes with the parameters.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from math import inf
 from typing import Any
 
@@ -74,12 +75,13 @@ def by_parameters(layers: Sequence[nn.Module], stages: int) -> list[int]:
 
 
 def by_time(layers: Sequence[nn.Module], looks: Sequence[LayerProfile], stages: int, recompute: bool) -> list[int]:
-    def flops(_: int, begin: int, end: int) -> float:
-        if not _trains(layers[begin:end]):
-            return inf
-        return sum((1 + recompute) * each.forward + each.backward for each in looks[begin:end])
+    flops = _before((1 + recompute) * each.forward + each.backward for each in looks)
+    trained = _before(map(_trained_bytes, layers))
 
-    return lightest(len(layers), stages, flops, lambda i: looks[i].entered)
+    def taken(_: int, begin: int, end: int) -> float:
+        return flops[end] - flops[begin] if trained[end] > trained[begin] else inf
+
+    return lightest(len(layers), stages, taken, lambda i: looks[i].entered)
 
 
 def by_memory(
@@ -96,22 +98,25 @@ def by_memory(
     With `recompute` a stage holds their inputs, and the activations of the one that is computed again.
     """
 
+    sizes, trained = _before(map(_bytes, layers)), _before(map(_trained_bytes, layers))
+
     def held(stage: int, begin: int, end: int) -> float:
-        if not _trains(layers[begin:end]):
+        if trained[end] == trained[begin]:
             return inf
         merged: dict[int, int] = {}
         for each in looks[begin:end]:
             merged |= each.kept
         kept = sum(merged.values())
         activations = looks[begin].entered * in_flight[stage] + kept if recompute else kept * in_flight[stage]
-        trained = sum(map(_trained_bytes, layers[begin:end])) * (1 if versions is None else versions[stage])
-        return sum(map(_bytes, layers[begin:end])) + trained + activations
+        copies = (trained[end] - trained[begin]) * (1 if versions is None else versions[stage])
+        return sizes[end] - sizes[begin] + copies + activations
 
     return lightest(len(layers), len(in_flight), held, lambda i: looks[i].entered)
 
 
-def _trains(layers: Sequence[nn.Module]) -> bool:
-    return any(_trained_bytes(layer) for layer in layers)
+def _before(sizes: Iterable[int]) -> list[int]:
+    """Returns the sum of the sizes before each place, and of all."""
+    return [0, *accumulate(sizes)]
 
 
 def _bytes(layer: nn.Module) -> int:
