@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from own_classes import LocalAverage, MeanGradient, Midrange, OneWorker, RandomRounding, Signs
 from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from paceline.comm import Comm
 from paceline.exchange.aggregate import CenteredClipping, Mean, ZenoPlusPlus
@@ -62,6 +63,50 @@ class ForgetsItsStep(LocalAverage):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         super().load_state_dict({**state, "steps": 0})
+
+
+class ForgetsItsStepOfFour(ForgetsItsStep):
+    """After four steps alone, `finish` would hide the average that it leaves out."""
+
+    def __init__(self, period: int = 4) -> None:
+        super().__init__(period)
+
+
+class ForgetsItsOuterMomentum(LocalAverage):
+    """Saves the weights before the round, and not the momentum of the outer steps, which is 0 until the first one."""
+
+    def __init__(self, period: int = 4) -> None:
+        super().__init__(period)
+
+    def prepare(self, parameters: dict[str, nn.Parameter], optimizer: torch.optim.Optimizer, comm: Comm) -> None:
+        super().prepare(parameters, optimizer, comm)
+        self.before = parameters_to_vector(self.parameters.values()).detach().clone()
+        self.momentum = torch.zeros_like(self.before)
+
+    def average(self) -> None:
+        self.momentum = 0.9 * self.momentum + super().mean() - self.before
+        self.before = self.before + self.momentum
+        vector_to_parameters(self.before.clone(), self.parameters.values())
+
+    def state_dict(self) -> dict[str, Any]:
+        return {**super().state_dict(), "before": self.before}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.before = state["before"]
+
+
+class ForgetsItsRound(LocalAverage):
+    """Counts its exchanges beside its steps. Every other exchange is left out, and the count is not saved."""
+
+    def __init__(self, period: int = 1) -> None:
+        super().__init__(period)
+        self.exchanges = 0
+
+    def average(self) -> None:
+        self.exchanges += 1
+        if self.exchanges % 2:
+            super().average()
 
 
 class ReadsAnotherClock(LocalAverage):
@@ -278,7 +323,12 @@ BREAKS: dict[str, dict[str, list[Any]]] = {
         "without a gradient weights stay": [WrongScaleOfMean],
         "the consensus is the mean of the weights": [WrongScaleOfMean, EvaluatesReplica0],
         "measured bytes are the stated bytes": [StatesHalfTheBytes],
-        "a resumed run equals the straight one": [ForgetsItsStep],
+        "a resumed run equals the straight one": [
+            ForgetsItsStep,
+            ForgetsItsStepOfFour,
+            ForgetsItsOuterMomentum,
+            ForgetsItsRound,
+        ],
         "a virtual run repeats": [ReadsAnotherClock],
     },
     "strategy": {
