@@ -1,12 +1,14 @@
 """Right classes of a user's own pass the checks of paceline.testing, and wrong ones fail the check meant for them."""
 
+import contextlib
 import re
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from own_classes import RIGHT, LocalAverage
-from wrong_classes import BREAKS, SumsGradients
+from wrong_classes import BREAKS, OneScaleForEachBlock, SumsGradients
 
 from paceline.testing import (
     InvariantCheck,
@@ -74,6 +76,16 @@ def test_a_check_has_a_name_for_pytest_and_all_of_them_make_one_error(kind: str)
     with pytest.raises(InvariantError, match=f"^{wrong[0].__name__} breaks the invariant"):
         CHECK[kind](wrong[0])
     assert CHECK[kind](RIGHT[kind][0]) == [check.invariant.name for check in checks]
+
+
+def test_a_scale_for_each_block_is_not_entrywise_for_any_length_of_a_block() -> None:
+    missed = list[int]()
+    for length in range(2, 400):
+        checks = compressor_checks(partial(OneScaleForEachBlock, length))
+        with contextlib.suppress(InvariantError):
+            next(check for check in checks if check.invariant.name == "entries are treated by themselves")()
+            missed.append(length)
+    assert not missed
 
 
 @pytest.mark.slow

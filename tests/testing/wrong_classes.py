@@ -12,7 +12,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from paceline.comm import Comm
 from paceline.exchange.aggregate import CenteredClipping, Mean, ZenoPlusPlus
-from paceline.exchange.compress import RandomK, Slot, TopK, Vector
+from paceline.exchange.compress import Compressor, RandomK, Slot, TopK, Vector
 from paceline.exchange.compress.feedback import ErrorFeedback
 from paceline.strategies import Transfers, World
 from paceline.strategies.core.cost import Traffic
@@ -195,6 +195,25 @@ class SaysThatItIsEntrywise(Signs):
     traits = replace(Signs.traits, entrywise=True)
 
 
+class OneScaleForEachBlock(Compressor):
+    """Rounds each entry to an eighth of the largest magnitude of its block, and says that it is entrywise."""
+
+    def __init__(self, length: int = 256) -> None:
+        self.length = length
+
+    def encode(self, x: Tensor, slot: Slot) -> Tensor:
+        scales = [block.double().abs().max().clamp(min=1e-30) / 8 for block in x.split(self.length)]
+        levels = [(block / scale).round() for block, scale in zip(x.double().split(self.length), scales, strict=True)]
+        return torch.cat([torch.stack(scales).view(torch.uint8), torch.cat(levels).to(torch.int8).view(torch.uint8)])
+
+    def decode(self, message: Tensor, vector: Vector) -> Tensor:
+        scales, levels = message[: -vector.n].clone().view(torch.float64), message[-vector.n :].view(torch.int8)
+        return (scales.repeat_interleave(self.length)[: vector.n] * levels).to(vector.dtype)
+
+    def nbytes(self, vector: Vector) -> int:
+        return 8 * -(-vector.n // self.length) + vector.n
+
+
 class RoundsDown(RandomRounding):
     shift = -0.5
 
@@ -346,7 +365,7 @@ BREAKS: dict[str, dict[str, list[Any]]] = {
         "a message follows from its slot": [DrawsFromTorch, RemembersInItself],
         "nothing is lost": [SaysThatItLosesNothing],
         "most entries are zero": [SaysThatItIsSparse],
-        "entries are treated by themselves": [SaysThatItIsEntrywise],
+        "entries are treated by themselves": [SaysThatItIsEntrywise, OneScaleForEachBlock],
         "the mean of many messages is the vector": [RoundsDown, Clips],
         "the next message makes up for what was left out": [KeepsNoError, ChangesTheVector],
         "all workers have the same sum": [AddsRankToASum],
