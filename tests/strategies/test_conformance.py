@@ -5,7 +5,8 @@ one is held to this. Every sync mode is tried under data_parallel, every strateg
 strategy of several parts; all other pairs are marked slow.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -324,12 +325,34 @@ def test_replicas_that_agree_train_as_one_worker_with_all_their_samples(fabric, 
     held(replicas_train_as_one_worker, fabric, strategy, sync)
 
 
+def stated_by_primitive(strategy: str, sync: str) -> Counter[str]:
+    """Bytes a worker and step of the run below, as its plan states them."""
+    workers = 2 * STRATEGIES[strategy].parts
+    plan = make_plan(pair(strategy, sync, f"hardware.workers={workers}", "data.limit=96", "steps=11"), (), None)
+    stated = Counter[str]()
+    for part in plan.phases[0].parts:
+        for traffic, of in ((part.worker, plan.layout.replicas), (part.server, plan.layout.servers)):
+            stated.update({key: nbytes * of / plan.layout.workers for key, nbytes in (traffic or {}).items()})
+    return stated
+
+
+def bytes_told(total: float, by_primitive: Mapping[str, float]) -> str:
+    """`12.5 bytes (all_reduce 8, send 4.5)`"""
+    return f"{total:,} bytes ({', '.join(f'{key} {by_primitive[key]:,.6g}' for key in sorted(by_primitive))})"
+
+
 @pytest.mark.dist
 @on_both_fabrics(REPLICATED)
 def test_measured_bytes_are_the_stated_cost(fabric, strategy, sync):
     """Every batch is full; steps are no multiple of anything that happens every few steps."""
     _, summary = finish(strategy, sync, 2, "data.limit=96", "steps=11", fabric=fabric)
-    assert summary["wire"]["bytes_per_step"] == summary["predicted"]["bytes_per_step"] >= 0
+    measured, stated = summary["wire"]["bytes_per_step"], summary["predicted"]["bytes_per_step"]
+    assert measured == stated >= 0, (
+        f"strategy={strategy} sync={sync}: {bytes_told(stated, stated_by_primitive(strategy, sync))} a worker and step "
+        f"are stated, and {bytes_told(measured, summary['wire']['by_primitive'])} were measured. Compare the messages "
+        f"with `transfers` of {type(the_sync(strategy, sync)).__name__} and `cost` of "
+        f"{type(STRATEGIES[strategy]).__name__}."
+    )
     assert sum(summary["wire"]["by_primitive"].values()) == pytest.approx(summary["wire"]["bytes_per_step"], rel=1e-14)
 
 
