@@ -55,3 +55,10 @@ def test_links_lead_to_a_file_and_a_heading() -> None:
             if not path.exists() or (anchor and anchor not in headings(path)):
                 lost.append(f"{page.relative_to(ROOT)}: {target}")
     assert not lost
+
+
+def test_the_page_of_compression_has_each_compressor() -> None:
+    page = (ROOT / "docs" / "compression.md").read_text()
+    names = sorted(path.stem for path in (ROOT / "conf" / "compress").glob("*.yaml"))
+    missing = [name for name in names if not re.search(rf"`(compress=)?{name}[` ]", page)]
+    assert names and not missing, f"docs/compression.md: add {', '.join(missing)} of conf/compress/"

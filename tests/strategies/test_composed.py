@@ -1,10 +1,13 @@
 """Composed modes against explicit loops in plain torch: a local step, then one exchange after another."""
 
+import re
 from collections.abc import Sequence
+from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from choices import SYNCS
 from oracles import ROUNDING, Case, adam, identical, mlp, momentum, serial
 from replicas import Life, Replica, flat, live, saved_after, stacked
 from torch import Tensor
@@ -36,6 +39,27 @@ def sparta(share: float = SHARE, period: int = 1) -> Sparta:
 
 def diloco(period: int) -> LocalSGD:
     return LocalSGD(period, outer_lr=RATE, outer_momentum=MU)
+
+
+def test_the_page_lists_the_modes_that_can_be_parts() -> None:
+    """The list has no names of modes that are composed themselves."""
+    taken = {name for name, mode in SYNCS.items() if is_part(mode) and not isinstance(mode, Composed)}
+    page = (Path(__file__).parents[2] / "docs" / "sync_modes.md").read_text()
+    [names] = re.findall(r"\*\*Parts\.\*\*.*?one:(.*?)and composed modes\.", page, re.DOTALL)
+    listed = set(re.findall(r"`(\w+)`", names))
+    change = f"add {sorted(taken - listed)} and remove {sorted(listed - taken)}"
+    assert listed == taken, f"docs/sync_modes.md, Parts: {change}"
+
+
+def is_part(mode: Sync) -> bool:
+    """Returns whether a composed mode takes it with its defaults."""
+    if not isinstance(mode, LocalSteps):
+        return False
+    try:
+        Composed({"part": mode})
+    except ConfigError:
+        return False
+    return True
 
 
 def inside(inner: LocalSteps, outer: LocalSteps) -> Composed:
