@@ -282,6 +282,9 @@ def from_config(config: dict[str, Any], choices: dict[str, str]) -> Experiment:
     described = dict(config)
     for group in BY_NAME:
         section = config.get(group)
+        if section is None and group not in choices and not _has_default(group):
+            usual = BY_NAME[group].usual or "CHOICE"
+            raise ConfigError(f"{group}: has no default choice. Add `- {group}: {usual}` to conf/config.yaml.")
         if not isinstance(section, dict) or not isinstance(section.get("_target_"), str):
             raise ConfigError(f"{group}={section}: must be one of its choices; see: paceline list {group}")
         if group not in choices:
@@ -294,6 +297,10 @@ def from_config(config: dict[str, Any], choices: dict[str, str]) -> Experiment:
         return Experiment.model_validate(described)
     except ValidationError as error:
         raise ConfigError(explain(error)) from None
+
+
+def _has_default(group: str) -> bool:
+    return any(isinstance(each, dict) and group in each for each in read_yaml(CONF / "config.yaml")["defaults"])
 
 
 def _callbacks(section: Any) -> dict[str, Any]:

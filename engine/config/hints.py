@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ...conf.groups import CONF
+from ...conf.groups import BY_NAME, CONF
 from ...tracking.files import UnusableFileError, read_yaml
 
 _UNBIASED = (
@@ -23,6 +23,7 @@ _WITHOUT = {  # keys that some choices leave out on purpose -> why, by choice
         "terngrad": _UNBIASED,
     }
 }
+_OTHERS = ("hardware", "tracking", "callbacks", "experiment")  # folders of choices that are in no table
 _MOST = 3  # choices that are named of those that have a key
 
 
@@ -37,6 +38,8 @@ def elsewhere(key: str, value: str = "", config_dir: Path | None = None, choice:
     given = f"={value}" if value else "=..."
     if leaf in _groups():
         group = _groups()[leaf]
+        if key == group and group not in (*BY_NAME, *_OTHERS):
+            return f"conf/{group} has choices, but conf/groups.py has no such group. Add it to GROUPS there."
         choices = sorted(file.stem for file in (CONF / group).glob("*.yaml"))
         if value and value not in choices and len(choices) <= _MOST:
             given = f"={', '.join(choices[:-1])} or {choices[-1]}"

@@ -1,0 +1,58 @@
+"""Reads the constructor of a class from its source. Nothing is imported: a module may be slow, or not allowed."""
+
+import ast
+import sys
+from dataclasses import dataclass
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class Parameter:
+    is_annotated: bool
+    may_be_null: bool  # its default is None
+
+
+def source_of(module: str) -> Path | None:
+    """Returns the file of a module, None where there is none in Python."""
+    spec = _spec(module)
+    file = Path(spec.origin) if spec and spec.origin else None
+    return file if file and file.suffix == ".py" else None
+
+
+def _spec(module: str) -> ModuleSpec | None:
+    if loaded := getattr(sys.modules.get(module), "__spec__", None):
+        return loaded
+    parent = module.rpartition(".")[0]
+    if not parent:
+        return PathFinder.find_spec(module)
+    package = _spec(parent)
+    if package is None or package.submodule_search_locations is None:
+        return None
+    return PathFinder.find_spec(module, list(package.submodule_search_locations))
+
+
+def parameters_of(target: str) -> dict[str, Parameter]:
+    """Returns the parameters of `module.Class` or `module.function` by name, {} where its file does not show them."""
+    module, _, name = target.rpartition(".")
+    try:
+        file = source_of(module)
+        body = ast.parse(file.read_bytes()).body if file else []
+    except (OSError, SyntaxError, ValueError, ImportError, RecursionError):
+        return {}
+    found = next(
+        (each for each in body if isinstance(each, ast.ClassDef | ast.FunctionDef) and each.name == name), None
+    )
+    if isinstance(found, ast.ClassDef):
+        inner = (each for each in found.body if isinstance(each, ast.FunctionDef) and each.name == "__init__")
+        found = next(inner, None)
+    if found is None:
+        return {}
+    positional = [*found.args.posonlyargs, *found.args.args]
+    defaults = [None] * (len(positional) - len(found.args.defaults)) + found.args.defaults
+    every = [*zip(positional, defaults, strict=True), *zip(found.args.kwonlyargs, found.args.kw_defaults, strict=True)]
+    return {
+        arg.arg: Parameter(arg.annotation is not None, isinstance(default, ast.Constant) and default.value is None)
+        for arg, default in every
+        if arg.arg != "self"
+    }
