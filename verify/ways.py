@@ -75,7 +75,10 @@ def check_only(only: Sequence[str], strategies: Sequence[Choice], modes: Sequenc
     for word in only:
         key, _, value = word.partition("=")
         if value and key.partition(".")[0] not in ("strategy", "sync", *groups):
-            raise ConfigError(f"--only {word}: must be of strategy, sync, {', '.join(groups)}, such as sync=ssp")
+            raise ConfigError(
+                f"--only {word}: must be of strategy, sync, {', '.join(groups)}, such as sync=ssp. Any other choice is "
+                f"an override: paceline verify {word} --only sync={SERIAL_SYNC}"
+            )
         if not value and word not in names:
             from ..tracking.text import did_you_mean
 

@@ -201,6 +201,7 @@ def test_all_that_the_virtual_cluster_has_trains_as_one_worker_does(overrides: l
         (["compress=topk"], [], "--only compress"),
         ([], ["pipelin"], "did you mean pipeline"),
         ([], ["model=cnn"], "must be of strategy, sync"),
+        ([], ["gradient_x=mean"], "is an override: paceline verify gradient_x=mean --only sync=bsp"),
         ([], ["client"], "--only client: none of the ways has it"),
         ([], ["pipeline", "server=adam"], "--only server=adam: none of the ways has it"),
         ([], ["strategy.stages=77"], "--only strategy.stages=77: none of the ways has it"),
