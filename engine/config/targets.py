@@ -12,7 +12,9 @@ import importlib
 import inspect
 import json
 import math
+import pkgutil
 import re
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
@@ -97,7 +99,9 @@ def _named(group: str, target: str, base: type, allowed: tuple[str, ...]) -> obj
     try:
         module = importlib.import_module(module_name)
     except ImportError as error:
-        raise ConfigError(f"{group}._target_={target}: cannot import {module_name}: {error}") from None
+        raise ConfigError(
+            f"{group}._target_={target}: cannot import {module_name}: {error}{_near_module(error)}"
+        ) from None
     found = getattr(module, name, None)
     if found is None:
         raise ConfigError(f"{group}._target_={target}: the module {_near_class(module, name, base)}")
@@ -150,12 +154,29 @@ def _of_table(group: str) -> ConfigGroup:
     return CALLBACKS if root == CALLBACKS.name else BY_NAME[root]
 
 
+def _near_module(error: ImportError) -> str:
+    """Returns the words for the modules whose names are like one that is not there."""
+    parent, _, name = (error.name or "").rpartition(".")
+    paths = getattr(sys.modules.get(parent), "__path__", None)
+    if not isinstance(error, ModuleNotFoundError) or paths is None:
+        return ""
+    close = difflib.get_close_matches(name, [each.name for each in pkgutil.iter_modules(paths)], n=3, cutoff=0.5)
+    return f"; did you mean {' or '.join(f'{parent}.{each}' for each in close)}?" if close else ""
+
+
 def _near_class(module: ModuleType, name: str, base: type) -> str:
-    classes = [each for each, found in vars(module).items() if isinstance(found, type) and issubclass(found, base)]
+    classes = [
+        each
+        for each, found in vars(module).items()
+        if isinstance(found, type) and issubclass(found, base) and not inspect.isabstract(found)
+    ]
     own = [each for each in classes if vars(module)[each].__module__ == module.__name__] or classes
     close = difflib.get_close_matches(name, own, n=3, cutoff=0.5)
+    more = f" and {len(own) - 8} more" if len(own) > 8 else ""
     hint = (
-        f"did you mean {' or '.join(close)}?" if close else f"it has {', '.join(sorted(own)[:8]) or 'none that fits'}"
+        f"did you mean {' or '.join(close)}?"
+        if close
+        else f"it has {', '.join(sorted(own)[:8]) or 'none that fits'}{more}"
     )
     return f"{module.__name__} has no class {name}; {hint}"
 

@@ -75,6 +75,9 @@ def test_an_allowed_module_does_not_allow_one_whose_name_begins_like_it() -> Non
         ("model", "torch.nn.Linaer", nn.Module, "the module torch.nn has no class Linaer; did you mean Linear"),
         ("model", "paceline.tasks.models.mlp.OrderedDict", nn.Module, "is the class OrderedDict"),
         ("model", "paceline.tasks.models.nope.Net", nn.Module, "cannot import paceline.tasks.models.nope"),
+        ("model", "paceline.tasks.models.mpl.MLP", nn.Module, "did you mean paceline.tasks.models.mlp"),
+        ("model", "torch.nn.Zzzz", nn.Module, r"it has .*, .* and \d+ more$"),
+        ("strategy", "paceline.strategies.core.strategy.Zzzz", Strategy, "it has none that fits"),
         ("model", "torch.nn.modules.linear.os.system", nn.Module, "cannot import torch.nn.modules.linear.os"),
         (
             "strategy",
