@@ -31,6 +31,7 @@ _PAPER = re.compile(
     r"\b[A-Z][\w'\u00c0-\u017f-]+(?:(?:, (?:and )?| and )[A-Z][\w'\u00c0-\u017f-]+| et al\.)* (?:19|20)\d\d\b"
     r'(?:,? "[^"]+")?'  # its title
     r"(?: \([^()]*\)|, (?!which |where |who |as |eq|sec|Alg)[A-Z][^,;:.()]*)?"  # where it appeared
+    r"(?:(?:, Algorithm \d+)?[,;] arXiv \d{4}\.\d{4,5})?"
 )
 _FIRST_WORD = re.compile(r"^(\w+)")
 
@@ -97,7 +98,7 @@ def taken_apart(text: str) -> dict[str, list[str]]:
         if is_equation(paragraph):
             found["rule" if kind == "what" else kind].append(paragraph)  # a cost may have equations of its own
             continue
-        words = " ".join(paragraph.split())
+        words = _joined(paragraph)
         first = _FIRST_WORD.match(words)
         named = SECTIONS.get(first[1]) if first else None
         kind = named or ("rule" if found["what"] else "what")
@@ -108,9 +109,14 @@ def taken_apart(text: str) -> dict[str, list[str]]:
     return found
 
 
+def _joined(text: str) -> str:
+    """Returns the text on one line. A word that a line's end breaks at its hyphen becomes one again."""
+    return " ".join(re.sub(r"(?<=\w)-\n\s*(?=[^\W\d_])(?!(?:and|or)\b)", "-", text).split())
+
+
 def _sources(text: str, stated: list[str]) -> list[str]:
     """Papers in the order in which they are named, each with its title where that is said anywhere."""
-    flat = " ".join(text.split())
+    flat = _joined(text)
     papers: dict[str, str] = {}
     for each in _PAPER.findall(flat):
         year = re.search(r"(?:19|20)\d\d", each)

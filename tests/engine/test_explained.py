@@ -67,3 +67,17 @@ def test_a_class_that_is_not_there_or_not_allowed_is_refused_by_name() -> None:
         explain("sync", Choice(name="mine", target="paceline.strategies.nothing.Mine", knobs={}), "")
     with pytest.raises(ConfigError, match=r"must name a class in paceline\.strategies"):
         explain("sync", Choice(name="mine", target="os.Mine", knobs={}), "")
+
+
+def test_a_word_broken_at_its_hyphen_is_joined_and_a_paper_keeps_its_arxiv_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    import paceline.strategies.sync.ssp as module
+
+    text = (
+        'A first-\nand second-order rule (Doe et al. 2019, "Communication-\nEfficient Rules", ICLR; arXiv 1910.00643).'
+    )
+    monkeypatch.setattr(module, "__doc__", text)
+    found = explain("sync", shipped("sync", "ssp"), "")
+    assert found.what.startswith("A first- and second-order rule")
+    assert found.sources == ('Doe et al. 2019, "Communication-Efficient Rules", ICLR; arXiv 1910.00643',)
