@@ -17,6 +17,7 @@ from torch import Tensor
 from ..base import Data, DataSpec, Taken
 
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MOST_FOR_TEST = 100  # there is nothing to learn, and evaluations take their time
 MIX = ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB))
 
 
@@ -38,7 +39,8 @@ class TokenSplit:
     def take(self, index: Tensor | slice, drawn: int = 0) -> Taken:
         numbers = np.arange(self.size)[index] if isinstance(index, slice) else index.numpy()
         places = (self.first + numbers.astype(np.uint64))[:, None] * np.uint64(self.context + 1)
-        hashed = _mixed(places + np.arange(self.context + 1, dtype=np.uint64) + _mixed(np.uint64([self.seed])))
+        key = _mixed(np.array([self.seed], dtype=np.uint64))
+        hashed = _mixed(places + np.arange(self.context + 1, dtype=np.uint64) + key)
         tokens = torch.from_numpy((hashed % np.uint64(self.vocabulary)).astype(np.int64))
         return Taken(tokens[:, :-1].clone(), tokens[:, 1:].clone(), None)
 
@@ -47,7 +49,7 @@ class TokenSplit:
 
 
 class Tokens(Data):
-    """Next-token prediction on random tokens: `samples` for training, and a tenth as many for test."""
+    """Next-token prediction on random tokens: `samples` for training, and a tenth as many, at most 100, for test."""
 
     def __init__(
         self,
@@ -67,11 +69,14 @@ class Tokens(Data):
     @property
     def spec(self) -> DataSpec:
         context = (self.context,)
-        return DataSpec(context, torch.int64, context, self.vocabulary, self.samples, max(self.samples // 10, 1))
+        return DataSpec(context, torch.int64, context, self.vocabulary, self.samples, self._for_test)
 
     def load(self) -> tuple[TokenSplit, TokenSplit]:
-        test = max(self.samples // 10, 1)
-        return self._split(0, self.samples), self._split(self.samples, test)
+        return self._split(0, self.samples), self._split(self.samples, self._for_test)
+
+    @property
+    def _for_test(self) -> int:
+        return min(max(self.samples // 10, 1), MOST_FOR_TEST)
 
     def _split(self, first: int, size: int) -> TokenSplit:
         return TokenSplit(first, size, self.context, self.vocabulary, self.seed)
