@@ -5,7 +5,8 @@ Where most choices do the same, a function beside the interface does it for them
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol, runtime_checkable
+from functools import cache
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -110,7 +111,13 @@ def at_rate(sync: Sync, factor: float) -> AbstractContextManager[None]:
 
     A server makes none of these steps. It scales its own by the `rate` of its setting.
     """
-    return sync.at_rate(factor) if isinstance(sync, HasRate) else scaled([sync.optimizer], factor)
+    return cast("HasRate", sync).at_rate(factor) if _has_rate(type(sync)) else scaled([sync.optimizer], factor)
+
+
+@cache
+def _has_rate(kind: type[Sync]) -> bool:
+    """Says whether modes of this class have a rate of their own: asked in each step, and slow to find out."""
+    return issubclass(kind, HasRate)
 
 
 @runtime_checkable
