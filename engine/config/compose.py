@@ -2,7 +2,6 @@
 
 import difflib
 import itertools
-import json
 import pickle
 import random
 import shlex
@@ -31,7 +30,7 @@ from ...compat.omegaconf import no_resolvers
 from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME, CONF
 from ...tracking.files import UnusableFileError, check_values
-from ...tracking.redact import HIDDEN, holds_secret, shown
+from ...tracking.redact import HIDDEN, holds_secret
 from ..base.grammar import as_text
 from .choice_files import (
     Files,
@@ -47,6 +46,7 @@ from .constructors import parameters_of
 from .described import described, is_composed, is_described
 from .experiment import RENAMED, Choice, Experiment, explain, from_config, no_such_key
 from .hints import elsewhere
+from .kinds import check_kinds, numbers
 from .presets import check_left_over, check_one
 from .receivers import check_receivers
 
@@ -60,7 +60,6 @@ GROUPS = (
     "experiment",
 )
 _FOLDERS = sorted({group.partition("@")[0] for group in GROUPS})
-_KINDS = {bool: ("true or false", bool), int: ("a whole number", int), float: ("a number", int | float)}
 _INJECTED = ("params", "seed", "spec")  # parameters that the engine fills, beside those with a group's name
 MOST_VALUES = 100_000  # of one key in a sweep
 LONGEST_NAME = 240  # bytes of a choice's, whose file has .yaml after it
@@ -87,11 +86,11 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
         kept = _with(described, _kept(choosing, config_dir))
         config = kept.config
         rest = [override for override in parsed if not _describes(override) and not _chooses(override, config_dir)]
-        usual = _numbers(config, rest)
+        usual = numbers(config, (override.get_key_element() for override in rest))
         apply_overrides(rest, config)  # as hydra does, after it has composed the choices
         _check_preset(parsed, config_dir)
         plain = _plain(config)
-        _check_kinds(usual, config)
+        check_kinds(usual, config)
         if config_dir is not None:
             check_sections(plain, kept.choices, config_dir)
             keys, choice = _typed(parsed)
@@ -235,46 +234,6 @@ def _plain(config: DictConfig) -> dict[str, Any]:
         hint = elsewhere(unknown[0]) or _nearest(unknown[0], list(Experiment.model_fields))
         raise ConfigError(f"{unknown[0]}: there is no such key; {hint}")
     return {str(key): value for key, value in plain.items()}
-
-
-def _numbers(config: DictConfig, overrides: list[Override]) -> dict[str, bool | int | float]:
-    """Returns the numbers and bools that the overrides of knobs replace, by key."""
-    found: dict[str, bool | int | float] = {}
-    for override in overrides:
-        parent, _, last = override.get_key_element().lstrip("+~").rpartition(".")
-        section = OmegaConf.select(config, parent) if parent else None
-        if isinstance(section, DictConfig) and "_target_" in section and last in section:
-            value = section.get(last)
-            if isinstance(value, bool | int | float):
-                found[f"{parent}.{last}"] = value
-    return found
-
-
-def _check_kinds(usual: dict[str, bool | int | float], config: DictConfig) -> None:
-    """Holds knobs that their class does not annotate to the kind of number that their file has. Raises
-    `ConfigError`.
-    """
-    for key, before in usual.items():
-        parent, _, last = key.rpartition(".")
-        section = OmegaConf.select(config, parent)
-        if not isinstance(section, DictConfig) or last not in section:
-            continue  # deleted
-        value, target = section.get(last), str(section.get("_target_"))
-        what, kinds = _KINDS[type(before)]
-        if isinstance(value, kinds) and isinstance(value, bool) == isinstance(before, bool):
-            continue
-        parameter = parameters_of(target).get(last)
-        if parameter is None or parameter.is_annotated or (value is None and parameter.may_be_null):
-            continue
-        example = f"{key}={_as_typed(before)}"
-        raise ConfigError(
-            f"{key}={_as_typed(shown(key, value))}: must be {what}. Choose one, such as {example}. The constructor of "
-            f"{target} does not annotate {last}: a type there says which values it takes."
-        )
-
-
-def _as_typed(value: object) -> str:
-    return json.dumps(value) if value is None or isinstance(value, bool) else str(value)
 
 
 def _forget_workers_of_one_host(plain: dict[str, Any], overrides: list[Override]) -> None:

@@ -386,7 +386,7 @@ class HookList:
         self._batch = self._overriding(Hooks.batch)
         self._after_backward = self._overriding(Hooks.after_backward)
         self._gradients: tuple[Hooks, ...] = ()
-        self._showed, self._chosen = False, ""
+        self._showed, self._has_samples, self._chosen = False, True, ""
         self._takes_step = self._overriding(Hooks.takes_step)
         self._after_update = self._overriding(Hooks.after_update)
         self._after_step = self._overriding(Hooks.after_step)
@@ -413,6 +413,7 @@ class HookList:
             each.begin_step(step)
 
     def batch(self, batch: Batch) -> Batch:
+        self._has_samples = batch.size > 0
         for each in self._batch:
             batch = each.batch(batch)
         return batch
@@ -441,7 +442,7 @@ class HookList:
         return all([each.takes_step() for each in self._takes_step])  # each is asked
 
     def after_update(self, step: int, took: bool) -> None:
-        if took and self._gradients and not self._showed:
+        if took and self._has_samples and self._gradients and not self._showed:
             names = " and ".join(type(each).__name__ for each in self._gradients)
             raise ConfigError(
                 f"{self._chosen}: shows no gradient before a step, which {names} changes or measures. Choose "

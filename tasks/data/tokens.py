@@ -2,8 +2,8 @@
 
 Token j of sequence i is a hash of the seed, i and j (the finalizer of SplitMix64: Steele et al. 2014, "Fast Splittable
 Pseudorandom Number Generators", figure 17), modulo the size of the vocabulary. A batch is made when it is read, so that
-no number of samples takes memory. There is nothing to learn but that all tokens are equally likely: the loss of a model
-ends at the logarithm of the vocabulary's size.
+samples take no memory; the order of an epoch takes 8 bytes a sample. There is nothing to learn but that all tokens are
+equally likely: the loss of a model ends at the logarithm of the vocabulary's size.
 """
 
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class TokenSplit:
         return self.size
 
     def take(self, index: Tensor | slice, drawn: int = 0) -> Taken:
-        numbers = np.arange(self.size)[index] if isinstance(index, slice) else index.numpy()
+        numbers = np.arange(*index.indices(self.size)) if isinstance(index, slice) else index.numpy()
         places = (self.first + numbers.astype(np.uint64))[:, None] * np.uint64(self.context + 1)
         key = _mixed(np.array([self.seed], dtype=np.uint64))
         hashed = _mixed(places + np.arange(self.context + 1, dtype=np.uint64) + key)

@@ -8,11 +8,14 @@ import pytest
 import torch
 from torch import nn
 
+from paceline.conf.errors import ConfigError
 from paceline.conf.groups import GROUPS
 from paceline.engine.callbacks.base import EvaluationView
 from paceline.engine.config.targets import base_of
 from paceline.engine.features.feature import EvaluationVerdict, Feature, HookList, Hooks, State
 from paceline.engine.features.order import FEATURES
+from paceline.strategies.core.batch import Batch
+from paceline.strategies.sync.independent import Independent
 from paceline.tasks.base import Split
 
 
@@ -68,6 +71,20 @@ def test_each_is_asked_in_order_whether_a_step_is_taken() -> None:
     events: list[str] = []
     hooks = HookList([Told(events, "a", takes=False), Hooks(), Told(events, "b")])
     assert hooks.takes_step() is False and events == ["a", "b"] and HookList().takes_step()
+
+
+class Seeing(Hooks):
+    def gradients(self) -> None: ...
+
+
+def test_a_worker_that_shows_no_gradient_is_told_of_unless_it_had_no_samples() -> None:
+    hooks = HookList([Seeing()])
+    hooks.watch(Independent(), "strategy=single, sync=independent")
+    hooks.batch(Batch(torch.zeros(0, 1), torch.zeros(0), 1))
+    hooks.after_update(0, True)
+    hooks.batch(Batch(torch.zeros(1, 1), torch.zeros(1), 1))
+    with pytest.raises(ConfigError, match="sync=independent: shows no gradient before a step, which Seeing"):
+        hooks.after_update(1, True)
 
 
 def test_later_ones_see_what_earlier_ones_made() -> None:
