@@ -201,10 +201,8 @@ class BSP(Sync):
 
     def clip_gradients(self) -> None:
         pieces = self._reduction.pieces()
-        if pieces is None:
+        if pieces is None or self.clip is None:
             super().clip_gradients()
-            return
-        if self.clip is None:
             return
         names = list(self.parameters)
         own = {names[i]: gradient for i, gradient in pieces.items()}

@@ -177,6 +177,21 @@ def test_of_equals_the_simplest_comes_first_even_if_it_takes_more_memory() -> No
     assert [row.candidate.family for row in ranked(rows, "memory")] == ["offload", "data_parallel"]
 
 
+def test_a_family_that_every_plan_refuses_says_what_it_lacks_and_not_how_slow_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def exact(question: Question, candidate: Candidate) -> Predicted:
+        over = 2**30 if candidate.family in ("torch_fsdp", "hybrid") else 0
+        return Predicted(candidate, 1.0, 2**30, 2**30, over, 0, 1.0, exact=True)
+
+    monkeypatch.setattr(answers, "planned", exact)
+    told = {each.name: each for each in answers.answer(ask([*EIGHT, "hardware.workers=8"])).families}
+    assert told["zero"].best is not None
+    for name in ("torch_fsdp", "hybrid"):
+        assert told[name].best is None and told[name].others
+        assert not any("slower" in line for line in told[name].others), told[name].others
+
+
 def of(question: Question, ground: Ground) -> Iterator[Candidate]:
     from paceline.advise.layouts import LayoutProblem
 
