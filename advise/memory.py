@@ -3,7 +3,7 @@ layouts.
 
 It is used to prune; what is shown is planned exactly. They state the plan's account (engine/predict/fit.py):
 
-    need = states + max(activations, the copy of the model that is evaluated, the worker's own parameters)
+    need = states + max(activations, the model's largest tensor, which is evaluated, the worker's own parameters)
 
 Bytes that a block keeps of a token, t ways tensor parallel: w (16 + 48 / t), all over t with sequence parallelism;
 8 w more with dropout. The last norm and the head: 8 w + 4 V / t. With recomputation a block keeps 4 w. Where weights
@@ -59,6 +59,11 @@ class Shape:
         return self.vocabulary * self.width
 
     @property
+    def largest(self) -> float:
+        """Entries of the largest tensor."""
+        return max(self.vocabulary, self.positions, 4 * self.width) * self.width
+
+    @property
     def entries(self) -> float:
         return self.embedding + self.layers * self.block + 2 * self.width + (0 if self.tied else self.head)
 
@@ -88,8 +93,8 @@ def need(of: Shape, candidate: Candidate, capacity: UsableMemory) -> tuple[int, 
     devices, there = [], 0.0
     for i, (entries, activations) in enumerate(held):
         states, on_host = _states(of, candidate, entries, width)
-        kept = whole if i == len(held) - 1 else 0.0  # of the chief
-        devices.append(states + max(activations, kept, width * entries))
+        fetched = width * of.largest if i == len(held) - 1 else 0.0  # by the chief, to evaluate
+        devices.append(states + max(activations, fetched, width * entries))
         there = max(there, on_host)
     return int(max(devices)), int(capacity.per_host * max(there, whole) + whole)
 

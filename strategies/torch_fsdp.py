@@ -53,6 +53,7 @@ from .core.batch import Batch, BeforeBackward, Pass
 from .core.clip import NORM
 from .core.cost import Memory, Transfers, World
 from .core.loss import Loss
+from .core.placements import kept_by_first
 from .core.protocols import own_gradients
 from .core.state import State
 from .core.strategy import NOT_OURS, Strategy, StrategyTraits
@@ -217,11 +218,15 @@ class _FSDPUpdate(Sync):
         return {name: _whole(gradient) for name, gradient in own_gradients(self).items()}
 
     def consensus(self) -> dict[str, Tensor]:
-        return {name: _whole(parameter.detach()) for name, parameter in self._strategy.module.named_parameters()}
+        named = self._strategy.module.named_parameters()
+        return kept_by_first(self.comm, ((name, _whole(parameter.detach())) for name, parameter in named))
 
     def state_dict(self) -> State:
         state = self.optimizer.state_dict()
-        whole = {i: {key: _whole(value) for key, value in its.items()} for i, its in state["state"].items()}
+        whole = {
+            i: kept_by_first(self.comm, ((key, _whole(value)) for key, value in its.items()))
+            for i, its in state["state"].items()
+        }
         return {"optimizer": {**state, "state": whole}}
 
     def load_state_dict(self, state: State) -> None:

@@ -55,6 +55,7 @@ from ..exchange.start_alike import start_alike
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.cost import Memory, Transfers, World
 from .core.loss import Loss
+from .core.placements import kept_by_first
 from .core.state import State
 from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync, SyncTraits
@@ -292,7 +293,8 @@ class _ZeroUpdate(Sync):
         """DeepSpeed keeps them in shares, and drops them as it steps."""
 
     def consensus(self) -> dict[str, Tensor]:
-        return {name: self._whole(parameter, None) for name, parameter in self._strategy.module.named_parameters()}
+        named = self._strategy.module.named_parameters()
+        return kept_by_first(self.comm, ((name, self._whole(parameter, None)) for name, parameter in named))
 
     def _whole(self, parameter: nn.Parameter, key: str | None) -> Tensor:
         """All of a parameter's fp32 weights, or of what the optimizer keeps for it as `key`; every replica calls."""
@@ -316,7 +318,7 @@ class _ZeroUpdate(Sync):
         knobs = {key: value for key, value in self.optimizer.param_groups[0].items() if key != "params"}
         every = list(self._strategy.module.parameters())
         state = {
-            i: {**scalars, **{key: self._whole(parameter, key).clone() for key in shaped}}
+            i: {**scalars, **kept_by_first(self.comm, ((key, self._whole(parameter, key)) for key in shaped))}
             for i, parameter in enumerate(every)
             if parameter.requires_grad and kept
         }

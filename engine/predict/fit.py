@@ -1,10 +1,11 @@
 """Finds the largest GPT, the largest batch and the strategies that fit in a machine's memory, by plan's prediction.
 
 A worker needs, on its device, the stated kinds of plan.py, where activations share their place with what there is only
-while there are none: in the chief the copy of the whole model that is evaluated, and in torch's optimizers a copy of
-the parameters (their foreach form). In its host's memory it needs the "host_*" kinds, and while it is set up the whole
-model; the chief keeps a copy of it there to evaluate. On a CPU all of this is in the host's memory. Kinds peak at
-different moments, so what is said to fit does, and a little more may.
+while there are none: in the chief the largest tensor of the model that is evaluated (training/laid_out.py: what has no
+room there stays on the host), and in torch's optimizers a copy of the parameters (their foreach form). In its host's
+memory it needs the "host_*" kinds, and while it is set up the whole model; the chief keeps a copy of it there to
+evaluate. On a CPU all of this is in the host's memory. Kinds peak at different moments, so what is said to fit does,
+and a little more may.
 
 Kept back, of each device and of the host:
 
@@ -22,7 +23,7 @@ import os
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from math import ceil
+from math import ceil, prod
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,6 @@ from ..config.compose import compose, instead
 from ..config.experiment import Choice, Experiment, Machine
 from ..config.targets import load_class, load_maker, values_of
 from ..fabrics import fabric_of
-from ..fabrics.layout import RunLayout
 from ..planning.make_plan import make_plan
 from ..planning.planned import PartPlan, Plan
 
@@ -193,12 +193,14 @@ def capacity_of(plan: Plan) -> Capacity:
 
 def need_of(plan: Plan, capacity: Capacity) -> MemoryNeed:
     """Returns the need of the device and the host that need most. Ranks fill one host after the other."""
-    needs = [_need_of(plan.layout, phase.parts, capacity) for phase in plan.phases]
+    needs = [_need_of(plan, phase.parts, capacity) for phase in plan.phases]
     return MemoryNeed(max(need.device for need in needs), max(need.host for need in needs))
 
 
-def _need_of(layout: RunLayout, parts: list[PartPlan], capacity: Capacity) -> MemoryNeed:
-    whole = sum(part.held_in_parameters for part in parts)
+def _need_of(plan: Plan, parts: list[PartPlan], capacity: Capacity) -> MemoryNeed:
+    layout, whole = plan.layout, sum(part.held_in_parameters for part in parts)
+    sizes = [prod(shape) for shape in plan.shapes.values()]
+    fetched = whole * max(sizes) // sum(sizes)
     devices: list[int] = []
     hosts = [0] * ceil(layout.world_size / capacity.per_host)
     for rank in range(layout.world_size):
@@ -208,11 +210,11 @@ def _need_of(layout: RunLayout, parts: list[PartPlan], capacity: Capacity) -> Me
         there = sum(size for kind, size in held.items() if kind.startswith(HOST))
         activations = held.get("activations", 0)
         states = sum(size for kind, size in held.items() if not kind.startswith(HOST)) - activations
-        kept = whole if rank == layout.chief else 0  # the copy to evaluate
-        devices.append(states + max(activations, kept, part.held_in_parameters))
+        chief = rank == layout.chief
+        devices.append(states + max(activations, fetched if chief else 0, part.held_in_parameters))
         if capacity.device is None:
             there += states + activations
-        hosts[rank // capacity.per_host] += max(there, whole) + kept
+        hosts[rank // capacity.per_host] += max(there, whole) + (whole if chief else 0)
     return MemoryNeed(max(devices) if capacity.device is not None else 0, max(hosts))
 
 

@@ -22,6 +22,7 @@ from ..features.models import exported
 from ..features.sizes import evaluated_at_once
 from .diverged import holds_unknown
 from .job import Job
+from .laid_out import laid_out
 from .spread import consensus_distance
 from .timestamps import Timestamps
 from .worker import Worker
@@ -113,7 +114,7 @@ class Evaluations:
         if self._worker.role.replica != 0:
             return
         state = self._worker.consensus()
-        copies = {name: tensor.detach().clone() for name, tensor in (state or {}).items()}
+        copies = {name: tensor.detach().to("cpu", copy=True) for name, tensor in (state or {}).items()}
         seconds = self._timestamps.of_snapshot(done, job.meter, self._worker.comm.now())
         if state is not None:
             self._snapshots.append(Snapshot(done, seconds, copies))
@@ -121,26 +122,26 @@ class Evaluations:
     def _judge(self, snapshot: Snapshot, job: Job, spread: float | None) -> None:
         worker, judged = self._worker, self._worker.judged
         assert judged is not None, "the chief judges"
-        judged.to(worker.device)
         load_state(judged, snapshot.state)
-        result = evaluate(worker.parts.task, judged, self._test, evaluated_at_once(self._worker.parts), worker.device)
-        if not math.isfinite(result.score):
-            raise DivergedError(self._why_unknown(result, snapshot.done))
-        values = self._values_of(result)
-        metric, epoch = worker.parts.task.metric.name, snapshot.done / job.partition.steps_per_epoch
-        view = EvaluationView(
-            snapshot.done,
-            epoch,
-            snapshot.seconds,
-            values,
-            judged.eval(),
-            self._test,
-            worker.device,
-            self._values,
-            loss=worker.parts.task.loss,
-        )
-        own = worker.hooks.evaluated(view)
-        judged.train().to("cpu")  # its place on the device is training's
+        with laid_out(judged, worker.device):
+            result = evaluate(worker.parts.task, judged, self._test, evaluated_at_once(worker.parts), worker.device)
+            if not math.isfinite(result.score):
+                raise DivergedError(self._why_unknown(result, snapshot.done))
+            values = self._values_of(result)
+            metric, epoch = worker.parts.task.metric.name, snapshot.done / job.partition.steps_per_epoch
+            view = EvaluationView(
+                snapshot.done,
+                epoch,
+                snapshot.seconds,
+                values,
+                judged.eval(),
+                self._test,
+                worker.device,
+                self._values,
+                loss=worker.parts.task.loss,
+            )
+            own = worker.hooks.evaluated(view)
+            judged.train()
         if worker.hooks.found_best():
             checkpoint.export(worker.directory.path / FILE, exported(worker.parts, snapshot.state))
         if self.time_to_accuracy is None and values[metric] >= worker.experiment.target_accuracy:
@@ -165,10 +166,9 @@ class Evaluations:
         worker, judged = self._worker, self._worker.judged
         if judged is None:
             return
-        judged.to(worker.device)
-        for each in worker.hooks:
-            each.conclude(judged, worker.device, worker.directory)
-        judged.to("cpu")
+        with laid_out(judged, worker.device):
+            for each in worker.hooks:
+                each.conclude(judged, worker.device, worker.directory)
 
     def _values(self, model: nn.Module, device: torch.device, split: Readable | None = None) -> dict[str, float]:
         """The task's metric by its name, and the loss; what is unknown is NaN. `split`: in place of the test split."""

@@ -10,8 +10,9 @@ Every other tensor of a part is whole: replicated along the axes on which layers
 workers of one replica.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +20,9 @@ from torch import Tensor, nn
 from ...comm import Comm
 from .mesh import Mesh
 from .state import state_of
+
+Name = TypeVar("Name")
+Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -94,7 +98,9 @@ def dims_of(parts: Sequence[nn.Module]) -> dict[str, int]:
 def gather(
     mine: Mapping[str, Tensor], parts: Sequence[nn.Module], mesh: Mesh, comm: Comm, to: int
 ) -> dict[str, Tensor] | None:
-    """The whole model's state at worker `to` of the replica, None elsewhere. `parts`: all of them, for their shapes."""
+    """The whole model's state at worker `to` of the replica, on the host, where it may be larger than a device; None
+    elsewhere. `parts`: all of them, for their shapes.
+    """
     names = owned(parts, mesh)
     if comm.rank != to:
         for name in names[comm.rank]:
@@ -103,14 +109,23 @@ def gather(
     device = next(iter(mine.values())).device
     states: list[Mapping[str, Tensor]] = []
     for i, part in enumerate(parts):
-        if i == to:
-            states.append({name: mine[name] for name in names[i]})
-            continue
-        shapes = state_of(part)
-        received = {  # contiguous, as messages are, whatever the weight's strides
-            name: torch.empty(shapes[name].shape, dtype=shapes[name].dtype, device=device) for name in names[i]
-        }
-        for tensor in received.values():
-            comm.recv(tensor, i)
-        states.append(received)
+        shapes, state = state_of(part), dict[str, Tensor]()
+        for name in names[i]:
+            if i == to:
+                state[name] = mine[name].cpu()
+                continue
+            # contiguous, as messages are, whatever the weight's strides
+            received = torch.empty(shapes[name].shape, dtype=shapes[name].dtype, device=device)
+            comm.recv(received, i)
+            state[name] = received.cpu()
+        states.append(state)
     return joined(states, dims_of(parts))
+
+
+def kept_by_first(comm: Comm, gathered: Iterable[tuple[Name, Value]]) -> dict[Name, Value]:
+    """Returns, on replica 0 and on the host, what all replicas gather, one after the other; {} elsewhere."""
+    kept: dict[Name, Value] = {}
+    for name, whole in gathered:
+        if comm.rank == 0:
+            kept[name] = whole.cpu() if isinstance(whole, Tensor) else whole
+    return kept

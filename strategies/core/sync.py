@@ -221,7 +221,7 @@ class Sync(Compatible, ABC):
         """Training is over on this worker: leave the consensus in the parameters."""
 
     def consensus(self) -> dict[str, Tensor]:
-        """Returns this part's weights to evaluate.
+        """Returns this part's weights to evaluate; where replicas hold pieces of one copy, on replica 0, {} elsewhere.
 
         If `synchronous`, called on every replica, and workers may communicate. Else on replica 0 alone, which answers
         from what it has (the copy last fetched, the centre last seen), so that nobody is disturbed. After `finish`,

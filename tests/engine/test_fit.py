@@ -66,7 +66,7 @@ class TestNeed:
         need = need_of(plan, capacity_of(plan))
         return need.device, need.host, plan.peak_memory()["activations"]
 
-    def test_a_device_holds_the_states_and_activations_or_the_copy_that_is_evaluated(self) -> None:
+    def test_a_device_holds_the_states_and_activations_or_a_copy_of_the_parameters(self) -> None:
         device, host, activations = self.need("strategy=single", SMALL)
         assert activations > MLP
         assert device == 3 * MLP + activations  # parameters, gradients, momentum
@@ -113,7 +113,7 @@ class TestFit:
         limit = int(4 * GIB * 0.95) - GIB
         assert found.batch_size > 100_000 and held[0] <= limit < held[1]
 
-    def test_the_largest_batch_takes_few_plans_also_where_small_ones_hide_behind_the_copy_that_is_evaluated(
+    def test_the_largest_batch_takes_few_plans_also_where_small_ones_hide_behind_the_copy_of_the_parameters(
         self, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         asked: set[int] = set()
