@@ -12,7 +12,7 @@ workers of one replica.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -22,7 +22,6 @@ from .mesh import Mesh
 from .state import state_of
 
 Name = TypeVar("Name")
-Value = TypeVar("Value")
 
 
 @dataclass(frozen=True)
@@ -122,9 +121,9 @@ def gather(
     return joined(states, dims_of(parts))
 
 
-def kept_by_first(comm: Comm, gathered: Iterable[tuple[Name, Value]]) -> dict[Name, Value]:
+def kept_by_first(comm: Comm, gathered: Iterable[tuple[Name, Any]]) -> dict[Name, Any]:
     """Returns, on replica 0 and on the host, what all replicas gather, one after the other; {} elsewhere."""
-    kept: dict[Name, Value] = {}
+    kept: dict[Name, Any] = {}
     for name, whole in gathered:
         if comm.rank == 0:
             kept[name] = whole.cpu() if isinstance(whole, Tensor) else whole
