@@ -20,7 +20,7 @@ from .why_not import Family, families, lacks
 
 PATIENCE = 8.0  # seconds of the processor for exact plans: on a loaded machine they take longer
 FRONT = 6  # of its points that are shown
-TRIES = 2  # plans of a family none of which fits by its closed form
+TRIES = 2  # plans of what does not fit by its closed form
 NO_CALIBRATION = "times are not predicted here: run `paceline calibrate` once, then choose the hardware that it writes"
 
 
@@ -57,20 +57,24 @@ def answer(question: Question, sort: Sort | None = None, top: int = 10, patience
     check = Checked(question, began + patience)
     order = sort or "time"
     fitting = ranked(found.fit, order)
-    wanted = [row for row in fitting if meets(question, row)]
-    rows = check.first(best_of_groups(wanted, order), top) or check.first(wanted, 1)
-    on_front = check.first(spread(front(wanted), FRONT), FRONT)
-    best = {name: check.best([row for row in wanted if row.candidate.family == name], order) for name in _names(wanted)}
+    within = [row for row in fitting if meets(question, row)]
+    rows = check.first(sure_first(within, order), top) or check.first(within, 1)
+    rows = best_of_groups(rows, order)
+    on_front = check.first(spread(front([row for row in within if row.fits] or within), FRONT), FRONT)
+    names = dict.fromkeys(row.candidate.family for row in within)
+    of_each = {name: [row for row in within if row.candidate.family == name] for name in names}
+    best = {name: next(iter(check.first(sure_first(mine, order), 1)), None) for name, mine in of_each.items()}
     refused = [
         *found.near,
         *check.refused,
-        *(row for row in wanted if best[row.candidate.family] is None and not row.fits),
+        *(row for row in within if best[row.candidate.family] is None and not row.fits),
     ]
-    wanted = [row for row in wanted if best[row.candidate.family] is not None and not check.refuses(row)]
+    wanted = [row for row in within if best[row.candidate.family] is not None and not check.refuses(row)]
     told = families(wanted, refused, found.pruned, order, beyond(question, fitting))
     told = [replace(each, best=best.get(each.name)) for each in told]
-    near = [] if rows or (fitting and not wanted) else check.first(sorted(refused, key=lacks), 3, fits=False)
-    missed = nearest(question, fitting) if fitting and not wanted else []
+    late = bool(fitting) and not within
+    near = [] if rows or late else check.first(sorted(refused, key=lacks), 3, fits=False)
+    missed = nearest(question, fitting) if late else []
     notes = [f"all: {why}" for (family, why) in found.pruned if family == "all"]
     notes += _not_timed(question, found)
     if check.unchecked:
@@ -93,8 +97,12 @@ def closed_form(question: Question) -> Ground:
     return ground(question, plan)
 
 
-def _names(rows: Sequence[Predicted]) -> list[str]:
-    return list(dict.fromkeys(row.candidate.family for row in rows))
+def sure_first(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
+    """Returns each group's best of those that fit by their closed form, then some of those that may fit, as the form
+    may be more than the plan.
+    """
+    sure = [row for row in rows if row.fits]
+    return [*best_of_groups(sure, sort), *best_of_groups([row for row in rows if not row.fits], sort)[:TRIES]]
 
 
 class Checked:
@@ -116,14 +124,6 @@ class Checked:
             if not fits or checked.fits:
                 found.append(checked)
         return found
-
-    def best(self, rows: Sequence[Predicted], sort: Sort) -> Predicted | None:
-        """Returns the best of a family's rows that fits: first of those that fit by their closed form, each group's
-        best; then of those that may fit, as the form may be more than the plan.
-        """
-        sure = [row for row in rows if row.fits]
-        groups = [*best_of_groups(sure, sort), *best_of_groups([row for row in rows if not row.fits], sort)[:TRIES]]
-        return next(iter(self.first(groups, 1)), None)
 
     def refuses(self, row: Predicted) -> bool:
         """Returns whether the row was planned, and does not fit."""

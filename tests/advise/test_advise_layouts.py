@@ -14,6 +14,7 @@ from paceline.advise.commands import command, overrides_of
 from paceline.advise.layouts import PrunedFamily
 from paceline.advise.limits import beyond, meets, nearest
 from paceline.advise.memory import BOUND, capacity, need
+from paceline.advise.none import why_none
 from paceline.advise.plans import planned
 from paceline.advise.question import Question, ask
 from paceline.advise.ranking import best_of_groups, front, ranked
@@ -275,6 +276,34 @@ def test_another_of_a_layout_is_named_where_plans_refuse_the_best_of_each(
     [row] = found.rows
     others = [row for key, row in rows.items() if key not in best]
     assert row.seconds == ranked(others, "time")[0].seconds and not found.nearest
+
+
+def test_what_surely_fits_is_shown_where_what_may_fit_is_faster_and_does_not(
+    ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    question = ask([*EIGHT, "hardware.workers=8", f"hardware.machine.device_memory={TIGHT}"])
+    fit = ranked(search(replace(ground, question=question, machine=question.experiment.hardware.machine)).fit, "time")
+    assert not fit[0].fits and any(row.fits for row in fit)
+
+    def exact(_: Question, candidate: Candidate) -> Predicted:
+        row = next(row for row in fit if row.candidate.settings == candidate.settings)
+        return replace(row, exact=True)
+
+    monkeypatch.setattr(answers, "planned", exact)
+    for patience in (answers.PATIENCE, 0.0):  # 0: there is no time for a plan
+        found = answers.answer(question, patience=patience)
+        assert found.rows and all(row.fits for row in found.rows)
+        assert found.rows[0].seconds == next(row.seconds for row in fit if row.fits)
+        assert not found.missed and not found.nearest
+
+
+def test_without_limits_none_is_missed_where_no_plan_fits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        answers, "planned", lambda _, candidate: Predicted(candidate, 1.0, 2**30, 2**30, 2**29, 0, 1.0, exact=True)
+    )
+    found = answers.answer(ask([*EIGHT, "hardware.workers=8"]))
+    assert not found.rows and not found.missed
+    assert why_none(found).startswith("nothing fits, of ") and "0.50 GiB too much for a device" in why_none(found)
 
 
 @pytest.mark.parametrize(
