@@ -24,6 +24,8 @@ replicas with what is left.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
+from itertools import chain
 from typing import Annotated, Any
 
 import torch
@@ -129,7 +131,7 @@ class Hybrid(StagedStrategy):
             with torch.no_grad():
                 loss(model(lone(inputs)), targets)  # of pieces of the outputs nobody could say whether they fit
         kinds = self._kinds(model, layers, vocabulary)
-        one = [self._pieces(layer, own, self._group())[0] for layer, own in zip(layers, kinds, strict=True)]
+        one = [self._pieces(layer, own, self._group(), 1)[0] for layer, own in zip(layers, kinds, strict=True)]
         chosen = {"vocabulary": vocabulary} if self.vocabulary is None else {}
         return {**chosen, **self._pipeline.cut_for(one, lone(inputs), targets, loss_over(one[-1], loss))}
 
@@ -164,9 +166,11 @@ class Hybrid(StagedStrategy):
             return [{} for _ in stages]
         return kinds_of_stages(model, stages, self.mesh.axes["tensor"], vocabulary)
 
-    def _pieces(self, stage: nn.Module, kinds: Mapping[str, Kind], group: TensorGroup) -> list[nn.Module]:
-        """Returns the piece of `stage` that each of its workers holds."""
-        return [stage] if group.size == 1 else cut_over(stage, group, kinds, self.sequence)
+    def _pieces(
+        self, stage: nn.Module, kinds: Mapping[str, Kind], group: TensorGroup, most: int | None = None
+    ) -> list[nn.Module]:
+        """Returns the piece of `stage` that each of its workers holds, or the first so many of them."""
+        return [stage] if group.size == 1 else cut_over(stage, group, kinds, self.sequence, most)
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         """The model in stages, a stage in pieces, and a schedule along the stages."""
@@ -214,13 +218,16 @@ class Hybrid(StagedStrategy):
     def profile(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
-        last = self._pipeline.loss_part
-        lanes = [
-            self._pipeline.profile(lane, inputs, targets, loss_over(lane[last], loss), device)
-            for lane in self._lanes(parts)
-        ]
-        for of_stage in zip(*lanes, strict=True):
-            yield from of_stage
+        last, lanes = self._pipeline.loss_part, self._lanes(parts)
+        looks = [[_shapes(part) for part in lane] for lane in lanes]
+        firsts = [looks.index(look) for look in looks]  # the first lane whose pieces are of the same sizes
+        passes = {
+            i: self._pipeline.profile(lanes[i], inputs, targets, loss_over(lanes[i][last], loss), device)
+            for i in dict.fromkeys(firsts)
+        }
+        for of_stage in zip(*passes.values(), strict=True):
+            found = dict(zip(passes, of_stage, strict=True))
+            yield from (found[first] for first in firsts)
 
     def at_once(self, part: int, kept: Sequence[int], again: Sequence[int], batch_size: int) -> int:
         return self._pipeline.at_once(self.mesh.position(part)["stage"], kept, again, batch_size)
@@ -268,9 +275,10 @@ class Hybrid(StagedStrategy):
         of_stages = StageSums(self._pipeline, lanes[0])
         sums = [of_stages.of_step(stage, lone(inputs)) for stage in range(self.mesh.axes["stage"])]
         at = [self.mesh.position(rank) for rank in range(self.parts)]
+        within = cache(lambda stage, hosts: self._group().traffic(sums[stage], hosts))
         return {
             "stage": [added(sent[here["stage"]], shared[here["tensor"]][here["stage"]]) for here in at],
-            "tensor": [self._group().traffic(sums[here["stage"]], self._hosts(rank)) for rank, here in enumerate(at)],
+            "tensor": [within(here["stage"], self._hosts(rank)) for rank, here in enumerate(at)],
         }
 
     def sends_to(self, parts: Sequence[nn.Module]) -> Mapping[str, list[list[int]]]:
@@ -280,6 +288,11 @@ class Hybrid(StagedStrategy):
         """Returns the hosts of the workers of the stage of `rank`; None if hosts are not known."""
         hosts = self.setting.hosts
         return None if hosts is None else tuple(hosts[each] for each in self.mesh.along(rank, "tensor"))
+
+
+def _shapes(part: nn.Module) -> list[tuple[str, torch.Size, bool]]:
+    tensors = chain(part.named_parameters(), part.named_buffers())
+    return [(name, tensor.shape, tensor.requires_grad) for name, tensor in tensors]
 
 
 def _joined(comm: Comm | None) -> Comm:

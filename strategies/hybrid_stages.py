@@ -49,6 +49,7 @@ class StageSums:
 
     def __init__(self, pipeline: "Pipeline", lane: Sequence[nn.Module]) -> None:
         self._pipeline, self._lane = pipeline, lane
+        self._outputs: dict[int, list[Tensor]] = {}  # of each stage, by the samples of a micro-batch
 
     def of_step(self, worker: int, inputs: Tensor) -> list[Sent]:
         """`worker`: of the pipeline. `inputs`: a replica's batch."""
@@ -59,11 +60,18 @@ class StageSums:
         passes = Counter((stage, sizes[j], Action(stage, "I", j) in row) for stage, j in of_batch)
         sums: list[Sent] = []
         for (stage, size, apart), count in passes.items():
-            outputs = pipeline.activations(self._lane, inputs[:size], stage)
-            entered = torch.empty_like(outputs[-1]) if outputs else inputs[:size]
-            entered.requires_grad_(bool(outputs) and entered.is_floating_point())
+            entered = self._entering(stage, inputs[:size])
+            entered.requires_grad_(stage > 0 and entered.is_floating_point())
             sums += count * self._of_passes(worker, pipeline.stages_of(worker).index(stage), entered, apart).all
         return sums
+
+    def _entering(self, stage: int, inputs: Tensor) -> Tensor:
+        if stage == 0:
+            return inputs
+        if len(inputs) not in self._outputs:
+            last = len(self._pipeline.holders) - 1
+            self._outputs[len(inputs)] = self._pipeline.activations(self._lane, inputs, last)
+        return torch.empty_like(self._outputs[len(inputs)][stage - 1])
 
     def _of_passes(self, worker: int, chunk: int, entered: Tensor, apart: bool) -> SentBy:
         part = self._lane[worker]

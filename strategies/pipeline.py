@@ -55,7 +55,7 @@ from .pipelining.actions import Action, Schedule
 from .pipelining.again import joined, recomputes
 from .pipelining.blocks import blocks_of
 from .pipelining.check import add_messages, placement
-from .pipelining.chunks import Chunks, chunks_of, worker_of
+from .pipelining.chunks import Chunks, chunks_of, first_names, worker_of
 from .pipelining.cut import by_memory, by_parameters, by_time, look
 from .pipelining.execute import PipelineStep, PipelineWorker, forward
 from .pipelining.own import checked, parsed, rows_of
@@ -170,8 +170,8 @@ class Pipeline(StagedStrategy):
 
     def layers_alone(self, model: nn.Module) -> list[Chunks]:
         """Each block alone. Raises `ConfigError`."""
-        blocks, stages = blocks_of(model), len(self.holders)
-        layers = [Chunks(model, [[block]]) for block in blocks]
+        blocks, stages, firsts = blocks_of(model), len(self.holders), first_names(model)
+        layers = [Chunks(model, [[block]], firsts=firsts) for block in blocks]
         trained = sum(any(each.requires_grad for each in layer.parameters()) for layer in layers)
         if trained < stages:
             each = stages // self.parts

@@ -16,6 +16,7 @@ from ...exchange.collectives.base import added
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.multiplexed import shares_of
 from ...strategies import Sync
+from ...strategies.core.batch import Pass
 from ...strategies.core.clip import NORM
 from ...strategies.core.cost import Traffic, World, payload
 from ...strategies.core.placements import entries, placements_of
@@ -318,7 +319,13 @@ def _activations(
         loss, targets = feature.loss(loss), feature.targets(inputs, targets)
     loss = parts.precision.loss(loss)
     peaks: list[int] = []
+    taken: list[list[Pass]] = []
     for part, passes in enumerate(parts.strategy.profile(parts.modules, inputs, targets, loss, device)):
+        alike = next((i for i, each in enumerate(taken) if each is passes), None)
+        taken.append(passes)
+        if alike is not None:
+            peaks.append(peaks[alike])
+            continue
         before = 0
         kept: list[int] = []
         again: list[int] = []

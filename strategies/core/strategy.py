@@ -177,7 +177,8 @@ class Strategy(Compatible, ABC):
     def profile(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
-        """The passes of a replica's batch, part by part: a plan takes those of one before it asks for the next.
+        """The passes of a replica's batch, part by part: a plan takes those of one before it asks for the next. Parts
+        whose passes keep as much have one and the same list.
 
         All is on the meta device, and nobody is there to talk to. `device`: that it will be trained on. What a strategy
         must know of a batch before `memory` is asked, it sees here. Raises `ConfigError`.

@@ -1,6 +1,6 @@
 """Chunks: the blocks of one stage, or of several, that one worker of a pipeline holds."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain
 
 from torch import Tensor, nn
@@ -15,13 +15,18 @@ class Chunks(nn.Module):
     its own; the functions below read what it keeps.
     """
 
-    def __init__(self, model: nn.Module, chunks: Sequence[Sequence[Block]], worker: int = 0) -> None:
-        """`worker`: its place in the replica."""
+    def __init__(
+        self,
+        model: nn.Module,
+        chunks: Sequence[Sequence[Block]],
+        worker: int = 0,
+        firsts: Mapping[int, str] | None = None,
+    ) -> None:
+        """`worker`: its place in the replica. `firsts`: `first_names` of the model, where they are known."""
         super().__init__()
         self.__paceline_blocks__ = [list(chunk) for chunk in chunks]
         self.__paceline_worker__ = worker
-        saved = model.state_dict().keys()
-        firsts = {id(weight): name for name, weight in model.named_parameters()}
+        firsts = first_names(model) if firsts is None else firsts
         used = [path for block in chain.from_iterable(chunks) for path in block.uses]
         for weight in chain.from_iterable(block.parameters(model) for block in chain.from_iterable(chunks)):
             name = firsts[id(weight)]
@@ -30,7 +35,8 @@ class Chunks(nn.Module):
                 used.append(name)
         for block in chain.from_iterable(chunks):
             for path in block.uses:
-                _put(self, path, attribute(model, path), path in saved)
+                value = attribute(model, path)
+                _put(self, path, value, isinstance(value, Tensor) and path in model.state_dict())
 
     def forward(self, input: Tensor, chunk: int = 0) -> Tensor:
         blocks = chunks_of(self)[chunk]
@@ -39,6 +45,11 @@ class Chunks(nn.Module):
         for block in blocks:
             input = block.run(self, input)
         return input
+
+
+def first_names(model: nn.Module) -> dict[int, str]:
+    """Returns the first name of each parameter, by its id."""
+    return {id(weight): name for name, weight in model.named_parameters()}
 
 
 def chunks_of(part: Chunks) -> list[list[Block]]:
