@@ -18,7 +18,7 @@ from .question import Question
 from .ranking import Sort, best_of_groups, front, ranked, spread
 from .why_not import Family, families, lacks
 
-PATIENCE = 8.0  # seconds of the processor for exact plans: on a loaded machine they take longer
+PATIENCE = 4.0  # seconds of the processor for exact plans: on a loaded machine they take longer
 FRONT = 6  # of its points that are shown
 TRIES = 2  # plans of what does not fit by its closed form
 NO_CALIBRATION = "times are not predicted here: run `paceline calibrate` once, then choose the hardware that it writes"
@@ -155,7 +155,7 @@ def _not_timed(question: Question, found: Searched) -> list[str]:
 
 
 def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, why: str) -> Answer:
-    began, patience = time.process_time(), patience * 1.5  # nothing else is to be done
+    began, patience = time.process_time(), patience * 3  # nothing else is to be done
     rows: list[Predicted] = []
     refused: list[Predicted] = []
     machine = question.experiment.hardware.machine

@@ -15,7 +15,7 @@ so that nothing is pruned that fits.
 """
 
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import ceil
 
@@ -46,7 +46,7 @@ class Shape:
     def share(self) -> float:
         return self.kv_heads / self.heads
 
-    @property
+    @cached_property
     def block(self) -> float:
         return (10 + 2 * self.share) * self.width**2 + (11 + 2 * self.share) * self.width
 
@@ -94,9 +94,19 @@ def need(of: Shape, candidate: Candidate, capacity: UsableMemory) -> tuple[int, 
     for i, (entries, activations) in enumerate(held):
         states, on_host = _states(of, candidate, entries, width)
         fetched = width * of.largest if i == len(held) - 1 else 0.0  # by the chief, to evaluate
-        devices.append(states + max(activations, fetched, width * entries))
+        devices.append(states + max(activations, fetched, _own(candidate, entries, width)))
         there = max(there, on_host)
-    return int(max(devices)), int(capacity.per_host * max(there, whole) + whole)
+    return int(max(devices)), int(capacity.per_host * there + 2 * whole)  # built once, and the chief's to evaluate
+
+
+def _own(candidate: Candidate, entries: float, width: int) -> float:
+    """Bytes of the parameters that a worker steps on its device."""
+    layout = candidate.layout
+    assert layout is not None
+    if candidate.family == "zero" and layout.offload == "all":
+        return 0.0
+    cut_up = candidate.family == "torch_fsdp" or layout.zero == 3
+    return width * entries / (layout.replicas if cut_up else 1)
 
 
 def _states(of: Shape, candidate: Candidate, entries: float, width: int) -> tuple[float, float]:

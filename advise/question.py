@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from pathlib import Path
 
@@ -28,7 +29,7 @@ class Question:
     config_dir: Path | None = None
     allowed: tuple[str, ...] = ()
 
-    @property
+    @cached_property
     def given(self) -> dict[str, str]:
         """Returns the typed overrides by key."""
         return {key_of(text): text.partition("=")[2] for text in self.overrides}

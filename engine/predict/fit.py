@@ -211,11 +211,14 @@ def _need_of(plan: Plan, parts: list[PartPlan], capacity: Capacity) -> MemoryNee
         activations = held.get("activations", 0)
         states = sum(size for kind, size in held.items() if not kind.startswith(HOST)) - activations
         chief = rank == layout.chief
-        devices.append(states + max(activations, fetched if chief else 0, part.held_in_parameters))
+        stepped = min(part.held_in_parameters, held.get("parameters", 0))  # a worker with a share steps its share
+        devices.append(states + max(activations, fetched if chief else 0, stepped))
         if capacity.device is None:
             there += states + activations
-        hosts[rank // capacity.per_host] += max(there, whole) + (whole if chief else 0)
-    return MemoryNeed(max(devices) if capacity.device is not None else 0, max(hosts))
+            there = max(there, whole)
+        hosts[rank // capacity.per_host] += there + (whole if chief else 0)
+    built = whole if capacity.device is not None else 0
+    return MemoryNeed(max(devices) if capacity.device is not None else 0, max(hosts) + built)
 
 
 def _verdict(experiment: Experiment, plan: Plan) -> Verdict:

@@ -55,7 +55,7 @@ class Tokens(Data):
         self,
         samples: Annotated[int, Ge(1), Le(2**40)] = 1_000_000,
         context: Annotated[int, Ge(1), Le(2**20)] = 1024,
-        vocabulary: Annotated[int, Ge(2), Le(2**31)] = 50_304,
+        vocabulary: Annotated[int, Ge(2), Le(2**31)] = 50_257,
         seed: Annotated[int, Ge(0), Le(2**63)] = 0,
     ) -> None:
         """Args:

@@ -90,8 +90,18 @@ class TestNeed:
         one = self.need("hardware.workers=2", SMALL)
         assert self.need("hardware.workers=4", SMALL)[1] == one[1]
         virtual = ("hardware=virtual", SMALL, "hardware.workers=4")
-        assert self.need(*virtual, "hardware.workers_per_host=2")[1] == 3 * MLP
+        assert self.need(*virtual, "hardware.workers_per_host=2")[1] == 2 * MLP
         assert self.need(*virtual)[1] == 2 * MLP
+
+    def test_a_worker_with_a_share_of_the_parameters_steps_its_share_and_the_chief_fetches_the_largest_tensor(
+        self,
+    ) -> None:
+        wide = ["strategy=torch_fsdp", SMALL, "hardware.workers=2", "batch_size=1", "model.hidden=[512,512]"]
+        plan = engine.prepare(wide).plan()
+        need, kinds = need_of(plan, capacity_of(plan)), plan.peak_memory()
+        states, largest = sum(kinds.values()) - kinds["activations"], 4 * 512 * 512
+        assert kinds["activations"] < kinds["parameters"] < largest < 4 * sum(part.own for part in plan.parts)
+        assert largest <= need.device - states < 1.1 * largest
 
     def test_a_reserve_is_kept_back_of_each_device_and_for_each_process_of_the_host(self) -> None:
         plan = engine.prepare([SMALL]).plan()

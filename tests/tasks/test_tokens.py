@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from paceline import engine
 from paceline.batches import lone
 from paceline.conf.errors import ConfigError
 from paceline.engine import plan
@@ -46,3 +47,9 @@ def test_a_plan_of_many_replicas_needs_no_text() -> None:
     assert plan([*many, "data=tokens", "data.context=16", "data.vocabulary=300"]).layout.replicas == 1024
     with pytest.raises(ConfigError, match=r"1024 replicas, and data=text has .* Choose .*data=tokens"):
         plan([*many, "data=text", "data.context=512"])
+
+
+@pytest.mark.parametrize("model", ["gpt_100m", "gpt_1b"])
+def test_the_larger_presets_of_gpt_take_random_tokens_as_they_are(model: str) -> None:
+    experiment = engine.prepare([f"model={model}", "data=tokens"]).experiment
+    assert experiment.model.knobs["vocabulary"] == experiment.data.knobs["vocabulary"]
