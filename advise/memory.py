@@ -92,25 +92,17 @@ def need(of: Shape, candidate: Candidate, capacity: UsableMemory) -> tuple[int, 
     whole = width * sum(entries for entries, _ in held) * layout.tensor
     devices, there = [], 0.0
     for i, (entries, activations) in enumerate(held):
-        states, on_host = _states(of, candidate, entries, width)
+        states, on_host, stepped = _states(of, candidate, entries, width)
         fetched = width * of.largest if i == len(held) - 1 else 0.0  # by the chief, to evaluate
-        devices.append(states + max(activations, fetched, _own(candidate, entries, width)))
+        devices.append(states + max(activations, fetched, stepped))
         there = max(there, on_host)
     return int(max(devices)), int(capacity.per_host * there + 2 * whole)  # built once, and the chief's to evaluate
 
 
-def _own(candidate: Candidate, entries: float, width: int) -> float:
-    """Bytes of the parameters that a worker steps on its device."""
-    layout = candidate.layout
-    assert layout is not None
-    if candidate.family == "zero" and layout.offload == "all":
-        return 0.0
-    cut_up = candidate.family == "torch_fsdp" or layout.zero == 3
-    return width * entries / (layout.replicas if cut_up else 1)
-
-
-def _states(of: Shape, candidate: Candidate, entries: float, width: int) -> tuple[float, float]:
-    """Parameters, gradients, optimizer state and buffers: on the device, on the host."""
+def _states(of: Shape, candidate: Candidate, entries: float, width: int) -> tuple[float, float, float]:
+    """Parameters, gradients, optimizer state and buffers: on the device, on the host; and the parameters that a worker
+    steps on its device.
+    """
     layout = candidate.layout
     assert layout is not None
     n, several = layout.replicas, layout.micro_batches > 1
@@ -120,22 +112,22 @@ def _states(of: Shape, candidate: Candidate, entries: float, width: int) -> tupl
     largest = max(of.embedding, of.block, 0 if of.tied else of.head)
     if candidate.family == "torch_fsdp":
         if n == 1:
-            return 8 * entries + optimizer, 0.0
-        return (4 * entries + optimizer) / n + 4 * entries / n + 3 * 4 * largest, 0.0
+            return 8 * entries + optimizer, 0.0, 4 * entries
+        return (4 * entries + optimizer) / n + 4 * entries / n + 3 * 4 * largest, 0.0, 4 * entries / n
     if n == 1:
-        return 8 * entries + optimizer, 0.0
+        return 8 * entries + optimizer, 0.0, 4 * entries
     tensor = min(entries, of.head / layout.tensor)  # the largest tensor, which is a bucket of its own
     match candidate.shard:
         case 1:
-            return 12 * entries + optimizer / n + 4 * (entries if several else tensor), 0.0
+            return 12 * entries + optimizer / n + 4 * (entries if several else tensor), 0.0, 4 * entries
         case 2:
             kept = entries if several else tensor
-            return 4 * entries + (4 * entries + optimizer) / n + 4 * kept + 3 * 4 * tensor, 0.0
+            return 4 * entries + (4 * entries + optimizer) / n + 4 * kept + 3 * 4 * tensor, 0.0, 4 * entries / n
         case _:
-            return 12 * entries + optimizer, 0.0
+            return 12 * entries + optimizer, 0.0, 4 * entries
 
 
-def _zero(candidate: Candidate, entries: float, width: int, optimizer: float) -> tuple[float, float]:
+def _zero(candidate: Candidate, entries: float, width: int, optimizer: float) -> tuple[float, float, float]:
     """DeepSpeed's, as strategies/external/deepspeed_memory.py states it."""
     layout = candidate.layout
     assert layout is not None
@@ -159,8 +151,8 @@ def _zero(candidate: Candidate, entries: float, width: int, optimizer: float) ->
     else:
         device += state
     if layout.offload == "all":
-        return device, host + parameters
-    return device + parameters, host
+        return device, host + parameters, 0.0
+    return device + parameters, host, min(parameters, width * gradients)
 
 
 def _of_each_stage(of: Shape, candidate: Candidate) -> list[tuple[float, float]]:

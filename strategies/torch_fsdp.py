@@ -102,14 +102,16 @@ class TorchFSDP(Strategy):
 
     def check_optimizer(self, optimizer: Optimizer) -> None:
         check_elementwise(optimizer, "strategy=torch_fsdp", "strategy=data_parallel")
+        dtypes = sorted({str(parameter.dtype) for group in optimizer.param_groups for parameter in group["params"]})
+        if len(dtypes) > 1:
+            raise ConfigError(
+                f"FSDP2 wants parameters of one dtype, these are {', '.join(dtypes)}. Choose strategy=zero, or "
+                "strategy=data_parallel.",
+                about=("strategy",),
+            )
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         check_rows(model, "strategy=torch_fsdp")
-        dtypes = sorted({str(parameter.dtype) for parameter in model.parameters()})
-        if len(dtypes) > 1:
-            raise ConfigError(
-                f"FSDP2 wants parameters of one dtype, these are {', '.join(dtypes)}", about=("strategy",)
-            )
         return [model]
 
     def profile(

@@ -211,7 +211,7 @@ def _need_of(plan: Plan, parts: list[PartPlan], capacity: Capacity) -> MemoryNee
         activations = held.get("activations", 0)
         states = sum(size for kind, size in held.items() if not kind.startswith(HOST)) - activations
         chief = rank == layout.chief
-        stepped = min(part.held_in_parameters, held.get("parameters", 0))  # a worker with a share steps its share
+        stepped = min(held.get("parameters", 0), held.get("gradients", 0))  # a share of them, or those that are trained
         devices.append(states + max(activations, fetched if chief else 0, stepped))
         if capacity.device is None:
             there += states + activations

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from ...conf.errors import ConfigError
-from .estimated import Estimate
+from .estimated import HALVES, Estimate
 from .loss import Loss, is_mean_cross_entropy
 from .loss_scale import LossScale, scaled_backward
 
@@ -37,7 +37,12 @@ class Precision:
 
     def check(self, parts: Sequence[nn.Module]) -> None:
         """Raises `ConfigError` for weights that autocast would leave as they are."""
-        others = {each.dtype for part in parts for each in part.parameters() if each.is_floating_point()}
+        others = {
+            each.dtype
+            for part in parts
+            for each in part.parameters()
+            if each.is_floating_point() and (each.requires_grad or each.dtype not in HALVES)
+        }
         if self.dtype is not None and others - {torch.float32}:
             names = ", ".join(sorted(str(dtype).removeprefix("torch.") for dtype in others - {torch.float32}))
             raise ConfigError(

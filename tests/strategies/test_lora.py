@@ -9,7 +9,7 @@ import pytest
 import torch
 from oracles import distance, identical
 from safetensors.torch import load_file
-from torch import nn
+from torch import Tensor, nn
 from whole_runs import trained
 
 from paceline.conf.errors import ConfigError
@@ -59,6 +59,59 @@ def test_a_layer_is_the_papers_equation_and_merged_equals_unmerged() -> None:
     plain.load_state_dict(lora.merged(state))
     torch.testing.assert_close(plain(x), model(x), rtol=1e-12, atol=1e-12)
     assert lora.added(frozenset(state)) == state.keys() - plain.state_dict().keys()
+
+
+def test_a_base_in_bf16_computes_with_rounded_weights_and_keeps_no_widened_ones() -> None:
+    torch.manual_seed(2)
+    plain = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 64))
+    rounded = copy.deepcopy(plain)
+    with torch.no_grad():
+        for layer in (rounded[0], rounded[2]):
+            layer.weight.copy_(layer.weight.bfloat16())
+    held, oracle = LoRA(rank=2, base="bf16").apply(plain), LoRA(rank=2).apply(rounded)
+    factors = {name: each for name, each in oracle.named_parameters() if each.requires_grad}
+    for name, each in held.named_parameters():
+        assert each.dtype == (torch.bfloat16 if name.endswith("weight") else torch.float32)
+        if each.requires_grad:
+            each.data.copy_(nn.init.normal_(factors[name]))
+    x, kept = torch.randn(3, 64), list[Tensor]()
+
+    def keep(tensor: Tensor) -> Tensor:
+        kept.append(tensor)
+        return tensor
+
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        outputs = held(x)
+    assert not any(each.dtype == torch.float32 and each.shape == (64, 64) for each in kept)
+    assert torch.equal(outputs, oracle(x))
+    outputs.square().sum().backward()
+    oracle(x).square().sum().backward()
+    for name, each in held.named_parameters():
+        assert not each.requires_grad or torch.equal(each.grad, factors[name].grad), name
+    merged = LoRA(rank=2, base="bf16").merged(state_of(held))
+    assert {each.dtype for each in merged.values()} == {torch.float32}
+    torch.testing.assert_close(merged["0.weight"], LoRA(rank=2).merged(state_of(oracle))["0.weight"], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_a_plan_of_a_base_in_bf16_holds_half_of_its_matrices_and_no_more_activations(precision: str) -> None:
+    made = ["model=gpt", "data=text", "adapt=lora", "tracking=none", "strategy=single", f"precision={precision}"]
+    wide, held = (prepare([*made, f"adapt.base={base}"]).plan().parts[0].memory for base in ("fp32", "bf16"))
+    matrices = 4 * 128 * 12 * 128 + 128 * 256
+    assert wide["parameters"] - held["parameters"] == 2 * matrices
+    assert held["activations"] <= wide["activations"]
+    assert (held["gradients"], held["optimizer"]) == (wide["gradients"], wide["optimizer"])
+
+
+def test_a_run_with_a_base_in_bf16_sends_its_factors_alone_and_exports_float32(here) -> None:
+    how = [*VIRTUAL, "adapt=lora", "adapt.base=bf16", "hardware.workers=2"]
+    weights, told = trained(*how, name="held")
+    assert all(tensor.dtype == torch.float32 for tensor in weights.values())
+    assert told["wire"]["bytes_per_step"] == told["predicted"]["bytes_per_step"] == 4 * ENTRIES
+    assert told["memory"]["parameters"] == prepare(how).plan().peak_memory()["parameters"]
+    assert Path("runs/held/adapter/adapter_model.safetensors").exists()
+    with pytest.raises(ConfigError, match=r"^strategy=torch_fsdp: FSDP2 wants parameters of one dtype.* Choose"):
+        prepare([*SMALL, *how[len(VIRTUAL) :], "strategy=torch_fsdp"]).plan()
 
 
 def test_only_the_layers_that_are_named_are_adapted() -> None:

@@ -148,7 +148,9 @@ def test_a_parameter_that_is_one_number_is_refused():
 
 def test_parameters_of_two_dtypes_are_refused():
     with pytest.raises(ConfigError, match=r"one dtype.*torch.float32, torch.float64"):
-        TorchFSDP().split(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()))
+        TorchFSDP().check_optimizer(
+            torch.optim.SGD([*nn.Linear(2, 2).parameters(), *nn.Linear(2, 2).double().parameters()])
+        )
 
 
 def test_a_sync_mode_is_refused(trained):
