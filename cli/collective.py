@@ -55,7 +55,8 @@ def _recorded(overrides: list[str], config_dir: Path | None, allowed: list[str])
         # refuses what has no use for these hosts
         collective.phases(nbytes_of(workers), World(workers, hosts=hosts))
         recording = record(collective, workers, hosts.count(0) if hosts else 1)
-    return replace(recording, chosen=tuple(injected.named(text, experiment) for text in recording.chosen))
+    name = experiment.choice("collective").name
+    return replace(recording, chosen=tuple(f"collective={name}: {why}" for why in recording.chosen))
 
 
 def raw(name: str, recording: "Recording") -> dict[str, Any]:

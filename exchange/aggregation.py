@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ..comm import MessageError
 from ..conf.errors import ConfigError
+from ..conf.notes import Note
 from ..strategies.core.errors import NotFiniteError, TooFewClientsError
 from ..strategies.core.state import State
 from .aggregate import Aggregator, Mean
@@ -33,12 +34,12 @@ class Aggregation:
         self.plain = self.streaming and not self.attack.forges
 
     @property
-    def unpredicted(self) -> str:
+    def unpredicted(self) -> Note | str:
         """Returns why the time to join rows is not modelled, but where all rows go to all workers; "" for the mean."""
         if self.plain:
             return ""
         by = "attack" if isinstance(self.aggregate, Mean) else "aggregate"
-        return f"{by}: the time that it takes on a server, or in a round, is not modelled; under sync=bsp it is"
+        return Note((by,), "the time that it takes on a server, or in a round, is not modelled; under sync=bsp it is")
 
     def check(self, replicas: int, rows: int | None = None, leave: bool = False) -> None:
         """`rows`, `leave`: as `notes` has them. Raises `ConfigError`."""
@@ -84,7 +85,7 @@ class Aggregation:
         rows: int | None = None,
         leave: bool = False,
         all_together: bool = True,
-    ) -> list[str]:
+    ) -> list[Note | str]:
         """Returns what may surprise; see `Sync.notes`.
 
         Args:
@@ -92,7 +93,7 @@ class Aggregation:
             leave: there are fewer in a round that some leave, or are drawn for more than once.
             all_together: the rows of all are joined in one place.
         """
-        found: list[str] = []
+        found: list[Note | str] = []
         n = replicas if rows is None else rows
         lying, most = len(self.attack.byzantine(replicas)), self.aggregate.withstands(n)
         if n < replicas and min(lying, n) > most:
@@ -102,8 +103,11 @@ class Aggregation:
             )
         elif lying and leave:
             found.append(
-                f"aggregate: is made for {most} of {n} rows that lie; a round that replicas leave, or are drawn for "
-                "twice, has fewer rows, of which as many may lie: training may go anywhere"
+                Note(
+                    ("aggregate",),
+                    f"is made for {most} of {n} rows that lie; a round that replicas leave, or are drawn for twice, "
+                    "has fewer rows, of which as many may lie: training may go anywhere",
+                )
             )
         elif lying > most and all_together:
             found.append(
@@ -113,15 +117,21 @@ class Aggregation:
         if self.aggregate.traits.robust and self.aggregate.f is None and not lying and most == 0:
             of_round, fraction = (" of a round", " or a larger sync.fraction") if n < replicas else ("", "")
             found.append(
-                f"aggregate: of {n} {'row' if n == 1 else 'rows'}{of_round} it withstands none that lie. Choose more "
-                f"hardware.workers{fraction}."
+                Note(
+                    ("aggregate",),
+                    f"of {n} {'row' if n == 1 else 'rows'}{of_round} it withstands none that lie. Choose more "
+                    f"hardware.workers{fraction}.",
+                )
             )
         if not lying and not isinstance(self.attack, Honest):
             found.append(f"attack.workers={self.attack.workers}: nobody lies")
         if not self.aggregate.traits.streaming and compress.traits.sparse:
             found.append(
-                "compress, aggregate: each worker sends other entries, so that of most entries most rows are 0, and so "
-                "is what a median makes of them; compress=none, fp16 or bf16 goes with it"
+                Note(
+                    ("compress", "aggregate"),
+                    "each worker sends other entries, so that of most entries most rows are 0, and so is what a median "
+                    "makes of them; compress=none, fp16 or bf16 goes with it",
+                )
             )
         return found
 

@@ -18,6 +18,7 @@ from functools import partial
 from torch import Tensor
 
 from ..comm import Comm, MessageError, Work
+from ..conf.notes import Note
 from ..cost.transfer import Transfer, passes
 from ..strategies.core.cost import World
 from ..strategies.core.state import State
@@ -176,22 +177,23 @@ def _sum(compress: Compressor, collective: Collective, vector: Vector, world: Wo
     yield from found
 
 
-def notes_on_sums(compress: Compressor, collective: Collective, vectors: Sequence[Vector], world: World) -> list[str]:
+def notes_on_sums(compress: Compressor, collective: Collective, vectors: Sequence[Vector], world: World) -> list[Note]:
     """Returns notes for a worker that sends nothing, or more than without compression; see `Sync.notes`."""
-    named = [
+    about = tuple(
         word
         for word, unused in (("compress", isinstance(compress, Dense)), ("collective", isinstance(collective, Fabric)))
         if not unused
-    ]
+    )
     if world.replicas == 1:
-        return [f"{', '.join(named)}: one replica alone sends nothing"] if named else []
+        return [Note(about, "one replica alone sends nothing")] if about else []
     sent, plain = (sum(each.nbytes for each in sums(rule, Fabric(), vectors, world)) for rule in (compress, Dense()))
     if sent < plain or isinstance(compress, Dense) or compress.varies(world.steps):
         return []
     why = f"messages go from everyone to everyone, and with {world.replicas} replicas must be shorter"
     if isinstance(compress, Summed):
         why = "with these knobs nothing of this model becomes shorter"
-    return [f"compress: sends {sent:,.0f} bytes for a sum for which compress=none sends {plain:,.0f}: {why}"]
+    text = f"sends {sent:,.0f} bytes for a sum for which compress=none sends {plain:,.0f}: {why}"
+    return [Note(("compress",), text)]
 
 
 def held(compress: Compressor, vectors: Iterable[Vector]) -> int:

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ..comm import Comm, Work
+from ..conf.notes import Note
 from ..cost.transfer import Transfer, passes
 from ..strategies.core.cost import World
 from ..strategies.core.state import State
@@ -143,7 +144,7 @@ class Exchange:
         rows = 0 if self.aggregation.streaming else replicas * sum(vector.nbytes for vector in vectors)
         return rows + held(self.compress, vectors)
 
-    def unpredicted(self, vectors: Sequence[Vector], replicas: int) -> str:
+    def unpredicted(self, vectors: Sequence[Vector], replicas: int) -> Note | str:
         """Returns why the time of these transfers is not modelled; "" if it is."""
         if self.aggregation.plain:
             return self.compress.unpredicted if replicas > 1 else ""
@@ -151,7 +152,7 @@ class Exchange:
             return "aggregate or attack with compress: the time to decode all rows is not modelled"
         return profiling.too_large(vectors[0], replicas)
 
-    def notes(self, vectors: Sequence[Vector], world: World) -> list[str]:
+    def notes(self, vectors: Sequence[Vector], world: World) -> list[Note | str]:
         """See `Sync.notes`."""
         own = self.aggregation.notes(self.compress, world.replicas) if world.replicas > 1 else []
         if not self.aggregation.streaming:

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..comm import Comm, Work
+from ..conf.notes import Note
 from ..strategies.core.cost import World
 from ..strategies.core.state import State, recv_state
 from .aggregation import Aggregation
@@ -189,12 +190,12 @@ def stated(shards: Sequence[Sequence[Tensor]], compress: Compressor, world: Worl
     return sum(_pushed(vector, compress, world, every) for vector in vectors), held(compress, vectors)
 
 
-def unpredicted(compress: Compressor, servers: int, aggregation: Aggregation | None = None) -> str:
+def unpredicted(compress: Compressor, servers: int, aggregation: Aggregation | None = None) -> Note | str:
     """Returns why the time of a step with servers is not modelled; "" if it is."""
     if aggregation is not None and aggregation.unpredicted:
         return aggregation.unpredicted
     if not isinstance(compress, Dense):
-        return "compress, sync: the time that messages to and from a server take was not measured"
+        return Note(("compress", "sync"), "the time that messages to and from a server take was not measured")
     if servers > 1:
         return "sync.servers: how several servers share the cores was not tried against measurements"
     return ""

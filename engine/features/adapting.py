@@ -125,8 +125,8 @@ class Adapted(ModelFeature):
         return cost if pruned is None else replace(cost, worker=kept.mean(pruned), varies="")
 
     def notes(self, known: Known) -> list[str]:
-        told = kept.notes(known.parts, self.adapt, known.parts.strategy.setting.worlds)
-        return [*self.adapt.notes(known.training), *(injected.named(text, known.parts.experiment) for text in told)]
+        of_kept = kept.notes(known.parts, self.adapt, known.parts.strategy.setting.worlds)
+        return [*self.adapt.notes(known.training), *of_kept]
 
 
 @dataclass(frozen=True)

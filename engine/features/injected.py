@@ -5,12 +5,13 @@ of the group's name; where neither the sync mode nor the strategy has one, only 
 """
 
 import inspect
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from ...conf import groups
 from ...conf.errors import ConfigError
 from ...conf.groups import ConfigGroup
+from ...conf.notes import Note
 from ...exchange.compress import Compressor
 from ...strategies import Strategy, Sync
 from ...strategies.core.protocols import Composite
@@ -65,15 +66,9 @@ def _built(group: str, name: str) -> object:
     return build(group, shipped(group, name), base_of(group), (), {"seed": 0})
 
 
-def named(text: str, experiment: Experiment) -> str:
-    """`compress, sync: ...` with the choices: `compress=topk, sync=bsp: ...`. So is a class's own name of itself
-    (`sync=local_sgd: ...`), which may have been chosen by another one (`diloco`).
-    """
-    head, colon, rest = text.partition(":")
-    words = [word.partition("=")[0] for word in head.split(", ")]
-    if not colon or not {*words} <= {*BASES, *(group.name for group in injected_groups())}:
-        return text
-    return ", ".join(f"{word}={experiment.choice(word).name}" for word in words) + colon + rest
+def named(note: Note | str, experiment: Experiment) -> str:
+    """Returns the text of a note, with the names of the choices that it is about."""
+    return note if isinstance(note, str) else note.named(_names(note.about, experiment))
 
 
 @contextmanager
@@ -84,7 +79,11 @@ def naming(experiment: Experiment) -> Iterator[None]:
     except ConfigError as error:
         if not error.about:
             raise
-        raise error.named({group: experiment.choice(group).name for group in error.about}) from None
+        raise error.named(_names(error.about, experiment)) from None
+
+
+def _names(groups: Sequence[str], experiment: Experiment) -> dict[str, str]:
+    return {group: experiment.choice(group).name for group in groups}
 
 
 def injected_groups() -> list[ConfigGroup]:

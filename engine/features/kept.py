@@ -46,18 +46,19 @@ def mean(trainings: Sequence[Traffic]) -> Traffic:
 def notes(parts: Parts, adapt: Adapt, worlds: Sequence[World]) -> list[str]:
     if not injected.of_kept(parts.of_groups):
         return []
+    compress = f"compress={parts.experiment.choice('compress').name}"
     of_parts = [by_training(parts, adapt, module, world) for module, world in zip(parts.modules, worlds, strict=True)]
     stated = [each for each in of_parts if each is not None]
     if len(stated) < len(of_parts):
         return [
-            "compress: which stage keeps how many of the weights is known once a round is over, as they are pruned by "
-            "one threshold for all; with adapt.scope=layer a plan states what is sent"
+            f"{compress}: which stage keeps how many of the weights is known once a round is over, as they are pruned "
+            "by one threshold for all; with adapt.scope=layer a plan states what is sent"
         ]
     sent = [sum(sum(each.values()) for each in step) / len(step) for step in zip(*stated, strict=True)]
     told = [human_bytes(each) for each in (sent if len(sent) <= TOLD else [*sent[: TOLD - 2], sent[-1]])]
     if len(sent) > TOLD:
         told.insert(-1, "...")
-    return [f"compress: by training {', '.join(told)} sent a step and worker, in the mean {human_bytes(_mean(sent))}"]
+    return [f"{compress}: by training {', '.join(told)} sent a step and worker, in the mean {human_bytes(_mean(sent))}"]
 
 
 def _mean(values: Sequence[float]) -> float:

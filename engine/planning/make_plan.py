@@ -11,6 +11,7 @@ from ...batches import Samples
 from ...compat import checkpointing
 from ...compat.dynamo import without_dynamo
 from ...conf.errors import ConfigError
+from ...conf.notes import Note
 from ...exchange.collectives import Collective, Fabric
 from ...exchange.collectives.base import added
 from ...exchange.compress import Compressor, Dense, vector_of
@@ -99,14 +100,14 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
         parts.sync.period,
         [
             *notes_on(experiment, parts.sync, layout, known.steps, samples, device),
-            *(injected.named(text, experiment) for text in surprises),
+            *surprises,
             *(note for feature in parts.features for note in feature.notes(known)),
             *notes_on_contents(spec, described),
             *looking.notes_on(experiment),
         ],
         spec,
         contents(spec, described),
-        [injected.named(text, experiment) for text in collective.explain()],
+        [f"collective={experiment.choice('collective').name}: {why}" for why in collective.explain()],
         rate,
         {each.key: found for each in parts.features if (found := each.stated(known)) is not None},
         layout.replicas if isinstance(parts.sync, SideBySide) else None,
@@ -131,13 +132,14 @@ def _phases(parts: Parts, steps_per_epoch: int | None, device: torch.device) -> 
         planned.append(PlanPhase(first, until, plans, _uncompressed(experiment, of_phase, worlds, plans)))
         trained = [parameter for parameter in of_phase.modules[0].parameters() if parameter.requires_grad]
         since = "" if of_phase is parts else "later: " if first is None else f"from step {first + 1:,}: "
-        told = [*of_phase.sync.notes(trained, worlds[0]), *_on_messages(of_phase, trained, worlds[0])]
+        notes = [*of_phase.sync.notes(trained, worlds[0]), *_on_messages(of_phase, trained, worlds[0])]
+        told = [injected.named(each, experiment) for each in notes]
         surprises += [since + text for text in told if text not in surprises]
         first, of_phase = until, of_phase.following
     return planned, surprises
 
 
-def _on_messages(parts: Parts, trained: Sequence[Tensor], world: World) -> list[str]:
+def _on_messages(parts: Parts, trained: Sequence[Tensor], world: World) -> Sequence[Note | str]:
     """Returns the notes of a compressor on a message of all trained parameters; a message of a part has no others."""
     compress = parts.of_groups["compress"]
     assert isinstance(compress, Compressor)

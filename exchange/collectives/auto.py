@@ -126,7 +126,7 @@ def _said(workers: int, hosts: int, name: str, choices: dict[float, CollectiveCh
     least, most = min(choices), max(choices)
     sums = f"sums of {least:,.0f} to {most:,.0f} bytes" if least < most else f"a sum of {most:,.0f} bytes"
     on = " on one host" if hosts == 1 else f" on {hosts} hosts" if hosts < workers else ""
-    what, times = f"collective: {name} for {sums} among {workers} workers{on}", choices[most].seconds
+    what, times = f"{name} for {sums} among {workers} workers{on}", choices[most].seconds
     if not times:
         return f"{what}: the links between them are not described, and it is what the fabric has for it"
     took = sorted((time, other) for other, time in times.items() if other != name)

@@ -98,7 +98,10 @@ class Collective(Compatible, ABC):
         ]
 
     def explain(self) -> list[str]:
-        """Returns a sentence for each decision that the algorithm made when asked for its traffic, with the reason."""
+        """Returns each decision that the algorithm made when asked for its traffic, with the reason.
+
+        Each text follows the name of the choice: `collective=auto: ...`.
+        """
         return []
 
 

@@ -40,7 +40,7 @@ class RecordedStep:
 class Recording:
     hosts: tuple[int, ...]  # of each worker
     steps: tuple[RecordedStep, ...]
-    chosen: tuple[str, ...] = ()  # which algorithm this is and why, where the collective decides by itself
+    chosen: tuple[str, ...] = ()  # as `Collective.explain` tells
 
     @property
     def workers(self) -> int:
@@ -80,7 +80,7 @@ def record(collective: Collective, workers: int, workers_per_host: int = 1) -> R
     results = cluster.run(sum_up)
     hosts = tuple(cluster.fabric.host(rank) for rank in range(workers))
     if not seen:
-        chosen = "".join(f" ({why.removeprefix('collective: ')})" for why in collective.explain())
+        chosen = "".join(f" ({why})" for why in collective.explain())
         raise ConfigError(
             f"is made by the fabric{chosen}, and sends no messages of its own that could be drawn. Choose "
             "one that does, such as collective=ring.",

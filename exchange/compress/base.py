@@ -15,6 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...conf.errors import ConfigError
+from ...conf.notes import Note
 from ...strategies.core.errors import NotFiniteError
 from ...strategies.core.terms import (
     ADDABLE,
@@ -119,7 +120,7 @@ class Compressor(Compatible, ABC):
 
     traits = CompressorTraits()
     feedback: Feedback | None = None
-    unpredicted: str = ""
+    unpredicted: Note | str = ""
 
     @property
     def lacks(self) -> Mapping[Term, str]:
@@ -184,11 +185,11 @@ class Compressor(Compatible, ABC):
         """Bytes of a message, the mean over the first so many of a run; None: of those that come in the long run."""
         return self.nbytes(vector)
 
-    def varies(self, messages: int | None) -> str:
+    def varies(self, messages: int | None) -> Note | str:
         """Returns why the size of so many messages cannot be known beforehand; "" where `mean_nbytes` gives it."""
         return ""
 
-    def notes(self, vector: Vector) -> list[str]:
+    def notes(self, vector: Vector) -> Sequence[Note | str]:
         """Returns surprising effects of these settings on this vector, a sentence each; none of them is an error."""
         return []
 

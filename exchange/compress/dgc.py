@@ -36,6 +36,7 @@ from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor
 from torch.optim import Optimizer
 
+from ...conf.notes import Note
 from .base import Compressor, CompressorTraits, Slot, UnreadableError, Vector, check_length
 from .feedback import Feedback, Remembered, check_no_momentum
 from .places import note_on_ratio, pair_bytes, pairs, read_pairs
@@ -95,12 +96,13 @@ class DGC(Compressor):
         first = [pair_bytes(share(self.ratio_at(count), vector.n), vector) for count in counts]
         return (sum(first) + (messages - len(first)) * later) / messages
 
-    def varies(self, messages: int | None) -> str:
+    def varies(self, messages: int | None) -> Note | str:
         if self.warmup == 0 or messages is not None:
             return ""
-        return (
-            f"compress: more is sent in the first {self.warmup:,} messages (compress.warmup), and how many steps there "
-            "are is known once the data are dealt"
+        return Note(
+            ("compress",),
+            f"more is sent in the first {self.warmup:,} messages (compress.warmup), and how many steps there are is "
+            "known once the data are dealt",
         )
 
     def ratio_at(self, count: int) -> float:

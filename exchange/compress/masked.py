@@ -20,6 +20,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
+from ...conf.notes import Note
 from .base import Slot, Summed, Totalling, Vector, check_length
 
 KEPT = "kept"  # of a slot: [k] of int32, the places of ones
@@ -42,7 +43,7 @@ class Masked(Summed):
         encode_passes=1.0,  # as long as these took, with 8 in 10 entries kept
         decode_passes=2.0,
     )
-    unpredicted = "compress: how many weights are kept is known once a round of pruning is over"
+    unpredicted = Note(("compress",), "how many weights are kept is known once a round of pruning is over")
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         """Encodes the whole vector, as its reader need not know the mask."""
@@ -65,8 +66,8 @@ class Masked(Summed):
     def nbytes(self, vector: Vector) -> int:
         return vector.nbytes
 
-    def varies(self, messages: int | None) -> str:
-        return "compress: which stage keeps how many of the weights is known once a round of pruning is over"
+    def varies(self, messages: int | None) -> Note:
+        return Note(("compress",), "which stage keeps how many of the weights is known once a round of pruning is over")
 
     def remembered(self, vector: Vector) -> int:
         return PLACE * vector.n

@@ -26,6 +26,7 @@ from typing import Annotated
 from annotated_types import Gt
 from torch import Tensor
 
+from ...conf.notes import Note
 from .base import Compressor, CompressorTraits, Slot, Vector
 from .feedback import ErrorFeedback
 from .places import pair_bytes, pairs, read_pairs
@@ -46,10 +47,10 @@ class Threshold(Compressor):
     def decode(self, message: Tensor, vector: Vector) -> Tensor:
         return read_pairs(message, vector)
 
-    def varies(self, messages: int | None) -> str:
-        return (
-            f"compress: only entries that reach compress.tau={self.tau} travel, and how many do depends on what is "
-            "learnt"
+    def varies(self, messages: int | None) -> Note:
+        return Note(
+            ("compress",),
+            f"only entries that reach compress.tau={self.tau} travel, and how many do depends on what is learnt",
         )
 
     def nbytes(self, vector: Vector) -> int:

@@ -6,13 +6,14 @@ from typing import Literal
 
 from torch import Tensor
 
+from ...conf.notes import Note
 from ...cost.transfer import Transfer
 
 Traffic = Mapping[str, float]  # primitive -> payload bytes that leave one worker in one step
 Memory = Mapping[str, int]  # kind -> bytes on a worker's device; "host_" + kind: in its host's memory instead
 
 
-UNMEASURED = "sync: the time of its messages was not measured"  # see `Transfers.unpredicted`
+UNMEASURED = Note(("sync",), "the time of its messages was not measured")  # see `Transfers.unpredicted`
 
 
 @dataclass(frozen=True)
@@ -50,7 +51,7 @@ class Cost:
     worker: Traffic = field(default_factory=dict)
     server: Traffic = field(default_factory=dict)
     buffers: int = 0  # bytes of communication buffers on each of them
-    varies: str = ""  # why nobody can say beforehand what is sent; "" where `worker` and `server` say it
+    varies: Note | str = ""  # why nobody can say beforehand what is sent; "" where `worker` and `server` say it
 
 
 @dataclass(frozen=True)
@@ -61,8 +62,7 @@ class Transfers:
         sent: the transfers, in the order in which a worker makes them.
         buffers: bytes of communication buffers on each worker.
         varies: why nobody can say beforehand how many bytes are sent; "" if `sent` says it.
-        unpredicted: why the time of these transfers is not modelled; "" if `sent` says it. A text that begins with
-            "sync: " or "compress: " is shown with the name of the choice.
+        unpredicted: why the time of these transfers is not modelled; "" if `sent` says it.
         unpredicted_stragglers: why the time that stragglers add is not modelled.
         hooked: parameters whose gradients are handed on one by one during backward.
         served: the time at which servers step: at each push, or once all have pushed. None without servers.
@@ -71,8 +71,8 @@ class Transfers:
 
     sent: Sequence[Transfer] = ()
     buffers: int = 0
-    varies: str = ""
-    unpredicted: str = ""
+    varies: Note | str = ""
+    unpredicted: Note | str = ""
     unpredicted_stragglers: str = ""
     hooked: int = 0
     served: Literal["each", "all"] | None = None

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...conf.notes import Note
 from .batch import Batch
 from .clip import Clip
 from .cost import Cost, Transfers, World
@@ -252,8 +253,11 @@ class Sync(Compatible, ABC):
         """Returns the other measures of this worker."""
         return {}
 
-    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
-        """Returns what may surprise somebody about these knobs among so many replicas, a sentence each."""
+    def notes(self, parameters: Sequence[Tensor], world: World) -> Sequence[Note | str]:
+        """Returns what may surprise somebody about these knobs among so many replicas, a sentence each.
+
+        A `Note` is shown with the names of the choices that it is about, and a text as it is.
+        """
         return []
 
     @abstractmethod

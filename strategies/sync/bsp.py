@@ -38,6 +38,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm, Work
 from ...conf.errors import ConfigError
+from ...conf.notes import Note
 from ...cost.transfer import Transfer
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
@@ -243,7 +244,7 @@ class BSP(Sync):
     def report(self) -> Measures:
         return {"buckets": len(self._reduction.buckets)}
 
-    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+    def notes(self, parameters: Sequence[Tensor], world: World) -> Sequence[Note | str]:
         return self.exchange.notes(self._vectors(parameters), world)
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
@@ -280,7 +281,7 @@ class BSP(Sync):
     def zero_stage(self) -> int | None:
         return SHARDS.index(self.shard) if self.aggregation.plain and isinstance(self.compress, Dense) else None
 
-    def _unpredicted(self, replicas: int, buckets: Sequence[Vector]) -> str:
+    def _unpredicted(self, replicas: int, buckets: Sequence[Vector]) -> Note | str:
         if self.shard != "none":
             return f"sync.shard={self.shard}: what its optimizer's shards take beside was not measured"
         return self.exchange.unpredicted(buckets, replicas)

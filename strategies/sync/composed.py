@@ -34,6 +34,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ...conf.errors import ConfigError, of_part
+from ...conf.notes import Note
 from ...exchange.clip import Clip
 from ...exchange.flat import flatten, vector_of_views
 from ..core.batch import Batch
@@ -180,27 +181,26 @@ class Composed(LocalSteps):
             found |= part.report()
         return found
 
-    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
-        told = (_of_part(name, text) for name, part in self.modes.items() for text in part.notes(parameters, world))
-        return [*dict.fromkeys(told)]
+    def notes(self, parameters: Sequence[Tensor], world: World) -> Sequence[Note | str]:
+        told = ((name, each) for name, part in self.modes.items() for each in part.notes(parameters, world))
+        return [*dict.fromkeys(_told(told))]
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         each = {name: part.transfers(parameters, world) for name, part in self.modes.items()}
-        varies, unpredicted, stragglers = (
-            next(_told((name, getattr(one, text)) for name, one in each.items()), "")
-            for text in ("varies", "unpredicted", "unpredicted_stragglers")
-        )
+        stragglers = (_of_part(name, one.unpredicted_stragglers) for name, one in each.items())
         return Transfers(
             [transfer for one in each.values() for transfer in one.sent],
             sum(one.buffers for one in each.values()),
-            varies,
-            unpredicted,
-            stragglers,
+            next(_told((name, one.varies) for name, one in each.items()), ""),
+            next(_told((name, one.unpredicted) for name, one in each.items()), ""),
+            next(filter(None, stragglers), ""),
         )
 
 
-def _told(texts: Iterator[tuple[str, str]]) -> Iterator[str]:
-    return (_of_part(name, text) for name, text in texts if text)
+def _told(texts: Iterator[tuple[str, Note | str]]) -> Iterator[Note | str]:
+    for name, said in texts:
+        if said:
+            yield _of_part(name, said) if isinstance(said, str) else replace(said, text=_of_part(name, said.text))
 
 
 def _of_part(name: str, text: str) -> str:

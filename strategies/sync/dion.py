@@ -46,6 +46,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ...conf.errors import ConfigError
+from ...conf.notes import Note
 from ...exchange.buckets import views_of
 from ...exchange.collectives import Collective, Fabric
 from ...exchange.flat import check_one_dtype
@@ -176,10 +177,10 @@ class Dion(Sync):
                 "can have and no other exceeds"
             )
 
-    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+    def notes(self, parameters: Sequence[Tensor], world: World) -> list[Note]:
         if any(x.dim() == 2 for x in parameters):
             return []
-        return ["sync=dion: the model has no matrix, and all is stepped by the optimizer"]
+        return [Note(("sync",), "the model has no matrix, and all is stepped by the optimizer")]
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters)

@@ -50,6 +50,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...conf.notes import Note
 from ...cost.transfer import Transfer
 from ...exchange.aggregate import Aggregator
 from ...exchange.aggregation import Aggregation
@@ -201,7 +202,7 @@ class Downpour(ServerSync):
         shards, size = self._shards_of(parameters), payload(parameters)
         pushed, kept = stated(shards, self.compress, world, self.n_push)
         headers, push, fetch = HEADER * len(shards), self.n_push, self.n_fetch
-        uneven = "" if push == fetch == 1 else "sync: steps with and without a push take different times"
+        uneven = "" if push == fetch == 1 else Note(("sync",), "steps with and without a push take different times")
         return Transfers(
             [
                 Transfer("send", 2, pushed),

@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...conf.notes import Note
 from ...cost.transfer import passes
 from ...exchange.buckets import views_of
 from ...exchange.clip import Clip
@@ -124,7 +125,7 @@ class EASGD(Sync):
     def buffers(self) -> list[Tensor]:
         return [self._replica.pull, self._centre, self._pulls, *self.exchange.buffers()]
 
-    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+    def notes(self, parameters: Sequence[Tensor], world: World) -> Sequence[Note | str]:
         return self.exchange.notes([vector_of(parameters)], world)
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:

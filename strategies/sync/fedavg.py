@@ -62,6 +62,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ...conf.errors import ConfigError
+from ...conf.notes import Note
 from ...cost.transfer import Transfer, passes
 from ...exchange.aggregate import Aggregator
 from ...exchange.aggregation import Aggregation
@@ -413,7 +414,7 @@ class FedAvg(SyncWithServers):
         remembered = self.server.holds(size) + self.client.server_holds(size, clients)
         return {**held, "optimizer": 0, "buffers": delivered + remembered}
 
-    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+    def notes(self, parameters: Sequence[Tensor], world: World) -> Sequence[Note | str]:
         return self.aggregation.notes(self.compress, world.replicas, *self._rows_of_a_round(world))
 
     def _rows_of_a_round(self, world: World) -> tuple[int | None, bool]:
@@ -442,7 +443,7 @@ class FedAvg(SyncWithServers):
                 varies=varies
                 or "how many steps a round has, sync.epochs of them, is known once the data are dealt; of a whole "
                 f"round a client sends {2 * HEADER + sent:,} bytes, and the server {fetched + told:,} to it",
-                unpredicted="sync: how many steps a round has is known once the data are there",
+                unpredicted=Note(("sync",), "how many steps a round has is known once the data are there"),
             )
         joined, delivered = self.participation.often(world, self.epochs * world.steps_per_epoch)
         if multiplexed is not None:
@@ -463,7 +464,7 @@ class FedAvg(SyncWithServers):
             unpredicted_stragglers="the slowest sum over a round is not modelled",
         )
 
-    def _unpredicted(self) -> str:
+    def _unpredicted(self) -> Note | str:
         if (fraction := self.participation.fraction) < 1:
             return f"sync.fraction={fraction:g}: who sits a round out takes no steps in it, others do"
         plain = {
@@ -474,5 +475,5 @@ class FedAvg(SyncWithServers):
         }
         other = next((group for group, usual in plain.items() if not usual), None)
         if other is not None:
-            return f"{other}, sync: the time that it takes of a round is not modelled"
+            return Note((other, "sync"), "the time that it takes of a round is not modelled")
         return self.aggregation.unpredicted

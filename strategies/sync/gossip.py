@@ -62,6 +62,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm, PeerLostError
 from ...conf.errors import ConfigError
+from ...conf.notes import Note
 from ...exchange.aggregate import Aggregator
 from ...exchange.aggregation import Aggregation
 from ...exchange.attack import Attack
@@ -233,7 +234,7 @@ class Gossip(MeanOfReplicas, LocalSteps):
     def report(self) -> Measures:
         return {"lost": sorted(self.comm.lost())}
 
-    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+    def notes(self, parameters: Sequence[Tensor], world: World) -> Sequence[Note | str]:
         replicas = world.replicas
         streaming = self.aggregation.streaming  # else each worker joins some rows alone
         own = self.aggregation.notes(self.compress, replicas, all_together=streaming) if replicas > 1 else []
@@ -272,11 +273,8 @@ class Gossip(MeanOfReplicas, LocalSteps):
         if not isinstance(self.compress, Dense) and replicas > 1:
             others = len(neighbours(self.topology, 0, replicas, 0, self.seed).of)
             known = (1 + others) * size + self.compress.remembered(vector)
-        compressed = (
-            ""
-            if isinstance(self.compress, Dense)
-            else ("compress, sync: the time that a worker takes to keep what its neighbours know is not modelled")
-        )
+        keeping = "the time that a worker takes to keep what its neighbours know is not modelled"
+        compressed = "" if isinstance(self.compress, Dense) else Note(("compress", "sync"), keeping)
         return Transfers(
             [to_neighbours(self.topology, replicas, self.compress.nbytes(vector), self.period, vector.n)],
             buffers=(2 if self.aggregation.streaming else 1 + rows) * size + known if replicas > 1 else 0,

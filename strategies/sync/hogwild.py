@@ -49,6 +49,7 @@ from torch.optim import SGD, Optimizer
 from ...comm import Comm
 from ...comm.errors import FabricError
 from ...conf.errors import ConfigError
+from ...conf.notes import Note
 from ...exchange.buckets import views_of
 from ...exchange.clip import Clip
 from ...exchange.flat import check_one_dtype, flatten
@@ -164,6 +165,5 @@ class Hogwild(Sync):
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         check_one_dtype(parameters)
-        return Transfers(
-            unpredicted="" if self.lock == "none" else "sync: how long a worker waits for the lock was not measured"
-        )
+        waits = Note(("sync",), "how long a worker waits for the lock was not measured")
+        return Transfers(unpredicted="" if self.lock == "none" else waits)

@@ -58,6 +58,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ...conf.errors import ConfigError
+from ...conf.notes import Note
 from ...cost.transfer import passes
 from ...exchange.aggregate import Aggregator
 from ...exchange.attack import Attack
@@ -301,7 +302,7 @@ class LocalSGD(LocalSteps):
         switch = self._before_switch.buffers() if self._before_switch else ()
         return [*own, *(self._outer or ()), *self.exchange.buffers(), *switch]
 
-    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+    def notes(self, parameters: Sequence[Tensor], world: World) -> Sequence[Note | str]:
         return self.exchange.notes([vector_of(parameters)], world)
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:

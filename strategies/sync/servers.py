@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...conf.notes import Note
 from ...exchange.aggregation import Aggregation
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor
@@ -98,5 +99,5 @@ class ServerSync(SyncWithServers):
     def report(self) -> Measures:
         return self._server.report() if self._serves else {}
 
-    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+    def notes(self, parameters: Sequence[Tensor], world: World) -> Sequence[Note | str]:
         return self.aggregation.notes(self.compress, world.replicas)

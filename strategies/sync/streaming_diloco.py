@@ -46,6 +46,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm, Work
 from ...conf.errors import ConfigError
+from ...conf.notes import Note
 from ...exchange.buckets import views_of
 from ...exchange.clip import Clip
 from ...exchange.collectives import Collective
@@ -259,7 +260,7 @@ class StreamingDiLoCo(Sync):
         cut = enumerate(self._cut(parameters))
         return {p: vector_of(parameters[i] for i in indices) for p, indices in cut if indices}
 
-    def notes(self, parameters: Sequence[Tensor], world: World) -> list[str]:
+    def notes(self, parameters: Sequence[Tensor], world: World) -> Sequence[Note | str]:
         vectors = self._vectors(parameters)
         notes = self.exchange.notes([*vectors.values()], world)
         if (empty := self.fragments - len(vectors)) > 0:

@@ -110,7 +110,7 @@ def test_averaged_state_and_bitmaps_of_unused_parameters_are_sums_too(lab: Path)
 
 OWN_MODE = '''
 from paceline.strategies import Sync, Transfer, Transfers
-from paceline.strategies.core.cost import payload
+from paceline.strategies.core.cost import UNMEASURED, payload
 
 
 class GatherEvery(Sync):
@@ -131,7 +131,7 @@ class Unmeasured(GatherEvery):
     """Says of itself that it was not measured."""
 
     def transfers(self, parameters, world):
-        return Transfers(unpredicted="sync: nobody has timed it")
+        return Transfers(unpredicted=UNMEASURED)
 
 
 class Varying(GatherEvery):
@@ -159,7 +159,7 @@ def test_a_users_own_sync_mode_is_planned_and_predicted_by_what_it_states(
     assert plan.parts[0].memory["buffers"] == size
     step = prepared("GatherEvery").step_time(plan)
     assert step.parts["communication"] == pytest.approx(10 * MILLI / 3)
-    for name, why in (("Unmeasured", "nobody has timed it"), ("Varying", "it depends on the weather")):
+    for name, why in (("Unmeasured", "sync=Unmeasured: the time of its"), ("Varying", "^it depends on the weather")):
         with pytest.raises(NotPredicted, match=why):
             prepared(name).step_time(prepared(name).plan())
 

@@ -1,6 +1,7 @@
 """What a run does other than its configuration makes one expect is said before it starts, and recorded."""
 
 import os
+from pathlib import Path
 
 import pytest
 from short_runs import Train
@@ -81,6 +82,26 @@ def test_steps_win_over_epochs() -> None:
     assert engine.prepare(few).plan().steps == 1
     assert engine.prepare([*few, "steps=20"]).plan().steps == 20
     assert engine.prepare([*few, "steps=20", "partition=dirichlet"]).plan().steps == 20
+
+
+OWN_MODE = """
+from paceline.conf.notes import Note
+from paceline.strategies.sync.independent import Independent
+
+
+class Surprising(Independent):
+    def notes(self, parameters, world):
+        return ["sync: is a word of this text", Note(("sync", "compress"), "go on alone")]
+"""
+
+
+def test_a_note_has_the_names_of_its_choices_and_a_text_is_left_as_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "surprising_modes.py").write_text(OWN_MODE)
+    monkeypatch.syspath_prepend(tmp_path)
+    plan = engine.prepare(["sync={_target_:surprising_modes.Surprising}"], allow_modules=["surprising_modes"]).plan()
+    assert plan.notes == ["sync: is a word of this text", "sync=Surprising, compress=none: go on alone"]
 
 
 def test_what_was_noted_is_recorded(train: Train) -> None:

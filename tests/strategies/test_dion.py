@@ -169,7 +169,7 @@ def test_a_rank_above_every_matrix_is_refused_and_one_above_some_is_not():
         Dion(rank=9).check_model([weights[2:], weights[:2]])
     assert Dion(rank=9).notes(weights, World(2)) == []
     Dion().check_model([[weights[1]]])
-    assert "no matrix" in Dion().notes([weights[1]], World(2))[0]
+    assert "no matrix" in Dion().notes([weights[1]], World(2))[0].text
 
 
 def test_several_dtypes_are_refused():

@@ -514,7 +514,7 @@ def test_the_cost_of_dropout_is_that_of_long_runs_where_the_steps_are_not_known(
     assert unknown.worker["send"] == pytest.approx(long.worker["send"], rel=0.02)
     assert unknown.server["send"] == pytest.approx(long.server["send"], rel=0.02)
     varies = FedAvg(dropout=0.4, sampling="weighted").cost(parameters, World(4, 6)).varies
-    assert varies.startswith("sync.sampling")
+    assert str(varies).startswith("sync.sampling")
 
 
 # -- what goes with it, and what is refused

@@ -353,7 +353,7 @@ def test_before_the_switch_a_step_sends_what_bsp_does(fabric):
 
 def test_how_much_a_switch_saves_is_said_only_where_the_steps_are_known():
     unknown, short = (LocalSGD(switch_step=6).cost(list(mlp().parameters()), World(2, steps=n)) for n in (None, 5))
-    assert unknown.varies.startswith("sync.switch_step=6: ") and unknown.buffers == short.buffers > 0
+    assert str(unknown.varies).startswith("sync.switch_step=6: ") and unknown.buffers == short.buffers > 0
     one = LocalSGD(switch_step=1).cost(list(mlp().parameters()), World(2, steps=1))
     assert short.worker == one.worker == {"all_reduce": FLOAT * ENTRIES}  # BSP's
 

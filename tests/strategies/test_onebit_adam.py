@@ -153,7 +153,7 @@ def test_bytes_in_the_warm_up_and_after_it_are_those_that_it_states(fabric):
 def test_bytes_are_not_stated_before_the_steps_are_known():
     parameters = list(CASE.model().parameters())
     unknown, warm, known = (OneBitAdam(3).cost(parameters, World(2, steps=n)) for n in (None, 3, 4))
-    assert unknown.varies.startswith("sync.warmup=3: ") and unknown.buffers == known.buffers
+    assert str(unknown.varies).startswith("sync.warmup=3: ") and unknown.buffers == known.buffers
     assert warm.worker["send"] == 0 and 3 * warm.buffers == 2 * known.buffers, "nothing is left out in the warm-up"
 
 
