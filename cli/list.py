@@ -99,7 +99,7 @@ def _show_pairs(config_dir: Path | None, allowed: tuple[str, ...], format: str) 
         case "json":
             show_json([asdict(pair) for pair in every])
         case "markdown":
-            from ..engine.features.pairs import vocabulary
+            from ..engine.planning.vocabulary import vocabulary
 
             show(page(every, vocabulary()).rstrip("\n"))
         case _:

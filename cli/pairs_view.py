@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 from .output import aligned
 
 if TYPE_CHECKING:
-    from ..engine.features.pairs import Pair, TermUse
+    from ..engine.features.pairs import Pair
+    from ..engine.planning.vocabulary import TermUse
 
 PAGE = """\
 # What goes with what

@@ -7,7 +7,7 @@ running statistic moves. It is neither sent nor saved: a run goes on with the te
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Self
 
@@ -36,24 +36,31 @@ KEY = f"{GROUP}.teacher"
 
 
 @dataclass(frozen=True)
-class Distilled(Feature):
-    """A teacher's outputs are learnt beside the labels.
+class Teacher:
+    """A finished run whose outputs are learnt.
 
     `model`: on the meta device. `on`: with its weights, one for each device of this process. `file` has these.
     """
 
-    method: Distillation
     model: nn.Module
     file: Path
     name: str  # of its choice of model
     on: Callable[[torch.device], nn.Module]
+
+
+@dataclass(frozen=True)
+class Distilled(Feature):
+    """A teacher's outputs are learnt beside the labels."""
+
+    method: Distillation
+    chosen: Chosen
     key = GROUP
     unpredicted = "asks another model in each step"
 
     @classmethod
     def of(cls, chosen: Chosen) -> Self | None:
         method = build(GROUP, chosen.experiment.choice(GROUP), Distillation, chosen.allowed, {})
-        return cls(method, *_teacher(method, chosen)) if method.teaches else None
+        return cls(method, chosen) if method.teaches else None
 
     @classmethod
     def unmodelled(cls, experiment: Experiment) -> str:
@@ -69,10 +76,17 @@ class Distilled(Feature):
         learns = "has a teacher whose training data are not covered by this run's epsilon"
         return [Need(OWN_PASSES, adds), Need(NOT_PRIVATE, learns)]
 
+    @cached_property
+    def teacher(self) -> Teacher:
+        return _teacher(self.method, self.chosen)
+
+    def check(self, chosen: Chosen) -> None:
+        assert self.teacher, "which is there, or refused"
+
     def check_files(self) -> None:
         """Refuses a file without the weights of this model. Raises `ConfigError` or `CorruptCheckpointError`."""
-        shapes = {name: list(each.shape) for name, each in state_of(self.model).items()}
-        weights.check(str(self.file), shapes, self.name, frozenset(), key=KEY)
+        shapes = {name: list(each.shape) for name, each in state_of(self.teacher.model).items()}
+        weights.check(str(self.teacher.file), shapes, self.teacher.name, frozenset(), key=KEY)
 
     def loss(self, plain: Loss) -> Loss:
         return self.method.loss(plain)
@@ -80,10 +94,10 @@ class Distilled(Feature):
     def targets(self, inputs: Samples, targets: Samples, model: nn.Module | None = None) -> Fields:
         """Returns the targets as the loss takes them; without a `model` on the meta device."""
         with torch.no_grad():
-            return taught(targets, call(model or self.model, inputs))
+            return taught(targets, call(model or self.teacher.model, inputs))
 
     def memory(self, module: nn.Module, trained: Sequence[Tensor]) -> Memory:
-        return {"buffers": payload([*state_of(self.model).values()])}
+        return {"buffers": payload([*state_of(self.teacher.model).values()])}
 
     def hooks(self, context: Context) -> Hooks:
         return Distilling(self, context)
@@ -92,21 +106,21 @@ class Distilled(Feature):
 class Distilling(Hooks):
     """Asks the teacher in each step."""
 
-    def __init__(self, teacher: Distilled, context: Context) -> None:
-        self._teacher, self._context = teacher, context
+    def __init__(self, distilled: Distilled, context: Context) -> None:
+        self._distilled, self._context = distilled, context
 
     def loss(self, plain: Loss) -> Loss:
-        return self._teacher.loss(plain)
+        return self._distilled.loss(plain)
 
     def batch(self, batch: Batch) -> Batch:
         if batch.size == 0:
             return batch
-        model = self._teacher.on(self._context.device)
+        model = self._distilled.teacher.on(self._context.device)
         self._context.compute.frozen(model, batch.inputs)
-        return replace(batch, targets=self._teacher.targets(batch.inputs, batch.targets, model))
+        return replace(batch, targets=self._distilled.targets(batch.inputs, batch.targets, model))
 
     def tensors(self) -> Mapping[str, Sequence[Tensor]]:
-        return {"buffers": [*state_of(self._teacher.on(self._context.device)).values()]}
+        return {"buffers": [*state_of(self._distilled.teacher.on(self._context.device)).values()]}
 
 
 def resolved(experiment: Experiment, root: Path | str = ROOT) -> Experiment:
@@ -124,8 +138,8 @@ def resolved(experiment: Experiment, root: Path | str = ROOT) -> Experiment:
     )
 
 
-def _teacher(method: Distillation, chosen: Chosen) -> tuple[nn.Module, Path, str, Callable[[torch.device], nn.Module]]:
-    """Returns the teacher's model, its file, its name, and what makes it. Raises `ConfigError`."""
+def _teacher(method: Distillation, chosen: Chosen) -> Teacher:
+    """Raises `ConfigError`."""
     data, allowed = chosen.data, chosen.allowed
     _check(chosen, f"{GROUP}={chosen.experiment.choice(GROUP).name}")
     if method.teacher is None:
@@ -145,7 +159,7 @@ def _teacher(method: Distillation, chosen: Chosen) -> tuple[nn.Module, Path, str
         load_state(made, weights.load(str(file), run.path, KEY))
         return made.to(device)
 
-    return on_meta(make)[0], file, model.name, on
+    return Teacher(on_meta(make)[0], file, model.name, on)
 
 
 def _check(chosen: Chosen, name: str) -> None:

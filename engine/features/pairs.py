@@ -1,4 +1,4 @@
-"""Lists the pairs of a strategy and a sync mode, and who needs what of whom, by the same answer that checks a run."""
+"""Lists the pairs of a strategy and a sync mode, by the same answer that checks a run."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -7,11 +7,10 @@ from typing import Any
 from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
 from ...strategies import Strategy, Sync
-from ...strategies.core.terms import VOCABULARY, Compatible, Term, lacks_of, needs_of
-from ..config.experiment import CONF, Choice, shipped
+from ..config.experiment import Choice, shipped
 from ..config.targets import base_of, build
 from . import injected
-from .compatibility import LAYOUT, Selection, Unmet, nearest_first, reasons_of, unmet
+from .compatibility import Selection, Unmet, nearest_first, reasons_of, unmet
 from .feature import Injected
 
 
@@ -105,47 +104,6 @@ def _meaning(strategy: Strategy, sync: Sync) -> str:
         return "replicas of one worker each agree as the sync mode says"
     servers = ", through servers of its own" if sync.servers else ""
     return sync.traits.over_parts or f"each stage agrees with the same stage of the other replicas{servers}"
-
-
-# -- the vocabulary
-
-
-@dataclass(frozen=True)
-class TermUse:
-    """A term with our own choices, as their defaults are.
-
-    Args:
-        offering: the choices of its group that have it.
-        lacking: those that do not.
-        needing: the choices of other groups that need it, as `GROUP=CHOICE`.
-    """
-
-    term: Term
-    offering: tuple[str, ...]
-    lacking: tuple[str, ...]
-    needing: tuple[str, ...]
-
-
-def vocabulary() -> list[TermUse]:
-    """Returns each term that some choice needs."""
-    usual = injected.usual()
-    made: list[tuple[str, str, Compatible]] = []
-    for group in (*LAYOUT, *usual):
-        for file in sorted((CONF / group).glob("*.yaml")):
-            bare = {"seed": 0} if group in usual else usual
-            chosen = build(group, shipped(group, file.stem), base_of(group), (), bare)
-            if isinstance(chosen, Compatible):
-                made.append((group, file.stem, chosen))
-    found: list[TermUse] = []
-    for term in VOCABULARY:
-        needing = tuple(
-            f"{group}={name}" for group, name, each in made if term in [need.term for need in needs_of(each)]
-        )
-        own = [(name, each) for group, name, each in made if group == term.group]
-        lacking = tuple(name for name, each in own if term in lacks_of(each))
-        if needing and lacking:
-            found.append(TermUse(term, tuple(name for name, _ in own if name not in lacking), lacking, needing))
-    return found
 
 
 def _told(selection: Selection, found: Sequence[Unmet]) -> Iterator[tuple[str, list[str]]]:

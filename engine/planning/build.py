@@ -77,7 +77,7 @@ def assemble(
 def _assemble(
     experiment: Experiment, allowed: tuple[str, ...], world_size: int | None, instead: tuple[Feature, ...] | None
 ) -> Parts:
-    chosen, strategy_choice = _choose(experiment, allowed, world_size)
+    chosen, strategy_choice = choose(experiment, allowed, world_size)
     features = features_of(chosen) if instead is None else instead
     _check_choices(chosen, features)
     resolved = [found for each in features if (found := each.resolved(chosen)) is not None]
@@ -119,7 +119,7 @@ def _assemble(
     return replace(parts, following=replace(again, **shared))
 
 
-def _choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None) -> tuple[Chosen, Choice]:
+def choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None) -> tuple[Chosen, Choice]:
     """Builds what the experiment names, but for its model. Returns that, and the strategy as it is built."""
     data = build("data", experiment.data, Data, allowed, {})
     with blaming(f"data={experiment.data.name}", allowed):

@@ -10,7 +10,10 @@ import pytest
 from paceline.cli import list as listing
 from paceline.cli.choices import CONF, defaults, groups
 from paceline.cli.pairs_view import page
-from paceline.engine.features.pairs import Pair, vocabulary
+from paceline.engine.features.order import FEATURES
+from paceline.engine.features.pairs import Pair
+from paceline.engine.planning.vocabulary import vocabulary
+from paceline.strategies.core.terms import ONE_MODEL_AT_A_TIME, OWN_STEPS
 
 CHOICES = [choice for choices in groups().values() for choice in choices]
 
@@ -103,6 +106,14 @@ def test_the_page_of_the_documentation_is_what_is_accepted(every_pair: list[Pair
     assert text == page(every_pair, vocabulary()), write
     counted = f"{sum(pair.accepted for pair in every_pair)} of {len(every_pair)} pairs"
     assert counted in (Path(__file__).parents[2] / "README.md").read_text(), f"README.md: write '{counted}'"
+
+
+def test_the_terms_have_what_each_feature_needs() -> None:
+    needing = {who.partition("=")[0] for use in vocabulary() for who in use.needing}
+    assert {feature.key for feature in FEATURES if "needs" in vars(feature)} <= needing
+    uses = {use.term: use.needing for use in vocabulary()}
+    assert "model=kmeans" in uses[OWN_STEPS], "which is asked once the model is known"
+    assert "adapt=pufferfish" in uses[ONE_MODEL_AT_A_TIME], "of a model that changes in mid-run"
 
 
 def test_a_page_is_of_pairs_alone(paceline) -> None:

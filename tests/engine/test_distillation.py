@@ -233,7 +233,7 @@ def test_a_teacher_with_batch_norms_stays_as_it_is(tmp_path: Path) -> None:
     parts = assemble(prepare([*SMALL, *ONE, *taught(made)]).experiment, ())
     [teaches] = [each for each in parts.features if isinstance(each, Distilled)]
     before = load_file(made / "model.safetensors")
-    model, images = teaches.on(torch.device("cpu")), parts.load()[0].take(slice(0, 9)).inputs
+    model, images = teaches.teacher.on(torch.device("cpu")), parts.load()[0].take(slice(0, 9)).inputs
     logits = teaches.targets(images, torch.zeros(9), model).tensors["teacher"]
     alone = teaches.targets(images[:1], torch.zeros(1), model).tensors["teacher"]
     torch.testing.assert_close(logits[:1], alone)  # as no batch norm is over the batch
