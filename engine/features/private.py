@@ -9,6 +9,7 @@ from ...conf.errors import ConfigError
 from ...exchange.privacy import DPSGD, Budget, Privacy
 from ...exchange.privacy.accountant import delta_of, epsilon_as_dealt, epsilon_of, noise_for
 from ...strategies import Strategy, Sync
+from ...strategies.core.protocols import privacy_of
 from ...strategies.sync.fedavg import FedAvg
 from ...tasks.base import DataSpec
 from ...tasks.partition import Partitioner, Shuffled
@@ -59,13 +60,13 @@ class Private(Feature):
 
     @classmethod
     def of(cls, chosen: Chosen) -> Self | None:
-        return cls() if chosen.sync.privacy is not None or chosen.partitioner.draws else None
+        return cls() if privacy_of(chosen.sync) is not None or chosen.partitioner.draws else None
 
     def check(self, chosen: Chosen) -> None:
         check(chosen.experiment, chosen.strategy, chosen.sync, chosen.partitioner, chosen.data.spec)
 
     def check_parts(self, parts: Parts) -> None:
-        if parts.sync.privacy is not None:
+        if privacy_of(parts.sync) is not None:
             for each in of_model(parts):
                 _check_one_model(parts.experiment, each)
 
@@ -79,7 +80,7 @@ class Private(Feature):
 
     def notes(self, known: Known) -> list[str]:
         parts = known.parts
-        return notes_on(self.stated(known), parts.experiment, parts.sync.privacy, parts.partitioner)
+        return notes_on(self.stated(known), parts.experiment, privacy_of(parts.sync), parts.partitioner)
 
     def hooks(self, context: Context) -> Hooks:
         return Spending(context.parts)
@@ -97,12 +98,13 @@ class Spending(Hooks):
 
 def of_gradients(sync: Sync) -> DPSGD | None:
     """Returns the privacy of gradients, for a strategy."""
-    return sync.privacy if isinstance(sync.privacy, DPSGD) else None
+    privacy = privacy_of(sync)
+    return privacy if isinstance(privacy, DPSGD) else None
 
 
 def check(experiment: Experiment, strategy: Strategy, sync: Sync, partitioner: Partitioner, spec: DataSpec) -> None:
     """Raises `ConfigError`."""
-    privacy = sync.privacy
+    privacy = privacy_of(sync)
     if partitioner.draws and (privacy is None or privacy.of != "sample"):
         raise ConfigError(
             f"partition={experiment.partition.name}: draws batches of no fixed size, sums over which privacy=dp_sgd "
@@ -148,7 +150,7 @@ def resolved(
 
     Raises `ConfigError` or `MissingToolError`.
     """
-    privacy = sync.privacy
+    privacy = privacy_of(sync)
     if privacy is None or privacy.epsilon is None:
         return None
     budget = None
@@ -178,7 +180,8 @@ def planned(
     Raises `MissingToolError`.
     """
     budget = _budget(experiment, sync, partitioner, layout, samples, steps_per_epoch)
-    return None if budget is None or sync.privacy is None else _spent(sync.privacy, budget)
+    privacy = privacy_of(sync)
+    return None if budget is None or privacy is None else _spent(privacy, budget)
 
 
 def spent(experiment: Experiment, parts: Parts, done: int) -> dict[str, float]:
@@ -186,9 +189,10 @@ def spent(experiment: Experiment, parts: Parts, done: int) -> dict[str, float]:
     sync, deal = parts.sync, parts.deal()
     samples, per_epoch = len(parts.load()[0]), deal.steps_per_epoch
     budget = _budget(experiment, sync, parts.partitioner, parts.layout, samples, per_epoch, done)
-    if budget is None or sync.privacy is None:
+    privacy = privacy_of(sync)
+    if budget is None or privacy is None:
         return {}
-    found = _spent(sync.privacy, budget)
+    found = _spent(privacy, budget)
     told = {"epsilon": found.epsilon, "epsilon_as_dealt": found.epsilon_as_dealt, "delta": found.delta}
     return {name: value for name, value in told.items() if value is not None}
 
@@ -240,11 +244,12 @@ def _budget(
     steps: int | None = None,
 ) -> Budget | None:
     """`steps`: made; None for all of the run. None where that is not known."""
-    if sync.privacy is None or steps_per_epoch is None:
+    privacy = privacy_of(sync)
+    if privacy is None or steps_per_epoch is None:
         return None
     made = experiment.steps_in_all(steps_per_epoch) if steps is None else steps
     assert made is not None
-    if sync.privacy.of == "client":
+    if privacy.of == "client":
         assert isinstance(sync, FedAvg), "it alone takes a privacy of clients"
         rounds = -(-made // (sync.epochs * steps_per_epoch))
         return Budget(layout.replicas, sync.per_round(layout.replicas) / layout.replicas, rounds, rounds)

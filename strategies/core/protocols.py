@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ...batches import Samples
 from .cost import Memory, Traffic
+from .privacy import Privacy
 from .schedule import scaled
 from .strategy import Strategy
 from .sync import Sync
@@ -42,6 +43,18 @@ class Composite(Protocol):
     def modes(self) -> Mapping[str, object]:
         """Returns the modes by name."""
         ...
+
+
+@runtime_checkable
+class TakesPrivacy(Protocol):
+    """A mode whose updates may hide each sample, or each client."""
+
+    privacy: Privacy | None
+
+
+def privacy_of(sync: Sync) -> Privacy | None:
+    """Returns the privacy that a mode was given; None where it has no use for one."""
+    return sync.privacy if isinstance(sync, TakesPrivacy) else None
 
 
 @runtime_checkable

@@ -13,7 +13,6 @@ from ...conf.notes import Note
 from .batch import Batch
 from .clip import Clip
 from .cost import Cost, Transfers, World
-from .privacy import Privacy
 from .setting import Setting
 from .state import State
 from .terms import (
@@ -131,7 +130,6 @@ class Sync(Compatible, ABC):
     period: int = 1  # steps from one exchange of replicas to the next; the last one may be missing
     trial: Trial = Trial()
     clip: "Clip | None" = None  # of gradients; None where this mode has no use for it
-    privacy: "Privacy | None" = None  # None where this mode has no use for it
     setting: Setting = Setting()
     parameters: dict[str, nn.Parameter]
     optimizer: Optimizer
