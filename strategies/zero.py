@@ -205,7 +205,7 @@ class Zero(Strategy):
             )
         if self.config:
             check_settings(self.settings)
-        [size] = self.micro_sizes(len(inputs))
+        size = -(-len(inputs) // self.accumulated)  # each has its backward pass before the next begins
         for part in parts:
             yield [Pass(lambda part=part: loss(self.forward(part, inputs[:size]), targets[:size]))]
 
@@ -218,9 +218,6 @@ class Zero(Strategy):
     def start(self, engine: Any, replicas: int) -> None:
         """The replicas have met, and `engine` is DeepSpeed's."""
         self.engine, self.replicas = engine, replicas
-
-    def micro_sizes(self, batch_size: int) -> list[int]:
-        return [-(-batch_size // self.accumulated)]  # each has its backward pass before the next begins
 
     def forward(self, part: nn.Module, inputs: Samples) -> Tensor:
         """Returns the output of the module for a micro-batch."""

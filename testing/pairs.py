@@ -156,7 +156,7 @@ def one_replica_is_serial_training(pair: TrainedPair) -> None:
     """One replica trains as one worker does, bit for bit, over the same micro-batches."""
     plan = pair.plan([[5], [3], [4], [2], [5]])
     results = pair.train(plan)
-    micro_sizes = getattr(pair.strategy, "micro_sizes", lambda n: [n])  # of a pipeline, or of DeepSpeed
+    micro_sizes = getattr(pair.strategy, "micro_sizes", lambda n: [n])  # of a pipeline
     alone = serial(plan.case, lambda n: len(micro_sizes(n)))
     whole = pair.whole(results)
     require(identical(whole, alone), "the weights of serial training, bit for bit", largest_difference(whole, alone))

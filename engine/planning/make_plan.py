@@ -1,6 +1,6 @@
 """Plans a run and its cost: nothing is trained, no data are needed, no process is started."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -24,6 +24,7 @@ from ...strategies.core.placements import entries, placements_of
 from ...strategies.core.protocols import SideBySide, StatesMemory, accumulated_by, cost_along, stepped_by
 from ...strategies.core.staged import StagedStrategy
 from ...strategies.core.state import state_of
+from ...strategies.core.uncalled import uncalled
 from ...strategies.core.with_servers import SyncWithServers
 from ...tasks.contents import contents
 from ...tasks.contents import notes_on as notes_on_contents
@@ -100,6 +101,7 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
         parts.sync.period,
         [
             *notes_on(experiment, parts.sync, layout, known.steps, samples, device),
+            *(injected.named(note, experiment) for note in _uncalled(parts)),
             *surprises,
             *(note for feature in parts.features for note in feature.notes(known)),
             *notes_on_contents(spec, described),
@@ -112,6 +114,13 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
         {each.key: found for each in parts.features if (found := each.stated(known)) is not None},
         layout.replicas if isinstance(parts.sync, SideBySide) else None,
     )
+
+
+def _uncalled(parts: Parts) -> Iterator[Note]:
+    """Yields notes on members that the classes of users define in vain."""
+    owns = parts.strategy.own_sync() is not None
+    for group, choice in (("strategy", parts.strategy), ("strategy" if owns else "sync", parts.sync)):
+        yield from (Note((group,), text) for text in uncalled(choice))
 
 
 def _phases(parts: Parts, steps_per_epoch: int | None, device: torch.device) -> tuple[list[PlanPhase], list[str]]:

@@ -4,11 +4,13 @@ import os
 from pathlib import Path
 
 import pytest
+from choices import STRATEGIES, SYNCS
 from short_runs import Train
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.api.session import make_ready
+from paceline.strategies.core.uncalled import uncalled
 
 
 def notes(*overrides: str) -> list[str]:
@@ -84,9 +86,31 @@ def test_steps_win_over_epochs() -> None:
     assert engine.prepare([*few, "steps=20", "partition=dirichlet"]).plan().steps == 20
 
 
-OWN_MODE = """
+OWN_CLASSES = """
 from paceline.conf.notes import Note
+from paceline.strategies.data_parallel import DataParallel
+from paceline.strategies.sync.downpour import Downpour
 from paceline.strategies.sync.independent import Independent
+
+
+class Skipping(Independent):
+    def next_step(self, step):
+        return step + 1
+
+    def drain(self):
+        pass
+
+
+class Served(Downpour):
+    def next_step(self, step):
+        return step
+
+
+class Settling(DataParallel):
+    axes = {"tensor": 2}
+
+    def micro_sizes(self, batch_size):
+        return [batch_size]
 
 
 class Surprising(Independent):
@@ -98,10 +122,30 @@ class Surprising(Independent):
 def test_a_note_has_the_names_of_its_choices_and_a_text_is_left_as_it_is(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "surprising_modes.py").write_text(OWN_MODE)
+    (tmp_path / "surprising_modes.py").write_text(OWN_CLASSES)
     monkeypatch.syspath_prepend(tmp_path)
     plan = engine.prepare(["sync={_target_:surprising_modes.Surprising}"], allow_modules=["surprising_modes"]).plan()
     assert plan.notes == ["sync: is a word of this text", "sync=Surprising, compress=none: go on alone"]
+
+
+def test_members_that_nothing_calls_are_noted_with_the_class_to_derive_from(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "former_classes.py").write_text(OWN_CLASSES)
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def noted(group: str, name: str) -> list[str]:
+        chosen = f"{group}={{_target_:former_classes.{name}}}"
+        return engine.prepare([chosen], allow_modules=["former_classes"]).plan().notes
+
+    (note,) = noted("sync", "Skipping")
+    assert note.startswith("sync=Skipping: defines next_step, drain, which a run calls of ")
+    assert note.endswith("Derive from it (paceline.strategies.core.with_servers), or choose other names.")
+    assert noted("sync", "Served") == []
+    renamed, moved = noted("strategy", "Settling")
+    assert renamed.startswith("strategy=Settling: defines axes, ") and "Name it mesh" in renamed
+    assert moved.startswith("strategy=Settling: defines micro_sizes, ") and "StagedStrategy" in moved
+    assert not any(text for choice in (*STRATEGIES.values(), *SYNCS.values()) for text in uncalled(choice))
 
 
 def test_what_was_noted_is_recorded(train: Train) -> None:
