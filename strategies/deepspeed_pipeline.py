@@ -177,7 +177,10 @@ class DeepSpeedPipeline(StagedStrategy):
 class _DeepSpeedPipelineUpdate(Sync):
     """DeepSpeed's engine steps within forward_backward."""
 
-    traits = SyncTraits(unaveraged="leaves its weights to DeepSpeed, which would have to gather them after each step")
+    traits = SyncTraits(
+        unaveraged="leaves its weights to DeepSpeed, which would have to gather them after each step",
+        shows_gradients=False,
+    )
 
     def __init__(self, strategy: DeepSpeedPipeline) -> None:
         self._strategy = strategy

@@ -260,6 +260,7 @@ class DelayedUpdate(Sync):
         serial_alone=False,
         one_scale="with strategy.delayed_update=true has a step under way while the next one may be left out",
         unaveraged="steps while the next gradients are computed",
+        shows_gradients=False,
     )
 
     def __init__(self) -> None:

@@ -168,6 +168,7 @@ class _FSDPUpdate(Sync):
     traits = SyncTraits(
         steps_together=True,
         unaveraged="cuts its weights up over the workers, which would have to gather them after each step",
+        shows_gradients=False,
     )
 
     def __init__(self, strategy: TorchFSDP) -> None:

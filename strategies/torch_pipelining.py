@@ -205,6 +205,7 @@ class _TorchPipeliningUpdate(Sync):
     """The gradients are there, on each stage."""
 
     def update(self) -> None:
+        self.clip_gradients()
         self.optimizer.step()
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:

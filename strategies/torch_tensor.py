@@ -139,6 +139,7 @@ class _LocalUpdate(Sync):
                 assert isinstance(parameter, DTensor)
                 gradient = gradient.redistribute(placements=parameter.placements).to_local()
             mine.grad = gradient
+        self.clip_gradients()
         self.optimizer.step()
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:

@@ -248,7 +248,10 @@ class Zero(Strategy):
 class _ZeroUpdate(Sync):
     """DeepSpeed's engine steps within forward_backward."""
 
-    traits = SyncTraits(unaveraged="leaves its weights to DeepSpeed, which would have to gather them after each step")
+    traits = SyncTraits(
+        unaveraged="leaves its weights to DeepSpeed, which would have to gather them after each step",
+        shows_gradients=False,
+    )
 
     def __init__(self, strategy: Zero) -> None:
         self._strategy = strategy

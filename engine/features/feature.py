@@ -156,7 +156,8 @@ class Hooks:
         """The sync mode steps with the gradients that the parameters have now, or pushes them; clipping comes next.
 
         They are the mean over the replicas where the mode makes one first. Once a step. They may be changed in place.
-        A run whose sync mode shows none (it calls no `Sync.clip_gradients`, or replicas share them out) ends.
+        The feature `needs` SHOWN_GRADIENTS, so that the plan refuses a mode that shows none. A run whose mode shows
+        none all the same ends in its first step.
         """
 
     def uses_gradients(self) -> bool:

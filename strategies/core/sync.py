@@ -31,6 +31,7 @@ from .terms import (
     RESETTABLE,
     ROWS_TOGETHER,
     SAME_GRADIENTS,
+    SHOWN_GRADIENTS,
     SKIPS,
     STEP_GRADIENTS,
     SYNC_AVERAGED,
@@ -116,6 +117,8 @@ class SyncTraits:
     client_rounds: bool = False  # clients train by themselves for a round
     equal_clients: bool = True  # they are drawn with equal chances, and all finish their round
 
+    # What a feature may see and change (engine/features/feature.py, `Hooks.gradients`)
+    shows_gradients: bool = True  # calls `clip_gradients` with each gradient that it steps with or pushes, whole
     shows_mean: bool = False  # at `clip_gradients` gradients are the mean of all replicas, before it a replica's own
 
 
@@ -144,6 +147,7 @@ class Sync(Compatible, ABC):
             (BY_ENTRY, traits.entrywise),
             (PLAIN_MEAN, traits.plain_mean),
             (OWN_STEPS, traits.exact and traits.weights_agree),
+            (SHOWN_GRADIENTS, traits.shows_gradients),
             (RESETTABLE, traits.may_begin_anew),
             (NO_SERVERS, self.servers == 0),
             (WHOLE_VECTORS, self.servers <= 1),

@@ -176,6 +176,12 @@ SYNC_AVERAGED = Term(
 )
 SKIPS = Term("sync", "skipped steps", "can leave out a step", "cannot leave out a step")
 EVERY_RATE = Term("sync", "scheduled rate", "can change its learning rate", "has one learning rate")
+SHOWN_GRADIENTS = Term(
+    "sync",
+    "shown gradients",
+    "shows each gradient that it steps with or pushes",
+    "shows no gradient before a step",
+)
 OWN_STEPS = Term(
     "sync",
     "one gradient a step",

@@ -36,6 +36,7 @@ class Updates(Sync):
         one_scale="with a schedule without a flush steps while other batches are under way, whose gradients have the "
         "scale of before",
         unaveraged="has stages of different steps after each step",
+        shows_gradients=False,
     )
 
     def __init__(self) -> None:

@@ -125,6 +125,7 @@ class BSP(Sync):
             state_agrees=not self.compress.keeps,
             exact=self.compress.traits.lossless and self.aggregation.plain,
             shows_mean=shard == "none" and isinstance(self.compress, Dense) and self.aggregation.plain,
+            shows_gradients=shard == "none",
             requires=needs_of(shard),
         )
         if not self.aggregation.plain:

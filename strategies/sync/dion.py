@@ -67,6 +67,7 @@ class Dion(Sync):
         state_agrees=False,
         steps_together=True,
         entrywise=False,
+        shows_gradients=False,
     )
 
     def __init__(

@@ -55,7 +55,7 @@ from .bsp import BSP
 class OneBitAdam(Sync):
     """Replicas step together and agree."""
 
-    traits = SyncTraits(exact=False, state_agrees=False, steps_together=True, entrywise=False)
+    traits = SyncTraits(exact=False, state_agrees=False, steps_together=True, entrywise=False, shows_gradients=False)
     trial = Trial(optimizer={"optimizer": "adam", "optimizer.lr": 0.005})
 
     def __init__(

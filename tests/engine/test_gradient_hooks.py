@@ -1,20 +1,31 @@
 """A feature that changes gradients changes what is stepped with, under each way of sending them, or the run ends."""
 
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
 import pytest
 import torch
+from choices import SYNCS, USUAL
 from safetensors.torch import load_file
 from torch import Tensor
 
 from paceline.conf.errors import ConfigError
 from paceline.engine.api.session import prepare
+from paceline.engine.config.experiment import shipped
+from paceline.engine.config.targets import build
 from paceline.engine.features import order
 from paceline.engine.features.feature import Chosen, Context, Feature, Hooks
 from paceline.engine.launch.virtual import cluster_of
 from paceline.engine.launch.virtual import run as run_virtual
 from paceline.engine.planning.build import assemble
+from paceline.strategies import Sync
+from paceline.strategies.core.terms import SHOWN_GRADIENTS, Need
+from paceline.strategies.data_parallel import DataParallel
+from paceline.strategies.sync.onebit_adam import OneBitAdam
+from paceline.testing.training import TrainingCase, TrainingPlan, mlp, momentum, train, workers_of
 from paceline.tracking.run_directory import RunDirectory
 
 SMALL = ("tracking=none", "data.limit=96", "batch_size=16", "model.hidden=[12]", "steps=4", "epochs=1000")
@@ -93,5 +104,50 @@ def test_doubled_gradients_are_a_doubled_rate(
 
 @pytest.mark.parametrize("chosen", ["sync=dion sync.rank=4", pytest.param("sync.shard=gradients", marks=slow)])
 def test_a_run_whose_gradients_nobody_shows_ends_by_name(tmp_path: Path, doubled: None, chosen: str) -> None:
+    """As where a feature does not state its need, or a class says that it shows what it does not."""
     with pytest.raises(ConfigError, match=r"strategy=data_parallel, sync=(dion|bsp): shows no gradient .* Doubling"):
         weights(tmp_path, "run", "optimizer.lr=0.1", *chosen.split())
+
+
+@pytest.mark.parametrize(
+    ("chosen", "hides", "instead"),
+    [
+        (["sync=dion"], "sync=dion", "sync=bsp"),
+        (["sync=onebit_adam", "optimizer=adam"], "sync=onebit_adam", "sync=bsp"),
+        (["sync.shard=optimizer"], "sync=bsp", "sync.shard=none"),
+        (["strategy=torch_fsdp", "hardware=local"], "strategy=torch_fsdp", "strategy=torch_ddp"),
+        (["strategy=offload", "strategy.delayed_update=true"], "strategy=offload", "strategy.delayed_update=false"),
+    ],
+)
+def test_a_plan_refuses_what_shows_no_gradients(
+    monkeypatch: pytest.MonkeyPatch, chosen: list[str], hides: str, instead: str
+) -> None:
+    class Stated(Doubled):
+        key = "average"  # a group, as a feature's is
+
+        def needs(self, chosen: Chosen) -> list[Need]:
+            return [Need(SHOWN_GRADIENTS, "changes gradients")]
+
+    monkeypatch.setattr(order, "FEATURES", (*order.FEATURES, Stated))
+    with pytest.raises(ConfigError, match=f"average=none: changes gradients, and {hides} shows no gradient") as caught:
+        prepare(["hardware=virtual", *chosen]).plan()
+    assert instead in str(caught.value)
+    prepare(["hardware=virtual"]).plan()
+
+
+SHOWN: list[int] = []  # one for each time; workers of a virtual cluster are threads of this process
+
+
+@pytest.mark.parametrize("name", SYNCS)
+def test_each_mode_shows_its_gradients_in_each_step_if_it_says_so(
+    virtual_workers: Callable[..., Any], name: str
+) -> None:
+    SHOWN.clear()
+    mode = build("sync", shipped("sync", name), Sync, (), USUAL)
+    if isinstance(mode, OneBitAdam):
+        mode.warmup = 1  # in which it is sync=bsp
+    mode.configure(replace(mode.setting, before_step=partial(SHOWN.append, 1)))
+    make_optimizer = partial(torch.optim.Adam, lr=0.01) if mode.trial.optimizer else momentum
+    plan = TrainingPlan(DataParallel(), mode, TrainingCase([[3, 3]] * 3, mlp, make_optimizer))
+    virtual_workers(workers_of(plan), train, plan)
+    assert (len(SHOWN) == 6) == mode.traits.shows_gradients
