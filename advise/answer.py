@@ -90,6 +90,8 @@ def closed_form(question: Question) -> Ground:
         raise NotPredicted("sync and compress are typed, and closed forms know sync=bsp with compress=none")
     if question.experiment.accumulate > 1:
         raise NotPredicted("accumulate is typed, and closed forms choose micro-batches themselves")
+    if question.experiment.choice("adapt").name != "none":
+        raise NotPredicted("adapt is typed, and closed forms of memory know models whose weights are all trained")
     if question.experiment.compile:
         raise NotPredicted("compile=true is typed, and closed forms know passes that are not compiled")
     usual = instead(list(question.overrides), {"strategy": "data_parallel", "sync": "bsp"})

@@ -15,6 +15,7 @@ USUAL = {
     "compress": "none",
     "precision": "fp32",
     "model.recompute": "false",
+    "adapt.base": "fp32",
 }
 
 

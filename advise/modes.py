@@ -50,12 +50,14 @@ def _all(question: Question, workers: int) -> Iterator[tuple[str, str, Settings,
             why = raced or ("" if _is_exact(knobs) else RACED)
             yield ("sync", pair.sync, settings, why) if sync else (pair.strategy, group, settings, why)
         if all(usual):
-            yield from _beside(pair, question)
+            yield from _beside(pair, question, workers)
 
 
-def _beside(pair: Pair, question: Question) -> Iterator[tuple[str, str, Settings, str]]:
+def _beside(pair: Pair, question: Question, workers: int) -> Iterator[tuple[str, str, Settings, str]]:
     """Yields what the usual pair takes beside."""
     whole: Settings = (("strategy", pair.strategy),)
+    for group, knobs in _smaller(question, question.batch // workers):
+        yield pair.strategy, group, (*whole, *knobs), ""
     for shard in ("optimizer", "gradients"):
         yield pair.strategy, f"sync.shard={shard}", (*whole, ("sync.shard", shard)), ""
     for group in BESIDE:
@@ -65,6 +67,22 @@ def _beside(pair: Pair, question: Question) -> Iterator[tuple[str, str, Settings
             ):
                 raced = RACED + ": lossy" if group == "compress" else ""
                 yield group, name, (*whole, (group, name)), raced
+
+
+def _smaller(question: Question, batch: int) -> Iterator[tuple[str, Settings]]:
+    """Yields the ways to a step of so many samples that hold least on an accelerator: a sample at a time, layers
+    computed again, half precision where it is faster, and frozen matrices in it.
+    """
+    machine = question.experiment.hardware.machine
+    if machine is None or not machine.devices or batch < 2:
+        return
+    half = machine.flops.get("bfloat16", 0.0) > machine.flops.get("float32", 0.0) and not question.fixes("precision")
+    narrow = half and "base" in question.experiment.choice("adapt").knobs
+    one: Settings = (("accumulate", str(batch)), *((("precision", "bf16"),) if half else ()))
+    one += (("adapt.base", "bf16"),) if narrow else ()
+    yield "a sample at a time", one
+    if "recompute" in question.experiment.model.knobs:
+        yield "a sample at a time, recomputed", (*one, ("model.recompute", "true"))
 
 
 def _is_there_already(collective: str, question: Question) -> bool:

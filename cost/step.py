@@ -22,6 +22,7 @@ from .transformer import Transformer, products, score_entries, streamed_entries
 
 FORWARD_KERNELS, BACKWARD_KERNELS = 22, 40  # of a layer without a compiler: counted in Megatron-LM's of 2021
 FUSED_KERNELS = 6  # that attention in one kernel saves, forward; twice of it backward
+FACTOR_KERNELS = 4  # of a matrix with factors beside it, forward: two products, scale and sum; as many backward
 FUSED_BACKWARD = (
     2.5  # times the forward's flops: the scores once more, and four products (Dao et al. 2022, algorithm 4)
 )
@@ -83,27 +84,36 @@ def step_time(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: E
     each = stage + head_passes(of, layout, cluster, fits)
     entries = (of.layers * of.layer_entries() / layout.stages + of.vocabulary * of.width) / layout.tensor
     handed_on = _handed_on(of, layout, cluster, fits)
+    trained = entries if of.factors is None else of.factor_entries() / layout.stages / layout.tensor
     micro_batches = layout.micro_batches
-    casts = streamed(cluster.device, fits, CAST_BYTES * entries) if layout.casts else 0.0
+    casts = streamed(cluster.device, fits, _cast_bytes(of, layout, entries, trained))
     return StepTime(
         compute=micro_batches * (each.compute + casts),
         tensor=micro_batches * each.tensor,
         bubble=(layout.stages - 1) / layout.chunks * (stage.total + handed_on)
         + micro_batches * handed_on * layout.chunks,
         shards=_waiting_for_shards(of, layout, cluster, fits, layer, entries),
-        data=_sum_of_gradients(of, layout, cluster, fits, entries, each.total * 2 / 3),
+        data=_sum_of_gradients(of, layout, cluster, fits, trained, each.total * 2 / 3),
         optimizer=0.0
         if layout.offload != "none"
-        else streamed(cluster.device, fits, ADAM_BYTES * _own(layout, entries)),
+        else streamed(cluster.device, fits, ADAM_BYTES * _own(layout, trained)),
         offload=_offload(layout, cluster, entries) + _inputs_to_host(of, layout, cluster),
         host=micro_batches * each.waiting + fits.step,
     )
 
 
+def _cast_bytes(of: Transformer, layout: ParallelLayout, entries: float, trained: float) -> float:
+    """Returns the bytes that a micro-batch moves to round weights. Frozen ones have no gradient to widen."""
+    if not layout.casts:
+        return 0.0
+    frozen = 0.0 if of.factors is None or of.factors.narrow else CAST_BYTES / 2 * entries
+    return CAST_BYTES * trained + frozen
+
+
 def layer_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: Efficiency) -> PassBreakdown:
     """Forward, backward, and forward again where it is recomputed."""
     device = cluster.device
-    linear, scores = 0.0, 0.0
+    linear, scores, thin, matrices = 0.0, 0.0, 0.0, 0
     for each in products(of, layout.samples, layout.tensor, layout.fused):
         if each.of_scores and layout.fused:
             scores += each.flops / (fits.attention * attention_peak(device, layout.dtype))
@@ -111,6 +121,10 @@ def layer_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits
             scores += product(device, fits, attention_dtype(device, layout.dtype), each.m, each.n, each.k, each.count)
         else:
             linear += product(device, fits, layout.dtype, each.m, each.n, each.k, each.count)
+            if of.factors is not None:
+                matrices, rank = matrices + 1, of.factors.rank
+                thin += product(device, fits, layout.dtype, each.m, rank, each.k, each.count)
+                thin += product(device, fits, layout.dtype, each.m, each.n, rank, each.count)
     back = FUSED_BACKWARD * scores * fits.attention / fits.attention_back if layout.fused else 2 * scores
     moved = streamed(device, fits, layout.entry * streamed_entries(of, layout.samples, layout.tensor))
     softmax = (
@@ -120,9 +134,12 @@ def layer_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits
     launched, launched_back = FORWARD_KERNELS, BACKWARD_KERNELS
     if layout.fused:
         launched, launched_back = launched - FUSED_KERNELS, launched_back - 2 * FUSED_KERNELS
+    launched, launched_back = launched + FACTOR_KERNELS * matrices, launched_back + FACTOR_KERNELS * matrices
     collectives = 2 * fits.collective if layout.tensor > 1 else 0.0
-    forward = _passes(linear + scores + moved + softmax, summed, launched * fits.launch + collectives)
-    backward = _passes(2 * (linear + moved + softmax) + back, summed, launched_back * fits.launch + collectives)
+    forward = _passes(linear + thin + scores + moved + softmax, summed, launched * fits.launch + collectives)
+    by_weights = linear if of.factors is None else 0.0  # frozen ones need no gradient
+    again = linear + by_weights + 2 * (thin + moved + softmax) + back
+    backward = _passes(again, summed, launched_back * fits.launch + collectives)
     match layout.recompute:
         case "full":
             return forward + backward + forward
@@ -150,7 +167,8 @@ def head_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits:
     tokens, mine = layout.samples * of.context, of.vocabulary / layout.tensor
     dtype = attention_dtype(cluster.device, layout.dtype)
     logits = product(cluster.device, fits, dtype, tokens, mine, of.width)
-    return PassBreakdown(3 * (logits + streamed(cluster.device, fits, (8 + 2 * layout.entry) * tokens * mine)))
+    moved = 3 * streamed(cluster.device, fits, (8 + 2 * layout.entry) * tokens * mine)
+    return PassBreakdown((3 if of.factors is None else 2) * logits + moved)
 
 
 def _handed_on(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: Efficiency) -> float:

@@ -13,6 +13,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
+class Factors:
+    """All matrices are frozen, and beside each a product of two thin ones is trained (LoRA, Hu et al. 2021)."""
+
+    rank: int
+    narrow: bool  # the frozen matrices are held in half precision
+
+
+@dataclass(frozen=True)
 class Transformer:
     """Heads that are less than `heads` in number for keys and values: grouped queries. `gated`: SwiGLU and its like."""
 
@@ -28,6 +36,7 @@ class Transformer:
     positions: bool = True  # learned ones
     causal: bool = True
     dropout: bool = True
+    factors: Factors | None = None  # None: all is trained
 
     @property
     def feed_forward(self) -> int:
@@ -42,8 +51,16 @@ class Transformer:
         matrices = 3 if self.gated else 2
         return 2 * self.width**2 + 2 * self.width * self.kv_width + matrices * self.width * self.feed_forward
 
+    def factor_entries(self) -> float:
+        """Returns the entries of the factors of all layers and of the head."""
+        if self.factors is None:
+            return 0.0
+        sides = [(self.width, self.width + 2 * self.kv_width), (self.width, self.width)]
+        sides += [(self.width, self.feed_forward * (2 if self.gated else 1)), (self.feed_forward, self.width)]
+        return self.factors.rank * (self.layers * sum(a + b for a, b in sides) + self.width + self.vocabulary)
+
     def entries(self) -> float:
-        """Parameters in all."""
+        """Parameters in all, factors aside."""
         ends = self.vocabulary * self.width * (1 if self.tied else 2)
         return self.layers * self.layer_entries() + ends + (self.context * self.width if self.positions else 0)
 
@@ -54,11 +71,12 @@ class Transformer:
         return self.layers * (2 * tokens * self.layer_entries() + attention), 2 * tokens * self.width * self.vocabulary
 
     def pass_flops(self, samples: float, recomputed: bool) -> float:
-        """Returns the flops of a forward and backward pass of `samples`; backward is twice forward. `recomputed`:
-        layers once more.
+        """Returns the flops of a forward and backward pass of `samples`; backward is twice forward, or once where
+        matrices are frozen, factors aside. `recomputed`: layers once more.
         """
         layers, head = self.forward_flops(samples)
-        return layers * (4 if recomputed else 3) + head * 3
+        passes = 3 if self.factors is None else 2
+        return layers * (passes + recomputed) + head * passes
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from ...conf.errors import ConfigError
 from ...strategies.adapt import Adapt, AdaptContext, Apart, AsItIs, While
+from ...strategies.adapt.base import factors_of
 from ...strategies.core.clip import Counted
 from ...strategies.core.cost import Cost, Memory, World
 from ...strategies.core.state import state_of
@@ -47,8 +48,9 @@ class Adapted(ModelFeature):
         return None if self.adapt.following is None else replace(self, adapt=self.adapt.following)
 
     @classmethod
-    def unmodelled(cls, experiment: Experiment) -> str:
-        return "" if experiment.choice("adapt").name == "none" else "changes what is trained or computed"
+    def unmodelled(cls, experiment: Experiment, allowed: tuple[str, ...]) -> str:
+        adapt = build("adapt", experiment.choice("adapt"), Adapt, allowed, {})
+        return "" if isinstance(adapt, AsItIs) or factors_of(adapt) else "changes what is trained or computed"
 
     @classmethod
     def unverified(cls, experiment: Experiment, allowed: tuple[str, ...]) -> str:

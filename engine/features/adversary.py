@@ -43,7 +43,7 @@ class TrainsOnAttacks(Feature):
         return cls(training) if training.passes else None
 
     @classmethod
-    def unmodelled(cls, experiment: Experiment) -> str:
+    def unmodelled(cls, experiment: Experiment, allowed: tuple[str, ...]) -> str:
         return "" if experiment.choice(GROUP).name == "none" else "makes passes before a step's own"
 
     @classmethod

@@ -63,7 +63,7 @@ class Distilled(Feature):
         return cls(method, chosen) if method.teaches else None
 
     @classmethod
-    def unmodelled(cls, experiment: Experiment) -> str:
+    def unmodelled(cls, experiment: Experiment, allowed: tuple[str, ...]) -> str:
         return "" if experiment.choice(GROUP).name == "none" else "asks another model in each step"
 
     @classmethod

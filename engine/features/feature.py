@@ -288,7 +288,7 @@ class Feature:
         return ""
 
     @classmethod
-    def unmodelled(cls, experiment: Experiment) -> str:
+    def unmodelled(cls, experiment: Experiment, allowed: tuple[str, ...]) -> str:
         """Returns what it does that closed forms of transformers (cost/) leave out; "" where that is nothing."""
         return ""
 

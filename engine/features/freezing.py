@@ -47,7 +47,7 @@ class Freeze(ModelFeature):
         return None if type(made) is Freeze else made
 
     @classmethod
-    def unmodelled(cls, experiment: Experiment) -> str:
+    def unmodelled(cls, experiment: Experiment, allowed: tuple[str, ...]) -> str:
         return "" if experiment.choice("freeze").name == "none" else "trains some layers alone"
 
     @classmethod

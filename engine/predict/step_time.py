@@ -18,6 +18,8 @@ from ...cost.predicted import NotPredicted, PredictedStep
 from ...cost.rules import CostError
 from ...cost.step import ADAM_BYTES, Cluster, step_time
 from ...cost.transformer import Transformer
+from ...strategies.adapt import Adapt
+from ...strategies.adapt.base import factors_of
 from ...strategies.averages import Average
 from ...strategies.core.clip import Clip
 from ...strategies.core.protocols import HasZeroStage
@@ -61,6 +63,8 @@ def predict_step(
     machine, device = device_of(experiment, computes_on)
     of = transformer_of(experiment, spec, allowed)
     layout = _layout(experiment, workers, allowed)
+    if of.factors is not None and layout.zero == 3:
+        raise NotPredicted("how long gathers of frozen weights take is not in cost/")
     if layout.dtype not in device.peak:
         raise NotPredicted(f"how fast {device.name} is in {layout.dtype} is not in paceline.cost.devices")
     cluster = cluster_of(machine, device, workers)
@@ -122,7 +126,7 @@ def transformer_of(experiment: Experiment, spec: DataSpec, allowed: tuple[str, .
     if not is_gpt:
         raise NotPredicted(f"model={name} is no GPT, and cost/ models transformers alone")
     for feature in FEATURES:
-        if why := feature.unmodelled(experiment):
+        if why := feature.unmodelled(experiment, allowed):
             chosen = f"{feature.key}={experiment.choice(feature.key).name}"
             raise NotPredicted(f"{chosen} {why}, and cost/ models the passes of the model as it is")
     knobs = experiment.model.knobs
@@ -135,6 +139,7 @@ def transformer_of(experiment: Experiment, spec: DataSpec, allowed: tuple[str, .
         kv_heads=knobs["n_kv_head"],
         tied=knobs["tied"],
         dropout=knobs["dropout"] > 0,
+        factors=factors_of(build("adapt", experiment.choice("adapt"), Adapt, allowed, {})),
     )
 
 

@@ -12,10 +12,11 @@ strategy and the sync mode (engine/features/phases.py). So neither knows of it.
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
+from ...cost.transformer import Factors
 from ..core.cost import payload
 from ..core.terms import Compatible
 
@@ -80,6 +81,19 @@ class While(ABC):
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """The weights and the sync mode's state are back by then. Raises `ConfigError`."""
+
+
+@runtime_checkable
+class BesideFrozen(Protocol):
+    """An adaptation that may train nothing but factors of one rank beside each linear layer."""
+
+    def factors(self) -> Factors | None:
+        """Returns them; None where it adapts some of the layers alone."""
+        ...
+
+
+def factors_of(adapt: "Adapt") -> Factors | None:
+    return adapt.factors() if isinstance(adapt, BesideFrozen) else None
 
 
 class Adapt(Compatible, ABC):

@@ -37,6 +37,7 @@ from annotated_types import Ge, Gt, Lt, MinLen
 from torch import Tensor, nn
 
 from ...conf.errors import ConfigError
+from ...cost.transformer import Factors
 from .base import Adapt, Apart, State
 from .patterns import matches, shown
 
@@ -113,6 +114,9 @@ class LoRA(Adapt):
     @property
     def scale(self) -> float:
         return self.alpha / self.rank
+
+    def factors(self) -> Factors | None:
+        return Factors(self.rank, self.held is not None) if self.modules == ("*",) else None
 
     def apply(self, model: nn.Module) -> nn.Module:
         chosen = self._chosen(model)

@@ -4,12 +4,12 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from paceline.cost.device import Device, Efficiency
+from paceline.cost.device import Device, Efficiency, streamed
 from paceline.cost.layout import ParallelLayout
 from paceline.cost.links import Link, Links
 from paceline.cost.rules import CostError
 from paceline.cost.step import Cluster, PassBreakdown, beside, head_passes, layer_passes, step_time
-from paceline.cost.transformer import Transformer
+from paceline.cost.transformer import Factors, Transformer
 
 OF = Transformer(layers=8, width=2048, heads=16, context=1024, vocabulary=51200)
 DEVICE = Device("some", {"float16": 3e14}, 2e12, 108)
@@ -36,6 +36,31 @@ def test_full_recomputation_is_a_third_more_of_the_layers_and_none_of_the_head()
     plain, full = (layer_passes(OF, replace(ONE, recompute=kind), CLUSTER, FREE) for kind in ("none", "full"))
     assert full.compute == pytest.approx(4 / 3 * plain.compute)
     assert head_passes(OF, replace(ONE, recompute="full"), CLUSTER, FREE) == head_passes(OF, ONE, CLUSTER, FREE)
+
+
+def test_frozen_matrices_need_no_gradient_and_their_factors_alone_are_summed_and_stepped() -> None:
+    """Backward is once forward, and not twice, where factors are thin (Hu et al. 2021, 4.2)."""
+    wide = replace(OF, width=16384, context=64, heads=64, layers=2)
+    thin = replace(wide, factors=Factors(rank=1, narrow=True))
+    layout = replace(ONE, batch=512, micro_batch=256, data=1, fused=True)
+    all_of_it, frozen = (layer_passes(of, layout, CLUSTER, FREE).compute for of in (wide, thin))
+    assert frozen / all_of_it == pytest.approx(2 / 3, rel=0.05)
+    of = replace(OF, factors=Factors(rank=8, narrow=True))
+    sides = 2048 + 3 * 2048 + 2 * 2048 + 2 * (2048 + 8192)
+    assert of.factor_entries() == 8 * (8 * sides + 2048 + 51200)
+    several = replace(ONE, data=4)
+    plain, adapted = (step_time(each, several, CLUSTER, FREE) for each in (OF, of))
+    assert adapted.data < plain.data / 10 and adapted.optimizer < plain.optimizer / 10
+    assert of.pass_flops(2, recomputed=False) == pytest.approx(2 / 3 * OF.pass_flops(2, recomputed=False))
+
+
+def test_frozen_matrices_are_rounded_in_each_pass_unless_they_are_held_so() -> None:
+    casts = replace(ONE, dtype="float16", held=4)
+    narrow, wide = (
+        step_time(replace(OF, factors=Factors(8, narrow)), casts, CLUSTER, FREE).compute for narrow in (True, False)
+    )
+    entries = OF.layers * OF.layer_entries() + OF.vocabulary * OF.width
+    assert wide - narrow == pytest.approx(casts.micro_batches * streamed(DEVICE, FREE, 6 * entries))
 
 
 def test_selective_recomputation_lies_between() -> None:
