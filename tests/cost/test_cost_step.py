@@ -55,7 +55,7 @@ def test_frozen_matrices_need_no_gradient_and_their_factors_alone_are_summed_and
 
 
 def test_frozen_matrices_are_rounded_in_each_pass_unless_they_are_held_so() -> None:
-    casts = replace(ONE, dtype="float16", held=4)
+    casts = replace(ONE, dtype="float16", kept="float32")
     narrow, wide = (
         step_time(replace(OF, factors=Factors(8, narrow)), casts, CLUSTER, FREE).compute for narrow in (True, False)
     )
