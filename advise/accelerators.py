@@ -18,7 +18,7 @@ from ..engine.config.targets import build
 from ..engine.fabrics.layout import RunLayout as Workers
 from ..engine.features import injected
 from ..engine.planning.planned import Plan
-from ..engine.predict.step_time import cluster_of, device_of, transformer_of
+from ..engine.predict.step_time import cluster_of, device_of, gpt_knobs, transformer_of
 from ..strategies import Strategy
 from ..strategies.core.mesh import Mesh
 from ..strategies.core.strategy import StrategyTraits
@@ -90,7 +90,7 @@ def ground(question: Question, plan: Plan) -> Ground:
     experiment = question.experiment
     machine, _ = device_of(experiment, plan.device)
     of = transformer_of(experiment, plan.spec, question.allowed)
-    knobs = experiment.model.knobs
+    knobs = gpt_knobs(experiment)
     part = plan.parts[0]
     parameters = max(part.memory["parameters"], 1)
     shape = Shape(
@@ -98,7 +98,11 @@ def ground(question: Question, plan: Plan) -> Ground:
         of.width,
         of.heads,
         of.kv_heads or of.heads,
-        knobs["context"] or of.context,
+        of.feed_forward,
+        of.gated,
+        knobs["rms_norm"],
+        knobs["bias"],
+        (knobs["context"] or of.context) if of.positions else 0,
         of.context,
         of.vocabulary,
         of.tied,

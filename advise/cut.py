@@ -101,6 +101,6 @@ def _cannot_cut(of: Shape, t: int) -> str:
     """Attention goes by groups of heads; the feed-forward layers by columns; the vocabulary by rows."""
     if of.kv_heads % t:
         return f"{of.kv_heads} groups of heads are not divided by {t}"
-    if (4 * of.width) % t:
-        return f"{4 * of.width} columns are not divided by {t}"
+    if of.ffn_width % t:
+        return f"{of.ffn_width} columns are not divided by {t}"
     return ""

@@ -5,13 +5,23 @@ It is used to prune; what is shown is planned exactly. They state the plan's acc
 
     need = states + max(activations, the model's largest tensor, which is evaluated, the worker's own parameters)
 
-Bytes that a block keeps of a token, t ways tensor parallel: w (16 + 48 / t), all over t with sequence parallelism;
-8 w more with dropout. The last norm and the head: 8 w + 4 V / t. With recomputation a block keeps 4 w. Where weights
-are rounded to half precision, half of it. Where each pass casts float32 weights (autocast): w (12 + 24 / t) and 4 w,
-6 w + 4 V / t, and 4 w, as norms and what goes from block to block stay in float32; and one worker's replica keeps the
-rounded copy of its matrices, 2 bytes an entry, with each pass. A stage keeps what its schedule has in flight
-(strategies/pipelining/simulate.py counts the same). Tests hold that it is never more than the plan's need by `BOUND`,
-so that nothing is pruned that fits.
+Bytes that a layer keeps of a token for backward, in float32, t ways tensor parallel. w is the width, f that of the
+feed-forward layer, V the vocabulary:
+
+    block       16 w + (16 w + 8 f) / t, all over t with sequence parallelism; 8 w more with dropout
+    gated       16 f in place of 8 f: gate and unit, the gate's SiLU, and their product
+    one group   4 w (1 + 2 / heads) of queries, keys and values in place of 12 w, where all heads of a worker share one
+                key and value; heads of several groups get copies
+    RMSNorm     4 w more, as on a CPU: torch keeps its input, and its result without the weights, both in float32
+    head        8 w + 4 V / t, with the last norm
+    recompute   4 w of a block
+
+Half of it where weights are rounded to half precision, but for RMSNorm. Where each pass casts float32 weights
+(autocast), norms and what goes from block to block stay in float32: 12 w + (8 w + 4 f) / t, 6 w + 4 V / t, and 4 w; and
+one worker's replica keeps the rounded copy of its matrices, 2 bytes an entry, with each pass.
+
+A stage keeps what its schedule has in flight (strategies/pipelining/simulate.py counts the same). Tests hold that it is
+never more than the plan's need by `BOUND`, so that nothing is pruned that fits.
 """
 
 from dataclasses import dataclass
@@ -35,7 +45,11 @@ class Shape:
     width: int
     heads: int
     kv_heads: int
-    positions: int
+    ffn_width: int
+    gated: bool
+    rms_norm: bool
+    bias: bool
+    positions: int  # that are learned
     context: int  # tokens of a sample
     vocabulary: int
     tied: bool
@@ -43,12 +57,20 @@ class Shape:
     state: float
 
     @property
-    def share(self) -> float:
-        return self.kv_heads / self.heads
+    def matrices(self) -> float:
+        """Entries of a block's matrices."""
+        attention = 2 * (1 + self.kv_heads / self.heads) * self.width**2
+        return attention + (3 if self.gated else 2) * self.width * self.ffn_width
+
+    @property
+    def norm(self) -> int:
+        return self.width * (1 if self.rms_norm else 2)
 
     @cached_property
     def block(self) -> float:
-        return (10 + 2 * self.share) * self.width**2 + (11 + 2 * self.share) * self.width
+        expanded = (2 if self.gated else 1) * self.ffn_width
+        biases = (3 + 2 * self.kv_heads / self.heads) * self.width + expanded if self.bias else 0
+        return self.matrices + 2 * self.norm + biases
 
     @property
     def embedding(self) -> float:
@@ -65,7 +87,7 @@ class Shape:
 
     @property
     def entries(self) -> float:
-        return self.embedding + self.layers * self.block + 2 * self.width + (0 if self.tied else self.head)
+        return self.embedding + self.layers * self.block + self.norm + (0 if self.tied else self.head)
 
 
 @dataclass(frozen=True)
@@ -163,16 +185,19 @@ def _of_each_stage(of: Shape, candidate: Candidate) -> list[tuple[float, float]]
     cut_vocabulary = t if candidate.family != "torch_tensor" else 1
     tokens = layout.micro_batch * of.context
     unit = tokens * of.width * layout.held / 4
+    qkv = 3 if of.kv_heads > t else 1 + 2 * of.kv_heads / of.heads  # of one group: no copies
+    within = layout.held * tokens * ((1 + qkv) * of.width + (4 if of.gated else 2) * of.ffn_width) / t
     shared = unit / (t if layout.sequence else 1)
+    norm = (8 - layout.held) * tokens * of.width / (t if layout.sequence else 1) if of.rms_norm else 0.0
     logits = 4 * tokens * of.vocabulary / cut_vocabulary
     enters, dropout = 4 * shared, 8 * shared if of.dropout else 0.0
     if layout.casts:
         rounded = 2 if t == 1 else 0  # layers of tensor parallelism round again in backward
-        block = 12 * shared + dropout / 2 + 24 * unit / t + rounded * (10 + 2 * of.share) * of.width**2
-        rest = 6 * shared + logits + rounded * of.head
+        block = 12 * shared + 2 * norm + dropout / 2 + within / 2 + rounded * of.matrices
+        rest = 6 * shared + norm + logits + rounded * of.head
     else:
-        block = 16 * shared + dropout + 48 * unit / t
-        rest = 8 * shared + logits
+        block = 16 * shared + 2 * norm + dropout + within
+        rest = 8 * shared + norm + logits
     found: list[tuple[float, float]] = []
     chunks = _chunks(of, p * v)
     for i in range(p):
@@ -221,7 +246,7 @@ def _chunks(of: Shape, stages: int) -> list[tuple[int, bool, bool]]:
     """Blocks of each stage, whether the embedding is there, and the head: cut by time, as strategy.cut=time does."""
     if stages == 1:
         return [(of.layers, True, True)]
-    block = 2 * 12 * of.width**2 + 4 * of.context * of.width
+    block = 2 * of.matrices + 4 * of.context * of.width
     weights = [1.0, *[float(block)] * of.layers, 1.0, 2.0 * of.vocabulary * of.width]
     cuts = [0, *balanced(weights, stages), len(weights)]
     return [

@@ -42,6 +42,7 @@ from ..config.targets import load_class, load_maker, values_of
 from ..fabrics import fabric_of
 from ..planning.make_plan import make_plan
 from ..planning.planned import PartPlan, Plan
+from .step_time import gpt_knobs
 
 PROCESS, SHARE = 2**30, 0.05  # kept back: bytes a process, and of all
 MOST_HEADS, MOST_SAMPLES = 1024, 2**20  # where the searches end
@@ -123,7 +124,7 @@ def search(
         said = instead(said, {"model": "gpt", "data": "text", **_task_of_text(experiment, allowed)})
         of_gpt = compose(said, config_dir)
     heads, model, next_model = _largest_model(of_gpt, judge)
-    shape = [f"model.{knob}={value}" for knob, value in family(heads).items()] if heads else []
+    shape = [f"model.{knob}={value}" for knob, value in _member(of_gpt, heads).items()] if heads else []
     asked = list(overrides)
     if not _names_a_model(overrides):  # then the GPT is what was asked about, and not the model that runs by default
         asked = [*said, *shape]
@@ -154,6 +155,14 @@ def _names_a_model(overrides: Sequence[str]) -> bool:
 def family(heads: int) -> dict[str, int]:
     """The knobs of the member with so many heads."""
     return {"n_layer": max(min(heads, 24), ceil(heads / 2)), "n_head": heads, "width": 64 * heads}
+
+
+def _member(experiment: Experiment, heads: int) -> dict[str, int]:
+    """The same, with the ratio of the feed-forward layer to the width that was given."""
+    found, knobs = family(heads), gpt_knobs(experiment)
+    if knobs["ffn_width"] is not None:
+        found["ffn_width"] = max(1, round(knobs["ffn_width"] * found["width"] / knobs["width"]))
+    return found
 
 
 # -- machine and need
@@ -296,7 +305,7 @@ def _largest_model(experiment: Experiment, judge: Judge) -> tuple[int, Verdict |
     most = max(MOST_HEADS // unit, 1)
 
     def fits(units: int) -> bool:
-        knobs = {**experiment.model.knobs, **family(units * unit)}
+        knobs = {**experiment.model.knobs, **_member(experiment, units * unit)}
         found[units] = judge(_with(experiment, model=experiment.model.model_copy(update={"knobs": knobs})))
         return found[units].fits
 

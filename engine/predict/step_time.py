@@ -3,8 +3,10 @@
 It covers strategies and sync modes whose communication follows from degrees alone. Everything else gets a reason.
 """
 
+import inspect
 from dataclasses import asdict
 from math import ceil
+from typing import Any
 
 import torch
 
@@ -35,7 +37,7 @@ from ..planning.build import pair_of
 ONLY_USUAL = ("compress", "aggregate", "attack", "privacy", "stragglers")  # groups of which cost/ knows no other choice
 FORMULAS = {
     "compute": "a roofline for each kernel (Williams et al. 2009) over 72 B s l h^2 (1 + s/6h + V/12lh) flops, "
-    "96 B s l h^2 (1 + s/6h + V/16lh) with recomputation (Narayanan et al. 2021)",
+    "96 B s l h^2 (1 + s/6h + V/16lh) with recomputation (Narayanan et al. 2021; other widths and gates alike)",
     "tensor": "4 sums a layer, 6 with recomputation, each alpha + 2 (t-1)/t S beta (Shoeybi et al. 2019)",
     "bubble": "(p-1)/v passes of a stage (Narayanan et al. 2021)",
     "shards": "gathers of weights that are longer than the layers (Rajbhandari et al. 2020)",
@@ -129,7 +131,7 @@ def transformer_of(experiment: Experiment, spec: DataSpec, allowed: tuple[str, .
         if why := feature.unmodelled(experiment, allowed):
             chosen = f"{feature.key}={experiment.choice(feature.key).name}"
             raise NotPredicted(f"{chosen} {why}, and cost/ models the passes of the model as it is")
-    knobs = experiment.model.knobs
+    knobs = gpt_knobs(experiment)
     return Transformer(
         layers=knobs["n_layer"],
         width=knobs["width"],
@@ -137,10 +139,19 @@ def transformer_of(experiment: Experiment, spec: DataSpec, allowed: tuple[str, .
         context=spec.input_shape[0],
         vocabulary=knobs["vocabulary"] or spec.classes,
         kv_heads=knobs["n_kv_head"],
+        inner=knobs["ffn_width"],
+        gated=knobs["gated"],
         tied=knobs["tied"],
+        positions=knobs["rotary"] is None,
         dropout=knobs["dropout"] > 0,
         factors=factors_of(build("adapt", experiment.choice("adapt"), Adapt, allowed, {})),
     )
+
+
+def gpt_knobs(experiment: Experiment) -> dict[str, Any]:
+    """Returns the knobs of a GPT, with the default of each one that its choice leaves out."""
+    parameters = inspect.signature(GPT).parameters.values()
+    return {each.name: each.default for each in parameters} | experiment.model.knobs
 
 
 def _layout(experiment: Experiment, workers: Workers, allowed: tuple[str, ...]) -> ParallelLayout:
@@ -161,7 +172,7 @@ def _layout(experiment: Experiment, workers: Workers, allowed: tuple[str, ...]) 
     dtype = DTYPES.get(precision)
     if dtype is None:
         raise NotPredicted(f"what precision={precision} takes on an accelerator is not known")
-    recompute: Recompute = "full" if found.recompute or experiment.model.knobs["recompute"] else "none"
+    recompute: Recompute = "full" if found.recompute or gpt_knobs(experiment)["recompute"] else "none"
     samples = ceil(experiment.batch_size / found.micro_batches)  # of the largest micro-batch
     try:
         return ParallelLayout(

@@ -1,7 +1,8 @@
 """Finds the layers of a model that are partitioned, and how, by name; or takes them from the user's plan.
 
     column, row    two linear layers with something element-wise between them, or the two of a layer that says so
-                   (`by_group`: their names in it, whose rows and columns go by group, and `groups`, how many there are)
+                   (`by_group`: their names in it, whose rows and columns go by group; `groups`, how many there are;
+                   `groups_are`: for errors, the groups in words and the knob for more of them)
     vocabulary     an embedding by rows, and the head by as many outputs
 
 Pairs are found wherever layers are known to follow one another: in an nn.Sequential, and in a pipeline's stage. A plan
@@ -230,11 +231,11 @@ def check(name: str, kind: Kind, model: nn.Module, degree: int, degrees: Degrees
         return
     others = " or ".join(map(str, degrees.nearest(degree)))
     above, _, own = name.rpartition(".")
-    if own in getattr(model.get_submodule(above), "by_group", ()):
-        choose = others or "more of them (model.n_kv_head), or strategy=data_parallel"
-        raise ConfigError(
-            f"{key}={degree} does not divide the {width} keys and values a place of {above}. Choose {choose}."
-        )
+    owner: Any = model.get_submodule(above)
+    if own in getattr(owner, "by_group", ()):
+        what, knob = getattr(owner, "groups_are", ("groups", ""))
+        choose = others or f"more of them{f' ({knob})' if knob else ''}, or strategy=data_parallel"
+        raise ConfigError(f"{key}={degree} does not divide the {width} {what} of {above}. Choose {choose}.")
     which = "outputs" if kind == "column" else "inputs"
     raise ConfigError(
         f"{key}={degree}: {width} {which} of the layer {name} cannot be cut into {degree} equal pieces. "

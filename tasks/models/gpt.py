@@ -1,4 +1,4 @@
-"""A GPT, from a hundred thousand parameters to tens of billions.
+"""A GPT, from a hundred thousand parameters to hundreds of billions, and Llama's layers.
 
 Source: Radford et al., "Language Models are Unsupervised Multitask Learners", 2019 (pre-norm blocks, GELU,
 residual projections initialised at 0.02 / sqrt(2 n_layer)).
@@ -9,11 +9,24 @@ Parameters, for a vocabulary of V tokens, a context of C, L layers of width w:
 
     V w + C w + L ((10 + 2 g) w^2 + (11 + 2 g) w) + 2 w, and the head's V w unless `tied`
 
-where g = n_kv_head / n_head, which is 1 unless heads share keys and values.
+where g = n_kv_head / n_head, which is 1 unless heads share keys and values. As Llama has it, with rotary positions,
+RMSNorm, a gated feed-forward layer of width f, and no biases:
+
+    V w + L ((2 + 2 g) w^2 + 3 w f + 2 w) + w, and the head's V w unless `tied`
 
 Ainslie et al. 2023, "GQA: Training Generalized Multi-Query Transformer Models from Multi-Head Checkpoints" (arXiv
 2305.13245): `n_kv_head` groups of heads, each of which has its own queries, share the keys and values of their group.
 With one group it is multi-query attention.
+
+Touvron et al. 2023, "LLaMA: Open and Efficient Foundation Language Models" (arXiv 2302.13971), section 2.2, has the
+layers of `gated`, `rms_norm` and `rotary`:
+
+    gated       z = (silu(x G) * (x U)) P    SwiGLU (Shazeer 2020, "GLU Variants Improve Transformer", 2002.05202)
+    rms_norm    y = x / sqrt(mean(x^2) + 1e-5) * g    (Zhang and Sennrich 2019, arXiv 1910.07467)
+    rotary      entries i and i + d/2 of a query or key of width d, at place p, turn by the angle p base^(-2i/d)
+                (Su et al. 2021, "RoFormer", arXiv 2104.09864)
+
+Deviates from Llama 3.1: angles are not scaled for contexts of more than 8,192 tokens, which changes no size.
 
 Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost" (arXiv 1604.06174): with `recompute` a block keeps
 its input alone, [n, t, w], and computes the rest again for backward: a third more flops, and what one block keeps is
@@ -21,11 +34,12 @@ there for as long as backward is in it.
 """
 
 from collections import OrderedDict
+from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 import torch
 import torch.nn.functional as F
-from annotated_types import Ge, Le, Lt
+from annotated_types import Ge, Gt, Le, Lt
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
@@ -40,17 +54,68 @@ Probability = Annotated[float, Ge(0), Lt(1)]
 
 
 class Embedding(nn.Module):
-    """[n, t] int64 -> [n, t, width]: what the token is, plus where it stands."""
+    """[n, t] int64 -> [n, t, width]: what the token is, plus where it stands, unless `context` is None."""
 
-    def __init__(self, vocabulary: int, context: int, width: int, dropout: float) -> None:
+    def __init__(self, vocabulary: int, context: int | None, width: int, dropout: float) -> None:
         super().__init__()
         self.token = nn.Embedding(vocabulary, width)
-        self.position = nn.Embedding(context, width)
+        self.position = None if context is None else nn.Embedding(context, width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, tokens: Tensor) -> Tensor:
-        places = torch.arange(tokens.shape[1], device=tokens.device)
-        return self.dropout(self.token(tokens) + self.position(places))
+        embedded = self.token(tokens)
+        if self.position is not None:
+            embedded = embedded + self.position(torch.arange(tokens.shape[1], device=tokens.device))
+        return self.dropout(embedded)
+
+
+@dataclass(frozen=True)
+class BlockKind:
+    """The parts of a block beside its widths. The defaults are GPT-2's.
+
+    Args:
+        ffn_width: of the feed-forward layer; None is 4 times the width.
+        gated: the feed-forward layer is a SwiGLU.
+        rms_norm: norms are RMSNorm, not LayerNorm.
+        rotary: the base of rotary positions; None leaves queries and keys as they are.
+        bias: linear layers have biases.
+    """
+
+    ffn_width: int | None = None
+    gated: bool = False
+    rms_norm: bool = False
+    rotary: float | None = None
+    bias: bool = True
+
+    def norm(self, width: int) -> nn.Module:
+        return nn.RMSNorm(width, eps=1e-5) if self.rms_norm else nn.LayerNorm(width)
+
+    def feed_forward(self, width: int, dropout: float) -> nn.Module:
+        ffn_width = self.ffn_width or 4 * width
+        if self.gated:
+            return GatedFeedForward(width, ffn_width, dropout, self.bias)
+        return nn.Sequential(
+            OrderedDict(
+                expand=nn.Linear(width, ffn_width, bias=self.bias),
+                gelu=nn.GELU(),
+                project=nn.Linear(ffn_width, width, bias=self.bias),
+                dropout=nn.Dropout(dropout),
+            )
+        )
+
+
+GPT_2 = BlockKind()
+
+
+def rotated(x: Tensor, base: float) -> Tensor:
+    """[n, t, ..., d] -> the same, with entries i and i + d/2 at place p turned by the angle p base^(-2i/d)."""
+    half, dtype = x.shape[-1] // 2, torch.promote_types(x.dtype, torch.float32)
+    frequencies = base ** (-torch.arange(half, device=x.device, dtype=dtype) / half)
+    places = torch.arange(x.shape[1], device=x.device).view(-1, *[1] * (x.dim() - 2))
+    angles = places * frequencies  # [t, ..., d/2]
+    cos, sin = angles.cos(), angles.sin()
+    first, second = x.split(half, dim=-1)
+    return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 
 
 class Attention(nn.Module):
@@ -61,21 +126,28 @@ class Attention(nn.Module):
     """
 
     by_group: ClassVar = ("qkv", "project")  # what strategy=tensor cuts into such pieces
+    groups_are: ClassVar = ("keys and values a place", "model.n_kv_head")
 
-    def __init__(self, width: int, n_head: int, n_kv_head: int, dropout: float, causal: bool) -> None:
+    def __init__(
+        self, width: int, n_head: int, n_kv_head: int, dropout: float, causal: bool, kind: BlockKind = GPT_2
+    ) -> None:
         super().__init__()
         self.groups = n_kv_head
         self.head_width = width // n_head
         self.heads_a_group = n_head // n_kv_head
         self.causal = causal
-        self.qkv = nn.Linear(width, width + 2 * n_kv_head * self.head_width)
-        self.project = nn.Linear(width, width)
+        self.rotary = kind.rotary
+        self.qkv = nn.Linear(width, width + 2 * n_kv_head * self.head_width, bias=kind.bias)
+        self.project = nn.Linear(width, width, bias=kind.bias)
         self.attention_dropout = dropout
         self.dropout = nn.Dropout(dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         shared = self.heads_a_group
         qkv = self.qkv(x).unflatten(-1, (-1, shared + 2, self.head_width))  # [n, t, group, shared + 2, head_width]
+        if self.rotary is not None:
+            turning, values = qkv.split((shared + 1, 1), dim=3)
+            qkv = torch.cat((rotated(turning, self.rotary), values), dim=3)
         parts = qkv.split((shared, 1, 1), dim=3)
         # each head has the key and value of its group: each [n, head, t, head_width]
         q, k, v = (part.expand(-1, -1, -1, shared, -1).flatten(2, 3).transpose(1, 2) for part in parts)
@@ -85,27 +157,49 @@ class Attention(nn.Module):
         return self.dropout(self.project(mixed.transpose(1, 2).flatten(2)))
 
 
+class GatedFeedForward(nn.Module):
+    """(silu(x G) * (x U)) P, [..., width] -> [..., width].
+
+    The rows of `expand` go by unit, its gate's and its own; the columns of `project` go by unit. An even cut of either
+    is a set of whole units.
+    """
+
+    by_group: ClassVar = ("expand", "project")
+    groups_are: ClassVar = ("units of the feed-forward layer", "model.ffn_width")
+
+    def __init__(self, width: int, ffn_width: int, dropout: float, bias: bool) -> None:
+        super().__init__()
+        self.groups = ffn_width
+        self.expand = nn.Linear(width, 2 * ffn_width, bias=bias)
+        self.project = nn.Linear(ffn_width, width, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+
+    def forward(self, x: Tensor) -> Tensor:
+        gate, up = self.expand(x).unflatten(-1, (-1, 2)).unbind(-1)
+        return self.dropout(self.project(F.silu(gate) * up))
+
+
 class TransformerBlock(nn.Module):
     """x + attention(norm(x)), then x + mlp(norm(x)); [n, t, width] -> [n, t, width]."""
 
     by_place: ClassVar = True  # but for its attention, it computes each of the t places from that place alone
 
     def __init__(
-        self, width: int, n_head: int, n_kv_head: int, dropout: float, recompute: bool = False, causal: bool = True
+        self,
+        width: int,
+        n_head: int,
+        n_kv_head: int,
+        dropout: float,
+        recompute: bool = False,
+        causal: bool = True,
+        kind: BlockKind = GPT_2,
     ) -> None:
         super().__init__()
         self.recompute = recompute
-        self.norm1 = nn.LayerNorm(width)
-        self.attention = Attention(width, n_head, n_kv_head, dropout, causal)
-        self.norm2 = nn.LayerNorm(width)
-        self.mlp = nn.Sequential(
-            OrderedDict(
-                expand=nn.Linear(width, 4 * width),
-                gelu=nn.GELU(),
-                project=nn.Linear(4 * width, width),
-                dropout=nn.Dropout(dropout),
-            )
-        )
+        self.norm1 = kind.norm(width)
+        self.attention = Attention(width, n_head, n_kv_head, dropout, causal, kind)
+        self.norm2 = kind.norm(width)
+        self.mlp = kind.feed_forward(width, dropout)
 
     def forward(self, x: Tensor) -> Tensor:
         if not (self.recompute and self.training):
@@ -124,9 +218,10 @@ class GPT(nn.Sequential):
 
     `vocabulary` and `context`: None takes the data's; more than the data have is allowed. `tied`: the head's matrix is
     the embedding's. `recompute`: keep only what enters each block. `n_kv_head`: keys and values; None is one a head.
+    The rest: see `BlockKind`. With `rotary` no positions are learned.
 
-    Raises ConfigError for data that are not tokens, for a vocabulary or context smaller than the data's, and where
-    the heads do not divide the width, or keys and values the heads.
+    Raises ConfigError for data that are not tokens, for a vocabulary or context smaller than the data's, where the
+    heads do not divide the width, or keys and values the heads, and for rotary positions of heads of odd width.
     """
 
     depth_knob = "n_layer"  # more of it makes more layers
@@ -143,6 +238,11 @@ class GPT(nn.Sequential):
         tied: bool = False,
         recompute: bool = False,
         n_kv_head: Count | None = None,
+        ffn_width: Width | None = None,
+        gated: bool = False,
+        rms_norm: bool = False,
+        rotary: Annotated[float, Gt(1)] | None = None,
+        bias: bool = True,
     ) -> None:
         need_tokens("gpt", spec)
         vocabulary = _at_least("vocabulary", vocabulary, spec.classes, "tokens")
@@ -151,10 +251,17 @@ class GPT(nn.Sequential):
             raise ConfigError(f"model.n_head={n_head} does not divide model.width={width}.")
         n_kv_head = n_head if n_kv_head is None else n_kv_head
         need_divisor("n_kv_head", n_kv_head, n_head, f"model.n_head={n_head}")
-        stages: OrderedDict[str, nn.Module] = OrderedDict(embedding=Embedding(vocabulary, context, width, dropout))
+        if rotary is not None and width // n_head % 2:
+            raise ConfigError(
+                f"model.rotary={rotary:g}: heads of width {width // n_head} have no pairs of entries to turn. Choose "
+                "another model.n_head, so that model.width / model.n_head is even, or model.rotary=null."
+            )
+        kind = BlockKind(ffn_width, gated, rms_norm, rotary, bias)
+        learned = context if rotary is None else None
+        stages: OrderedDict[str, nn.Module] = OrderedDict(embedding=Embedding(vocabulary, learned, width, dropout))
         for number in range(1, n_layer + 1):
-            stages[f"block{number}"] = TransformerBlock(width, n_head, n_kv_head, dropout, recompute)
-        stages["norm"] = nn.LayerNorm(width)
+            stages[f"block{number}"] = TransformerBlock(width, n_head, n_kv_head, dropout, recompute, kind=kind)
+        stages["norm"] = kind.norm(width)
         stages["head"] = nn.Linear(width, vocabulary, bias=False)
         super().__init__(stages)
         initialise(self, n_layer)

@@ -22,10 +22,13 @@ from paceline.advise.space import ways
 from paceline.advise.why_not import families, too_much
 from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose
+from paceline.engine.planning.make_plan import make_plan
 
 GPT = ["model=gpt", "model.width=256", "model.n_head=8", "model.n_layer=6", "model.vocabulary=4000"]
 TEXT = ["data=text", "data.context=128", "optimizer=adam"]
 EIGHT = ["hardware=a100_8", *GPT, *TEXT]
+LLAMA = ["model.n_kv_head=4", "model.ffn_width=704", "model.gated=true", "model.rms_norm=true", "model.rotary=10000"]
+LLAMA = [*EIGHT, *LLAMA, "model.bias=false"]
 TIGHT = 1_260_000_000  # bytes of a device, of which 1 GiB is kept back
 
 
@@ -86,6 +89,30 @@ def test_memory_is_near_the_plan_s_and_never_so_much_more_that_something_is_drop
         assert row.host == pytest.approx(exact.host, rel=0.02)
     near = sum(abs(ratio - 1) < 0.01 for ratio in ratios)
     assert near >= len(ratios) / 2
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("family", ["single", "zero", "tensor"])
+def test_memory_and_time_of_llamas_layers_are_the_plan_s(family: str, precision: str) -> None:
+    question = ask([*LLAMA, f"strategy={family}", f"precision={precision}"])
+    found = [each for each in search(closed_form(question)).fit if each.candidate.family == family]
+    found = [each for each in found if each.candidate.shard == 0]
+    for row in (found[0], found[-1]):
+        exact = planned(question, row.candidate)
+        assert exact.seconds == row.seconds
+        assert row.device == pytest.approx(exact.device, rel=0.01)
+
+
+@pytest.mark.parametrize("overrides", [GPT, LLAMA, [*LLAMA, "model.bias=true", "model.tied=true"]])
+def test_entries_of_a_shape_are_the_models(overrides: list[str]) -> None:
+    ground = closed_form(ask([*EIGHT, *overrides, "strategy=single"]))
+    plan = make_plan(compose([*EIGHT, *overrides, "strategy=single", "hardware.workers=1"]))
+    assert ground.shape.entries == plan.parts[0].own
+
+
+def test_a_degree_must_divide_the_feed_forward_layer() -> None:
+    found = search(closed_form(ask([*EIGHT, "model.ffn_width=700", "hardware.workers=8"])))
+    assert found.pruned["tensor", "700 columns are not divided by 8"] == 1
 
 
 @pytest.mark.slow

@@ -20,11 +20,14 @@ def test_flops_are_those_of_narayanan_2021(of: Transformer, recomputed: bool, ti
     assert of.pass_flops(8, recomputed) == pytest.approx(formula, rel=1e-12)
 
 
-@pytest.mark.parametrize(("heads", "kv_heads"), [(4, None), (4, 2), (4, 1)])
-def test_flops_are_those_that_torch_counts_in_a_gpt(heads: int, kv_heads: int | None) -> None:
-    of = Transformer(layers=2, width=64, heads=heads, context=32, vocabulary=80, kv_heads=kv_heads)
+@pytest.mark.parametrize(
+    ("kv_heads", "inner", "gated"),
+    [(None, None, False), (2, None, False), (1, 96, False), (4, None, True), (2, 88, True)],
+)
+def test_flops_are_those_that_torch_counts_in_a_gpt(kv_heads: int | None, inner: int | None, gated: bool) -> None:
+    of = Transformer(2, width=64, heads=4, context=32, vocabulary=80, kv_heads=kv_heads, inner=inner, gated=gated)
     with torch.device("meta"):
-        model = GPT(TEXT, n_layer=2, n_head=heads, n_kv_head=kv_heads, width=64)
+        model = GPT(TEXT, n_layer=2, n_head=4, n_kv_head=kv_heads, width=64, ffn_width=inner, gated=gated)
         tokens = torch.zeros(3, 32, dtype=torch.int64)
     with FlopCounterMode(display=False) as forward:
         out = model(tokens)
@@ -40,6 +43,9 @@ def test_entries_are_those_of_a_gpt() -> None:
     model = GPT(TEXT, n_layer=2, n_head=4, width=64, tied=True)
     matrices = sum(p.numel() for p in model.parameters() if p.dim() > 1)
     assert Transformer(2, 64, 4, 32, 80).entries() == matrices
+    llama = GPT(TEXT, n_layer=2, n_head=4, n_kv_head=2, width=64, ffn_width=88, gated=True, rotary=1e4, tied=True)
+    shape = Transformer(2, 64, 4, 32, 80, kv_heads=2, inner=88, gated=True, positions=False)
+    assert shape.entries() == sum(p.numel() for p in llama.parameters() if p.dim() > 1)
     untied = Transformer(2, 64, 4, 32, 80, tied=False)
     assert untied.entries() - Transformer(2, 64, 4, 32, 80).entries() == 80 * 64
 

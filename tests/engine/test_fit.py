@@ -170,6 +170,14 @@ class TestFit:
         assert knobs["n_kv_head"] == 4 and knobs["n_head"] % 4 == 0
         assert found.next_model is not None and "too much for a device" in found.next_model.why
 
+    def test_the_ratio_of_the_feed_forward_layer_to_the_width_is_kept(self) -> None:
+        small = ("model.vocabulary=1000", "data.context=16", "model.width=128", "model.ffn_width=448")
+        found = fit("model=gpt", "data=text", *small, SMALL, strategies=())
+        assert found.model is not None and found.model.plan is not None
+        knobs = found.model.plan.experiment.model.knobs
+        assert knobs["width"] > 128 and knobs["ffn_width"] == 3.5 * knobs["width"]
+        assert f"model.ffn_width={knobs['ffn_width']}" in found.overrides
+
     @pytest.mark.slow
     def test_what_does_not_fit_is_said_with_by_how_much(self) -> None:
         found = fit("model=gpt_1b", "data=text", SMALL)

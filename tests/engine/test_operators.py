@@ -25,8 +25,12 @@ def on_meta(model: nn.Module) -> nn.Module:
     [
         (CNN(IMAGES), torch.empty(4, 1, 28, 28, device="meta")),
         (GPT(TEXT, n_layer=1, n_head=2, width=16), torch.empty(4, 16, dtype=torch.int64, device="meta")),
+        (
+            GPT(TEXT, n_layer=1, n_head=2, width=16, ffn_width=24, gated=True, rms_norm=True, rotary=1e4),
+            torch.empty(4, 16, dtype=torch.int64, device="meta"),
+        ),
     ],
-    ids=["cnn", "gpt"],
+    ids=["cnn", "gpt", "llama"],
 )
 def test_flops_are_those_that_torch_counts(model: nn.Module, inputs: Tensor) -> None:
     model = on_meta(model)

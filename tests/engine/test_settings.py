@@ -68,7 +68,7 @@ def test_a_whole_configuration_is_run_as_it_is() -> None:
         if isinstance(section, dict) and "knobs" in section:
             whole[group] = {"_target_": section["target"], **section["knobs"]}
     assert experiment(whole) == stored
-    for name in ("gpt", "gpt_1b", "gpt_4b"):  # of one class: the one with these values
+    for name in ("gpt", "gpt_1b", "gpt_4b", "llama_8b"):  # of one class: the one with these values
         section = {"_target_": (chosen := compose([f"model={name}"]).model).target, **chosen.knobs}
         assert experiment({**whole, "model": section}).model == chosen
     with pytest.raises(ConfigError, match="steps: a whole configuration is run as it is"):

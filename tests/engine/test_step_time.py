@@ -1,6 +1,7 @@
 """A plan's step on accelerators that are described: which layout it stands for, and what is not predicted."""
 
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ OF = Transformer(8, 256, 4, 128, 256, tied=False, dropout=False)
 CLUSTER = Cluster(
     DEVICES["A100"], Links(Link(INSIDE["A100"].latency, 2.5e11), Link(INSIDE["A100"].latency, 2.5e11), 8), 2.4e10
 )
+LLAMA = "model.n_kv_head=2 model.ffn_width=704 model.gated=true model.rotary=10000 model.rms_norm=true"
 TWO, FOUR = {"data": 2, "batch": 128}, {"data": 4, "batch": 256, "micro_batch": 16}
 USUAL = ParallelLayout(8 * 64, 64, data=8, fused=True, overlap=True, dtype="float32")
 
@@ -68,6 +70,21 @@ def test_rates_shares_and_prices_follow_from_the_time() -> None:
     assert raw["samples_per_second"] * 128 == pytest.approx(raw["tokens_per_second"])
     assert set(raw["parts"]) == set(raw["formulas"]) == set(FORMULAS)
     assert step.record() == {key: raw[key] for key in ("seconds", "parts", "formulas", "how")}
+
+
+def test_the_feed_forward_layer_of_the_configuration_is_predicted() -> None:
+    of = replace(OF, kv_heads=2, inner=704, gated=True, positions=False)
+    step = predicted(*EIGHT, *LLAMA.split())
+    assert step.parts == asdict(step_time(of, USUAL, CLUSTER, Efficiency()))
+    assert step.flops == of.pass_flops(8 * 64, recomputed=False)
+
+
+def test_a_gpt_of_your_own_file_that_leaves_knobs_out_has_their_defaults(tmp_path: Path) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "mine.yaml").write_text("_target_: paceline.tasks.models.gpt.GPT\nn_layer: 8\nwidth: 256\n")
+    own = [each for each in EIGHT if not each.startswith("model")]
+    prepared = engine.prepare([*own, "model=mine"], config_dir=tmp_path)
+    assert prepared.step_time(prepared.plan()).parts == predicted(*EIGHT).parts
 
 
 def test_two_hosts_talk_over_their_cards_and_cost_twice_as_much() -> None:

@@ -14,6 +14,7 @@ from paceline.tasks.losses import CrossEntropy
 from paceline.tasks.models.gpt import GPT
 
 VOCABULARY, PLACES, WIDTH = 13, 4, 8
+LLAMA = {"gated": True, "ffn_width": 12, "rms_norm": True, "rotary": 50.0, "bias": False}
 SPEC = DataSpec((PLACES,), torch.int64, (PLACES,), VOCABULARY)
 
 

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from oracles import ROUNDING, Plan, distance, identical, serial, train, workers_of
-from tensor_cases import PLACES, VOCABULARY, WIDTH, Tokens, gpt, make, tokens
+from tensor_cases import LLAMA, PLACES, VOCABULARY, WIDTH, Tokens, gpt, make, tokens
 
 from paceline.conf.errors import ConfigError
 from paceline.exchange.collectives import Fabric, Ring
@@ -70,6 +70,15 @@ def trains_as_one(workers, choice: str, sizes: list[list[int]], **how: object) -
 def test_two_replicas_train_as_one_worker_and_copies_are_alike_after_every_step(virtual_workers, choice):
     """2 x 2 x 2, or 2 x 2 x 1."""
     trains_as_one(virtual_workers, choice, SIZES)
+
+
+@pytest.mark.parametrize("tensor", [1, 2])
+@pytest.mark.parametrize("schedule", ["1f1b", "zb_h1"])
+def test_gated_layers_rms_norms_and_rotary_positions_train_as_one_worker(virtual_workers, schedule, tensor):
+    case = Tokens([[4]], model=make(**LLAMA), optimizer=tokens().optimizer)
+    strategy = hybrid(2, tensor, schedule, sequence=tensor > 1)
+    results = run(virtual_workers, strategy, case)
+    assert distance(results[strategy.loss_part]["whole"], serial(case)) < ROUNDING
 
 
 @pytest.mark.slow

@@ -31,7 +31,7 @@ from paceline.strategies.tensor_parallel.cut import cut_over
 from paceline.strategies.tensor_parallel.find import all_pairs, paired
 from paceline.strategies.tensor_parallel.group import TensorGroup
 from paceline.strategies.tensor_parallel.layers import ColumnLinear, RowLinear
-from paceline.tasks.models.gpt import TransformerBlock
+from paceline.tasks.models.gpt import BlockKind, TransformerBlock
 from paceline.tracking.run_directory import RunDirectory
 
 pytestmark = pytest.mark.dist
@@ -199,6 +199,11 @@ def test_two_sums_a_pair_but_none_back_to_what_is_not_trained(virtual_workers, c
         (4, attention64, r"degree=4 does not divide the 2 keys and values a place of block.attention. Choose 2\.$"),
         (3, lambda: attention64(4), r"degree=3 does not divide the 4 keys .*. Choose 2 or 4\.$"),
         (2, lambda: attention64(1), r"the 1 keys and values .*. Choose more of them \(model.n_kv_head\)"),
+        (
+            4,
+            lambda: nn.Sequential(TransformerBlock(8, 4, 4, 0.0, kind=BlockKind(6, gated=True))),
+            r"degree=4 does not divide the 6 units of the feed-forward layer of 0.mlp. Choose 2\.$",
+        ),
         (2, lambda: nn.Sequential(nn.Linear(6, 4)), "no two linear layers with only element-wise ones between"),
         (2, lambda: nn.Bilinear(2, 2, 2), "strategy: Bilinear has no two linear layers"),
     ],

@@ -6,7 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from oracles import Plan, distance, serial, train
-from tensor_cases import PLACES, VOCABULARY, WIDTH, gpt, tokens
+from tensor_cases import LLAMA, PLACES, VOCABULARY, WIDTH, gpt, tokens
 from torch import nn
 
 from paceline.comm import Comm
@@ -45,6 +45,29 @@ def test_and_so_do_replicas_with_tied_weights_or_not(virtual_workers, degree, ti
     held = results[0]["weights"]
     assert held["embedding.token.weight"].shape == (-(-VOCABULARY // degree), WIDTH)
     assert ("head.weight" in held) == (not tied)
+
+
+@pytest.mark.parametrize("sequence", [False, True], ids=["", "slices"])
+@pytest.mark.parametrize("degree", [2, 4])
+def test_a_gated_feed_forward_layer_is_cut_by_units_and_trains_as_one_worker(virtual_workers, degree, sequence):
+    case, strategy = tokens(1, **LLAMA), cut(degree, sequence=sequence)
+    with torch.device("meta"):
+        stated = strategy.cost(strategy.split(gpt(**LLAMA)), torch.empty(3, PLACES, dtype=torch.int64))[0]
+    results = virtual_workers(degree, train, Plan(strategy, BSP(), case))
+    assert distance(results[0]["whole"], serial(case)) < 1e-13
+    assert all(result["ledger"] == pytest.approx(stated) for result in results)
+    held = results[0]["weights"]
+    assert held["block1.mlp.expand.weight"].shape == (2 * 12 // degree, WIDTH)
+    assert held["block1.mlp.project.weight"].shape == (WIDTH, 12 // degree)
+
+
+def test_a_gated_feed_forward_layer_sends_what_a_plain_one_does():
+    sent = []
+    for knobs in ({}, {"gated": True, "ffn_width": 12}):
+        strategy = cut(2)
+        with torch.device("meta"):
+            sent.append(strategy.cost(strategy.split(gpt(**knobs)), torch.empty(3, PLACES, dtype=torch.int64)))
+    assert sent[0] == sent[1]
 
 
 @pytest.mark.slow

@@ -54,14 +54,12 @@ def test_there_are_choices() -> None:
 
 @choices
 def test_a_choice_names_every_knob_of_its_class_with_the_same_default(group: str, name: str) -> None:
-    """A variant of a choice (gpt_1b of gpt) names them all too, with values of its own."""
+    """A variant of a choice (gpt_1b and llama_1b of gpt) names them all too, with values of its own."""
     target, knobs = read(group, name)
     parameters = {k: p for k, p in inspect.signature(target).parameters.items() if k != "spec"}
     assert list(parameters) == list(knobs)
-    is_variant = any(
-        name.startswith(f"{other}_") for of, other in CHOICES if of == group and read(of, other)[0] is target
-    )
-    if not is_variant:
+    of_it = [other for of, other in CHOICES if of == group and read(of, other)[0] is target]
+    if name == min(of_it, key=len):
         assert {k: plain(p.default) for k, p in parameters.items()} == knobs
 
 
@@ -117,6 +115,30 @@ def test_a_gpt_has_the_parameters_that_its_formula_and_its_description_say(name:
     assert float(described[1]) == round(parameters / unit, digits)
     if name != "gpt":
         assert f"{layers} layers of width {w}" in text_of("model", name)
+
+
+@pytest.mark.parametrize(
+    ("name", "parameters"),
+    [
+        ("llama_1b", 1_235_814_400),
+        ("llama_8b", 8_030_261_248),
+        ("llama_70b", 70_553_706_496),
+        ("llama_405b", 405_853_388_800),
+    ],
+)
+def test_a_llama_has_the_parameters_that_meta_published(name: str, parameters: int) -> None:
+    """Also by the formula V w + L ((2 + 2 g) w^2 + 3 w f + 2 w) + w, and V w for a head that is not tied."""
+    target, knobs = read("model", name)
+    with torch.device("meta"):
+        model = target(Text().spec, **knobs)
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters
+    v, w, f, layers = knobs["vocabulary"], knobs["width"], knobs["ffn_width"], knobs["n_layer"]
+    g = knobs["n_kv_head"] / knobs["n_head"]
+    ends = v * w * (1 if knobs["tied"] else 2) + w
+    assert parameters == ends + layers * ((2 + 2 * g) * w * w + 3 * w * f + 2 * w)
+    described = re.search(r"([\d.]+) billion parameters", first := text_of("model", name).splitlines()[0])
+    assert described is not None and f"{layers} layers of width {w}" in first
+    assert float(described[1]) == round(parameters / 1e9, len(described[1].partition(".")[2]))
 
 
 def test_every_gpt_is_counted() -> None:
