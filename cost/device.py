@@ -26,6 +26,7 @@ class Device:
     bandwidth: float  # bytes of its memory a second
     units: int  # multiprocessors, or what computes a tile
     best: Mapping[str, float] = field(default_factory=dict)  # by dtype: the share of peak that the best products reach
+    cuda: bool = True  # torch trains on it as on a CUDA device; ROCm's count
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,12 @@ TERA = 1e12
 
 
 def _device(
-    name: str, bandwidth: float, units: int, peak: dict[str, float], best: dict[str, float] | None = None
+    name: str,
+    bandwidth: float,
+    units: int,
+    peak: dict[str, float],
+    best: dict[str, float] | None = None,
+    cuda: bool = True,
 ) -> Device:
     teras = {dtype: flops * TERA for dtype, flops in peak.items()}
     if "float16" in teras:
@@ -20,7 +25,7 @@ def _device(
     best = best or {}
     if "float16" in best:
         best = {"bfloat16": best["float16"], **best}
-    return Device(name, teras, bandwidth, units, best)
+    return Device(name, teras, bandwidth, units, best, cuda)
 
 
 DEVICES = {
@@ -36,6 +41,20 @@ DEVICES = {
         _device("A10G", 6.0e11, 80, {"float32": 31.5, "tf32": 35, "float16": 70}),
         # NVIDIA L4 data sheet, 2023
         _device("L4", 3.0e11, 58, {"float32": 30.3, "tf32": 60, "float16": 121, "float8": 242}),
+        # NVIDIA Ampere GA102 whitepaper, version 2, 2021: with sums in float32
+        _device("RTX 3090", 9.36e11, 82, {"float32": 35.6, "tf32": 35.6, "float16": 71}),
+        _device("RTX A6000", 7.68e11, 84, {"float32": 38.7, "tf32": 77.4, "float16": 154.8}),
+        # NVIDIA Ada GPU architecture whitepaper, 2022: with sums in float32
+        _device("RTX 4090", 1.008e12, 128, {"float32": 82.6, "tf32": 82.6, "float16": 165.2, "float8": 330.3}),
+        # NVIDIA RTX Blackwell GPU architecture whitepaper, 2025: with sums in float32
+        _device(
+            "RTX 5090",
+            1.792e12,
+            170,
+            {"float32": 104.8, "tf32": 104.8, "float16": 209.5, "float8": 419, "float4": 1676},
+        ),
+        # NVIDIA L40S data sheet, 2023
+        _device("L40S", 8.64e11, 142, {"float32": 91.6, "tf32": 183, "float16": 362, "float8": 733}),
         # NVIDIA A100 data sheet, 2021: with 40 GB its memory is slower
         _device("A100 40 GB", 1.555e12, 108, {"float32": 19.5, "tf32": 156, "float16": 312}, {"float16": 0.869}),
         _device("A100", 2.0e12, 108, {"float32": 19.5, "tf32": 156, "float16": 312}, {"float16": 0.869}),
@@ -81,6 +100,20 @@ DEVICES = {
         ),
         # AMD Instinct MI300X data sheet, 2023
         _device("MI300X", 5.3e12, 304, {"float32": 163.4, "float16": 1307, "float8": 2615}, {"float16": 0.511}),
+        # AMD Instinct MI325X data sheet, 2024
+        _device("MI325X", 6.0e12, 304, {"float32": 163.4, "float16": 1307, "float8": 2615}, {"float16": 0.604}),
+        # AMD Instinct MI355X data sheet, 2025; 1,565 TF/s of its 2,500 were reached
+        _device(
+            "MI355X",
+            8.0e12,
+            256,
+            {"float32": 157.3, "float16": 2500, "float8": 5000, "float4": 10100},
+            {"float16": 0.626},
+        ),
+        # Google Cloud TPU documentation, 2026; a unit is a matrix unit, of 128 x 128, in v6e of 256 x 256
+        _device("TPU v5e", 8.19e11, 4, {"bfloat16": 197}, cuda=False),
+        _device("TPU v5p", 2.765e12, 8, {"bfloat16": 459}, cuda=False),
+        _device("TPU v6e", 1.638e12, 2, {"bfloat16": 918}, cuda=False),
     )
 }
 
@@ -101,5 +134,16 @@ INSIDE = {
     "A10": Link(5.0e-5, 1.2e10),  # PCIe 4.0 likewise
     "A10G": Link(5.0e-5, 1.2e10),
     "L4": Link(5.0e-5, 1.2e10),
+    "RTX 3090": Link(5.0e-5, 1.2e10),
+    "RTX A6000": Link(5.0e-5, 1.2e10),
+    "RTX 4090": Link(5.0e-5, 1.2e10),
+    "RTX 5090": Link(5.0e-5, 2.4e10),  # PCIe 5.0 likewise
+    "L40S": Link(5.0e-5, 1.2e10),
     "MI300X": Link(7.9e-5, 3.0e11),  # Infinity Fabric: 448 GB/s a direction by the data sheet, two thirds of it
+    "MI325X": Link(7.9e-5, 3.0e11),
+    "MI355X": Link(7.9e-5, 3.6e11),  # 538 GB/s a direction, two thirds of it
+    # ICI: of what Google Cloud's documentation states for an all-reduce, two thirds; the latency is that of the H100
+    "TPU v5e": Link(5.2e-5, 1.3e11),
+    "TPU v5p": Link(5.2e-5, 4.0e11),
+    "TPU v6e": Link(5.2e-5, 2.7e11),
 }

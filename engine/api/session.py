@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ...conf.errors import ConfigError
+from ...cost.devices import DEVICES
 from ...tracking.alive import held
 from ...tracking.environment import environment
 from ...tracking.errors import StorageError
@@ -389,6 +390,11 @@ def _check_machine(prepared: Prepared, plan: "Plan") -> None:
     machine = prepared.experiment.hardware.machine
     if machine is None or plan.device.type != "cuda":
         return
+    if machine.accelerator is not None and not DEVICES[machine.accelerator].cuda:
+        raise ConfigError(
+            f"hardware.machine.accelerator={machine.accelerator}: paceline does not train on it. "
+            "Choose hardware=local, or paceline plan, advise or cost."
+        )
     here = fabric_of(prepared.experiment).workers_here(plan.layout)
     if here > machine.devices:
         raise ConfigError(

@@ -97,7 +97,7 @@ def test_keys_are_those_of_the_choice_on_the_line_or_the_default(offered) -> Non
 def test_commands_options_and_their_values(offered) -> None:
     assert offered("paceline do") == ["doctor"]
     assert offered("paceline cost spot") == ["spot_price="]
-    assert offered("paceline cost hardware=a100_") == ["a100_8"]
+    assert offered("paceline cost hardware=h100_") == ["h100_8"]
     assert "--dry-run" in offered("paceline train --d")
     assert offered("paceline compare --format m") == ["markdown"]
     assert offered("paceline list stra") == ["stragglers", "strategy"]

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 import paceline.conf
 from paceline import engine
 from paceline.conf.errors import ConfigError
+from paceline.cost.devices import DEVICES, INSIDE
 from paceline.engine.base.errors import MachineError
 from paceline.engine.config.compose import compose, instead
 from paceline.engine.config.experiment import Experiment, Machine
@@ -266,6 +267,35 @@ class TestMachines:
             assert not number or "devices:" in value or len(comment) > 15, line
         price = next(line for line in machine if "price_per_hour" in line)
         assert "list price" in price or "null" in price
+
+    @pytest.mark.parametrize("name", MACHINES)
+    def test_a_machine_of_several_is_as_the_one_of_its_kind(self, name: str) -> None:
+        kind, _, number = name.rpartition("_")
+        machine = compose([f"hardware={name}"]).hardware.machine
+        assert machine is not None
+        if kind in MACHINES and number.isdigit():
+            assert machine.devices == int(number)
+            one = compose([f"hardware={kind}"]).hardware.machine
+            assert one is not None and (one.devices, one.accelerator) == (1, machine.accelerator)
+            assert (one.device_memory, one.flops, one.host_link) == (
+                machine.device_memory,
+                machine.flops,
+                machine.host_link,
+            )
+        if machine.accelerator is not None:
+            device = DEVICES[machine.accelerator]
+            shares = [rate / device.peak[dtype] for dtype, rate in machine.flops.items()]
+            assert all(0.2 < share < 0.8 for share in shares), shares
+            if machine.link is not None:
+                assert machine.link.bandwidth == pytest.approx(INSIDE[device.name].bandwidth, rel=0.15)
+
+    @pytest.mark.parametrize("name", ["tpu_v5e", "tpu_v5p_4", "tpu_v6e_8"])
+    def test_a_tpu_is_for_predictions_and_not_for_training(self, name: str, tmp_path: Path) -> None:
+        prepared = engine.prepare([f"hardware={name}", "model=gpt", "data=text", "precision=bf16"])
+        assert prepared.step_time(prepared.plan()).seconds > 0
+        with pytest.raises(ConfigError, match=r"accelerator=TPU v..: paceline does not train on it\. Choose hardware="):
+            engine.run(["tracking=none", f"hardware={name}"], root=tmp_path / "runs", quiet=True)
+        assert not (tmp_path / "runs").exists()
 
     @pytest.mark.parametrize("name", MACHINES)
     def test_a_machine_runs_one_worker_a_device(self, name: str) -> None:
