@@ -14,7 +14,7 @@ NUMBERS = {
     number.name: number
     for number in (
         Number("tokens", "T", "tokens", "tokens", "how many the model is trained on, such as 300e9"),
-        Number("parameters", "P", "parameters", "parameters", "how many the model has; or give model=gpt_1b data=text"),
+        Number("parameters", "P", "parameters", "parameters", "how many compute a token; or model=gpt_1b data=text"),
         Number("devices", "n", "devices", "devices", "how many train; or give hardware=a100_8 hardware.workers=64"),
         Number("flops", "X", "flops", "flops a second, a device", "what one device sustains; or give hardware=a100_8"),
         Number("machines", "m", "machines", "machines", "how many are rented, and may be taken away one by one"),

@@ -2,10 +2,12 @@
 host.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from .rules import CostError
+from .transformer import Transformer
 
 Recompute = Literal["none", "selective", "full"]
 Offload = Literal["none", "optimizer", "all"]
@@ -52,9 +54,10 @@ class ParallelLayout:
     kept: str | None = None  # of weights and gradients, where it is another than that of the passes (autocast)
     split_inputs: bool = False  # what full recomputation keeps is cut over `tensor` ("ZeRO", section 6)
     inputs_on_host: bool = False  # and goes to the host's memory
+    experts: int = 1  # devices that share a layer's experts: along tensor, then context, then data
 
     def __post_init__(self) -> None:
-        for name in ("batch", "micro_batch", "data", "tensor", "stages", "context", "chunks"):
+        for name in ("batch", "micro_batch", "data", "tensor", "stages", "context", "chunks", "experts"):
             if getattr(self, name) < 1:
                 raise CostError(f"{name}={getattr(self, name)}: it is at least 1")
         if self.zero not in (0, 1, 2, 3):
@@ -63,6 +66,10 @@ class ParallelLayout:
             raise CostError(
                 f"batch={self.batch}: {self.data} replicas with micro-batches of {self.micro_batch} "
                 f"need at least {self.data * self.micro_batch} samples"
+            )
+        if self.experts > 1 and (self.experts % self.tensor or (self.tensor * self.replicas) % self.experts):
+            raise CostError(
+                f"experts={self.experts}: must be a multiple of tensor={self.tensor} and divide tensor x context x data"
             )
         if self.chunks > 1 and self.stages == 1:
             raise CostError(f"chunks={self.chunks}: interleaving takes at least 2 stages")
@@ -98,8 +105,36 @@ class ParallelLayout:
 
     @property
     def replicas(self) -> int:
-        """Devices that hold the same weights."""
+        """Devices that hold the same weights, experts aside."""
         return self.data * self.context
+
+    @property
+    def expert_replicas(self) -> int:
+        """Devices that hold the same experts."""
+        return self.replicas if self.experts == 1 else self.tensor * self.replicas // self.experts
+
+
+class HeldEntries(NamedTuple):
+    """Entries of one device, and the devices that hold the same: how many, and how far apart their ranks are."""
+
+    entries: float
+    size: int
+    stride: int
+
+
+def shards_of(of: Transformer, layout: ParallelLayout, layers: float, ends: int) -> Sequence[HeldEntries]:
+    """Returns what one device holds of `layers` layers and of `ends` matrices of the vocabulary; experts apart, where
+    devices share them.
+    """
+    whole = ends * of.vocabulary * of.width
+    if layout.experts == 1:
+        return [HeldEntries((layers * of.layer_entries() + whole) / layout.tensor, layout.replicas, layout.tensor)]
+    experts = of.expert_entries()
+    rest = layers * (of.layer_entries() - experts) + whole
+    return [
+        HeldEntries(rest / layout.tensor, layout.replicas, layout.tensor),
+        HeldEntries(layers * experts / layout.experts, layout.expert_replicas, layout.experts),
+    ]
 
 
 def _bytes_of(dtype: str) -> int:

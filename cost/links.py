@@ -47,6 +47,21 @@ class Links:
         link = self.slowest(size, stride)
         return 0.0 if size == 1 else link.latency + (size - 1) / size * nbytes / link.bandwidth
 
+    def all_to_all(self, nbytes: float, size: int) -> float:
+        """Seconds in which each of `size` devices, one after the other in rank, sends `nbytes` of its own in equal
+        parts to all of them, itself among them; all such groups at once.
+
+        The bytes for other hosts go through a host's card, which its devices share.
+        """
+        if size == 1:
+            return 0.0
+        here = min(size, self.per_host)
+        inside = (here - 1) / size * nbytes / self.inside.bandwidth
+        if here == size:
+            return self.inside.latency + inside
+        outside = (size - here) / size * nbytes * self.per_host / self.between.bandwidth
+        return self.between.latency * max(1.0, log2(ceil(size / here))) + max(inside, outside)
+
     def send(self, nbytes: float, stride: int) -> float:
         """Returns the seconds to send to the rank that is `stride` further, while all ranks of a host do so at once."""
         if stride < self.per_host:

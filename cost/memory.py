@@ -12,6 +12,7 @@ Activation Recomputation in Large Transformer Models", equations 1, 2, 4, 5 and 
 
     s b h (10 + 24/t + 5 a s / (h t))      tensor parallel; (34 + 5 a s / h) / t with sequence parallelism
     without the term in a: selective recomputation, or attention in one kernel;  2 s b h: full recomputation
+    with experts, k of which compute a token: the feed-forward layer's part k times, and 4 s b k h / t more
 
 Stage i of p holds those of min(p - i, m) micro-batches (1F1B); the first stage's most, times 1 + (p-1)/(p v) where
 interleaved, over all of its layers. With them go 2 s b h of each for the stage's own result, unless it is freed once it
@@ -25,7 +26,7 @@ has given its memory back before a layer is computed again: the larger of both c
 from dataclasses import dataclass, fields
 from math import ceil
 
-from .layout import ParallelLayout
+from .layout import ParallelLayout, shards_of
 from .transformer import Transformer
 
 CONTEXT, SHARE = 1.0e9, 0.05  # of the runtime and its libraries, and what an allocator loses of all
@@ -68,16 +69,17 @@ def held(of: Transformer, layout: ParallelLayout, software: Software = Software(
 
 def _of_stage(of: Transformer, layout: ParallelLayout, software: Software, first: bool) -> DeviceMemory:
     here = ceil(of.layers / layout.stages)
-    entries = (here * of.layer_entries() + of.vocabulary * of.width) / layout.tensor
-    if layout.stages == 1 and not of.tied:
-        entries += of.vocabulary * of.width / layout.tensor
-    replicas = layout.replicas
+    held = shards_of(of, layout, here, 2 if layout.stages == 1 and not of.tied else 1)
     on_host = layout.offload != "none"
-    weights = 0.0 if layout.offload == "all" else 2 * entries / (replicas if layout.zero >= 3 else 1)
-    gradients = software.gradient * entries / (replicas if layout.zero >= 2 else 1)
-    stepped = 12 + software.gradient_copy
-    states = 0.0 if on_host else stepped * entries / (replicas if layout.zero >= 1 else 1)
-    gathered = 2 * 2 * of.layer_entries() / layout.tensor if layout.zero >= 3 else 0.0  # two layers at a time
+
+    def sharded(stage: int) -> float:
+        return sum(each.entries / (each.size if layout.zero >= stage else 1) for each in held)
+
+    weights = 0.0 if layout.offload == "all" else 2 * sharded(3)
+    gradients = software.gradient * sharded(2)
+    states = 0.0 if on_host else (12 + software.gradient_copy) * sharded(1)
+    one = sum(each.entries for each in shards_of(of, layout, 1, 0))
+    gathered = 2 * 2 * one if layout.zero >= 3 else 0.0  # two layers at a time
     in_flight = min(layout.stages if first else 1, layout.micro_batches)
     activations = here * layer_activations(of, layout) * in_flight
     if layout.chunks > 1 and first:
@@ -107,8 +109,10 @@ def layer_activations(of: Transformer, layout: ParallelLayout, recompute: str | 
     )  # inputs of norms, of products; masks
     if layout.sequence:
         whole /= t
-    attention = 4 * tokens * (of.width + of.kv_width)  # queries and the result; keys and values
-    feed_forward = ((4 if of.gated else 2) + product_input) * tokens * of.feed_forward
+    attention = 4 * tokens * (of.query_width + of.kv_width)  # queries and the result; keys and values
+    feed_forward = ((4 if of.gated else 2) + product_input) * tokens * of.computing * of.feed_forward
+    if of.experts:  # what experts are given, and what they answer, for the gradient of its weight in the sum
+        feed_forward += (product_input + 2) * tokens * of.active * of.width
     scores = (5 if of.dropout else 2) * layout.samples * of.heads * of.context**2
     if layout.fused or recompute == "selective":
         scores = 0.0

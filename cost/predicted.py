@@ -7,6 +7,7 @@ from typing import Any
 PARTS = {  # in the order in which they are told
     "compute": "compute",
     "tensor": "sums within layers",
+    "experts": "tokens to experts",
     "bubble": "bubble",
     "shards": "waiting for weights",
     "data": "sum of gradients",

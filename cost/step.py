@@ -9,13 +9,21 @@ GPipe is (p-1) passes of a stage, divided by v where each device has v chunks (N
 ZeRO 3 and FSDP gather each layer's weights in forward and in backward and scatter its gradient's sum, while the layer
 before computes: a layer takes the longer of both, or their sum without overlap (Rajbhandari et al. 2020, "ZeRO",
 section 7.2: 3 times the parameters travel, where an all-reduce moves 2).
+
+Where n devices share a layer's experts (Lepikhin et al. 2020, "GShard", arXiv 2006.16668), each sends the k h numbers
+of each of its tokens to the k experts that compute it, and gets as many back: two all-to-alls forward, two backward,
+and two where the layer is recomputed, which nothing hides. Each moves (n-1)/n of S = tokens k h numbers from a device:
+
+    alpha + (n-1)/n S beta           on one host
+    alpha + the longer of what stays on the host over its links, and of the rest of all its devices over its card
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from math import ceil
 
 from .device import Device, Efficiency, product, streamed
-from .layout import ParallelLayout
+from .layout import HeldEntries, ParallelLayout, shards_of
 from .links import Links
 from .memory import kept_input
 from .transformer import Transformer, products, score_entries, streamed_entries
@@ -45,6 +53,7 @@ class StepTime:
 
     compute: float
     tensor: float  # all-reduces within layers
+    experts: float  # all-to-alls of tokens
     bubble: float
     shards: float  # waiting for ZeRO's weights
     data: float  # the sum of gradients
@@ -60,44 +69,48 @@ class StepTime:
 @dataclass(frozen=True)
 class PassBreakdown:
     """The time of a layer or of the head for one micro-batch. Seconds: of kernels, of all-reduces, of waiting for
-    launches.
+    launches, of all-to-alls.
     """
 
     compute: float
     tensor: float = 0.0
     waiting: float = 0.0
+    experts: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.compute + self.tensor + self.waiting
+        return self.compute + self.tensor + self.waiting + self.experts
 
     def __add__(self, other: "PassBreakdown") -> "PassBreakdown":
-        return PassBreakdown(self.compute + other.compute, self.tensor + other.tensor, self.waiting + other.waiting)
+        return PassBreakdown(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
 
     def __mul__(self, times: float) -> "PassBreakdown":
-        return PassBreakdown(times * self.compute, times * self.tensor, times * self.waiting)
+        return PassBreakdown(*(times * getattr(self, each.name) for each in fields(self)))
 
 
 def step_time(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: Efficiency) -> StepTime:
     layer = layer_passes(of, layout, cluster, fits)
     stage = layer * ceil(of.layers / layout.stages)
     each = stage + head_passes(of, layout, cluster, fits)
-    entries = (of.layers * of.layer_entries() / layout.stages + of.vocabulary * of.width) / layout.tensor
+    held = shards_of(of, layout, of.layers / layout.stages, 1)
+    entries = sum(each.entries for each in held)
     handed_on = _handed_on(of, layout, cluster, fits)
-    trained = entries if of.factors is None else of.factor_entries() / layout.stages / layout.tensor
+    factors = of.factor_entries() / layout.stages / layout.tensor
+    trained = held if of.factors is None else [held[0]._replace(entries=factors)]
     micro_batches = layout.micro_batches
-    casts = streamed(cluster.device, fits, _cast_bytes(of, layout, entries, trained))
+    casts = streamed(cluster.device, fits, _cast_bytes(of, layout, entries, sum(each.entries for each in trained)))
     return StepTime(
         compute=micro_batches * (each.compute + casts),
         tensor=micro_batches * each.tensor,
+        experts=micro_batches * each.experts,
         bubble=(layout.stages - 1) / layout.chunks * (stage.total + handed_on)
         + micro_batches * handed_on * layout.chunks,
-        shards=_waiting_for_shards(of, layout, cluster, fits, layer, entries),
+        shards=_waiting_for_shards(of, layout, cluster, fits, layer, held),
         data=_sum_of_gradients(of, layout, cluster, fits, trained, each.total * 2 / 3),
         optimizer=0.0
         if layout.offload != "none"
         else streamed(cluster.device, fits, ADAM_BYTES * _own(layout, trained)),
-        offload=_offload(layout, cluster, entries) + _inputs_to_host(of, layout, cluster),
+        offload=_offload(layout, cluster, held) + _inputs_to_host(of, layout, cluster),
         host=micro_batches * each.waiting + fits.step,
     )
 
@@ -114,7 +127,7 @@ def layer_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits
     """Forward, backward, and forward again where it is recomputed."""
     device = cluster.device
     linear, scores, thin, matrices = 0.0, 0.0, 0.0, 0
-    for each in products(of, layout.samples, layout.tensor, layout.fused):
+    for each in products(of, layout.samples, layout.tensor, layout.fused, layout.experts):
         if each.of_scores and layout.fused:
             scores += each.flops / (fits.attention * attention_peak(device, layout.dtype))
         elif each.of_scores:
@@ -131,15 +144,18 @@ def layer_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits
         0.0 if layout.fused else streamed(device, fits, layout.entry * score_entries(of, layout.samples, layout.tensor))
     )
     summed = 2 * cluster.links.all_reduce(layout.entry * layout.samples * of.context * of.width, layout.tensor, 1)
+    dispatched = layout.entry * layout.samples * of.context * of.active * of.width / layout.tensor
+    exchanged = 2 * cluster.links.all_to_all(dispatched, layout.experts)
     launched, launched_back = FORWARD_KERNELS, BACKWARD_KERNELS
     if layout.fused:
         launched, launched_back = launched - FUSED_KERNELS, launched_back - 2 * FUSED_KERNELS
     launched, launched_back = launched + FACTOR_KERNELS * matrices, launched_back + FACTOR_KERNELS * matrices
-    collectives = 2 * fits.collective if layout.tensor > 1 else 0.0
-    forward = _passes(linear + thin + scores + moved + softmax, summed, launched * fits.launch + collectives)
+    collectives = 2 * fits.collective * ((layout.tensor > 1) + (layout.experts > 1))
+    kernels = linear + thin + scores + moved + softmax
+    forward = _passes(kernels, summed, exchanged, launched * fits.launch + collectives)
     by_weights = linear if of.factors is None else 0.0  # frozen ones need no gradient
     again = linear + by_weights + 2 * (thin + moved + softmax) + back
-    backward = _passes(again, summed, launched_back * fits.launch + collectives)
+    backward = _passes(again, summed, exchanged, launched_back * fits.launch + collectives)
     match layout.recompute:
         case "full":
             return forward + backward + forward
@@ -149,8 +165,8 @@ def layer_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits
             return forward + backward
 
 
-def _passes(compute: float, summed: float, host: float) -> PassBreakdown:
-    return PassBreakdown(compute, summed, max(0.0, host - compute - summed))
+def _passes(compute: float, summed: float, exchanged: float, host: float) -> PassBreakdown:
+    return PassBreakdown(compute, summed, max(0.0, host - compute - summed - exchanged), exchanged)
 
 
 def attention_dtype(device: Device, dtype: str) -> str:
@@ -180,16 +196,22 @@ def _handed_on(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: 
 
 
 def _waiting_for_shards(
-    of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: Efficiency, layer: PassBreakdown, entries: float
+    of: Transformer,
+    layout: ParallelLayout,
+    cluster: Cluster,
+    fits: Efficiency,
+    layer: PassBreakdown,
+    held: Sequence[HeldEntries],
 ) -> float:
     """Returns the seconds of a step by which gathering weights and scattering gradients takes longer than the layers.
 
     In stages 1 and 2 weights are gathered once, after the optimizer's step, and nothing hides it.
     """
-    links, size, stride = cluster.links, layout.replicas, layout.tensor
+    links = cluster.links
     if layout.zero < 3:
-        return links.all_gather(layout.held * entries, size, stride) if layout.zero else 0.0
-    moved = 3 * links.all_gather(layout.held * of.layer_entries() / layout.tensor, size, stride)
+        return sum(links.all_gather(layout.held * n, size, stride) for n, size, stride in held) if layout.zero else 0.0
+    one = shards_of(of, layout, 1, 0)
+    moved = sum(3 * links.all_gather(layout.held * n, size, stride) for n, size, stride in one)
     longer = beside(moved, layer.total, fits) - layer.total if layout.overlap else moved
     return layout.micro_batches * ceil(of.layers / layout.stages) * longer
 
@@ -200,13 +222,18 @@ def beside(moved: float, computed: float, fits: Efficiency) -> float:
 
 
 def _sum_of_gradients(
-    of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: Efficiency, entries: float, backward: float
+    of: Transformer,
+    layout: ParallelLayout,
+    cluster: Cluster,
+    fits: Efficiency,
+    held: Sequence[HeldEntries],
+    backward: float,
 ) -> float:
     """Exposed: all of it, or what the last micro-batch's backward pass, of `backward` seconds, does not hide.
 
     ZeRO 1 and 2 scatter the sum, which takes half of an all-reduce.
     """
-    links, size, stride = cluster.links, layout.replicas, layout.tensor
+    links = cluster.links
     ends = 0.0
     if layout.stages > 1 and of.tied:  # the embedding's gradient, of the first and of the last stage
         ends = links.all_reduce(
@@ -214,24 +241,24 @@ def _sum_of_gradients(
         )
     if layout.zero >= 3:
         return ends
-    nbytes = layout.held * entries
-    summed = links.all_gather(nbytes, size, stride) if layout.zero else links.all_reduce(nbytes, size, stride)
+    collective = links.all_gather if layout.zero else links.all_reduce
+    summed = sum(collective(layout.held * n, size, stride) for n, size, stride in held)
     if layout.overlap:
         return ends + max(beside(summed, backward, fits) - backward, NEVER_HIDDEN * summed)
     return ends + summed
 
 
-def _own(layout: ParallelLayout, entries: float) -> float:
-    return entries / (layout.replicas if layout.zero >= 1 else 1)
+def _own(layout: ParallelLayout, held: Sequence[HeldEntries]) -> float:
+    return sum(each.entries / (each.size if layout.zero >= 1 else 1) for each in held)
 
 
-def _offload(layout: ParallelLayout, cluster: Cluster, entries: float) -> float:
+def _offload(layout: ParallelLayout, cluster: Cluster, held: Sequence[HeldEntries]) -> float:
     """Gradients to the host and weights back; Adam in the host's memory, which its devices share."""
     if layout.offload == "none":
         return 0.0
     passes = 2 * layout.micro_batches if layout.offload == "all" else 0  # weights, for forward and backward
-    moved = layout.held * (2 + passes) * _own(layout, entries) / cluster.host_link
-    return moved + ADAM_BYTES * _own(layout, entries) * cluster.links.per_host / cluster.host_bandwidth
+    moved = layout.held * (2 + passes) * _own(layout, held) / cluster.host_link
+    return moved + ADAM_BYTES * _own(layout, held) * cluster.links.per_host / cluster.host_bandwidth
 
 
 def _inputs_to_host(of: Transformer, layout: ParallelLayout, cluster: Cluster) -> float:

@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 COLUMNS = [
     "id", "group", "model", "arch", "hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq", "gpu",
     "gpu_mem_gb", "peak_tflops", "gpus", "gpus_per_node", "interconnect", "framework", "precision", "dp", "tp",
-    "pp", "vp", "cp", "zero", "micro_batch", "global_batch", "recompute", "offload", "step_s", "samples_per_s",
+    "pp", "vp", "cp", "ep", "zero", "micro_batch", "global_batch", "recompute", "offload", "step_s", "samples_per_s",
     "tokens_per_s", "tokens_per_s_gpu", "mem_gb", "outcome", "note",
 ]  # fmt: skip
 USUAL = {
@@ -72,7 +72,7 @@ def test_a_step_s_time_follows_from_any_throughput(values: dict[str, object], se
 @pytest.mark.parametrize(
     ("values", "why"),
     [
-        ({"arch": "moe"}, "experts are not modelled"),
+        ({"arch": "moe", "model": "DeepSeekV3"}, "a shape that is not modelled"),
         ({"arch": "bert"}, "arch=bert is not modelled"),
         ({"note": "INCONSISTENT AS PUBLISHED: 1x4x8 is not 16"}, "contradicts itself in its source"),
         ({"hidden": ""}, "no hidden"),
@@ -86,17 +86,29 @@ def test_what_cannot_be_predicted_says_why(values: dict[str, object], why: str) 
         case_of(row(**values))
 
 
+def test_a_mixture_has_its_published_shape_and_shares_its_experts_as_stated() -> None:
+    case = case_of(row(arch="moe", model="Qwen3_30B_a3B", dp=16, gpus=16, ep=8, seq=4096, hidden="", layers=""))
+    assert case.of.entries() / 1e9 == pytest.approx(30.5, abs=0.05)
+    assert (case.of.experts, case.of.active, case.layout.experts) == (128, 8, 8)
+
+
+def test_hosts_of_dgx_are_linked_as_their_data_sheets_say() -> None:
+    values = {"framework": "NeMo 24.07", "gpu": "H100-SXM", "interconnect": "NVLink + InfiniBand"}
+    assert case_of(row(**values)).cluster.links.between.bandwidth == 4e11
+    assert case_of(row(**values | {"framework": "FSDP"})).cluster.links.between.bandwidth == 1e11
+
+
 def test_errors_stand_beside_one_constant_efficiency_and_what_is_left_out_is_counted() -> None:
     rows = [row(dp=8, global_batch=batch, step_s=batch / 32) for batch in (16, 32, 64)]
     cases, unscored = cases_of(
-        [*rows, row(arch="moe"), row(arch="moe", group="experts"), row(outcome="oom", step_s="")]
+        [*rows, row(arch="moe"), row(arch="moe", group="mixtures"), row(outcome="oom", step_s="")]
     )
-    _, _, some, experts, total = times(cases, unscored, Efficiency(), 0, [])
+    _, _, some, mixtures, total = times(cases, unscored, Efficiency(), 0, [])
     cells = [cell.strip() for cell in some.strip("|").split("|")]
     assert cells[:2] == ["some", "3"]
     assert cells[6] == "0.0 %"  # time goes with the samples, as one constant says
-    assert cells[8] == "1 experts are not modelled; 1 oom"
-    assert experts.startswith("| experts | 0 |") and "1 experts are not modelled" in experts
+    assert cells[8].startswith("1 a shape that is not modelled") and cells[8].endswith("; 1 oom")
+    assert mixtures.startswith("| mixtures | 0 |") and "1 a shape that is not modelled" in mixtures
     excess = sorted(abs(case.predicted(Efficiency()) / measured(case) - 1) for case in cases if case.seconds)
     assert f"{100 * excess[1]:.1f} %" == cells[2]
     assert total.startswith("| **one host, not fitted** | 3 |")

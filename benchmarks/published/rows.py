@@ -24,6 +24,7 @@ FUSED_2023 = ("NeMo 24", "Megatron-Bridge", "InternEvo", "torchtitan", "fms-fsdp
 FUSED = (*FUSED_2023, "llm-foundry", "NeMo")
 OVERLAPS = (*FUSED, "DDP", "FSDP")  # gradients' sums go on during backward
 BETWEEN = Link(6e-5, 1e11)  # of a host, where the source does not say
+DGX = Link(6e-5, 4e11)  # between DGX H100, B200 and B300: 8 cards of 400 Gb/s by their data sheets
 FUSED_LOSS = (*FUSED_2023, "llm-foundry")  # in one kernel: loss_fn=fused_crossentropy is llm-foundry's default
 FREES_RESULTS = ("NeMo", "Megatron-Bridge")  # of stages: Megatron-LM's since 2022
 MEBIBYTES = {"T4": 15109}  # that nvidia-smi prints, where they are fewer than the name says: ECC takes a sixteenth
@@ -119,8 +120,8 @@ def cases_of(rows: list[Row]) -> tuple[list[Case], dict[str, Counter[str]]]:
 
 def case_of(row: Row) -> Case:
     if row["arch"] == "moe":
-        raise Unscored("experts are not modelled")
-    if row["arch"] not in ("gpt", "llama"):
+        row = _with_experts(row)
+    elif row["arch"] not in ("gpt", "llama"):
         raise Unscored(f"arch={row['arch']} is not modelled")
     if "INCONSISTENT" in row["note"]:
         raise Unscored("contradicts itself in its source")
@@ -152,11 +153,29 @@ def case_of(row: Row) -> Case:
         dtype=dtype,
         split_inputs=_deepspeeds_zero(row),
         inputs_on_host=_deepspeeds_zero(row) and "checkpoint-in-cpu=N" not in row["note"],
+        experts=_whole(row, "ep", 1) if row["arch"] == "moe" else 1,
     )
     case = Case(row, of, layout, _cluster(row, device), stated, _seconds(row), _software(row))
     if not stated and case.room and case.need > case.room:
         case = replace(case, layout=replace(layout, recompute="full"))
     return case
+
+
+# Published shapes, by the beginning of the model's name: the configurations on Hugging Face of Qwen3-30B-A3B and
+# Qwen3-235B-A22B (Qwen team 2025) and of gpt-oss-120b (OpenAI 2025, whose windows of attention are left out).
+EXPERTS: dict[str, dict[str, int]] = {
+    "Qwen3_30B_a3B": dict(layers=48, hidden=2048, heads=32, kv_heads=4, vocab=151936, ffn=768, head=128, k=8),
+    "Qwen3_235B_a22B": dict(layers=94, hidden=4096, heads=64, kv_heads=4, vocab=151936, ffn=1536, head=128, k=8),
+    "GPT OSS 120B": dict(layers=36, hidden=2880, heads=64, kv_heads=8, vocab=201088, ffn=2880, head=64, k=4),
+}
+
+
+def _with_experts(row: Row) -> Row:
+    """Returns the row with the shape of its model, of 128 experts. Raises `Unscored`."""
+    name = next((name for name in EXPERTS if row["model"].startswith(name)), None)
+    if name is None:
+        raise Unscored("a shape that is not modelled: latent attention, state spaces or layers that differ")
+    return row | {key: str(value) for key, value in EXPERTS[name].items()}
 
 
 def _software(row: Row) -> Software:
@@ -181,7 +200,7 @@ def room(row: Row) -> float | None:
 
 
 def _shape(row: Row) -> Transformer:
-    width, gated = _whole(row, "hidden", 0), row["arch"] == "llama"
+    width, gated = _whole(row, "hidden", 0), row["arch"] in ("llama", "moe")
     return Transformer(
         _whole(row, "layers", 0),
         width,
@@ -194,6 +213,9 @@ def _shape(row: Row) -> Transformer:
         tied=not gated,
         positions=not gated,
         dropout=not gated and "llm-foundry" not in row["framework"],
+        head_width=_whole(row, "head", 0) or None,
+        experts=128 if row["arch"] == "moe" else 0,
+        active=_whole(row, "k", 1),
     )
 
 
@@ -219,7 +241,7 @@ def _device(row: Row) -> tuple[Device, str]:
 
 def _cluster(row: Row, device: Device) -> Cluster:
     text, per_host = row["interconnect"], _whole(row, "gpus_per_node", 8)
-    between = BETWEEN
+    between = DGX if "NeMo" in row["framework"] and device.name in ("H100", "B200", "B300") else BETWEEN
     if "measured 23-57 Gb/s" in text:  # 2 S / t, as a ring's links have it: see DOUBLED
         between = Link(BETWEEN.latency, 5.0e9)
     elif found := re.search(r"(?:(\d+)x)?(\d+) Gb/s", text):

@@ -39,6 +39,7 @@ FORMULAS = {
     "compute": "a roofline for each kernel (Williams et al. 2009) over 72 B s l h^2 (1 + s/6h + V/12lh) flops, "
     "96 B s l h^2 (1 + s/6h + V/16lh) with recomputation (Narayanan et al. 2021; other widths and gates alike)",
     "tensor": "4 sums a layer, 6 with recomputation, each alpha + 2 (t-1)/t S beta (Shoeybi et al. 2019)",
+    "experts": "4 all-to-alls a layer, 6 with recomputation, each alpha + (n-1)/n S beta (Lepikhin et al. 2020)",
     "bubble": "(p-1)/v passes of a stage (Narayanan et al. 2021)",
     "shards": "gathers of weights that are longer than the layers (Rajbhandari et al. 2020)",
     "data": "alpha + 2 (d-1)/d S beta, less what backward hides (Patarasuk and Yuan 2009)",

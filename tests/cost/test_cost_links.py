@@ -1,5 +1,8 @@
 """Collectives over two levels of links: the formulas of a ring, and who shares which card."""
 
+import math
+from dataclasses import replace
+
 import pytest
 
 from paceline.comm.network import NetworkLink as Modelled
@@ -34,6 +37,24 @@ def test_tensor_groups_that_fit_into_a_host_never_leave_it() -> None:
     assert LINKS.slowest(8, 1) == LINKS.inside
     assert LINKS.slowest(4, 2) == LINKS.inside
     assert LINKS.slowest(8, 2) != LINKS.inside
+
+
+@pytest.mark.parametrize("size", [2, 8])
+def test_an_all_to_all_on_one_host_sends_all_but_its_own_part(size: int) -> None:
+    assert LINKS.all_to_all(1e8, size) == pytest.approx(1e-5 + (size - 1) / size * 1e8 / 1e11)
+    assert LINKS.all_to_all(1e8, 1) == 0.0
+
+
+@pytest.mark.parametrize("hosts", [2, 4])
+def test_an_all_to_all_across_hosts_takes_what_counted_messages_take(hosts: int) -> None:
+    size, part = 8 * hosts, 1e8 / (8 * hosts)
+    pairs = [(a, b) for a in range(size) for b in range(size) if a != b]
+    over_card = sum(part for a, b in pairs if a // 8 == 0 and b // 8 != 0)  # of the first host's devices together
+    over_link = sum(part for a, b in pairs if a == 0 and b // 8 == 0)
+    latency = 5e-5 * math.log2(hosts)
+    assert LINKS.all_to_all(1e8, size) == pytest.approx(latency + over_card / 2e10)
+    quick = replace(LINKS, between=Link(5e-5, 1e13))
+    assert quick.all_to_all(1e8, size) == pytest.approx(latency + over_link / 1e11)
 
 
 def test_a_message_to_the_next_host_shares_the_card_with_its_neighbours() -> None:

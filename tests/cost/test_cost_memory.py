@@ -37,6 +37,20 @@ def test_states_are_16_bytes_an_entry_and_zero_shards_them() -> None:
     assert plain[3] == pytest.approx(16 / 64 * entries + layers_gathered)
 
 
+def test_experts_are_held_by_the_devices_that_share_them() -> None:
+    of = replace(GPT_3, experts=16, active=2)
+    layout = ParallelLayout(batch=64, micro_batch=1, data=64, fused=True)
+    experts = of.layers * of.expert_entries()
+    rest = of.layers * of.layer_entries() + of.vocabulary * of.width - experts
+    found = [held(of, replace(layout, experts=n, zero=zero)) for n, zero in ((1, 0), (16, 0), (16, 1))]
+    states = [each.parameters + each.gradients + each.optimizer for each in found]
+    assert states[0] == pytest.approx(16 * (rest + experts))
+    assert states[1] == pytest.approx(16 * (rest + experts / 16))
+    assert states[2] == pytest.approx((4 + 12 / 64) * rest + (4 + 12 / 4) * experts / 16)
+    plain, mixed = (layer_activations(each, layout) for each in (GPT_3, of))
+    assert mixed - plain == pytest.approx(4 * S * 4 * H + 4 * S * 2 * H)  # a feed-forward more; 2 inputs and outputs
+
+
 def test_the_first_stage_holds_the_activations_of_as_many_micro_batches_as_there_are_stages() -> None:
     layout, frees = ParallelLayout(batch=32, micro_batch=1, stages=8, tensor=8), Software(keeps_results=False)
     activations = held(GPT_3, layout, frees).activations

@@ -100,6 +100,42 @@ def test_tensor_parallel_sums_four_times_a_layer_and_six_with_recomputation() ->
     assert layer_passes(OF, replace(layout, recompute="full"), CLUSTER, FREE).tensor == pytest.approx(6 * once)
 
 
+MIXTURE = replace(OF, experts=16, active=2, inner=1024)
+
+
+def test_tokens_go_to_their_experts_and_back_in_four_all_to_alls_and_six_with_recomputation() -> None:
+    layout = replace(ONE, data=4, experts=4)
+    once = CLUSTER.links.all_to_all(2 * 4 * OF.context * 2 * OF.width, 4)
+    assert layer_passes(MIXTURE, layout, CLUSTER, FREE).experts == pytest.approx(4 * once)
+    assert layer_passes(MIXTURE, replace(layout, recompute="full"), CLUSTER, FREE).experts == pytest.approx(6 * once)
+    step = step_time(MIXTURE, layout, CLUSTER, FREE)
+    assert step.experts == pytest.approx(layout.micro_batches * OF.layers * 4 * once)
+    cut = replace(layout, tensor=2, experts=8)  # each device sends the tokens of half of the sequence
+    once = CLUSTER.links.all_to_all(2 * 4 * OF.context * OF.width, 8)
+    assert layer_passes(MIXTURE, cut, CLUSTER, FREE).experts == pytest.approx(4 * once)
+    assert step_time(MIXTURE, replace(ONE, data=4), CLUSTER, FREE).experts == 0
+
+
+def test_gradients_of_experts_are_summed_over_the_devices_that_hold_the_same() -> None:
+    layout = replace(ONE, data=4, experts=2)
+    experts = MIXTURE.layers * MIXTURE.expert_entries()
+    rest = MIXTURE.layers * MIXTURE.layer_entries() + MIXTURE.vocabulary * MIXTURE.width - experts
+    reduced = CLUSTER.links.all_reduce
+    expected = reduced(2 * rest, 4, 1) + reduced(2 * experts / 2, 2, 2)
+    assert step_time(MIXTURE, layout, CLUSTER, FREE).data == pytest.approx(expected)
+    alone = step_time(MIXTURE, replace(layout, experts=4), CLUSTER, FREE)
+    assert alone.data == pytest.approx(reduced(2 * rest, 4, 1))
+    zero = step_time(MIXTURE, replace(layout, zero=1), CLUSTER, FREE)
+    whole = step_time(MIXTURE, layout, CLUSTER, FREE).optimizer
+    assert zero.optimizer / whole == pytest.approx((rest / 4 + experts / 2 / 2) / (rest + experts / 2))
+
+
+@pytest.mark.parametrize(("tensor", "experts"), [(2, 3), (1, 8), (4, 2)])
+def test_devices_that_cannot_share_experts_are_refused(tensor: int, experts: int) -> None:
+    with pytest.raises(CostError, match=f"experts={experts}: must be a multiple of tensor={tensor} and divide"):
+        replace(ONE, data=4, tensor=tensor, experts=experts)
+
+
 def test_gradients_are_summed_over_replicas_and_an_overlap_hides_most_of_it() -> None:
     layout = replace(ONE, data=4)
     entries = OF.layers * OF.layer_entries() + OF.vocabulary * OF.width

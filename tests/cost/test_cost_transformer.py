@@ -1,5 +1,7 @@
 """A transformer's operations and kernels: Narayanan's formula, torch's counter, and ours of products one by one."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch.utils.flop_counter import FlopCounterMode
@@ -56,11 +58,62 @@ def test_gpt_3_has_175_billion_entries_and_llama_2_7b_6_7() -> None:
     assert llama.entries() / 1e9 == pytest.approx(6.74, abs=0.01)
 
 
-@pytest.mark.parametrize("of", [GPT_3, Transformer(2, 64, 4, 32, 80, kv_heads=2, inner=176, gated=True)])
-@pytest.mark.parametrize("tensor", [1, 2, 4])
-def test_products_of_all_devices_are_the_layers_flops(of: Transformer, tensor: int) -> None:
+MIXTURE = Transformer(2, 64, 4, 32, 80, kv_heads=2, inner=48, gated=True, head_width=32, experts=16, active=3, shared=1)
+
+
+@pytest.mark.parametrize("of", [GPT_3, Transformer(2, 64, 4, 32, 80, kv_heads=2, inner=176, gated=True), MIXTURE])
+@pytest.mark.parametrize(("tensor", "experts"), [(1, 1), (2, 1), (4, 1), (1, 8), (2, 8), (4, 16)])
+def test_products_of_all_devices_are_the_layers_flops(of: Transformer, tensor: int, experts: int) -> None:
     layer = of.forward_flops(4)[0] / of.layers
-    assert tensor * sum(each.flops for each in products(of, 4, tensor)) == pytest.approx(layer, rel=1e-12)
+    found = products(of, 4, tensor, experts=experts)
+    assert tensor * sum(each.flops for each in found) == pytest.approx(layer, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("of", "billions", "active"),
+    [
+        # Mixtral 8x7B: 46.7 and 12.9 billion (Jiang et al. 2024, arXiv 2401.04088)
+        (Transformer(32, 4096, 32, 1, 32000, 8, 14336, True, False, False, experts=8, active=2), 46.7, 12.9),
+        # Qwen3-30B-A3B: 30.5 and 3.3, Qwen3-235B-A22B: 235 and 22 (Qwen team 2025, arXiv 2505.09388)
+        (
+            Transformer(48, 2048, 32, 1, 151936, 4, 768, True, False, False, head_width=128, experts=128, active=8),
+            30.5,
+            3.35,
+        ),
+        (
+            Transformer(94, 4096, 64, 1, 151936, 4, 1536, True, False, False, head_width=128, experts=128, active=8),
+            235.1,
+            22.2,
+        ),
+    ],
+)
+def test_total_and_active_entries_are_those_that_are_published(of: Transformer, billions: float, active: float) -> None:
+    assert of.entries() / 1e9 == pytest.approx(billions, abs=0.05)
+    assert of.active_entries() / 1e9 == pytest.approx(active, abs=0.05)
+
+
+def test_flops_of_a_mixture_are_those_of_a_plain_loop_over_its_experts() -> None:
+    """Of one layer's router and experts, each of which computes as many tokens."""
+    of, tokens = replace(MIXTURE, layers=1, shared=0), 32
+    x = torch.empty(tokens, 64, device="meta")
+    router = torch.empty(16, 64, device="meta")
+    up, down = torch.empty(2 * 48, 64, device="meta"), torch.empty(64, 48, device="meta")
+    with FlopCounterMode(display=False) as counter:
+        _ = x @ router.T
+        for _ in range(of.experts):
+            rows = x[: tokens * of.active // of.experts]
+            gate, unit = (rows @ up.T).chunk(2, -1)
+            _ = (gate.sigmoid() * gate * unit) @ down.T
+    dense = replace(of, experts=0, inner=1)
+    without = dense.forward_flops(1)[0] - 2 * tokens * 3 * 64
+    assert of.forward_flops(1)[0] - without == counter.get_total_flops()
+
+
+def test_a_layer_of_one_expert_is_a_plain_one_with_a_router() -> None:
+    plain = replace(MIXTURE, experts=0)
+    one = replace(MIXTURE, experts=1, active=1, shared=0)
+    assert one.entries() - plain.entries() == MIXTURE.layers * MIXTURE.width
+    assert streamed_entries(one, 2) - streamed_entries(plain, 2) == 4 * 2 * 32 * 64
 
 
 def test_attention_in_one_kernel_leaves_out_what_a_causal_mask_hides() -> None:

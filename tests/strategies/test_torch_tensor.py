@@ -16,7 +16,8 @@ GPT = (
     *("tracking=none", "model=gpt", "data=text", "data.context=8", "data.limit=64", "batch_size=8", "steps=6"),
     *("model.width=16", "model.n_layer=1", "model.n_head=2", "hardware.threads=1", "optimizer.lr=0.1"),
 )
-CASES = {"mlp": TINY, "adam": (*TINY, "optimizer=adam"), "gpt": GPT}
+LLAMA = ("model.gated=true", "model.ffn_width=24", "model.rms_norm=true", "model.rotary=100", "model.bias=false")
+CASES = {"mlp": TINY, "adam": (*TINY, "optimizer=adam"), "gpt": GPT, "llama": (*GPT, *LLAMA)}
 
 
 @pytest.mark.parametrize("case", CASES)
