@@ -60,6 +60,7 @@ class DeepSpeedPipeline(StagedStrategy):
         one_input="cuts a model into layers, of which each is given the one tensor that the layer before it made",
         whole_targets="hands targets to its own library, which takes one tensor of them",
         own_micro_batches="micro_batches",
+        cuts_on_host=True,
         needs_processes=True,
         one_precision="sets DeepSpeed's pipeline engine up for float32",
         uncompiled="has DeepSpeed's pipeline engine call layers one by one",
@@ -144,7 +145,7 @@ class DeepSpeedPipeline(StagedStrategy):
         parts = self._ours.split(model.float())
         self._ties = list(tied(parts).items())
         self._looks = [without_data(part) for part in parts]
-        self._ours.take(parts, loss, comm, before_backward)
+        self._ours.prepare(model, loss, comm, before_backward)
         self.module, self._loss, self._comm = self._ours.module, loss, comm
         self._entering: dict[int, Tensor] = {}  # by the samples of a micro-batch
 

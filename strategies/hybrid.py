@@ -41,7 +41,7 @@ from ..exchange.collectives import Collective, Fabric
 from ..exchange.collectives.base import added
 from ..exchange.elementwise import check_elementwise
 from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
-from .core.copies import without_data
+from .core.copies import let_go, without_data
 from .core.cost import Memory, Traffic
 from .core.loss import Loss
 from .core.mesh import Mesh
@@ -68,6 +68,7 @@ class Hybrid(StagedStrategy):
     traits = StrategyTraits(
         one_input="cuts a model into layers, of which each is given the one tensor that the layer before it made",
         own_micro_batches="micro_batches",
+        cuts_on_host=True,
     )
 
     def __init__(
@@ -131,7 +132,7 @@ class Hybrid(StagedStrategy):
             with torch.no_grad():
                 loss(model(lone(inputs)), targets)  # of pieces of the outputs nobody could say whether they fit
         kinds = self._kinds(model, layers, vocabulary)
-        one = [self._pieces(layer, own, self._group(), 1)[0] for layer, own in zip(layers, kinds, strict=True)]
+        one = [self._pieces(layer, own, self._group(), 0)[0] for layer, own in zip(layers, kinds, strict=True)]
         chosen = {"vocabulary": vocabulary} if self.vocabulary is None else {}
         return {**chosen, **self._pipeline.cut_for(one, lone(inputs), targets, loss_over(one[-1], loss))}
 
@@ -167,10 +168,10 @@ class Hybrid(StagedStrategy):
         return kinds_of_stages(model, stages, self.mesh.axes["tensor"], vocabulary)
 
     def _pieces(
-        self, stage: nn.Module, kinds: Mapping[str, Kind], group: TensorGroup, most: int | None = None
+        self, stage: nn.Module, kinds: Mapping[str, Kind], group: TensorGroup, only: int | None = None
     ) -> list[nn.Module]:
-        """Returns the piece of `stage` that each of its workers holds, or the first so many of them."""
-        return [stage] if group.size == 1 else cut_over(stage, group, kinds, self.sequence, most)
+        """Returns the piece of `stage` that each of its workers holds, or that worker `only` of them holds."""
+        return [stage] if group.size == 1 else cut_over(stage, group, kinds, self.sequence, only)
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         """The model in stages, a stage in pieces, and a schedule along the stages."""
@@ -181,7 +182,8 @@ class Hybrid(StagedStrategy):
 
         stages, group = self._pipeline.split(model), self._group()
         kinds = self._kinds(model, stages, bool(self.vocabulary))[here["stage"]]
-        part = self._pieces(stages[here["stage"]], kinds, group)[here["tensor"]]
+        [part] = self._pieces(stages[here["stage"]], kinds, group, here["tensor"])
+        let_go(model, part)
         group.join(part, along["tensor"])
         lane = [part if each == rank else self._parts[each] for each in mesh.along(rank, "stage")]
         self._pipeline.take(lane, loss_over(part, loss), along["stage"], before_backward)

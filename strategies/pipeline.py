@@ -22,7 +22,6 @@ Equation: with a flush the gradient is that of accumulation, sum_j m_j g_j / sum
 samples; with p stages and m micro-batches of equal times the bubble is (p-1)/(m+p-1) of a step.
 """
 
-import copy
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -41,7 +40,7 @@ from ..cost.layout import ReplicaLayout
 from ..cost.predicted import NotPredicted
 from ..exchange.collectives.base import added
 from .core.batch import Batch, BeforeBackward, MessageTime, Pass, PassTime, TimeOf
-from .core.copies import without_data
+from .core.copies import let_go, without_data
 from .core.cost import Memory, Traffic, payload
 from .core.loss import Loss
 from .core.mesh import Mesh
@@ -78,6 +77,7 @@ class Pipeline(StagedStrategy):
     traits = StrategyTraits(
         one_input="cuts a model into layers, of which each is given the one tensor that the layer before it made",
         own_micro_batches="micro_batches",
+        cuts_on_host=True,
     )
 
     def __init__(
@@ -229,10 +229,9 @@ class Pipeline(StagedStrategy):
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         parts = self.split(model)
-        held = [without_data(part) for part in parts]
-        held[comm.rank] = own = copy.deepcopy(parts[comm.rank]) if self.shares else parts[comm.rank]
-        for part in {*parts} - {own}:
-            part.to("meta")
+        own = parts[comm.rank]
+        held = [part if part is own else without_data(part) for part in parts]
+        let_go(model, own)
         self.take(held, loss, comm, before_backward)
 
     def take(self, parts: Sequence[nn.Module], loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:

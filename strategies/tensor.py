@@ -48,7 +48,7 @@ from ..exchange.collectives import Collective
 from ..exchange.collectives.base import added
 from ..exchange.elementwise import check_elementwise
 from .core.batch import Batch, BeforeBackward, Pass
-from .core.copies import without_data
+from .core.copies import let_go, without_data
 from .core.cost import Traffic
 from .core.loss import Loss
 from .core.mesh import Mesh
@@ -67,7 +67,7 @@ from .tensor_parallel.vocabulary import is_cut, loss_over
 class TensorParallel(Strategy):
     """A replica is `degree` workers, each with a piece of some layers."""
 
-    traits = StrategyTraits(bitwise=False)  # sums of pieces come in another order
+    traits = StrategyTraits(bitwise=False, cuts_on_host=True)  # sums of pieces come in another order
     shares = True
 
     def __init__(
@@ -101,7 +101,7 @@ class TensorParallel(Strategy):
     def split(self, model: nn.Module) -> list[nn.Module]:
         return self._cut(model, TensorGroup(self.parts, self.collective))
 
-    def _cut(self, model: nn.Module, group: TensorGroup) -> list[nn.Module]:
+    def _cut(self, model: nn.Module, group: TensorGroup, only: int | None = None) -> list[nn.Module]:
         kinds = kinds_of(model, self.parts, self.plan, vocabulary_of(model) if self.vocabulary else ())
         if self.plan is not None and not kinds:
             raise ConfigError("strategy.plan={}: says nothing; null finds pairs of layers")
@@ -118,13 +118,14 @@ class TensorParallel(Strategy):
                 "layers that compute each place of a sequence by itself (`by_place`). Choose model=gpt, or "
                 "strategy.sequence=false."
             )
-        return cut_over(model, group, kinds, self.sequence)
+        return cut_over(model, group, kinds, self.sequence, only)
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         group = TensorGroup(self.parts, self.collective)
-        parts = self._cut(model, group)
-        self._parts = [without_data(part) for part in parts]  # for the shapes of others' pieces
-        self.module, self._comm, self._before_backward = parts[comm.rank], comm, before_backward
+        self._parts = self.split(without_data(model))  # for the shapes of others' pieces
+        [self.module] = self._cut(model, group, comm.rank)
+        let_go(model, self.module)
+        self._comm, self._before_backward = comm, before_backward
         self._loss = loss_over(self.module, loss)
         group.join(self.module, comm)
 

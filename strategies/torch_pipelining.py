@@ -55,6 +55,7 @@ class TorchPipelining(StagedStrategy):
         one_input="cuts a model into layers, of which each is given the one tensor that the layer before it made",
         whole_targets="hands targets to its own library, which takes one tensor of them",
         own_micro_batches="micro_batches",
+        cuts_on_host=True,
         needs_processes=True,
         max_replicas=1,
         uncompiled="has torch's stages call their part in steps alone",
@@ -159,9 +160,9 @@ class TorchPipelining(StagedStrategy):
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
         assert isinstance(comm, ProcessComm)
+        self._looks = [without_data(part) for part in self._ours.split(model)]
         self._ours.prepare(model, loss, comm, before_backward)
         self.module, self._loss, self._comm = self._ours.module, loss, comm
-        self._looks = [without_data(part) for part in self._ours.split(model)]
         torch_world(comm)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:

@@ -33,7 +33,7 @@ from ..conf.errors import ConfigError
 from ..cost.layout import ReplicaLayout
 from ..exchange.elementwise import check_elementwise
 from .core.batch import Batch, BeforeBackward
-from .core.copies import without_data
+from .core.copies import let_go, without_data
 from .core.cost import Traffic, Transfers, World
 from .core.loss import Loss
 from .core.mesh import Mesh
@@ -53,6 +53,7 @@ class TorchTensor(Strategy):
 
     trial = Trial(slow=True)
     traits = StrategyTraits(
+        cuts_on_host=True,
         unpredicted=NOT_OURS,
         bitwise=False,
         max_replicas=1,
@@ -70,7 +71,8 @@ class TorchTensor(Strategy):
     def check_optimizer(self, optimizer: Optimizer) -> None:
         check_elementwise(optimizer, "strategy=torch_tensor", "strategy=data_parallel")
 
-    def split(self, model: nn.Module) -> list[nn.Module]:
+    def split(self, model: nn.Module, only: int | None = None) -> list[nn.Module]:
+        """`only`: the one part that is made; None makes all."""
         kinds = kinds_of(model, self.parts)
         if not kinds:
             raise ConfigError(
@@ -78,12 +80,14 @@ class TorchTensor(Strategy):
                 "between them. Choose model=mlp with two layers in model.hidden, or strategy=torch_ddp.",
                 about=("strategy",),
             )
-        return cut_over(model, TensorGroup(self.parts), kinds)
+        return cut_over(model, TensorGroup(self.parts), kinds, only=only)
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
-        parts = self.split(model)
-        self._parts = [without_data(part) for part in parts]
-        self.module, self.whole, self.comm, self._loss = parts[comm.rank], model, comm, loss
+        self.whole = without_data(model, plain=False)  # until `make_parallel`
+        self._parts = self.split(without_data(model))
+        [self.module] = self.split(model, comm.rank)
+        let_go(model, self.module)
+        self.comm, self._loss = comm, loss
 
     def make_parallel(self) -> None:
         """The model's weights become DTensors, whose local memory is that of this worker's part."""
@@ -94,11 +98,14 @@ class TorchTensor(Strategy):
         kinds = kinds_of(self.whole, self.parts)
         plan = {name: ways[kind] for name, kind in kinds.items()}
         parallelize_module(self.whole, mesh, plan, src_data_rank=None)  # every worker has the same model: none is sent
-        for name, mine in self.module.named_parameters():
-            parameter = self.whole.get_parameter(name).detach()
-            local = parameter.to_local() if isinstance(parameter, DTensor) else parameter
-            local.copy_(mine.detach())
-            mine.data = local
+        made: dict[nn.Parameter, nn.Parameter] = {}  # by this worker's: of tied weights there is one
+        for name, empty in list(self.whole.named_parameters(remove_duplicate=False)):
+            mine = self.module.get_parameter(name)
+            if mine not in made:
+                made[mine] = nn.Parameter(_filled(empty, mine.detach()), mine.requires_grad)
+            _put(self.whole, name, made[mine])
+        for name, buffer in self.module.named_buffers(remove_duplicate=False):
+            _put(self.whole, name, buffer)
 
     def forward_backward(self, batch: Batch) -> Tensor | None:
         if batch.size == 0:
@@ -115,6 +122,20 @@ class TorchTensor(Strategy):
 
     def cost(self, parts: Sequence[nn.Module], inputs: Samples) -> list[Traffic]:
         return [TensorGroup(self.parts).traffic(sent_in_a_pass(parts[0], inputs), self.setting.hosts) for _ in parts]
+
+
+def _filled(empty: Tensor, mine: Tensor) -> Tensor:
+    """Returns `mine`, as a DTensor where `empty`, of the same parameter, is one."""
+    if not isinstance(empty, DTensor):
+        return mine
+    return DTensor.from_local(
+        mine, empty.device_mesh, empty.placements, run_check=False, shape=empty.shape, stride=empty.stride()
+    )
+
+
+def _put(module: nn.Module, name: str, tensor: Tensor) -> None:
+    owner, _, own = name.rpartition(".")
+    setattr(module.get_submodule(owner), own, tensor)
 
 
 class _LocalUpdate(Sync):

@@ -267,13 +267,14 @@ def _prepared(
     hooks: Sequence[Hooks],
 ) -> nn.Module:
     """Prepares the strategy; returns this worker's part of the model."""
-    model = model if parts.strategy.traits.moves_model else model.to(device)
+    traits = parts.strategy.traits
+    model = model if traits.moves_model or traits.cuts_on_host else model.to(device)
     loss = parts.task.function(parts.data.spec)
     for each in hooks:
         loss = each.loss(loss)
     tell = parts.accumulation.telling(_before_backward(compute, parts.sync))
     parts.strategy.prepare(model, loss, of_replica, tell)
-    module = parts.strategy.module
+    module = parts.strategy.module.to(device) if traits.cuts_on_host else parts.strategy.module
     parts.precision.attach(module, device)
     compute.attach(module)
     module.train()

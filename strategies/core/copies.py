@@ -16,10 +16,22 @@ def copy_of(module: Module) -> Module:
     return copy.deepcopy(module, {id(each): each.detach().clone() for each in _plain(module) if not each.is_leaf})
 
 
-def without_data(module: Module, device: str = "meta") -> Module:
-    """Returns a copy whose tensors are empty; tensors that are plain attributes of a layer are, too."""
-    tensors = chain(module.parameters(), module.buffers(), _plain(module))
-    return copy.deepcopy(module, {id(each): _empty(each, device) for each in tensors})
+def without_data(module: Module, device: str = "meta", plain: bool = True) -> Module:
+    """Returns a copy whose tensors are empty. `plain`: those that are plain attributes of a layer too, not shared."""
+    empty = {id(each): _empty(each, device) for each in _registered(module)}
+    return copy.deepcopy(module, {id(each): _empty(each, device) if plain else each for each in _plain(module)} | empty)
+
+
+def let_go(model: nn.Module, own: nn.Module) -> None:
+    """Frees the tensors of `model` that `own`, a part of it, does not hold. Nobody may use them any more."""
+    kept = {id(each) for each in _registered(own)}
+    for tensor in _registered(model):
+        if id(tensor) not in kept:
+            tensor.data = tensor.data.new_empty(0)
+
+
+def _registered(module: nn.Module) -> Iterator[Tensor]:
+    return chain(module.parameters(), module.buffers())
 
 
 def _plain(module: nn.Module) -> Iterator[Tensor]:

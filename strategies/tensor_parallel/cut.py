@@ -20,21 +20,21 @@ def cut_over(
     group: TensorGroup,
     kinds: Mapping[str, Kind] | None = None,
     sequence: bool = False,
-    most: int | None = None,
+    only: int | None = None,
 ) -> list[nn.Module]:
     """The parts of `model`, one for each worker of `group`: copies of its modules, with a piece of each layer that is
     cut and the same tensors otherwise. Names stay; placements.py knows the pieces.
 
     `kinds`: what is cut (`find.kinds_of`); None finds the pairs of this model. `sequence`: between them each worker has
-    a slice of the sequence; a model without such runs is as without. `most`: so many of the parts, the first ones;
-    None makes all. A worker keeps one part, and calls
-    `group.join(part, comm)` before its first pass. A part whose head is cut is trained with `vocabulary.loss_over`.
+    a slice of the sequence; a model without such runs is as without. `only`: the
+    one worker whose part is made; None makes all. A worker calls `group.join(part, comm)` before its first pass. A part
+    whose head is cut is trained with `vocabulary.loss_over`.
 
     Raises `ConfigError` for what cannot be cut.
     """
     kinds = kinds_of(model, group.size) if kinds is None else kinds
     runs = runs_of(model, kinds) if sequence else []
-    parts = [_part(model, kinds, piece, group, runs) for piece in range(group.size if most is None else most)]
+    parts = [_part(model, kinds, piece, group, runs) for piece in (range(group.size) if only is None else [only])]
     group.partial = _partial(parts[0], runs)
     return parts
 

@@ -1,0 +1,58 @@
+"""A worker moves its own part of the model to its device, and frees the parts of others."""
+
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+import torch
+from torch import nn
+
+from paceline.comm import Comm
+from paceline.engine import prepare
+from paceline.engine.base.memory import held
+from paceline.engine.fabrics.compute import RealCompute
+from paceline.engine.planning.build import assemble
+from paceline.engine.training.worker import _prepared
+
+GPU = torch.device("cuda", 0)  # nothing here has one: what is moved to it is noted, and stays
+GPT = ("model=gpt", "data=text", "data.context=8", "model.width=16", "model.n_head=2", "model.n_layer=4")
+STRATEGIES = {
+    "pipeline": 2,
+    "tensor": 2,
+    "hybrid": 4,
+    "torch_tensor": 2,
+    "torch_pipelining": 2,
+    "deepspeed_pipeline": 2,
+}
+SLOW = ("torch_tensor", "torch_pipelining", "deepspeed_pipeline")
+
+
+def set_up(comm: Comm, strategy: str) -> dict[str, Any]:
+    """Returns the bytes that were moved to the device, those of this part, and those of the model beside it."""
+    tied = [] if strategy == "torch_pipelining" else ["model.tied=true"]
+    overrides = ["tracking=none", "hardware.device=cpu", f"hardware.workers={comm.size}", f"strategy={strategy}"]
+    parts = assemble(prepare([*overrides, *GPT, *tied, "batch_size=4"]).experiment, ())
+    model, moved = parts.make_model(), [0]
+    to = nn.Module.to
+
+    def noting(module: nn.Module, *where: Any, **knobs: Any) -> nn.Module:
+        if where != (GPU,):
+            return to(module, *where, **knobs)
+        moved.append(held([*module.parameters(), *module.buffers()]))
+        return module
+
+    with patch.object(nn.Module, "to", noting):
+        part = _prepared(parts, model, GPU, comm, RealCompute(comm, parts.stragglers), ())
+    own = [*part.parameters(), *part.buffers()]
+    everything = held([*model.parameters(), *model.buffers(), *own])
+    return {"moved": sum(moved), "own": held(own), "others": everything - held(own)}
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    "strategy", [pytest.param(each, marks=[pytest.mark.slow] * (each in SLOW)) for each in STRATEGIES]
+)
+def test_a_worker_moves_its_own_part_alone_and_frees_the_others(workers, strategy):
+    for told in workers(STRATEGIES[strategy], set_up, strategy):
+        assert told["moved"] == told["own"] > 0
+        assert told["others"] == 0
