@@ -190,9 +190,11 @@ class _FSDPUpdate(Sync):
         names = {parameter: name for name, parameter in module.named_parameters()}
         blocks = block_modules(module)
         self.account = FSDPPeaks(module, blocks)  # before FSDP has hooks of its own
-        for block in blocks:
-            fully_shard(block, mesh=mesh, reshard_after_forward=strategy.reshard)
-        fully_shard(module, mesh=mesh, reshard_after_forward=False)
+        for block in [*blocks, module]:
+            whole = [parameter for parameter in block.parameters() if not isinstance(parameter, DTensor)]
+            fully_shard(block, mesh=mesh, reshard_after_forward=strategy.reshard and block is not module)
+            for parameter in whole:  # the optimizer and others still know it, and FSDP has moved it to the device
+                parameter.data = parameter.data.new_empty(0)
         cut_up = dict(module.named_parameters())
         for group in optimizer.param_groups:
             group["params"] = [cut_up[names[parameter]] for parameter in group["params"]]

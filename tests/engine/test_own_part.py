@@ -1,11 +1,13 @@
 """A worker moves its own part of the model to its device, and frees the parts of others."""
 
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import fully_shard
 
 from paceline.comm import Comm
 from paceline.engine import prepare
@@ -13,6 +15,7 @@ from paceline.engine.base.memory import held
 from paceline.engine.fabrics.compute import RealCompute
 from paceline.engine.planning.build import assemble
 from paceline.engine.training.worker import _prepared
+from paceline.strategies import torch_fsdp
 
 GPU = torch.device("cuda", 0)  # nothing here has one: what is moved to it is noted, and stays
 GPT = ("model=gpt", "data=text", "data.context=8", "model.width=16", "model.n_head=2", "model.n_layer=4")
@@ -56,3 +59,29 @@ def test_a_worker_moves_its_own_part_alone_and_frees_the_others(workers, strateg
     for told in workers(STRATEGIES[strategy], set_up, strategy):
         assert told["moved"] == told["own"] > 0
         assert told["others"] == 0
+
+
+def set_up_fsdp(comm: Comm) -> list[int]:
+    """Returns the bytes of whole parameters that there are before each block is cut up, and after the last."""
+    overrides = ["tracking=none", "hardware.device=cpu", f"hardware.workers={comm.size}", "strategy=torch_fsdp", *GPT]
+    parts = assemble(prepare([*overrides, "batch_size=4"]).experiment, ())
+    model, alone = parts.make_model(), comm.split(comm.rank)
+    assert alone is not None
+    module = _prepared(parts, model, torch.device("cpu"), alone, RealCompute(comm, parts.stragglers), ())
+    whole = list(module.parameters())
+    found: list[int] = []
+
+    def noting(block: nn.Module, **knobs: Any) -> Any:
+        found.append(held(whole))
+        return fully_shard(block, **knobs)
+
+    with patch.object(torch_fsdp, "fully_shard", noting):
+        parts.sync.prepare(dict(module.named_parameters()), parts.make_optimizer(whole), comm)
+    return [*found, held(whole)]
+
+
+@pytest.mark.dist
+def test_fsdp_frees_the_whole_parameters_of_a_block_before_it_takes_the_next(workers):
+    for told in workers(2, set_up_fsdp):
+        assert len(told) > 4 and told[-1] == 0
+        assert all(after < before for before, after in pairwise(told[:-1]))  # the last is the root, with no more
