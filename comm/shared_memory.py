@@ -14,7 +14,7 @@ from pathlib import Path
 
 from .errors import FabricError, HostMemoryError
 
-MIB = 2**20
+MIB, GIB = 2**20, 2**30
 
 
 class MemoryFile:
@@ -42,19 +42,67 @@ class MemoryFile:
         os.close(self._descriptor)
 
 
+class GrowingFile:
+    """A file in memory that takes each page when it is written. `place`: what others need to open it."""
+
+    def __init__(self, size: int) -> None:
+        """`size`: bytes, at least 1."""
+        name = f"paceline-{secrets.token_hex(8)}"
+        self.size, self._descriptor = size, os.memfd_create(name)
+        os.truncate(self._descriptor, size)
+        self.place = f"{os.getpid()}/{self._descriptor}/{name}"
+
+    def write(self, offset: int, data: memoryview) -> None:
+        """Raises `OSError` when there is no memory."""
+        while data:
+            written = os.pwrite(self._descriptor, data[:GIB], offset)
+            offset, data = offset + written, data[written:]
+
+    def copied(self) -> mmap.mmap:
+        """Returns the file's memory. A page that is written to becomes a copy of this process."""
+        return _privately(self._descriptor, self.size)
+
+    def close(self) -> None:
+        """Nobody else can open it from now on; the memory stays for those who have it mapped."""
+        os.close(self._descriptor)
+
+
+def open_copied(place: str, size: int) -> mmap.mmap:
+    """Returns the memory of another process's `GrowingFile`. A page that is written to becomes a copy of this process.
+
+    Raises `FabricError` when it cannot be reached.
+    """
+    opened = _open(place)
+    try:
+        return _privately(opened, size)
+    finally:
+        os.close(opened)
+
+
+def _privately(descriptor: int, size: int) -> mmap.mmap:
+    return mmap.mmap(descriptor, size, mmap.MAP_PRIVATE, mmap.PROT_READ | mmap.PROT_WRITE)
+
+
 def open_shared(place: str) -> mmap.mmap:
     """The memory that another process made. Raises `FabricError` when it cannot be reached."""
+    opened = _open(place)
+    try:
+        return mmap.mmap(opened, os.fstat(opened).st_size)
+    finally:
+        os.close(opened)
+
+
+def _open(place: str) -> int:
+    """Opens the file in memory that another process made. Raises `FabricError` when it cannot be reached."""
     process, descriptor, name = place.split("/")
     try:
         opened = os.open(f"/proc/{int(process)}/fd/{int(descriptor)}", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
         raise FabricError(f"memory cannot be shared with process {process}: {error.strerror}") from error
-    try:
-        if not str(Path(f"/proc/self/fd/{opened}").readlink()).startswith(f"/memfd:{name}"):
-            raise FabricError(f"memory cannot be shared with process {process}: it is in another container")
-        return mmap.mmap(opened, os.fstat(opened).st_size)
-    finally:
+    if not str(Path(f"/proc/self/fd/{opened}").readlink()).startswith(f"/memfd:{name}"):
         os.close(opened)
+        raise FabricError(f"memory cannot be shared with process {process}: it is in another container")
+    return opened
 
 
 def available() -> int:

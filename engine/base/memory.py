@@ -250,6 +250,12 @@ def keep_freed() -> None:
         mallopt(_M_TRIM_THRESHOLD, 2**26)
 
 
+def give_back() -> None:
+    """Have glibc's malloc give back what is free now. Other C libraries do as they do."""
+    with suppress(AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
 def process_peak() -> int:
     """The most resident memory that this process has had, in bytes."""
     return _resident("VmHWM")

@@ -30,6 +30,7 @@ from ..features.compiling import Compiler
 from ..features.feature import Context, HookList, Hooks, Parts
 from ..features.known import known_of
 from ..features.rates import rate_of
+from . import one_build
 
 
 def prepare_process(experiment: Experiment, parts: Parts, rank: int) -> torch.device:
@@ -141,10 +142,15 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
         parts = phases.phase_of(parts, phase)
     for feature in parts.features:
         feature.set_up(parts, comm)
-    torch.manual_seed(experiment.seed)
-    model = parts.make_model()
-    if manifest is None:
-        _initialise(assignment, parts, model, comm)
+
+    def build() -> nn.Module:
+        torch.manual_seed(experiment.seed)
+        made = parts.make_model()
+        if manifest is None:
+            _initialise(assignment, parts, made, comm)
+        return made
+
+    model = one_build.built(parts, comm, build)
     trains = parts.layout.role(comm.rank).kind == "worker"
     compiler = Compiler() if experiment.compile and trains else None
     return _laid_out(
