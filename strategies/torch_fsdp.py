@@ -48,7 +48,7 @@ from ..cost.transfer import Transfer
 from ..exchange.clip import Clip, Shared
 from ..exchange.collectives import Fabric
 from ..exchange.elementwise import check_elementwise, check_rows
-from ..exchange.start_alike import start_alike
+from ..exchange.start_alike import start_alike_on_host
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.clip import NORM
 from .core.cost import Memory, Transfers, World
@@ -177,7 +177,7 @@ class _FSDPUpdate(Sync):
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         assert isinstance(comm, ProcessComm)
         strategy, module = self._strategy, self._strategy.module
-        start_alike(parameters, comm)
+        start_alike_on_host(parameters, comm)
         self.account: FSDPPeaks | None = None
         if comm.size == 1:
             module.to(comm.device)

@@ -51,7 +51,7 @@ from ..cost.transfer import Transfer
 from ..exchange.clip import ByNorm, Clip
 from ..exchange.collectives import Fabric
 from ..exchange.elementwise import check_elementwise, check_rows
-from ..exchange.start_alike import start_alike
+from ..exchange.start_alike import start_alike_on_host
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.cost import Memory, Transfers, World
 from .core.loss import Loss
@@ -260,8 +260,8 @@ class _ZeroUpdate(Sync):
         super().prepare(parameters, optimizer, comm)
         assert isinstance(comm, ProcessComm)
         strategy = self._strategy
-        start_alike(parameters, comm)
-        weights = {name: parameter.detach().clone() for name, parameter in parameters.items()}
+        start_alike_on_host(parameters, comm)
+        weights = {name: parameter.detach() for name, parameter in parameters.items()}  # DeepSpeed puts others in place
         torch_world(comm)
         deepspeed = import_for(comm)
         if strategy.offload != "none":
