@@ -270,12 +270,15 @@ class _ZeroUpdate(Sync):
         strategy.account.watch(lambda: strategy.engine)  # before DeepSpeed has its own hooks
         bucket = min(strategy.bucket, sum(parameter.numel() for parameter in parameters.values()))
         zero = {**strategy.settings["zero_optimization"], "reduce_bucket_size": bucket}
+        config = {**strategy.settings, "zero_optimization": zero}
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
+            if strategy.stage == 3:
+                _cut_up(deepspeed, forward, config, DTYPES[strategy.precision.name], comm.device)
             engine, *_ = deepspeed.initialize(
                 model=forward,
                 optimizer=optimizer,
-                config={**strategy.settings, "zero_optimization": zero},
+                config=config,
                 dist_init_required=False,
             )
         strategy.start(engine, comm.size)
@@ -391,6 +394,18 @@ class _ZeroUpdate(Sync):
         piece = -(-psi // (2 * replicas)) * 2  # DeepSpeed aligns its flat parameters to 2 K entries
         gathered = Transfer("all_gather", replicas, (replicas - 1) * width * piece)
         return Transfers([*Fabric().transfers(passes * width * psi + norm + overflow, world), gathered])
+
+
+def _cut_up(deepspeed: Any, module: nn.Module, config: dict[str, Any], dtype: torch.dtype, to: torch.device) -> None:
+    """Moves each parameter to the device and leaves this replica's piece there, one after the other.
+
+    DeepSpeed's engine does the same, but has the whole model on the device before.
+    """
+    for parameter in module.parameters():
+        parameter.data = parameter.data.to(dtype)
+    deepspeed.zero.Init(module=module, config_dict_or_path=config, dtype=dtype)
+    for buffer in module.buffers():
+        buffer.data = buffer.data.to(to)
 
 
 class _Forward(nn.Module):

@@ -1,5 +1,6 @@
 """A worker moves its own part of the model to its device, and frees the parts of others."""
 
+from contextlib import suppress
 from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
@@ -85,3 +86,30 @@ def test_fsdp_frees_the_whole_parameters_of_a_block_before_it_takes_the_next(wor
     for told in workers(2, set_up_fsdp):
         assert len(told) > 4 and told[-1] == 0
         assert all(after < before for before, after in pairwise(told[:-1]))  # the last is the root, with no more
+
+
+def set_up_zero(comm: Comm) -> list[int]:
+    """Returns the bytes of parameters that DeepSpeed's engine is given, and those of the whole model."""
+    overrides = ["tracking=none", "hardware.device=cpu", f"hardware.workers={comm.size}", "strategy=zero"]
+    parts = assemble(prepare([*overrides, *GPT, "strategy.stage=3", "batch_size=4"]).experiment, ())
+    model, alone = parts.make_model(), comm.split(comm.rank)
+    assert alone is not None
+    module = _prepared(parts, model, torch.device("cpu"), alone, RealCompute(comm, parts.stragglers), ())
+    whole = held(module.parameters())
+    found: list[int] = []
+
+    def noting(**knobs: Any) -> Any:
+        found.append(held(module.parameters()))
+        raise KeyboardInterrupt
+
+    optimizer = parts.make_optimizer(module.parameters())
+    with patch("deepspeed.initialize", noting), suppress(KeyboardInterrupt):
+        parts.sync.prepare(dict(module.named_parameters()), optimizer, comm)
+    return [*found, whole]
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_zero_cuts_parameters_up_before_deepspeed_moves_the_model(workers):
+    for left, whole in workers(2, set_up_zero):
+        assert left < whole / 100
