@@ -2,20 +2,28 @@
 
 It stays an exception: a script may catch it, and a notebook or an interactive interpreter shows it as any other.
 Nor has one that Ctrl-C ended anything to say: the run has told it, and of launched workers there may be many.
+
+Launched workers often fail alike, or since another one has failed. The launcher ends the others by SIGTERM once one has
+ended. So a worker that is not the first waits before it speaks, and one that only lost a peer waits longer.
 """
 
+import os
 import sys
+import time
 from types import TracebackType
 
+from ..comm.errors import PeerLostError
 from ..compat.leaving import leave
 from ..engine.base.failures import exit_code_of
 from ..engine.base.started import was_started
 from ..tracking.visible import visible_lines
 from .stopping import STATUS, Stopped, is_interactive
 
+WAIT = 2.0  # seconds that a launcher may take to end the other workers
+
 
 class _Hook:
-    """A `sys.excepthook`: an error of ours ends a process that no launcher started with its message and its status."""
+    """A `sys.excepthook`: an error of ours ends the process with its message and its status."""
 
     def __init__(self) -> None:
         self.abandoned = False  # a run that others took part in ended amid a step
@@ -25,12 +33,16 @@ class _Hook:
         if isinstance(error, Stopped) or (isinstance(error, KeyboardInterrupt) and was_started()):
             raise SystemExit(STATUS)
         status = exit_code_of(error)
-        if status is None or was_started():
+        if status is None:
             self.before(kind, error, trace)
             if self.abandoned and was_started():
                 leave(1)
             return
+        if was_started():
+            time.sleep(WAIT * ((os.environ["RANK"] != "0") + 2 * isinstance(error, PeerLostError)))
         print(visible_lines(str(error)), file=sys.stderr, flush=True)
+        if was_started():
+            leave(status)
         raise SystemExit(status)  # from an excepthook it is the process's exit status
 
 

@@ -19,14 +19,11 @@ from torch.utils.data import DataLoader
 from ..engine import ROOT
 from ..engine.base import memory
 from ..engine.base.errors import DivergedError
-from ..engine.base.failures import exit_code_of
-from ..engine.base.started import was_started
 from ..engine.base.stop import StopAgreement
 from ..engine.base.trained import TrainedSet, Vectors
 from ..engine.config.experiment import Experiment
 from ..engine.training.meters import Meter
 from ..strategies import Batch
-from ..tracking.visible import visible_lines
 from .alike import agree, is_compared, share_state
 from .errors import ScriptError
 from .gradients import Gradients
@@ -398,16 +395,7 @@ def wrap(
     `loader`: its batches are the steps' batches, however many workers share them out, so that a run on K workers is
     that on one. `epochs`: passes that the script will make, for the record. `count`: of how many items the loss of a
     batch is the mean, where these are not its samples: unmasked tokens, say. Raises `ConfigError`; a script that does
-    not catch it ends with its message and its exit status. Where a launcher has started several workers, the first one
-    says what is wrong, and all end with its exit status.
+    not catch it ends with its message and its exit status.
     """
     say_no_traceback()
-    try:
-        return Run(model, optimizer, loader, overrides, name, Path(root), epochs, count)
-    except Exception as error:
-        status = exit_code_of(error)
-        if status is not None and was_started():
-            if os.environ["RANK"] == "0":
-                print(visible_lines(str(error)), file=sys.stderr, flush=True)
-            raise SystemExit(status) from None
-        raise
+    return Run(model, optimizer, loader, overrides, name, Path(root), epochs, count)

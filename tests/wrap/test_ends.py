@@ -11,7 +11,9 @@ import pytest
 import torch
 from scripts import parts
 
+from paceline.comm.errors import PeerLostError
 from paceline.engine.base.errors import DivergedError
+from paceline.engine.base.failures import exit_code_of
 from paceline.tracking.run_directory import RunDirectory
 from paceline.wrap import ScriptError, refusals, wrap
 
@@ -113,6 +115,27 @@ def test_a_launched_worker_that_fails_leaves_at_once(started: bool, monkeypatch:
     assert said == [first, second, *([1] if started else [])]
 
 
+LOST = PeerLostError("worker 1 lost a peer")
+
+
+@pytest.mark.parametrize(
+    ("rank", "error", "waited"),
+    [(0, DivergedError("nan"), 0), (1, DivergedError("nan"), 1), (0, LOST, 2), (1, LOST, 3)],
+)
+def test_a_launched_worker_says_the_message_alone_once_the_cause_had_time_to(
+    rank: int, error: Exception, waited: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    done: list[tuple[str, float]] = []
+    monkeypatch.setenv("RANK", str(rank))
+    monkeypatch.setattr(refusals, "was_started", lambda: True)
+    monkeypatch.setattr(refusals.time, "sleep", lambda seconds: done.append(("sleep", seconds)))
+    monkeypatch.setattr(refusals, "leave", lambda status: done.append(("leave", status)) or sys.exit())
+    with pytest.raises(SystemExit):
+        refusals._Hook()(type(error), error, None)
+    assert done == [("sleep", refusals.WAIT * waited), ("leave", exit_code_of(error))]
+    assert capsys.readouterr().err == f"{error}\n"
+
+
 @pytest.mark.usefixtures("usual_sigterm")
 def test_sigterm_leaves_an_end(tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as left, wrap(*parts(), name="mine", root=tmp_path):
@@ -184,3 +207,36 @@ with wrap(*parts(), "sync.shard=gradients", name="mine") as run:
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     ended = subprocess.run(launch, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert ended.returncode == (3 if "exit" in ends else 1) and "terminate called" not in ended.stderr, ended.stderr
+
+
+FAILS = {
+    "all alike": ("run.optimizer.step()", 2, "optimizer.step: needs run.backward(loss)"),
+    "the first alone": ("run.is_chief and run.evaluated(float('nan'))", 6, "worker 0 diverged: accuracy is nan"),
+    "another alone": ("run.is_chief or run.evaluated(float('nan'))", 6, "worker 1 diverged: accuracy is nan"),
+    "another's wrap": ("", 2, "sync=asp: has servers"),
+}
+
+
+@pytest.mark.slow  # two processes
+@pytest.mark.parametrize("fails", FAILS)
+def test_workers_end_with_the_message_of_the_one_at_fault_and_its_status(fails: str, tmp_path: Path) -> None:
+    does, status, said = FAILS[fails]
+    (tmp_path / "mine.py").write_text(
+        f"""
+import os
+from scripts import parts
+from paceline.wrap import wrap
+sync = "sync=bsp" if {does!r} or os.environ["RANK"] == "0" else "sync=asp"
+with wrap(*parts(), sync, name="mine", epochs=3) as run:
+    for epoch in range(3):
+        for batch in run.loader:
+            run.backward(run.model(**batch).loss)
+            run.optimizer.step()
+            {does}
+"""
+    )
+    launch = [sys.executable, "-m", "paceline.cli.main", "launch", "--workers", "2", "mine.py"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    ended = subprocess.run(launch, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert ended.returncode == status, ended.stderr
+    assert "Traceback" not in ended.stderr and ended.stderr.count(said) == 1, ended.stderr
