@@ -9,7 +9,7 @@ from torch.utils._pytree import tree_leaves
 
 from .changed import need
 
-USE = "from which the memory of strategy=torch_fsdp is read"
+USE = "from which strategy=torch_fsdp reads memory and frozen parameters"
 
 
 class FSDPTensors(NamedTuple):
@@ -42,6 +42,18 @@ def _summing(under_way: Any) -> Any:
 def whole_parameters(module: nn.Module) -> list[Tensor]:
     """Parameters that have been gathered at least once: FSDP keeps these objects, and frees what is behind them."""
     return list(_whole([parameter for group in _groups(module) for parameter in _of(group, "fsdp_params")]))
+
+
+def note_frozen(module: nn.Module) -> None:
+    """Freezes or thaws the rows of each parameter that user code froze or thawed in the last forward pass.
+
+    User code sees whole parameters there. FSDP gives them the flag of their rows each time that it gathers them.
+    """
+    for parameter in (each for group in _groups(module) for each in _of(group, "fsdp_params")):
+        rows = _of(parameter, "sharded_param")
+        for whole in _whole([parameter]):
+            if rows.requires_grad != whole.requires_grad:
+                rows.requires_grad_(whole.requires_grad)
 
 
 def _groups(module: nn.Module) -> list[Any]:

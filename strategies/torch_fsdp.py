@@ -41,6 +41,7 @@ from ..batches import Samples, call
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
+from ..compat.fsdp import note_frozen
 from ..conf.errors import ConfigError
 from ..cost.layout import ReplicaLayout
 from ..cost.predicted import NotPredicted
@@ -133,6 +134,8 @@ class TorchFSDP(Strategy):
         if isinstance(self.module, FSDPModule):
             self.module.set_requires_gradient_sync(batch.last)
         outputs = call(self.module, batch.inputs)
+        if isinstance(self.module, FSDPModule):
+            note_frozen(self.module)
         if batch.size == 0:  # every replica takes part in every exchange
             (outputs.sum() * 0).backward()
             return None

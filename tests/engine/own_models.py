@@ -80,7 +80,8 @@ class Thawing(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.training and not x.is_meta:
-            self.first.requires_grad_(self.steps in (2, 3))
+            if self.steps in (0, 2, 4):
+                self.first.requires_grad_(self.steps == 2)
             self.steps += 1
         return self.second(torch.relu(self.first(x)))
 

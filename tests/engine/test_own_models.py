@@ -93,19 +93,31 @@ def test_a_model_that_changes_what_is_trained_ends_the_run(train, kind: str, syn
 
 
 @pytest.mark.dist
+def test_a_parameter_that_is_thawed_while_fsdp_has_it_whole_ends_the_run(train) -> None:
+    with pytest.raises(WorkerFailedError) as caught:
+        train("Changing", "strategy=torch_fsdp", "hardware=local", kind="thawed")
+    assert caught.value.exit_code == 4 and CHANGES["thawed"] in str(caught.value)
+
+
+@pytest.mark.dist
 def test_a_module_without_parameters_may_come(train) -> None:
     assert train("Changing", kind="another_activation").summary["status"] == "completed"
 
 
 @pytest.mark.dist
 @pytest.mark.parametrize(
-    "shard", ["none", *(pytest.param(shard, marks=pytest.mark.slow) for shard in ("optimizer", "gradients"))]
+    "layout",
+    [
+        "sync.shard=none",
+        "strategy=torch_fsdp hardware=local",
+        *(pytest.param(f"sync.shard={shard}", marks=pytest.mark.slow) for shard in ("optimizer", "gradients")),
+    ],
 )
-def test_what_is_frozen_and_thawed_in_mid_run_trains_as_on_one_worker(train, shard: str) -> None:
+def test_what_is_frozen_and_thawed_in_mid_run_trains_as_on_one_worker(train, layout: str) -> None:
     """Its momentum and its weights rest meanwhile."""
     told = ("optimizer=sgd", "optimizer.momentum=0.9", "optimizer.weight_decay=0.1", "steps=8", "epochs=100")
     one = load_file(train("Thawing", *told, workers=1).path / "model.safetensors")
-    two = load_file(train("Thawing", *told, f"sync.shard={shard}").path / "model.safetensors")
+    two = load_file(train("Thawing", *told, *layout.split()).path / "model.safetensors")
     assert all(torch.allclose(one[name], two[name], rtol=0, atol=1e-6) for name in one)
 
 
