@@ -1,15 +1,28 @@
-"""Reads the registries of a torch module, `_parameters` and `_modules`, and puts other tensors in their place."""
+"""Reads the registries of a torch module (parameters, children, hooks), and puts other tensors in their place."""
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.stateless import _reparametrize_module
 
 
 def registered(module: nn.Module) -> tuple[dict[str, nn.Parameter | None], dict[str, nn.Module | None]]:
     """The module's own dicts of parameters and of children, which change with it. To be read only."""
     return module._parameters, module._modules
+
+
+def is_plain(module: nn.Module | None, kinds: type[nn.Module] | tuple[type[nn.Module], ...]) -> bool:
+    """Returns whether a call of `module` computes what one of `kinds` does: it has no forward of its own, no hooks and
+    no parametrization.
+    """
+    if not isinstance(module, kinds):
+        return False
+    kind = next(each for each in type(module).__mro__ if each in (kinds if isinstance(kinds, tuple) else (kinds,)))
+    hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
+    own = "forward" in vars(module) or type(module).forward is not kind.forward
+    return not (own or type(module).__call__ is not nn.Module.__call__ or any(hooks) or is_parametrized(module))
 
 
 def with_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[None]:

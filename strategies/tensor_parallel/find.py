@@ -20,6 +20,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from torch import Tensor, nn
 
+from ...compat.modules import is_plain
 from ...conf.errors import ConfigError
 from ..core.state import layers_of
 from ..pipelining.chunks import Chunks, chunks_of
@@ -86,13 +87,13 @@ def paired(layers: Mapping[str, nn.Module | None]) -> list[tuple[str, str]]:
     pairs: list[tuple[str, str]] = []
     open_: str | None = None
     for name, layer in layers.items():
-        if isinstance(layer, nn.Linear):
+        if is_plain(layer, nn.Linear):
             if open_ is not None:
                 pairs.append((open_, name))
                 open_ = None
             else:
                 open_ = name
-        elif not isinstance(layer, ELEMENTWISE):
+        elif not is_plain(layer, ELEMENTWISE):
             open_ = None
     return pairs
 
@@ -112,7 +113,7 @@ def all_pairs(model: nn.Module, whole: Collection[str] = ()) -> list[tuple[str, 
         pair
         for pair in found
         if all(places[id(weight)] == 1 for each in pair for weight in model.get_submodule(each).parameters())
-        if all(isinstance(model.get_submodule(each), nn.Linear) for each in pair)  # an adapted layer is whole
+        if all(is_plain(model.get_submodule(each), nn.Linear) for each in pair)  # an adapted layer is whole
     ]
 
 
@@ -134,12 +135,12 @@ def vocabulary_of(model: nn.Module) -> list[str]:
     if type(model).forward is not nn.Sequential.forward or not len(model := cast("nn.Sequential", model)):
         return []
     name, head = list(layers_of(model).items())[-1]
-    if not isinstance(head, nn.Linear) or name in (each for pair in all_pairs(model) for each in pair):
+    if not is_plain(head, nn.Linear) or name in (each for pair in all_pairs(model) for each in pair):
         return []
     found = [
         own
         for own, layer in model.named_modules()
-        if isinstance(layer, nn.Embedding) and layer.num_embeddings == head.out_features and not _why_not(layer)
+        if is_plain(layer, nn.Embedding) and layer.num_embeddings == head.out_features and not _why_not(layer)
     ]
     cut = {id(model.get_submodule(each).weight) for each in (*found, name)}
     places = Counter(id(weight) for _, weight in model.named_parameters(remove_duplicate=False))
@@ -153,8 +154,8 @@ def planned(model: nn.Module, plan: Mapping[str, Kind]) -> dict[str, Kind]:
     for key, kind in plan.items():
         pattern = str(key)  # YAML reads the name of a layer of an nn.Sequential, 0, as a number
         matched = [name for name in names if _matches(name, pattern)]
-        wanted = nn.Linear | nn.Embedding if kind == "vocabulary" else nn.Linear
-        fitting = [name for name in names if isinstance(model.get_submodule(name), wanted)]
+        wanted = (nn.Linear, nn.Embedding) if kind == "vocabulary" else nn.Linear
+        fitting = [name for name in names if is_plain(model.get_submodule(name), wanted)]
         if not matched:
             near = difflib.get_close_matches(pattern, fitting, n=3, cutoff=0.3) or fitting[:5]
             raise ConfigError(
@@ -165,6 +166,8 @@ def planned(model: nn.Module, plan: Mapping[str, Kind]) -> dict[str, Kind]:
         if not fits:
             name, kind_of = matched[0], type(model.get_submodule(matched[0]))
             what = "an nn.Linear or an nn.Embedding" if kind == "vocabulary" else "an nn.Linear"
+            if isinstance(model.get_submodule(name), wanted):
+                what += " without a forward, hooks or a parametrization of its own"
             within = [each for each in fitting if each.startswith(f"{name}.")]
             near = within[:3] or difflib.get_close_matches(name, fitting, n=3, cutoff=0.3) or fitting[:3]
             raise ConfigError(

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from ...compat.modules import is_plain
 from ...conf.errors import ConfigError
 from .find import ELEMENTWISE, Degrees, Kind, sequences
 from .group import TensorGroup
@@ -61,7 +62,7 @@ def _by_place(name: str, layer: nn.Module, kinds: Mapping[str, Kind]) -> bool:
     if type(layer).forward is nn.Sequential.forward:
         return all(_by_place(f"{name}.{own}", each, kinds) for own, each in layer.named_children())
     if not getattr(layer, "by_place", False):
-        return isinstance(layer, BY_PLACE)
+        return is_plain(layer, BY_PLACE)
     grouped: list[tuple[str, Any]] = [(own, each) for own, each in layer.named_modules() if hasattr(each, "by_group")]
     return all(f"{name}.{own}.{linear}" in kinds for own, each in grouped for linear in each.by_group)
 

@@ -28,7 +28,7 @@ from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.sync.parameter_server import ParameterServer
 from paceline.strategies.tensor import TensorParallel
 from paceline.strategies.tensor_parallel.cut import cut_over
-from paceline.strategies.tensor_parallel.find import all_pairs, paired
+from paceline.strategies.tensor_parallel.find import all_pairs, paired, planned, vocabulary_of
 from paceline.strategies.tensor_parallel.group import TensorGroup
 from paceline.strategies.tensor_parallel.layers import ColumnLinear, RowLinear
 from paceline.tasks.models.gpt import BlockKind, TransformerBlock
@@ -173,6 +173,59 @@ def test_a_linear_layer_is_paired_with_the_next_if_only_elementwise_ones_are_bet
     kinds = {"L": lambda: nn.Linear(4, 4), "r": nn.ReLU, "n": lambda: nn.LayerNorm(4)}
     named = {str(i): kinds[kind]() for i, kind in enumerate(layers.split())}
     assert ["".join(pair) for pair in paired(named)] == pairs
+
+
+class ScaledLinear(nn.Linear):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return 3 * super().forward(input)
+
+
+class CalledLinear(nn.Linear):
+    def __call__(self, input: torch.Tensor) -> torch.Tensor:
+        return 3 * super().__call__(input)
+
+
+class SummingReLU(nn.ReLU):
+    def forward(self, input: torch.Tensor) -> torch.Tensor:
+        return super().forward(input) / input.sum(-1, keepdim=True)
+
+
+def hooked(name: str) -> nn.Linear:
+    layer = nn.Linear(4, 4)
+    getattr(layer, name)(lambda module, given, *output: None)
+    return layer
+
+
+def patched() -> nn.Linear:
+    layer = nn.Linear(4, 4)
+    layer.forward = lambda input: 3 * nn.Linear.forward(layer, input)
+    return layer
+
+
+OWN = {
+    "forward": lambda: ScaledLinear(4, 4),
+    "call": lambda: CalledLinear(4, 4),
+    "patched": patched,
+    "weight norm": lambda: nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)),
+    "hook": lambda: hooked("register_forward_hook"),
+    "pre-hook": lambda: hooked("register_forward_pre_hook"),
+    "backward hook": lambda: hooked("register_full_backward_hook"),
+    "backward pre-hook": lambda: hooked("register_full_backward_pre_hook"),
+}
+
+
+@pytest.mark.parametrize("own", OWN)
+def test_a_linear_layer_that_computes_more_than_torchs_is_whole(own):
+    """Its piece would compute what torch's does, and nothing else."""
+    model = nn.Sequential(OWN[own](), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    assert all_pairs(model) == [("2", "4")]
+    assert vocabulary_of(nn.Sequential(nn.Embedding(4, 4), OWN[own]())) == []
+    with pytest.raises(ConfigError, match=r"plan.0=column: 0 is of class .* and must be an nn.Linear without a"):
+        planned(model, {"0": "column"})
+
+
+def test_what_is_between_two_linear_layers_must_be_torchs_own():
+    assert not all_pairs(nn.Sequential(nn.Linear(4, 4), SummingReLU(), nn.Linear(4, 4)))
 
 
 @pytest.mark.parametrize("collective", [Fabric(), Ring()], ids=["fabric", "ring"])
