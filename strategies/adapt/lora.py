@@ -36,6 +36,7 @@ import torch.nn.functional as F
 from annotated_types import Ge, Gt, Lt, MinLen
 from torch import Tensor, nn
 
+from ...compat.modules import is_plain
 from ...conf.errors import ConfigError
 from ...cost.transformer import Factors
 from .base import Adapt, Apart, State
@@ -134,7 +135,9 @@ class LoRA(Adapt):
     def _chosen(self, model: nn.Module) -> dict[nn.Linear, str]:
         """The layers to adapt, with their names. Raises `ConfigError`."""
         every = dict(model.named_modules())
-        linear = {name: layer for name, layer in every.items() if type(layer) is nn.Linear}
+        linear = {
+            name: layer for name, layer in every.items() if type(layer) is nn.Linear and is_plain(layer, nn.Linear)
+        }
         if not linear:
             raise ConfigError("adapt=lora: adapts linear layers (torch.nn.Linear), and the model has none; adapt=none")
         for pattern in self.modules:

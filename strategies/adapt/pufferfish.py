@@ -37,6 +37,7 @@ import torch
 from annotated_types import Ge, Gt, Le, MinLen
 from torch import Tensor, nn
 
+from ...compat.modules import is_plain
 from ...conf.errors import ConfigError
 from ..core.schedule import Unit
 from .base import Adapt, Apart, State
@@ -44,6 +45,7 @@ from .patterns import matches, shown
 
 U, V = "factor_u", "factor_v"
 Layer = nn.Linear | nn.Conv2d
+FACTORED = nn.Linear, nn.Conv2d
 
 
 class Factored(nn.Sequential):
@@ -144,7 +146,7 @@ class LowRank(Adapt):
     def chosen(self, model: nn.Module) -> dict[Layer, str]:
         """The layers to factor, with their names, in the model's order. Raises `ConfigError`."""
         every = dict(model.named_modules())
-        layers = {name: layer for name, layer in every.items() if type(layer) in (nn.Linear, nn.Conv2d)}
+        layers = {name: layer for name, layer in every.items() if type(layer) in FACTORED and is_plain(layer, FACTORED)}
         between = list(layers)[self.keep_first : -1]
         for pattern in self.modules:
             if layers and not any(matches(name, pattern) for name in layers):

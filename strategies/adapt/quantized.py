@@ -37,10 +37,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from ...compat.modules import is_plain
 from ...conf.errors import ConfigError
 from ..core.cost import payload
 from .base import Adapt, State
 
+LAYERS = nn.Linear, nn.Conv2d
 Kind = Literal["float", "int8", "int4", "ternary", "binary"]
 BITS: dict[Kind, int] = {"int8": 8, "int4": 4, "ternary": 2, "binary": 1}  # an entry, packed
 SCALE = 4  # bytes a row
@@ -167,7 +169,7 @@ class Quantized(Adapt):
         found = {
             layer: name
             for name, layer in every.items()
-            if isinstance(layer, nn.Linear | nn.Conv2d) and type(layer) in (nn.Linear, nn.Conv2d)
+            if isinstance(layer, nn.Linear | nn.Conv2d) and type(layer) in LAYERS and is_plain(layer, LAYERS)
         }
         taken = list(found.items()) if self.ends else list(found.items())[1:-1]
         if not taken:

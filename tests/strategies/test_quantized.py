@@ -1,6 +1,7 @@
 """Quantization-aware training: weights are what torch and the papers say, and the gradient goes straight through."""
 
 import copy
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,9 @@ from whole_runs import trained
 from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
 from paceline.strategies.adapt import Quantized
+from paceline.strategies.adapt.base import Adapt
+from paceline.strategies.adapt.lora import LoRA
+from paceline.strategies.adapt.pufferfish import LowRank
 from paceline.strategies.adapt.quantized import Kind, quantized
 from paceline.strategies.core.state import state_of
 
@@ -41,6 +45,26 @@ def small() -> nn.Sequential:
         nn.ReLU(),
         nn.Linear(5, 3),
     )
+
+
+def hooked() -> nn.Linear:
+    layer = nn.Linear(6, 6)
+    layer.register_forward_hook(lambda module, given, output: 3 * output)
+    return layer
+
+
+def patched() -> nn.Linear:
+    layer = nn.Linear(6, 6)
+    layer.forward = lambda input: 3 * nn.Linear.forward(layer, input)
+    return layer
+
+
+@pytest.mark.parametrize("adapt", [Quantized("int8"), LoRA(rank=2), LowRank(0.5, 1, ("*",))])
+@pytest.mark.parametrize("own", [hooked, patched])
+def test_a_layer_that_computes_more_than_torchs_is_left_as_it_is(adapt: Adapt, own: Callable[[], nn.Linear]) -> None:
+    odd = own()
+    model = adapt.apply(nn.Sequential(nn.Linear(6, 6), odd, nn.Linear(6, 6), nn.Linear(6, 6)))
+    assert isinstance(model, nn.Sequential) and model[1] is odd and type(model[2]) is not nn.Linear
 
 
 # -- what a weight becomes
