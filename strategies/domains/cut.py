@@ -9,6 +9,7 @@ from typing import Any, cast
 from torch import nn
 
 from ...batches import infers
+from ...compat.modules import is_plain
 from ...conf.errors import ConfigError
 from ...exchange.collectives import Collective
 from .group import SlabGroup
@@ -97,7 +98,7 @@ def cut(
 def is_known(layer: nn.Module) -> bool:
     kinds = (nn.Conv2d, nn.ConvTranspose2d, nn.MaxPool2d, nn.AvgPool2d, nn.Upsample, nn.Dropout)
     known = (*kinds, *NORMS, *AS_IT_IS, *GATHERING)
-    return any(type(layer).forward is kind.forward for kind in known) or hasattr(layer, "row_window")
+    return is_plain(layer, known) or hasattr(layer, "row_window")
 
 
 def rule_of(name: str, layer: nn.Module, rows_in: int, rows_out: int) -> Rule | None:

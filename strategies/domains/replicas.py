@@ -14,6 +14,7 @@ from torch.overrides import TorchFunctionMode
 
 from ...batches import Samples, call, infers
 from ...comm import Comm
+from ...compat.modules import is_plain
 from ...conf.errors import ConfigError
 from ...exchange.collectives import Collective
 from ..core.cost import World
@@ -97,12 +98,12 @@ def across_of(part: nn.Module) -> Across | None:
 
 def batch_norms(model: nn.Module) -> dict[str, BatchNorm]:
     """Returns the batch norms of `model` by name. Raises `ConfigError` if there is none, or frozen ones alone."""
-    plain = nn.BatchNorm2d.forward  # that of all three; who derives from them may have another
+    kinds = nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d
     layers = model.named_modules()
     found = {
         name: each
         for name, each in layers
-        if isinstance(each, BatchNorm) and type(each).forward is plain and not infers(each)
+        if isinstance(each, BatchNorm) and is_plain(each, kinds) and not infers(each)
     }
     if not found:
         raise ConfigError(

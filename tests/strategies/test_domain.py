@@ -23,6 +23,7 @@ from paceline.strategies.domain import DomainParallel, group_of
 from paceline.strategies.domains.cut import cut
 from paceline.strategies.domains.group import SlabGroup
 from paceline.strategies.domains.norms import statistics
+from paceline.strategies.domains.replicas import batch_norms
 from paceline.strategies.domains.rows import TooThinError, Transposed, Window, even, follow, halos
 from paceline.strategies.sync.bsp import BSP
 from paceline.strategies.sync.local_sgd import LocalSGD
@@ -352,6 +353,26 @@ def test_elementwise_functions_in_a_forward_are_taken(name: str) -> None:
 def test_any_other_function_is_refused_by_its_name(name: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         cut(Functional(name), (1, 8, 8), 2, Fabric())
+
+
+def hooked(layer: nn.Module) -> nn.Module:
+    layer.register_forward_hook(lambda module, given, output: output - output.mean((2, 3), keepdim=True))
+    return layer
+
+
+def patched(layer: nn.Module) -> nn.Module:
+    whole = layer.forward
+    layer.forward = lambda input: whole(input) - whole(input).mean((2, 3), keepdim=True)
+    return layer
+
+
+@pytest.mark.parametrize("own", [hooked, patched])
+def test_a_layer_that_computes_more_than_torchs_is_not_known(own) -> None:
+    model = nn.Sequential(own(nn.Conv2d(1, 2, 3, padding=1)), nn.ReLU(), nn.Conv2d(2, 2, 3, padding=1))
+    with pytest.raises(ConfigError, match=r"calls conv2d which is not known"):
+        cut(model, (1, 8, 8), 2, Fabric())
+    norm = own(nn.BatchNorm2d(2))
+    assert list(batch_norms(nn.Sequential(nn.BatchNorm2d(2), norm))) == ["0"]
 
 
 def conv(**knobs: Any) -> nn.Module:

@@ -49,7 +49,7 @@ def small() -> nn.Sequential:
 
 def hooked() -> nn.Linear:
     layer = nn.Linear(6, 6)
-    layer.register_forward_hook(lambda module, given, output: 3 * output)
+    layer.register_forward_hook(lambda module, given, output: output.mul(3))
     return layer
 
 
