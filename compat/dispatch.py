@@ -1,11 +1,14 @@
 """Standing between torch and its operations, and what an operation says of itself."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
+from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-__all__ = ["FakeTensorMode", "TorchDispatchMode", "results_of", "writes"]
+__all__ = ["FakeTensorMode", "TorchDispatchMode", "results_of", "writes", "written_by"]
 
 
 def writes(operation: Any) -> bool:
@@ -16,3 +19,13 @@ def writes(operation: Any) -> bool:
 def results_of(operation: Any) -> int:
     """Returns the number of results; more than one come as a tuple."""
     return len(operation._schema.returns)
+
+
+def written_by(operation: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
+    """Returns the tensors in these arguments that the operation changes."""
+    if not writes(operation):
+        return []
+    changed = [each.alias_info is not None and each.alias_info.is_write for each in operation._schema.arguments]
+    named = [each.name for each, its in zip(operation._schema.arguments, changed, strict=True) if its]
+    given = [each for each, its in zip(args, changed, strict=False) if its] + [kwargs.get(name) for name in named]
+    return [leaf for leaf in tree_leaves(given) if isinstance(leaf, Tensor)]

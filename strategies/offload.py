@@ -66,6 +66,7 @@ class Offload(Strategy):
         one_input="fetches a model layer by layer, of which each is given the one tensor that the layer before it made",
         moves_model=True,
         needs_shapes=True,
+        drops_writes=True,
         uncompiled="fetches the weights of each layer by hooks, which compiled code would pass by",
         unaveraged="keeps weights on the host, and its pool has no room for an average of them",
     )

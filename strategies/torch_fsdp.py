@@ -67,7 +67,9 @@ class TorchFSDP(Strategy):
     """A replica is one worker; torch owns the sharding and the exchange."""
 
     trial = Trial(slow=True)
-    traits = StrategyTraits(needs_processes=True, moves_model=True, passes_together=True, unpredicted=NOT_OURS)
+    traits = StrategyTraits(
+        needs_processes=True, moves_model=True, drops_writes=True, passes_together=True, unpredicted=NOT_OURS
+    )
 
     def __init__(
         self, reshard: bool = True, shard_over: Annotated[int, Ge(2)] | None = None, clip: Clip | None = None

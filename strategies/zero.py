@@ -27,6 +27,7 @@ import json
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from difflib import get_close_matches
 from math import log2
 from pathlib import Path
@@ -81,6 +82,7 @@ class Zero(Strategy):
         moves_model=True,
         own_micro_batches="micro_batches",
         rounds_weights=True,
+        drops_writes=True,
         uncompiled="has DeepSpeed's engine call the model through hooks of its own",
     )
 
@@ -121,6 +123,8 @@ class Zero(Strategy):
         self.stage, self.precision = stage, precision or Float32()
         if self.precision.name not in DTYPES:
             raise ConfigError(f"precision: DeepSpeed has {', '.join(DTYPES)}. Choose one of these.")
+        if stage == 0 and not self._narrow:
+            self.traits = replace(self.traits, drops_writes=False)
         self.accumulated, self.recompute, self.config = micro_batches, recompute, config
         self.longest = clip.max if isinstance(clip, ByNorm) else None  # that a gradient may be
         theirs = read(config) if isinstance(config, str) else config or {}

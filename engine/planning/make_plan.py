@@ -1,6 +1,7 @@
 """Plans a run and its cost: nothing is trained, no data are needed, no process is started."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -22,6 +23,7 @@ from ...strategies.core.clip import NORM
 from ...strategies.core.cost import Traffic, World, payload
 from ...strategies.core.placements import entries, placements_of
 from ...strategies.core.protocols import SideBySide, StatesMemory, accumulated_by, cost_along, stepped_by
+from ...strategies.core.read_only import ReadOnlyWeights
 from ...strategies.core.staged import StagedStrategy
 from ...strategies.core.state import state_of
 from ...strategies.core.uncalled import uncalled
@@ -343,7 +345,8 @@ def _activations(
         ends: list[Tensor] = []
         with memory.activations() as account:
             for each in passes:
-                ends.append(each.forward())
+                with ReadOnlyWeights(parts.modules[part]) if parts.strategy.traits.drops_writes else nullcontext():
+                    ends.append(each.forward())
                 kept.append(account.peak - before)
                 before = account.peak
             for end in ends:

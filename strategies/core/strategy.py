@@ -65,6 +65,7 @@ class StrategyTraits:
     steps_whole: bool = False  # one worker steps all parameters of a replica at once
     runs_whole: bool = False  # `module` is the whole model, which others may run between two passes
     rounds_weights: bool = False  # it computes in another precision in a way of its own, with rounded weights
+    drops_writes: bool = False  # what a forward pass writes to parameters would be lost, and is refused
     passes_together: bool = False  # replicas talk in forward and backward passes, and so make equally many of them
     across_replicas: str = ""  # the override by which it talks to other replicas in every step; "" where it does not
     own_micro_batches: str = ""  # the knob by which it cuts a batch into micro-batches; "" where it does not

@@ -143,3 +143,27 @@ class Synchronised(nn.Sequential):
 
     def __init__(self) -> None:
         super().__init__(nn.Linear(8, 3), nn.SyncBatchNorm(3), nn.Linear(3, 2))
+
+
+class Clamped(nn.Module):
+    """[n, 8] -> [n, 2]; each forward pass holds the weights of a layer to a rule, in the way that `kind` says."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.first, self.second = nn.Linear(8, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        match self.kind:
+            case "in_place":
+                with torch.no_grad():
+                    self.first.weight.clamp_(-0.1, 0.1)
+            case "data":
+                self.first.weight.data.clamp_(-0.1, 0.1)
+            case "replaced":
+                self.first.weight.data = torch.renorm(self.first.weight.data, 2, 0, 0.1)
+            case "read":
+                x = x * self.first.weight.detach().norm().add_(1)
+            case _:
+                raise AssertionError(self.kind)
+        return self.second(torch.relu(self.first(x)))

@@ -17,6 +17,7 @@ from paceline.engine import Result
 from paceline.engine.base.errors import WorkerFailedError
 from paceline.engine.base.memory import held, optimizer_state
 from paceline.engine.planning.planned import Plan
+from paceline.strategies.core.read_only import ReadOnlyWeights
 from paceline.tracking.run_directory import RunDirectory
 
 QUICK = ["tracking=none", "steps=4", "checkpoint.every=0", "hardware=virtual"]
@@ -129,6 +130,27 @@ def test_other_memory_under_a_parameter_is_a_change_of_its_values(train, tmp_pat
         run = train("Shrinking", f"sync={sync}", kind=kind).path.rename(tmp_path / kind)
         made.append(load_file(run / "model.safetensors"))
     assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
+
+
+@pytest.mark.parametrize("kind", ["in_place", "data", "replaced", "read"])
+@pytest.mark.parametrize(
+    "told",
+    [["strategy=torch_fsdp"], ["strategy=zero"], ["strategy=zero", "strategy.stage=0"], ["strategy=data_parallel"]],
+)
+def test_a_forward_that_writes_to_weights_is_refused_where_that_would_be_lost(plan, kind: str, told: list[str]) -> None:
+    chosen = [f"model={{_target_:own_models.Clamped,kind:{kind}}}", "data={_target_:own_models.Rows}"]
+    run = [*QUICK, *chosen, "batch_size=16", "hardware=local", "hardware.workers=2", *told]
+    if kind == "read" or told[-1] in ("strategy.stage=0", "strategy=data_parallel"):
+        plan(run)
+        return
+    with pytest.raises(ConfigError, match=f"{told[0]}: the model changes its parameter first.weight in its forward"):
+        plan(run)
+
+
+def test_an_embedding_that_holds_its_weights_to_a_norm_is_refused_where_that_would_be_lost() -> None:
+    model = nn.Sequential(nn.Embedding(8, 4, max_norm=1.0), nn.Linear(4, 2))
+    with pytest.raises(ConfigError, match=r"changes its parameter 0\.weight"), ReadOnlyWeights(model):
+        model(torch.tensor([1, 2]))
 
 
 @pytest.mark.parametrize("told", [(), ("strategy.batch_norm=all",)])

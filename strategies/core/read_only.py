@@ -1,0 +1,41 @@
+"""Refuses a model that writes to its parameters in a forward pass, where a strategy would drop what it wrote.
+
+A max-norm constraint, an embedding with `max_norm` and an initialisation from the first batch do so. A strategy that
+gathers weights for a pass, or steps with copies of them, trains on from the old values without a word.
+"""
+
+from typing import Any
+
+from torch import nn
+
+from ...compat.dispatch import TorchDispatchMode, written_by
+from ...compat.storages import storage_key
+from ...conf.errors import ConfigError
+
+
+class ReadOnlyWeights(TorchDispatchMode):
+    """A context for a forward pass through `part`. Raises `ConfigError` at its end."""
+
+    def __init__(self, part: nn.Module) -> None:
+        super().__init__()
+        self._part = part
+        self._before = {name: storage_key(each) for name, each in part.named_parameters()}
+        self._written: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self._written.update(storage_key(each) for each in written_by(func, args, kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+        super().__exit__(kind, error, trace)
+        if error is not None:
+            return
+        for name, each in self._part.named_parameters():
+            if storage_key(each) != self._before.get(name) or self._before[name] in self._written:
+                raise ConfigError(
+                    f"the model changes its parameter {name} in its forward pass, and this strategy would drop the "
+                    "change, as it keeps weights elsewhere. Choose strategy=data_parallel.",
+                    about=("strategy",),
+                )
