@@ -47,6 +47,7 @@ from .step_time import gpt_knobs
 PROCESS, SHARE = 2**30, 0.05  # kept back: bytes a process, and of all
 MOST_HEADS, MOST_SAMPLES = 1024, 2**20  # where the searches end
 VARIED = ("stage", "offload", "recompute")  # knobs of a strategy that decide what is held where: each value is tried
+FLOAT = 4  # bytes that a weight has when it is drawn
 HOST = "host_"  # before a kind that is in the host's memory
 
 
@@ -226,7 +227,8 @@ def _need_of(plan: Plan, parts: list[PartPlan], capacity: Capacity) -> MemoryNee
             there += states + activations
             there = max(there, whole)
         hosts[rank // capacity.per_host] += there + (whole if chief else 0)
-    built = whole if capacity.device is not None else 0
+    # `adapt` may narrow the weights after they are drawn
+    built = max(whole, FLOAT * sum(sizes)) if capacity.device is not None else 0
     return MemoryNeed(max(devices) if capacity.device is not None else 0, max(hosts) + built)
 
 
