@@ -214,7 +214,7 @@ class PipelineStep:
         output, entered = self._ended.pop(key), self._entered.pop(key)
         self.held.before_backward([output], last)
         with self._computing(action):
-            output.backward(gradient)
+            _backward_from(output, gradient)
         self._hand_back(key, entered)
 
     def _hand_back(self, key: Key, entered: Tensor) -> None:
@@ -231,7 +231,7 @@ class PipelineStep:
         weights = weights_of(self.held.module, self.held.chunks[action.stage])
         with self._computing(action):
             if action.stage == 0:
-                self._later[key] = lambda: output.backward(gradient)
+                self._later[key] = lambda: _backward_from(output, gradient)
                 return
             self._later[key] = backward_to_input(output, gradient, entered, weights)
         self._hand_back(key, entered)
@@ -241,3 +241,9 @@ class PipelineStep:
         self.held.before_backward([self._ended.pop(key)], last)
         with self._computing(action):
             self._later.pop(key)()
+
+
+def _backward_from(output: Tensor, gradient: Tensor | None) -> None:
+    """The output of the first stage has no backward pass where user code froze all of that stage in mid-run."""
+    if output.requires_grad or gradient is None:
+        output.backward(gradient)

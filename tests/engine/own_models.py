@@ -167,3 +167,22 @@ class Clamped(nn.Module):
             case _:
                 raise AssertionError(self.kind)
         return self.second(torch.relu(self.first(x)))
+
+
+class FreezingLinear(nn.Linear):
+    """It is frozen from the second step on."""
+
+    steps = 0
+
+    def forward(self, input: Tensor) -> Tensor:
+        if self.training and not input.is_meta:
+            self.requires_grad_(self.steps < 1)
+            self.steps += 1
+        return super().forward(input)
+
+
+class FreezingStage(nn.Sequential):
+    """[n, 8] -> [n, 2]"""
+
+    def __init__(self) -> None:
+        super().__init__(FreezingLinear(8, 4), nn.ReLU(), nn.Linear(4, 2))

@@ -123,6 +123,16 @@ def test_what_is_frozen_and_thawed_in_mid_run_trains_as_on_one_worker(train, lay
 
 
 @pytest.mark.dist
+@pytest.mark.parametrize("schedule", ["gpipe", pytest.param("zb_h1", marks=pytest.mark.slow)])
+def test_a_first_stage_may_be_frozen_in_mid_run(train, schedule: str) -> None:
+    told = ("optimizer=sgd", "optimizer.momentum=0", "batch_size=32")
+    one = load_file(train("FreezingStage", *told, workers=1).path / "model.safetensors")
+    pipeline = ("strategy=pipeline", f"strategy.schedule={schedule}", "strategy.micro_batches=1", "strategy.cut=[1]")
+    two = load_file(train("FreezingStage", *told, *pipeline).path / "model.safetensors")
+    assert all(torch.allclose(one[name], two[name], rtol=0, atol=1e-6) for name in one)
+
+
+@pytest.mark.dist
 @pytest.mark.parametrize("sync", ["asp", pytest.param("local_sgd", marks=pytest.mark.slow)])
 def test_other_memory_under_a_parameter_is_a_change_of_its_values(train, tmp_path: Path, sync: str) -> None:
     made = []
