@@ -4,6 +4,7 @@ import difflib
 import itertools
 import pickle
 import random
+import re
 import shlex
 from dataclasses import dataclass
 from functools import lru_cache
@@ -334,17 +335,21 @@ def _one_value(text: str, override: Override) -> str:
     return f"Write {listed} for a list{f', {quoted} for a text' if quoted else ''}, or see: paceline sweep"
 
 
+_FOREIGN = re.compile(r"""[^\s,:\[\]{}"']*[^\x00-\x7f][^\s,:\[\]{}"']*""")  # words with letters that are not ASCII
+
+
 def _as_text(text: str) -> str | None:
     """An override whose value is in quotes of Hydra's, as a shell takes it; None where quotes do not help."""
     key, _, value = text.partition("=")
-    if not value or value[0] in "[{'\"" or "${" in value:
+    if not value or value[0] in "'\"" or "${" in value:
         return None
-    quoted = f"{key}={as_text(value)}"
+    is_text = value[0] not in "[{"
+    quoted = f"{key}={as_text(value) if is_text else _FOREIGN.sub(lambda word: as_text(word[0]), value)}"
     try:
         read = _read_override(quoted)
     except (HydraException, ValueError):
         return None
-    return shlex.quote(quoted) if read.value() == value else None
+    return shlex.quote(quoted) if (read.value() == value if is_text else quoted != text) else None
 
 
 def _typed(parsed: list[Override]) -> tuple[set[str], object]:

@@ -324,10 +324,20 @@ def test_a_value_that_is_not_hydras_is_shown_in_quotes_that_can_be_typed(value: 
     assert compose(["data=table", typed]).data.knobs["path"] == value
 
 
+@pytest.mark.parametrize(
+    ("value", "typed"),
+    [("{_target_:größe.Ö,lr:0.1}", '{_target_:"größe.Ö",lr:0.1}'), ("[数据, b]", '["数据", b]'), ("[a, b", "")],
+)
+def test_words_within_a_list_or_a_mapping_that_are_not_hydras_are_shown_in_quotes(value: str, typed: str) -> None:
+    hint = refusal(f"data.inputs={value}").partition("; quote the value: ")[2]
+    assert hint == (shlex.quote(f"data.inputs={typed}") if typed else "")
+
+
 def test_a_sweep_of_values_is_shown_as_a_list_and_as_a_text() -> None:
     words = refusal("data=table", "data.targets=a,b")
     assert "Write 'data.targets=[a,b]' for a list, 'data.targets=\"a,b\"' for a text, or see: paceline sweep" in words
     assert refusal("sync=bsp,asp").endswith("See: paceline sweep")
+    assert "for a text" not in refusal("data=table", "data.inputs=[a],[b]")
 
 
 def test_a_name_that_no_file_may_have_is_no_choice() -> None:
