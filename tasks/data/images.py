@@ -238,7 +238,9 @@ def _decoded(opened: BinaryIO, mode: str, size: tuple[int, int] | None, most: in
         whole = picture.convert("RGBA") if picture.has_transparency_data else picture
         if whole is not picture and whole.getchannel("A").getextrema()[0] < OPAQUE:
             raise ValueError(TRANSPARENT)
-        wanted = whole.convert(mode)
+        wanted = (whole.convert("RGB") if whole.mode == "LAB" else whole).convert(
+            mode
+        )  # Pillow has no way from LAB to L
         pixels = torch.from_numpy(np.array(wanted if size is None else wanted.resize((size[1], size[0])))).float() / 255
     return pixels.unsqueeze(0) if pixels.dim() == 2 else pixels.permute(2, 0, 1).contiguous()
 

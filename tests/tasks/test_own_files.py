@@ -19,7 +19,7 @@ from paceline.tasks.base import Data, Split
 from paceline.tasks.checks import load_checked
 from paceline.tasks.data import images
 from paceline.tasks.data.hugging_face import HuggingFace
-from paceline.tasks.data.images import Images
+from paceline.tasks.data.images import Images, _opened
 from paceline.tasks.data.table import Table
 from paceline.tasks.errors import CorruptDataError, MissingDataError, SampleError
 
@@ -466,6 +466,20 @@ def test_an_image_that_is_transparent_in_places_is_refused_and_an_opaque_one_is_
     picture.save(pets / "cat" / "0.png")
     with pytest.raises(SampleError, match=r"0\.png: is transparent in places"):
         _ = Images(str(pets)).spec
+
+
+@pytest.mark.parametrize("mode", ["RGB", "L"])
+def test_an_image_in_lab_has_the_colours_that_it_shows(mode: str, tmp_path: Path) -> None:
+    from PIL import Image, ImageCms
+
+    pets = folder_of_images(tmp_path / "pets")
+    profiles = ImageCms.createProfile("sRGB"), ImageCms.createProfile("LAB")
+    grey = Image.new("RGB", (4, 3), (90, 90, 90))
+    lab = ImageCms.profileToProfile(grey, *profiles, outputMode="LAB")
+    (pets / "cat" / "0.png").unlink()
+    lab.save(pets / "cat" / "0.tif")
+    pixels = _opened(pets / "cat" / "0.tif", mode, None, 100)
+    assert (pixels - 90 / 255).abs().max() < 3 / 255
 
 
 def test_grey_values_of_16_bits_that_are_transparent_in_places_are_refused(tmp_path: Path) -> None:
