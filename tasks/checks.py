@@ -34,8 +34,8 @@ def check_spec(name: str, spec: object) -> None:
             raise ConfigError(f"data={name}: spec.inputs[{key!r}] is a {type(field).__name__}; must be a Field")
         if spec.inputs is not None and isinstance(key, str) and not key.isidentifier():
             raise ConfigError(
-                f"data={name}: spec.inputs has {key!r}: must be a name in Python, as a model's forward is given "
-                "it as a keyword argument"
+                f"data={name}: the input {key!r} must be a name in Python, as a model's forward is given it as a "
+                "keyword argument. Rename it, or leave it out of the inputs."
             )
     sizes = {"train_size": spec.train_size, "test_size": spec.test_size}
     if spec.targets == "labels":
