@@ -156,7 +156,9 @@ def _teacher(method: Distillation, chosen: Chosen) -> Teacher:
     def on(device: torch.device) -> nn.Module:
         with torch.random.fork_rng(devices=[]):  # what is drawn here is written over
             made = make()
-        load_state(made, weights.load(str(file), run.path, KEY))
+        state = weights.load(str(file), run.path, KEY)
+        weights.check_kinds(f"{KEY}={file}", state, state_of(made))
+        load_state(made, state)
         return made.to(device)
 
     return Teacher(on_meta(make)[0], file, model.name, on)

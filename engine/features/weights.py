@@ -12,7 +12,7 @@ begin as they were made.
 """
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 
@@ -193,6 +193,11 @@ def _check_shapes(
 ) -> None:
     if not added & theirs.keys():
         mine = {key: shape for key, shape in mine.items() if key not in added}
+    if mine.keys() != theirs.keys() and {name.removeprefix("_orig_mod.") for name in theirs} == mine.keys():
+        raise ConfigError(
+            f"{key}={path}: names begin with _orig_mod., as a model of torch.compile saves them. Save "
+            "model._orig_mod.state_dict() in place of model.state_dict()"
+        )
     if mine.keys() != theirs.keys() and {name.removeprefix("module.") for name in theirs} == mine.keys():
         raise ConfigError(
             f"{key}={path}: names begin with module., as DistributedDataParallel saves them. Save "
@@ -248,7 +253,21 @@ def put_into(
     state, own = load(weights, run), state_of(model)
     if experts.is_of_experts(state):
         state = experts.begins_with(state, own, replica, centres, weights)
+    check_kinds(f"weights={weights}", state, own)
     load_state(model, {name: own[name] for name in added(frozenset(own))} | state)
+
+
+def check_kinds(given: str, state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:
+    """Refuses numbers that would lose their meaning: quantized weights are whole numbers without their scale.
+
+    `given`: the key and its value.
+    """
+    for name in sorted(state.keys() & own.keys()):
+        theirs, mine = state[name], own[name]
+        if (theirs.is_floating_point(), theirs.is_complex()) != (mine.is_floating_point(), mine.is_complex()):
+            raise ConfigError(
+                f"{given}: {name} is {theirs.dtype}, and {mine.dtype} in the model. Choose a file with such numbers."
+            )
 
 
 def load(weights: str, run: Path, key: str = "weights") -> dict[str, Tensor]:

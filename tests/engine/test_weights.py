@@ -7,7 +7,7 @@ from torch import nn
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
-from paceline.engine.base.errors import CorruptCheckpointError
+from paceline.engine.base.errors import CorruptCheckpointError, WorkerFailedError
 
 SMALL = ["tracking=none", "model.hidden=[16,12]", "hardware.threads=1", "hardware.workers=2", "checkpoint.every=0"]
 STILL = ["steps=1", "optimizer.lr=1e-30"]  # trains nothing: what comes out is what went in
@@ -142,9 +142,27 @@ def test_a_pickle_is_refused_with_the_way_to_convert_it(tmp_path):
         engine.prepare([f"weights={tmp_path / 'mine.pt'}"])
 
 
-def test_names_that_ddp_gave_are_said_to_be_so(tmp_path):
+@pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64])
+def test_numbers_of_another_kind_are_refused(dtype, fork_server, tmp_path):
     plain = engine.prepare(["model=linear"]).plan().shapes
-    tensors = {f"module.{name}": torch.zeros(shape) for name, shape in plain.items()}
+    tensors = {name: torch.ones(shape, dtype=dtype) for name, shape in plain.items()}
+    safetensors.torch.save_file(tensors, tmp_path / "odd.safetensors")
+    told = ["model=linear", "steps=1", "tracking=none", "hardware=virtual", f"weights={tmp_path / 'odd.safetensors'}"]
+    with pytest.raises(WorkerFailedError, match=rf"output.bias is {dtype}, and torch.float32 in the model") as caught:
+        engine.run(told, root=tmp_path, quiet=True)
+    assert caught.value.exit_code == 2
+
+
+@pytest.mark.parametrize(
+    ("prefix", "said"),
+    [
+        ("module.", r"names begin with module\., as DistributedDataParallel saves them"),
+        ("_orig_mod.", r"names begin with _orig_mod\., as a model of torch.compile saves them"),
+    ],
+)
+def test_names_that_a_wrapper_gave_are_said_to_be_so(prefix, said, tmp_path):
+    plain = engine.prepare(["model=linear"]).plan().shapes
+    tensors = {f"{prefix}{name}": torch.zeros(shape) for name, shape in plain.items()}
     safetensors.torch.save_file(tensors, tmp_path / "ddp.safetensors")
-    with pytest.raises(ConfigError, match=r"names begin with module\., as DistributedDataParallel saves them"):
+    with pytest.raises(ConfigError, match=said):
         engine.prepare(["model=linear", f"weights={tmp_path / 'ddp.safetensors'}"]).plan()
