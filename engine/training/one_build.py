@@ -8,7 +8,8 @@ would hold eight. The protocol, among the workers and servers of one host, of wh
                names and layout of the tensors, and the state of torch's random generator.
     follower   builds the model on the meta device and maps the file in place of its tensors. A page that it writes to
                becomes a copy of its own. It sets its random generator, and posts that it is done.
-    leader     closes the file once all have posted. The memory is freed when no process has a tensor in it.
+    leader     closes the file once all have posted. The memory is freed when no process has a tensor in it. On a CPU
+               a worker copies what it keeps (`leave_file`).
 
 So all have the same values, ties between tensors, and next random numbers as if each had built its own. A follower
 builds its own if it cannot open the file, if its tensors are laid out otherwise, or if building left a tensor where
@@ -22,7 +23,7 @@ this module does not look, such as in a list. All build their own if
 
 import gc
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from hashlib import sha256
 from itertools import chain
@@ -58,6 +59,16 @@ def built(parts: Parts, comm: Comm, build: Callable[[], nn.Module]) -> nn.Module
     if comm.rank == leader:
         return _lead(comm, build, followers)
     return _follow(parts, comm, build, leader)
+
+
+def leave_file(module: nn.Module) -> None:
+    """Gives the tensors of `module` that are in a file memory of their own."""
+    tensors = [each for each in _by_name(module).values() if type(each) in (Tensor, nn.Parameter) and not each.is_cuda]
+    for its in _by_storage(tensors):
+        if not (storage := its[0].untyped_storage()).resizable():
+            own = storage.clone()
+            for each in its:
+                each.data = _laid_out(own, each)
 
 
 def _is_shared(parts: Parts) -> bool:
@@ -169,12 +180,9 @@ class _Layout:
 
     def __init__(self, model: nn.Module) -> None:
         tensors = _by_name(model)
-        stretches: dict[int, list[Tensor]] = {}
-        for tensor in {id(each): each for each in tensors.values()}.values():
-            stretches.setdefault(storage_key(tensor), []).append(tensor)
         self.storages: list[tuple[int, list[Tensor]]] = []
         self.size = 1
-        for its in stretches.values():
+        for its in _by_storage(tensors.values()):
             start = -(-self.size // ALIGNED) * ALIGNED
             self.storages.append((start, its))
             self.size = start + its[0].untyped_storage().nbytes()
@@ -188,6 +196,14 @@ class _Layout:
             for name, each in tensors.items()
         ]
         self.digest = sha256(json.dumps([self.size, said]).encode()).hexdigest()
+
+
+def _by_storage(tensors: Iterable[Tensor]) -> list[list[Tensor]]:
+    """Returns the tensors, each once, in groups that share memory."""
+    found: dict[int, list[Tensor]] = {}
+    for tensor in {id(each): each for each in tensors}.values():
+        found.setdefault(storage_key(tensor), []).append(tensor)
+    return list(found.values())
 
 
 def _by_name(model: nn.Module) -> dict[str, Tensor]:
@@ -208,5 +224,8 @@ def _placed(whole: mmap, offset: int, like: Tensor) -> Tensor:
     nbytes = like.untyped_storage().nbytes()
     if not nbytes:
         return torch.empty_strided(like.shape, like.stride(), dtype=like.dtype)
-    storage = torch.frombuffer(whole, dtype=torch.uint8, count=nbytes, offset=offset).untyped_storage()
+    return _laid_out(torch.frombuffer(whole, dtype=torch.uint8, count=nbytes, offset=offset).untyped_storage(), like)
+
+
+def _laid_out(storage: torch.UntypedStorage, like: Tensor) -> Tensor:
     return torch.empty(0, dtype=like.dtype).set_(storage, like.storage_offset(), like.shape, like.stride())

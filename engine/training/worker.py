@@ -233,7 +233,7 @@ def _laid_out(kept: _AcrossPhases, parts: Parts, phase: int, model: nn.Module, s
         if kept.compiler is not None:
             kept.compiler.compile(parts.strategy, parts, device)
     else:
-        module = parts.strategy.split(model)[role.part].to(device)
+        module = _moved(parts.strategy.split(model)[role.part], device)
         module.train()
     if kept.manifest is not None and kept.hooks is None:
         HookList(hooks).load_manifest(kept.manifest.callbacks or {})
@@ -274,17 +274,24 @@ def _prepared(
 ) -> nn.Module:
     """Prepares the strategy; returns this worker's part of the model."""
     traits = parts.strategy.traits
-    model = model if traits.moves_model or traits.cuts_on_host else model.to(device)
+    model = model if traits.moves_model or traits.cuts_on_host else _moved(model, device)
     loss = parts.task.function(parts.data.spec)
     for each in hooks:
         loss = each.loss(loss)
     tell = parts.accumulation.telling(_before_backward(compute, parts.sync))
     parts.strategy.prepare(model, loss, of_replica, tell)
-    module = parts.strategy.module.to(device) if traits.cuts_on_host else parts.strategy.module
+    module = _moved(parts.strategy.module, device) if traits.cuts_on_host else parts.strategy.module
     parts.precision.attach(module, device)
     compute.attach(module)
     module.train()
     return module
+
+
+def _moved(module: nn.Module, device: torch.device) -> nn.Module:
+    """Moves the module to the device, and out of memory that workers of the host share."""
+    moved = module.to(device)
+    one_build.leave_file(moved)
+    return moved
 
 
 def _before_backward(compute: ModelledCompute | RealCompute, sync: Sync) -> Callable[[Sequence[Tensor], bool], None]:

@@ -38,6 +38,7 @@ def test_followers_have_the_leaders_tensors_ties_and_next_random_numbers(workers
     assert [each["built"] for each in told] == [1, 0, 0]
     assert all(same(each, alone) for each in told) and alone["tied"]
     assert [round(each["added"]) for each in told] == [1, 2, 3]
+    assert [each["copied"] for each in told] == [[], [], []]
 
 
 @pytest.mark.parametrize("odd", ["list", "generator"])
