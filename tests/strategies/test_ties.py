@@ -55,6 +55,23 @@ class Repeated(nn.Module):
         return x
 
 
+class Table(nn.Module):
+    """Adds a buffer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.ones(FEATURES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.get_buffer("table")
+
+
+def sharing_a_table() -> nn.Sequential:
+    """Two stages share a layer without parameters to train."""
+    table = Table()
+    return nn.Sequential(nn.Linear(FEATURES, FEATURES), table, nn.Linear(FEATURES, FEATURES), table)
+
+
 def run(workers, strategy, case, sync=None):
     plan = Plan(strategy, sync or BSP(), case)
     results = workers(workers_of(plan), train, plan)
@@ -73,6 +90,13 @@ def test_with_one_micro_batch_it_is_serial_training_bit_for_bit(fabric, model, c
     assert identical(whole, serial(case))
     gathered = results[-1]["whole"]
     assert identical(gathered, whole) and gathered.keys() == dict(case.start().named_parameters()).keys()
+
+
+@pytest.mark.dist
+def test_a_layer_without_parameters_that_stages_share_keeps_its_data(virtual_workers):
+    case = Case(SIZES, model=sharing_a_table)
+    _, whole = run(virtual_workers, Pipeline(2, "naive", cut=[2]), case)
+    assert identical(whole, serial(case))
 
 
 @pytest.mark.slow
