@@ -1,6 +1,8 @@
 """Models that are large enough to be built once a host, as `one_build.LEAST` is lowered for them."""
 
 import gc
+import os
+import signal
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -9,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from paceline.comm import Comm
+from paceline.comm.errors import HangError
 from paceline.engine import prepare
 from paceline.engine.base import memory
 from paceline.engine.planning.build import assemble
@@ -95,3 +98,14 @@ def _private() -> int:
     """Returns the bytes of memory that this process shares with no other."""
     lines = Path("/proc/self/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("RssAnon:"))
+
+
+def die_while_building(comm: Comm) -> str:
+    """Returns what a follower says of a leader that is killed."""
+    overrides = ["tracking=none", f"hardware.workers={comm.size}", "model={_target_:built_once.Rich}"]
+    parts = assemble(prepare(overrides, allow_modules=["built_once"]).experiment, ("built_once",))
+    try:
+        one_build.built(parts, comm, lambda: os.kill(os.getpid(), signal.SIGKILL))  # type: ignore[arg-type]
+    except HangError as error:
+        return str(error)
+    return ""

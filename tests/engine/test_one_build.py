@@ -56,6 +56,11 @@ def test_a_host_holds_one_model(workers):
     assert all(each["grown"] < 32 * MIB for each in told)
 
 
+def test_a_leader_that_gives_no_sign_of_life_is_named(workers):
+    _, said = workers(2, built_once.die_while_building, lost=[0], timeout=2.0)
+    assert said.startswith("worker 1 waited 2 s for 'model/0' from worker 0")
+
+
 @pytest.mark.parametrize(
     ("number", "overrides"),
     [
