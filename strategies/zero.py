@@ -405,11 +405,22 @@ def _cut_up(deepspeed: Any, module: nn.Module, config: dict[str, Any], dtype: to
 
     DeepSpeed's engine does the same, but has the whole model on the device before.
     """
-    for parameter in module.parameters():
-        parameter.data = parameter.data.to(dtype)
-    deepspeed.zero.Init(module=module, config_dict_or_path=config, dtype=dtype)
+    deepspeed.zero.Init(module=_CastInTurn(module, dtype), config_dict_or_path=config, dtype=dtype)
     for buffer in module.buffers():
         buffer.data = buffer.data.to(to)
+
+
+class _CastInTurn(nn.Module):
+    """A module whose parameters have another type once they are asked for, each when it is its turn."""
+
+    def __init__(self, module: nn.Module, dtype: torch.dtype) -> None:
+        super().__init__()
+        self._module, self._dtype = module, dtype
+
+    def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
+        for parameter in self._module.parameters(recurse):
+            parameter.data = parameter.data.to(self._dtype)
+            yield parameter
 
 
 class _Forward(nn.Module):

@@ -17,6 +17,7 @@ from paceline.engine.fabrics.compute import RealCompute
 from paceline.engine.planning.build import assemble
 from paceline.engine.training.worker import _prepared
 from paceline.strategies import torch_fsdp
+from paceline.strategies.zero import _CastInTurn
 
 GPU = torch.device("cuda", 0)  # nothing here has one: what is moved to it is noted, and stays
 GPT = ("model=gpt", "data=text", "data.context=8", "model.width=16", "model.n_head=2", "model.n_layer=4")
@@ -113,3 +114,9 @@ def set_up_zero(comm: Comm) -> list[int]:
 def test_zero_cuts_parameters_up_before_deepspeed_moves_the_model(workers):
     for left, whole in workers(2, set_up_zero):
         assert left < whole / 100
+
+
+def test_zero_casts_a_parameter_when_it_is_its_turn():
+    layer = nn.Linear(2, 2)
+    next(iter(_CastInTurn(layer, torch.bfloat16).parameters()))
+    assert (layer.weight.dtype, layer.bias.dtype) == (torch.bfloat16, torch.float32)
