@@ -29,7 +29,8 @@ from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import ceil
 
-from ..engine.predict.fit import PROCESS, SHARE
+from ..engine.base.memory import BUILT_ONCE
+from ..engine.predict.fit import FLOAT, PROCESS, SHARE
 from ..strategies.core.balance import balanced
 from ..strategies.zero import BUCKET
 from .candidate import Candidate
@@ -83,7 +84,7 @@ class Shape:
     @property
     def largest(self) -> float:
         """Entries of the largest tensor."""
-        return max(self.vocabulary, self.positions, 4 * self.width) * self.width
+        return max(self.vocabulary, self.positions, (2 if self.gated else 1) * self.ffn_width) * self.width
 
     @property
     def entries(self) -> float:
@@ -114,16 +115,19 @@ def need(of: Shape, candidate: Candidate, capacity: UsableMemory) -> tuple[int, 
     whole = width * sum(entries for entries, _ in held) * layout.tensor
     devices, there = [], 0.0
     for i, (entries, activations) in enumerate(held):
-        states, on_host, stepped = _states(of, candidate, entries, width)
+        states, on_host, parameters, stepped = _states(of, candidate, entries, width)
         fetched = width * of.largest if i == len(held) - 1 else 0.0  # by the chief, to evaluate
         devices.append(states + max(activations, fetched, stepped))
-        there = max(there, on_host)
-    return int(max(devices)), int(capacity.per_host * there + 2 * whole)  # built once, and the chief's to evaluate
+        there = max(there, on_host, parameters)
+    built, n = max(whole, FLOAT * of.entries), min(capacity.per_host, candidate.workers)
+    if n > 1 and whole >= BUILT_ONCE:
+        return int(max(devices)), int(n * there + built + whole)
+    return int(max(devices)), int(n * max(there, built) + whole)
 
 
-def _states(of: Shape, candidate: Candidate, entries: float, width: int) -> tuple[float, float, float]:
-    """Parameters, gradients, optimizer state and buffers: on the device, on the host; and the parameters that a worker
-    steps on its device.
+def _states(of: Shape, candidate: Candidate, entries: float, width: int) -> tuple[float, float, float, float]:
+    """Parameters, gradients, optimizer state and buffers: on the device, on the host; and of these, on the device, the
+    parameters, and those that a worker steps.
     """
     layout = candidate.layout
     assert layout is not None
@@ -134,22 +138,27 @@ def _states(of: Shape, candidate: Candidate, entries: float, width: int) -> tupl
     largest = max(of.embedding, of.block, 0 if of.tied else of.head)
     if candidate.family == "torch_fsdp":
         if n == 1:
-            return 8 * entries + optimizer, 0.0, 4 * entries
-        return (4 * entries + optimizer) / n + 4 * entries / n + 3 * 4 * largest, 0.0, 4 * entries / n
+            return 8 * entries + optimizer, 0.0, 4 * entries, 4 * entries
+        return (4 * entries + optimizer) / n + 4 * entries / n + 3 * 4 * largest, 0.0, 4 * entries / n, 4 * entries / n
     if n == 1:
-        return 8 * entries + optimizer, 0.0, 4 * entries
+        return 8 * entries + optimizer, 0.0, 4 * entries, 4 * entries
     tensor = min(entries, of.head / layout.tensor)  # the largest tensor, which is a bucket of its own
     match candidate.shard:
         case 1:
-            return 12 * entries + optimizer / n + 4 * (entries if several else tensor), 0.0, 4 * entries
+            return 12 * entries + optimizer / n + 4 * (entries if several else tensor), 0.0, 4 * entries, 4 * entries
         case 2:
             kept = entries if several else tensor
-            return 4 * entries + (4 * entries + optimizer) / n + 4 * kept + 3 * 4 * tensor, 0.0, 4 * entries / n
+            return (
+                4 * entries + (4 * entries + optimizer) / n + 4 * kept + 3 * 4 * tensor,
+                0.0,
+                4 * entries,
+                4 * entries / n,
+            )
         case _:
-            return 12 * entries + optimizer, 0.0, 4 * entries
+            return 12 * entries + optimizer, 0.0, 4 * entries, 4 * entries
 
 
-def _zero(candidate: Candidate, entries: float, width: int, optimizer: float) -> tuple[float, float, float]:
+def _zero(candidate: Candidate, entries: float, width: int, optimizer: float) -> tuple[float, float, float, float]:
     """DeepSpeed's, as strategies/external/deepspeed_memory.py states it."""
     layout = candidate.layout
     assert layout is not None
@@ -173,8 +182,8 @@ def _zero(candidate: Candidate, entries: float, width: int, optimizer: float) ->
     else:
         device += state
     if layout.offload == "all":
-        return device, host + parameters, 0.0
-    return device + parameters, host, min(parameters, width * gradients)
+        return device, host + parameters, 0.0, 0.0
+    return device + parameters, host, parameters, min(parameters, width * gradients)
 
 
 def _of_each_stage(of: Shape, candidate: Candidate) -> list[tuple[float, float]]:

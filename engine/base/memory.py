@@ -21,6 +21,7 @@ from ...compat import checkpointing
 from ...compat.attention import fused_on_cpu, fused_on_cuda
 from ...compat.storages import base_of, storage_key
 
+BUILT_ONCE = 2**30  # bytes of a model from which on the workers of a host build it once (training/one_build.py)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD = -1, -3  # of glibc's malloc.h
 
 

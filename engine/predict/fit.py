@@ -3,9 +3,9 @@
 A worker needs, on its device, the stated kinds of plan.py, where activations share their place with what there is only
 while there are none: in the chief the largest tensor of the model that is evaluated (training/laid_out.py: what has no
 room there stays on the host), and in torch's optimizers a copy of the parameters (their foreach form). In its host's
-memory it needs the "host_*" kinds, and while it is set up the whole model; the chief keeps a copy of it there to
-evaluate. On a CPU all of this is in the host's memory. Kinds peak at different moments, so what is said to fit does,
-and a little more may.
+memory it needs the "host_*" kinds, and while it is set up its own part and the whole model, which a host's workers
+build once if it is large (training/one_build.py); the chief keeps a copy of it there to evaluate. On a CPU all of this
+is in the host's memory. Kinds peak at different moments, so what is said to fit does, and a little more may.
 
 Kept back, of each device and of the host:
 
@@ -36,6 +36,7 @@ from ...strategies import Strategy
 from ...tasks.losses.base import Task
 from ...tasks.models.gpt import GPT
 from ..base.failures import exit_code_of
+from ..base.memory import BUILT_ONCE
 from ..config.compose import compose, instead
 from ..config.experiment import Choice, Experiment, Machine
 from ..config.targets import load_class, load_maker, values_of
@@ -211,6 +212,8 @@ def _need_of(plan: Plan, parts: list[PartPlan], capacity: Capacity) -> MemoryNee
     layout, whole = plan.layout, sum(part.held_in_parameters for part in parts)
     sizes = [prod(shape) for shape in plan.shapes.values()]
     fetched = whole * max(sizes) // sum(sizes)
+    built = max(whole, FLOAT * sum(sizes))  # `adapt` may narrow the weights after they are drawn
+    once = whole >= BUILT_ONCE and min(capacity.per_host, layout.world_size) > 1  # a host builds it once
     devices: list[int] = []
     hosts = [0] * ceil(layout.world_size / capacity.per_host)
     for rank in range(layout.world_size):
@@ -225,11 +228,11 @@ def _need_of(plan: Plan, parts: list[PartPlan], capacity: Capacity) -> MemoryNee
         devices.append(states + max(activations, fetched if chief else 0, stepped))
         if capacity.device is None:
             there += states + activations
-            there = max(there, whole)
-        hosts[rank // capacity.per_host] += there + (whole if chief else 0)
-    # `adapt` may narrow the weights after they are drawn
-    built = max(whole, FLOAT * sum(sizes)) if capacity.device is not None else 0
-    return MemoryNeed(max(devices) if capacity.device is not None else 0, max(hosts) + built)
+        else:  # what a worker cuts or casts is on the host until it is moved
+            there = max(there, min(held.get("parameters", 0), part.held_in_parameters))
+        hosts[rank // capacity.per_host] += (there if once else max(there, built)) + (whole if chief else 0)
+    on_host = max(hosts) + (built if once else 0)
+    return MemoryNeed(max(devices) if capacity.device is not None else 0, on_host)
 
 
 def _verdict(experiment: Experiment, plan: Plan) -> Verdict:

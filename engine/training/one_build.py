@@ -43,7 +43,7 @@ from ..base import memory
 from ..config import looking
 from ..features.feature import Parts
 
-LEAST = GIB  # bytes of a model that is built once
+LEAST = memory.BUILT_ONCE
 ALIGNED = 64  # bytes, as torch aligns its own tensors
 
 

@@ -91,7 +91,7 @@ class TestNeed:
         one = self.need("hardware.workers=2", SMALL)
         assert self.need("hardware.workers=4", SMALL)[1] == one[1]
         virtual = ("hardware=virtual", SMALL, "hardware.workers=4")
-        assert self.need(*virtual, "hardware.workers_per_host=2")[1] == 2 * MLP
+        assert self.need(*virtual, "hardware.workers_per_host=2")[1] == 3 * MLP
         assert self.need(*virtual)[1] == 2 * MLP
 
     def test_a_worker_with_a_share_of_the_parameters_steps_its_share_and_the_chief_fetches_the_largest_tensor(
