@@ -81,6 +81,11 @@ def cost(
         )
     else:
         show("\n\n".join("\n".join(lines) for lines in (_table(results), _inputs(given.used))))
+        if any(each.name == "flops" and "hardware=" in each.source for each in given.used):
+            note(
+                "note: X is what long runs sustained, pauses among them. paceline plan --tokens predicts the kernels "
+                "of your model and layout, without pauses, and says how far published runs were from that"
+            )
 
 
 def _answers(given: "Given") -> "Iterator[AnswerRow]":

@@ -36,13 +36,18 @@ def drawn_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> lis
         f"predicted step: {time_of(seconds)} on {step.workers} {step.on} in {step.dtype}, {rate} a second"
         f"{share} ({step.how})",
     ]
+    if step.range is not None:
+        lines.append("  " + " to ".join(map(time_of, step.range)) + f": {step.published}")
     shown = [(name, step.parts[name]) for name in PARTS if step.parts.get(name, 0.0) > LEAST * seconds]
     table = aligned([[PARTS[name], time_of(part), f"{part / seconds:.1%}"] for name, part in shown], numbers_from=1)
     lines += [f"  {line}  {step.formulas[name]}" for line, (name, _) in zip(table, shown, strict=True)]
     if plan.steps_per_epoch is not None:
         lines.append(f"an epoch of {plan.steps_per_epoch:,} steps: {_cost(step, plan.steps_per_epoch * seconds)}")
     if tokens is not None:
-        lines.append(f"{tokens:.4g} tokens: {_cost(step, step.of_tokens(tokens))}")
+        seconds = step.of_tokens(tokens)
+        low, high = step.range or (0.0, 0.0)
+        spread = f"; {time_of(low / step.seconds * seconds)} to {time_of(high / step.seconds * seconds)} as above"
+        lines.append(f"{tokens:.4g} tokens: {_cost(step, seconds)}{spread if step.range else ''}")
     return lines
 
 

@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .published import Published
+
 PARTS = {  # in the order in which they are told
     "compute": "compute",
     "tensor": "sums within layers",
@@ -42,6 +44,7 @@ class PredictedStep:
     peak: float | None  # of one, in the dtype that is computed in: flops a second
     dtype: str
     price_per_second: float | None  # of all hosts
+    published: Published | None = None  # how long other people's runs took beside their predictions
 
     def __post_init__(self) -> None:
         assert self.parts.keys() <= PARTS.keys() and self.parts.keys() <= self.formulas.keys()
@@ -56,6 +59,13 @@ class PredictedStep:
         if self.flops is None or self.peak is None:
             return None
         return self.flops / (self.seconds * self.workers * self.peak)
+
+    @property
+    def range(self) -> tuple[float, float] | None:
+        """Seconds between which a step lies in 8 of 10 published runs; None where they say nothing of it."""
+        if self.published is None:
+            return None
+        return self.published.low * self.seconds, self.published.high * self.seconds
 
     def of_tokens(self, tokens: float) -> float:
         """Seconds that so many tokens take. Raises `NotPredicted` where samples have none."""
@@ -83,5 +93,6 @@ class PredictedStep:
             "samples_per_second": self.samples / self.seconds,
             "tokens_per_second": None if self.tokens is None else self.tokens / self.seconds,
             "mfu": self.mfu,
+            "range": None if self.range is None else list(self.range),
             "dollars": self.price(self.seconds),
         }

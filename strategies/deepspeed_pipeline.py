@@ -56,6 +56,7 @@ class DeepSpeedPipeline(StagedStrategy):
     """A replica is `stages` workers in a row; DeepSpeed owns the passes and the update."""
 
     traits = StrategyTraits(
+        software="DeepSpeed",
         unpredicted=NOT_OURS,
         one_input="cuts a model into layers, of which each is given the one tensor that the layer before it made",
         whole_targets="hands targets to its own library, which takes one tensor of them",

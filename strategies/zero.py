@@ -77,6 +77,7 @@ class Zero(Strategy):
 
     trial = Trial(rounding=1e-6, slow=True)  # it steps in float32 whatever the weights are
     traits = StrategyTraits(
+        software="DeepSpeed",
         unpredicted=NOT_OURS,
         needs_processes=True,
         moves_model=True,

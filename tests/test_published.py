@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks.published.fitting import fitted
-from benchmarks.published.rows import Row, Unscored, UnusableFolder, case_of, cases_of, measured, read
-from benchmarks.published.tables import links_inside, memory, rankings, times
+from benchmarks.published.rows import Row, Unscored, UnusableFolder, case_of, cases_of, measured, read, software_of
+from benchmarks.published.tables import links_inside, memory, rankings, software, times
 from paceline.cost.device import Efficiency
 from paceline.cost.step import step_time
 
@@ -18,7 +18,7 @@ COLUMNS = [
     "id", "group", "model", "arch", "hidden", "layers", "heads", "kv_heads", "ffn", "vocab", "seq", "gpu",
     "gpu_mem_gb", "peak_tflops", "gpus", "gpus_per_node", "interconnect", "framework", "precision", "dp", "tp",
     "pp", "vp", "cp", "ep", "zero", "micro_batch", "global_batch", "recompute", "offload", "step_s", "samples_per_s",
-    "tokens_per_s", "tokens_per_s_gpu", "mem_gb", "outcome", "note",
+    "tokens_per_s", "tokens_per_s_gpu", "tflops_gpu", "flops_kind", "mfu_pct", "hfu_pct", "mem_gb", "outcome", "note",
 ]  # fmt: skip
 USUAL = {
     "group": "some",
@@ -78,12 +78,64 @@ def test_a_step_s_time_follows_from_any_throughput(values: dict[str, object], se
         ({"hidden": ""}, "no hidden"),
         ({"gpu": "T4 + V100"}, "devices of different kinds"),
         ({"gpu": "Abacus"}, "gpu=Abacus is not in paceline.cost.devices"),
-        ({"model": "LLAMA3_70B LoRA"}, "a frozen base is not modelled"),
     ],
 )
 def test_what_cannot_be_predicted_says_why(values: dict[str, object], why: str) -> None:
     with pytest.raises(Unscored, match=why):
         case_of(row(**values))
+
+
+@pytest.mark.parametrize(
+    ("text", "bandwidth"),
+    [
+        ("NVLink + 8x200 Gb/s HDR", 2e11),
+        ("NVLink + 32 x 100 Gb/s", 4e11),
+        ("NVLink + 400 Gb/s a GPU", 4e11),
+        ("NVLink + 1600 Gb/s RoCE a node", 2e11),
+    ],
+)
+def test_links_between_hosts_are_read_as_they_are_written(text: str, bandwidth: float) -> None:
+    assert case_of(row(interconnect=text)).cluster.links.between.bandwidth == bandwidth
+
+
+def test_what_a_row_says_of_its_software_is_read() -> None:
+    selective = case_of(row(recompute="selective + sequence parallel", dp=4, tp=2)).layout
+    assert (selective.recompute, selective.sequence) == ("selective", True)
+    assert case_of(row(precision="bf16+float8 rowwise")).layout.dtype == "float8"
+    assert case_of(row(framework="Megatron-Core")).layout.fused and case_of(row(framework="MaxText")).layout.fused
+    assert not case_of(row(framework="Pax", note="no flash attention")).layout.fused
+    assert case_of(row(model="Llama 8B LoRA")).of.factors is not None
+    assert software_of(row(framework="NeMo / Megatron-Bridge 26.02")) == "NeMo and Megatron"
+    assert software_of(row(framework="torchtitan (FSDP2, torch.compile)")) == "PyTorch"
+    assert software_of(row(framework="Megatron-DeepSpeed")) == "DeepSpeed"
+    assert software_of(row(group="vtrain-multi-node")).startswith("vTrain")
+
+
+def test_a_micro_batch_that_is_not_stated_is_the_largest_that_fits() -> None:
+    stated = case_of(row(dp=8, micro_batch=4))
+    assert case_of(row(dp=8, micro_batch="")).layout.micro_batch == 4
+    tight = row(dp=8, micro_batch="", gpu_mem_gb=stated.need / 2**30 * 0.99)
+    assert case_of(tight).layout.micro_batch == 2
+    assert case_of(row(dp=4, pp=2, micro_batch="")).layout.micro_batch == 1
+
+
+def test_a_step_s_time_follows_from_the_rate_of_a_device() -> None:
+    case = case_of(row(step_s="", tflops_gpu=100, flops_kind="model", recompute="full"))
+    assert case.seconds == pytest.approx(case.of.pass_flops(32, recomputed=False) / 1e14 / 8)
+    hardware = case_of(row(step_s="", tflops_gpu=100, flops_kind="hardware", recompute="full"))
+    assert hardware.seconds == pytest.approx(case.of.pass_flops(32, recomputed=True) / 1e14 / 8)
+    share = case_of(row(step_s="", mfu_pct=50, peak_tflops=300))
+    assert share.seconds == pytest.approx(case.of.pass_flops(32, recomputed=False) / 1.5e14 / 8)
+
+
+def test_errors_by_software_and_device_say_how_long_runs_took() -> None:
+    first = case_of(row(framework="FSDP")).predicted(Efficiency())
+    rows = [row(framework="FSDP", step_s=first * times) for times in (1.0, 1.2, 1.4)]
+    lines = software(cases_of(rows)[0], Efficiency())
+    assert lines[2].startswith("| PyTorch | A100 | 3 | 16.7 % |") and lines[2].endswith(
+        "| -16.7 % | 1.04 to 1.36 times |"
+    )
+    assert lines[-1].startswith("| **one host, without vTrain** |  | 3 |")
 
 
 def test_a_mixture_has_its_published_shape_and_shares_its_experts_as_stated() -> None:

@@ -9,11 +9,16 @@ from paceline.cost.device import Efficiency
 
 from .fitting import fitted
 from .rows import UnusableFolder, cases_of, is_fitted, read
-from .tables import links_inside, memory, rankings, times
+from .tables import links_inside, memory, rankings, software, times
 
 
 def main(
-    folder: Annotated[Path, typer.Argument(help="Has runs.csv and hardware.csv.", exists=True, file_okay=False)],
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="Has runs.csv, others like it (runs_2025.csv), and hardware.csv.", exists=True, file_okay=False
+        ),
+    ],
     fit: Annotated[bool, typer.Option(help="Fit the constants once more, and print them.")] = False,
     worst: Annotated[int, typer.Option(help="So many rows with the largest errors of each group.", min=0)] = 0,
     group: Annotated[list[str] | None, typer.Option(help="Only these groups.")] = None,
@@ -26,7 +31,7 @@ def main(
 
 
 def _show(folder: Path, fit: bool, worst: int, groups: list[str]) -> None:
-    rows = read(folder / "runs.csv")
+    rows = [row for path in [folder / "runs.csv", *sorted(folder.glob("runs_*.csv"))] for row in read(path)]
     fits = Efficiency()
     cases, unscored = cases_of(rows)
     if fit:
@@ -34,6 +39,7 @@ def _show(folder: Path, fit: bool, worst: int, groups: list[str]) -> None:
         print(fits, end="\n\n")
     print("\n".join(links_inside(read(folder / "hardware.csv"))), end="\n\n")
     print("\n".join(times(cases, unscored, fits, worst, groups)), end="\n\n")
+    print("\n".join(software(cases, fits)), end="\n\n")
     print("\n".join(rankings(cases, fits)), end="\n\n")
     print("\n".join(memory(cases)))
 

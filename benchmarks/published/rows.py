@@ -15,13 +15,22 @@ from paceline.cost.links import Link, Links
 from paceline.cost.memory import HALF_GRADIENTS, Software, held
 from paceline.cost.rules import CostError
 from paceline.cost.step import Cluster, step_time
-from paceline.cost.transformer import Transformer
+from paceline.cost.transformer import Factors, Transformer
 
 Row = dict[str, str]
 
+VTRAIN = "vtrain"  # how the names of its groups begin: Megatron-DeepSpeed on one kind of A100
+KINDS = {  # the first whose word is in the framework's name
+    "DeepSpeed": ("DeepSpeed",),
+    "NeMo and Megatron": ("NeMo", "Megatron"),
+    "PyTorch": ("torchtitan", "llm-foundry", "FSDP", "DDP", "litgpt", "lit-gpt", "PyTorch", "anotron"),
+    "JAX": ("MaxText", "Pax", "JAX"),
+}
 FITTED_GROUP, FITTED_SHAPES = "vtrain-single-node", {("1024", "24"), ("2048", "12")}  # width, layers
-FUSED_2023 = ("NeMo 24", "Megatron-Bridge", "InternEvo", "torchtitan", "fms-fsdp", "anotron")  # fused attention
-FUSED = (*FUSED_2023, "llm-foundry", "NeMo")
+# fused attention
+FUSED_2023 = ("NeMo 24", "NeMo 25", "Megatron-Bridge", "InternEvo", "torchtitan", "fms-fsdp", "anotron", "litgpt")
+FUSED = (*FUSED_2023, "llm-foundry", "NeMo", "Megatron-Core", "MaxText", "Pax", "lit-gpt")
+LORA_RANK = 32  # NeMo's default
 OVERLAPS = (*FUSED, "DDP", "FSDP")  # gradients' sums go on during backward
 BETWEEN = Link(6e-5, 1e11)  # of a host, where the source does not say
 DGX = Link(6e-5, 4e11)  # between DGX H100, B200 and B300: 8 cards of 400 Gb/s by their data sheets
@@ -88,7 +97,7 @@ def read(path: Path) -> list[Row]:
             rows = list(csv.DictReader(file))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise UnusableFolder(f"{path}: cannot be read: {error}") from error
-    if not rows or (lacks := NEEDED[path.name] - rows[0].keys()):
+    if not rows or (lacks := NEEDED["hardware.csv" if path.name == "hardware.csv" else "runs.csv"] - rows[0].keys()):
         what = f"has no column {', '.join(sorted(lacks))}" if rows else "has no rows"
         raise UnusableFolder(f"{path}: {what}")
     for line, row in enumerate(rows, 2):
@@ -125,8 +134,6 @@ def case_of(row: Row) -> Case:
         raise Unscored(f"arch={row['arch']} is not modelled")
     if "INCONSISTENT" in row["note"]:
         raise Unscored("contradicts itself in its source")
-    if "LoRA" in row["model"]:
-        raise Unscored("a frozen base is not modelled")
     for key in ("hidden", "layers", "global_batch", "gpus"):
         if not row[key]:
             raise Unscored(f"no {key}")
@@ -138,7 +145,7 @@ def case_of(row: Row) -> Case:
     stated = bool(row["recompute"])
     layout = ParallelLayout(
         batch,
-        _whole(row, "micro_batch", max(1, min(8, batch // data))),
+        _whole(row, "micro_batch", 1),
         data=data,
         tensor=tensor,
         stages=stages,
@@ -147,18 +154,45 @@ def case_of(row: Row) -> Case:
         zero=_zero(row),
         recompute=_recompute(row),
         offload=_offload(row),
-        fused=_has(row["framework"], FUSED),
-        sequence="NeMo" in row["framework"] and tensor > 1,
+        fused=_has(row["framework"], FUSED) and "no flash attention" not in row["note"],
+        sequence=tensor > 1 and ("NeMo" in row["framework"] or _has(row["recompute"], ("sequence",))),
         overlap=_has(row["framework"], OVERLAPS) or (_zero(row) > 0 and not _deepspeeds_zero(row)),
         dtype=dtype,
         split_inputs=_deepspeeds_zero(row),
         inputs_on_host=_deepspeeds_zero(row) and "checkpoint-in-cpu=N" not in row["note"],
         experts=_whole(row, "ep", 1) if row["arch"] == "moe" else 1,
     )
-    case = Case(row, of, layout, _cluster(row, device), stated, _seconds(row), _software(row))
+    seconds = _seconds(row) or _by_rate(row, of, layout, device)
+    case = Case(row, of, layout, _cluster(row, device), stated, seconds, _software(row))
+    if not row["micro_batch"]:
+        case = _with_micro_batch(case)
     if not stated and case.room and case.need > case.room:
-        case = replace(case, layout=replace(layout, recompute="full"))
+        case = replace(case, layout=replace(case.layout, recompute="full"))
     return case
+
+
+def _with_micro_batch(case: Case) -> Case:
+    """Returns the case with a micro-batch that its source does not state: all of a replica's samples without stages,
+    one with stages; or the most that fit.
+    """
+    layout, samples = case.layout, case.layout.batch // case.layout.data
+    usual = 1 if layout.stages > 1 else samples
+    sizes = [size for size in range(usual, 0, -1) if samples % size == 0]
+    tried = [replace(case, layout=replace(layout, micro_batch=size)) for size in sizes]
+    return next((each for each in tried if each.room is None or each.need <= each.room), tried[-1])
+
+
+def _by_rate(row: Row, of: Transformer, layout: ParallelLayout, device: Device) -> float | None:
+    """Returns the seconds of a step whose source states the flops a second of a device, or their share of its peak."""
+    if row["outcome"] != "ok":
+        return None
+    if row.get("tflops_gpu"):
+        recomputed, rate = row["flops_kind"].startswith("hardware"), float(row["tflops_gpu"]) * 1e12
+    elif share := row.get("mfu_pct") or row.get("hfu_pct"):
+        recomputed, rate = not row["mfu_pct"], float(share) / 100 * device.peak[layout.dtype]
+    else:
+        return None
+    return of.pass_flops(layout.batch, recomputed and layout.recompute == "full") / rate / layout.devices
 
 
 # Published shapes, by the beginning of the model's name: the configurations on Hugging Face of Qwen3-30B-A3B and
@@ -216,6 +250,7 @@ def _shape(row: Row) -> Transformer:
         head_width=_whole(row, "head", 0) or None,
         experts=128 if row["arch"] == "moe" else 0,
         active=_whole(row, "k", 1),
+        factors=Factors(LORA_RANK, narrow=True) if "LoRA" in row["model"] else None,
     )
 
 
@@ -230,7 +265,7 @@ def _device(row: Row) -> tuple[Device, str]:
     if name is None:
         raise Unscored(f"gpu={gpu} is not in paceline.cost.devices")
     precision = row["precision"].lower()
-    dtype = "float4" if "fp4" in precision else "float8" if "fp8" in precision else "float16"
+    dtype = "float4" if "fp4" in precision else "float8" if _has(precision, ("fp8", "float8")) else "float16"
     if precision in ("fp32", "tf32"):
         dtype = {"fp32": "float32", "tf32": "tf32"}[precision]
     device = DEVICES[name]
@@ -244,8 +279,9 @@ def _cluster(row: Row, device: Device) -> Cluster:
     between = DGX if "NeMo" in row["framework"] and device.name in ("H100", "B200", "B300") else BETWEEN
     if "measured 23-57 Gb/s" in text:  # 2 S / t, as a ring's links have it: see DOUBLED
         between = Link(BETWEEN.latency, 5.0e9)
-    elif found := re.search(r"(?:(\d+)x)?(\d+) Gb/s", text):
-        between = Link(BETWEEN.latency, int(found[1] or 1) * int(found[2]) / 8 * 1e9)
+    elif found := re.search(r"(?:(\d+)\s*x\s*)?(\d+) Gb/s", text):
+        cards = int(found[1] or 1) * (per_host if re.search(r"Gb/s[^+]*\b(a|per) GPU", text) else 1)
+        between = Link(BETWEEN.latency, cards * int(found[2]) / 8 * 1e9)
     if "NVL domain" in text:
         per_host = int(found[1]) if (found := re.search(r"(\d+)-GPU", text)) else 72
     return Cluster(device, Links(INSIDE[device.name], between, per_host))
@@ -272,9 +308,9 @@ def _recompute(row: Row) -> Recompute:
             return "full"  # as its example scripts have it
         case "" | "none":
             return "none"
-        case "selective":
+        case kind if kind.startswith("selective") and "op" not in kind.split():
             return "selective"
-        case _:
+        case _:  # "selective op", of torchtitan, computes all but attention and every second product again
             return "full"
 
 
@@ -295,6 +331,12 @@ def _whole(row: Row, key: str, otherwise: int) -> int:
 
 def _has(text: str, words: Iterable[str]) -> bool:
     return any(word in text for word in words)
+
+
+def software_of(row: Row) -> str:
+    if row["group"].startswith(VTRAIN):
+        return "vTrain's runs (DeepSpeed)"
+    return next((kind for kind, words in KINDS.items() if _has(row["framework"], words)), row["framework"] or "other")
 
 
 def is_fitted(row: Row) -> bool:

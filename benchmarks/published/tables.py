@@ -11,9 +11,10 @@ from paceline.cost.device import Efficiency
 from paceline.cost.devices import INSIDE
 from paceline.cost.links import Links
 
-from .rows import BETWEEN, Case, Row, is_fitted, measured
+from .rows import BETWEEN, VTRAIN, Case, Row, is_fitted, measured, software_of
 
 TIMES = ("step time: group", "rows", "median", "mean", "90 %", "excess", "one constant", "and bubble", "notes")
+SOFTWARE = ("step time: software", "device", "rows", "median", "mean", "90 %", "excess", "8 in 10 took")
 RANKINGS = ("ranking: group", "sets of layouts", "layouts in each", "best is our first", "among our first three")
 MEMORY = ("memory: group", "stated peaks", "median error", "ran, and we say so", "ran out, and we say so")
 ALIKE = ("group", "model", "hidden", "layers", "seq", "gpu", "gpus", "global_batch", "framework", "precision")
@@ -51,6 +52,34 @@ def times(
     for name, excess in everyone.items():
         if excess:
             lines.append(_line(f"**{name}, not fitted**", len(excess), *_spread(excess), *[""] * 4))
+    return lines
+
+
+def software(cases: list[Case], fits: Efficiency) -> list[str]:
+    """Relative errors of step time by software and device, of rows that nothing was fitted on. vTrain's thousand runs
+    are one line.
+    """
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for case in cases:
+        if case.seconds and not is_fitted(case.row):
+            found[software_of(case.row), case.cluster.device.name].append(case.predicted(fits) / case.seconds - 1)
+    lines = _heading(SOFTWARE)
+    for (kind, device), excess in sorted(found.items()):
+        lines.append(
+            _line(kind, device, len(excess), *_spread(excess), f"{100 * np.median(excess):+.1f} %", _took(excess))
+        )
+    for kind in sorted({kind for kind, _ in found}):
+        every = [x for (each, _), excess in found.items() if each == kind for x in excess]
+        lines.append(_line(kind, "all", len(every), *_spread(every), f"{100 * np.median(every):+.1f} %", _took(every)))
+    for several in (False, True):
+        rest = [
+            case.predicted(fits) / case.seconds - 1
+            for case in cases
+            if case.seconds and case.several_hosts is several and not case.row["group"].startswith(VTRAIN)
+        ]
+        if rest:
+            hosts = "several hosts" if several else "one host"
+            lines.append(_line(f"**{hosts}, without vTrain**", "", len(rest), *_spread(rest), "", ""))
     return lines
 
 
@@ -147,6 +176,12 @@ def _percent(share: float) -> str:
 def _spread(excess: list[float]) -> list[str]:
     errors = [abs(x) for x in excess]
     return [_percent(float(x)) for x in (np.median(errors), np.mean(errors), np.quantile(errors, 0.9))]
+
+
+def _took(excess: list[float]) -> str:
+    """The measured time of a step beside the predicted one."""
+    low, high = (float(np.quantile([1 / (1 + x) for x in excess], q)) for q in (0.1, 0.9))
+    return f"{low:.2f} to {high:.2f} times"
 
 
 def _by_group(cases: list[Case]) -> dict[str, list[Case]]:

@@ -17,9 +17,11 @@ from ...cost.devices import DEVICES, INSIDE
 from ...cost.layout import DTYPES, ParallelLayout, Recompute
 from ...cost.links import Link, Links
 from ...cost.predicted import NotPredicted, PredictedStep
+from ...cost.published import published
 from ...cost.rules import CostError
 from ...cost.step import ADAM_BYTES, Cluster, step_time
 from ...cost.transformer import Transformer
+from ...strategies import Strategy, Sync
 from ...strategies.adapt import Adapt
 from ...strategies.adapt.base import factors_of
 from ...strategies.averages import Average
@@ -87,6 +89,7 @@ def predict_step(
         peak=device.peak[layout.dtype],
         dtype=layout.dtype,
         price_per_second=None if hourly is None else hosts * hourly / 3600,
+        published=published(_strategy(experiment, allowed)[0].traits.software, device.name),
     )
 
 
@@ -155,12 +158,15 @@ def gpt_knobs(experiment: Experiment) -> dict[str, Any]:
     return {each.name: each.default for each in parameters} | experiment.model.knobs
 
 
+def _strategy(experiment: Experiment, allowed: tuple[str, ...]) -> tuple[Strategy, Sync]:
+    return pair_of(experiment, allowed, injected.make(experiment, allowed), experiment.strategy)
+
+
 def _layout(experiment: Experiment, workers: Workers, allowed: tuple[str, ...]) -> ParallelLayout:
     for group in ONLY_USUAL:
         if (chosen := experiment.choice(group).name) != BY_NAME[group].usual:
             raise NotPredicted(f"{group}={chosen}: the time that it takes on accelerators is not in cost/")
-    groups = injected.make(experiment, allowed)
-    strategy, sync = pair_of(experiment, allowed, groups, experiment.strategy)
+    strategy, sync = _strategy(experiment, allowed)
     found = strategy.closed_form(experiment.accumulate)
     if found is None:
         raise NotPredicted(f"strategy={experiment.strategy.name} is not in cost/")

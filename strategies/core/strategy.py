@@ -56,6 +56,7 @@ class StrategyTraits:
     per_sample: bool = False  # it makes of `privacy` what a step's gradient is
 
     # Use of the machine.
+    software: str = "PyTorch"  # that computes a step, as cost/published.py names it
     needs_processes: bool = False  # it talks to torch.distributed by itself
     moves_model: bool = False  # it moves the model to the device itself, and the engine must not
     cuts_on_host: bool = (

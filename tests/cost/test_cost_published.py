@@ -1,0 +1,24 @@
+"""How long published runs took beside predictions: of the software and the device where there are some."""
+
+from paceline.cost.published import RUNS, published
+from paceline.engine import prepare
+
+
+def test_runs_on_a_device_are_named_and_else_those_of_the_software() -> None:
+    own = published("PyTorch", "A100")
+    assert (own.device, own.runs) == ("A100", 61) and "61 published runs of PyTorch on A100 took 1.01 to" in str(own)
+    other = published("PyTorch", "L4")
+    assert other.device is None and "none of them on this device, took" in str(other)
+    assert "most of 3 published runs" in str(published("PyTorch", "H100"))
+    assert all(0 < each.low <= each.high for each in RUNS)
+
+
+def test_a_predicted_step_has_the_range_of_what_computes_it() -> None:
+    made = ["model=gpt", "data=text", "hardware=a100_8", "precision=bf16"]
+    ready = {name: prepare([*made, f"strategy={name}"]) for name in ("torch_fsdp", "zero")}
+    steps = {name: each.step_time(each.plan()) for name, each in ready.items()}
+    for name, software in (("torch_fsdp", "PyTorch"), ("zero", "DeepSpeed")):
+        step = steps[name]
+        assert step.published is not None and step.published.software == software
+        assert step.range == (step.published.low * step.seconds, step.published.high * step.seconds)
+        assert step.as_dict()["range"] == [*(step.range or ())]
