@@ -431,6 +431,10 @@ class _Forward(nn.Module):
         super().__init__()
         self._strategy, self.module = strategy, module
 
+    def __repr__(self) -> str:
+        """Returns its name alone: DeepSpeed prints it when parameters are pieces, of which layers may ask the shape."""
+        return type(self).__name__
+
     def forward(self, inputs: Samples) -> Tensor:
         return self._strategy.forward(self.module, inputs)
 

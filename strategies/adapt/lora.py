@@ -70,7 +70,8 @@ class LoRALinear(nn.Module):
     ) -> None:
         super().__init__()
         self.weight, self.bias = frozen.weight, frozen.bias
-        self.scale = scale  # alpha / r
+        self.scale, self.rank = scale, rank  # alpha / r, and r
+        self.sizes = frozen.in_features, frozen.out_features
         self.dropout = nn.Dropout(dropout)
         like = {"dtype": frozen.weight.dtype, "device": frozen.weight.device}
         self.lora_A = nn.Parameter(torch.empty(rank, frozen.in_features, **like))
@@ -91,8 +92,8 @@ class LoRALinear(nn.Module):
         return cast(Tensor, WidenedLinear.apply(x, self.weight, self.bias))
 
     def extra_repr(self) -> str:
-        (rank, features), outputs = self.lora_A.shape, len(self.lora_B)
-        return f"in_features={features}, out_features={outputs}, rank={rank}, scale={self.scale}"
+        features, outputs = self.sizes  # of the weights there may be a share
+        return f"in_features={features}, out_features={outputs}, rank={self.rank}, scale={self.scale}"
 
 
 class LoRA(Adapt):

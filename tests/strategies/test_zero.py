@@ -12,7 +12,7 @@ from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
 from paceline.strategies.torch_fsdp import TorchFSDP
-from paceline.strategies.zero import Zero
+from paceline.strategies.zero import Zero, _Forward
 
 EVERYWHERE = ["tracking=none", "model.hidden=[16,12]", "optimizer=adam", "hardware.threads=1", "hardware.workers=2"]
 FIFTY = ["steps=50", "epochs=10", "batch_size=13", "evaluate.every=100", "checkpoint.every=0"]
@@ -301,3 +301,17 @@ def test_a_sparse_embedding_is_refused(strategy: str) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Embedding(3, 2, sparse=True))
     with pytest.raises(ConfigError, match=rf"strategy={strategy}: the gradient of 1.weight is sparse.*sparse=False"):
         {"zero": Zero, "torch_fsdp": TorchFSDP}[strategy]().split(model)
+
+
+class OfItsShape(torch.nn.Linear):
+    def extra_repr(self) -> str:
+        rows, columns = self.weight.shape
+        return f"{rows} x {columns}"
+
+
+def test_deepspeed_prints_no_layer_whose_weights_are_in_pieces():
+    layer = OfItsShape(2, 2)
+    layer.weight.data = torch.empty(0)  # as stage 3 leaves it between passes
+    with pytest.raises(ValueError):
+        repr(layer)
+    assert repr(_Forward(Zero(), layer)) == "_Forward"
