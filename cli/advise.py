@@ -22,6 +22,19 @@ MOST = 1000  # lines
 
 # -- options
 
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model",
+        metavar="NAME",
+        help="model=NAME, and data=tokens for a GPT if no data are typed: llama_8b.",
+        show_default=False,
+    ),
+]
+Gpus = Annotated[
+    str | None, typer.Option("--gpus", metavar="NxCARD", help="hardware= of N cards: 8xH100.", show_default=False)
+]
+
 Tokens = Annotated[str | None, typer.Option(metavar="N", help="Trained on in all: 20e9 or 20B.", show_default=False)]
 Budget = Annotated[
     str | None, typer.Option(metavar="USD", help="At most, for all tokens: 5000USD.", show_default=False)
@@ -57,6 +70,8 @@ def advise(
     overrides: Overrides = None,
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
+    model: Model = None,
+    gpus: Gpus = None,
     tokens: Tokens = None,
     budget: Budget = None,
     deadline: Deadline = None,
@@ -82,6 +97,7 @@ def advise(
     copy. Settings that you type are kept.
 
     \b
+    paceline advise --model llama_8b --gpus 64xH100
     paceline advise model=cnn data=fashion_mnist hardware.workers=2
     paceline advise model=gpt_1b data=text hardware=a100_8
     paceline advise model=gpt_1b data=text hardware=a100_8 hardware.hosts=4 --tokens 20e9 --budget 5000USD --deadline 7d
@@ -89,6 +105,7 @@ def advise(
     """
     from ..advise.answer import answer
     from ..advise.question import ask
+    from .advise_asked import with_shorthands
     from .advise_view import nothing_fits
 
     check_file("--html", html)
@@ -98,7 +115,7 @@ def advise(
         raise ConfigError(f"{'--target' if target is not None else '--name'}: is of a race; give --race K, too")
     wanted, money, time = TOKENS.read(tokens), BUDGET.read(budget), DEADLINE.read(deadline)
     question = ask(
-        overrides or [],
+        with_shorthands(overrides or [], model, gpus, config_dir),
         batch,
         None if wanted is None else wanted.value,
         None if money is None else money.value,
