@@ -1,6 +1,7 @@
 """Finds the best configuration for the hardware and its cost: enumerates, prunes, predicts, ranks and, if asked, races.
 
 question.py       what is asked: the configuration, what is fixed in it, samples of a step, limits of money and time
+hugging_face.py   the model of a config.json as overrides
 candidate.py      one way to train, as it would be typed, and what is predicted of it; commands.py: as a line to copy
 space.py, cut.py  every layout of a GPT over accelerators, and why others cannot be
 memory.py         what a device and a host need for each, by closed forms; sent.py: what a worker sends

@@ -31,6 +31,12 @@ Model = Annotated[
         show_default=False,
     ),
 ]
+HuggingFace = Annotated[
+    Path | None,
+    typer.Option(
+        "--hf", metavar="PATH", help="The model of a Hugging Face config.json, or its folder.", show_default=False
+    ),
+]
 Gpus = Annotated[
     str | None, typer.Option("--gpus", metavar="NxCARD", help="hardware= of N cards: 8xH100.", show_default=False)
 ]
@@ -71,6 +77,7 @@ def advise(
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
     model: Model = None,
+    hf: HuggingFace = None,
     gpus: Gpus = None,
     tokens: Tokens = None,
     budget: Budget = None,
@@ -115,7 +122,7 @@ def advise(
         raise ConfigError(f"{'--target' if target is not None else '--name'}: is of a race; give --race K, too")
     wanted, money, time = TOKENS.read(tokens), BUDGET.read(budget), DEADLINE.read(deadline)
     question = ask(
-        with_shorthands(overrides or [], model, gpus, config_dir),
+        with_shorthands(overrides or [], model, hf, gpus, config_dir),
         batch,
         None if wanted is None else wanted.value,
         None if money is None else money.value,

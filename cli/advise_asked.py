@@ -10,6 +10,7 @@ from typing import Any
 from ..conf.errors import ConfigError
 from ..tracking.text import did_you_mean, shown
 from .choices import group_of
+from .output import note_all
 
 GPT = "paceline.tasks.models.gpt.GPT"
 GIB = 2**30
@@ -57,7 +58,11 @@ class Cards:
 
 
 def with_shorthands(
-    overrides: Sequence[str], model: str | None, gpus: str | None, config_dir: Path | None
+    overrides: Sequence[str],
+    model: str | None = None,
+    hf: Path | None = None,
+    gpus: str | None = None,
+    config_dir: Path | None = None,
 ) -> list[str]:
     """Returns the overrides, the ones of the shorthands first. Raises `ConfigError`."""
     given = {text.lstrip("+~").partition("=")[0].strip() for text in overrides}
@@ -65,6 +70,15 @@ def with_shorthands(
     if model is not None:
         _refuse_twice(f"--model {shown(model)}", given, "model")
         words += _model(model, "data" in given, config_dir)
+    if hf is not None:
+        from ..advise.hugging_face import read_model
+
+        _refuse_twice(
+            f"--hf {shown(str(hf))}", given | ({"--model"} if model is not None else set()), "model", "--model"
+        )
+        found = read_model(hf)
+        note_all(found.notes)
+        words += found.overrides(given)
     if gpus is not None:
         _refuse_twice(f"--gpus {shown(gpus)}", given, "hardware", "hardware.hosts", "hardware.workers")
         words += _hardware(gpus, config_dir)
@@ -74,7 +88,7 @@ def with_shorthands(
 def _refuse_twice(option: str, given: set[str], *keys: str) -> None:
     for key in keys:
         if key in given:
-            raise ConfigError(f"{option}: {key}= is typed, too. Choose one of them.")
+            raise ConfigError(f"{option}: {key} is typed, too. Choose one of them.")
 
 
 def _plain(text: str) -> str:
