@@ -16,7 +16,7 @@ from .modes import alternatives
 from .plans import planned
 from .question import Question
 from .ranking import Sort, best_of_groups, front, ranked, spread
-from .why_not import Family, families, lacks
+from .why_not import Family, families, least_over
 
 PATIENCE = 4.0  # seconds of the processor for exact plans: on a loaded machine they take longer
 FRONT = 6  # of its points that are shown
@@ -28,8 +28,8 @@ NO_CALIBRATION = "times are not predicted here: run `paceline calibrate` once, t
 class Answer:
     """`rows`: the best, of each layout one. `front`: of the rows and of others, soonest first.
 
-    `points` were looked at in `seconds`; `fit` of them do. `nearest`: where none does, those that lack the least.
-    `missed`: where none meets budget and deadline.
+    `points` were looked at in `seconds`; `fit` of them do. `nearest`: where none does, three layouts that lack the
+    least. `missed`: where none meets budget and deadline.
     """
 
     question: Question
@@ -73,7 +73,7 @@ def answer(question: Question, sort: Sort | None = None, top: int = 10, patience
     told = families(wanted, refused, found.pruned, order, beyond(question, fitting))
     told = [replace(each, best=best.get(each.name)) for each in told]
     late = bool(fitting) and not within
-    near = [] if rows or late else check.first(sorted(refused, key=lacks), 3, fits=False)
+    near = [] if rows or late else least_over(check.first(least_over(refused), 3, fits=False))
     missed = nearest(question, fitting) if late else []
     notes = [f"all: {why}" for (family, why) in found.pruned if family == "all"]
     notes += _not_timed(question, found)
@@ -196,7 +196,7 @@ def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, 
         seconds,
         len(rows),
         None,
-        sorted(refused, key=lacks)[:3] if not rows else [],
+        least_over(refused)[:3] if not rows else [],
         nearest(question, rows) if rows and not wanted else [],
         notes,
     )

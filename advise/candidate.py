@@ -24,6 +24,11 @@ class Candidate:
     stage_recompute: bool = False  # of a pipeline's stages, from what enters them
     raced: str = ""  # why only a race can say what it is worth
 
+    @property
+    def kind(self) -> tuple[str, str, int]:
+        """Returns what one row is shown of: its family, group and number of workers."""
+        return self.family, self.group, self.workers
+
 
 @dataclass(frozen=True, slots=True)
 class Predicted:

@@ -36,17 +36,22 @@ def meets(question: Question, row: Predicted) -> bool:
     return missed.dollars <= 0 and missed.seconds <= 0
 
 
-def nearest(question: Question, rows: Sequence[Predicted]) -> list[Missed]:
-    """Returns the nearest misses if no row meets both limits: the cheapest of those in time and the soonest of those
-    within the budget. If there are none of a kind, it is the cheapest or the soonest of all.
+def nearest(question: Question, rows: Sequence[Predicted], most: int = 3) -> list[Missed]:
+    """Returns the nearest misses if no row meets both limits, of different layouts: the cheapest of those in time, the
+    soonest of those within the budget, then the ones that miss by the smallest share. If there are none of a kind, it
+    is the cheapest or the soonest of all.
     """
-    timed = [row for row in rows if row.seconds is not None and row.dollars is not None]
-    in_time = [row for row in timed if _missed(question, row).seconds <= 0]
-    paid = [row for row in timed if _missed(question, row).dollars <= 0]
-    cheapest = min(in_time or timed, key=lambda row: (row.dollars, row.seconds), default=None)
-    soonest = min(paid or timed, key=lambda row: (row.seconds, row.dollars), default=None)
-    found = [row for row in (cheapest, soonest) if row is not None]
-    return [_missed(question, row) for i, row in enumerate(found) if row not in found[:i]]
+    timed = [_missed(question, row) for row in rows if row.seconds is not None and row.dollars is not None]
+    in_time = [each for each in timed if each.seconds <= 0]
+    paid = [each for each in timed if each.dollars <= 0]
+    first = sorted(in_time or timed, key=lambda each: (each.row.dollars, each.row.seconds))[:1]
+    first += sorted(paid or timed, key=lambda each: (each.row.seconds, each.row.dollars))[:1]
+    deadline, budget = question.deadline or 1, question.budget or 1  # without it nothing is missed
+    rest = sorted(timed, key=lambda each: each.seconds / deadline + each.dollars / budget)
+    found: dict[tuple[str, str, int], Missed] = {}
+    for each in [*first, *rest]:
+        found.setdefault(each.row.candidate.kind, each)
+    return list(found.values())[:most]
 
 
 def beyond(question: Question, rows: Sequence[Predicted]) -> list[Missed]:

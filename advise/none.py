@@ -1,4 +1,4 @@
-"""Says why there is no candidate to show, by how much the limits are missed, and which comes nearest."""
+"""Says why there is no candidate to show: the nearest three and what each lacks, and what would fit."""
 
 from ..cost.durations import time_of
 from .answer import Answer
@@ -7,12 +7,14 @@ from .limits import in_all
 from .nearest import that_would_fit
 from .why_not import too_much
 
+MOST = 3
+NONE = "what was typed allows none"
+
 
 def why_none(found: Answer) -> str:
     question = found.question
     if found.missed:
-        limit = "both limits" if question.budget and question.deadline else "the limit"
-        lines = [f"no configuration meets {limit}"]
+        lines = ["no configuration meets " + ("both limits" if question.budget and question.deadline else "the limit")]
         for missed in found.missed:
             assert missed.row.seconds is not None
             whole = f"{time_of(in_all(question, missed.row.seconds))}, ${missed.row.dollars or 0:,.2f}"
@@ -21,14 +23,16 @@ def why_none(found: Answer) -> str:
                 *([f"--deadline by {time_of(missed.seconds)}"] if missed.seconds else []),
             ]
             lines.append(f"{whole} misses {' and '.join(by)}: {command(question, missed.row.candidate)}")
-        return "; ".join(lines)
+        return _listed(lines)
     if not found.nearest:
-        told = [line for family in found.families for line in family.others]
-        why = (told or found.notes or ["what was typed allows none"])[0]
-        return f"none of {found.points:,} configurations can be: {why}"
-    least = found.nearest[0]
+        told = [f"{family.name}: {line}" for family in found.families for line in family.others]
+        return _listed([f"none of {found.points:,} configurations can be", *(told or found.notes or [NONE])[:MOST]])
+    lines = [f"nothing fits, of {found.points:,} configurations"]
+    lines += [f"{too_much(row)}: {command(question, row.candidate)}" for row in found.nearest]
     would = that_would_fit(found)
-    return (
-        f"nothing fits, of {found.points:,} configurations: the nearest lacks memory, {too_much(least)}: "
-        f"{command(question, least.candidate)}" + (f"; this would fit: {would}" if would else "")
-    )
+    return _listed(lines) + (f"\nthis would fit: {would}" if would else "")
+
+
+def _listed(lines: list[str]) -> str:
+    first, *rest = lines
+    return "\n".join([f"{first}; the nearest:", *(f"{i}. {line}" for i, line in enumerate(rest, 1))])

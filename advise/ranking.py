@@ -55,7 +55,7 @@ def best_of_groups(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
     """
     found: dict[tuple[str, str, int], Predicted] = {}
     for row in ranked(rows, sort):
-        found.setdefault((row.candidate.family, row.candidate.group, row.candidate.workers), row)
+        found.setdefault(row.candidate.kind, row)
     return list(found.values())
 
 

@@ -60,7 +60,7 @@ def _family(
     lines += [f"{_group(missed.row)}: {_by_how_much(missed)}" for missed in late.values()]
     fitting |= {(m.row.candidate.group, m.row.candidate.workers) for m in beyond if m.row.candidate.family == name}
     over = [row for row in near if row.candidate.family == name]
-    for row in _least_over(over):
+    for row in least_over(over):
         if (row.candidate.group, row.candidate.workers) not in fitting:
             lines.append(f"{_group(row)}: {too_much(row)}")
     lines += [f"{why} ({count}x)" for (family, why), count in pruned.items() if family == name]
@@ -104,11 +104,11 @@ def _beside(row: Predicted, best: Predicted, sort: Sort) -> str:
     return f"{_group(row)}: {by} {words}{raced}"
 
 
-def _least_over(rows: Sequence[Predicted]) -> list[Predicted]:
+def least_over(rows: Sequence[Predicted]) -> list[Predicted]:
     """Returns the row of each group that exceeds the limits least."""
-    found: dict[tuple[str, int], Predicted] = {}
+    found: dict[tuple[str, str, int], Predicted] = {}
     for row in sorted(rows, key=lacks):
-        found.setdefault((row.candidate.group, row.candidate.workers), row)
+        found.setdefault(row.candidate.kind, row)
     return list(found.values())
 
 

@@ -19,7 +19,7 @@ from paceline.advise.plans import planned
 from paceline.advise.question import Question, ask
 from paceline.advise.ranking import best_of_groups, front, ranked
 from paceline.advise.space import ways
-from paceline.advise.why_not import families, too_much
+from paceline.advise.why_not import Family, families, too_much
 from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.planning.make_plan import make_plan
@@ -272,6 +272,7 @@ def test_limits_that_nothing_meets_name_what_misses_which_by_how_much(ground: Gr
     fit = search(replace(ground, question=question)).fit
     missed = nearest(question, fit)
     assert missed and all(each.dollars > 0 and each.seconds > 0 for each in missed)
+    assert len({each.row.candidate.kind for each in missed}) == 3
     cheapest = min(row.dollars for row in fit if row.dollars is not None)
     assert min(each.row.dollars for each in missed if each.row.dollars is not None) == cheapest
 
@@ -330,7 +331,12 @@ def test_without_limits_none_is_missed_where_no_plan_fits(monkeypatch: pytest.Mo
     )
     found = answers.answer(ask([*EIGHT, "hardware.workers=8"]))
     assert not found.rows and not found.missed
-    assert why_none(found).startswith("nothing fits, of ") and "0.50 GiB too much for a device" in why_none(found)
+    first, *lines = why_none(found).splitlines()
+    assert first.startswith("nothing fits, of ") and first.endswith("; the nearest:")
+    assert [line[:38] for line in lines[:3]] == [f"{i}. 0.50 GiB too much for a device: pac" for i in (1, 2, 3)]
+    assert len({row.candidate.kind for row in found.nearest}) == 3
+    rules = replace(found, nearest=[], families=[Family("zero", None, ["a", "b"]), Family("tensor", None, ["c", "d"])])
+    assert why_none(rules).splitlines()[1:] == ["1. zero: a", "2. zero: b", "3. tensor: c"]
 
 
 @pytest.mark.parametrize(
