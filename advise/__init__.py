@@ -10,5 +10,6 @@ modes.py          what there is to choose from where no closed form is known: st
 plans.py          a configuration planned exactly: what is shown, and all where no closed form is known
 ranking.py        orders, the Pareto front, the best of each group; why_not.py: the rest of each family
 none.py           why there is no line to show; nearest.py: what would fit
+recommend.py      what limits the best, why the next best loses, and one thing to try
 answer.py         all of it put together; explain.py: where the time goes, and what would help most
 """

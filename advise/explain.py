@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ..cost.device import Efficiency
+from ..cost.layout import ParallelLayout
 from ..cost.links import Link, Links
 from ..cost.predicted import PredictedStep
 from ..cost.step import Cluster, step_time
@@ -39,14 +40,8 @@ def explain(found: Answer, row: Predicted) -> CandidateExplanation:
 
 
 def _changes(ground: Ground, row: Predicted) -> list[PredictedSaving]:
-    layout = row.candidate.layout
-    assert layout is not None
-    cluster = ground.cluster(row.candidate.workers)
-    before = step_time(ground.of, layout, cluster, Efficiency()).total
-    found = [
-        PredictedSaving(what, 1 - step_time(ground.of, layout, change(cluster), Efficiency()).total / before)
-        for what, change in _hardware(row)
-    ]
+    before = step_time(ground.of, _layout(row), ground.cluster(row.candidate.workers), Efficiency()).total
+    found = hardware_changes(ground, row)
     machine = ground.machine
     larger = replace(ground, machine=machine.model_copy(update={"device_memory": TIMES * machine.device_memory}))
     found += _best(larger, before, "memory of each device twice as large: another layout, ", 1)
@@ -55,11 +50,35 @@ def _changes(ground: Ground, row: Predicted) -> list[PredictedSaving]:
     return found
 
 
+def hardware_changes(ground: Ground, row: Predicted) -> list[PredictedSaving]:
+    """Returns the effect of each piece of hardware twice as fast, in the same layout."""
+    return [saved(ground, row, _layout(row), what, change) for what, change in _hardware(row)]
+
+
+def saved(
+    ground: Ground,
+    row: Predicted,
+    layout: ParallelLayout,
+    what: str,
+    change: Callable[[Cluster], Cluster] = lambda cluster: cluster,
+) -> PredictedSaving:
+    """Returns the effect of another layout, or of other hardware."""
+    cluster, its = ground.cluster(row.candidate.workers), _layout(row)
+    before = step_time(ground.of, its, cluster, Efficiency()).total / its.batch
+    after = step_time(ground.of, layout, change(cluster), Efficiency()).total / layout.batch
+    return PredictedSaving(what, 1 - after / before)
+
+
+def _layout(row: Predicted) -> ParallelLayout:
+    assert row.candidate.layout is not None
+    return row.candidate.layout
+
+
 def _hardware(row: Predicted) -> list[tuple[str, Callable[[Cluster], Cluster]]]:
     found: list[tuple[str, Callable[[Cluster], Cluster]]] = [
         ("devices twice as fast at products", _faster_products),
         (
-            "their memory twice as fast",
+            "memory of the devices twice as fast",
             lambda each: replace(each, device=replace(each.device, bandwidth=TIMES * each.device.bandwidth)),
         ),
         (

@@ -51,7 +51,7 @@ def _family(
     fitting = {(row.candidate.group, row.candidate.workers) for row in mine}
     lines: list[str] = []
     if best is not None:
-        lines += [_beside(row, best, sort) for row in _a_group_each(mine[1:])]
+        lines += [beside(row, best, sort) for row in _a_group_each(mine[1:])]
     in_limits = {row.candidate.group for row in mine}
     late: dict[str, Missed] = {}
     for missed in beyond:
@@ -88,7 +88,8 @@ def _group(row: Predicted) -> str:
     return f"{row.candidate.group} on {row.candidate.workers} worker{'s' if row.candidate.workers > 1 else ''}"
 
 
-def _beside(row: Predicted, best: Predicted, sort: Sort) -> str:
+def beside(row: Predicted, best: Predicted, sort: Sort) -> str:
+    """Says by how much a row is worse than the best."""
     mine, its = KEYS[sort](row), KEYS[sort](best)
     words = {"time": "slower", "dollars": "dearer", "memory": "more memory", "bytes": "more bytes"}[sort]
     if mine is None or its is None:

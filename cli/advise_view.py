@@ -39,11 +39,15 @@ def cells(found: "Answer", row: "Predicted", i: int) -> list[str]:
         str(candidate.workers),
         step,
         whole,
-        "-" if row.dollars is None else f"{row.dollars:,.2f}" if row.dollars >= 1 else f"{row.dollars:.2g}",
+        "-" if row.dollars is None else dollars_of(row.dollars),
         f"{about}{human_bytes(row.device)}",
         "-" if row.sent is None else f"{about}{human_bytes(row.sent)}",
         "*" if _key(row) in {_key(each) for each in found.front} else "",
     ]
+
+
+def dollars_of(price: float) -> str:
+    return f"{price:,.2f}" if price >= 1 else f"{price:.2g}"
 
 
 def _key(row: "Predicted") -> tuple[object, ...]:
@@ -52,6 +56,7 @@ def _key(row: "Predicted") -> tuple[object, ...]:
 
 def for_people(found: "Answer") -> str:
     from ..advise.commands import command
+    from .advise_recommended import recommended
 
     shown = {_key(row) for row in found.rows}
     others = [row for row in found.front if _key(row) not in shown]
@@ -64,7 +69,7 @@ def for_people(found: "Answer") -> str:
     lines = aligned(table, numbers_from=3)
     commands = [f"{i:>3}  {command(found.question, row.candidate)}" for i, row in enumerate(found.rows, 1)]
     commands += [f"  *  {command(found.question, row.candidate)}" for row in others]
-    parts = [title(found), "\n".join(lines), "\n".join(commands)]
+    parts = ["\n".join(recommended(found)), title(found), "\n".join(lines), "\n".join(commands)]
     told = _families(found)
     parts += [*(["\n".join(told)] if told else []), "\n".join(_footnotes(found))]
     return "\n\n".join(part for part in parts if part)

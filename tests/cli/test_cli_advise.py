@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 import shlex
 
 import pytest
@@ -51,6 +52,9 @@ def test_times_that_are_not_predicted_are_said_to_be_so(paceline, monkeypatch) -
     assert any("sync=asp" in row["command"] for row in rows)
     assert "run `paceline calibrate`" in ended.err
     table = paceline("advise", "hardware.workers=2").out
+    first = table.splitlines()
+    assert first[0].startswith("recommended: paceline train ") and first[1].startswith("  time: not predicted")
+    assert first[4] == "  to try: --race 2 trains the first two here, until one wins"
     assert "front" not in table, "nothing is timed, so that nothing is on a front"
     assert "must be raced: asynchronous" in table and "price_per_hour=DOLLARS" in table
 
@@ -69,6 +73,19 @@ def test_on_a_machine_that_was_measured_what_was_not_is_why_nothing_is_timed(pac
     assert ended.err.endswith("note: times are not predicted: precision=bf16: a calibration measures float32 alone\n")
     timed = paceline("advise", *lab)
     assert timed.err == "" and any(row["step_seconds"] for row in csv.DictReader(io.StringIO(timed.out)))
+
+
+@pytest.mark.budget(5)
+def test_the_answer_begins_with_a_recommendation(paceline) -> None:
+    words = ("advise", *GPT, "--tokens", "1B", "--top", "1")
+    lines = paceline(*words).out.splitlines()
+    row = json.loads(paceline(*words, "--format", "json").out)["rows"][0]
+    assert lines[0] == f"recommended: {row['command']}" and lines[6] == ""
+    assert re.fullmatch(r"  time: [\d.]+ ms a step, .+ for all tokens, \$[\d.,]+", lines[1])
+    assert re.fullmatch(r"  memory of a device: [\d.]+ [MG]iB of 74\.2 GiB that it can use", lines[2])
+    assert re.fullmatch(r"  limited by: ((compute|memory|network|bubble|host) \d+%(, )?)+ of a step", lines[3])
+    assert re.fullmatch(r"  next best: \w+, .+: .+", lines[4])
+    assert re.fullmatch(r"  to try: .+: \d+% less time for a sample", lines[5])
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,60 @@
+"""The recommendation that an answer of `paceline advise` begins with."""
+
+from typing import TYPE_CHECKING
+
+from .step_time import time_of
+
+if TYPE_CHECKING:
+    from ..advise.answer import Answer
+    from ..advise.recommend import Recommendation
+
+LEAST = 0.01  # of the step: limits below it are left out
+
+
+def recommended(found: "Answer") -> list[str]:
+    """Returns at most 6 lines."""
+    from ..advise.commands import command
+    from ..advise.recommend import recommend
+    from ..advise.why_not import beside
+    from ..cost.predicted import PARTS
+    from ..tracking.compare import human_bytes
+
+    best = recommend(found)
+    row, machine = best.row, found.question.experiment.hardware.machine
+    of = "host" if machine is None or not machine.devices else "device"
+    room = "" if best.room is None else f" of {human_bytes(best.room)} that it can use"
+    lines = [
+        f"recommended: {command(found.question, row.candidate)}",
+        f"  time: {_time(found, best)}",
+        f"  memory of a {of}: {'' if row.exact else '~'}{human_bytes(row.device)}{room}",
+    ]
+    if best.limits:
+        shares = ", ".join(f"{name} {share:.0%}" for name, share in best.limits.items() if share >= LEAST)
+        lines.append(f"  limited by: {shares} of a step")
+    if best.after is not None:
+        after = f"{best.after.candidate.family}, {beside(best.after, row, found.sort)}"
+        longer = best.longer
+        if longer is not None and longer[1] > 0:
+            after += f"; {time_of(longer[1])} more of {PARTS[longer[0]]}"
+        lines.append(f"  next best: {after}")
+    else:
+        near = [f"; {each.name}, {each.others[0]}" for each in found.families if each.best is None and each.others]
+        lines.append(f"  next best: no other fits{(near or [''])[0]}")
+    if best.change is not None:
+        lines.append(f"  to try: {best.change.what}: {best.change.saves:.0%} less time for a sample")
+    elif machine is None:
+        lines.append("  to try: --race 2 trains the first two here, until one wins")
+    return lines
+
+
+def _time(found: "Answer", best: "Recommendation") -> str:
+    from ..advise.limits import in_all
+    from .advise_view import dollars_of
+
+    row, tokens = best.row, found.question.tokens
+    if row.seconds is None:
+        return "not predicted, for the reason below the table"
+    price = "price not known" if row.dollars is None else f"${dollars_of(row.dollars)}"
+    if tokens is None:
+        return f"{time_of(row.seconds)} a step, {price}" + (" a step" if row.dollars is not None else "")
+    return f"{time_of(row.seconds)} a step, {time_of(in_all(found.question, row.seconds))} for all tokens, {price}"
