@@ -1,4 +1,4 @@
-"""What limits the best candidate, the next best and why it loses, and one thing to try."""
+"""Recommends the best candidate: its limits, the next best and why it loses, and one thing to try."""
 
 from dataclasses import asdict, dataclass, replace
 

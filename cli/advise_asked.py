@@ -139,5 +139,5 @@ def _cards(config_dir: Path | None) -> list[Cards]:
         cards = found.setdefault(name, Cards(name, {_plain(name)}, memory if isinstance(memory, int) else 0))
         cards.aliases.add(_plain(name) if machine.get("accelerator") is None else _plain(str(machine["accelerator"])))
         cards.choices[count] = choice.name
-        cards.linked |= {count} if count > 1 and machine.get("network") is not None else set()
+        cards.linked |= {count} if machine.get("network") is not None else set()
     return list(found.values())

@@ -47,9 +47,12 @@ def recommended(found: "Answer") -> list[str]:
     return lines
 
 
+def dollars_of(price: float) -> str:
+    return f"{price:,.2f}" if price >= 1 else f"{price:.2g}"
+
+
 def _time(found: "Answer", best: "Recommendation") -> str:
     from ..advise.limits import in_all
-    from .advise_view import dollars_of
 
     row, tokens = best.row, found.question.tokens
     if row.seconds is None:

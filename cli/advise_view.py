@@ -5,6 +5,7 @@ import io
 from typing import TYPE_CHECKING, Any
 
 from ..conf.errors import ConfigError
+from .advise_recommended import dollars_of, recommended
 from .output import aligned
 
 if TYPE_CHECKING:
@@ -46,17 +47,12 @@ def cells(found: "Answer", row: "Predicted", i: int) -> list[str]:
     ]
 
 
-def dollars_of(price: float) -> str:
-    return f"{price:,.2f}" if price >= 1 else f"{price:.2g}"
-
-
 def _key(row: "Predicted") -> tuple[object, ...]:
     return row.candidate.settings, row.candidate.workers
 
 
 def for_people(found: "Answer") -> str:
     from ..advise.commands import command
-    from .advise_recommended import recommended
 
     shown = {_key(row) for row in found.rows}
     others = [row for row in found.front if _key(row) not in shown]

@@ -119,7 +119,8 @@ def test_biases_everywhere_are_taken_and_typed_keys_win(tmp_path: Path) -> None:
     assert found.knobs["bias"] is True and not found.notes
     words = found.overrides({"model.n_layer", "data"})
     assert not any(word.startswith(("model.n_layer=", "data")) for word in words)
-    assert "data.context=512" in read_model(written(tmp_path, GPT_2 | {"n_positions": 512})).overrides()
+    words = read_model(written(tmp_path, GPT_2 | {"n_positions": 512})).overrides()
+    assert "data.context=512" in words and "model.dropout=0.1" in words
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""What limits the best candidate, the next best and why it loses, and one thing to try."""
+"""The recommendation: limits of the best, the next best and why it loses, and one thing to try."""
 
 from dataclasses import replace
 
@@ -26,7 +26,22 @@ def test_shares_of_a_step_add_up_and_the_next_best_is_of_another_family(found: A
     assert best.after.candidate.family != best.row.candidate.family
     others = [each.seconds or 0 for each in bests if each.candidate.family != best.row.candidate.family]
     assert best.after.seconds == min(others)
-    assert best.longer is not None and best.longer[0] in ("compute", "tensor", "shards", "data", "optimizer", "host")
+    assert best.longer is not None and best.longer[0] == "compute"
+
+
+def test_the_part_that_makes_the_next_best_slower_is_named(found: Answer) -> None:
+    tensor = [each for each in found.families if each.name == "tensor"]
+    longer = recommend(replace(found, families=tensor)).longer
+    assert longer is not None and longer[0] == "tensor" and longer[1] > 0
+
+
+def test_what_must_be_raced_is_next_best_only_if_nothing_else_is(found: Answer) -> None:
+    tensor = next(each for each in found.families if each.name == "tensor")
+    assert tensor.best is not None
+    row = replace(tensor.best, seconds=0.0, candidate=replace(tensor.best.candidate, raced="must be raced"))
+    raced = replace(tensor, name="raced", best=row)
+    assert recommend(replace(found, families=[tensor, raced])).after == tensor.best
+    assert recommend(replace(found, families=[raced])).after == row
 
 
 def test_memory_that_a_device_has_is_the_same_whether_the_row_fits_or_not(found: Answer) -> None:
