@@ -14,7 +14,8 @@ NONE = "what was typed allows none"
 def why_none(found: Answer) -> str:
     question = found.question
     if found.missed:
-        lines = ["no configuration meets " + ("both limits" if question.budget and question.deadline else "the limit")]
+        limit = "both limits" if question.budget and question.deadline else "the limit"
+        lines: list[str] = []
         for missed in found.missed:
             assert missed.row.seconds is not None
             whole = f"{time_of(in_all(question, missed.row.seconds))}, ${missed.row.dollars or 0:,.2f}"
@@ -23,16 +24,16 @@ def why_none(found: Answer) -> str:
                 *([f"--deadline by {time_of(missed.seconds)}"] if missed.seconds else []),
             ]
             lines.append(f"{whole} misses {' and '.join(by)}: {command(question, missed.row.candidate)}")
-        return _listed(lines)
+        return _listed(f"no configuration meets {limit}; the nearest:", lines)
     if not found.nearest:
         told = [f"{family.name}: {line}" for family in found.families for line in family.others]
-        return _listed([f"none of {found.points:,} configurations can be", *(told or found.notes or [NONE])[:MOST]])
-    lines = [f"nothing fits, of {found.points:,} configurations"]
-    lines += [f"{too_much(row)}: {command(question, row.candidate)}" for row in found.nearest]
+        why = (told or found.notes or [NONE])[:MOST]
+        return _listed(f"none of {found.points:,} configurations can be; the reasons:", why)
+    lines = [f"{too_much(row)}: {command(question, row.candidate)}" for row in found.nearest]
     would = that_would_fit(found)
-    return _listed(lines) + (f"\nthis would fit: {would}" if would else "")
+    first = f"nothing fits, of {found.points:,} configurations; the nearest:"
+    return _listed(first, lines) + (f"\nthis would fit: {would}" if would else "")
 
 
-def _listed(lines: list[str]) -> str:
-    first, *rest = lines
-    return "\n".join([f"{first}; the nearest:", *(f"{i}. {line}" for i, line in enumerate(rest, 1))])
+def _listed(first: str, lines: list[str]) -> str:
+    return "\n".join([first, *(f"{i}. {line}" for i, line in enumerate(lines, 1))])

@@ -336,6 +336,7 @@ def test_without_limits_none_is_missed_where_no_plan_fits(monkeypatch: pytest.Mo
     assert [line[:38] for line in lines[:3]] == [f"{i}. 0.50 GiB too much for a device: pac" for i in (1, 2, 3)]
     assert len({row.candidate.kind for row in found.nearest}) == 3
     rules = replace(found, nearest=[], families=[Family("zero", None, ["a", "b"]), Family("tensor", None, ["c", "d"])])
+    assert why_none(rules).splitlines()[0].endswith(" configurations can be; the reasons:")
     assert why_none(rules).splitlines()[1:] == ["1. zero: a", "2. zero: b", "3. tensor: c"]
 
 

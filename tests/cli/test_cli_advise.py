@@ -63,8 +63,8 @@ def test_times_that_are_not_predicted_are_said_to_be_so(paceline, monkeypatch) -
 def test_on_a_machine_that_was_measured_what_was_not_is_why_nothing_is_timed(paceline, here, monkeypatch) -> None:
     from paceline.advise import modes
 
-    names = {"strategy": ["data_parallel"], "sync": []}
-    monkeypatch.setattr(modes, "_choices", lambda group, question: names.get(group, []))
+    names = {"strategy": ["data_parallel"], "sync": ["bsp"]}
+    monkeypatch.setattr(modes, "_choices", lambda group, _: [shipped(group, name) for name in names.get(group, [])])
     machine(here)
     lab = ("hardware=lab", "hardware.threads=1", "hardware.workers=2", "--config-dir", str(here), "--format", "csv")
     ended = paceline("advise", *lab, "precision=bf16")
@@ -194,7 +194,7 @@ def test_tokens_without_a_predicted_time_are_refused(paceline, monkeypatch) -> N
 def test_what_fits_by_closed_forms_and_not_by_its_plan_is_said_to_lack_memory(paceline) -> None:
     ended = paceline("advise", "model=gpt_1b", "data=text", "hardware=t4", "--batch", "4096")
     assert ended.status == 2
-    assert "nothing fits" in ended.err and "GiB too much for a host: paceline train" in ended.err  # as a plan has it
+    assert "nothing fits" in ended.err and "GiB too much for a device: paceline train" in ended.err  # as a plan has it
 
 
 @pytest.mark.parametrize("budget", ["5000EUR", "€5000", "5000 GBP"])
