@@ -67,7 +67,7 @@ class Ground:
         return COMPUTED_IN[known[0]] if known else "fp32"
 
     def problem(self, workers: int, cluster: Cluster) -> LayoutProblem:
-        traits = _traits()
+        traits = traits_by_name()
         return LayoutProblem(
             workers,
             self.machine.devices,
@@ -79,7 +79,7 @@ class Ground:
 
 
 @lru_cache(maxsize=1)
-def _traits() -> dict[str, StrategyTraits]:
+def traits_by_name() -> dict[str, StrategyTraits]:
     """Returns the traits of our strategies, as their defaults are."""
     usual = injected.usual()
     return {each.name: build("strategy", each, Strategy, (), usual).traits for each in choices_of("strategy")}

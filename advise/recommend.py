@@ -3,7 +3,9 @@
 from dataclasses import asdict, dataclass, replace
 
 from ..cost.device import Efficiency
+from ..cost.published import Published, published
 from ..cost.step import step_time
+from .accelerators import traits_by_name
 from .answer import Answer
 from .candidate import Predicted
 from .explain import TIMES, PredictedSaving, hardware_changes, saved
@@ -31,6 +33,7 @@ class Recommendation:
         after: the best of the next best family; of the same one where there is no other.
         longer: the part of `after` that takes the most seconds more, and how many.
         change: what would help.
+        published: how long runs of the same software took beside predictions; None where none are known.
     """
 
     row: Predicted
@@ -39,6 +42,7 @@ class Recommendation:
     after: Predicted | None
     longer: tuple[str, float] | None
     change: PredictedSaving | None
+    published: Published | None
 
 
 def recommend(found: Answer) -> Recommendation:
@@ -54,7 +58,14 @@ def recommend(found: Answer) -> Recommendation:
         limit = LIMITS.get(name, "network")
         limits[limit] = limits.get(limit, 0.0) + seconds / sum(parts.values())
     limits = dict(sorted(limits.items(), key=lambda each: -each[1]))
-    return Recommendation(row, _room(row), limits, after, longer, _change(found, row))
+    return Recommendation(row, _room(row), limits, after, longer, _change(found, row), _published(found, row))
+
+
+def _published(found: Answer, row: Predicted) -> Published | None:
+    traits = traits_by_name().get(row.candidate.family)
+    if found.ground is None or traits is None:
+        return None
+    return published(traits.software, found.ground.cluster(row.candidate.workers).device.name)
 
 
 def _room(row: Predicted) -> int | None:

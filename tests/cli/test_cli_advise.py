@@ -81,7 +81,9 @@ def test_the_answer_begins_with_a_recommendation(paceline) -> None:
     lines = paceline(*words).out.splitlines()
     row = json.loads(paceline(*words, "--format", "json").out)["rows"][0]
     assert lines[0] == f"recommended: {row['command']}" and lines[6] == ""
-    assert re.fullmatch(r"  time: [\d.]+ ms a step, .+ for all tokens, \$[\d.,]+", lines[1])
+    assert re.fullmatch(
+        r"  time: [\d.]+ ms a step \([\d.]+ ms to .+ as published runs of \w+\), .+ for all tokens, \$[\d.,]+", lines[1]
+    )
     assert re.fullmatch(r"  memory of a device: [\d.]+ [MG]iB of 74\.2 GiB that it can use", lines[2])
     assert re.fullmatch(r"  limited by: ((compute|memory|network|bubble|host) \d+%(, )?)+ of a step", lines[3])
     assert re.fullmatch(r"  next best: \w+, .+: .+", lines[4])
