@@ -1,4 +1,6 @@
-"""Reads which memory a torch tensor is in, and how often it was written to: `_cdata`, `_version` and `_base`."""
+"""Reads which memory a torch tensor is in, how often it was written to, and its hooks: `_cdata`, `_version`, `_base`,
+`_backward_hooks` and `_post_accumulate_grad_hooks`.
+"""
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
@@ -20,6 +22,11 @@ def version_of(tensor: Tensor) -> int:
 def base_of(tensor: Tensor) -> Tensor:
     """Returns the tensor that it is a view of, or itself."""
     return tensor if tensor._base is None else tensor._base
+
+
+def has_hooks(tensor: Tensor) -> bool:
+    """Returns whether something is called when autograd has the tensor's gradient."""
+    return bool(tensor._backward_hooks or tensor._post_accumulate_grad_hooks)
 
 
 def unseen_writes(tensors: Sequence[Tensor]) -> AbstractContextManager[None]:

@@ -16,7 +16,7 @@ builds its own if it cannot open the file, if its tensors are laid out otherwise
 this module does not look, such as in a list. All build their own if
 
     the model has fewer than `LEAST` bytes, or does not build on the meta device
-    it has a tensor that is more than strided values, or a random generator of its own
+    it has a tensor that is more than strided values (hooks of its gradient, a conjugate view), or a random generator
     its first weights depend on the replica, or on training samples
     all workers are in one process
 """
@@ -36,7 +36,7 @@ from torch.utils import swap_tensors
 from ...comm import Comm
 from ...comm.errors import FabricError
 from ...comm.shared_memory import GIB, GrowingFile, open_copied
-from ...compat.storages import storage_key
+from ...compat.storages import has_hooks, storage_key
 from ...strategies.core.protocols import SideBySide
 from ...tasks.models.unsupervised import Unsupervised
 from ..base import memory
@@ -85,10 +85,12 @@ def _is_plain(model: nn.Module) -> bool:
     """Returns whether strided values are all that there is of its tensors, and it draws from torch's own generator."""
     tensors = _by_name(model).values()
     values = chain.from_iterable(vars(layer).values() for layer in model.modules())
-    return not any(isinstance(value, torch.Generator) for value in values) and all(
-        type(each) in (Tensor, nn.Parameter) and each.layout is torch.strided and each.is_leaf and not each.is_quantized
-        for each in tensors
-    )
+    return not any(isinstance(value, torch.Generator) for value in values) and all(map(_is_values, tensors))
+
+
+def _is_values(tensor: Tensor) -> bool:
+    strided = type(tensor) in (Tensor, nn.Parameter) and tensor.layout is torch.strided and not tensor.is_quantized
+    return strided and tensor.is_leaf and not (has_hooks(tensor) or tensor.is_conj() or tensor.is_neg())
 
 
 # -- the two roles

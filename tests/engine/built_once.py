@@ -23,7 +23,8 @@ class Rich(nn.Module):
 
     Args:
         once: it is built once a host.
-        odd: what keeps workers from sharing it: "list", a tensor that nobody finds; "generator", of its own.
+        odd: what keeps workers from sharing it: "list", a tensor that nobody finds; "generator", of its own;
+            "hook", "later", of a gradient; "conjugate", a tensor whose values are not those of its memory.
         width: of its inner layers, of which there are `depth`.
     """
 
@@ -46,6 +47,12 @@ class Rich(nn.Module):
             self.hidden = [torch.rand(width)]
         if odd == "generator":
             self.draws = torch.Generator()
+        if odd == "hook":
+            self.head.weight.register_hook(lambda gradient: gradient / 2)
+        if odd == "later":
+            self.head.weight.register_post_accumulate_grad_hook(lambda _: None)
+        if odd == "conjugate":
+            self.turned = torch.rand(width, dtype=torch.complex64).conj()
         vars(self.first.weight)["told"] = "kept"  # an attribute of its own
         if not self.head.weight.is_meta:
             print("built for real", flush=True)

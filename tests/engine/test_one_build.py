@@ -41,7 +41,7 @@ def test_followers_have_the_leaders_tensors_ties_and_next_random_numbers(workers
     assert [each["copied"] for each in told] == [[], [], []]
 
 
-@pytest.mark.parametrize("odd", ["list", "generator"])
+@pytest.mark.parametrize("odd", ["list", "generator", "hook", "later", "conjugate"])
 def test_a_model_with_hidden_state_is_built_by_every_worker(workers, odd):
     alone, _ = workers(2, built_once.build, {"once": False, "odd": odd})
     told = workers(2, built_once.build, {"odd": odd})
