@@ -49,10 +49,15 @@ IN_PEFT = "base_model.model."  # before each name
 class WidenedLinear(torch.autograd.Function):
     """x W^T + b, x wider than the frozen W, which is widened in each pass. Only W itself is kept for backward."""
 
+    generate_vmap_rule = True  # privacy=dp_sgd takes each sample's gradient by torch.func
+
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ctx.save_for_backward(weight)
+    def forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
         return F.linear(x, weight.to(x.dtype), bias)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor | None], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[1])
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]

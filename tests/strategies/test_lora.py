@@ -115,6 +115,24 @@ def test_a_run_with_a_base_in_bf16_sends_its_factors_alone_and_exports_float32(h
         prepare([*SMALL, *how[len(VIRTUAL) :], "strategy=torch_fsdp"]).plan()
 
 
+def test_each_samples_gradient_is_taken_through_a_base_in_bf16(here) -> None:
+    weights, _ = trained(*VIRTUAL, "adapt=lora", "adapt.base=bf16", "hardware.workers=2", "privacy=dp_sgd", name="held")
+    assert all(tensor.isfinite().all() for tensor in weights.values())
+    held = LoRA(rank=2, base="bf16").apply(base().float())
+    names = [name for name, each in held.named_parameters() if each.requires_grad]
+    nn.init.normal_(held.get_parameter("2.lora_B"))
+    state, x = dict(held.named_parameters()), torch.randn(3, 6)
+
+    def loss(factors: dict[str, Tensor], sample: Tensor) -> Tensor:
+        return torch.func.functional_call(held, {**state, **factors}, (sample[None],)).square().sum()
+
+    factors = {name: state[name].detach() for name in names}
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(factors, x)
+    held(x).square().sum().backward()
+    for name in names:
+        torch.testing.assert_close(found[name].sum(0), state[name].grad)
+
+
 def test_only_the_layers_that_are_named_are_adapted() -> None:
     model = LoRA(rank=2, modules=["2"]).apply(base())
     assert {name for name, each in model.named_parameters() if each.requires_grad} == {"2.lora_A", "2.lora_B"}
