@@ -317,7 +317,8 @@ class _ZeroUpdate(Sync):
             held = flat if key is None else self.optimizer.state[flat][key]
             return own.of(held.detach()).view_as(parameter)
         with GatheredParameters([parameter], enabled=is_cut_up(parameter)):
-            return parameter.detach().float().clone()
+            whole = parameter.detach().clone()
+            return whole.float() if whole.is_floating_point() else whole
 
     def state_dict(self) -> State:
         kept = next((kept for kept in self.optimizer.state.values() if kept), {})
@@ -420,7 +421,8 @@ class _CastInTurn(nn.Module):
 
     def parameters(self, recurse: bool = True) -> Iterator[nn.Parameter]:
         for parameter in self._module.parameters(recurse):
-            parameter.data = parameter.data.to(self._dtype)
+            if parameter.is_floating_point():
+                parameter.data = parameter.data.to(self._dtype)
             yield parameter
 
 

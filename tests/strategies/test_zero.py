@@ -1,12 +1,14 @@
 """strategy=zero: DeepSpeed itself, at each stage and offload, against plain data parallel."""
 
 import json
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
 import safetensors.torch
 import torch
 from needs import needs_compiler
+from torch import Tensor, nn
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
@@ -55,6 +57,34 @@ def plain(fork_server, tmp_path_factory):
         return kept[overrides]
 
     return train
+
+
+class Turned(nn.Module):
+    """[n, 64] -> [n, 10]. It shows a shape that ZeRO-3 takes away, and it has a parameter of whole numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, 10)
+        self.order = nn.Parameter(torch.arange(10).flip(0), requires_grad=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.first(x.flatten(1))[:, self.order]
+
+    def extra_repr(self) -> str:
+        return f"columns={self.first.weight.shape[1]}"
+
+
+def test_stage_3_leaves_whole_numbers_as_they_are_and_needs_no_shapes_of_layers(fork_server, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(str(Path(__file__).parent))
+    few = ["tracking=none", "steps=2", "batch_size=16", "hardware.threads=1", f"model={{_target_:{__name__}.Turned}}"]
+
+    def weights(*how: str) -> dict[str, Tensor]:
+        result = engine.run([*few, *how], root=tmp_path / how[0], quiet=True, allow_modules=[__name__])
+        return safetensors.torch.load_file(result.path / "model.safetensors")
+
+    cut = weights("strategy=zero", "strategy.stage=3", "hardware.workers=1")
+    assert distance(cut, weights("strategy=single", "hardware.workers=1")) < ROUNDING
+    assert cut["order"].dtype == torch.int64
 
 
 @pytest.mark.parametrize("how", STAGES)
