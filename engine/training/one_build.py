@@ -24,7 +24,7 @@ this module does not look, such as in a list. All build their own if
 import gc
 import json
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from hashlib import sha256
 from itertools import chain
 from mmap import mmap
@@ -98,17 +98,19 @@ def _is_values(tensor: Tensor) -> bool:
 
 def _lead(comm: Comm, build: Callable[[], nn.Module], followers: list[int]) -> nn.Module:
     model = build()
-    told, layout = {"place": ""}, _Layout(model)
-    file = GrowingFile(layout.size)
-    with suppress(OSError):  # no memory: the tensors that have moved stay in the file
-        if _is_plain(model):
-            _move_into(file, layout)
-            random = torch.get_rng_state().numpy().tobytes().hex()
-            told = {"place": file.place, "digest": layout.digest, "random": random}
-    comm.key_values.post(f"model/{comm.rank}", json.dumps(told))
-    for rank in followers:
-        comm.key_values.read(f"model/{rank}", rank)
-    file.close()
+    told = {"place": ""}
+    with ExitStack() as opened:
+        with suppress(OSError):  # no memory, or no such files: the tensors that have moved stay in the file
+            if _is_plain(model):
+                layout = _Layout(model)
+                file = GrowingFile(layout.size)
+                opened.callback(file.close)
+                _move_into(file, layout)
+                random = torch.get_rng_state().numpy().tobytes().hex()
+                told = {"place": file.place, "digest": layout.digest, "random": random}
+        comm.key_values.post(f"model/{comm.rank}", json.dumps(told))
+        for rank in followers:
+            comm.key_values.read(f"model/{rank}", rank)
     return model
 
 

@@ -2,6 +2,7 @@
 
 import gc
 import os
+import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -63,8 +64,8 @@ class Rich(nn.Module):
         return self.head(self.drop(self.norm(self.inner(x))))
 
 
-def build(comm: Comm, chosen: dict[str, Any]) -> dict[str, Any]:
-    """Returns what a worker of this run has once it has built its model."""
+def build(comm: Comm, chosen: dict[str, Any], largest: int = 0) -> dict[str, Any]:
+    """Returns what a worker of this run has once it has built its model. `largest`: bytes of a file; 0: no limit."""
     knobs = "".join(f",{key}:{value}" for key, value in chosen.items())
     overrides = ["tracking=none", f"hardware.workers={comm.size}", f"model={{_target_:built_once.Rich{knobs}}}"]
     parts = assemble(prepare(overrides, allow_modules=["built_once"]).experiment, ("built_once",))
@@ -76,6 +77,8 @@ def build(comm: Comm, chosen: dict[str, Any]) -> dict[str, Any]:
         return parts.make_model()
 
     memory.keep_freed()
+    if largest:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (largest, largest))
     before = _private()
     with patch.object(one_build, "LEAST", one_build.LEAST):
         model = one_build.built(parts, comm, alone)

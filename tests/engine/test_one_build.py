@@ -49,6 +49,13 @@ def test_a_model_with_hidden_state_is_built_by_every_worker(workers, odd):
     assert all(same(each, alone) for each in told)
 
 
+def test_every_worker_builds_its_own_where_files_may_not_be_so_large(workers):
+    alone, _ = workers(2, built_once.build, {"once": False})
+    told = workers(2, built_once.build, {}, 1024)
+    assert [each["built"] for each in told] == [1, 1]
+    assert all(same(each, alone) for each in told)
+
+
 def test_a_host_holds_one_model(workers):
     """Of 64 MiB, in tensors so small that malloc keeps them when they are freed."""
     told = workers(3, built_once.build, {"width": 1024, "depth": 16})
