@@ -12,7 +12,7 @@ import os
 import secrets
 from pathlib import Path
 
-from .errors import FabricError, HostMemoryError
+from .errors import FabricError, HostMemoryError, PeerLostError
 
 MIB, GIB = 2**20, 2**30
 
@@ -93,16 +93,30 @@ def open_shared(place: str) -> mmap.mmap:
 
 
 def _open(place: str) -> int:
-    """Opens the file in memory that another process made. Raises `FabricError` when it cannot be reached."""
+    """Opens the file in memory that another process made.
+
+    Raises `FabricError` when it cannot be reached, and `PeerLostError` when that process has ended.
+    """
     process, descriptor, name = place.split("/")
     try:
         opened = os.open(f"/proc/{int(process)}/fd/{int(descriptor)}", os.O_RDWR | os.O_CLOEXEC)
     except OSError as error:
+        if _has_ended(int(process)):
+            raise PeerLostError(f"process {process} ended before it shared its memory") from error
         raise FabricError(f"memory cannot be shared with process {process}: {error.strerror}") from error
     if not str(Path(f"/proc/self/fd/{opened}").readlink()).startswith(f"/memfd:{name}"):
         os.close(opened)
         raise FabricError(f"memory cannot be shared with process {process}: it is in another container")
     return opened
+
+
+def _has_ended(process: int) -> bool:
+    """Returns True also where its parent has not asked for its status yet."""
+    try:
+        status = Path(f"/proc/{process}/stat").read_text()
+    except OSError:
+        return True
+    return status.rpartition(")")[2].split()[0] in "ZX"
 
 
 def available() -> int:

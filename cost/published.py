@@ -1,4 +1,4 @@
-"""How long steps of published runs took beside their predictions, by software and device.
+"""The range of times of published runs beside their predictions, by software and device.
 
 `make predictions ARGS=FOLDER` prints these figures (its table "step time: software", column "8 in 10 took"), from runs
 that no constant was fitted on.

@@ -2,6 +2,7 @@
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -66,5 +67,22 @@ def die_once_it_is_made(comm):
 
 @pytest.mark.dist
 @pytest.mark.timeout(60)
+def test_a_process_that_has_ended_is_a_peer_that_is_lost() -> None:
+    reads, writes = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writes, MemoryFile(4096).place.encode())
+        os.kill(os.getpid(), signal.SIGKILL)
+    place = os.read(reads, 100).decode()
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)  # it has ended, and its status is still there
+    for _ in range(2):
+        with pytest.raises(PeerLostError, match=f"process {child} ended before it shared its memory"):
+            open_shared(place)
+        with suppress(ChildProcessError):
+            os.waitpid(child, 0)
+    with pytest.raises(FabricError, match=r"Bad file descriptor|No such file"):
+        open_shared(f"{os.getpid()}/9999/{place.rpartition('/')[2]}")
+
+
 def test_a_worker_that_is_killed_while_it_shares_memory_leaves_nothing(workers) -> None:
     assert workers(2, die_once_it_is_made, lost=[0])[1] == []
