@@ -28,6 +28,7 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
 from math import ceil
+from typing import NamedTuple
 
 from ..engine.base.memory import BUILT_ONCE
 from ..engine.predict.fit import FLOAT, PROCESS, SHARE
@@ -115,51 +116,52 @@ def need(of: Shape, candidate: Candidate, capacity: UsableMemory) -> tuple[int, 
     whole = width * sum(entries for entries, _ in held) * layout.tensor
     devices, there = [], 0.0
     for i, (entries, activations) in enumerate(held):
-        states, on_host, parameters, stepped = _states(of, candidate, entries, width)
+        states = _states(of, candidate, entries, width)
         fetched = width * of.largest if i == len(held) - 1 else 0.0  # by the chief, to evaluate
-        devices.append(states + max(activations, fetched, stepped))
-        there = max(there, on_host, parameters)
+        devices.append(states.device + max(activations, fetched, states.stepped))
+        there = max(there, states.host, states.parameters)
     built, n = max(whole, FLOAT * of.entries), min(capacity.per_host, candidate.workers)
     if n > 1 and whole >= BUILT_ONCE:
         return int(max(devices)), int(n * there + built + whole)
     return int(max(devices)), int(n * max(there, built) + whole)
 
 
-def _states(of: Shape, candidate: Candidate, entries: float, width: int) -> tuple[float, float, float, float]:
-    """Parameters, gradients, optimizer state and buffers: on the device, on the host; and of these, on the device, the
-    parameters, and those that a worker steps.
+class HeldStates(NamedTuple):
+    """Bytes of parameters, gradients, optimizer state and buffers. `parameters` and `stepped` are of those on the
+    device: all of the parameters, and those that a worker steps.
     """
+
+    device: float
+    parameters: float
+    stepped: float
+    host: float = 0.0
+
+
+def _states(of: Shape, candidate: Candidate, entries: float, width: int) -> HeldStates:
     layout = candidate.layout
     assert layout is not None
     n, several = layout.replicas, layout.micro_batches > 1
-    optimizer = 4 * of.state * entries
+    held, optimizer = 4 * entries, 4 * of.state * entries
     if candidate.family == "zero":
         return _zero(candidate, entries, width, optimizer)
-    largest = max(of.embedding, of.block, 0 if of.tied else of.head)
-    if candidate.family == "torch_fsdp":
-        if n == 1:
-            return 8 * entries + optimizer, 0.0, 4 * entries, 4 * entries
-        return (4 * entries + optimizer) / n + 4 * entries / n + 3 * 4 * largest, 0.0, 4 * entries / n, 4 * entries / n
     if n == 1:
-        return 8 * entries + optimizer, 0.0, 4 * entries, 4 * entries
-    tensor = min(entries, of.head / layout.tensor)  # the largest tensor, which is a bucket of its own
+        return HeldStates(2 * held + optimizer, held, held)
+    if candidate.family == "torch_fsdp":
+        largest = max(of.embedding, of.block, 0 if of.tied else of.head)
+        return HeldStates((2 * held + optimizer) / n + 3 * 4 * largest, held / n, held / n)
+    tensor = 4 * min(entries, of.head / layout.tensor)  # the largest tensor, which is a bucket of its own
+    kept = held if several else tensor
     match candidate.shard:
         case 1:
-            return 12 * entries + optimizer / n + 4 * (entries if several else tensor), 0.0, 4 * entries, 4 * entries
+            return HeldStates(3 * held + optimizer / n + kept, held, held)
         case 2:
-            kept = entries if several else tensor
-            return (
-                4 * entries + (4 * entries + optimizer) / n + 4 * kept + 3 * 4 * tensor,
-                0.0,
-                4 * entries,
-                4 * entries / n,
-            )
+            return HeldStates(held + (held + optimizer) / n + kept + 3 * tensor, held, held / n)
         case _:
-            return 12 * entries + optimizer, 0.0, 4 * entries, 4 * entries
+            return HeldStates(3 * held + optimizer, held, held)
 
 
-def _zero(candidate: Candidate, entries: float, width: int, optimizer: float) -> tuple[float, float, float, float]:
-    """DeepSpeed's, as strategies/external/deepspeed_memory.py states it."""
+def _zero(candidate: Candidate, entries: float, width: int, optimizer: float) -> HeldStates:
+    """States what DeepSpeed holds, as strategies/external/deepspeed_memory.py does."""
     layout = candidate.layout
     assert layout is not None
     stage, n = layout.zero, layout.replicas
@@ -182,8 +184,8 @@ def _zero(candidate: Candidate, entries: float, width: int, optimizer: float) ->
     else:
         device += state
     if layout.offload == "all":
-        return device, host + parameters, 0.0, 0.0
-    return device + parameters, host, parameters, min(parameters, width * gradients)
+        return HeldStates(device, 0.0, 0.0, host + parameters)
+    return HeldStates(device + parameters, parameters, min(parameters, width * gradients), host)
 
 
 def _of_each_stage(of: Shape, candidate: Candidate) -> list[tuple[float, float]]:

@@ -59,9 +59,7 @@ class StrategyTraits:
     software: str = "PyTorch"  # that computes a step, as cost/published.py names it
     needs_processes: bool = False  # it talks to torch.distributed by itself
     moves_model: bool = False  # it moves the model to the device itself, and the engine must not
-    cuts_on_host: bool = (
-        False  # `prepare` gets the model on the host, and the engine moves `module` to the device after
-    )
+    cuts_on_host: bool = False  # `prepare` gets the model on the host; the engine moves `module` to the device then
     needs_shapes: bool = False  # it computes shapes on the meta device as it trains, also with one worker a replica
     steps_whole: bool = False  # one worker steps all parameters of a replica at once
     runs_whole: bool = False  # `module` is the whole model, which others may run between two passes

@@ -117,7 +117,7 @@ class SyncTraits:
     client_rounds: bool = False  # clients train by themselves for a round
     equal_clients: bool = True  # they are drawn with equal chances, and all finish their round
 
-    # What a feature may see and change (engine/features/feature.py, `Hooks.gradients`)
+    # Features see and change gradients where a mode shows them (engine/features/feature.py, `Hooks.gradients`).
     shows_gradients: bool = True  # calls `clip_gradients` with each gradient that it steps with or pushes, whole
     shows_mean: bool = False  # at `clip_gradients` gradients are the mean of all replicas, before it a replica's own
 

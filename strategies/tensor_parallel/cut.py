@@ -26,9 +26,9 @@ def cut_over(
     cut and the same tensors otherwise. Names stay; placements.py knows the pieces.
 
     `kinds`: what is cut (`find.kinds_of`); None finds the pairs of this model. `sequence`: between them each worker has
-    a slice of the sequence; a model without such runs is as without. `only`: the
-    one worker whose part is made; None makes all. A worker calls `group.join(part, comm)` before its first pass. A part
-    whose head is cut is trained with `vocabulary.loss_over`.
+    a slice of the sequence; a model without such runs is as without. `only`: the one worker whose part is made; None
+    makes all. A worker calls `group.join(part, comm)` before its first pass. A part whose head is cut is trained with
+    `vocabulary.loss_over`.
 
     Raises `ConfigError` for what cannot be cut.
     """

@@ -290,8 +290,9 @@ def test_energy_and_interruptions_follow_from_the_training_time(answer) -> None:
 def test_a_former_command_answers_and_says_its_new_line(was: str, now: str, paceline) -> None:
     ended = paceline("cost", *was.split())
     name = was.split()[0]
-    assert ended.err.startswith(f"cost {name}: is now one command. Write: paceline cost {now}\n")
-    assert ended.status == 0 and ended.out == paceline("cost", *now.split()).out
+    new = paceline("cost", *now.split())
+    assert ended.err == f"cost {name}: is now one command. Write: paceline cost {now}\n" + new.err
+    assert ended.status == 0 and ended.out == new.out
 
 
 # -- what is refused

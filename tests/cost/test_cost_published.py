@@ -1,4 +1,4 @@
-"""How long published runs took beside predictions: of the software and the device where there are some."""
+"""Ranges of published runs are those of the software and the device, where there are some."""
 
 from paceline.cost.published import RUNS, published
 from paceline.engine import prepare

@@ -93,7 +93,7 @@ def test_total_and_active_entries_are_those_that_are_published(of: Transformer, 
 
 
 def test_flops_of_a_mixture_are_those_of_a_plain_loop_over_its_experts() -> None:
-    """Of one layer's router and experts, each of which computes as many tokens."""
+    """Builds one layer's router and experts, each of which computes as many tokens."""
     of, tokens = replace(MIXTURE, layers=1, shared=0), 32
     x = torch.empty(tokens, 64, device="meta")
     router = torch.empty(16, 64, device="meta")

@@ -94,6 +94,17 @@ class TestNeed:
         assert self.need(*virtual, "hardware.workers_per_host=2")[1] == 3 * MLP
         assert self.need(*virtual)[1] == 2 * MLP
 
+    def test_a_host_builds_a_large_model_once_and_has_each_worker_s_part_beside_it(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        apart = self.need("hardware.workers=2", SMALL)[1]
+        assert apart == 2 * MLP + MLP  # each builds its own, and the chief has its copy to evaluate
+        monkeypatch.setattr("paceline.engine.predict.fit.BUILT_ONCE", MLP)
+        assert self.need("hardware.workers=2", SMALL)[1] == MLP + 2 * MLP + MLP
+        sharded = ("strategy=torch_fsdp", "hardware.workers=2", SMALL)
+        plan = engine.prepare(["model.hidden=[32]", *sharded]).plan()
+        assert self.need(*sharded)[1] == MLP + 2 * plan.parts[0].memory["parameters"] + MLP < 3.2 * MLP
+
     def test_a_worker_with_a_share_of_the_parameters_steps_its_share_and_the_chief_fetches_the_largest_tensor(
         self,
     ) -> None:

@@ -104,7 +104,7 @@ def test_doubled_gradients_are_a_doubled_rate(
 
 @pytest.mark.parametrize("chosen", ["sync=dion sync.rank=4", pytest.param("sync.shard=gradients", marks=slow)])
 def test_a_run_whose_gradients_nobody_shows_ends_by_name(tmp_path: Path, doubled: None, chosen: str) -> None:
-    """As where a feature does not state its need, or a class says that it shows what it does not."""
+    """The run ends where a feature does not state its need, or a class says that it shows what it does not."""
     with pytest.raises(ConfigError, match=r"strategy=data_parallel, sync=(dion|bsp): shows no gradient .* Doubling"):
         weights(tmp_path, "run", "optimizer.lr=0.1", *chosen.split())
 

@@ -57,7 +57,7 @@ def test_every_worker_builds_its_own_where_files_may_not_be_so_large(workers):
 
 
 def test_a_host_holds_one_model(workers):
-    """Of 64 MiB, in tensors so small that malloc keeps them when they are freed."""
+    """The model has 64 MiB, in tensors so small that malloc keeps them when they are freed."""
     told = workers(3, built_once.build, {"width": 1024, "depth": 16})
     assert [each["built"] for each in told] == [1, 0, 0]
     assert all(each["grown"] < 32 * MIB for each in told)
