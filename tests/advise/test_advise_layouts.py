@@ -306,6 +306,10 @@ def test_another_of_a_layout_is_named_where_plans_refuse_the_best_of_each(
     assert row.seconds == ranked(others, "time")[0].seconds and not found.nearest
 
 
+def group_of(row: Predicted) -> tuple[str, str, int]:
+    return row.candidate.family, row.candidate.group, row.candidate.workers
+
+
 def test_what_surely_fits_is_shown_where_what_may_fit_is_faster_and_does_not(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -319,8 +323,9 @@ def test_what_surely_fits_is_shown_where_what_may_fit_is_faster_and_does_not(
 
     monkeypatch.setattr(answers, "planned", exact)
     for patience in (answers.PATIENCE, 0.0):  # 0: there is no time for a plan
-        found = answers.answer(question, patience=patience)
-        assert found.rows and all(row.fits for row in found.rows)
+        found = answers.answer(question, patience=patience, top=1000)
+        assert all(row.fits for row in found.rows)
+        assert {group_of(row) for row in found.rows} == {group_of(row) for row in fit if row.fits}
         assert found.rows[0].seconds == next(row.seconds for row in fit if row.fits)
         assert not found.missed and not found.nearest
 

@@ -22,6 +22,7 @@ from oracles import (
 from torch import nn
 
 from paceline.conf.errors import ConfigError
+from paceline.engine import prepare
 from paceline.exchange.collectives import Fabric, Ring
 from paceline.exchange.compress import TopK, WireBFloat16
 from paceline.strategies import World
@@ -296,3 +297,11 @@ def test_what_cannot_be_cut_is_refused_with_what_can(strategy, model, says):
     with pytest.raises(ConfigError, match=says) as caught:
         strategy.split(model())
     assert caught.value.exit_code == 2
+
+
+def test_the_sums_of_each_stage_are_of_what_enters_and_leaves_it():
+    how = ["strategy=hybrid", "strategy.stages=3", "strategy.tensor=2", "strategy.cut=[4,8]", "hardware.workers=6"]
+    shape = ["model.hidden=[48,40,32,24,16]", "batch_size=8", "strategy.micro_batches=2", "tracking=none"]
+    sent = [part.along["tensor"] for part in prepare([*how, *shape]).plan().parts]
+    widths = [40, 24 + 40, 10 + 24]  # forward of the outputs, backward of the inputs but for the data
+    assert sent[::2] == sent[1::2] == [4 * 8 * width for width in widths]

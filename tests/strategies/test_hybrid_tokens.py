@@ -6,6 +6,7 @@ from oracles import ROUNDING, Plan, distance, identical, serial, train, workers_
 from tensor_cases import LLAMA, PLACES, VOCABULARY, WIDTH, Tokens, gpt, make, tokens
 
 from paceline.conf.errors import ConfigError
+from paceline.engine import prepare
 from paceline.exchange.collectives import Fabric, Ring
 from paceline.strategies import World
 from paceline.strategies.core.placements import dims_of, entries, joined
@@ -272,3 +273,12 @@ def test_what_cannot_be_cut_is_refused_in_the_words_of_a_hybrid():
         ConfigError, match=r"sequence=true: no stage of Sequential has a norm .*strategy.sequence=false\.$"
     ):
         Hybrid(1, 2, sequence=True).split(mlp)
+
+
+def test_workers_of_a_stage_with_pieces_of_other_sizes_keep_what_their_own_take():
+    shape = ["model.vocabulary=257", "model.width=32", "model.n_head=2", "model.n_layer=2"]
+    how = ["strategy=hybrid", "strategy.stages=2", "strategy.tensor=2", "strategy.vocabulary=true"]
+    batch = ["batch_size=8", "strategy.micro_batches=2"]
+    plan = prepare(["tracking=none", "hardware.workers=4", "model=gpt", "data=text", *shape, *how, *batch]).plan()
+    first, alike, more, less = (part.memory["activations"] for part in plan.parts)
+    assert first == alike and more > less  # of 257 tokens, one worker's head has 129 and the other's 128

@@ -1,13 +1,17 @@
 """Where workers are in the mesh, and where the entries of parameters are among them."""
 
+from collections.abc import Iterator
 from itertools import product
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 
+from paceline.comm import Comm
 from paceline.strategies.core.mesh import Mesh
-from paceline.strategies.core.placements import Shard, dims_of, entries, gather, joined, owned, pieces_of
+from paceline.strategies.core.placements import Shard, dims_of, entries, gather, joined, kept_by_first, owned, pieces_of
 from paceline.strategies.core.state import state_of
 
 MESH = Mesh({"replica": 2, "stage": 3, "tensor": 2})
@@ -97,3 +101,16 @@ def test_the_whole_is_gathered_at_one_worker(fabric, to: int) -> None:
     results = fabric(2, gather_at, to)
     assert results[1 - to] is None
     assert results[to] == {"piece.weight": torch.arange(12.0).view(3, 4).tolist(), "piece.bias": [7.0, 8.0, 9.0]}
+
+
+@pytest.mark.parametrize(("rank", "kept"), [(0, [3, 5]), (1, [])])
+def test_what_all_gather_stays_with_the_first_and_each_takes_part_in_all_of_it(rank: int, kept: list[int]) -> None:
+    gathered: list[int] = []
+
+    def pieces() -> Iterator[tuple[str, Tensor]]:
+        for size in (3, 5):
+            gathered.append(size)
+            yield f"of {size}", torch.ones(size)
+
+    found = kept_by_first(cast("Comm", SimpleNamespace(rank=rank)), pieces())
+    assert gathered == [3, 5] and [len(each) for each in found.values()] == kept
