@@ -7,9 +7,9 @@ from functools import lru_cache
 
 import torch
 
-from ..cost.device import Efficiency
 from ..cost.layout import DTYPES
 from ..cost.predicted import NotPredicted
+from ..cost.published import efficiency
 from ..cost.step import Cluster, step_time
 from ..cost.transformer import Transformer
 from ..engine.config.choice_files import choices_of
@@ -146,7 +146,7 @@ def _add(found: Searched, ground: Ground, way: Candidate, cluster: Cluster, limi
     if device * (1 - BOUND) > limits.device or host * (1 - BOUND) > limits.host:
         found.near.append(Predicted(way, None, device, host, *over, None))
         return
-    seconds = step_time(ground.of, way.layout, cluster, Efficiency()).total
+    seconds = step_time(ground.of, way.layout, cluster, efficiency(cluster.device)).total
     bytes_sent = sent(ground.shape, way)
     found.fit.append(
         Predicted(way, seconds, device, host, *over, bytes_sent, dollars(ground.question, seconds, way.hosts))

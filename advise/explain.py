@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ..cost.device import Efficiency
 from ..cost.layout import ParallelLayout
 from ..cost.links import Link, Links
 from ..cost.predicted import PredictedStep
+from ..cost.published import efficiency
 from ..cost.step import Cluster, step_time
 from .accelerators import Ground, search
 from .answer import Answer
@@ -40,7 +40,8 @@ def explain(found: Answer, row: Predicted) -> CandidateExplanation:
 
 
 def _changes(ground: Ground, row: Predicted) -> list[PredictedSaving]:
-    before = step_time(ground.of, _layout(row), ground.cluster(row.candidate.workers), Efficiency()).total
+    cluster = ground.cluster(row.candidate.workers)
+    before = step_time(ground.of, _layout(row), cluster, efficiency(cluster.device)).total
     found = hardware_changes(ground, row)
     machine = ground.machine
     larger = replace(ground, machine=machine.model_copy(update={"device_memory": TIMES * machine.device_memory}))
@@ -64,8 +65,8 @@ def saved(
 ) -> PredictedSaving:
     """Returns the effect of another layout, or of other hardware."""
     cluster, its = ground.cluster(row.candidate.workers), _layout(row)
-    before = step_time(ground.of, its, cluster, Efficiency()).total / its.batch
-    after = step_time(ground.of, layout, change(cluster), Efficiency()).total / layout.batch
+    before = step_time(ground.of, its, cluster, efficiency(cluster.device)).total / its.batch
+    after = step_time(ground.of, layout, change(cluster), efficiency(cluster.device)).total / layout.batch
     return PredictedSaving(what, 1 - after / before)
 
 

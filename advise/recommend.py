@@ -2,8 +2,7 @@
 
 from dataclasses import asdict, dataclass, replace
 
-from ..cost.device import Efficiency
-from ..cost.published import Published, published
+from ..cost.published import Published, efficiency, published
 from ..cost.step import step_time
 from .accelerators import traits_by_name
 from .answer import Answer
@@ -88,7 +87,7 @@ def _parts(found: Answer, row: Predicted) -> dict[str, float]:
         step = with_step(found.question, row.candidate)[1]
         return {} if step is None else dict(step.parts)
     cluster = found.ground.cluster(row.candidate.workers)
-    return asdict(step_time(found.ground.of, row.candidate.layout, cluster, Efficiency()))
+    return asdict(step_time(found.ground.of, row.candidate.layout, cluster, efficiency(cluster.device)))
 
 
 def _change(found: Answer, row: Predicted) -> PredictedSaving | None:

@@ -34,7 +34,7 @@ class Efficiency:
     """The share of a data sheet that is reached, and the overhead of software: fitted once (see docs/predictions.md),
     for all devices.
 
-    `best` to `contended` are shares; `inner` is a length; all others are seconds.
+    `best` to `contended` are shares; `level` and `norm` are counts; `inner` is a length; all others are seconds.
     """
 
     best: float = 0.869  # A100 in bfloat16, where a device's own is not known
@@ -42,6 +42,8 @@ class Efficiency:
     attention: float = 0.4  # of peak, in one kernel: 0.25 to 0.4 by Dao et al. 2022, 0.5 to 0.73 by Dao 2023
     attention_back: float = 0.3
     contended: float = 0.189  # of compute, lost while a collective runs beside (Lee et al. 2025, arXiv 2507.03114)
+    level: float = 1.0  # times that a kernel takes what it takes at these rates: see cost/profiles.py
+    norm: int = 2  # entries that a layer's norm reads and writes for each of its input
     inner: float = 87.0
     ramp: float = 3.8e-5
     launch: float = 3.9e-5  # of the host, for each kernel that it launches
@@ -59,7 +61,7 @@ def product(device: Device, fits: Efficiency, dtype: str, m: float, n: float, k:
         for rows, columns, slower in TILES
     )
     moved = (m * k + k * n + m * n) * count * entry_bytes(dtype)
-    return max(computed * (1 + fits.inner / k), streamed(device, fits, moved)) + fits.ramp
+    return max(fits.level * computed * (1 + fits.inner / k), streamed(device, fits, moved)) + fits.ramp
 
 
 def entry_bytes(dtype: str) -> int:
@@ -68,4 +70,4 @@ def entry_bytes(dtype: str) -> int:
 
 def streamed(device: Device, fits: Efficiency, nbytes: float) -> float:
     """Seconds to read and write `nbytes` of the device's memory."""
-    return nbytes / (fits.streamed * device.bandwidth)
+    return fits.level * nbytes / (fits.streamed * device.bandwidth)

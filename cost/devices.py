@@ -147,3 +147,18 @@ INSIDE = {
     "TPU v5p": Link(5.2e-5, 4.0e11),
     "TPU v6e": Link(5.2e-5, 2.7e11),
 }
+
+GENERATIONS = {  # the oldest first
+    "TPU": ("TPU v5e", "TPU v5p", "TPU v6e"),
+    "Volta": ("V100",),
+    "Turing": ("T4",),
+    "Ampere": ("A100", "A100 40 GB", "A10", "A10G", "RTX 3090", "RTX A6000"),
+    "Ada": ("L4", "RTX 4090", "L40S"),
+    "Hopper": ("H100", "H200"),
+    "Blackwell": ("B200", "B300", "GB200", "GB300", "RTX 5090"),
+    "CDNA": ("MI300X", "MI325X", "MI355X"),
+}
+
+
+def generation(device: str) -> str:
+    return next(name for name, devices in GENERATIONS.items() if device in devices)

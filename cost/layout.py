@@ -9,7 +9,9 @@ from typing import Literal, NamedTuple
 from .rules import CostError
 from .transformer import Transformer
 
-Recompute = Literal["none", "selective", "full"]
+# selective: attention's scores; operators: every second product, and all kernels without products (torchtitan's
+# "selective op")
+Recompute = Literal["none", "selective", "operators", "full"]
 Offload = Literal["none", "optimizer", "all"]
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # by the name of `precision`
 
@@ -46,6 +48,7 @@ class ParallelLayout:
     chunks: int = 1  # of a stage (interleaved)
     zero: int = 0
     recompute: Recompute = "none"
+    recomputed: float = 1.0  # of the layers, the share that `recompute` is for
     offload: Offload = "none"
     fused: bool = False  # attention in one kernel
     sequence: bool = False  # norms and dropout cut by tokens (Korthikanti et al. 2022)
@@ -57,6 +60,8 @@ class ParallelLayout:
     experts: int = 1  # devices that share a layer's experts: along tensor, then context, then data
 
     def __post_init__(self) -> None:
+        if not 0 < self.recomputed <= 1:
+            raise CostError(f"recomputed={self.recomputed}: it is a share of the layers, above 0 and at most 1")
         for name in ("batch", "micro_batch", "data", "tensor", "stages", "context", "chunks", "experts"):
             if getattr(self, name) < 1:
                 raise CostError(f"{name}={getattr(self, name)}: it is at least 1")

@@ -23,10 +23,11 @@ exponentials (4 each). In one kernel, logits and their gradient in half precisio
 has given its memory back before a layer is computed again: the larger of both counts.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from math import ceil
 
-from .layout import ParallelLayout, shards_of
+from .layout import HeldEntries, ParallelLayout, shards_of
 from .transformer import Transformer
 
 CONTEXT, SHARE = 1.0e9, 0.05  # of the runtime and its libraries, and what an allocator loses of all
@@ -70,14 +71,16 @@ def held(of: Transformer, layout: ParallelLayout, software: Software = Software(
 def _of_stage(of: Transformer, layout: ParallelLayout, software: Software, first: bool) -> DeviceMemory:
     here = ceil(of.layers / layout.stages)
     held = shards_of(of, layout, here, 2 if layout.stages == 1 and not of.tied else 1)
+    factors = of.factor_entries() * here / of.layers / layout.tensor
+    trained = held if of.factors is None else [held[0]._replace(entries=factors)]
     on_host = layout.offload != "none"
 
-    def sharded(stage: int) -> float:
-        return sum(each.entries / (each.size if layout.zero >= stage else 1) for each in held)
+    def sharded(of_these: Sequence[HeldEntries], stage: int) -> float:
+        return sum(each.entries / (each.size if layout.zero >= stage else 1) for each in of_these)
 
-    weights = 0.0 if layout.offload == "all" else 2 * sharded(3)
-    gradients = software.gradient * sharded(2)
-    states = 0.0 if on_host else (12 + software.gradient_copy) * sharded(1)
+    weights = 0.0 if layout.offload == "all" else 2 * (sharded(held, 3) + factors)
+    gradients = software.gradient * sharded(trained, 2)
+    states = 0.0 if on_host else (12 + software.gradient_copy) * sharded(trained, 1)
     one = sum(each.entries for each in shards_of(of, layout, 1, 0))
     gathered = 2 * 2 * one if layout.zero >= 3 else 0.0  # two layers at a time
     in_flight = min(layout.stages if first else 1, layout.micro_batches)
@@ -98,11 +101,18 @@ def _of_stage(of: Transformer, layout: ParallelLayout, software: Software, first
 
 
 def layer_activations(of: Transformer, layout: ParallelLayout, recompute: str | None = None) -> float:
-    """Bytes that one layer keeps of one micro-batch for its backward pass."""
+    """Bytes that one layer, the mean one, keeps of one micro-batch for its backward pass."""
+    if recompute is None and layout.recomputed < 1:
+        kept, all_of_it = (layer_activations(of, layout, which) for which in (layout.recompute, "none"))
+        return layout.recomputed * kept + (1 - layout.recomputed) * all_of_it
     recompute = recompute or layout.recompute
     tokens, t = layout.samples * of.context, layout.tensor
     if recompute == "full":
         return 0.0 if layout.inputs_on_host else kept_input(of, layout)
+    if recompute == "operators":  # the layer's input, attention's result, and every second product's
+        up = of.feed_forward * (2 if of.gated else 1)
+        results = of.query_width + 2 * of.kv_width + of.width + of.computing * (up + of.width)
+        return layer_input(of, layout) + 2 * tokens * (of.query_width + results / 2) / t
     product_input = 1 if layout.dtype in ("float8", "float4") else 2
     whole = (
         (4 + 2 * product_input + (2 if of.dropout else 0)) * tokens * of.width

@@ -124,22 +124,23 @@ def _cast_bytes(of: Transformer, layout: ParallelLayout, entries: float, trained
 
 
 def layer_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: Efficiency) -> PassBreakdown:
-    """Forward, backward, and forward again where it is recomputed."""
+    """Forward, backward, and forward again where it is recomputed: of the mean layer."""
     device = cluster.device
     linear, scores, thin, matrices = 0.0, 0.0, 0.0, 0
     for each in products(of, layout.samples, layout.tensor, layout.fused, layout.experts):
         if each.of_scores and layout.fused:
-            scores += each.flops / (fits.attention * attention_peak(device, layout.dtype))
+            scores += fits.level * each.flops / (fits.attention * attention_peak(device, layout.dtype))
         elif each.of_scores:
             scores += product(device, fits, attention_dtype(device, layout.dtype), each.m, each.n, each.k, each.count)
         else:
             linear += product(device, fits, layout.dtype, each.m, each.n, each.k, each.count)
-            if of.factors is not None:
+            if of.factors is not None and not (of.factors.only_queries and matrices):
                 matrices, rank = matrices + 1, of.factors.rank
                 thin += product(device, fits, layout.dtype, each.m, rank, each.k, each.count)
                 thin += product(device, fits, layout.dtype, each.m, each.n, rank, each.count)
     back = FUSED_BACKWARD * scores * fits.attention / fits.attention_back if layout.fused else 2 * scores
-    moved = streamed(device, fits, layout.entry * streamed_entries(of, layout.samples, layout.tensor))
+    entries = streamed_entries(of, layout.samples, layout.tensor, layout.experts, fits.norm)
+    moved = streamed(device, fits, layout.entry * entries)
     softmax = (
         0.0 if layout.fused else streamed(device, fits, layout.entry * score_entries(of, layout.samples, layout.tensor))
     )
@@ -158,11 +159,14 @@ def layer_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits
     backward = _passes(again, summed, exchanged, launched_back * fits.launch + collectives)
     match layout.recompute:
         case "full":
-            return forward + backward + forward
+            once_more = forward
         case "selective" if not layout.fused:  # scores, softmax, and their product with the values
-            return forward + backward + PassBreakdown(scores + softmax)
+            once_more = PassBreakdown(scores + softmax)
+        case "operators":
+            once_more = _passes((linear + thin) / 2 + moved, 0.0, 0.0, launched * fits.launch)
         case _:
             return forward + backward
+    return forward + backward + once_more * layout.recomputed
 
 
 def _passes(compute: float, summed: float, exchanged: float, host: float) -> PassBreakdown:

@@ -19,10 +19,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Factors:
-    """All matrices are frozen, and beside each a product of two thin ones is trained (LoRA, Hu et al. 2021)."""
+    """All matrices are frozen, and beside some a product of two thin ones is trained (LoRA, Hu et al. 2021)."""
 
     rank: int
     narrow: bool  # the frozen matrices are held in half precision
+    only_queries: bool = False  # beside the one of queries, keys and values alone; else beside every matrix
 
 
 @dataclass(frozen=True)
@@ -94,7 +95,10 @@ class Transformer:
         """Returns the entries of the factors of all layers and of the head."""
         if self.factors is None:
             return 0.0
-        sides = [(self.width, self.query_width + 2 * self.kv_width), (self.query_width, self.width)]
+        sides = [(self.width, self.query_width + 2 * self.kv_width)]
+        if self.factors.only_queries:
+            return self.factors.rank * self.layers * sum(sides[0])
+        sides += [(self.query_width, self.width)]
         sides += [(self.width, self.feed_forward * (2 if self.gated else 1)), (self.feed_forward, self.width)]
         return self.factors.rank * (self.layers * sum(a + b for a, b in sides) + self.width + self.vocabulary)
 
@@ -169,17 +173,18 @@ def products(
         yield Product(rows, width, of.feed_forward / tensor, of.experts / experts)
 
 
-def streamed_entries(of: Transformer, samples: float, tensor: int = 1) -> float:
+def streamed_entries(of: Transformer, samples: float, tensor: int = 1, experts: int = 1, norm: int = 2) -> float:
     """Entries that a layer's other kernels read and write in a forward pass, those of scores aside.
 
-    Norms: 2 each of two; residual and dropout: 3 each of two; activation: 2, or 5 where gated (its function, then the
-    product); splitting and joining heads: 2 of queries, keys, values and of the result; rotating queries and keys,
-    where positions are not learned: 4; sorting tokens by expert, and back: 2 each for each active expert.
+    Norms: `norm` each of two; residual and dropout: 3 each of two; activation: 2, or 5 where gated (its function, then
+    the product); splitting and joining heads: 2 of queries, keys, values and of the result; rotating queries and keys,
+    where positions are not learned: 4; sorting tokens by expert, and back: 2 each for each active expert, and once
+    more by the experts of a device where devices share them.
     """
     tokens = samples * of.context
-    whole = tokens * of.width * (2 * 2 + 2 * 3)
+    whole = tokens * of.width * (2 * norm + 2 * 3)
     heads = (4 if of.positions else 8) * (of.query_width + of.kv_width)
-    sorted_ = 4 * of.active * of.width if of.experts else 0
+    sorted_ = (4 if experts == 1 else 8) * of.active * of.width if of.experts else 0
     return whole + tokens * (of.computing * of.feed_forward * (5 if of.gated else 2) + heads + sorted_) / tensor
 
 

@@ -3,15 +3,18 @@
 import csv
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from benchmarks.published.fitting import fitted
+from benchmarks.published.levels import AlikeRuns, beside_plan, figures, fitted_levels, level, predicted
 from benchmarks.published.rows import Row, Unscored, UnusableFolder, case_of, cases_of, measured, read, software_of
-from benchmarks.published.tables import links_inside, memory, rankings, software, times
+from benchmarks.published.tables import links_inside, memory, plans, rankings, software, times
 from paceline.cost.device import Efficiency
 from paceline.cost.step import step_time
+from paceline.cost.transformer import Factors
 
 ROOT = Path(__file__).parents[1]
 COLUMNS = [
@@ -104,11 +107,30 @@ def test_what_a_row_says_of_its_software_is_read() -> None:
     assert case_of(row(precision="bf16+float8 rowwise")).layout.dtype == "float8"
     assert case_of(row(framework="Megatron-Core")).layout.fused and case_of(row(framework="MaxText")).layout.fused
     assert not case_of(row(framework="Pax", note="no flash attention")).layout.fused
-    assert case_of(row(model="Llama 8B LoRA")).of.factors is not None
+    assert case_of(row(model="Llama 8B LoRA")).of.factors == Factors(32, narrow=True, only_queries=True)
+    operators = case_of(row(recompute="selective op", framework="torchtitan")).layout
+    assert (operators.recompute, operators.fused) == ("operators", True)
+    launcher = {"framework": "NeMo Framework 23.07", "recompute": "", "gpus": 8}
+    one, stages = (case_of(row(**launcher, tp=1, pp=pp)).layout for pp in (1, 8))
+    assert (one.fused, one.recompute, stages.recompute) == (False, "none", "selective")
+    mixed = case_of(row(precision="bf16+float8 rowwise", gpu="H100-SXM", peak_tflops=989)).cluster.device
+    assert mixed.peak["float8"] == 1979e12
+    eager, compiled = (
+        case_of(row(framework=f"litgpt (FSDP, {how}, flash attention by SDPA)", arch="llama"))
+        for how in ("eager", "thunder + nvfuser")
+    )
+    assert eager.predicted(Efficiency()) > compiled.predicted(Efficiency())
     assert software_of(row(framework="NeMo / Megatron-Bridge 26.02")) == "NeMo and Megatron"
     assert software_of(row(framework="torchtitan (FSDP2, torch.compile)")) == "PyTorch"
     assert software_of(row(framework="Megatron-DeepSpeed")) == "DeepSpeed"
     assert software_of(row(group="vtrain-multi-node")).startswith("vTrain")
+    bridges = [
+        software_of(row(arch="moe", framework=f"NeMo / Megatron-Bridge {x} NeMo")) for x in ("26.04.01", "26.06")
+    ]
+    assert bridges == [
+        "NeMo, experts, before 26.06",
+        "NeMo, experts, from 26.06",
+    ]
 
 
 def test_a_micro_batch_that_is_not_stated_is_the_largest_that_fits() -> None:
@@ -129,13 +151,75 @@ def test_a_step_s_time_follows_from_the_rate_of_a_device() -> None:
 
 
 def test_errors_by_software_and_device_say_how_long_runs_took() -> None:
-    first = case_of(row(framework="FSDP")).predicted(Efficiency())
+    first = predicted(case_of(row(framework="FSDP")), Efficiency())
     rows = [row(framework="FSDP", step_s=first * times) for times in (1.0, 1.2, 1.4)]
     lines = software(cases_of(rows)[0], Efficiency())
     assert lines[2].startswith("| PyTorch | A100 | 3 | 16.7 % |") and lines[2].endswith(
         "| -16.7 % | 1.04 to 1.36 times |"
     )
-    assert lines[-1].startswith("| **one host, without vTrain** |  | 3 |")
+    assert lines[-2].startswith("| **one host, without vTrain** |  | 3 |")
+    assert lines[-1].startswith("| **one host, without vTrain, whole groups left out** |  | 3 |")
+    assert plans(cases_of(rows)[0], Efficiency())[2:] == [
+        f"| PyTorch | {device} | 3 | 16.7 % | 15.1 % | 26.2 % | 1.04 to 1.36 times |" for device in ("A100", "all")
+    ]
+
+
+def test_a_level_is_that_of_other_groups_and_of_the_generation_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {
+        AlikeRuns("some", "Ampere", 16, "first", "A100"): 1.21,
+        AlikeRuns("some", "Hopper", 16, "second", "H100"): 2.0,
+        AlikeRuns("some", "Hopper", 8, "second", "H100"): 8.0,
+        AlikeRuns("other", "Hopper", 16, "third", "H100"): 5.0,
+    }
+    monkeypatch.setattr("benchmarks.published.levels.figures", lambda: made)
+    ampere = 1.21**0.5
+    assert level(AlikeRuns("some", "Ampere", 16, "", "")) == pytest.approx((ampere * 1.21) ** 0.5)
+    hopper = (ampere * 4.0) ** 0.5  # 4: of 2 and 8, which are one group's
+    assert level(AlikeRuns("some", "Hopper", 32, "", "")) == pytest.approx(hopper)
+    assert level(AlikeRuns("some", "Hopper", 16, "", "")) == pytest.approx((hopper * 2.0) ** 0.5)
+    assert level(AlikeRuns("some", "Hopper", 16, "second", "H100")) == pytest.approx(ampere)
+    made[AlikeRuns("some", "Hopper", 16, "second", "H200")] = 3.0
+    assert level(AlikeRuns("some", "Hopper", 16, "second", "H100")) > ampere
+    assert level(AlikeRuns("some", "Hopper", 16, "second", "H100"), whole_group=True) == pytest.approx(ampere)
+    assert level(AlikeRuns("some", "Volta", 16, "", "")) == level(AlikeRuns("none", "Hopper", 16, "", "")) == 1.0
+    assert level(AlikeRuns("some", "Hopper", 16, "vtrain-single-node", "A100")) == 1.0
+
+
+def test_a_level_makes_its_runs_take_as_long_as_measured() -> None:
+    cases = [case_of(row(group="new", framework="FSDP", dp=8, gpu=gpu)) for gpu in ("A100-SXM", "H100-SXM")]
+    rows = [
+        case.row | {"step_s": str(case.predicted(Efficiency(level=times)))}
+        for case, times in zip(cases, (1.3, 0.8), strict=True)
+    ]
+    heading, *lines = fitted_levels(cases_of(rows)[0], Efficiency())
+    assert heading == "software,generation,bits,group,device,runs,level"
+    assert lines == ["PyTorch,Ampere,16,new,A100,1,1.300", "PyTorch,Hopper,16,new,H100,1,0.800"]
+    assert fitted_levels([case_of(row(group="vtrain-single-node"))], Efficiency()) == [heading]
+
+
+def test_a_run_has_no_part_in_its_own_prediction_but_the_plan_s_where_no_other_group_has_its_generation() -> None:
+    assert {place.group for place in figures() if place[:2] == ("PyTorch", "Hopper")} == {"torchao-h100"}
+    own = case_of(row(group="torchao-h100", framework="torchtitan", gpu="H100-SXM", precision="bf16"))
+    other = case_of(own.row | {"group": "another"})
+    assert predicted(own, Efficiency()) < predicted(other, Efficiency()) == beside_plan(own, Efficiency())
+    mpt = case_of(row(group="mpt-a100_80gb", framework="llm-foundry (FSDP)"))
+    assert predicted(mpt, Efficiency()) == beside_plan(mpt, Efficiency())
+    zero = case_of(row(group="vtrain-single-node", framework="Megatron-DeepSpeed"))
+    assert predicted(zero, Efficiency()) == zero.predicted(Efficiency()) < beside_plan(zero, Efficiency())
+
+
+def test_as_few_layers_are_recomputed_as_make_an_unstated_run_fit() -> None:
+    whole = case_of(row(recompute="", gpus=1, dp=1, global_batch=8, micro_batch=8))
+    assert whole.layout.recompute == "none"
+    some = case_of(whole.row | {"gpu_mem_gb": str(0.9 * whole.need / 2**30)})
+    assert some.layout.recompute == "full" and 1 / 16 < some.layout.recomputed < 1
+    assert (
+        some.need
+        <= (some.room or 0)
+        < replace(some, layout=replace(some.layout, recomputed=some.layout.recomputed - 1 / 16)).need
+    )
+    none_fits = case_of(whole.row | {"gpu_mem_gb": "1"})
+    assert (none_fits.layout.recompute, none_fits.layout.recomputed) == ("full", 1.0)
 
 
 def test_a_mixture_has_its_published_shape_and_shares_its_experts_as_stated() -> None:
@@ -161,7 +245,7 @@ def test_errors_stand_beside_one_constant_efficiency_and_what_is_left_out_is_cou
     assert cells[6] == "0.0 %"  # time goes with the samples, as one constant says
     assert cells[8].startswith("1 a shape that is not modelled") and cells[8].endswith("; 1 oom")
     assert mixtures.startswith("| mixtures | 0 |") and "1 a shape that is not modelled" in mixtures
-    excess = sorted(abs(case.predicted(Efficiency()) / measured(case) - 1) for case in cases if case.seconds)
+    excess = sorted(abs(predicted(case, Efficiency()) / measured(case) - 1) for case in cases if case.seconds)
     assert f"{100 * excess[1]:.1f} %" == cells[2]
     assert total.startswith("| **one host, not fitted** | 3 |")
 

@@ -8,8 +8,9 @@ import typer
 from paceline.cost.device import Efficiency
 
 from .fitting import fitted
+from .levels import fitted_levels
 from .rows import UnusableFolder, cases_of, is_fitted, read
-from .tables import links_inside, memory, rankings, software, times
+from .tables import links_inside, memory, plans, rankings, software, times
 
 
 def main(
@@ -19,7 +20,7 @@ def main(
             help="Has runs.csv, others like it (runs_2025.csv), and hardware.csv.", exists=True, file_okay=False
         ),
     ],
-    fit: Annotated[bool, typer.Option(help="Fit the constants once more, and print them.")] = False,
+    fit: Annotated[bool, typer.Option(help="Fit the constants and the levels once more, and print them.")] = False,
     worst: Annotated[int, typer.Option(help="So many rows with the largest errors of each group.", min=0)] = 0,
     group: Annotated[list[str] | None, typer.Option(help="Only these groups.")] = None,
 ) -> None:
@@ -37,9 +38,11 @@ def _show(folder: Path, fit: bool, worst: int, groups: list[str]) -> None:
     if fit:
         fits = fitted([case for case in cases if is_fitted(case.row) and case.seconds])
         print(fits, end="\n\n")
+        print("\n".join(fitted_levels([case for case in cases if not is_fitted(case.row)], fits)), end="\n\n")
     print("\n".join(links_inside(read(folder / "hardware.csv"))), end="\n\n")
     print("\n".join(times(cases, unscored, fits, worst, groups)), end="\n\n")
     print("\n".join(software(cases, fits)), end="\n\n")
+    print("\n".join(plans(cases, fits)), end="\n\n")
     print("\n".join(rankings(cases, fits)), end="\n\n")
     print("\n".join(memory(cases)))
 

@@ -30,11 +30,16 @@ FITTED_GROUP, FITTED_SHAPES = "vtrain-single-node", {("1024", "24"), ("2048", "1
 # fused attention
 FUSED_2023 = ("NeMo 24", "NeMo 25", "Megatron-Bridge", "InternEvo", "torchtitan", "fms-fsdp", "anotron", "litgpt")
 FUSED = (*FUSED_2023, "llm-foundry", "NeMo", "Megatron-Core", "MaxText", "Pax", "lit-gpt")
-LORA_RANK = 32  # NeMo's default
+# conf/training/gpt3 of NVIDIA/NeMo-Framework-Launcher: apply_query_key_layer_scaling, which no fused kernel has
+SCALED_BY_LAYER = ("NeMo Framework 23.07",)
+# lit-gpt's rmsnorm.py without a compiler: 7 kernels, of which 6 read or write float32
+EAGER_NORMS = ("litgpt (FSDP, eager", "litgpt (DDP, eager", "litgpt (single, eager")
+LORA_RANK = 32  # NeMo's default; its recipes that are timed adapt linear_qkv alone
 OVERLAPS = (*FUSED, "DDP", "FSDP")  # gradients' sums go on during backward
 BETWEEN = Link(6e-5, 1e11)  # of a host, where the source does not say
 DGX = Link(6e-5, 4e11)  # between DGX H100, B200 and B300: 8 cards of 400 Gb/s by their data sheets
 FUSED_LOSS = (*FUSED_2023, "llm-foundry")  # in one kernel: loss_fn=fused_crossentropy is llm-foundry's default
+SENDS_FASTER = "26.06"  # the container from which on the same layouts of experts take two thirds of the time
 FREES_RESULTS = ("NeMo", "Megatron-Bridge")  # of stages: Megatron-LM's since 2022
 MEBIBYTES = {"T4": 15109}  # that nvidia-smi prints, where they are fewer than the name says: ECC takes a sixteenth
 
@@ -71,6 +76,8 @@ class Case:
         """Seconds of a step. From 2023 on fused attention is that of Dao 2023."""
         if _has(self.row["framework"], FUSED_2023):
             fits = replace(fits, attention=0.6, attention_back=0.5)
+        if _has(self.row["framework"], EAGER_NORMS):
+            fits = replace(fits, norm=20)
         return step_time(self.of, self.layout, self.cluster, fits).total
 
     @property
@@ -154,7 +161,9 @@ def case_of(row: Row) -> Case:
         zero=_zero(row),
         recompute=_recompute(row),
         offload=_offload(row),
-        fused=_has(row["framework"], FUSED) and "no flash attention" not in row["note"],
+        fused=_has(row["framework"], FUSED)
+        and not _has(row["framework"], SCALED_BY_LAYER)
+        and "no flash attention" not in row["note"],
         sequence=tensor > 1 and ("NeMo" in row["framework"] or _has(row["recompute"], ("sequence",))),
         overlap=_has(row["framework"], OVERLAPS) or (_zero(row) > 0 and not _deepspeeds_zero(row)),
         dtype=dtype,
@@ -166,9 +175,19 @@ def case_of(row: Row) -> Case:
     case = Case(row, of, layout, _cluster(row, device), stated, seconds, _software(row))
     if not row["micro_batch"]:
         case = _with_micro_batch(case)
-    if not stated and case.room and case.need > case.room:
-        case = replace(case, layout=replace(case.layout, recompute="full"))
-    return case
+    return case if stated or not case.room or case.need <= case.room else _recomputed(case)
+
+
+def _recomputed(case: Case) -> Case:
+    """Returns the case with as few layers of a stage recomputed as make it fit, as --recompute-method block of
+    Megatron-LM has it, or all of them.
+    """
+    here = math.ceil(case.of.layers / case.layout.stages)
+    tried = [
+        replace(case, layout=replace(case.layout, recompute="full", recomputed=some / here))
+        for some in range(1, here + 1)
+    ]
+    return next((each for each in tried if each.need <= (case.room or math.inf)), tried[-1])
 
 
 def _with_micro_batch(case: Case) -> Case:
@@ -250,7 +269,7 @@ def _shape(row: Row) -> Transformer:
         head_width=_whole(row, "head", 0) or None,
         experts=128 if row["arch"] == "moe" else 0,
         active=_whole(row, "k", 1),
-        factors=Factors(LORA_RANK, narrow=True) if "LoRA" in row["model"] else None,
+        factors=Factors(LORA_RANK, narrow=True, only_queries=True) if "LoRA" in row["model"] else None,
     )
 
 
@@ -269,7 +288,7 @@ def _device(row: Row) -> tuple[Device, str]:
     if precision in ("fp32", "tf32"):
         dtype = {"fp32": "float32", "tf32": "tf32"}[precision]
     device = DEVICES[name]
-    if row["peak_tflops"]:
+    if row["peak_tflops"] and "+" not in precision:  # of a mix it is that of the wider one
         device = replace(device, peak={**device.peak, dtype: float(row["peak_tflops"]) * 1e12})
     return device, dtype
 
@@ -306,11 +325,13 @@ def _recompute(row: Row) -> Recompute:
     match row["recompute"]:
         case "" if "Megatron 1.1.5" in row["framework"]:
             return "full"  # as its example scripts have it
+        case "" if _has(row["framework"], SCALED_BY_LAYER) and _whole(row, "pp", 1) > 1:
+            return "selective"  # as conf/training/gpt3/175b.yaml has it, where 5b.yaml has none
         case "" | "none":
             return "none"
-        case kind if kind.startswith("selective") and "op" not in kind.split():
-            return "selective"
-        case _:  # "selective op", of torchtitan, computes all but attention and every second product again
+        case kind if kind.startswith("selective"):
+            return "operators" if "op" in kind.split() else "selective"
+        case _:
             return "full"
 
 
@@ -336,6 +357,8 @@ def _has(text: str, words: Iterable[str]) -> bool:
 def software_of(row: Row) -> str:
     if row["group"].startswith(VTRAIN):
         return "vTrain's runs (DeepSpeed)"
+    if row["arch"] == "moe" and (found := re.search(r"Megatron-Bridge (\d+\.\d+)", row["framework"])):
+        return f"NeMo, experts, {'from' if found[1] >= SENDS_FASTER else 'before'} {SENDS_FASTER}"
     return next((kind for kind, words in KINDS.items() if _has(row["framework"], words)), row["framework"] or "other")
 
 

@@ -11,10 +11,13 @@ from paceline.cost.device import Efficiency
 from paceline.cost.devices import INSIDE
 from paceline.cost.links import Links
 
+from .levels import beside_plan, predicted
 from .rows import BETWEEN, VTRAIN, Case, Row, is_fitted, measured, software_of
 
 TIMES = ("step time: group", "rows", "median", "mean", "90 %", "excess", "one constant", "and bubble", "notes")
 SOFTWARE = ("step time: software", "device", "rows", "median", "mean", "90 %", "excess", "8 in 10 took")
+BESIDE_PLAN = ("beside plan: software", "device", "rows", "median", "mean", "90 %", "8 in 10 took")
+PLANS = ("PyTorch", "DeepSpeed")
 RANKINGS = ("ranking: group", "sets of layouts", "layouts in each", "best is our first", "among our first three")
 MEMORY = ("memory: group", "stated peaks", "median error", "ran, and we say so", "ran out, and we say so")
 ALIKE = ("group", "model", "hidden", "layers", "seq", "gpu", "gpus", "global_batch", "framework", "precision")
@@ -37,7 +40,7 @@ def times(
         if not timed:
             lines.append(_line(name, 0, *[""] * 6, notes))
             continue
-        excess = [case.predicted(fits) / measured(case) - 1 for case in timed]
+        excess = [predicted(case, fits) / measured(case) - 1 for case in timed]
         constant, bubbled = _constant(timed, lambda _: 1.0), _constant(timed, _bubble)
         figures = [*_spread(excess), f"{100 * np.median(excess):+.1f} %", _percent(constant), _percent(bubbled)]
         lines.append(_line(name, len(timed), *figures, notes))
@@ -62,7 +65,7 @@ def software(cases: list[Case], fits: Efficiency) -> list[str]:
     found: dict[tuple[str, str], list[float]] = defaultdict(list)
     for case in cases:
         if case.seconds and not is_fitted(case.row):
-            found[software_of(case.row), case.cluster.device.name].append(case.predicted(fits) / case.seconds - 1)
+            found[software_of(case.row), case.cluster.device.name].append(predicted(case, fits) / case.seconds - 1)
     lines = _heading(SOFTWARE)
     for (kind, device), excess in sorted(found.items()):
         lines.append(
@@ -73,13 +76,29 @@ def software(cases: list[Case], fits: Efficiency) -> list[str]:
         lines.append(_line(kind, "all", len(every), *_spread(every), f"{100 * np.median(every):+.1f} %", _took(every)))
     for several in (False, True):
         rest = [
-            case.predicted(fits) / case.seconds - 1
+            case
             for case in cases
             if case.seconds and case.several_hosts is several and not case.row["group"].startswith(VTRAIN)
         ]
-        if rest:
-            hosts = "several hosts" if several else "one host"
-            lines.append(_line(f"**{hosts}, without vTrain**", "", len(rest), *_spread(rest), "", ""))
+        hosts = f"{'several hosts' if several else 'one host'}, without vTrain"
+        for name, whole in ((hosts, False), (f"{hosts}, whole groups left out", True)):
+            if excess := [predicted(case, fits, whole) / measured(case) - 1 for case in rest]:
+                lines.append(_line(f"**{name}**", "", len(excess), *_spread(excess), "", ""))
+    return lines
+
+
+def plans(cases: list[Case], fits: Efficiency) -> list[str]:
+    """Returns the ranges that `paceline plan` prints: of runs of PyTorch, and of DeepSpeed, whose kernels are
+    PyTorch's.
+    """
+    found: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for case in cases:
+        kind = software_of(case.row).removeprefix("vTrain's runs (").removesuffix(")")
+        if case.seconds and not is_fitted(case.row) and kind in PLANS:
+            for device in (case.cluster.device.name, "all"):
+                found[kind, device].append(beside_plan(case, fits) / case.seconds - 1)
+    lines = _heading(BESIDE_PLAN)
+    lines += [_line(*of, len(excess), *_spread(excess), _took(excess)) for of, excess in sorted(found.items())]
     return lines
 
 
@@ -92,14 +111,14 @@ def rankings(cases: list[Case], fits: Efficiency) -> list[str]:
     found: dict[str, list[tuple[int, int]]] = defaultdict(list)
     for key, its in alike.items():
         fastest: dict[tuple[int, ...], float] = {}
-        predicted: dict[tuple[int, ...], float] = {}
+        ours: dict[tuple[int, ...], float] = {}
         for case in its:
             at = (case.layout.data, case.layout.tensor, case.layout.stages)
             fastest[at] = min(fastest.get(at, np.inf), measured(case))
-            predicted[at] = min(predicted.get(at, np.inf), case.predicted(fits))
+            ours[at] = min(ours.get(at, np.inf), predicted(case, fits))
         if len(fastest) >= FEWEST:
             best = min(fastest, key=fastest.__getitem__)
-            found[key[0]].append((sorted(predicted, key=predicted.__getitem__).index(best), len(fastest)))
+            found[key[0]].append((sorted(ours, key=ours.__getitem__).index(best), len(fastest)))
     lines = _heading(RANKINGS)
     for group, places in [*found.items(), ("**all**", [place for its in found.values() for place in its])]:
         first, three = (sum(place < n for place, _ in places) / max(1, len(places)) for n in (1, 3))

@@ -12,12 +12,12 @@ import torch
 
 from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
-from ...cost.device import Device, Efficiency
+from ...cost.device import Device
 from ...cost.devices import DEVICES, INSIDE
 from ...cost.layout import DTYPES, ParallelLayout, Recompute
 from ...cost.links import Link, Links
 from ...cost.predicted import NotPredicted, PredictedStep
-from ...cost.published import published
+from ...cost.published import efficiency, published
 from ...cost.rules import CostError
 from ...cost.step import ADAM_BYTES, Cluster, step_time
 from ...cost.transformer import Transformer
@@ -39,7 +39,8 @@ from ..planning.build import pair_of
 ONLY_USUAL = ("compress", "aggregate", "attack", "privacy", "stragglers")  # groups of which cost/ knows no other choice
 FORMULAS = {
     "compute": "a roofline for each kernel (Williams et al. 2009) over 72 B s l h^2 (1 + s/6h + V/12lh) flops, "
-    "96 B s l h^2 (1 + s/6h + V/16lh) with recomputation (Narayanan et al. 2021; other widths and gates alike)",
+    "96 B s l h^2 (1 + s/6h + V/16lh) with recomputation (Narayanan et al. 2021; other widths and gates alike), times "
+    "the level of PyTorch's published runs on this generation of devices",
     "tensor": "4 sums a layer, 6 with recomputation, each alpha + 2 (t-1)/t S beta (Shoeybi et al. 2019)",
     "experts": "4 all-to-alls a layer, 6 with recomputation, each alpha + (n-1)/n S beta (Lepikhin et al. 2020)",
     "bubble": "(p-1)/v passes of a stage (Narayanan et al. 2021)",
@@ -73,7 +74,7 @@ def predict_step(
     if layout.dtype not in device.peak:
         raise NotPredicted(f"how fast {device.name} is in {layout.dtype} is not in paceline.cost.devices")
     cluster = cluster_of(machine, device, workers)
-    parts = asdict(step_time(of, layout, cluster, Efficiency()))
+    parts = asdict(step_time(of, layout, cluster, efficiency(device)))
     parts["optimizer"] *= 1 + _bytes_beside(experiment, allowed) / ADAM_BYTES
     hosts = ceil(workers.workers / machine.devices)
     hourly, samples = machine.price_per_hour, experiment.batch_size * workers.replicas

@@ -38,6 +38,14 @@ def test_shares_ramp_and_short_sums_add_up() -> None:
     assert streamed(ROUND, fits, 1e6) == pytest.approx(2e-6)
 
 
+def test_a_level_is_of_computing_and_of_streaming_but_not_of_the_ramp() -> None:
+    exact, slow = (replace(EXACT, ramp=1e-3, level=level) for level in (1.0, 1.5))
+    for m in (2560, 1):  # bound by flops, and by bytes
+        times = [product(ROUND, fits, "float16", m, 1280, 4096) - 1e-3 for fits in (exact, slow)]
+        assert times[1] == pytest.approx(1.5 * times[0])
+    assert streamed(ROUND, slow, 1e6) == pytest.approx(1.5e-6)
+
+
 def test_a_device_s_own_share_of_its_peak_comes_first() -> None:
     own = replace(ROUND, best={"float16": 0.25})
     usual = product(ROUND, EXACT, "float16", 2560, 1280, 4096)

@@ -6,7 +6,7 @@ import pytest
 
 from paceline.cost.layout import ParallelLayout
 from paceline.cost.memory import CONTEXT, HALF_GRADIENTS, SHARE, Software, held, layer_activations
-from paceline.cost.transformer import Transformer
+from paceline.cost.transformer import Factors, Transformer
 
 GPT_3 = Transformer(layers=96, width=12288, heads=96, context=2048, vocabulary=51200)
 S, H, A = 2048, 12288, 96
@@ -35,6 +35,30 @@ def test_states_are_16_bytes_an_entry_and_zero_shards_them() -> None:
     assert plain[1] == pytest.approx((4 + 12 / 64) * entries)
     assert plain[2] == pytest.approx((2 + 14 / 64) * entries)
     assert plain[3] == pytest.approx(16 / 64 * entries + layers_gathered)
+
+
+def test_frozen_matrices_have_neither_gradients_nor_states() -> None:
+    of = replace(GPT_3, factors=Factors(8, narrow=True))
+    layout = ParallelLayout(batch=8, micro_batch=1, tensor=8, stages=8)
+    whole, adapted = held(GPT_3, layout), held(of, layout)
+    factors = of.factor_entries() / 64
+    assert adapted.gradients == pytest.approx(2 * factors) and adapted.optimizer == pytest.approx(12 * factors)
+    assert adapted.parameters - whole.parameters == pytest.approx(2 * factors)
+
+
+def test_recomputing_operators_keeps_the_input_attention_s_result_and_half_of_the_products() -> None:
+    layout = ParallelLayout(batch=4, micro_batch=4, recompute="operators")
+    once = S * 4 * H
+    assert layer_activations(GPT_3, layout) == pytest.approx(2 * once * (1 + 1 + (3 + 1 + 4 + 1) / 2))
+
+
+def test_layers_that_are_not_recomputed_keep_all() -> None:
+    none = ParallelLayout(batch=4, micro_batch=4)
+    kept = [
+        layer_activations(GPT_3, layout)
+        for layout in (none, replace(none, recompute="full"), replace(none, recompute="full", recomputed=0.25))
+    ]
+    assert kept[2] == pytest.approx(0.75 * kept[0] + 0.25 * kept[1])
 
 
 def test_experts_are_held_by_the_devices_that_share_them() -> None:

@@ -1,16 +1,26 @@
 """Ranges of published runs are those of the software and the device, where there are some."""
 
-from paceline.cost.published import RUNS, published
+from benchmarks.published.levels import PLANNED, AlikeRuns, level
+from paceline.cost.devices import DEVICES, GENERATIONS
+from paceline.cost.published import LEVELS, RUNS, efficiency, published
 from paceline.engine import prepare
 
 
 def test_runs_on_a_device_are_named_and_else_those_of_the_software() -> None:
     own = published("PyTorch", "A100")
-    assert (own.device, own.runs) == ("A100", 61) and "61 published runs of PyTorch on A100 took 1.01 to" in str(own)
+    assert (own.device, own.runs) == ("A100", 61) and "61 published runs of PyTorch on A100 took 0.93 to" in str(own)
     other = published("PyTorch", "L4")
     assert other.device is None and "none of them on this device, took" in str(other)
     assert "most of 3 published runs" in str(published("PyTorch", "H100"))
     assert all(0 < each.low <= each.high for each in RUNS)
+
+
+def test_kernels_have_the_level_of_their_device_s_generation() -> None:
+    assert sorted(name for devices in GENERATIONS.values() for name in devices) == sorted(DEVICES)
+    for name, devices in GENERATIONS.items():
+        of_figures = level(AlikeRuns(PLANNED, name, 16, group="", device=""))
+        assert round(of_figures, 2) == LEVELS.get(name, 1.0)
+        assert efficiency(DEVICES[devices[0]]).level == LEVELS.get(name, 1.0)
 
 
 def test_a_predicted_step_has_the_range_of_what_computes_it() -> None:

@@ -4,12 +4,12 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from paceline.cost.device import Device, Efficiency, streamed
+from paceline.cost.device import Device, Efficiency, product, streamed
 from paceline.cost.layout import ParallelLayout
 from paceline.cost.links import Link, Links
 from paceline.cost.rules import CostError
 from paceline.cost.step import Cluster, PassBreakdown, beside, head_passes, layer_passes, step_time
-from paceline.cost.transformer import Factors, Transformer
+from paceline.cost.transformer import Factors, Transformer, products, streamed_entries
 
 OF = Transformer(layers=8, width=2048, heads=16, context=1024, vocabulary=51200)
 DEVICE = Device("some", {"float16": 3e14}, 2e12, 108)
@@ -61,6 +61,52 @@ def test_frozen_matrices_are_rounded_in_each_pass_unless_they_are_held_so() -> N
     )
     entries = OF.layers * OF.layer_entries() + OF.vocabulary * OF.width
     assert wide - narrow == pytest.approx(casts.micro_batches * streamed(DEVICE, FREE, 6 * entries))
+
+
+def test_factors_beside_the_queries_alone_cost_less_than_beside_all() -> None:
+    every, few = (replace(OF, factors=Factors(64, narrow=True, only_queries=each)) for each in (False, True))
+    assert few.factor_entries() == 64 * OF.layers * (OF.width + 3 * OF.width)
+    frozen, all_of_it, queries = (
+        layer_passes(of, replace(ONE, fused=True), CLUSTER, FREE).compute
+        for of in (replace(OF, factors=Factors(1, narrow=True, only_queries=True)), every, few)
+    )
+    assert frozen < queries < all_of_it
+
+
+def test_a_share_of_the_layers_is_recomputed_in_its_share_of_the_time() -> None:
+    none, some, every = (
+        layer_passes(OF, layout, CLUSTER, FITS).total
+        for layout in (ONE, replace(ONE, recompute="full", recomputed=0.25), replace(ONE, recompute="full"))
+    )
+    assert some - none == pytest.approx((every - none) / 4)
+    with pytest.raises(CostError, match="recomputed=0: it is a share"):
+        replace(ONE, recomputed=0)
+
+
+def test_operators_that_are_recomputed_are_half_of_the_products_and_all_that_streams() -> None:
+    layout = replace(ONE, fused=True)
+    none, operators = (
+        layer_passes(OF, replace(layout, recompute=kind), CLUSTER, FREE) for kind in ("none", "operators")
+    )
+    linear = sum(
+        product(DEVICE, FREE, "float16", each.m, each.n, each.k)
+        for each in products(OF, 4, fused=True)
+        if not each.of_scores
+    )
+    moved = streamed(DEVICE, FREE, 2 * streamed_entries(OF, 4))
+    assert operators.compute - none.compute == pytest.approx(linear / 2 + moved)
+
+
+def test_the_level_of_the_kernels_is_of_everything_that_computes() -> None:
+    for layout in (ONE, replace(ONE, fused=True)):
+        one, two = (layer_passes(OF, layout, CLUSTER, replace(FREE, ramp=0.0, level=n)).compute for n in (1.0, 2.0))
+        assert two == pytest.approx(2 * one)
+
+
+def test_a_norm_of_several_kernels_and_a_second_sort_of_tokens_stream_more() -> None:
+    assert streamed_entries(OF, 4, norm=20) - streamed_entries(OF, 4) == 2 * 18 * 4 * OF.context * OF.width
+    assert streamed_entries(MIXTURE, 4, experts=4) - streamed_entries(MIXTURE, 4) == 4 * 2 * 4 * OF.context * OF.width
+    assert streamed_entries(OF, 4, experts=4) == streamed_entries(OF, 4)
 
 
 def test_selective_recomputation_lies_between() -> None:

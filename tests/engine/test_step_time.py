@@ -8,11 +8,11 @@ import pytest
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
-from paceline.cost.device import Efficiency
 from paceline.cost.devices import DEVICES, INSIDE
 from paceline.cost.layout import ParallelLayout
 from paceline.cost.links import Link, Links
 from paceline.cost.predicted import NotPredicted, PredictedStep
+from paceline.cost.published import efficiency
 from paceline.cost.step import Cluster, step_time
 from paceline.cost.transformer import Transformer
 from paceline.engine.predict.step_time import FORMULAS
@@ -56,7 +56,7 @@ def predicted(*overrides: str) -> PredictedStep:
 )
 def test_a_strategy_stands_for_its_layout(overrides: str, layout: dict[str, Any]) -> None:
     step = predicted(*EIGHT, *overrides.split())
-    assert step.parts == asdict(step_time(OF, replace(USUAL, **layout), CLUSTER, Efficiency()))
+    assert step.parts == asdict(step_time(OF, replace(USUAL, **layout), CLUSTER, efficiency(CLUSTER.device)))
 
 
 def test_rates_shares_and_prices_follow_from_the_time() -> None:
@@ -75,7 +75,7 @@ def test_rates_shares_and_prices_follow_from_the_time() -> None:
 def test_the_feed_forward_layer_of_the_configuration_is_predicted() -> None:
     of = replace(OF, kv_heads=2, inner=704, gated=True, positions=False)
     step = predicted(*EIGHT, *LLAMA.split())
-    assert step.parts == asdict(step_time(of, USUAL, CLUSTER, Efficiency()))
+    assert step.parts == asdict(step_time(of, USUAL, CLUSTER, efficiency(CLUSTER.device)))
     assert step.flops == of.pass_flops(8 * 64, recomputed=False)
 
 
@@ -91,7 +91,7 @@ def test_two_hosts_talk_over_their_cards_and_cost_twice_as_much() -> None:
     two = predicted(*EIGHT, "hardware.workers=16")
     cluster = replace(CLUSTER, links=Links(CLUSTER.links.inside, Link(6e-5, 5e10), 8))
     layout = replace(USUAL, data=16, batch=16 * 64)
-    assert two.parts == asdict(step_time(OF, layout, cluster, Efficiency()))
+    assert two.parts == asdict(step_time(OF, layout, cluster, efficiency(cluster.device)))
     assert two.price(3600) == pytest.approx(2 * 27.44705)
 
 
@@ -105,7 +105,7 @@ def test_batch_size_is_what_one_replica_takes_as_everywhere() -> None:
 def test_micro_batches_that_are_not_of_one_size_take_as_long_as_the_largest() -> None:
     step = predicted(*EIGHT, "strategy=pipeline", "strategy.stages=4", "batch_size=10")
     layout = replace(USUAL, data=2, batch=24, micro_batch=3, stages=4)
-    assert step.parts == asdict(step_time(OF, layout, CLUSTER, Efficiency()))
+    assert step.parts == asdict(step_time(OF, layout, CLUSTER, efficiency(CLUSTER.device)))
     assert step.samples == 20
 
 

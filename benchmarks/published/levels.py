@@ -1,0 +1,124 @@
+"""The level of a software on a generation of devices: the `level` of `paceline.cost.device.Efficiency` at which its
+runs are predicted as they were measured.
+
+The runs of one group on one kind of device give one figure, their median. A level is the mean of the logarithms of its
+figures and of the level of the generation before, which counts as much as one of them; it begins at 1. The level of a
+run leaves out the figures of its own group on its kind of device: no run has a part in its own prediction. levels.csv
+has the figures that `--fit` prints.
+"""
+
+import csv
+import statistics
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import replace
+from functools import cache
+from math import exp, log
+from pathlib import Path
+from typing import NamedTuple
+
+from paceline.cost.device import Efficiency
+from paceline.cost.devices import GENERATIONS, generation
+
+from .rows import VTRAIN, Case, measured, software_of
+
+FIGURES = Path(__file__).with_name("levels.csv")
+BITS = {"float8": 8, "float4": 4, "float32": 32, "tf32": 32}  # of a product's inputs; else 16
+MOST = 8.0  # of a level
+PLANNED = "PyTorch"  # the software that paceline runs
+
+
+class AlikeRuns(NamedTuple):
+    software: str
+    generation: str
+    bits: int
+    group: str
+    device: str
+
+
+def predicted(case: Case, fits: Efficiency, whole_group: bool = False) -> float:
+    """Seconds of a step, by a level without the figures of its own group on its device, or on all."""
+    return case.predicted(replace(fits, level=level(alike(case), whole_group)))
+
+
+def beside_plan(case: Case, fits: Efficiency) -> float:
+    """Seconds of a step, as `paceline plan` has them: with the kernels of PyTorch. The level leaves out the case's own
+    figures where its generation has others.
+    """
+    own = alike(case)
+    others = {(each.group, each.device) for each in figures() if each[:2] == own[:2]} - {(own.group, own.device)}
+    group = own.group if own.software == PLANNED and others else ""
+    return case.predicted(replace(fits, level=level(own._replace(software=PLANNED, group=group))))
+
+
+def level(own: AlikeRuns, whole_group: bool = False) -> float:
+    """Returns the level of runs like `own`, without the figures of its own group on its device, or on all. vTrain's
+    runs, which the rates were fitted on, have 1.
+    """
+    if own.group.startswith(VTRAIN):
+        return 1.0
+    its = {
+        place: log(figure)
+        for place, figure in figures().items()
+        if place.software == own.software
+        and (place.group != own.group or not (whole_group or place.device == own.device))
+    }
+    known = 0.0
+    for name in GENERATIONS:
+        known = _with(known, {place: x for place, x in its.items() if place.generation == name})
+        if name == own.generation:
+            break
+    return exp(_with(known, {place: x for place, x in its.items() if place[:3] == own[:3]}))
+
+
+def _with(known: float, logarithms: dict[AlikeRuns, float]) -> float:
+    """Returns the mean of what is known and of each group's on its device."""
+    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for place, x in logarithms.items():
+        groups[place.group, place.device].append(x)
+    return (known + sum(map(statistics.fmean, groups.values()))) / (1 + len(groups))
+
+
+@cache
+def figures() -> dict[AlikeRuns, float]:
+    with FIGURES.open(newline="", encoding="utf-8") as file:
+        return {
+            AlikeRuns(row["software"], row["generation"], int(row["bits"]), row["group"], row["device"]): float(
+                row["level"]
+            )
+            for row in csv.DictReader(file)
+        }
+
+
+def fitted_levels(cases: Iterable[Case], fits: Efficiency) -> list[str]:
+    """Returns the lines of levels.csv, from these runs."""
+    levels: dict[AlikeRuns, list[float]] = defaultdict(list)
+    for case in cases:
+        if case.seconds and not case.row["group"].startswith(VTRAIN):
+            levels[alike(case)].append(_needed(case, fits))
+    heading = ",".join((*AlikeRuns._fields, "runs", "level"))
+    return [
+        heading,
+        *(
+            ",".join([f'"{each}"' if "," in str(each) else str(each) for each in place])
+            + f",{len(its)},{statistics.median(its):.3f}"
+            for place, its in sorted(levels.items())
+        ),
+    ]
+
+
+def alike(case: Case) -> AlikeRuns:
+    device = case.cluster.device.name
+    bits = BITS.get(case.layout.dtype, 16)
+    return AlikeRuns(software_of(case.row), generation(device), bits, case.row["group"], device)
+
+
+def _needed(case: Case, fits: Efficiency) -> float:
+    """Returns the level at which the step takes as long as was measured: by halving, as a step takes longer the higher
+    the level.
+    """
+    low, high = 1 / MOST, MOST
+    for _ in range(40):
+        middle = (low * high) ** 0.5
+        low, high = (low, middle) if case.predicted(replace(fits, level=middle)) > measured(case) else (middle, high)
+    return low
