@@ -48,6 +48,8 @@ def drawn_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> lis
         low, high = step.range or (0.0, 0.0)
         spread = f"; {time_of(low / step.seconds * seconds)} to {time_of(high / step.seconds * seconds)} as above"
         lines.append(f"{tokens:.4g} tokens: {_cost(step, seconds)}{spread if step.range else ''}")
+        if step.peak is not None:
+            lines.append("  of steps alone: paceline cost uses the rates of long runs, with their pauses")
     return lines
 
 

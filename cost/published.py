@@ -11,7 +11,7 @@ from .devices import generation
 
 # Times that PyTorch's kernels take what `Efficiency` says, by generation: levels.csv of benchmarks/published has their
 # groups of runs. Three are of Ampere, one each of Hopper and of Blackwell, none of Ada and CDNA.
-LEVELS = {"Ampere": 1.08, "Ada": 1.07, "Hopper": 1.46, "Blackwell": 2.27, "CDNA": 1.98}
+LEVELS = {"Ampere": 1.07, "Ada": 1.07, "Hopper": 1.30, "Blackwell": 1.84, "CDNA": 1.84}
 
 
 def efficiency(device: Device) -> Efficiency:
@@ -37,15 +37,15 @@ class Published:
 
 PYTORCH, DEEPSPEED = "PyTorch", "DeepSpeed"
 RUNS = (
-    Published(PYTORCH, "A100", 61, 0.93, 1.05),
-    Published(PYTORCH, "A100 40 GB", 84, 0.97, 1.13),
-    Published(PYTORCH, "H100", 3, 1.08, 1.21),
-    Published(PYTORCH, "B200", 5, 1.16, 1.37),
-    Published(PYTORCH, None, 153, 0.96, 1.15),
-    Published(DEEPSPEED, "A100", 1189, 0.83, 1.06),
+    Published(PYTORCH, "A100", 61, 0.95, 1.07),
+    Published(PYTORCH, "A100 40 GB", 84, 0.99, 1.15),
+    Published(PYTORCH, "H100", 3, 1.21, 1.35),
+    Published(PYTORCH, "B200", 5, 1.40, 1.61),
+    Published(PYTORCH, None, 153, 0.98, 1.22),
+    Published(DEEPSPEED, "A100", 1189, 0.84, 1.07),
     Published(DEEPSPEED, "V100", 36, 0.87, 1.39),
     Published(DEEPSPEED, "T4", 47, 1.23, 1.62),
-    Published(DEEPSPEED, None, 1272, 0.83, 1.16),
+    Published(DEEPSPEED, None, 1272, 0.84, 1.16),
 )
 
 

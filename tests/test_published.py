@@ -172,11 +172,11 @@ def test_a_level_is_that_of_other_groups_and_of_the_generation_before(monkeypatc
         AlikeRuns("other", "Hopper", 16, "third", "H100"): 5.0,
     }
     monkeypatch.setattr("benchmarks.published.levels.figures", lambda: made)
-    ampere = 1.21**0.5
-    assert level(AlikeRuns("some", "Ampere", 16, "", "")) == pytest.approx((ampere * 1.21) ** 0.5)
-    hopper = (ampere * 4.0) ** 0.5  # 4: of 2 and 8, which are one group's
-    assert level(AlikeRuns("some", "Hopper", 32, "", "")) == pytest.approx(hopper)
-    assert level(AlikeRuns("some", "Hopper", 16, "", "")) == pytest.approx((hopper * 2.0) ** 0.5)
+    ampere = 1.21**0.5  # the mean of its logarithm and of 0
+    assert level(AlikeRuns("some", "Ampere", 16, "", "")) == pytest.approx(ampere)
+    assert level(AlikeRuns("some", "Hopper", 16, "", "")) == pytest.approx((ampere * 2.0) ** 0.5)
+    assert level(AlikeRuns("some", "Hopper", 32, "", "")) == pytest.approx((ampere * 4.0) ** 0.5)  # of 2 and 8
+    assert level(AlikeRuns("some", "Blackwell", 8, "", "")) == level(AlikeRuns("some", "Hopper", 8, "", ""))
     assert level(AlikeRuns("some", "Hopper", 16, "second", "H100")) == pytest.approx(ampere)
     made[AlikeRuns("some", "Hopper", 16, "second", "H200")] = 3.0
     assert level(AlikeRuns("some", "Hopper", 16, "second", "H100")) > ampere
@@ -194,7 +194,9 @@ def test_a_level_makes_its_runs_take_as_long_as_measured() -> None:
     heading, *lines = fitted_levels(cases_of(rows)[0], Efficiency())
     assert heading == "software,generation,bits,group,device,runs,level"
     assert lines == ["PyTorch,Ampere,16,new,A100,1,1.300", "PyTorch,Hopper,16,new,H100,1,0.800"]
-    assert fitted_levels([case_of(row(group="vtrain-single-node"))], Efficiency()) == [heading]
+    vtrain = case_of(row(group="vtrain-single-node"))
+    vtrain = case_of(vtrain.row | {"step_s": str(vtrain.predicted(Efficiency()))})
+    assert fitted_levels([vtrain], Efficiency())[1:] == ["DeepSpeed,Ampere,16,vtrain-single-node,A100,1,1.000"]
 
 
 def test_a_run_has_no_part_in_its_own_prediction_but_the_plan_s_where_no_other_group_has_its_generation() -> None:

@@ -1,10 +1,10 @@
 """The level of a software on a generation of devices: the `level` of `paceline.cost.device.Efficiency` at which its
 runs are predicted as they were measured.
 
-The runs of one group on one kind of device give one figure, their median. A level is the mean of the logarithms of its
-figures and of the level of the generation before, which counts as much as one of them; it begins at 1. The level of a
-run leaves out the figures of its own group on its kind of device: no run has a part in its own prediction. levels.csv
-has the figures that `--fit` prints.
+The runs of one group on one kind of device give one figure, their median: that of the same bits, or else the mean of
+all bits. A level is the mean of the logarithms of its figures and of the level of the generation before, which counts
+as much as one of them; it begins at 1. The level of a run leaves out the figures of its own group on its kind of
+device: no run has a part in its own prediction. levels.csv has the figures that `--fit` prints.
 """
 
 import csv
@@ -65,18 +65,15 @@ def level(own: AlikeRuns, whole_group: bool = False) -> float:
     }
     known = 0.0
     for name in GENERATIONS:
-        known = _with(known, {place: x for place, x in its.items() if place.generation == name})
+        groups: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
+        for place, x in its.items():
+            if place.generation == name:
+                groups[place.group, place.device][place.bits] = x
+        each = [by_bits.get(own.bits, statistics.fmean(by_bits.values())) for by_bits in groups.values()]
+        known = (known + sum(each)) / (1 + len(each))
         if name == own.generation:
             break
-    return exp(_with(known, {place: x for place, x in its.items() if place[:3] == own[:3]}))
-
-
-def _with(known: float, logarithms: dict[AlikeRuns, float]) -> float:
-    """Returns the mean of what is known and of each group's on its device."""
-    groups: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for place, x in logarithms.items():
-        groups[place.group, place.device].append(x)
-    return (known + sum(map(statistics.fmean, groups.values()))) / (1 + len(groups))
+    return exp(known)
 
 
 @cache
@@ -94,7 +91,7 @@ def fitted_levels(cases: Iterable[Case], fits: Efficiency) -> list[str]:
     """Returns the lines of levels.csv, from these runs."""
     levels: dict[AlikeRuns, list[float]] = defaultdict(list)
     for case in cases:
-        if case.seconds and not case.row["group"].startswith(VTRAIN):
+        if case.seconds:
             levels[alike(case)].append(_needed(case, fits))
     heading = ",".join((*AlikeRuns._fields, "runs", "level"))
     return [
@@ -110,7 +107,8 @@ def fitted_levels(cases: Iterable[Case], fits: Efficiency) -> list[str]:
 def alike(case: Case) -> AlikeRuns:
     device = case.cluster.device.name
     bits = BITS.get(case.layout.dtype, 16)
-    return AlikeRuns(software_of(case.row), generation(device), bits, case.row["group"], device)
+    software = "DeepSpeed" if case.row["group"].startswith(VTRAIN) else software_of(case.row)
+    return AlikeRuns(software, generation(device), bits, case.row["group"], device)
 
 
 def _needed(case: Case, fits: Efficiency) -> float:

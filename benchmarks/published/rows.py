@@ -35,6 +35,7 @@ SCALED_BY_LAYER = ("NeMo Framework 23.07",)
 # lit-gpt's rmsnorm.py without a compiler: 7 kernels, of which 6 read or write float32
 EAGER_NORMS = ("litgpt (FSDP, eager", "litgpt (DDP, eager", "litgpt (single, eager")
 LORA_RANK = 32  # NeMo's default; its recipes that are timed adapt linear_qkv alone
+FLASH_2 = {"attention": 0.6, "attention_back": 0.5}  # fused attention of Dao 2023, as shares of `Efficiency`
 OVERLAPS = (*FUSED, "DDP", "FSDP")  # gradients' sums go on during backward
 BETWEEN = Link(6e-5, 1e11)  # of a host, where the source does not say
 DGX = Link(6e-5, 4e11)  # between DGX H100, B200 and B300: 8 cards of 400 Gb/s by their data sheets
@@ -75,7 +76,7 @@ class Case:
     def predicted(self, fits: Efficiency) -> float:
         """Seconds of a step. From 2023 on fused attention is that of Dao 2023."""
         if _has(self.row["framework"], FUSED_2023):
-            fits = replace(fits, attention=0.6, attention_back=0.5)
+            fits = replace(fits, **FLASH_2)
         if _has(self.row["framework"], EAGER_NORMS):
             fits = replace(fits, norm=20)
         return step_time(self.of, self.layout, self.cluster, fits).total

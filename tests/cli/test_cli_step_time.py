@@ -14,6 +14,7 @@ def test_people_read_the_step_its_parts_with_formulas_an_epoch_and_tokens(paceli
     assert "a roofline for each kernel (Williams et al. 2009)" in ended.out
     assert "\nan epoch of " in ended.out
     assert "\n2e+10 tokens: " in ended.out and ", $" in ended.out
+    assert ended.out.rstrip().endswith("paceline cost uses the rates of long runs, with their pauses")
 
 
 def test_programs_read_raw_values(paceline) -> None:

@@ -8,7 +8,7 @@ from paceline.engine import prepare
 
 def test_runs_on_a_device_are_named_and_else_those_of_the_software() -> None:
     own = published("PyTorch", "A100")
-    assert (own.device, own.runs) == ("A100", 61) and "61 published runs of PyTorch on A100 took 0.93 to" in str(own)
+    assert (own.device, own.runs) == ("A100", 61) and "61 published runs of PyTorch on A100 took 0.95 to" in str(own)
     other = published("PyTorch", "L4")
     assert other.device is None and "none of them on this device, took" in str(other)
     assert "most of 3 published runs" in str(published("PyTorch", "H100"))
