@@ -16,7 +16,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import lru_cache
 from types import FunctionType, ModuleType, UnionType
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
@@ -350,7 +350,24 @@ def _check_type(path: str, value: Any, hint: Any) -> None:
     try:
         adapter.validate_json(json.dumps(value))  # as JSON: a YAML list may stand for a tuple
     except ValidationError as error:
-        raise ConfigError(explain(error, path)) from None
+        raise ConfigError(explain(error, path) + _as_list(path, value, hint, adapter)) from None
+
+
+def _as_list(path: str, value: Any, hint: Any, adapter: TypeAdapter[Any]) -> str:
+    """Returns the words that show how to write `value` as the list that it must be; "" where that would be wrong too.
+
+    A tuple of fixed length, such as [height, width], has the value in each place.
+    """
+    if isinstance(value, list | dict):
+        return ""
+    for member in get_args(hint) if get_origin(hint) in (Union, UnionType) else [hint]:
+        bare = get_args(member)[0] if get_origin(member) is Annotated else member
+        fixed = get_origin(bare) is tuple and Ellipsis not in get_args(bare)
+        whole = [value] * (len(get_args(bare)) if fixed else 1)
+        with suppress(ValidationError):
+            adapter.validate_json(json.dumps(whole))
+            return f". Choose {path}=[{','.join(str(shown(path, each)) for each in whole)}]."
+    return ""
 
 
 @lru_cache(maxsize=1000)

@@ -160,13 +160,21 @@ def test_the_engines_own_arguments_go_where_the_constructor_has_a_place_for_them
     [
         ({"hiden": [4]}, r"model\.hiden: MLP has no such parameter; did you mean hidden\?"),
         ({"spec": 1}, r"model\.spec: MLP has no such parameter"),
-        ({"hidden": "4"}, r"model\.hidden='4': must be a list"),
+        ({"hidden": "4"}, r"model\.hidden='4': must be a list$"),
+        ({"hidden": 4}, r"model\.hidden=4: must be a list\. Choose model\.hidden=\[4\]\.$"),
         ({"hidden": [True]}, r"model\.hidden\.0=True: must be a valid integer"),
     ],
 )
 def test_a_knob_is_held_to_the_constructors_signature(knobs: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build("model", choice("paceline.tasks.models.mlp.MLP", **knobs), nn.Module, (), {"spec": SPEC})
+
+
+def test_one_size_for_a_pair_is_told_to_be_written_twice() -> None:
+    with pytest.raises(ConfigError, match=r"^data\.size=8: must be a list\. Choose data\.size=\[8,8\]\.$"):
+        build("data", choice("paceline.tasks.data.images.Images", path="p", size=8), Data, (), {})
+    with pytest.raises(ConfigError, match=r"^data\.size=0: must be a list$"):
+        build("data", choice("paceline.tasks.data.images.Images", path="p", size=0), Data, (), {})
 
 
 def test_a_knob_that_the_constructor_needs_and_was_not_given_is_named() -> None:
