@@ -116,7 +116,9 @@ class HuggingFace(Data):
         kind = kind_of(target.dtype, tuple(target.shape[1:]), self.kind)
         if train is not test:
             self._check_alike(read)
-        size, held = sizes(len(train), None if train is test else len(test), self.limit, f"data.path={self.path}")
+        among = None if train is test else len(test)
+        instead = "Save a DatasetDict with a split for test"
+        size, held = sizes(len(train), among, self.limit, f"data.path={self.path}", instead)
         lone = fields[names[0]]
         return DataSpec(
             input_shape=lone.shape,
@@ -337,7 +339,10 @@ def _check_folder(path: Path) -> None:
 
 
 def _check_state(file: Path) -> None:
-    """Raises CorruptDataError where it names files outside of its folder."""
+    """Raises CorruptDataError where it names files outside of its folder, and ConfigError where it names none.
+
+    `datasets` saves a data set without samples so, and cannot read it.
+    """
     try:
         with open_data(file) as opened:
             names = [each["filename"] for each in json.loads(opened.read(_MOST_STATE))["_data_files"]]
@@ -346,6 +351,8 @@ def _check_state(file: Path) -> None:
     for name in names:
         if not isinstance(name, str) or Path(name).name != name:
             raise CorruptDataError(f"{file} names {name!r}; must be a file beside it")
+    if not names:
+        raise ConfigError(f"{file.parent} has no samples. Save a data set and splits that have samples.")
 
 
 def _is_text(types: Any, kind: Any) -> bool:

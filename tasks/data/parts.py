@@ -33,18 +33,18 @@ def fifth(size: int, where: str) -> tuple[Tensor, Tensor]:
     return order[test:], order[:test]  # not in the order of the file: the first so many shall be of all kinds
 
 
-def _check_fifth(size: int, where: str) -> None:
+def _check_fifth(size: int, where: str, instead: str = "Choose data.test_path=FILE, a test set") -> None:
     if size < TEST:
-        raise ConfigError(f"{where}: of {size} samples, a fifth for test is none; data.test_path names a test set")
+        raise ConfigError(f"{where}: of {size} samples, a fifth for test is none. {instead}.")
 
 
-def sizes(size: int, test: int | None, limit: int | None, where: str = "data") -> tuple[int, int]:
+def sizes(size: int, test: int | None, limit: int | None, where: str = "data", *instead: str) -> tuple[int, int]:
     """Returns the sizes of the training and the test split of `size` samples, and maybe `test` samples beside them.
 
-    Raises ConfigError where a fifth for test is none.
+    Raises ConfigError where a fifth for test is none, which says `instead` how to give a test set.
     """
     if test is None:
-        _check_fifth(size, where)
+        _check_fifth(size, where, *instead)
     train, held = (size, test) if test is not None else (size - size // TEST, size // TEST)
     return (train if limit is None else min(train, limit)), held
 
@@ -54,7 +54,8 @@ def chosen(names: Sequence[str], wanted: str | Sequence[str], key: str, where: s
     found = [wanted] if isinstance(wanted, str) else list(wanted)
     for name in found:
         if name not in names:
-            raise ConfigError(f"{key}={name}: {where} does not have it. It has {', '.join(map(repr, names))}")
+            has = ", ".join(map(repr, names)) or "nothing"
+            raise ConfigError(f"{key}={name}: {where} does not have it. It has {has}")
         if found.count(name) > 1:
             raise ConfigError(f"{key}={found}: names {name!r} {found.count(name)} times. Name it once")
     _check_unique(names, found, where)

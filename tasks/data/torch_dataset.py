@@ -86,7 +86,8 @@ class OfDataset(Data):
         lone = next(iter(fields.values()))
         labels = target.dtype == torch.int64
         held = len(test) if self.takes_train else None
-        train_size, test_size = sizes(len(train), held, self.limit)
+        instead = "Let the class take train=False, for a test set"
+        train_size, test_size = sizes(len(train), held, self.limit, self.name, instead)
         return DataSpec(
             input_shape=lone.shape,
             input_dtype=lone.dtype,

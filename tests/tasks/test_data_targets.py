@@ -189,6 +189,28 @@ def test_an_empty_cell_of_a_saved_data_set_is_named(
 
 
 @needs_datasets
+def test_a_saved_data_set_or_split_without_samples_is_named(tmp_path: Path) -> None:
+    import datasets
+
+    some = datasets.Dataset.from_dict({"x": [[1.0, 2.0]] * 6, "label": [0, 1] * 3})
+    some.select([]).save_to_disk(str(tmp_path / "none"))
+    with pytest.raises(ConfigError, match=f"^{tmp_path}/none has no samples. Save a data set"):
+        _ = HuggingFace(str(tmp_path / "none")).spec
+    datasets.DatasetDict(train=some, test=some.select([])).save_to_disk(str(tmp_path / "split"))
+    with pytest.raises(ConfigError, match=f"^{tmp_path}/split/test has no samples. Save a data set"):
+        _ = HuggingFace(str(tmp_path / "split")).spec
+    datasets.DatasetDict().save_to_disk(str(tmp_path / "nothing"))
+    with pytest.raises(ConfigError, match=r"^data\.train=train: .*nothing does not have it\. It has nothing$"):
+        _ = HuggingFace(str(tmp_path / "nothing")).spec
+
+
+@needs_datasets
+def test_too_few_samples_for_a_fifth_are_told_how_this_choice_names_a_test_set(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"of 4 samples, a fifth for test is none\. Save a DatasetDict with a split"):
+        _ = HuggingFace(saved(tmp_path, x=[[1.0, 2.0]] * 4, label=[0, 1] * 2)).spec
+
+
+@needs_datasets
 def test_columns_of_a_saved_data_set_keep_their_shapes(tmp_path: Path) -> None:
     import datasets
 
