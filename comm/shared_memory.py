@@ -12,6 +12,7 @@ import os
 import secrets
 from pathlib import Path
 
+from ..compat.full_disk import why_unwritten
 from .errors import FabricError, HostMemoryError, PeerLostError
 
 MIB, GIB = 2**20, 2**30
@@ -31,7 +32,12 @@ class MemoryFile:
             os.posix_fallocate(self._descriptor, 0, size)
         except OSError as error:
             self.close()
-            if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT):
+            if error.errno == errno.EFBIG:  # files in memory count, too
+                raise HostMemoryError(
+                    f"{size / MIB:,.1f} MiB of memory cannot be shared between workers: {why_unwritten(error)}. Raise "
+                    "that limit"
+                ) from error
+            if error.errno in (errno.ENOSPC, errno.ENOMEM, errno.EDQUOT):
                 raise _shortage(size, available()) from error
             raise
         self.memory = mmap.mmap(self._descriptor, size)

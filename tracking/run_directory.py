@@ -24,6 +24,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+from ..compat.full_disk import why_unwritten
 from .checksums import marked
 from .errors import CorruptRunError, RunNameError, StorageError
 from .files import NotRegularError, UnusableFileError, open_regular, open_to_write, parse_json, read_json
@@ -271,9 +272,7 @@ def writing(path: Path) -> Iterator[None]:
     except IsADirectoryError:  # where a file of a run was
         raise CorruptRunError(f"{path} is a directory") from None
     except OSError as error:
-        raise StorageError(
-            f"cannot write {path}: {error.strerror or error}; what was written before is kept"
-        ) from error
+        raise StorageError(f"cannot write {path}: {why_unwritten(error)}; what was written before is kept") from error
 
 
 def write_atomically(path: Path, text: str) -> None:

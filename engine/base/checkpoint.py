@@ -22,6 +22,7 @@ from typing import Any
 import safetensors.torch
 from torch import Tensor
 
+from ...compat.full_disk import why_unwritten
 from ...strategies import State
 from ...strategies.adapt import Apart
 from ...strategies.core.placements import joined
@@ -241,7 +242,7 @@ def step_of(checkpoint: Path) -> int:
 
 
 def _unwritable(path: Path, error: OSError) -> StorageError:
-    return StorageError(f"cannot write {path}: {error.strerror or error}; earlier checkpoints are kept")
+    return StorageError(f"cannot write {path}: {why_unwritten(error)}; earlier checkpoints are kept")
 
 
 def _write_synced(path: Path, data: bytes) -> None:

@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import FrameType
 
+from ...compat.full_disk import NUMBERS, says_unwritten, why_unwritten
 from ...compat.full_gpu import says_full
 from ...conf.errors import ConfigError
 from ...tracking.columns import human_bytes
@@ -54,12 +55,12 @@ def lack_of(error: BaseException) -> MachineError | StorageError | None:
         return MachineError(f"too many open files: a process may have {allowed} (ulimit -n); raise that ({text})")
     if number == errno.EAGAIN or (isinstance(error, RuntimeError) and "can't start new thread" in text):
         return MachineError(f"this system starts no more processes or threads; raise the limit (ulimit -u) ({text})")
-    if number in (errno.ENOSPC, errno.EDQUOT, errno.EROFS):
-        assert isinstance(error, OSError)
+    if isinstance(error, OSError) and number in NUMBERS:
         file = error.filename2 or error.filename
-        return StorageError(
-            f"cannot write {visible(str(file))}: {error.strerror}" if file else f"a file cannot be written: {text}"
-        )
+        why = why_unwritten(error)
+        return StorageError(f"cannot write {visible(str(file))}: {why}" if file else f"a file cannot be written: {why}")
+    if says_unwritten(text):
+        return StorageError(f"a file cannot be written: {text}")
     if isinstance(error, MemoryError) or number == errno.ENOMEM:
         return MachineError(f"{NO_MEMORY}{f': {text}' if text else ''}")
     if isinstance(error, RuntimeError) and any(sign in text.lower() for sign in _SIGNS):

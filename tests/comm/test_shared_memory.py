@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from file_sizes import files_of
 
 from paceline.comm.errors import FabricError, HostMemoryError, PeerLostError
 from paceline.comm.shared_memory import MemoryFile, available, open_shared
@@ -30,6 +31,11 @@ def test_pages_that_cannot_be_had_are_refused_before_anyone_writes_to_them(monke
         MemoryFile(2**19)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(reserved[0])
+
+
+def test_a_limit_of_file_sizes_is_named_in_place_of_memory() -> None:
+    with files_of(2**19), pytest.raises(HostMemoryError, match=r"1\.0 MiB .* files of 0\.5 MiB \(ulimit -f\)\. Raise"):
+        MemoryFile(2**20)
 
 
 def test_all_its_pages_are_there_from_the_start() -> None:

@@ -205,6 +205,7 @@ LACKS = {
     errno.EAGAIN: (MachineError, "no more processes or threads"),
     errno.ENOSPC: (StorageError, "cannot be written"),
     errno.EROFS: (StorageError, "cannot be written"),
+    errno.EFBIG: (StorageError, "cannot be written"),
 }
 
 
@@ -214,6 +215,12 @@ def test_what_the_system_does_not_give_is_the_machines_lack(number: int) -> None
     lack = lack_of(OSError(number, "why"))
     assert type(lack) is kind and words in str(lack)
     assert describe(OSError(number, "why"))["exit_code"] == 3
+
+
+def test_a_file_that_a_library_cannot_write_is_the_machines_lack() -> None:
+    error = raised(lambda: torch.save(torch.zeros(10_000), "/dev/full"))
+    lack = lack_of(error)
+    assert type(lack) is StorageError and str(lack).startswith("a file cannot be written: [enforce fail")
 
 
 def test_a_name_that_no_file_may_have_is_the_users() -> None:
