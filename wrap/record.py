@@ -2,6 +2,7 @@
 
 import json
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -22,6 +23,7 @@ from ..strategies import Sync
 from ..strategies.core.cost import World
 from ..strategies.core.state import state_of
 from ..tracking.environment import environment
+from ..tracking.errors import StorageError
 from ..tracking.mirror import Mirror
 from ..tracking.records import End, EvaluationRecord, PlanSummary, Score, Start, Status, StepRecord, Summary
 from ..tracking.redact import redact
@@ -151,7 +153,8 @@ class WrapRecord:
         """The others find out by themselves."""
         self.is_over = True
         if self._comm.rank == 0:
-            self.directory.add(End(_status(error), _reason(error)))
+            with suppress(StorageError):  # the error that ends the run is to be told
+                self.directory.add(End(_status(error), _reason(error)))
             self._close()
 
     def over(self, model: nn.Module, meter: Meter, activations: int, resident: int, stopped: str | None) -> None:

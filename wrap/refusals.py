@@ -1,4 +1,5 @@
 """An error of ours that a script does not catch ends it with what was wrong, in place of a traceback of ours.
+So does an error about memory, disk space or another resource that this machine lacks, whoever raised it.
 
 It stays an exception: a script may catch it, and a notebook or an interactive interpreter shows it as any other.
 Nor has one that Ctrl-C ended anything to say: the run has told it, and of launched workers there may be many.
@@ -14,7 +15,7 @@ from types import TracebackType
 
 from ..comm.errors import PeerLostError
 from ..compat.leaving import leave
-from ..engine.base.failures import exit_code_of
+from ..engine.base.failures import exit_code_of, lack_of, place_of, words_of
 from ..engine.base.started import was_started
 from ..tracking.visible import visible_lines
 from .stopping import STATUS, Stopped, is_interactive
@@ -32,7 +33,9 @@ class _Hook:
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
         if isinstance(error, Stopped) or (isinstance(error, KeyboardInterrupt) and was_started()):
             raise SystemExit(STATUS)
-        status = exit_code_of(error)
+        status, said = exit_code_of(error), str(error)
+        if status is None and (lack := lack_of(error)) is not None:
+            status, said = lack.exit_code, f"{words_of(lack)} ({place_of(error)})"
         if status is None:
             self.before(kind, error, trace)
             if self.abandoned and was_started():
@@ -40,7 +43,7 @@ class _Hook:
             return
         if was_started():
             time.sleep(WAIT * ((os.environ["RANK"] != "0") + 2 * isinstance(error, PeerLostError)))
-        print(visible_lines(str(error)), file=sys.stderr, flush=True)
+        print(visible_lines(said), file=sys.stderr, flush=True)
         if was_started():
             leave(status)
         raise SystemExit(status)  # from an excepthook it is the process's exit status

@@ -1,5 +1,6 @@
 """A wrapped run has one end, written by the process that began it, however its workers end."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -14,6 +15,7 @@ from scripts import parts
 from paceline.comm.errors import PeerLostError
 from paceline.engine.base.errors import DivergedError
 from paceline.engine.base.failures import exit_code_of
+from paceline.tracking.errors import StorageError
 from paceline.tracking.run_directory import RunDirectory
 from paceline.wrap import ScriptError, refusals, wrap
 
@@ -94,6 +96,39 @@ def test_an_error_of_ours_in_mid_run_ends_a_script_with_its_message_and_status(
         sys.excepthook(DivergedError, caught.value, None)
     assert ended.value.code == 6
     assert capsys.readouterr().err == "worker 0 diverged: accuracy is nan, evaluated after step 0\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (MemoryError(), "there is not enough memory (test_ends."),
+        (OSError(errno.ENOSPC, "No space left", "a.pt"), "cannot write a.pt: No space left (test_ends."),
+    ],
+)
+def test_what_the_machine_lacks_is_told_with_the_line_and_no_traceback(
+    error: Exception, said: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(Path(__file__).parents[2])
+
+    def raised() -> None:
+        raise error
+
+    with pytest.raises(type(error)):
+        raised()
+    with pytest.raises(SystemExit) as ended:
+        refusals._Hook()(type(error), error, error.__traceback__)
+    assert ended.value.code == 3
+    told = capsys.readouterr().err
+    assert told.startswith(said) and ".raised (tests/wrap/test_ends.py, line " in told and told.count("\n") == 1
+
+
+def test_a_full_disk_does_not_hide_the_error_that_ends_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise StorageError("full")
+
+    with pytest.raises(ValueError, match="mine"), wrap(*parts(), name="mine", root=tmp_path):
+        monkeypatch.setattr(RunDirectory, "add", full)
+        raise ValueError("mine")
 
 
 @pytest.mark.parametrize("started", [True, False])
