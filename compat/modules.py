@@ -20,9 +20,14 @@ def is_plain(module: nn.Module | None, kinds: type[nn.Module] | tuple[type[nn.Mo
     if not isinstance(module, kinds):
         return False
     kind = next(each for each in type(module).__mro__ if each in (kinds if isinstance(kinds, tuple) else (kinds,)))
+    own = type(module).forward is not kind.forward or type(module).__call__ is not nn.Module.__call__
+    return is_as_its_class(module) and not (own or is_parametrized(module))
+
+
+def is_as_its_class(module: nn.Module) -> bool:
+    """Returns whether a call of `module` is its class's forward: nobody set a forward or hooks on the object."""
     hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    own = "forward" in vars(module) or type(module).forward is not kind.forward
-    return not (own or type(module).__call__ is not nn.Module.__call__ or any(hooks) or is_parametrized(module))
+    return "forward" not in vars(module) and not any(hooks)
 
 
 def with_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[None]:

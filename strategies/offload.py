@@ -44,6 +44,7 @@ from torch.optim import Optimizer
 from ..batches import Samples, lone, of_each, tensors_of
 from ..comm import Comm
 from ..compat.dispatch import FakeTensorMode
+from ..compat.modules import is_plain
 from ..conf.errors import ConfigError
 from .core.batch import Batch, BeforeBackward, Pass
 from .core.copies import without_data
@@ -96,10 +97,10 @@ class Offload(Strategy):
         return DelayedUpdate() if self.delayed_update else None
 
     def split(self, model: nn.Module) -> list[nn.Module]:
-        if not isinstance(model, nn.Sequential) or type(model).forward is not nn.Sequential.forward:
+        if not is_plain(model, nn.Sequential):
             raise ConfigError(
                 f"strategy=offload fetches the layers of an nn.Sequential one by one, and {type(model).__name__} is "
-                "none; strategy=data_parallel takes any module"
+                "none, or has a forward or hooks of its own; strategy=data_parallel takes any module"
             )
         return [_layers_of(model)]
 

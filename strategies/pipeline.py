@@ -54,7 +54,7 @@ from .pipelining.actions import Action, Schedule
 from .pipelining.again import joined, recomputes
 from .pipelining.blocks import blocks_of
 from .pipelining.check import add_messages, placement
-from .pipelining.chunks import Chunks, chunks_of, first_names, worker_of
+from .pipelining.chunks import Chunks, check_own, chunks_of, first_names, worker_of
 from .pipelining.cut import by_memory, by_parameters, by_time, look
 from .pipelining.execute import PipelineStep, PipelineWorker, forward
 from .pipelining.own import checked, parsed, rows_of
@@ -171,6 +171,8 @@ class Pipeline(StagedStrategy):
     def layers_alone(self, model: nn.Module) -> list[Chunks]:
         """Each block alone. Raises `ConfigError`."""
         blocks, stages, firsts = blocks_of(model), len(self.holders), first_names(model)
+        for block in blocks:
+            check_own(model, block)
         layers = [Chunks(model, [[block]], firsts=firsts) for block in blocks]
         trained = sum(any(each.requires_grad for each in layer.parameters()) for layer in layers)
         if trained < stages:

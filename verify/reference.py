@@ -17,7 +17,6 @@ model's own dtype, and its e is that of this training.
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
@@ -29,6 +28,7 @@ from torch.optim.swa_utils import AveragedModel
 from ..batches import Samples, call
 from ..conf.errors import ConfigError
 from ..engine.features.feature import Parts
+from ..strategies.core.copies import copied
 from ..strategies.core.state import state_of
 from ..strategies.precision import Float16, Precision
 
@@ -189,12 +189,12 @@ def _narrow_loss(
     setting: ReferenceTraining, model: nn.Module, batch: tuple[Samples, Samples], narrow: torch.dtype
 ) -> Tensor:
     """Computes the loss of a rounded copy of the weights, whose gradients are added to the weights' own."""
-    copied = deepcopy(model).to(narrow)
-    for mine, its in zip(model.parameters(), copied.parameters(), strict=True):
+    rounded = copied(model).to(narrow)
+    for mine, its in zip(model.parameters(), rounded.parameters(), strict=True):
         if mine.requires_grad:
             its.register_hook(lambda gradient, mine=mine: _add(mine, gradient))
     inputs, targets = batch
-    return _of_task(setting)(call(copied, _as(inputs, narrow)).float(), targets)
+    return _of_task(setting)(call(rounded, _as(inputs, narrow)).float(), targets)
 
 
 def _add(parameter: Tensor, gradient: Tensor) -> None:

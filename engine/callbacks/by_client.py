@@ -14,7 +14,6 @@ Nothing of it goes back: training is the same without it. It takes place on the 
 another, each evaluation.
 """
 
-import copy
 import re
 from collections.abc import Sequence
 from statistics import fmean, pstdev
@@ -26,6 +25,7 @@ from torch import nn
 
 from ...batches import call
 from ...exchange.seeded import generator
+from ...strategies.core.copies import copied
 from ...tasks.clients import Subset
 from .base import Callback, EvaluationView, Metrics
 
@@ -87,7 +87,7 @@ class ByClient(Callback):
         return {name: each for name, each in trained.items() if self.only is None or re.search(self.only, name)}
 
     def _personal(self, view: EvaluationView, client: int, train: Subset) -> nn.Module:
-        model = copy.deepcopy(view.model)
+        model = copied(view.model)
         model.train()
         optimizer = torch.optim.SGD(self._tuned(model).values(), lr=self.lr)
         draws = generator("by_client", self.seed, client)

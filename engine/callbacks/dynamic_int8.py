@@ -8,13 +8,13 @@ a layer is given is rounded to 7 bits, by its range, as it comes in: products ar
 Source: Jacob et al. 2018 (arXiv 1712.05877), section 2; torch.ao.quantization.quantize_dynamic.
 """
 
-import copy
 from collections.abc import Mapping
 
 import torch
 from torch import nn
 
 from ...compat.dynamic_quantization import dynamically_quantized
+from ...strategies.core.copies import copied
 from .base import Callback, EvaluationView, Metrics
 
 CPU = torch.device("cpu")
@@ -41,7 +41,7 @@ class DynamicInt8(Callback):
                 raise ValueError(f"quantizes float32 weights, and {name}.weight is {layer.weight.dtype}")
 
     def each_evaluation(self, view: EvaluationView) -> Metrics:
-        model = view.model if view.device == CPU else copy.deepcopy(view.model).to(CPU)
+        model = view.model if view.device == CPU else copied(view.model).to(CPU)
         values = view.judge(dynamically_quantized(model), CPU)
         float_bytes, int8_bytes = sizes(model)
         return {

@@ -6,7 +6,6 @@ backward, modelled time, accumulated micro-batches) finds them as in plain train
 n is the number that is expected (`Batch.counted`), and a batch without samples has noise alone, and no pass.
 """
 
-import copy
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -20,6 +19,7 @@ from ...batches import Samples, call, of_each, tensors_of
 from ...conf.errors import ConfigError
 from ...strategies.core.accumulation import unweighed, weigher
 from ...strategies.core.batch import Batch, Pass
+from ...strategies.core.copies import copied
 from ...strategies.core.cost import payload
 from ...strategies.core.loss import Loss
 from ..seeded import generator
@@ -36,7 +36,7 @@ class PerSample:
         """`module`: before anybody hooks themselves into it."""
         self.privacy, self.held = privacy, 0
         self._loss, self._weigh, self._replica = unweighed(loss), weigher(loss), replica
-        self._bare = copy.deepcopy(module).to("meta")  # how the model computes, without hooks; weights are given to it
+        self._bare = copied(module).to("meta")  # how the model computes, without hooks; weights are given to it
         self._step, self._noise = -1, generator()
 
     def loss(self, module: nn.Module, batch: Batch) -> Tensor:

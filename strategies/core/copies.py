@@ -1,25 +1,50 @@
-"""Copies of modules, also with tensors that are plain attributes of a layer, as legacy weight_norm has them."""
+"""Copies of modules, also with tensors that are plain attributes of a layer, as legacy weight_norm has them, and with
+functions in a layer (a forward that was replaced, a hook) that close over layers of the module.
+"""
 
 import copy
 from collections.abc import Iterator
+from contextlib import suppress
 from itertools import chain
-from typing import TypeVar
+from types import CellType, FunctionType, MethodType
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
+_DEEPEST = 4  # of lists in lists: one may hold itself
 Module = TypeVar("Module", bound=nn.Module)
+
+
+def copied(module: Module, known: dict[int, Any] | None = None) -> Module:
+    """Returns copy.deepcopy(module, known), in which functions use the copies of what they use in `module`.
+
+    Args:
+        known: what stands for an object, by the object's id.
+    """
+    memo = dict(known or {})
+    functions = [each for each in _functions(module) if _reaches(each, {*map(id, _own(module))}, set())]
+    memo |= {id(each): _without_cells(each) for each in functions}
+    made = copy.deepcopy(module, memo)
+    for each in functions:
+        own: FunctionType = memo[id(each)]
+        for cell, its in zip(own.__closure__ or (), each.__closure__ or (), strict=True):
+            with suppress(ValueError):  # an empty cell
+                cell.cell_contents = _counterpart(its.cell_contents, memo)
+        own.__defaults__ = _counterpart(each.__defaults__, memo)
+        own.__kwdefaults__ = _counterpart(each.__kwdefaults__, memo)
+    return made
 
 
 def copy_of(module: Module) -> Module:
     """Returns a deep copy. Tensors that are no leaves of the graph, which copy.deepcopy refuses, lose their history."""
-    return copy.deepcopy(module, {id(each): each.detach().clone() for each in _plain(module) if not each.is_leaf})
+    return copied(module, {id(each): each.detach().clone() for each in _plain(module) if not each.is_leaf})
 
 
 def without_data(module: Module, device: str = "meta", plain: bool = True) -> Module:
     """Returns a copy whose tensors are empty. `plain`: those that are plain attributes of a layer too, not shared."""
     empty = {id(each): _empty(each, device) for each in _registered(module)}
-    return copy.deepcopy(module, {id(each): _empty(each, device) if plain else each for each in _plain(module)} | empty)
+    return copied(module, {id(each): _empty(each, device) if plain else each for each in _plain(module)} | empty)
 
 
 def let_go(model: nn.Module, own: nn.Module) -> None:
@@ -28,6 +53,15 @@ def let_go(model: nn.Module, own: nn.Module) -> None:
     for tensor in _registered(model):
         if id(tensor) not in kept:
             tensor.data = tensor.data.new_empty(0)
+
+
+def closed_over(module: nn.Module) -> Iterator[Tensor]:
+    """Yields the parameters and buffers that functions in the layers of `module` use, also of other modules."""
+    for each in chain.from_iterable(map(_used, _functions(module))):
+        if isinstance(each, nn.Module):
+            yield from _registered(each)
+        elif isinstance(each, Tensor):
+            yield each
 
 
 def _registered(module: nn.Module) -> Iterator[Tensor]:
@@ -41,3 +75,65 @@ def _plain(module: nn.Module) -> Iterator[Tensor]:
 def _empty(tensor: Tensor, device: str) -> Tensor:
     empty = torch.empty_like(tensor.detach(), device=device)
     return nn.Parameter(empty, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else empty
+
+
+# -- functions
+
+
+def _own(module: nn.Module) -> Iterator[object]:
+    return chain(module.modules(), _registered(module), _plain(module))
+
+
+def _functions(module: nn.Module) -> Iterator[FunctionType]:
+    """Yields the functions that layers hold as attributes and hooks, and the functions that these use, each once."""
+    seen: set[int] = set()
+    waiting = [each for layer in module.modules() for value in vars(layer).values() for each in _inside(value)]
+    while waiting:
+        each = waiting.pop()
+        if isinstance(each, FunctionType) and id(each) not in seen:
+            seen.add(id(each))
+            yield each
+            waiting += _used(each)
+
+
+def _used(function: FunctionType) -> Iterator[Any]:
+    """Yields what a function closes over or has as defaults; of a bound method its object."""
+    for cell in function.__closure__ or ():
+        with suppress(ValueError):  # an empty cell
+            yield from _inside(cell.cell_contents)
+    yield from _inside([function.__defaults__, function.__kwdefaults__])
+
+
+def _inside(value: Any, depth: int = 0) -> Iterator[Any]:
+    if isinstance(value, list | tuple | dict) and depth < _DEEPEST:
+        for each in value.values() if isinstance(value, dict) else value:
+            yield from _inside(each, depth + 1)
+    else:
+        yield value.__self__ if isinstance(value, MethodType) else value
+
+
+def _reaches(function: FunctionType, own: set[int], seen: set[int]) -> bool:
+    """Returns True if a function uses one of the objects with the ids `own`, maybe by another function."""
+    seen.add(id(function))
+    return any(
+        id(each) in own or (isinstance(each, FunctionType) and id(each) not in seen and _reaches(each, own, seen))
+        for each in _used(function)
+    )
+
+
+def _without_cells(function: FunctionType) -> FunctionType:
+    cells = tuple(CellType() for _ in function.__closure__ or ())
+    own = FunctionType(function.__code__, function.__globals__, function.__name__, None, cells or None)
+    own.__qualname__, own.__dict__ = function.__qualname__, dict(vars(function))
+    return own
+
+
+def _counterpart(value: Any, memo: dict[int, Any]) -> Any:
+    """Returns the copy of what `value` is or holds of the module, and `value` where that is nothing."""
+    if id(value) in memo:
+        return memo[id(value)]
+    if isinstance(value, MethodType):
+        return MethodType(value.__func__, _counterpart(value.__self__, memo))
+    if type(value) in (list, tuple):
+        return type(value)(_counterpart(each, memo) for each in value)
+    return {key: _counterpart(each, memo) for key, each in value.items()} if type(value) is dict else value

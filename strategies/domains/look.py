@@ -5,7 +5,6 @@ refused by its name, because it would compute something else on each slab.
 """
 
 from collections.abc import Sequence
-from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +14,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from ...conf.errors import ConfigError
+from ..core.copies import copied
 from .group import ROWS
 
 ELEMENTWISE = {
@@ -51,7 +51,7 @@ def look(model: nn.Module, image: Sequence[int], known: dict[str, bool]) -> Slab
     tensors = {id(each): each.detach().to("meta") for each in model.buffers()}
     for each in model.parameters():
         tensors[id(each)] = nn.Parameter(each.detach().to("meta"), requires_grad=each.requires_grad)
-    copy = deepcopy(model, tensors).train()
+    copy = copied(model, tensors).train()
     dtype = next((each.dtype for each in copy.parameters() if each.is_floating_point()), torch.float32)
     x = torch.empty(2, *image, dtype=dtype, device="meta")
     watch = _Watch(known)

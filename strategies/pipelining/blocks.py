@@ -16,6 +16,7 @@ from typing import Any, cast
 
 from torch import Tensor, fx, nn
 
+from ...compat.modules import is_as_its_class
 from ...conf.errors import ConfigError
 from ..core.state import layers_of
 
@@ -37,6 +38,11 @@ class Block:
 
 def blocks_of(model: nn.Module) -> list[Block]:
     """Returns the blocks of a model. The last one also holds the state that no block uses. Raises `ConfigError`."""
+    if not is_as_its_class(model):
+        raise ConfigError(
+            f"strategy.stages: this {type(model).__name__} has a forward or hooks that were set on the object, which "
+            "no stage calls. Choose strategy=data_parallel, or a class with that forward."
+        )
     if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
         return [_of_module(name) for name in layers_of(model)]
     if _says_blocks(model):

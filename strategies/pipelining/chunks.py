@@ -5,6 +5,8 @@ from itertools import chain
 
 from torch import Tensor, nn
 
+from ...conf.errors import ConfigError
+from ..core.copies import closed_over
 from .blocks import Block, attribute
 
 
@@ -45,6 +47,21 @@ class Chunks(nn.Module):
         for block in blocks:
             input = block.run(self, input)
         return input
+
+
+def check_own(model: nn.Module, block: Block) -> None:
+    """Raises `ConfigError` where functions in the layers of a block use a weight or buffer that is not the block's."""
+    layers = [each for path in block.uses if isinstance(each := attribute(model, path), nn.Module)]
+    own = {id(each) for layer in layers for each in chain(layer.parameters(), layer.buffers())}
+    own |= {id(attribute(model, path)) for path in block.uses}
+    names = {id(each): name for name, each in chain(model.named_parameters(), model.named_buffers())}
+    for layer in layers:
+        other = next((names[id(each)] for each in closed_over(layer) if id(each) in names.keys() - own), None)
+        if other is not None:
+            raise ConfigError(
+                f"strategy.stages: a function in the layer {block.name} uses {other}, which is another layer's, and a "
+                "stage has its own layers alone. Choose strategy=data_parallel, or let the layer use its own weights."
+            )
 
 
 def first_names(model: nn.Module) -> dict[int, str]:

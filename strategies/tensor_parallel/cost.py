@@ -3,13 +3,13 @@
 `TensorGroup.traffic` returns their bytes. If the head is partitioned, its loss is part of the pass.
 """
 
-import copy
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from ...batches import Samples, call
+from ..core.copies import copied
 from ..pipelining.chunks import Chunks, weights_of
 from ..pipelining.execute import forward
 from ..pipelining.split_backward import backward_to_input
@@ -19,7 +19,7 @@ from .vocabulary import cross_entropy, head_of
 
 def sent_in_a_pass(part: nn.Module, inputs: Samples) -> list[Sent]:
     """Returns the tensors that a worker of the group sends in a forward and a backward pass of `part`."""
-    alone = copy.deepcopy(part)
+    alone = copied(part)
     group = group_of(alone)
     assert group is not None, "no layer is cut"
     group.join(alone, None)
@@ -47,7 +47,7 @@ def sent_by_passes(
     `ends`: the chunk is the model's last one, and the loss follows. `apart`: backward is in two, as split_backward.py
     has it.
     """
-    alone = copy.deepcopy(part)
+    alone = copied(part)
     group = group_of(alone)
     if group is None:
         return SentBy([], [], [])

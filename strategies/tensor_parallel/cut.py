@@ -1,12 +1,12 @@
 """A model, or any part of one under the model's own names, cut over the workers of a group."""
 
-import copy
 from collections.abc import Callable, Mapping
 from itertools import chain
 
 import torch
 from torch import Tensor, nn
 
+from ..core.copies import copied
 from ..core.placements import placements_of
 from .find import Kind, degrees_of, kinds_of
 from .group import TensorGroup
@@ -43,7 +43,7 @@ def _part(
     model: nn.Module, kinds: Mapping[str, Kind], piece: int, group: TensorGroup, runs: list[list[str]]
 ) -> nn.Module:
     own = (value for layer in model.modules() for value in vars(layer).values() if isinstance(value, Tensor))
-    part = copy.deepcopy(model, {id(each): each for each in chain(model.parameters(), model.buffers(), own)})
+    part = copied(model, {id(each): each for each in chain(model.parameters(), model.buffers(), own)})
     pieces: dict[int, nn.Parameter] = {}  # of tied weights there is one
 
     def cut(parameter: Tensor, dim: int) -> nn.Parameter:

@@ -78,7 +78,7 @@ def sequences(model: nn.Module) -> Iterator[list[str]]:
                 for is_module, blocks in groupby(chunk, lambda block: block.is_module):
                     if is_module:
                         yield [above + block.name for block in blocks]
-        elif type(layer).forward is nn.Sequential.forward:
+        elif is_plain(layer, nn.Sequential):
             yield [above + own for own in layers_of(layer)]
 
 
@@ -132,7 +132,7 @@ def vocabulary_of(model: nn.Module) -> list[str]:
 
     Where the head's matrix is an embedding's (tied weights), one piece serves both.
     """
-    if type(model).forward is not nn.Sequential.forward or not len(model := cast("nn.Sequential", model)):
+    if not is_plain(model, nn.Sequential) or not len(model := cast("nn.Sequential", model)):
         return []
     name, head = list(layers_of(model).items())[-1]
     if not is_plain(head, nn.Linear) or name in (each for pair in all_pairs(model) for each in pair):

@@ -59,7 +59,7 @@ def _tied(model: nn.Module, kinds: Mapping[str, Kind]) -> set[str]:
 
 
 def _by_place(name: str, layer: nn.Module, kinds: Mapping[str, Kind]) -> bool:
-    if type(layer).forward is nn.Sequential.forward:
+    if is_plain(layer, nn.Sequential):
         return all(_by_place(f"{name}.{own}", each, kinds) for own, each in layer.named_children())
     if not getattr(layer, "by_place", False):
         return is_plain(layer, BY_PLACE)

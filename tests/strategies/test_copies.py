@@ -1,0 +1,109 @@
+"""Copies of modules whose layers hold functions that use layers."""
+
+import functools
+from collections.abc import Callable
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from paceline.conf.errors import ConfigError
+from paceline.strategies.core.copies import copied, copy_of, without_data
+from paceline.strategies.offload import Offload
+from paceline.strategies.pipeline import Pipeline
+from paceline.strategies.tensor_parallel.find import all_pairs
+
+
+def by_closure(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    return lambda x: F.linear(x, layer.weight, layer.bias) * 2
+
+
+def by_method(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    old = layer.forward
+    return lambda x: old(x) * 2
+
+
+def by_default(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    return lambda x, layer=layer: F.linear(x, layer.weight, layer.bias) * 2
+
+
+def by_parameter(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    used = {"weight": layer.weight, "more": [layer.bias]}
+    return lambda x: F.linear(x, used["weight"], used["more"][0]) * 2  # pyright: ignore
+
+
+def by_function(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    inner = by_closure(layer)
+
+    def forward(x: Tensor, depth: int = 1) -> Tensor:
+        return inner(x) if depth == 0 else forward(x, depth - 1)
+
+    return forward
+
+
+def by_partial(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
+    return functools.partial(lambda layer, x: F.linear(x, layer.weight, layer.bias) * 2, layer)
+
+
+WAYS = [by_closure, by_method, by_default, by_parameter, by_function, by_partial]
+
+
+def patched(way: Callable[[nn.Linear], Callable[[Tensor], Tensor]]) -> nn.Sequential:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+    model[0].forward = way(model[0])  # pyright: ignore
+    return model
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_replaced_forward_of_a_copy_uses_the_copys_weights(
+    way: Callable[[nn.Linear], Callable[[Tensor], Tensor]],
+) -> None:
+    model, x = patched(way), torch.randn(5, 4)
+    copy = copy_of(model)
+    assert torch.equal(copy(x), model(x))
+    copy(x).sum().backward()
+    assert all(each.grad is None for each in model.parameters())
+    assert all(each.grad is not None for each in copy.parameters())
+    with torch.no_grad():
+        copy[0].weight.zero_()  # pyright: ignore
+    assert not torch.equal(copy(x), model(x))
+    assert without_data(model)(x.to("meta")).is_meta
+
+
+def test_a_hook_of_a_copy_uses_the_copys_weights() -> None:
+    model, x = patched(by_closure), torch.randn(5, 4)
+    last = model[4]
+    model[2].register_forward_hook(lambda _, given, output: output + last.weight.sum())  # pyright: ignore
+    assert torch.equal(copied(model)(x), model(x)) and without_data(model)(x.to("meta")).is_meta
+
+
+def test_functions_that_use_no_layer_stay_the_same() -> None:
+    model, scale = nn.Linear(4, 4), torch.ones(4)
+    model.act, model.scaled = F.relu, lambda x: x * scale  # pyright: ignore
+    copy = copied(model)
+    assert copy.act is F.relu and copy.scaled is model.scaled  # pyright: ignore
+
+
+def test_a_stage_whose_layer_uses_another_layers_weight_is_refused() -> None:
+    model = patched(by_closure)
+    first, layer = model[0], model[2]
+    layer.forward = lambda x: F.linear(x, layer.weight + first.weight.mean(), layer.bias)  # pyright: ignore
+    with pytest.raises(ConfigError, match=r"a function in the layer 2 uses 0\.weight, which is another layer's"):
+        Pipeline(2).layers_alone(model)
+    assert len(Pipeline(2).layers_alone(patched(by_closure))) == 5
+
+
+@pytest.mark.parametrize("own", ["forward", "hook"])
+def test_a_sequential_that_does_more_than_its_layers_is_not_taken_apart(own: str) -> None:
+    model = patched(by_closure)
+    if own == "forward":
+        model.forward = lambda input: 2 * nn.Sequential.forward(model, input)  # pyright: ignore
+    else:
+        model.register_forward_hook(lambda module, given, output: output * 2)
+    with pytest.raises(ConfigError, match="has a forward or hooks that were set on the object"):
+        Pipeline(2).layers_alone(model)
+    with pytest.raises(ConfigError, match="or has a forward or hooks of its own"):
+        Offload().split(model)
+    assert not all_pairs(model)
