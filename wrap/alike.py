@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ..comm import Comm
+from ..strategies.core.copies import give_own_memory
 from .errors import ScriptError
 
 
@@ -16,6 +17,7 @@ def share_state(model: nn.Module, comm: Comm) -> None:
     """Replica 0 broadcasts all parameters and buffers, frozen ones too. Raises `ScriptError`."""
     if comm.size == 1:
         return
+    give_own_memory(model)
     state = list(_state(model))
     kinds = [f"{name} {list(each.shape)} {each.dtype} {each.requires_grad}" for name, each in state]
     device = next(model.parameters()).device

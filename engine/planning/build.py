@@ -16,6 +16,7 @@ from ...conf.errors import ConfigError
 from ...exchange.aggregate import Aggregator
 from ...exchange.compress import Compressor
 from ...strategies import Strategy, Sync
+from ...strategies.core.copies import give_own_memory
 from ...strategies.core.loss import Loss
 from ...strategies.core.protocols import ChecksModel
 from ...strategies.core.setting import Setting
@@ -228,6 +229,7 @@ def _plain_model(chosen: Chosen) -> nn.Module:
     # a copy of the knobs: what a constructor does to its lists is no business of the next call
     made = build("model", copy.deepcopy(experiment.model), nn.Module, chosen.allowed, {"spec": spec})
     materialise(made, experiment, spec, chosen.allowed)
+    give_own_memory(made)
     return made
 
 

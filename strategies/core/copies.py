@@ -3,6 +3,7 @@ functions in a layer (a forward that was replaced, a hook) that close over layer
 """
 
 import copy
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import suppress
 from itertools import chain
@@ -11,6 +12,8 @@ from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
+
+from ...compat.storages import storage_key
 
 _DEEPEST = 4  # of lists in lists: one may hold itself
 Module = TypeVar("Module", bound=nn.Module)
@@ -53,6 +56,18 @@ def let_go(model: nn.Module, own: nn.Module) -> None:
     for tensor in _registered(model):
         if id(tensor) not in kept:
             tensor.data = tensor.data.new_empty(0)
+
+
+def give_own_memory(module: nn.Module) -> None:
+    """Gives each element of expanded parameters and buffers memory of its own: torch.expand's results cannot be written
+    to, and loading, summing and receiving write. A tensor that shares its memory with another one keeps it.
+    """
+    tensors = {id(each): each for each in _registered(module) if each.layout is torch.strided}.values()
+    places = Counter(map(storage_key, tensors))
+    for each in tensors:
+        is_expanded = any(size > 1 and stride == 0 for size, stride in zip(each.shape, each.stride(), strict=True))
+        if is_expanded and places[storage_key(each)] == 1:
+            each.data = each.detach().clone(memory_format=torch.contiguous_format)
 
 
 def closed_over(module: nn.Module) -> Iterator[Tensor]:

@@ -9,7 +9,8 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from paceline.conf.errors import ConfigError
-from paceline.strategies.core.copies import copied, copy_of, without_data
+from paceline.strategies.core.copies import copied, copy_of, give_own_memory, without_data
+from paceline.strategies.core.state import load_state, state_of
 from paceline.strategies.offload import Offload
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.tensor_parallel.find import all_pairs
@@ -107,3 +108,20 @@ def test_a_sequential_that_does_more_than_its_layers_is_not_taken_apart(own: str
     with pytest.raises(ConfigError, match="or has a forward or hooks of its own"):
         Offload().split(model)
     assert not all_pairs(model)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_an_expanded_buffer_is_given_memory_that_can_be_written(device: str) -> None:
+    model = nn.Linear(2, 2).to(device)
+    model.register_buffer("scale", torch.full((1,), 3.0, device=device).expand(2, 4))
+    model.register_buffer("whole", torch.zeros(3, device=device))
+    model.register_buffer("part", model.whole[:1].expand(2))
+    whole = model.whole.untyped_storage().data_ptr()
+    give_own_memory(model)
+    assert isinstance(model.scale, Tensor) and model.scale.stride() == (4, 1)
+    assert isinstance(model.part, Tensor) and model.part.untyped_storage().data_ptr() == whole
+    if device == "cpu":
+        assert model.scale.eq(3).all()
+        del model.part
+        load_state(model, state_of(model) | {"scale": torch.ones(2, 4)})
+        assert model.scale.eq(1).all()
