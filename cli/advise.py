@@ -69,6 +69,15 @@ Target = Annotated[
 ]
 Name = Annotated[str | None, typer.Option(metavar="NAME", help="Of the race: its sweep's.", show_default=False)]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that opens offline.", show_default=False)]
+Export = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="FORMAT=FILE",
+        help="Write the recommended layout for torchtitan=run.toml, accelerate=run.yaml or deepspeed=run.json. "
+        "May be repeated.",
+        show_default=False,
+    ),
+]
 
 
 @results_alone()
@@ -96,6 +105,7 @@ def advise(
         Format, typer.Option(help="csv and markdown: the table alone; json: all, in raw values.")
     ] = "table",
     html: Html = None,
+    export: Export = None,
 ) -> None:
     """Find the best configuration for this hardware, and its cost: nothing is trained, unless --race is given.
 
@@ -109,13 +119,16 @@ def advise(
     paceline advise model=gpt_1b data=text hardware=a100_8
     paceline advise model=gpt_1b data=text hardware=a100_8 hardware.hosts=4 --tokens 20e9 --budget 5000USD --deadline 7d
     paceline advise model=mlp hardware.workers=2 --race 4 --target 0.9
+    paceline advise --model llama_8b --gpus 8xH100 --export torchtitan=run.toml
     """
     from ..advise.answer import answer
     from ..advise.question import ask
     from .advise_asked import with_shorthands
+    from .advise_export import files_of, write
     from .advise_view import nothing_fits
 
     check_file("--html", html)
+    files = files_of(export or [], race is not None)
     if not 1 <= top <= MOST:
         raise ConfigError(f"--top {top}: must be at least 1 and at most {MOST}")
     if race is None and (target is not None or name is not None):
@@ -138,6 +151,7 @@ def advise(
     found = answer(question, sort, top)
     if not found.rows:
         raise nothing_fits(found)
+    write(found, files)
     if explain is not None:
         if not 1 <= explain <= len(found.rows):
             raise ConfigError(f"--explain {explain}: is the number of a line, from 1 to {len(found.rows)}")

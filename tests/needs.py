@@ -95,6 +95,7 @@ def _has_jupyter() -> bool:
 
 
 NEEDS = {
+    "accelerate": Need("Hugging Face's Accelerate", "pip install accelerate", _has_module("accelerate")),
     "bash": Need("bash", "apt-get install bash", _has("bash")),
     "chromium": Need(
         "a Chromium and its driver",
@@ -124,6 +125,7 @@ NEEDS = {
     "root": Need("root", "run the tests as root", lambda: os.geteuid() == 0),
 }
 
+needs_accelerate = pytest.mark.needs("accelerate")
 needs_bash = pytest.mark.needs("bash")
 needs_chromium = pytest.mark.needs("chromium")
 needs_compiler = pytest.mark.needs("compiler")

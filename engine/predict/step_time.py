@@ -68,7 +68,7 @@ def predict_step(
         return predict_calibrated(experiment, allowed, workers)
     machine, device = device_of(experiment, computes_on)
     of = transformer_of(experiment, spec, allowed)
-    layout = _layout(experiment, workers, allowed)
+    layout = layout_of(experiment, workers, allowed)
     if of.factors is not None and layout.zero == 3:
         raise NotPredicted("how long gathers of frozen weights take is not in cost/")
     if layout.dtype not in device.peak:
@@ -112,7 +112,7 @@ def transformer_on(
 ) -> tuple[Device, Transformer, ParallelLayout]:
     """Returns the accelerator, the GPT, and its layout, for the prediction. Raises `NotPredicted`."""
     _, device = device_of(experiment, computes_on)
-    return device, transformer_of(experiment, spec, allowed), _layout(experiment, workers, allowed)
+    return device, transformer_of(experiment, spec, allowed), layout_of(experiment, workers, allowed)
 
 
 def device_of(experiment: Experiment, computes_on: torch.device) -> tuple[Machine, Device]:
@@ -163,7 +163,7 @@ def _strategy(experiment: Experiment, allowed: tuple[str, ...]) -> tuple[Strateg
     return pair_of(experiment, allowed, injected.make(experiment, allowed), experiment.strategy)
 
 
-def _layout(experiment: Experiment, workers: Workers, allowed: tuple[str, ...]) -> ParallelLayout:
+def layout_of(experiment: Experiment, workers: Workers, allowed: tuple[str, ...]) -> ParallelLayout:
     for group in ONLY_USUAL:
         if (chosen := experiment.choice(group).name) != BY_NAME[group].usual:
             raise NotPredicted(f"{group}={chosen}: the time that it takes on accelerators is not in cost/")
