@@ -11,7 +11,11 @@ import pytest
 import yaml
 from needs import needs_accelerate
 
+from paceline.advise.answer import Answer, answer
+from paceline.advise.export import export
 from paceline.advise.formats import ExportedLayout, InexpressibleError, accelerate, deepspeed, torchtitan
+from paceline.advise.question import ask
+from paceline.conf.errors import ConfigError
 from paceline.cost.layout import ParallelLayout
 from paceline.exchange.clip import ByNorm, Unclipped
 from paceline.strategies.external.deepspeed_settings import Noting
@@ -276,3 +280,37 @@ def test_a_layout_that_a_format_cannot_express_is_refused(write, of: ExportedLay
 
 def test_the_newer_torchtitan_rounds_without_shards() -> None:
     assert "tensor_parallel_degree = 2" in torchtitan(but(STAGED, data=1, batch=64), PYTHON).text
+
+
+# -- of an answer
+
+
+@pytest.fixture(scope="module")
+def found() -> Answer:
+    words = ["model=gpt", "data=text", "hardware=h100_8", "hardware.hosts=2", "strategy=zero"]
+    return answer(ask(words, batch=64), patience=0.0)
+
+
+def test_the_first_line_is_written_with_its_hosts(found: Answer) -> None:
+    row = next(row for row in found.rows if row.candidate.kind == ("zero", "stage 3", 16))
+    made = yaml.safe_load(export(replace(found, rows=[row]), "accelerate", YAML).text)
+    assert (made["num_processes"], made["num_machines"]) == (16, 2)
+
+
+def test_a_refusal_names_the_line_that_can_be_written(found: Answer) -> None:
+    rows = [next(row for row in found.rows if row.candidate.group == f"stage {stage}") for stage in (1, 3)]
+    with pytest.raises(ConfigError) as refused:
+        export(replace(found, rows=rows), "torchtitan", TOML)
+    says = "torchtitan shards no optimizer state without gradients. Choose deepspeed, or type the settings of line 2"
+    assert str(refused.value) == f"--export torchtitan=run.toml: {says} (zero, stage 3)."
+
+
+def test_no_format_has_what_must_be_raced_or_other_hardware(found: Answer) -> None:
+    row = replace(found.rows[0], candidate=replace(found.rows[0].candidate, raced="must be raced"))
+    tpu = ask(["model=gpt", "data=text", "hardware=tpu_v5e_8"])
+    for changed, says in (
+        (replace(found, rows=[row]), "no other tool has the layout zero, stage"),
+        (replace(found, question=tpu), "the hardware describes no GPUs. Choose another layout or other hardware."),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            export(changed, "deepspeed", JSON)
