@@ -11,8 +11,9 @@ import pytest
 from benchmarks.published.fitting import fitted
 from benchmarks.published.levels import AlikeRuns, beside_plan, figures, fitted_levels, level, predicted
 from benchmarks.published.rows import Row, Unscored, UnusableFolder, case_of, cases_of, measured, read, software_of
-from benchmarks.published.tables import links_inside, memory, plans, rankings, software, times
+from benchmarks.published.tables import held, links_inside, memory, plans, rankings, software, times
 from paceline.cost.device import Efficiency
+from paceline.cost.memory import held as bytes_of
 from paceline.cost.step import step_time
 from paceline.cost.transformer import Factors
 
@@ -266,9 +267,41 @@ def test_a_ranking_asks_where_the_measured_best_layout_is_in_ours() -> None:
 def test_stated_peaks_and_what_ran_out_of_memory_stand_beside_ours() -> None:
     case = case_of(row(dp=8))
     need = case.need
-    rows = [row(dp=8, mem_gb=need / 1e9 * 0.8), row(dp=8, gpu_mem_gb=1, outcome="oom", step_s=""), row(dp=8)]
+    rows = [row(dp=8, mem_gb=need / 2**30 * 0.8), row(dp=8, gpu_mem_gb=1, outcome="oom", step_s=""), row(dp=8)]
     line = memory(cases_of(rows)[0])[2]
     assert [cell.strip() for cell in line.strip("|").split("|")] == ["some", "1", "25.0 %", "2 of 2", "1 of 1"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "counted", "unit"),
+    [
+        ("litgpt (FSDP, eager)", "allocated", 1e9),
+        ("torchtitan (FSDP2, torch.compile)", "reserved", 2**30),
+        ("Megatron-LM", "total", 2**30),
+    ],
+)
+def test_a_stated_peak_is_compared_with_what_its_tool_counts(framework: str, counted: str, unit: float) -> None:
+    case = case_of(row(framework=framework, dp=8, mem_gb=10))
+    bytes_held = getattr(bytes_of(case.of, case.layout, case.software), counted)
+    assert case.excess == pytest.approx(bytes_held / (10 * unit) - 1)
+    assert case_of(row(framework=framework)).excess is None
+
+
+def test_memory_by_software_has_a_range_and_the_runs_that_keep_a_margin() -> None:
+    need = case_of(row(dp=8, framework="FSDP")).need / 2**30
+    values = {"dp": 8, "framework": "FSDP", "mem_gb": need * 1.1}
+    rows = [row(**values, gpu_mem_gb=room) for room in (need * 2, need * 1.01, need * 0.9)]
+    lines = [[cell.strip() for cell in line.strip("|").split("|")] for line in held(cases_of(rows)[0])]
+    assert lines[2] == [
+        "PyTorch", "3", "9.1 %", "9.1 %", "9.1 %", "-9.1 %", "1.10 to 1.10 times", "2 of 3", "1 of 3", "",
+    ]  # fmt: skip
+    assert lines[3][:2] == ["**all**", "3"]
+
+
+def test_amps_runs_recompute_nothing_also_where_they_would_fit_with_it() -> None:
+    case = case_of(row(framework="DeepSpeed 3D (Megatron 1.1.5)", recompute="", gpu_mem_gb=1, outcome="failed"))
+    assert case.layout.recompute == "none" and case.recompute_stated
+    assert case_of(row(recompute="", gpu_mem_gb=1)).layout.recompute == "full"
 
 
 def test_collectives_in_one_host_stand_beside_the_constants() -> None:
@@ -290,6 +323,13 @@ def test_what_software_holds_follows_from_the_framework() -> None:
     assert (megatron.gradient_copy, megatron.loss, megatron.keeps_results) == (4, 14, True)
     foundry = case_of(row(framework="llm-foundry (FSDP)", precision="bf16")).software
     assert (foundry.gradient_copy, foundry.loss) == (0, 4)
+    assert foundry.frees_gradients and foundry.gathers_head and foundry.fused
+    titan = {"framework": "torchtitan (FSDP2)", "recompute": "selective op", "precision": "bf16"}
+    compiled = case_of(row(**titan)).software
+    assert compiled.loss == 4
+    assert case_of(row(**titan, group="torchao-h100")).software.loss == 14
+    ddp = case_of(row(framework="litgpt (DDP, eager)", note="Adam in bfloat16 too", precision="bf16")).software
+    assert (ddp.states, ddp.loss, ddp.fused, ddp.repeats_keys, ddp.buckets) == (4, 14, False, True, True)
     assert not case_of(row(framework="NeMo 24.07", precision="bf16")).software.keeps_results
 
 
@@ -337,7 +377,7 @@ def scored(folder: Path) -> "subprocess.CompletedProcess[str]":
 def test_the_command_prints_all_tables(tmp_path: Path) -> None:
     ended = scored(folder_of(tmp_path, [row(dp=8), row(dp=4, tp=2), row(dp=2, tp=4), row(tp=8)]))
     assert ended.returncode == 0, ended.stderr
-    for title in ("step time: group", "ranking: group", "memory: group", "all-reduce in one host"):
+    for title in ("step time: group", "ranking: group", "memory: group", "memory: software", "all-reduce in one host"):
         assert title in ended.stdout
 
 

@@ -10,7 +10,7 @@ from paceline.cost.device import Efficiency
 from .fitting import fitted
 from .levels import fitted_levels
 from .rows import UnusableFolder, cases_of, is_fitted, read
-from .tables import links_inside, memory, plans, rankings, software, times
+from .tables import held, links_inside, memory, plans, rankings, software, times
 
 
 def main(
@@ -44,7 +44,8 @@ def _show(folder: Path, fit: bool, worst: int, groups: list[str]) -> None:
     print("\n".join(software(cases, fits)), end="\n\n")
     print("\n".join(plans(cases, fits)), end="\n\n")
     print("\n".join(rankings(cases, fits)), end="\n\n")
-    print("\n".join(memory(cases)))
+    print("\n".join(memory(cases)), end="\n\n")
+    print("\n".join(held(cases)))
 
 
 if __name__ == "__main__":

@@ -39,9 +39,16 @@ FLASH_2 = {"attention": 0.6, "attention_back": 0.5}  # fused attention of Dao 20
 OVERLAPS = (*FUSED, "DDP", "FSDP")  # gradients' sums go on during backward
 BETWEEN = Link(6e-5, 1e11)  # of a host, where the source does not say
 DGX = Link(6e-5, 4e11)  # between DGX H100, B200 and B300: 8 cards of 400 Gb/s by their data sheets
-FUSED_LOSS = (*FUSED_2023, "llm-foundry")  # in one kernel: loss_fn=fused_crossentropy is llm-foundry's default
+# in one kernel: loss_fn=fused_crossentropy is llm-foundry's default; torchtitan compiles its loss since April 2025, and
+# torchao's runs on H100 are of version 0.0.2, before that
+FUSED_LOSS = (*(name for name in FUSED_2023 if name != "litgpt"), "llm-foundry")
+STEPWISE_LOSS = ("torchao-h100",)
 SENDS_FASTER = "26.06"  # the container from which on the same layouts of experts take two thirds of the time
 FREES_RESULTS = ("NeMo", "Megatron-Bridge")  # of stages: Megatron-LM's since 2022
+COUNTED = {  # what a tool prints of memory; others are taken as nvidia-smi is, in GiB
+    "litgpt": ("allocated", 1e9),
+    "torchtitan": ("reserved", 2**30),
+}
 MEBIBYTES = {"T4": 15109}  # that nvidia-smi prints, where they are fewer than the name says: ECC takes a sixteenth
 
 
@@ -63,6 +70,15 @@ class Case:
     def need(self) -> float:
         """Bytes that a device holds."""
         return held(self.of, self.layout, self.software).total
+
+    @property
+    def excess(self) -> float | None:
+        """Returns predicted / measured - 1 of the stated peak, of what its tool counts; None where none is stated."""
+        if not self.row["mem_gb"]:
+            return None
+        tool = next((tool for tool in COUNTED if tool in self.row["framework"]), "")
+        counted, unit = COUNTED.get(tool, ("total", 2**30))
+        return getattr(held(self.of, self.layout, self.software), counted) / (float(self.row["mem_gb"]) * unit) - 1
 
     @property
     def room(self) -> float | None:
@@ -150,7 +166,7 @@ def case_of(row: Row) -> Case:
     tensor, stages, context = (_whole(row, key, 1) for key in ("tp", "pp", "cp"))
     data = _whole(row, "dp", _whole(row, "gpus", 1) // (tensor * stages * context))
     batch = _whole(row, "global_batch", 1)
-    stated = bool(row["recompute"])
+    stated = bool(row["recompute"]) or "Megatron 1.1.5" in row["framework"]  # AMP's script recomputes nothing
     layout = ParallelLayout(
         batch,
         _whole(row, "micro_batch", 1),
@@ -233,11 +249,18 @@ def _with_experts(row: Row) -> Row:
 
 
 def _software(row: Row) -> Software:
-    halves = row["precision"] == "fp16" and _has(row["framework"], ("Megatron", "DeepSpeed"))
+    framework = row["framework"]
+    halves = row["precision"] == "fp16" and _has(framework, ("Megatron", "DeepSpeed"))
     return replace(
         HALF_GRADIENTS if halves else Software(),
-        loss=4 if _has(row["framework"], FUSED_LOSS) else 14,
-        keeps_results=not _has(row["framework"], FREES_RESULTS),
+        states=4 if "Adam in bfloat16" in row["note"] else 12,
+        loss=4 if _has(framework, FUSED_LOSS) and row["group"] not in STEPWISE_LOSS else 14,
+        keeps_results=not _has(framework, FREES_RESULTS),
+        fused="eager" not in framework,
+        repeats_keys="litgpt" in framework,
+        buckets="DDP, eager" in framework,
+        frees_gradients="FSDP" in framework or _deepspeeds_zero(row),
+        gathers_head="FSDP" in framework,
     )
 
 
@@ -324,8 +347,6 @@ def _seconds(row: Row) -> float | None:
 
 def _recompute(row: Row) -> Recompute:
     match row["recompute"]:
-        case "" if "Megatron 1.1.5" in row["framework"]:
-            return "full"  # as its example scripts have it
         case "" if _has(row["framework"], SCALED_BY_LAYER) and _whole(row, "pp", 1) > 1:
             return "selective"  # as conf/training/gpt3/175b.yaml has it, where 5b.yaml has none
         case "" | "none":

@@ -10,6 +10,7 @@ import numpy as np
 from paceline.cost.device import Efficiency
 from paceline.cost.devices import INSIDE
 from paceline.cost.links import Links
+from paceline.cost.published import held_by
 
 from .levels import beside_plan, predicted
 from .rows import BETWEEN, VTRAIN, Case, Row, is_fitted, measured, software_of
@@ -19,6 +20,18 @@ SOFTWARE = ("step time: software", "device", "rows", "median", "mean", "90 %", "
 BESIDE_PLAN = ("beside plan: software", "device", "rows", "median", "mean", "90 %", "8 in 10 took")
 PLANS = ("PyTorch", "DeepSpeed")
 RANKINGS = ("ranking: group", "sets of layouts", "layouts in each", "best is our first", "among our first three")
+HELD = (
+    "memory: software",
+    "stated peaks",
+    "median",
+    "mean",
+    "90 %",
+    "excess",
+    "8 in 10 held",
+    "ran, and we say so",
+    "with its margin",
+    "ran out, and we say so",
+)
 MEMORY = ("memory: group", "stated peaks", "median error", "ran, and we say so", "ran out, and we say so")
 ALIKE = ("group", "model", "hidden", "layers", "seq", "gpu", "gpus", "global_batch", "framework", "precision")
 FEWEST = 4  # layouts that can be ranked
@@ -130,28 +143,40 @@ def rankings(cases: list[Case], fits: Efficiency) -> list[str]:
 
 def memory(cases: list[Case]) -> list[str]:
     """Stated peaks beside ours; and of the runs that ran, and that did not, those of which we say so."""
-    errors: dict[str, list[float]] = defaultdict(list)
-    called: dict[str, Counter[tuple[bool, bool]]] = defaultdict(Counter)
-    for case in cases:
-        row, need = case.row, case.need
-        if row["mem_gb"]:
-            errors[row["group"]].append(abs(need / 1e9 / float(row["mem_gb"]) - 1))
-        if case.room is not None:
-            called[row["group"]][row["outcome"] == "ok", need <= case.room] += 1
     lines = _heading(MEMORY)
-    for group in sorted({*errors, *called}):
-        its, said = errors[group], called[group]
-        ran, not_ran = said[True, True] + said[True, False], said[False, True] + said[False, False]
-        lines.append(
-            _line(
-                group,
-                len(its),
-                _percent(statistics.median(its)) if its else "",
-                f"{said[True, True]} of {ran}" if ran else "",
-                f"{said[False, False]} of {not_ran}" if not_ran else "",
-            )
-        )
+    groups = {case.row["group"] for case in cases if case.excess is not None or case.room is not None}
+    for group in sorted(groups):
+        its = [case for case in cases if case.row["group"] == group]
+        errors = [abs(case.excess) for case in its if case.excess is not None]
+        median = _percent(statistics.median(errors)) if errors else ""
+        lines.append(_line(group, len(errors), median, *_called(its)))
     return lines
+
+
+def held(cases: list[Case]) -> list[str]:
+    """The same by software. Its margin is what `paceline advise` leaves: the high end of what runs held."""
+    kinds = sorted({software_of(case.row) for case in cases if case.excess is not None or case.room is not None})
+    lines = _heading(HELD)
+    for kind in [*kinds, None]:
+        its = [case for case in cases if kind is None or software_of(case.row) == kind]
+        excess = [case.excess for case in its if case.excess is not None]
+        figures = [*_spread(excess), f"{100 * np.median(excess):+.1f} %", _took(excess)] if excess else [""] * 5
+        ran, out = _called(its)
+        margins = {name: 1.0 if kept is None else kept.margin for name in kinds for kept in [held_by(name)]}
+        roomy = [
+            case.need * margins[software_of(case.row)] <= case.room
+            for case in its
+            if case.room is not None and case.row["outcome"] == "ok"
+        ]
+        with_margin = f"{sum(roomy)} of {len(roomy)}" if roomy else ""
+        lines.append(_line(kind or "**all**", len(excess), *figures, ran, with_margin, out))
+    return lines
+
+
+def _called(cases: list[Case]) -> tuple[str, str]:
+    said = Counter((case.row["outcome"] == "ok", case.need <= case.room) for case in cases if case.room is not None)
+    ran, not_ran = said[True, True] + said[True, False], said[False, True] + said[False, False]
+    return f"{said[True, True]} of {ran}" if ran else "", f"{said[False, False]} of {not_ran}" if not_ran else ""
 
 
 def links_inside(rows: list[Row]) -> list[str]:

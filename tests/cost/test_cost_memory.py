@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from paceline.cost.layout import ParallelLayout
-from paceline.cost.memory import CONTEXT, HALF_GRADIENTS, SHARE, Software, held, layer_activations
+from paceline.cost.memory import CONTEXT, HALF_GRADIENTS, SHARE, WHOLE_CONTEXT, Software, held, layer_activations
 from paceline.cost.transformer import Factors, Transformer
 
 GPT_3 = Transformer(layers=96, width=12288, heads=96, context=2048, vocabulary=51200)
@@ -46,10 +46,11 @@ def test_frozen_matrices_have_neither_gradients_nor_states() -> None:
     assert adapted.parameters - whole.parameters == pytest.approx(2 * factors)
 
 
-def test_recomputing_operators_keeps_the_input_attention_s_result_and_half_of_the_products() -> None:
+def test_recomputing_operators_keeps_the_input_attention_s_result_and_every_second_product() -> None:
     layout = ParallelLayout(batch=4, micro_batch=4, recompute="operators")
     once = S * 4 * H
-    assert layer_activations(GPT_3, layout) == pytest.approx(2 * once * (1 + 1 + (3 + 1 + 4 + 1) / 2))
+    kept = 1 + 1 + 1 + 1 + 4  # the input; attention's result, queries, values, up
+    assert layer_activations(GPT_3, layout) == pytest.approx(2 * once * kept)
 
 
 def test_layers_that_are_not_recomputed_keep_all() -> None:
@@ -112,7 +113,8 @@ def test_the_last_stage_holds_the_logits() -> None:
 
 def test_a_runtime_and_a_share_are_kept_back() -> None:
     need = held(GPT_3, ParallelLayout(batch=1, micro_batch=1))
-    assert need.runtime == pytest.approx(CONTEXT + SHARE * (need.total - need.runtime))
+    assert need.context == CONTEXT and need.lost == pytest.approx(SHARE * (need.total - need.lost - CONTEXT))
+    assert held(GPT_3, ParallelLayout(batch=1, micro_batch=1), HALF_GRADIENTS).context == WHOLE_CONTEXT > CONTEXT
 
 
 def test_without_dropout_there_are_no_masks_and_eight_bit_inputs_take_half() -> None:
@@ -122,6 +124,54 @@ def test_without_dropout_there_are_no_masks_and_eight_bit_inputs_take_half() -> 
     assert layer_activations(GPT_3, layout) - layer_activations(bare, layout) == pytest.approx(2 * once)
     eight = layer_activations(bare, replace(layout, dtype="float8"))
     assert layer_activations(bare, layout) - eight == pytest.approx((2 + 4) * once)
+
+
+LLAMA = Transformer(
+    layers=32, width=4096, heads=32, context=8192, vocabulary=128256, kv_heads=8, inner=14336, gated=True, tied=False,
+    positions=False, dropout=False,
+)  # fmt: skip
+
+
+def test_layers_that_are_not_fused_keep_float32_copies_and_keys_may_be_copied_for_each_head() -> None:
+    layout, once = ParallelLayout(batch=1, micro_batch=1, fused=True), 8192 * 4096
+    plain = layer_activations(LLAMA, layout)
+    assert layer_activations(LLAMA, layout, Software(fused=False)) - plain == 2 * (4 + 2 - 2) * once + 2 * 8192 * 14336
+    assert layer_activations(LLAMA, layout, Software(repeats_keys=True)) - plain == 2 * 2 * 0.75 * once
+    assert layer_activations(GPT_3, layout, Software(fused=False)) == layer_activations(GPT_3, layout)
+
+
+def test_of_the_layer_whose_operators_are_recomputed_there_is_what_it_has_not_kept() -> None:
+    layout = ParallelLayout(batch=8, micro_batch=1, data=8, recompute="operators", fused=True, zero=3)
+    kept = 2 * 8192 * (4096 + 1024 + 4096 + 14336)  # queries, values, attention's result, gate
+    full, operators = (layer_activations(LLAMA, replace(layout, recompute=kind)) for kind in ("full", "operators"))
+    assert operators - full == kept
+    again = held(LLAMA, layout).activations - 32 * operators
+    assert again == pytest.approx(layer_activations(LLAMA, replace(layout, recompute="none")) - kept)
+
+
+def test_buckets_of_data_parallel_runs_are_a_second_copy_of_gradients() -> None:
+    layout = ParallelLayout(batch=16, micro_batch=1, data=8)
+    plain = held(GPT_3, layout).gradients
+    assert held(GPT_3, layout, Software(buckets=True)).gradients == 2 * plain
+    alone = replace(layout, batch=2, data=1)
+    assert held(GPT_3, alone, Software(buckets=True)).gradients == plain
+
+
+def test_fsdp_gathers_the_head_and_gradients_come_when_activations_go() -> None:
+    layout = ParallelLayout(batch=8, micro_batch=1, data=8, zero=3, fused=True)
+    head = held(LLAMA, layout, Software(gathers_head=True)).parameters - held(LLAMA, layout).parameters
+    assert head == pytest.approx(2 * 128256 * 4096)
+    frees = Software(frees_gradients=True)
+    assert held(LLAMA, layout).gradients > 0 and held(LLAMA, layout, frees).gradients == 0
+    several = replace(layout, batch=16)
+    assert held(LLAMA, several, frees).gradients == held(LLAMA, several).gradients
+
+
+def test_tools_count_the_context_and_what_the_allocator_loses_or_not() -> None:
+    need = held(LLAMA, ParallelLayout(batch=1, micro_batch=1), Software(states=4))
+    assert need.total - need.reserved == CONTEXT
+    assert need.reserved - need.allocated == pytest.approx(SHARE * need.allocated)
+    assert need.optimizer == pytest.approx(2 * need.gradients)
 
 
 def test_offload_leaves_states_to_the_host() -> None:

@@ -2,7 +2,7 @@
 
 from benchmarks.published.levels import PLANNED, AlikeRuns, level
 from paceline.cost.devices import DEVICES, GENERATIONS
-from paceline.cost.published import LEVELS, RUNS, efficiency, published
+from paceline.cost.published import LEVELS, MEMORY, RUNS, efficiency, held_by, published
 from paceline.engine import prepare
 
 
@@ -21,6 +21,15 @@ def test_kernels_have_the_level_of_their_device_s_generation() -> None:
         of_figures = level(AlikeRuns(PLANNED, name, 16, group="", device=""))
         assert round(of_figures, 2) == LEVELS.get(name, 1.0)
         assert efficiency(DEVICES[devices[0]]).level == LEVELS.get(name, 1.0)
+
+
+def test_memory_has_a_range_of_the_software_and_a_margin_that_is_its_high_end() -> None:
+    own = held_by("PyTorch")
+    assert own is not None and own.margin == own.high == 1.12
+    assert str(own) == "8 in 10 of 14 published runs of PyTorch held 0.99 to 1.12 times as much"
+    assert "most of 4 published runs" in str(held_by("DeepSpeed"))
+    assert held_by("Megatron") is None
+    assert all(0 < each.low <= each.high for each in MEMORY)
 
 
 def test_a_predicted_step_has_the_range_of_what_computes_it() -> None:
