@@ -18,6 +18,7 @@ from ..engine.config.targets import build
 from ..engine.fabrics.layout import RunLayout as Workers
 from ..engine.features import injected
 from ..engine.planning.planned import Plan
+from ..engine.predict.fit import device_use
 from ..engine.predict.step_time import cluster_of, device_of, gpt_knobs, transformer_of
 from ..strategies import Strategy
 from ..strategies.core.mesh import Mesh
@@ -148,6 +149,16 @@ def _add(found: Searched, ground: Ground, way: Candidate, cluster: Cluster, limi
         return
     seconds = step_time(ground.of, way.layout, cluster, efficiency(cluster.device)).total
     bytes_sent = sent(ground.shape, way)
+    software = traits_by_name()[way.family].software
     found.fit.append(
-        Predicted(way, seconds, device, host, *over, bytes_sent, dollars(ground.question, seconds, way.hosts))
+        Predicted(
+            way,
+            seconds,
+            device,
+            host,
+            *over,
+            bytes_sent,
+            dollars(ground.question, seconds, way.hosts),
+            beyond_margin=device_use(device, ground.machine.device_memory, software).beyond_margin,
+        )
     )

@@ -59,7 +59,7 @@ def answer(question: Question, sort: Sort | None = None, top: int = 10, patience
     fitting = ranked(found.fit, order)
     within = [row for row in fitting if meets(question, row)]
     rows = check.first(sure_first(within, order), top) or check.first(within, 1)
-    rows = best_of_groups(rows, order)
+    rows = roomy_first(rows, order)
     on_front = check.first(spread(front([row for row in within if row.fits] or within), FRONT), FRONT)
     names = dict.fromkeys(row.candidate.family for row in within)
     of_each = {name: [row for row in within if row.candidate.family == name] for name in names}
@@ -100,11 +100,24 @@ def closed_form(question: Question) -> Ground:
 
 
 def sure_first(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
-    """Returns each group's best of those that fit by their closed form, then some of those that may fit, as the form
-    may be more than the plan.
+    """Returns each group's best of those that fit by their closed form with the margin of published runs, then some of
+    those that fit without it, and of those that may fit, as the form may be more than the plan.
     """
-    sure = [row for row in rows if row.fits]
-    return [*best_of_groups(sure, sort), *best_of_groups([row for row in rows if not row.fits], sort)[:TRIES]]
+    sure = [row for row in rows if row.roomy]
+    tight = [row for row in rows if row.fits and not row.roomy]
+    rest = [row for row in rows if not row.fits]
+    first, rooms = best_of_groups(sure, sort), {row.candidate.kind for row in sure}
+    without = [row for row in best_of_groups(tight, sort) if row.candidate.kind not in rooms]
+    return [*first, *without, *best_of_groups(rest, sort)[:TRIES]]
+
+
+def roomy_first(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
+    """Returns the best of each group: with the margin of published runs if one is, and those without it last."""
+    found: dict[tuple[str, str, int], Predicted] = {}
+    for roomy in (True, False):
+        for row in best_of_groups([row for row in rows if row.roomy is roomy], sort):
+            found.setdefault(row.candidate.kind, row)
+    return list(found.values())
 
 
 class Checked:
@@ -189,7 +202,7 @@ def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, 
     return Answer(
         question,
         order,
-        _exact_first(best_of_groups(wanted, order), top),
+        _exact_first(roomy_first(wanted, order), top),
         front(wanted),
         families(wanted, refused, Counter(), order, beyond(question, [row for row in rows if row.seconds is not None])),
         looked,

@@ -48,7 +48,13 @@ class Predicted:
     exact: bool = False
     why: str = ""  # refused, in the plan's own words
     untimed: str = ""  # why there are no seconds
+    beyond_margin: int = 0  # bytes that a device lacks for the most that published runs held beyond their prediction
 
     @property
     def fits(self) -> bool:
         return self.over_device <= 0 and self.over_host <= 0 and not self.why
+
+    @property
+    def roomy(self) -> bool:
+        """Returns whether it fits with the margin of published runs."""
+        return self.fits and self.beyond_margin <= 0

@@ -8,7 +8,7 @@ from ..engine.base.errors import InterruptedRunError
 from ..engine.base.failures import named
 from ..engine.fabrics import fabric_of
 from ..engine.planning.planned import Plan
-from ..engine.predict.fit import capacity_of, need_of
+from ..engine.predict.fit import capacity_of, device_use, need_of
 from .candidate import Candidate, Predicted
 from .commands import overrides_of
 from .limits import dollars
@@ -43,6 +43,7 @@ def _planned(question: Question, candidate: Candidate) -> tuple[Predicted, Predi
         return _timed(question, ready, plan, found)
     need = need_of(plan, capacity)
     on_device = capacity.device is not None
+    memory, software = capacity.machine.device_memory, plan.strategy.traits.software
     found = Predicted(
         candidate,
         None,
@@ -52,6 +53,7 @@ def _planned(question: Question, candidate: Candidate) -> tuple[Predicted, Predi
         need.host - capacity.host,
         plan.bytes_per_step(),
         exact=True,
+        beyond_margin=device_use(need.device, memory, software).beyond_margin if on_device else 0,
     )
     return _timed(question, ready, plan, found)
 

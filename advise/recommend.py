@@ -4,6 +4,7 @@ from dataclasses import asdict, dataclass, replace
 
 from ..cost.published import Published, efficiency, published
 from ..cost.step import step_time
+from ..engine.predict.fit import DeviceUse, device_use
 from .accelerators import traits_by_name
 from .answer import Answer
 from .candidate import Predicted
@@ -33,6 +34,7 @@ class Recommendation:
         longer: the part of `after` that takes the most seconds more, and how many.
         change: what would help.
         published: how long runs of the same software took beside predictions; None where none are known.
+        use: the memory of a device, with the runtime's; None where workers compute on the CPU.
     """
 
     row: Predicted
@@ -42,6 +44,7 @@ class Recommendation:
     longer: tuple[str, float] | None
     change: PredictedSaving | None
     published: Published | None
+    use: DeviceUse | None
 
 
 def recommend(found: Answer) -> Recommendation:
@@ -57,7 +60,9 @@ def recommend(found: Answer) -> Recommendation:
         limit = LIMITS.get(name, "network")
         limits[limit] = limits.get(limit, 0.0) + seconds / sum(parts.values())
     limits = dict(sorted(limits.items(), key=lambda each: -each[1]))
-    return Recommendation(row, _room(row), limits, after, longer, _change(found, row), _published(found, row))
+    return Recommendation(
+        row, _room(row), limits, after, longer, _change(found, row), _published(found, row), _use(found, row)
+    )
 
 
 def _published(found: Answer, row: Predicted) -> Published | None:
@@ -65,6 +70,13 @@ def _published(found: Answer, row: Predicted) -> Published | None:
     if found.ground is None or traits is None:
         return None
     return published(traits.software, found.ground.cluster(row.candidate.workers).device.name)
+
+
+def _use(found: Answer, row: Predicted) -> DeviceUse | None:
+    machine, traits = found.question.experiment.hardware.machine, traits_by_name().get(row.candidate.family)
+    if machine is None or not machine.devices or traits is None:
+        return None
+    return device_use(row.device, machine.device_memory, traits.software)
 
 
 def _room(row: Predicted) -> int | None:

@@ -23,6 +23,10 @@ def recommended(found: "Answer") -> list[str]:
     row, machine = best.row, found.question.experiment.hardware.machine
     of = "host" if machine is None or not machine.devices else "device"
     room = "" if best.room is None else f" of {human_bytes(best.room)} that it can use"
+    if best.use is not None and (ends := best.use.range) is not None:
+        low, high = map(human_bytes, ends)
+        room += f" ({low} to {high} with the runtime's as published runs, of {human_bytes(best.use.device_memory)}"
+        room += ")" if row.roomy else ": it may run out of memory)"
     lines = [
         f"recommended: {command(found.question, row.candidate)}",
         f"  time: {_time(found, best)}",

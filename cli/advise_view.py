@@ -41,7 +41,7 @@ def cells(found: "Answer", row: "Predicted", i: int) -> list[str]:
         step,
         whole,
         "-" if row.dollars is None else dollars_of(row.dollars),
-        f"{about}{human_bytes(row.device)}",
+        f"{about}{human_bytes(row.device)}{'' if row.roomy else '!'}",
         "-" if row.sent is None else f"{about}{human_bytes(row.sent)}",
         "*" if _key(row) in {_key(each) for each in found.front} else "",
     ]
@@ -108,6 +108,8 @@ def _footnotes(found: "Answer") -> list[str]:
         lines.append("US$: not known; hardware.machine.price_per_hour=DOLLARS gives what an hour of a machine costs")
     elif found.question.tokens is None and found.ground is not None:
         lines.append("US$: of a step; --tokens 20e9 gives time and price of a whole training")
+    if price is not None and price.devices:
+        lines.append(_margin())
     if any(row.candidate.raced for row in found.rows) or found.ground is None:
         lines.append(
             "how well each learns from its samples is never predicted: what is asynchronous or lossy must be raced, "
@@ -116,6 +118,16 @@ def _footnotes(found: "Answer") -> list[str]:
     elif found.ground is not None:
         lines.append("predicted, nothing of it was measured here: docs/predictions.md says how near such figures come")
     return [line for line in [*lines, *(f"note: {text}" for text in found.notes)] if line]
+
+
+def _margin() -> str:
+    from ..cost.published import MEMORY
+
+    kept = ", ".join(f"{its.margin - 1:.0%} of it under {its.software}" for its in MEMORY)
+    return (
+        f"memory: a margin is left for what published runs held beside their prediction, {kept}; ! has less, comes "
+        "last and may run out of memory"
+    )
 
 
 def raw(found: "Answer") -> dict[str, Any]:
@@ -137,6 +149,7 @@ def raw(found: "Answer") -> dict[str, Any]:
             "dollars": row.dollars,
             "memory_bytes": row.device,
             "host_memory_bytes": row.host,
+            "margin": row.roomy,
             "sent_bytes_per_step": row.sent,
             "exact": row.exact,
             "raced": row.candidate.raced or None,

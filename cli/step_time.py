@@ -17,22 +17,13 @@ LEAST = 5e-4  # of the step: parts below it are left out
 def drawn_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> list[str]:
     """The step, its parts with the formula of each, an epoch, and what `tokens` take."""
     from ..cost.predicted import PARTS
-    from ..tracking.compare import human_bytes
 
     seconds = step.seconds
     rate = f"{step.samples / seconds:,.4g} samples"
     if step.tokens is not None:
         rate += f" and {step.tokens / seconds:,.4g} tokens"
     share = "" if step.mfu is None else f", MFU {step.mfu:.1%}"
-    held, room = _held(plan), _room(plan)
-    too_much = []
-    if room is not None and held > room:
-        too_much = [
-            f"it does not fit: {human_bytes(held)} held on a device of {human_bytes(room)}; "
-            "the step is that of a device with enough. paceline plan --fit says what fits"
-        ]
     lines = [
-        *too_much,
         f"predicted step: {time_of(seconds)} on {step.workers} {step.on} in {step.dtype}, {rate} a second"
         f"{share} ({step.how})",
     ]
@@ -53,10 +44,44 @@ def drawn_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> lis
     return lines
 
 
+def drawn_memory(plan: "Plan") -> list[str]:
+    """The memory of a device that is described, and whether it fits."""
+    from ..engine.predict.fit import device_use_of
+    from ..tracking.compare import human_bytes
+
+    use = device_use_of(plan)
+    if use is None:
+        return []
+    held, there = human_bytes(use.held), human_bytes(use.device_memory)
+    lines = [f"memory of a device: {held} of {there}, with the runtime's"]
+    if use.range is not None:
+        lines.append("  " + " to ".join(map(human_bytes, use.range)) + f": {use.published}")
+    if not use.fits:
+        lines.append(
+            f"it does not fit: {held} held on a device of {there}; a step's time is that of a device with enough. "
+            "paceline plan --fit says what fits"
+        )
+    elif use.beyond_margin > 0:
+        lines.append(f"it may run out of memory: the range goes beyond a device of {there}")
+    return lines
+
+
+def raw_memory(plan: "Plan") -> dict[str, Any] | None:
+    from ..engine.predict.fit import device_use_of
+
+    use = device_use_of(plan)
+    if use is None:
+        return None
+    ends = None if use.range is None else list(use.range)
+    return {"held": use.held, "range": ends, "of": use.device_memory, "margin": use.beyond_margin <= 0}
+
+
 def raw_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> dict[str, Any]:
+    from ..engine.predict.fit import device_use_of
+
     raw = step.as_dict()
-    room = _room(plan)
-    raw["fits"] = None if room is None else _held(plan) <= room
+    use = device_use_of(plan)
+    raw["fits"] = None if use is None else use.fits
     if plan.steps_per_epoch is not None:
         raw["epoch"] = _raw_cost(step, plan.steps_per_epoch * step.seconds)
     if tokens is not None:
@@ -70,6 +95,7 @@ def predicted(prepared: "Prepared", plan: "Plan", tokens: float | None) -> tuple
     """
     from ..cost.predicted import NotPredicted
 
+    memory = drawn_memory(plan)
     try:
         step = prepared.step_time(plan)
         if tokens is not None:
@@ -80,19 +106,10 @@ def predicted(prepared: "Prepared", plan: "Plan", tokens: float | None) -> tuple
         hardware = plan.experiment.hardware
         measured = hardware.fabric == "process" and hardware.calibration is not None
         asked = measured or (hardware.machine is not None and hardware.machine.accelerator is not None)
-        return [f"predicted step: none; {why}"] if asked else [], {"step": None, "step_why": str(why)}
-    return drawn_step(step, plan, tokens), {"step": raw_step(step, plan, tokens)}
-
-
-def _room(plan: "Plan") -> int | None:
-    """Bytes of a device, where one is described."""
-    machine = plan.experiment.hardware.machine
-    return machine.device_memory if machine is not None and machine.devices else None
-
-
-def _held(plan: "Plan") -> int:
-    """Bytes on the device that holds most; what is in the host's memory aside."""
-    return max(sum(held for kind, held in part.memory.items() if not kind.startswith("host_")) for part in plan.parts)
+        none = [f"predicted step: none; {why}"] if asked else []
+        return [*memory, *none], {"step": None, "step_why": str(why), "device_memory": raw_memory(plan)}
+    raw = {"step": raw_step(step, plan, tokens), "device_memory": raw_memory(plan)}
+    return [*memory, *drawn_step(step, plan, tokens)], raw
 
 
 def _cost(step: "PredictedStep", seconds: float) -> str:

@@ -5,9 +5,13 @@ from dataclasses import replace
 import pytest
 
 from paceline.advise import recommend as room
-from paceline.advise.answer import Answer, answer
+from paceline.advise.answer import Answer, answer, roomy_first, sure_first
+from paceline.advise.plans import planned
 from paceline.advise.question import ask
+from paceline.advise.ranking import best_of_groups
 from paceline.advise.recommend import recommend
+from paceline.cli.advise_recommended import recommended
+from paceline.cli.advise_view import cells, for_people
 
 GPT = ["model=gpt_100m", "data=tokens", "hardware=h100_8", "hardware.workers=8"]
 
@@ -73,3 +77,38 @@ def test_a_family_alone_is_followed_by_its_next_layout(found: Answer) -> None:
     alone = [each for each in found.families if each.name == first.candidate.family]
     assert recommend(replace(found, families=alone)).after == second
     assert recommend(replace(found, families=alone, rows=[first])).after is None
+
+
+def test_a_row_without_the_margin_of_published_runs_comes_after_those_with_it(found: Answer) -> None:
+    slow, fast = sorted(found.rows[:2], key=lambda row: -(row.seconds or 0))
+    tight = replace(fast, beyond_margin=1)
+    assert tight.fits and not tight.roomy
+    assert roomy_first([tight, slow], "time") == [slow, tight]
+    assert roomy_first([fast, slow], "time") == [fast, slow]
+    roomy = replace(tight, beyond_margin=0, seconds=2 * (tight.seconds or 0))
+    assert roomy_first([tight, roomy], "time") == [roomy]  # of one group: the slower one that has it
+    assert sure_first([tight, roomy, slow], "time") == [*best_of_groups([roomy, slow], "time")]
+    assert sure_first([tight, slow], "time") == [slow, tight]
+
+
+def test_the_margin_is_the_high_end_of_the_software_s_runs(found: Answer) -> None:
+    for row in found.rows:
+        use = recommend(replace(found, rows=[row])).use
+        deepspeed = row.candidate.family == "zero"
+        assert use is not None and use.published is not None
+        assert use.published.software == ("DeepSpeed" if deepspeed else "PyTorch")
+        assert row.beyond_margin == use.beyond_margin == int(use.held * use.published.high) - use.device_memory
+
+
+def test_an_exact_plan_has_the_margin_and_people_read_where_it_lacks(found: Answer) -> None:
+    row = found.rows[0]
+    exact = planned(found.question, row.candidate)
+    use = recommend(replace(found, rows=[exact])).use
+    assert use is not None and exact.exact and exact.beyond_margin == use.beyond_margin < 0
+    assert exact.roomy and cells(found, exact, 1)[7].endswith("B")
+    tight = replace(exact, beyond_margin=1)
+    assert cells(found, tight, 1)[7].endswith("B!")
+    for each, says in ((exact, "as published runs, of 79.2 GiB)"), (tight, ": it may run out of memory)")):
+        assert recommended(replace(found, rows=[each]))[2].endswith(says)
+    footnotes = for_people(found)
+    assert "memory: a margin is left for what published runs held beside their prediction, 12% of it under" in footnotes

@@ -84,7 +84,11 @@ def test_the_answer_begins_with_a_recommendation(paceline) -> None:
     assert re.fullmatch(
         r"  time: [\d.]+ ms a step \([\d.]+ ms to .+ as published runs of \w+\), .+ for all tokens, \$[\d.,]+", lines[1]
     )
-    assert re.fullmatch(r"  memory of a device: [\d.]+ [MG]iB of 74\.2 GiB that it can use", lines[2])
+    assert re.fullmatch(
+        r"  memory of a device: [\d.]+ [MG]iB of 74\.2 GiB that it can use "
+        r"\([\d.]+ GiB to [\d.]+ GiB with the runtime's as published runs, of 79\.2 GiB\)",
+        lines[2],
+    )
     assert re.fullmatch(r"  limited by: ((compute|memory|network|bubble|host) \d+%(, )?)+ of a step", lines[3])
     assert re.fullmatch(r"  next best: \w+, .+: .+", lines[4])
     assert re.fullmatch(r"  to try: .+: \d+% less time for a sample", lines[5])

@@ -43,6 +43,20 @@ def test_what_does_not_fit_says_so(paceline) -> None:
     assert json.loads(paceline(*GPT, "--format", "json").out)["step"]["fits"] is True
 
 
+def test_memory_of_a_device_has_the_range_of_published_runs_also_without_a_step(paceline) -> None:
+    shown = paceline(*GPT).out
+    assert "\nmemory of a device: 1.2 GiB of 79.2 GiB, with the runtime's\n" in shown
+    assert "14 published runs of PyTorch held 0.99 to 1.12 times as much" in shown
+    raw = json.loads(paceline(*GPT, "--format", "json").out)["device_memory"]
+    assert raw["range"] == [int(raw["held"] * 0.99), int(raw["held"] * 1.12)] and raw["margin"] is True
+    tight = (*GPT, f"hardware.machine.device_memory={raw['held'] + 2**20}")
+    assert "it may run out of memory: the range goes beyond a device of 1.2 GiB" in paceline(*tight).out
+    assert json.loads(paceline(*tight, "--format", "json").out)["device_memory"]["margin"] is False
+    untimed = paceline("plan", "hardware=t4", "model=cnn", "data=fashion_mnist").out
+    assert "memory of a device: " in untimed and "predicted step: none" in untimed
+    assert "memory of a device" not in paceline("plan").out
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [

@@ -1,6 +1,7 @@
 """What is said to fit fits by plan's prediction, and the next larger does not."""
 
 import os
+from math import ceil
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -21,7 +22,7 @@ from paceline.engine.config.experiment import Experiment, Machine
 from paceline.engine.config.targets import values_of
 from paceline.engine.planning.make_plan import make_plan
 from paceline.engine.planning.planned import Plan
-from paceline.engine.predict.fit import Fit, boundary, capacity_of, family, need_of
+from paceline.engine.predict.fit import Fit, boundary, capacity_of, device_use, device_use_of, family, need_of
 
 CONF = Path(next(iter(paceline.conf.__path__)))
 STRATEGIES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))
@@ -120,6 +121,20 @@ class TestNeed:
         capacity = capacity_of(plan)
         assert capacity.device == int(4 * GIB * 0.95) - GIB
         assert capacity.host == int(32 * GIB * 0.95) - 2 * GIB
+
+    def test_a_device_s_use_has_what_is_kept_back_and_a_margin_of_published_runs(self) -> None:
+        use = device_use_of(engine.prepare([SMALL]).plan())
+        need = need_of(plan := engine.prepare([SMALL]).plan(), capacity_of(plan)).device
+        assert use is not None and use.published is not None
+        assert use.held == ceil((need + GIB) / 0.95) and use.device_memory == 4 * GIB
+        assert use.range == (int(use.published.low * use.held), int(use.published.high * use.held))
+        assert use.fits and use.beyond_margin < 0
+        most = int(4 * GIB * 0.95) - GIB  # of a device: what it can just hold
+        tight = device_use(most, 4 * GIB, "PyTorch")
+        assert tight.fits and tight.beyond_margin == pytest.approx(0.12 * 4 * GIB, rel=1e-6)
+        assert device_use(most, 4 * GIB, "unknown").beyond_margin == 0
+        assert not device_use(most + 10, 4 * GIB, "PyTorch").fits
+        assert device_use_of(engine.prepare(["hardware.device=cpu"]).plan()) is None
 
     def test_this_machines_memory_is_read_off(self) -> None:
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
