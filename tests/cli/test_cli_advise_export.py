@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-GPT = ("advise", "model=gpt", "data=text", "hardware=h100_8", "--batch", "64", "--top", "3")
+GPT = ("advise", "model=gpt", "data=text", "hardware=h100_8", "--batch", "8", "--top", "3")
 
 
 @pytest.mark.budget(2)
@@ -19,7 +19,7 @@ def test_the_recommended_layout_is_written_in_each_format(paceline, here: Path) 
     assert (here / "run.toml").read_text().startswith(f"# {first}\n")
     assert tomllib.loads((here / "run.toml").read_text())["parallelism"]["data_parallel_shard_degree"] == 8
     assert yaml.safe_load((here / "run.yaml").read_text())["num_processes"] == 8
-    assert json.loads((here / "run.json").read_text())["train_batch_size"] == 64
+    assert json.loads((here / "run.json").read_text())["train_batch_size"] == 8
     told = ended.err.splitlines()
     assert told[0] == "torchtitan: run.toml" and told[1].startswith("note: run.toml: Set name and flavor of [model]")
     assert "accelerate: run.yaml" in told and "deepspeed: run.json" in told
@@ -34,21 +34,16 @@ def test_a_typed_group_of_shards_is_written(paceline, here: Path) -> None:
 
 
 @pytest.mark.budget(2)
-def test_a_layout_is_refused_with_the_formats_and_the_line_that_can_be_written(paceline, here: Path) -> None:
+def test_a_layout_is_refused_with_the_formats_that_can_be_written(paceline, here: Path) -> None:
     """Nothing is written, not even in the formats that have the layout."""
-    asked = (*GPT, "strategy=zero", "--export", "deepspeed=run.json", "--export", "torchtitan=run.toml")
-    ended = paceline(*asked, "strategy.stage=1")
+    files = ("--export", "deepspeed=run.json", "--export", "torchtitan=run.toml")
+    ended = paceline(*GPT, "strategy=zero", "strategy.stage=1", *files)
     assert (ended.status, ended.out, ended.last) == (
         2,
         "",
         "--export torchtitan=run.toml: torchtitan shards no optimizer state without gradients. Choose deepspeed.",
     )
     assert not list(here.iterdir())
-    ended = paceline(*asked, "strategy.offload=optimizer", "--sort", "memory")
-    assert ended.last == (
-        "--export torchtitan=run.toml: torchtitan keeps no optimizer state on the host without parameters. "
-        "Choose deepspeed."
-    )
 
 
 @pytest.mark.parametrize(
