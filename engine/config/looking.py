@@ -6,6 +6,7 @@ on real tensors, with a few samples of the data. What fails there, too, is refus
 """
 
 from collections.abc import Callable
+from contextlib import suppress
 from enum import IntEnum
 from typing import TypeVar
 
@@ -18,9 +19,11 @@ from ...strategies import Strategy
 from ...strategies.core.copies import without_data
 from ...tasks.base import Readable
 from ..base.blame import said
+from ..base.caches import without_meta
 from ..base.failures import speaks_for_itself
 from .experiment import Experiment
 from .fits import NotTakenError, model_takes, weighted
+from .targets import load_maker
 
 SAMPLES = 8  # of which a pass is tried for real
 T = TypeVar("T")
@@ -90,13 +93,16 @@ def _said(error: Exception) -> str:
     return said(error.__cause__ if error.__cause__ is not None else error)
 
 
-def on_values_where_needed(experiment: Experiment, attempt: Callable[[], T]) -> T:
+def on_values_where_needed(experiment: Experiment, attempt: Callable[[], T], allowed: tuple[str, ...]) -> T:
     """`attempt()`, which passes the model a batch; again with more values where the model does not take it."""
+    with suppress(Exception):  # the attempt tells; what its module keeps before is known from here on
+        load_maker("model", experiment.model.target, nn.Module, allowed)
     first: NotTakenError | None = None
     while True:
         level = tried(experiment)
         try:
-            return attempt()
+            with without_meta(allowed):
+                return attempt()
         except Exception as error:
             if level is Tried.REAL or not isinstance(error, NotTakenError):
                 raise _telling(experiment, first, error) from error.__cause__

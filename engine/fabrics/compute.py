@@ -30,6 +30,7 @@ from ...comm import Comm
 from ...strategies.core.copies import copy_of, without_data
 from ...strategies.precision import Float32, Precision
 from ...tracking.files import read_json
+from ..base.caches import without_meta
 from ..base.memory import unaccounted
 from .stragglers import NoStragglers, Stragglers
 
@@ -52,6 +53,7 @@ class ComputeModel:
     def __init__(self, flops: float, overhead: float, measured: bool) -> None:
         self._flops, self._overhead, self.is_measured = flops, overhead, measured
         self.precision: Precision = Float32()  # that parts were told to compute in; the engine sets it
+        self.allowed: tuple[str, ...] = ()  # packages of the user's; the engine sets it
         self._parts: dict[int, nn.Module] = {}
         self._costs: dict[tuple[Any, ...], PassCost] = {}  # by part, what inputs look like, and chunk
 
@@ -65,7 +67,7 @@ class ComputeModel:
         key = (part, *((tuple(x.shape), x.dtype, x.requires_grad) for x in tensors_of(inputs)), chunk)
         if key not in self._costs:
             # It is looked at in the middle of a forward pass, for which others may be keeping account of what is saved.
-            with unaccounted(), torch.autocast("cpu", enabled=False):
+            with unaccounted(), torch.autocast("cpu", enabled=False), without_meta(self.allowed):
                 self._costs[key] = self._look(self._parts[part], inputs, *chunk)
         return self._costs[key]
 

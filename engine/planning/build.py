@@ -60,7 +60,7 @@ def assemble(
     know_secrets(experiment.model_dump())
 
     def assembled(instead: Experiment) -> Parts:
-        return on_values_where_needed(instead, lambda: _assemble(instead, allowed, world_size, features))
+        return on_values_where_needed(instead, lambda: _assemble(instead, allowed, world_size, features), allowed)
 
     def runs(instead: Experiment) -> bool:
         try:
@@ -284,7 +284,7 @@ def _check_parts(parts: Parts) -> None:
             sync.check_model(trained)
         compress.check_model(trained)
     if parts.compute is not None:
-        parts.compute.precision = parts.precision
+        parts.compute.precision, parts.compute.allowed = parts.precision, parts.allowed
 
 
 def _optimizers(chosen: Chosen) -> MakeOptimizer:

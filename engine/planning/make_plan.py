@@ -56,7 +56,7 @@ def make_plan(experiment: Experiment, allowed: tuple[str, ...] = (), world_size:
     A model that looks at values is given a few samples of the data: see looking.py. Raises `ConfigError` and the
     strategies', sync modes' and tasks' own refusals.
     """
-    return looking.on_values_where_needed(experiment, lambda: _make_plan(experiment, allowed, world_size))
+    return looking.on_values_where_needed(experiment, lambda: _make_plan(experiment, allowed, world_size), allowed)
 
 
 def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None) -> Plan:

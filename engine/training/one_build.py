@@ -40,6 +40,7 @@ from ...compat.storages import has_hooks, storage_key
 from ...strategies.core.protocols import SideBySide
 from ...tasks.models.unsupervised import Unsupervised
 from ..base import memory
+from ..base.caches import without_meta
 from ..config import looking
 from ..features.feature import Parts
 
@@ -143,7 +144,7 @@ def _mapped(parts: Parts, place: str, digest: str) -> nn.Module | None:
     """Returns the model with the leader's tensors, or None where that cannot be."""
     before = _alive()
     try:
-        with torch.device("meta"):
+        with without_meta(parts.allowed), torch.device("meta"):
             model = parts.make_model()
         if not _is_plain(model) or (layout := _Layout(model)).digest != digest:
             return None

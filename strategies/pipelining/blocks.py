@@ -110,6 +110,7 @@ def _traced(model: nn.Module) -> list[Block]:
     kind = type(model).__name__
     try:
         graph = _Tracer().trace(model)
+        graph.lint()  # a forward that keeps what it computes, such as in a dict, gives values of an earlier trace
     except Exception as error:
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise ConfigError(

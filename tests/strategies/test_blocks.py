@@ -237,3 +237,26 @@ def test_no_name_of_a_module_or_a_weight_matters():
             out = part(out)
         assert torch.equal(out, model(x)), [*model.state_dict()]
         assert {name for part in parts for name in part.state_dict()} == {*model.state_dict()}
+
+
+class Keeping(nn.Module):
+    """Keeps what a pass computes for the next one."""
+
+    kept: dict[int, Tensor]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept, self.one, self.other = {}, nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.one(x)
+        if 4 not in self.kept:
+            self.kept[4] = x.new_ones(4)
+        return self.other(x * self.kept[4])
+
+
+def test_a_forward_that_keeps_values_of_a_trace_is_refused() -> None:
+    model = Keeping()
+    blocks_of(model)
+    with pytest.raises(ConfigError, match=r"torch\.fx cannot trace its forward"):
+        blocks_of(model)
