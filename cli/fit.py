@@ -172,12 +172,18 @@ def _strategies(fit: "Fit") -> list[str]:
 
 
 def _notes(fit: "Fit") -> str:
+    from ..cost.published import held_by
     from ..engine.predict.fit import PROCESS, SHARE
 
+    assert fit.chosen.plan is not None
+    its = held_by(fit.chosen.plan.strategy.traits.software) if fit.capacity.device is not None else None
     where = "a device and of the host" if fit.capacity.device is not None else "the host"
-    return (
+    lines = [
         f"kept back of {where}: {PROCESS / 2**30:g} GiB a process (CUDA context, libraries) and {SHARE:.0%} "
-        "(allocator, system)\n"
+        "(allocator, system)",
         "device and host: the kinds, and what else there is once activations are gone (the copy of the model that is\n"
-        "evaluated, the optimizer's temporaries); on the host the whole model, too, while it is set up"
-    )
+        "evaluated, the optimizer's temporaries); on the host the whole model, too, while it is set up",
+    ]
+    if its is not None:
+        lines.append(f"what just fits may run out of memory: {its}; paceline advise leaves a margin for it")
+    return "\n".join(lines)
