@@ -1,5 +1,6 @@
 """Writes the recommended layout as a configuration of another tool."""
 
+from dataclasses import replace
 from math import ceil
 from pathlib import Path
 
@@ -45,7 +46,10 @@ def _can(found: Answer, row: Predicted, name: str, file: Path) -> bool:
 
 
 def _written(found: Answer, row: Predicted, name: str, file: Path) -> ExportedFile:
-    return FORMATS[name](_exported(found, row), file)
+    made, adapt = FORMATS[name](_exported(found, row), file), found.question.experiment.choice("adapt").name
+    if adapt == "none":
+        return made
+    return replace(made, notes=[*made.notes, f"adapt={adapt} is the script's: without it, all weights are trained."])
 
 
 def _exported(found: Answer, row: Predicted) -> ExportedLayout:

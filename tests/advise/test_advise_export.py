@@ -297,6 +297,13 @@ def test_the_first_line_is_written_with_its_hosts(found: Answer) -> None:
     assert (made["num_processes"], made["num_machines"]) == (16, 2)
 
 
+def test_weights_that_are_not_trained_are_left_to_the_script(found: Answer) -> None:
+    lora = ask([*found.question.overrides, "adapt=lora"], batch=64)
+    made = export(replace(found, question=lora), "deepspeed", JSON)
+    assert made.notes == ["adapt=lora is the script's: without it, all weights are trained."]
+    assert export(found, "deepspeed", JSON).notes == []
+
+
 def test_a_refusal_names_the_line_that_can_be_written(found: Answer) -> None:
     rows = [next(row for row in found.rows if row.candidate.group == f"stage {stage}") for stage in (1, 3)]
     with pytest.raises(ConfigError) as refused:
