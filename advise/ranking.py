@@ -14,16 +14,36 @@ KEYS: dict[Sort, Callable[[Predicted], float | None]] = {
     "memory": lambda row: float(row.device),
     "bytes": lambda row: row.sent,
 }
+TIE = 0.01  # of a time or a price, which no prediction here is as exact as
 
 
 def ranked(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
-    """Best first. What is not known comes last. Of equals the simplest comes first, which takes the fewest settings."""
+    """Best first. What is not known comes last. Times and prices within `TIE` of the best of them are equal. Of equals
+    the simplest comes first, which takes the fewest settings.
+    """
+    ordered = exactly_ranked(rows, sort)
+    if sort not in ("time", "dollars"):
+        return ordered
+    found: list[list[Predicted]] = []
+    for row in ordered:
+        if not found or _or_last(KEYS[sort](row)) > (1 + TIE) * _or_last(KEYS[sort](found[-1][0])):
+            found.append([])
+        found[-1].append(row)
+    return [row for equal in found for row in sorted(equal, key=_settings)]
+
+
+def exactly_ranked(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
+    """Likewise, with times and prices as they are."""
     first, *others = [KEYS[sort], *(KEYS[other] for other in SORTS if other != sort)]
 
     def place(row: Predicted) -> tuple[float, ...]:
-        return (_or_last(first(row)), len(unusual(row.candidate)), *(_or_last(key(row)) for key in others))
+        return (_or_last(first(row)), _settings(row), *(_or_last(key(row)) for key in others))
 
     return sorted(rows, key=place)
+
+
+def _settings(row: Predicted) -> int:
+    return len(unusual(row.candidate))
 
 
 def _or_last(value: float | None) -> float:
@@ -35,7 +55,7 @@ def front(rows: Sequence[Predicted]) -> list[Predicted]:
 
     Of rows with equal values the first is kept. Rows without a time are on no front.
     """
-    timed = ranked([row for row in rows if row.seconds is not None], "time")
+    timed = exactly_ranked([row for row in rows if row.seconds is not None], "time")
     kept: list[tuple[Predicted, tuple[float, ...]]] = []
     for row in timed:
         values = _values(row)

@@ -31,7 +31,7 @@ class Recommendation:
         room: bytes that a device has, or the host where workers compute on the CPU. None: not known.
         limits: shares of the step, the largest first; none where times are not predicted.
         after: the best of the next best family; of the same one where there is no other.
-        longer: the part of `after` that takes the most seconds more, and how many.
+        longer: the part of `after` that takes the most seconds more, and how many; None where none does.
         change: what would help.
         published: how long runs of the same software took beside predictions; None where none are known.
         use: the memory of a device, with the runtime's; None where workers compute on the CPU.
@@ -54,7 +54,8 @@ def recommend(found: Answer) -> Recommendation:
     longer = None
     if parts and after is not None and (its := _parts(found, after)):
         part = max(its, key=lambda name: its[name] - parts.get(name, 0.0))
-        longer = part, its[part] - parts.get(part, 0.0)
+        more = its[part] - parts.get(part, 0.0)
+        longer = (part, more) if more > 0 else None
     limits: dict[str, float] = {}
     for name, seconds in parts.items():
         limit = LIMITS.get(name, "network")

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .candidate import Predicted
 from .limits import Missed
-from .ranking import KEYS, Sort, best_of_groups, ranked
+from .ranking import KEYS, TIE, Sort, best_of_groups, ranked
 
 MOST = 8  # lines of a family
 GIB = 2**30
@@ -96,12 +96,13 @@ def beside(row: Predicted, best: Predicted, sort: Sort) -> str:
         unknown = row.untimed if sort in ("time", "dollars") else "what it sends, the data must say"
         return f"{_group(row)}: {unknown or 'not known'}"
     raced = f" ({row.candidate.raced})" if row.candidate.raced else ""
-    if mine <= its * 1.0005:
-        return f"{_group(row)}: the same{raced}"
+    tie = TIE if sort in ("time", "dollars") else 0.0
+    if mine <= its * (1 + tie):
+        return f"{_group(row)}: {f'within {tie:.0%}' if tie else 'the same'}{raced}"
     if its <= 0:
         return f"{_group(row)}: more {words.removeprefix('more ')}{raced}"
     times = mine / its
-    by = f"{times - 1:.1%}" if times < 1.01 else f"{times - 1:.0%}" if times < 2 else f"{times:.1f} times"
+    by = f"{times - 1:.0%}" if times < 2 else f"{times:.1f} times"
     return f"{_group(row)}: {by} {words}{raced}"
 
 

@@ -38,7 +38,7 @@ def recommended(found: "Answer") -> list[str]:
     if best.after is not None:
         after = f"{best.after.candidate.family}, {beside(best.after, row, found.sort)}"
         longer = best.longer
-        if longer is not None and longer[1] > 0:
+        if longer is not None:
             after += f"; {time_of(longer[1])} more of {PARTS[longer[0]]}"
         lines.append(f"  next best: {after}")
     else:

@@ -17,9 +17,9 @@ from paceline.advise.memory import BOUND, capacity, need
 from paceline.advise.none import why_none
 from paceline.advise.plans import planned
 from paceline.advise.question import Question, ask
-from paceline.advise.ranking import best_of_groups, front, ranked
+from paceline.advise.ranking import best_of_groups, exactly_ranked, front, ranked
 from paceline.advise.space import ways
-from paceline.advise.why_not import Family, families, too_much
+from paceline.advise.why_not import Family, beside, families, too_much
 from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.planning.make_plan import make_plan
@@ -203,6 +203,18 @@ def test_of_equals_the_simplest_comes_first_even_if_it_takes_more_memory() -> No
     assert [row.candidate.family for row in ranked(rows, "bytes")] == ["data_parallel", "offload"]
     assert [row.candidate.family for row in ranked(rows, "time")] == ["data_parallel", "offload"]
     assert [row.candidate.family for row in ranked(rows, "memory")] == ["offload", "data_parallel"]
+
+
+def test_times_within_one_percent_of_the_best_of_them_are_equal() -> None:
+    plain = Candidate("data_parallel", "", (("strategy", "data_parallel"), ("batch_size", "32")), 1, 1)
+    more = Candidate("zero", "", (("strategy", "zero"), ("strategy.stage", "3"), ("batch_size", "32")), 1, 1)
+    times = [(more, 1.0), (plain, 1.009), (more, 1.011), (plain, 1.02)]  # 1.02 is within 1 % of 1.011, and not of 1
+    rows = [Predicted(candidate, seconds, 10, 10, 0, 0, 0.0) for candidate, seconds in times]
+    assert [row.seconds for row in ranked(rows, "time")] == [1.009, 1.0, 1.02, 1.011]
+    assert [row.seconds for row in exactly_ranked(rows, "time")] == [1.0, 1.009, 1.011, 1.02]
+    assert beside(rows[0], rows[1], "time").endswith(": within 1%")
+    assert beside(rows[3], rows[1], "time").endswith(": 1% slower")
+    assert [row.seconds for row in front(rows)] == [1.0]
 
 
 def test_a_family_that_every_plan_refuses_says_what_it_lacks_and_not_how_slow_it_is(
