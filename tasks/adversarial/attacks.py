@@ -23,12 +23,13 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from ...batches import Samples, of_each
 from .threat import Threat
 
 Loss = Callable[..., Tensor]  # (outputs, targets) -> [], a mean over samples
 
 
-def fgsm(model: nn.Module, loss: Loss, x: Tensor, y: object, threat: Threat, towards: bool = False) -> Tensor:
+def fgsm(model: nn.Module, loss: Loss, x: Tensor, y: Samples, threat: Threat, towards: bool = False) -> Tensor:
     """Changed inputs, of the shape of `x` [n, ...]. `towards`: y is what they are to be taken for."""
     with evaluating(model):
         g = ascent(model, loss, x, y, towards)
@@ -39,7 +40,7 @@ def pgd(
     model: nn.Module,
     loss: Loss,
     x: Tensor,
-    y: object,
+    y: Samples,
     threat: Threat,
     steps: int,
     step_size: float,
@@ -59,11 +60,14 @@ def pgd(
     return changed
 
 
-def ascent(model: nn.Module, loss: Loss, x: Tensor, y: object, towards: bool = False) -> Tensor:
-    """The gradient of the loss by the inputs, n times that of its mean; of `towards` the way in which it falls."""
+def ascent(model: nn.Module, loss: Loss, x: Tensor, y: Samples, towards: bool = False) -> Tensor:
+    """The gradient of the loss by the inputs, n times that of its mean; of `towards` the way in which it falls.
+
+    The model and the loss are given copies, which they may change.
+    """
     x = x.detach().requires_grad_()
     with torch.enable_grad():
-        total = loss(model(x), y) * len(x)
+        total = loss(model(x.clone()), of_each(y, Tensor.clone)) * len(x)
         (g,) = torch.autograd.grad(-total if towards else total, [x])
     return g
 

@@ -18,6 +18,7 @@ from typing import Annotated
 from annotated_types import Ge, Gt
 from torch import Tensor, nn
 
+from ...batches import Samples
 from .attacks import Loss, default_step, pgd
 from .threat import NORMS, NormName, Threat
 
@@ -30,7 +31,7 @@ class AdversarialTraining:
     passes: int = 0
 
     def change(
-        self, model: nn.Module, loss: Loss, x: Tensor, y: object, samples: Tensor, told: Sequence[object]
+        self, model: nn.Module, loss: Loss, x: Tensor, y: Samples, samples: Tensor, told: Sequence[object]
     ) -> Tensor:
         """Returns the inputs to learn in place of `x` [n, ...]. `samples`: their numbers, int64 [n], from which random
         starts follow; `told`: other values from which these follow. `model` is left as it was, with its gradients.
@@ -58,7 +59,7 @@ class OnAttacks(AdversarialTraining):
         self.passes, self.step_size, self.random_start = steps, step_size, random_start
 
     def change(
-        self, model: nn.Module, loss: Loss, x: Tensor, y: object, samples: Tensor, told: Sequence[object]
+        self, model: nn.Module, loss: Loss, x: Tensor, y: Samples, samples: Tensor, told: Sequence[object]
     ) -> Tensor:
         start = None
         if self.random_start:

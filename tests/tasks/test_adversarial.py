@@ -342,3 +342,24 @@ def test_a_model_that_hides_its_gradient_is_doubted_and_an_honest_one_is_not(dig
 
 def test_steps_reach_the_edge_from_anywhere() -> None:
     assert default_step(0.1, 20) * 20 >= 2 * 0.1 and math.isclose(default_step(8 / 255, 10), 2 / 255)
+
+
+def test_a_model_and_a_loss_that_change_what_they_are_given_are_attacked_as_others_are() -> None:
+    (x, y), model, of = batch(), small(), Threat(LInf(), 0.1, 0.0, 1.0)
+
+    class InPlace(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return model(x.mul_(0.5))
+
+    def loss(outputs: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(outputs, targets.add_(1).remainder_(4))
+
+    wanted = pgd(nn.Sequential(Half(), model), lambda o, t: F.cross_entropy(o, (t + 1) % 4), x, y, of, 3, 0.05)
+    given = x.clone(), y.clone()
+    assert torch.equal(pgd(InPlace(), loss, x, y, of, 3, 0.05), wanted)
+    assert torch.equal(x, given[0]) and torch.equal(y, given[1])
+
+
+class Half(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x * 0.5
