@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from ...batches import Samples
+from ...batches import Samples, of_each
 from ...comm import Comm, Work
 from ...comm.timeline import TimedPass
+from ...compat.storages import version_of
 from ...conf.errors import ConfigError
 from ..core.batch import BeforeBackward
 from ..core.loss import Loss
@@ -43,9 +44,20 @@ class PipelineWorker:
 def forward(module: Chunks, chunk: int, inputs: Tensor, recompute: bool) -> Tensor:
     if not recompute:
         return module(inputs, chunk)
+    before = version_of(inputs)
     output = checkpoint(module, inputs, chunk, use_reentrant=False)
     assert isinstance(output, Tensor)
+    if version_of(inputs) != before:
+        raise ConfigError(
+            "strategy.recompute=true: the model changes its input in place, and to recompute begins with that input. "
+            "Choose strategy.recompute=false, or let the model compute a new tensor."
+        )
     return output
+
+
+def _alone(piece: Tensor) -> Tensor:
+    """Returns a piece of a batch that a model or a loss may change in place: to autograd, no other piece changes."""
+    return piece.data
 
 
 @dataclass(frozen=True)
@@ -190,7 +202,7 @@ class PipelineStep:
     def _forward(self, action: Action) -> None:
         stage, j = key = action.stage, action.micro_batch
         batch = self._micro_batches[j]
-        entered = batch.inputs
+        entered = _alone(batch.inputs)
         if stage > 0:
             entered = self._take("F", key)
             entered.requires_grad_(entered.is_floating_point())
@@ -198,7 +210,7 @@ class PipelineStep:
             output = self.held.forward(stage, entered)
             if stage == self._last_stage:
                 # the mean over the batch is the mean of the micro-batches' means, weighted by their sizes
-                output = self.held.loss(output, batch.targets) * batch.share
+                output = self.held.loss(output, of_each(batch.targets, _alone)) * batch.share
                 self.total += output.detach()
         if stage < self._last_stage:
             self._made["F", (stage + 1, j)] = output.detach()

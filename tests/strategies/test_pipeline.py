@@ -1,5 +1,6 @@
 """Layers over stages: naive is serial training, GPipe is gradient accumulation, both bit for bit; and with replicas."""
 
+from functools import partial
 from itertools import combinations, pairwise
 from typing import Any
 
@@ -33,6 +34,7 @@ from paceline.strategies.core.batch import Batch
 from paceline.strategies.pipeline import Pipeline
 from paceline.strategies.pipelining.blocks import blocks_of
 from paceline.strategies.pipelining.chunks import Chunks, weights_of
+from paceline.strategies.pipelining.execute import forward
 from paceline.strategies.pipelining.split_backward import backward_to_input
 from paceline.strategies.single import LocalUpdate
 from paceline.strategies.sync.bsp import BSP
@@ -461,3 +463,42 @@ def test_a_cut_model_shares_its_parameters_with_the_whole():
     assert {id(p) for part in Pipeline(2).split(model) for p in part.parameters()} == {
         id(p) for p in model.parameters()
     }
+
+
+class Shifting(nn.Module):
+    """Changes its input in place, or does not."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place, self.linear = in_place, nn.Linear(FEATURES, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.sub_(0.3) if self.in_place else x - 0.3)
+
+
+def shifting(in_place: bool) -> nn.Module:
+    return nn.Sequential(nn.Flatten(), Shifting(in_place), nn.Tanh(), nn.Linear(6, CLASSES))
+
+
+def shifted_loss(outputs: Tensor, targets: Tensor, in_place: bool) -> Tensor:
+    if in_place and not targets.is_meta:
+        targets.add_(1).remainder_(CLASSES)
+    return nn.functional.cross_entropy(outputs, targets if in_place else (targets + 1) % CLASSES)
+
+
+@pytest.mark.dist
+def test_a_model_and_a_loss_may_change_a_micro_batch_in_place(workers):
+    cases = [
+        Case(SIZES, model=partial(shifting, in_place), loss=partial(shifted_loss, in_place=in_place))
+        for in_place in (True, False)
+    ]
+    found = [run(workers, gpipe(2, 4), case)[1] for case in cases]
+    assert identical(*found)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_to_recompute_from_an_input_that_was_changed_is_refused(device):
+    model = shifting(True).to(device)
+    part = Chunks(model, [blocks_of(model)])
+    with pytest.raises(ConfigError, match=r"strategy\.recompute=true: the model changes its input in place"):
+        forward(part, 0, torch.zeros(2, FEATURES, device=device), True)
