@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Callable
+from typing import Any, cast
 
 import pytest
 import torch
@@ -31,7 +32,7 @@ def by_default(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
 
 def by_parameter(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
     used = {"weight": layer.weight, "more": [layer.bias]}
-    return lambda x: F.linear(x, used["weight"], used["more"][0]) * 2  # pyright: ignore
+    return lambda x: F.linear(x, used["weight"], used["more"][0]) * 2
 
 
 def by_function(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
@@ -50,10 +51,10 @@ def by_partial(layer: nn.Linear) -> Callable[[Tensor], Tensor]:
 WAYS = [by_closure, by_method, by_default, by_parameter, by_function, by_partial]
 
 
-def patched(way: Callable[[nn.Linear], Callable[[Tensor], Tensor]]) -> nn.Sequential:
+def patched(way: Callable[[nn.Linear], Callable[[Tensor], Tensor]]) -> Any:
     torch.manual_seed(0)
-    model = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
-    model[0].forward = way(model[0])  # pyright: ignore
+    model: Any = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 6), nn.ReLU(), nn.Linear(6, 3))
+    model[0].forward = way(model[0])
     return model
 
 
@@ -68,7 +69,7 @@ def test_a_replaced_forward_of_a_copy_uses_the_copys_weights(
     assert all(each.grad is None for each in model.parameters())
     assert all(each.grad is not None for each in copy.parameters())
     with torch.no_grad():
-        copy[0].weight.zero_()  # pyright: ignore
+        copy[0].weight.zero_()
     assert not torch.equal(copy(x), model(x))
     assert without_data(model)(x.to("meta")).is_meta
 
@@ -76,21 +77,21 @@ def test_a_replaced_forward_of_a_copy_uses_the_copys_weights(
 def test_a_hook_of_a_copy_uses_the_copys_weights() -> None:
     model, x = patched(by_closure), torch.randn(5, 4)
     last = model[4]
-    model[2].register_forward_hook(lambda _, given, output: output + last.weight.sum())  # pyright: ignore
+    model[2].register_forward_hook(lambda _, given, output: output + last.weight.sum())
     assert torch.equal(copied(model)(x), model(x)) and without_data(model)(x.to("meta")).is_meta
 
 
 def test_functions_that_use_no_layer_stay_the_same() -> None:
-    model, scale = nn.Linear(4, 4), torch.ones(4)
-    model.act, model.scaled = F.relu, lambda x: x * scale  # pyright: ignore
+    model, scale = cast("Any", nn.Linear(4, 4)), torch.ones(4)
+    model.act, model.scaled = F.relu, lambda x: x * scale
     copy = copied(model)
-    assert copy.act is F.relu and copy.scaled is model.scaled  # pyright: ignore
+    assert copy.act is F.relu and copy.scaled is model.scaled
 
 
 def test_a_stage_whose_layer_uses_another_layers_weight_is_refused() -> None:
     model = patched(by_closure)
     first, layer = model[0], model[2]
-    layer.forward = lambda x: F.linear(x, layer.weight + first.weight.mean(), layer.bias)  # pyright: ignore
+    layer.forward = lambda x: F.linear(x, layer.weight + first.weight.mean(), layer.bias)
     with pytest.raises(ConfigError, match=r"a function in the layer 2 uses 0\.weight, which is another layer's"):
         Pipeline(2).layers_alone(model)
     assert len(Pipeline(2).layers_alone(patched(by_closure))) == 5
@@ -100,7 +101,7 @@ def test_a_stage_whose_layer_uses_another_layers_weight_is_refused() -> None:
 def test_a_sequential_that_does_more_than_its_layers_is_not_taken_apart(own: str) -> None:
     model = patched(by_closure)
     if own == "forward":
-        model.forward = lambda input: 2 * nn.Sequential.forward(model, input)  # pyright: ignore
+        model.forward = lambda input: 2 * nn.Sequential.forward(model, input)
     else:
         model.register_forward_hook(lambda module, given, output: output * 2)
     with pytest.raises(ConfigError, match="has a forward or hooks that were set on the object"):
@@ -112,7 +113,7 @@ def test_a_sequential_that_does_more_than_its_layers_is_not_taken_apart(own: str
 
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_an_expanded_buffer_is_given_memory_that_can_be_written(device: str) -> None:
-    model = nn.Linear(2, 2).to(device)
+    model: Any = nn.Linear(2, 2).to(device)
     model.register_buffer("scale", torch.full((1,), 3.0, device=device).expand(2, 4))
     model.register_buffer("whole", torch.zeros(3, device=device))
     model.register_buffer("part", model.whole[:1].expand(2))
