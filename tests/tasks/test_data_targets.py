@@ -196,7 +196,7 @@ def test_a_saved_data_set_or_split_without_samples_is_named(tmp_path: Path) -> N
     some.select([]).save_to_disk(str(tmp_path / "none"))
     with pytest.raises(ConfigError, match=f"^{tmp_path}/none has no samples. Save a data set"):
         _ = HuggingFace(str(tmp_path / "none")).spec
-    datasets.DatasetDict(train=some, test=some.select([])).save_to_disk(str(tmp_path / "split"))
+    datasets.DatasetDict({"train": some, "test": some.select([])}).save_to_disk(str(tmp_path / "split"))
     with pytest.raises(ConfigError, match=f"^{tmp_path}/split/test has no samples. Save a data set"):
         _ = HuggingFace(str(tmp_path / "split")).spec
     datasets.DatasetDict().save_to_disk(str(tmp_path / "nothing"))
