@@ -32,6 +32,7 @@ def test_all_take_the_same_samples_and_what_is_typed_stays() -> None:
         assert int(settings["batch_size"]) * replicas == question.batch == 32
 
 
+@pytest.mark.slow
 def test_a_collective_is_listed_once_whatever_its_names() -> None:
     def collectives(*overrides: str) -> set[str]:
         found = alternatives(ask(["hardware.workers=2", *overrides]), 2)

@@ -41,7 +41,9 @@ def test_followers_have_the_leaders_tensors_ties_and_next_random_numbers(workers
     assert [each["copied"] for each in told] == [[], [], []]
 
 
-@pytest.mark.parametrize("odd", ["list", "generator", "hook", "later", "conjugate"])
+@pytest.mark.parametrize(
+    "odd", ["list", *(pytest.param(odd, marks=pytest.mark.slow) for odd in ("generator", "hook", "later", "conjugate"))]
+)
 def test_a_model_with_hidden_state_is_built_by_every_worker(workers, odd):
     alone, _ = workers(2, built_once.build, {"once": False, "odd": odd})
     told = workers(2, built_once.build, {"odd": odd})
@@ -49,6 +51,7 @@ def test_a_model_with_hidden_state_is_built_by_every_worker(workers, odd):
     assert all(same(each, alone) for each in told)
 
 
+@pytest.mark.slow
 def test_every_worker_builds_its_own_where_files_may_not_be_so_large(workers):
     alone, _ = workers(2, built_once.build, {"once": False})
     told = workers(2, built_once.build, {}, 1024)
@@ -63,6 +66,7 @@ def test_a_host_holds_one_model(workers):
     assert all(each["grown"] < 32 * MIB for each in told)
 
 
+@pytest.mark.slow
 def test_a_leader_that_gives_no_sign_of_life_is_named(workers):
     _, said = workers(2, built_once.die_while_building, lost=[0], timeout=2.0)
     assert said.startswith("worker 1 waited 2 s for 'model/0' from worker 0")

@@ -74,6 +74,7 @@ class Turned(nn.Module):
         return f"columns={self.first.weight.shape[1]}"
 
 
+@pytest.mark.slow
 def test_stage_3_leaves_whole_numbers_as_they_are_and_needs_no_shapes_of_layers(fork_server, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     few = ["tracking=none", "steps=2", "batch_size=16", "hardware.threads=1", f"model={{_target_:{__name__}.Turned}}"]
