@@ -18,7 +18,7 @@ from ..engine.config.targets import build
 from ..engine.fabrics.layout import RunLayout as Workers
 from ..engine.features import injected
 from ..engine.planning.planned import Plan
-from ..engine.predict.fit import device_use
+from ..engine.predict.device_use import device_use
 from ..engine.predict.step_time import cluster_of, device_of, gpt_knobs, transformer_of
 from ..strategies import Strategy
 from ..strategies.core.mesh import Mesh

@@ -8,7 +8,8 @@ from ..engine.base.errors import InterruptedRunError
 from ..engine.base.failures import named
 from ..engine.fabrics import fabric_of
 from ..engine.planning.planned import Plan
-from ..engine.predict.fit import capacity_of, device_use, need_of
+from ..engine.predict.device_use import device_use
+from ..engine.predict.fit import capacity_of, need_of
 from .candidate import Candidate, Predicted
 from .commands import overrides_of
 from .limits import dollars

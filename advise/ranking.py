@@ -14,7 +14,7 @@ KEYS: dict[Sort, Callable[[Predicted], float | None]] = {
     "memory": lambda row: float(row.device),
     "bytes": lambda row: row.sent,
 }
-TIE = 0.01  # of a time or a price, which no prediction here is as exact as
+TIE = 0.01  # of a time or a price: no prediction here can tell them apart
 
 
 def ranked(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
@@ -33,7 +33,7 @@ def ranked(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
 
 
 def exactly_ranked(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
-    """Likewise, with times and prices as they are."""
+    """Returns the rows in the order of `ranked`, without its `TIE`: times and prices as they are."""
     first, *others = [KEYS[sort], *(KEYS[other] for other in SORTS if other != sort)]
 
     def place(row: Predicted) -> tuple[float, ...]:

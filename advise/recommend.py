@@ -4,7 +4,7 @@ from dataclasses import asdict, dataclass, replace
 
 from ..cost.published import Published, efficiency, published
 from ..cost.step import step_time
-from ..engine.predict.fit import DeviceUse, device_use
+from ..engine.predict.device_use import DeviceUse, device_use
 from .accelerators import traits_by_name
 from .answer import Answer
 from .candidate import Predicted

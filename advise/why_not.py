@@ -84,25 +84,37 @@ def _a_group_each(rows: Sequence[Predicted]) -> list[Predicted]:
     return list(found.values())
 
 
+WORDS: dict[Sort, tuple[str, str]] = {
+    "time": ("slower", "faster"),
+    "dollars": ("dearer", "cheaper"),
+    "memory": ("more memory", "less memory"),
+    "bytes": ("more bytes", "fewer bytes"),
+}
+
+
 def _group(row: Predicted) -> str:
     return f"{row.candidate.group} on {row.candidate.workers} worker{'s' if row.candidate.workers > 1 else ''}"
 
 
 def beside(row: Predicted, best: Predicted, sort: Sort) -> str:
-    """Says by how much a row is worse than the best."""
+    """Says by how much a row is worse than the best, or better if it is later for another reason."""
     mine, its = KEYS[sort](row), KEYS[sort](best)
-    words = {"time": "slower", "dollars": "dearer", "memory": "more memory", "bytes": "more bytes"}[sort]
+    words, better = WORDS[sort]
     if mine is None or its is None:
         unknown = row.untimed if sort in ("time", "dollars") else "what it sends, the data must say"
         return f"{_group(row)}: {unknown or 'not known'}"
     raced = f" ({row.candidate.raced})" if row.candidate.raced else ""
-    tie = TIE if sort in ("time", "dollars") else 0.0
+    tie, same = (TIE, f"within {TIE:.0%}") if sort in ("time", "dollars") else (5e-4, "the same")
+    if mine < its * (1 - tie):
+        return (
+            f"{_group(row)}: {1 - mine / its:.0%} {better}{'' if row.roomy else ', without a margin of memory'}{raced}"
+        )
     if mine <= its * (1 + tie):
-        return f"{_group(row)}: {f'within {tie:.0%}' if tie else 'the same'}{raced}"
+        return f"{_group(row)}: {same}{raced}"
     if its <= 0:
         return f"{_group(row)}: more {words.removeprefix('more ')}{raced}"
     times = mine / its
-    by = f"{times - 1:.0%}" if times < 2 else f"{times:.1f} times"
+    by = f"{times - 1:.1%}" if times < 1.01 else f"{times - 1:.0%}" if times < 2 else f"{times:.1f} times"
     return f"{_group(row)}: {by} {words}{raced}"
 
 

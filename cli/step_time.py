@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from ..cost.predicted import PredictedStep
     from ..engine.api.session import Prepared
     from ..engine.planning.planned import Plan
+    from ..engine.predict.device_use import DeviceUse
 
 LEAST = 5e-4  # of the step: parts below it are left out
 
@@ -44,14 +45,10 @@ def drawn_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> lis
     return lines
 
 
-def drawn_memory(plan: "Plan") -> list[str]:
+def drawn_memory(use: "DeviceUse") -> list[str]:
     """The memory of a device that is described, and whether it fits."""
-    from ..engine.predict.fit import device_use_of
     from ..tracking.compare import human_bytes
 
-    use = device_use_of(plan)
-    if use is None:
-        return []
     held, there = human_bytes(use.held), human_bytes(use.device_memory)
     lines = [f"memory of a device: {held} of {there}, with the runtime's"]
     if use.range is not None:
@@ -66,21 +63,13 @@ def drawn_memory(plan: "Plan") -> list[str]:
     return lines
 
 
-def raw_memory(plan: "Plan") -> dict[str, Any] | None:
-    from ..engine.predict.fit import device_use_of
-
-    use = device_use_of(plan)
-    if use is None:
-        return None
+def raw_memory(use: "DeviceUse") -> dict[str, Any]:
     ends = None if use.range is None else list(use.range)
     return {"held": use.held, "range": ends, "of": use.device_memory, "margin": use.beyond_margin <= 0}
 
 
-def raw_step(step: "PredictedStep", plan: "Plan", tokens: float | None) -> dict[str, Any]:
-    from ..engine.predict.fit import device_use_of
-
+def raw_step(step: "PredictedStep", plan: "Plan", tokens: float | None, use: "DeviceUse | None") -> dict[str, Any]:
     raw = step.as_dict()
-    use = device_use_of(plan)
     raw["fits"] = None if use is None else use.fits
     if plan.steps_per_epoch is not None:
         raw["epoch"] = _raw_cost(step, plan.steps_per_epoch * step.seconds)
@@ -94,8 +83,11 @@ def predicted(prepared: "Prepared", plan: "Plan", tokens: float | None) -> tuple
     `tokens` need it.
     """
     from ..cost.predicted import NotPredicted
+    from ..engine.predict.device_use import device_use_of
 
-    memory = drawn_memory(plan)
+    use = device_use_of(plan)
+    memory = [] if use is None else drawn_memory(use)
+    of_device = {"device_memory": None if use is None else raw_memory(use)}
     try:
         step = prepared.step_time(plan)
         if tokens is not None:
@@ -107,9 +99,8 @@ def predicted(prepared: "Prepared", plan: "Plan", tokens: float | None) -> tuple
         measured = hardware.fabric == "process" and hardware.calibration is not None
         asked = measured or (hardware.machine is not None and hardware.machine.accelerator is not None)
         none = [f"predicted step: none; {why}"] if asked else []
-        return [*memory, *none], {"step": None, "step_why": str(why), "device_memory": raw_memory(plan)}
-    raw = {"step": raw_step(step, plan, tokens), "device_memory": raw_memory(plan)}
-    return [*memory, *drawn_step(step, plan, tokens)], raw
+        return [*memory, *none], {"step": None, "step_why": str(why), **of_device}
+    return [*memory, *drawn_step(step, plan, tokens)], {"step": raw_step(step, plan, tokens, use), **of_device}
 
 
 def _cost(step: "PredictedStep", seconds: float) -> str:

@@ -34,7 +34,8 @@ class Efficiency:
     """The share of a data sheet that is reached, and the overhead of software: fitted once (see docs/predictions.md),
     for all devices.
 
-    `best` to `contended` are shares; `level` and `norm` are counts; `inner` is a length; all others are seconds.
+    `best` to `contended` are shares; `level` is a factor; `norm` is a count; `inner` is a length; all others are
+    seconds.
     """
 
     best: float = 0.869  # A100 in bfloat16, where a device's own is not known

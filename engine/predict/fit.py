@@ -32,7 +32,6 @@ import torch
 from ...compat.dynamo import without_dynamo
 from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
-from ...cost.published import PublishedMemory, held_by
 from ...strategies import Strategy
 from ...tasks.losses.base import Task
 from ...tasks.models.gpt import GPT
@@ -201,51 +200,6 @@ def capacity_of(plan: Plan) -> Capacity:
     device = max(int(machine.device_memory * (1 - SHARE)) - PROCESS, 0)
     host = max(int(machine.host_memory * (1 - SHARE)) - PROCESS * per_host, 0)
     return Capacity(machine, device if on_devices else None, host, per_host)
-
-
-@dataclass(frozen=True)
-class DeviceUse:
-    """Memory of the device that needs most, in bytes.
-
-    Args:
-        held: what it needs, with what is kept back for the runtime and the allocator.
-        device_memory: the memory of a device.
-        published: how much runs of the same software held beside their predictions; None where none are known.
-    """
-
-    held: int
-    device_memory: int
-    published: PublishedMemory | None
-
-    @property
-    def fits(self) -> bool:
-        return self.held <= self.device_memory
-
-    @property
-    def beyond_margin(self) -> int:
-        """Returns the bytes that a device lacks for the high end of the range; 0 or less if the margin is left."""
-        return int(self.held * (self.published.margin if self.published else 1.0)) - self.device_memory
-
-    @property
-    def range(self) -> tuple[int, int] | None:
-        its = self.published
-        return None if its is None else (int(its.low * self.held), int(its.high * self.held))
-
-
-def device_use(need: int, device_memory: int, software: str) -> DeviceUse:
-    return DeviceUse(ceil((need + PROCESS) / (1 - SHARE)), device_memory, held_by(software))
-
-
-def device_use_of(plan: Plan) -> DeviceUse | None:
-    """Returns None where no accelerators are described, or none computes."""
-    machine = plan.experiment.hardware.machine
-    if machine is None or not machine.devices:
-        return None
-    capacity = capacity_of(plan)
-    if capacity.device is None:
-        return None
-    need = need_of(plan, capacity).device
-    return device_use(need, machine.device_memory, plan.strategy.traits.software)
 
 
 def need_of(plan: Plan, capacity: Capacity) -> MemoryNeed:

@@ -215,6 +215,10 @@ def test_times_within_one_percent_of_the_best_of_them_are_equal() -> None:
     assert beside(rows[0], rows[1], "time").endswith(": within 1%")
     assert beside(rows[3], rows[1], "time").endswith(": 1% slower")
     assert [row.seconds for row in front(rows)] == [1.0]
+    tight = replace(rows[0], seconds=0.9, beyond_margin=1)
+    assert beside(tight, rows[1], "time").endswith(": 11% faster, without a margin of memory")
+    assert beside(replace(rows[0], device=11), rows[1], "memory").endswith(": 10% more memory")
+    assert beside(rows[0], rows[1], "memory").endswith(": the same")
 
 
 def test_a_family_that_every_plan_refuses_says_what_it_lacks_and_not_how_slow_it_is(

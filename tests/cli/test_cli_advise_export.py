@@ -7,7 +7,14 @@ from pathlib import Path
 import pytest
 import yaml
 
+from paceline.advise.formats import FORMATS
+from paceline.cli.advise_export import NAMES
+
 GPT = ("advise", "model=gpt", "data=text", "hardware=h100_8", "--batch", "8", "--top", "3")
+
+
+def test_each_format_has_its_name_on_the_command_line() -> None:
+    assert tuple(FORMATS) == NAMES
 
 
 @pytest.mark.budget(2)

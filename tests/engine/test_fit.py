@@ -22,7 +22,8 @@ from paceline.engine.config.experiment import Experiment, Machine
 from paceline.engine.config.targets import values_of
 from paceline.engine.planning.make_plan import make_plan
 from paceline.engine.planning.planned import Plan
-from paceline.engine.predict.fit import Fit, boundary, capacity_of, device_use, device_use_of, family, need_of
+from paceline.engine.predict.device_use import device_use, device_use_of
+from paceline.engine.predict.fit import Fit, boundary, capacity_of, family, need_of
 
 CONF = Path(next(iter(paceline.conf.__path__)))
 STRATEGIES = sorted(path.stem for path in (CONF / "strategy").glob("*.yaml"))
