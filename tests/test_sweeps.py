@@ -60,10 +60,12 @@ def test_a_file_says_what_it_compares_and_goes_with_wandbs_agent(path: Path) -> 
 )
 def test_it_runs_in_a_shrunk_form(path: Path, tmp_path: Path) -> None:
     spare = {key: os.environ[key] for key in os.environ if not key.startswith(("WANDB_", "TORCHELASTIC_"))}
-    needs_its_workers = "attack.workers" in path.read_text() or "hardware.workers" in define([str(path)]).parameters
+    text = path.read_text()
+    needs_its_workers = "attack.workers" in text or "strategy=single" in text
+    needs_its_workers |= "hardware.workers" in define([str(path)]).parameters
     few = [] if needs_its_workers else ["hardware.workers=2"]
     paceline = [sys.executable, "-m", "paceline.cli.main"]
-    if "distillation.teacher=teacher" in path.read_text():
+    if "distillation.teacher=teacher" in text:
         teacher = [*paceline, "train", *SHRUNK, "hardware.workers=1", "--name", "teacher"]
         subprocess.run(teacher, cwd=tmp_path, env=spare, capture_output=True, check=True, timeout=200)
     command = [*paceline, "sweep", str(path), *SHRUNK, *few, "--trials", "2"]
