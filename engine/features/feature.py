@@ -391,6 +391,7 @@ class HookList:
         self._takes_step = self._overriding(Hooks.takes_step)
         self._after_update = self._overriding(Hooks.after_update)
         self._after_step = self._overriding(Hooks.after_step)
+        self._deciding = tuple(each for each in self._all if isinstance(each, Decides))
 
     def _overriding(self, event: Callable[..., Any]) -> tuple[Hooks, ...]:
         return tuple(each for each in self._all if getattr(type(each), event.__name__) is not event)
@@ -480,16 +481,16 @@ class HookList:
 
     def verdict(self, done: int) -> EvaluationVerdict:
         """Returns the verdict of those that decide. All workers that step together call."""
-        every = [each.verdict(done) for each in self._all if isinstance(each, Decides)]
+        every = [each.verdict(done) for each in self._deciding]
         return EvaluationVerdict(
             next((each.stop for each in every if each.stop), None), any(each.keep for each in every)
         )
 
     def count_evaluations(self) -> bool:
-        return any(each.counts for each in self._all if isinstance(each, Decides))
+        return any(each.counts for each in self._deciding)
 
     def found_best(self) -> bool:
-        return any(each.found_best() for each in self._all if isinstance(each, Decides))
+        return any(each.found_best() for each in self._deciding)
 
     # -- what is kept and told
 

@@ -53,7 +53,8 @@ def built(parts: Parts, comm: Comm, build: Callable[[], nn.Module]) -> nn.Module
 
     Raises what `build` raises, and `HangError` or `PeerLostError` for a worker of this host that is missing.
     """
-    here = [rank for rank, host in enumerate(comm.hosts) if host == comm.hosts[comm.rank]]
+    hosts = comm.hosts
+    here = [rank for rank, host in enumerate(hosts) if host == hosts[comm.rank]]
     if len(here) == 1 or not _is_shared(parts):
         return build()
     leader, *followers = here

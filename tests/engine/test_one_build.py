@@ -59,6 +59,21 @@ def test_every_worker_builds_its_own_where_files_may_not_be_so_large(workers):
     assert all(same(each, alone) for each in told)
 
 
+def test_a_worker_asks_once_which_hosts_there_are():
+    class Alone:
+        size, rank, asked = 3, 1, 0
+
+        @property
+        def hosts(self) -> tuple[int, ...]:
+            self.asked += 1
+            return (0, 1, 2)
+
+    comm: Any = Alone()
+    parts: Any = None  # a worker that is alone on its host does not look at them
+    one_build.built(parts, comm, torch.nn.Identity)
+    assert comm.asked == 1
+
+
 def test_a_host_holds_one_model(workers):
     """The model has 64 MiB, in tensors so small that malloc keeps them when they are freed."""
     told = workers(3, built_once.build, {"width": 1024, "depth": 16})
