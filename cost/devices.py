@@ -2,7 +2,8 @@
 
 `peak`: dense, without sparsity. `best`: the largest share of it that any shape of product reached, by a search over
 shapes (stas00/ml-engineering, compute/accelerator, "maximum achievable matmul flops", read in November 2026); where no
-search is known, that of the A100 is taken, but for the T4, whose 70 W let it hold about half of its peak.
+search is known, that of the A100 is taken, but for the T4. Its 70 W let it hold 24 TFLOP/s in products of 4,096 (NVIDIA
+developer forum, "About GPU peak performance", 2023), which is its peak at the base clock, and about half in float32.
 """
 
 from .device import Device
@@ -34,7 +35,7 @@ DEVICES = {
         # NVIDIA V100 data sheet, 2020
         _device("V100", 9.0e11, 80, {"float32": 15.7, "float16": 125}),
         # NVIDIA T4 data sheet, 2019
-        _device("T4", 3.2e11, 40, {"float32": 8.1, "float16": 65}, {"float16": 0.5, "float32": 0.5}),
+        _device("T4", 3.2e11, 40, {"float32": 8.1, "float16": 65}, {"float16": 0.37, "float32": 0.5}),
         # NVIDIA A10 data sheet, 2021
         _device("A10", 6.0e11, 72, {"float32": 31.2, "tf32": 62.5, "float16": 125}),
         # NVIDIA A10G data sheet, for AWS, 2022: half of an A10's tensor cores; multiprocessors as torch counts them

@@ -4,19 +4,29 @@
 runs that no constant was fitted on; the levels by its `--fit`.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from .device import Device, Efficiency
 from .devices import generation
 
 # Times that PyTorch's kernels take what `Efficiency` says, by generation: levels.csv of benchmarks/published has their
 # groups of runs. Three are of Ampere, one each of Hopper and of Blackwell, none of Ada and CDNA.
-LEVELS = {"Ampere": 1.07, "Ada": 1.07, "Hopper": 1.30, "Blackwell": 1.84, "CDNA": 1.84}
+LEVELS = {"Ampere": 1.07, "Ada": 1.07, "Hopper": 1.24, "Blackwell": 1.80, "CDNA": 1.80}
+
+# Shares of the peak, forward and backward, that PyTorch's fused attention reaches where `Efficiency` has others:
+# FlashAttention 2 on an H100, by Shah et al. 2024 (arXiv 2407.08608)
+FUSED_ATTENTION = {"Hopper": (0.35, 0.3)}
+
+
+def with_attention(rates: Efficiency, device: Device) -> Efficiency:
+    """Returns `rates` with those of PyTorch's fused attention on this device."""
+    forward, back = FUSED_ATTENTION.get(generation(device.name), (rates.attention, rates.attention_back))
+    return replace(rates, attention=forward, attention_back=back)
 
 
 def efficiency(device: Device) -> Efficiency:
     """Returns the rates of PyTorch's kernels on this device."""
-    return Efficiency(level=LEVELS.get(generation(device.name), 1.0))
+    return with_attention(Efficiency(level=LEVELS.get(generation(device.name), 1.0)), device)
 
 
 @dataclass(frozen=True)
@@ -39,13 +49,13 @@ PYTORCH, DEEPSPEED = "PyTorch", "DeepSpeed"
 RUNS = (
     Published(PYTORCH, "A100", 61, 0.95, 1.07),
     Published(PYTORCH, "A100 40 GB", 84, 0.99, 1.15),
-    Published(PYTORCH, "H100", 3, 1.21, 1.35),
-    Published(PYTORCH, "B200", 5, 1.40, 1.61),
-    Published(PYTORCH, None, 153, 0.98, 1.22),
+    Published(PYTORCH, "H100", 3, 1.15, 1.28),
+    Published(PYTORCH, "B200", 5, 1.43, 1.66),
+    Published(PYTORCH, None, 153, 0.98, 1.18),
     Published(DEEPSPEED, "A100", 1189, 0.84, 1.07),
     Published(DEEPSPEED, "V100", 36, 0.87, 1.39),
-    Published(DEEPSPEED, "T4", 47, 1.47, 2.11),
-    Published(DEEPSPEED, None, 1272, 0.84, 1.17),
+    Published(DEEPSPEED, "T4", 47, 1.25, 1.93),
+    Published(DEEPSPEED, None, 1272, 0.84, 1.16),
 )
 
 

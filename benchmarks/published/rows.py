@@ -13,6 +13,7 @@ from paceline.cost.devices import DEVICES, INSIDE
 from paceline.cost.layout import Offload, ParallelLayout, Recompute
 from paceline.cost.links import Link, Links
 from paceline.cost.memory import HALF_GRADIENTS, Software, held
+from paceline.cost.published import PYTORCH, with_attention
 from paceline.cost.rules import CostError
 from paceline.cost.step import Cluster, step_time
 from paceline.cost.transformer import Factors, Transformer
@@ -43,7 +44,9 @@ DGX = Link(6e-5, 4e11)  # between DGX H100, B200 and B300: 8 cards of 400 Gb/s b
 # torchao's runs on H100 are of version 0.0.2, before that
 FUSED_LOSS = (*(name for name in FUSED_2023 if name != "litgpt"), "llm-foundry")
 STEPWISE_LOSS = ("torchao-h100",)
-SENDS_FASTER = "26.06"  # the container from which on the same layouts of experts take two thirds of the time
+# the container from which on the same layouts of experts take two thirds of the time; and before it, experts of a fixed
+# capacity, whose shapes a graph can hold
+GROUPS_EXPERTS = "26.06"
 FREES_RESULTS = ("NeMo", "Megatron-Bridge")  # of stages: Megatron-LM's since 2022
 COUNTED = {  # what a tool prints of memory; others are taken as nvidia-smi is, in GiB
     "litgpt": ("allocated", 1e9),
@@ -90,9 +93,11 @@ class Case:
         return self.of.pass_flops(self.layout.batch, self.layout.recompute == "full")
 
     def predicted(self, fits: Efficiency) -> float:
-        """Seconds of a step. From 2023 on fused attention is that of Dao 2023."""
+        """Seconds of a step. From 2023 on fused attention is that of Dao 2023, or PyTorch's on newer devices."""
         if _has(self.row["framework"], FUSED_2023):
             fits = replace(fits, **FLASH_2)
+            if software_of(self.row) == PYTORCH:
+                fits = with_attention(fits, self.cluster.device)
         if _has(self.row["framework"], EAGER_NORMS):
             fits = replace(fits, norm=20)
         return step_time(self.of, self.layout, self.cluster, fits).total
@@ -187,6 +192,7 @@ def case_of(row: Row) -> Case:
         split_inputs=_deepspeeds_zero(row),
         inputs_on_host=_deepspeeds_zero(row) and "checkpoint-in-cpu=N" not in row["note"],
         experts=_whole(row, "ep", 1) if row["arch"] == "moe" else 1,
+        grouped="tokendrop" in row["model"] or software_of(row).endswith(f"from {GROUPS_EXPERTS}"),
     )
     seconds = _seconds(row) or _by_rate(row, of, layout, device)
     case = Case(row, of, layout, _cluster(row, device), stated, seconds, _software(row))
@@ -380,7 +386,7 @@ def software_of(row: Row) -> str:
     if row["group"].startswith(VTRAIN):
         return "vTrain's runs (DeepSpeed)"
     if row["arch"] == "moe" and (found := re.search(r"Megatron-Bridge (\d+\.\d+)", row["framework"])):
-        return f"NeMo, experts, {'from' if found[1] >= SENDS_FASTER else 'before'} {SENDS_FASTER}"
+        return f"NeMo, experts, {'from' if found[1] >= GROUPS_EXPERTS else 'before'} {GROUPS_EXPERTS}"
     return next((kind for kind, words in KINDS.items() if _has(row["framework"], words)), row["framework"] or "other")
 
 

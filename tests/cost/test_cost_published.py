@@ -1,6 +1,7 @@
 """Ranges of published runs are those of the software and the device, where there are some."""
 
 from benchmarks.published.levels import PLANNED, AlikeRuns, level
+from paceline.cost.device import Efficiency
 from paceline.cost.devices import DEVICES, GENERATIONS
 from paceline.cost.published import LEVELS, MEMORY, RUNS, efficiency, held_by, published
 from paceline.engine import prepare
@@ -21,6 +22,12 @@ def test_kernels_have_the_level_of_their_device_s_generation() -> None:
         of_figures = level(AlikeRuns(PLANNED, name, 16, group="", device=""))
         assert round(of_figures, 2) == LEVELS.get(name, 1.0)
         assert efficiency(DEVICES[devices[0]]).level == LEVELS.get(name, 1.0)
+
+
+def test_attention_on_an_h100_is_pytorchs_and_elsewhere_that_of_all_devices() -> None:
+    shares = {name: (efficiency(DEVICES[name]).attention, efficiency(DEVICES[name]).attention_back) for name in DEVICES}
+    assert shares["H100"] == shares["H200"] == (0.35, 0.3)
+    assert shares["A100"] == (Efficiency().attention, Efficiency().attention_back) != (0.35, 0.3)
 
 
 def test_memory_has_a_range_of_the_software_and_a_margin_that_is_its_high_end() -> None:

@@ -5,6 +5,7 @@ from dataclasses import asdict, replace
 import pytest
 
 from paceline.cost.device import Device, Efficiency, product, streamed
+from paceline.cost.devices import DEVICES
 from paceline.cost.layout import ParallelLayout
 from paceline.cost.links import Link, Links
 from paceline.cost.rules import CostError
@@ -147,6 +148,20 @@ def test_tensor_parallel_sums_four_times_a_layer_and_six_with_recomputation() ->
 
 
 MIXTURE = replace(OF, experts=16, active=2, inner=1024)
+
+
+def test_the_host_launches_the_products_of_each_expert_unless_they_are_one_kernel() -> None:
+    tiny = Transformer(4, 64, 4, 32, 100, experts=16, active=2)
+    quick = Cluster(DEVICES["H100"], Links(Link(0.0, 1e30), Link(0.0, 1e30), 8))
+    layout = ParallelLayout(batch=4, micro_batch=1, data=4, experts=4)
+
+    def launched(layout: ParallelLayout) -> float:
+        return layer_passes(tiny, layout, quick, replace(FITS, collective=0.0)).total / FITS.launch
+
+    assert launched(replace(layout, grouped=True)) == pytest.approx(22 + 40)
+    assert launched(layout) == pytest.approx(22 + 40 + 4 * (2 + 4))
+    assert launched(replace(layout, dtype="float8")) == pytest.approx(22 + 40 + 4 * (4 + 8))  # inputs are rounded
+    assert launched(replace(layout, experts=1)) == pytest.approx(22 + 40 + 16 * (2 + 4))
 
 
 def test_tokens_go_to_their_experts_and_back_in_four_all_to_alls_and_six_with_recomputation() -> None:
