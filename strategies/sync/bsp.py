@@ -184,7 +184,10 @@ class BSP(Sync):
 
     def finish_gradients(self) -> Finished:
         if self.shard != "none":
-            return Finished.UNSENT if self.comm.size == 1 else Finished.SHARDED
+            if self._reducer is None:
+                return Finished.UNSENT
+            self._reducer.finish()  # a worker without samples has sent nothing yet, and must before it asks others
+            return Finished.SHARDED
         self._finish()
         return Finished.MEAN
 

@@ -63,6 +63,12 @@ def test_workers_share_out_the_loaders_batches_and_train_as_one(root: str, size:
         assert sum(result["bytes"].values()) > 0
 
 
+@pytest.mark.parametrize("shard", ["optimizer", "gradients"])
+def test_a_worker_without_samples_takes_part_where_state_is_sharded(root: str, shard: str) -> None:
+    for result in run_virtual(3, train, root, "sync=bsp", f"sync.shard={shard}"):
+        assert distance(result["weights"], serially()) < EXACT
+
+
 def test_accumulated_gradients_are_those_of_all_batches_of_the_step(root: str) -> None:
     results = run_virtual(2, partial(train, accumulate=2, samples=16), root)
     assert distance(results[0]["weights"], serially(accumulate=2, samples=16)) < EXACT
@@ -201,9 +207,9 @@ def test_what_a_script_cannot_have_is_refused_by_name(overrides: tuple[str, ...]
     assert not Path(root).exists()
 
 
-def test_a_name_that_is_taken_is_refused_without_an_offer_to_resume(root: str) -> None:
+def test_a_name_that_is_taken_is_refused_with_the_two_ways_on(root: str) -> None:
     wrap(*parts(), name="mine", root=root).close()
-    with pytest.raises(ConfigError, match=r"^name=mine: .*runs/mine is a run already, .*; give another name, or none$"):
+    with pytest.raises(ConfigError, match=r"^name=mine: .*runs/mine is a run already. Choose another name, or go on"):
         wrap(*parts(), name="mine", root=root)
 
 
@@ -279,7 +285,7 @@ def test_a_launched_script_that_is_refused_says_so_once_and_ends_with_2(tmp_path
     )
     assert first.returncode == 0 and first.stderr.endswith("completed\n")
     assert (again.returncode, again.stdout) == (2, "") and again.stderr.startswith("name=mine: ")
-    assert again.stderr.count("\n") == 1 and "give another name, or none" in again.stderr
+    assert again.stderr.count("\n") == 1 and "Choose another name" in again.stderr
 
 
 def test_workers_that_are_asked_to_stop_leave_before_the_same_step_with_a_summary(root: str) -> None:
