@@ -16,6 +16,12 @@ def launch(
     ctx: typer.Context,
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python file that calls paceline.wrap.wrap.")],
     workers: Annotated[int, typer.Option("--workers", "-w", min=1, max=4096, help="Processes to start.")] = 2,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="Go on with the run of the script's name, from its last run.save().")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check the script up to its wrap, say what it would train, and stop.")
+    ] = False,
 ) -> None:
     """Run a script on several workers, by torchrun on this host; what follows SCRIPT is the script's own.
 
@@ -25,23 +31,24 @@ def launch(
     \b
     paceline launch train.py                        two workers
     paceline launch --workers 4 train.py --lr 0.1   four, and an argument of the script's
+    paceline launch --resume train.py               from its last checkpoint
+    paceline launch --dry-run train.py              what it would train, on one process and without a step
     python train.py                                 one worker
 
     On several hosts torchrun does the same: torchrun --nnodes 2 ... train.py (docs/running.md).
     """
-    from ..engine.base.started import was_started
+    from ..engine.base.started import DRY_RUN, RESUMES, was_started
 
     if not script.is_file():
         raise ConfigError(f"{script}: must be a Python file, and there is none")
     if was_started():
         raise ConfigError("launch: this process is one of torchrun's workers already; give the script to python")
-    several = [
-        "-m",
-        "paceline.compat.torchrun",
-        "--standalone",
-        "--local-addr=127.0.0.1",
-        f"--nproc-per-node={workers}",
-    ]
+    of_torchrun = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={workers}"]
+    several = ["-m", "paceline.compat.torchrun", *of_torchrun]
+    told = {RESUMES: "1"} if resume else {}
+    if dry_run:
+        several, told = ["-m", "paceline.wrap"], {**told, DRY_RUN: str(workers)}
     sys.stdout.flush()
     sys.stderr.flush()
-    os.execv(sys.executable, [sys.executable, *several, str(script), *ctx.args])
+    command = [sys.executable, *several, str(script), *ctx.args]
+    os.execve(sys.executable, command, {**os.environ, **told})

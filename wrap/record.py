@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from ..comm import Comm
 from ..conf.errors import ConfigError
 from ..conf.groups import SHOWN
 from ..engine.base import checkpoint
+from ..engine.base.checkpoint import Manifest
 from ..engine.base.failures import exit_code_of
 from ..engine.config.experiment import Experiment
 from ..engine.fabrics.layout import RunLayout
@@ -25,7 +27,7 @@ from ..strategies.core.state import state_of
 from ..tracking.environment import environment
 from ..tracking.errors import StorageError
 from ..tracking.mirror import Mirror
-from ..tracking.records import End, EvaluationRecord, PlanSummary, Score, Start, Status, StepRecord, Summary
+from ..tracking.records import End, EvaluationRecord, PlanSummary, Resume, Score, Start, Status, StepRecord, Summary
 from ..tracking.redact import redact
 from ..tracking.run_directory import RunDirectory
 from ..tracking.sinks import check as check_tracking
@@ -60,6 +62,29 @@ def _reason(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}".removesuffix(": ")
 
 
+def agreed(comm: Comm, workers: int, topic: str, find: Callable[[], Path]) -> Path:
+    """Returns the path that the chief finds, on all workers. Raises what the chief's `find` raises, or
+    `ElsewhereError`.
+    """
+    key_values = comm.key_values
+    if comm.rank == 0:
+        try:
+            path = find()
+        except Exception as error:
+            refused = {"refused": f"worker 0: {error}", "status": exit_code_of(error) or 1}
+            key_values.post(topic, json.dumps(refused))
+            for rank in range(1, workers):  # stay until they have heard: who finds the chief gone would say that
+                key_values.read(f"heard/{topic}/{rank}", rank)
+            raise
+        key_values.post(topic, json.dumps({"path": str(path)}))
+        return path
+    told = json.loads(key_values.read(topic, 0))
+    if "refused" in told:
+        key_values.post(f"heard/{topic}/{comm.rank}", "")
+        raise ElsewhereError(told["refused"], told["status"])
+    return Path(told["path"])
+
+
 class WrapRecord:
     """All workers make one; the chief writes."""
 
@@ -74,52 +99,53 @@ class WrapRecord:
         per_epoch: int,
         epochs: int,
         root: Path,
+        resumed: Manifest | None = None,
     ) -> None:
         """`samples`: of the data. `per_epoch`: steps. Raises on all workers what is wrong with the run's directory."""
         self._experiment, self._comm, self._layout, self._device, self._sync = experiment, comm, layout, device, sync
         self._samples, self._per_epoch, self.is_over = samples, per_epoch, False
-        self._score, self._date, self._reached = Score("accuracy", None, None), 0.0, None
+        self._resumed = resumed
+        self._score, self._date = Score("accuracy", None, None), 0.0
+        self.reached = resumed.time_to_accuracy if resumed else None  # seconds until the target accuracy
         self._choices = {group.name: experiment.choice(group.name).name for group in SHOWN}
         self._mirror: Mirror | None = None
-        if comm.rank == 0:
-            try:
-                self.directory = self._made(root)
-            except Exception as error:
-                self._refuse(error)
-                raise
-            comm.key_values.post("run", json.dumps({"path": str(self.directory.path)}))
-            self._begin(per_epoch * epochs, float(epochs))
+        path = agreed(comm, layout.workers, "run", lambda: self._made(root))
+        if comm.rank != 0:
+            self.directory = RunDirectory(path)
         else:
-            told = json.loads(comm.key_values.read("run", 0))
-            if "refused" in told:
-                comm.key_values.post(f"heard/{comm.rank}", "")
-                raise ElsewhereError(told["refused"], told["status"])
-            self.directory = RunDirectory(Path(told["path"]))
+            self._begin(per_epoch * epochs, float(epochs))
 
-    def _refuse(self, error: Exception) -> None:
-        """Tell the others, and stay until they have heard: who finds the chief gone would say that."""
-        key_values = self._comm.key_values
-        key_values.post("run", json.dumps({"refused": f"worker 0: {error}", "status": exit_code_of(error) or 1}))
-        for rank in range(1, self._layout.workers):
-            key_values.read(f"heard/{rank}", rank)
-
-    def _made(self, root: Path) -> RunDirectory:
+    def _made(self, root: Path) -> Path:
+        """Returns the directory, made or opened once more, on the chief."""
         experiment = self._experiment
+        if self._resumed is not None:
+            check_tracking(experiment.tracking)
+            self.directory = RunDirectory.open(root, experiment.name or "")
+            self.directory.forget_summary()
+            self._mirror_to(self.directory)
+            return self.directory.path
         name = experiment.name or f"{experiment.sync.name}-{experiment.model.name}-{time.strftime('%m%d-%H%M%S')}"[-60:]
         if (root / name).exists():
             raise ConfigError(
-                f"name={name}: {root.absolute() / name} is a run already, and a wrapped run cannot be gone on with; "
-                "give another name, or none"
+                f"name={name}: {root.absolute() / name} is a run already. Choose another name, or go on with it: "
+                "paceline launch --resume, or wrap(..., resume=True)"
             )
         check_tracking(experiment.tracking)
         directory = RunDirectory.create(root, name)
         directory.write_environment(environment())
         directory.write_config(yaml.safe_dump(redact(experiment.model_dump()), sort_keys=False))
+        self.directory = directory
+        self._mirror_to(directory)
+        return directory.path
+
+    def _mirror_to(self, directory: RunDirectory) -> None:
+        experiment = self._experiment
         sinks = sinks_from(experiment.tracking, run=directory, config=experiment.model_dump())
         self._mirror = Mirror(directory, sinks)
-        return directory
 
     def _begin(self, steps: int, epochs: float) -> None:
+        if self._resumed is not None:
+            self.directory.add(Resume(self._resumed.step))
         self.directory.add(
             Start(
                 name=self.directory.name,
@@ -144,8 +170,8 @@ class WrapRecord:
 
     def evaluated(self, done: int, value: float, metric: str, loss: float | None, seconds: float) -> None:
         self._score, self._date = Score(metric, value, loss), seconds
-        if self._reached is None and value >= self._experiment.target_accuracy:
-            self._reached = seconds
+        if self.reached is None and value >= self._experiment.target_accuracy:
+            self.reached = seconds
         if self._comm.rank == 0:
             self.directory.add(EvaluationRecord(done, done / self._per_epoch, self._score, seconds))
 
@@ -183,6 +209,7 @@ class WrapRecord:
         for report in reports:
             report.left_out = left_out
         measured = summarise(reports, layout)
+        done = meter.trained_steps + (self._resumed.step if self._resumed else 0)
         largest = max((samples for _, _, samples in meter.steps), default=0)
         return Summary(
             name=self.directory.name,
@@ -194,9 +221,9 @@ class WrapRecord:
             stages=1,
             mesh=dict(layout.mesh.axes),
             device=self._device.type,
-            steps=meter.trained_steps,
-            epochs=meter.trained_steps / self._per_epoch,
-            resumed_at=None,
+            steps=done,
+            epochs=done / self._per_epoch,
+            resumed_at=self._resumed.step if self._resumed else None,
             batch_size=largest,  # of a replica
             effective_batch=largest,
             measured_after=left_out,
@@ -206,11 +233,11 @@ class WrapRecord:
             measured=without_times(measured) if is_too_short(reports) else measured,
             score=self._score,
             target_accuracy=experiment.target_accuracy,
-            time_to_accuracy=self._reached,
+            time_to_accuracy=self.reached,
             seconds=max(self._date, *(each.seconds for each in reports)),
             model_sha256=sha256,
             reason=stopped,
-            predicted=PlanSummary(self._stated(meter.trained_steps), {}),
+            predicted=PlanSummary(self._stated(done), {}),
         )
 
     def _stated(self, steps: int) -> float | None:

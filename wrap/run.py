@@ -19,16 +19,19 @@ from torch.utils.data import DataLoader
 from ..engine import ROOT
 from ..engine.base import memory
 from ..engine.base.errors import DivergedError
+from ..engine.base.started import RESUMES
 from ..engine.base.stop import StopAgreement
 from ..engine.base.trained import TrainedSet, Vectors
 from ..engine.config.experiment import Experiment
 from ..engine.training.meters import Meter
 from ..strategies import Batch
 from .alike import agree, is_compared, share_state
+from .dry_run import dry_run, show
 from .errors import ScriptError
 from .gradients import Gradients
-from .record import WrapRecord
+from .record import WrapRecord, agreed
 from .refusals import leave_at_once, say_no_traceback
+from .saving import Checkpoints, Resumed, newest, read
 from .setting import check_model, experiment_of, sync_of
 from .shares import Own, ShardedLoader, on_device
 from .steps import WrappedOptimizer
@@ -47,6 +50,7 @@ class Run:
 
     `model` and `optimizer` are the script's own, on the device; `optimizer.step` is the sync mode's step, too. `loader`
     gives this worker's share of each batch. `rank`, `workers`: who this is, of how many; `is_chief`: who prints.
+    `saved`: what the checkpoint that the run goes on from has of the script; {} at its beginning.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Run:
         root: Path,
         epochs: int,
         count: Count | None,
+        resume: bool = False,
         meet: Callable[[Experiment], Joined] = join,
     ) -> None:
         """`meet`: how it comes to the others; see `wrap` for the rest."""
@@ -73,6 +78,7 @@ class Run:
             self.model, self._inner, self._count = model.to(self.device), optimizer, count
             shared = ShardedLoader(loader, self.rank, self.workers, experiment.seed)
             self.loader = _Batches(self, shared)
+            resumed = self._resumed(experiment, root) if resume else None
             with self._comm.ledger.aside():
                 group = self._comm.split(0, "replica")
                 assert group is not None
@@ -80,6 +86,8 @@ class Run:
                 trained = {key: value for key, value in model.named_parameters() if value.requires_grad}
                 self.sync.configure(replace(self.sync.setting, steps_per_epoch=len(shared)))
                 share_state(model, group)
+                if resumed is not None:
+                    resumed.load_model(model)
                 self._vectors = Vectors(trained.values())
                 self._trained = TrainedSet(model, optimizer, self._vectors)
                 stepped = [each for param_group in optimizer.param_groups for each in param_group["params"]]
@@ -87,10 +95,15 @@ class Run:
                 self._trained.accept(optimizer)
                 self._vectors.accept()
             shard = f"sync.shard={experiment.sync.knobs.get('shard')}"
-            self._meter = Meter(self._comm, 10, counts_pauses=False)
+            self._checkpoints = Checkpoints(model, self.sync, shared, group, self.device)
+            self._keep = experiment.checkpoint.keep
+            elapsed = resumed.manifest.seconds if resumed else 0.0
+            self._meter = Meter(self._comm, 10, counts_pauses=False, elapsed=elapsed)
             self._activations = memory.ActivationPeak()
-            sizes = shared.samples, len(shared)
-            self._record = WrapRecord(experiment, self._comm, layout, self.device, self.sync, *sizes, epochs, root)
+            place = shared.samples, len(shared), epochs, root, resumed and resumed.manifest
+            self._record = WrapRecord(experiment, self._comm, layout, self.device, self.sync, *place)
+            if resumed is not None:
+                self._checkpoints.go_on(resumed)
         except Exception:
             joined.leave()
             raise
@@ -98,7 +111,9 @@ class Run:
         self.optimizer = WrappedOptimizer(self, optimizer)
         self._updates = False  # the sync mode may step
         self._hook = optimizer.register_step_pre_hook(self._check_step)
-        self._stop = StopAgreement(self._comm.key_values, self.rank, 0, "all", 0, time.monotonic)
+        self.saved: dict[str, Any] = resumed.own["script"] if resumed else {}
+        self.steps, self._skipped = resumed.manifest.step if resumed else 0, 0
+        self._stop = StopAgreement(self._comm.key_values, self.rank, 0, "all", self.steps, time.monotonic)
         self._ctrl_c, self._sigterm = CtrlC(self._comm.key_values.request_stop, self.is_chief), Sigterm()
         self._process = os.getpid()  # a forked child has a copy of the run, and must not end it
         self._open: ExitStack | None = None  # a step that has begun
@@ -106,7 +121,10 @@ class Run:
         self._passes = 0  # calls of `backward` in the step
         self._armed = False  # the last one of them has been
         self._own: Own = (0, 1)
-        self.steps = self._skipped = 0
+
+    def _resumed(self, experiment: Experiment, root: Path) -> Resumed:
+        path = agreed(self._comm, self.workers, "resumed", lambda: newest(experiment, self.workers, root))
+        return read(path, self.rank)
 
     @property
     def is_chief(self) -> bool:
@@ -243,6 +261,19 @@ class Run:
             self._open = None
 
     # -- what training made
+
+    def save(self, **state: Any) -> None:
+        """Write a checkpoint that the run can go on from. All workers call it, between two steps.
+
+        `state`: what the script keeps of its own (`epoch=epoch, schedule=schedule.state_dict()`): dicts, lists,
+        tensors, numbers and texts. A run that goes on has it in `saved`. Raises `ScriptError`, or `StorageError`.
+        """
+        self.check_here()
+        if self._record.is_over or self._passes > 0:
+            raise ScriptError("save: a step has begun, or the run is over. Call it after run.optimizer.step()")
+        self._vectors.restore()
+        record = self._record
+        self._checkpoints.write(record.directory, self.steps, self._meter.seconds, record.reached, self._keep, state)
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
@@ -388,14 +419,19 @@ def wrap(
     root: Path | str = ROOT,
     epochs: int = 1,
     count: Count | None = None,
+    resume: bool | None = None,
 ) -> Run:
     """Put a loop of one's own on paceline's replicas and under its meters.
 
     `overrides`: of the sync mode and what it is given, `tracking`, `seed`, `hardware.timeout`, as on the command line.
     `loader`: its batches are the steps' batches, however many workers share them out, so that a run on K workers is
     that on one. `epochs`: passes that the script will make, for the record. `count`: of how many items the loss of a
-    batch is the mean, where these are not its samples: unmasked tokens, say. Raises `ConfigError`; a script that does
+    batch is the mean, where these are not its samples: unmasked tokens, say. `resume`: go on with the run called `name`
+    from what `Run.save` wrote last; None: as `paceline launch --resume` says. Raises `ConfigError`; a script that does
     not catch it ends with its message and its exit status.
     """
     say_no_traceback()
-    return Run(model, optimizer, loader, overrides, name, Path(root), epochs, count)
+    if workers := dry_run():
+        show(model, optimizer, loader, overrides, name, Path(root), epochs, workers)
+    resume = RESUMES in os.environ if resume is None else resume
+    return Run(model, optimizer, loader, overrides, name, Path(root), epochs, count, resume)

@@ -1,6 +1,7 @@
 """The experiment that a wrapped script is: its sync mode, and refusals by name."""
 
 from collections.abc import Sequence
+from inspect import Parameter, signature
 from typing import Any
 
 from torch import nn
@@ -101,4 +102,9 @@ def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
             )
         compatibility.check(compatibility.Selection.in_run(experiment, of_groups, strategy, sync))
         sync.check_optimizer(optimizer)
+    if signature(optimizer.step).parameters["closure"].default is Parameter.empty:
+        raise ConfigError(
+            f"optimizer={experiment.optimizer.name}: calls its closure several times in a step, and workers exchange "
+            "one pass. Choose an optimizer that steps with a gradient, such as SGD or AdamW."
+        )
     return sync

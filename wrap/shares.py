@@ -1,7 +1,8 @@
 """A user's DataLoader whose batches are shared out: each worker loads its samples of each batch, and no others."""
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any
 
 import torch
@@ -30,12 +31,17 @@ class _Shares(Sampler[list[Any]]):
 
     def __init__(self, whole: Iterable[Sequence[Any]], rank: int, size: int) -> None:
         self.whole, self.rank, self.size = whole, rank, size
+        self.skips = 0  # batches of the next pass that were taken before
         self.taken: deque[tuple[Own, int]] = deque()  # in the order of the batches; the loader asks for some ahead
 
     def __iter__(self) -> Iterator[list[Any]]:
         self.taken.clear()
         order = Order()
-        for batch in map(list, self.whole):
+        batches, skipped = map(list, self.whole), self.skips
+        self.skips = 0
+        for batch in islice(batches, skipped):
+            order.add(batch)
+        for batch in batches:
             own = share_of(batch, self.rank, self.size)
             self.taken.append(((len(own), len(batch)), order.add(batch)))
             yield own or batch[:1]
@@ -58,6 +64,10 @@ class ShardedLoader:
         if getattr(sampler, "generator", 0) is None:  # all workers must draw the same order
             sampler.generator = torch.Generator().manual_seed(seed)  # type: ignore[union-attr]
         self.samples = len(loader.dataset)  # type: ignore[arg-type]
+        self._generator: torch.Generator | None = getattr(sampler, "generator", None)
+        self._began = self._drawn()  # where the generator was when the pass began
+        self._passed = 0  # batches of the pass so far
+        self._draw_on: Callable[[], None] | None = None
         self._shares = _Shares(loader.batch_sampler, rank, size)
         more: dict[str, Any] = {"prefetch_factor": loader.prefetch_factor} if loader.num_workers else {}
         self._loader: DataLoader[Any] = DataLoader(
@@ -79,8 +89,34 @@ class ShardedLoader:
 
     def passes(self) -> Iterator[tuple[Any, Own, int]]:
         """One pass: each batch, the numbers of samples, and a digest of the indices so far."""
-        for batch in self._loader:
-            yield batch, *self._shares.taken.popleft()
+        self._began, self._passed = self._drawn(), self._shares.skips
+        batches = iter(self._loader)
+        if self._draw_on is not None:  # a new iterator draws a number, too
+            self._draw_on()
+            self._draw_on = None
+        try:
+            for batch in batches:
+                self._passed += 1
+                yield batch, *self._shares.taken.popleft()
+        finally:
+            self._passed = 0
+
+    def place(self) -> dict[str, Any]:
+        """Returns where it is: in a pass, or between two of them."""
+        return {"generator": self._began if self._passed else self._drawn(), "passed": self._passed}
+
+    def go_on(self, place: Mapping[str, Any], draw_on: Callable[[], None]) -> None:
+        """The next pass begins at a place that an earlier life of the run was at. `draw_on` sets random generators."""
+        if self._generator is not None and place["generator"] is not None:
+            self._generator.set_state(place["generator"])
+        self._shares.skips = place["passed"]
+        if place["passed"]:
+            self._draw_on = draw_on
+        else:
+            draw_on()
+
+    def _drawn(self) -> Tensor | None:
+        return None if self._generator is None else self._generator.get_state()
 
 
 def on_device(batch: Any, device: torch.device) -> Any:

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import torch
 from torch.optim import Optimizer
 
-from .errors import ScriptError
 from .gradients import Gradients
 
 
@@ -39,12 +39,13 @@ class WrappedOptimizer(Optimizer):
         return self._inner.defaults
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """`closure`: makes the step's passes by `run.backward`. Returns what it does."""
+        made = None
         if closure is not None:
-            raise ScriptError(
-                "optimizer.step(closure): a closure makes passes of its own, which workers do not exchange. Call "
-                "run.backward(loss), then run.optimizer.step()"
-            )
+            with torch.enable_grad():
+                made = closure()
         self._run.step()
+        return made
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         self._run.gradients.zero(set_to_none)

@@ -113,11 +113,19 @@ def loop(
 
 
 def joined(
-    comm: Comm, root: str, model: Any, optimizer: Any, loader: Any, *overrides: str, epochs: int = 1, count: Any = None
+    comm: Comm,
+    root: str,
+    model: Any,
+    optimizer: Any,
+    loader: Any,
+    *overrides: str,
+    epochs: int = 1,
+    count: Any = None,
+    resume: bool = False,
 ) -> Run:
     """As `wrap`, on the workers of `comm`."""
     joined = Joined(comm, RunLayout(Mesh({"replica": comm.size}), 0, 0), torch.device("cpu"), lambda: None)
-    return Run(model, optimizer, loader, overrides, "mine", Path(root), epochs, count, lambda _: joined)
+    return Run(model, optimizer, loader, overrides, "mine", Path(root), epochs, count, resume, lambda _: joined)
 
 
 def train(

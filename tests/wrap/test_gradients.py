@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 import torch
-from scripts import Tagger, distance, identical, joined, parts, serially, train
-from torch import nn
+from scripts import Tagger, distance, identical, joined, parts, serially, train, weights_of
+from torch import Tensor, nn
 
 from paceline.comm import Comm
+from paceline.conf.errors import ConfigError
 from paceline.testing.fabrics import run_virtual
-from paceline.wrap import ScriptError
+from paceline.wrap import ScriptError, wrap
 
 EXACT = 1e-12  # float64: sums in another order
 
@@ -109,12 +110,29 @@ def test_a_schedule_of_torch_takes_the_wrapped_optimizer(root: str) -> None:
     assert run_virtual(2, scheduled, root)[0] == [1.0, 1.0, 0.5, 0.5, 0.25, 0.25]
 
 
-def test_a_closure_is_refused_with_the_way_out(root: str) -> None:
-    def closes(comm: Comm, root: str) -> None:
-        model, optimizer, loader = parts()
-        with joined(comm, root, model, optimizer, loader) as run:
-            for _ in run.loader:
-                run.optimizer.step(lambda: torch.zeros(()))
+def closes(comm: Comm, root: str) -> Any:
+    model, optimizer, loader = parts()
+    with joined(comm, root, model, optimizer, loader) as run:
+        for batch in run.loader:
 
-    with pytest.raises(ScriptError, match=r"optimizer.step\(closure\).*Call run.backward\(loss\)"):
-        run_virtual(2, closes, root)
+            def closure(batch: Any = batch) -> Tensor:
+                run.optimizer.zero_grad()
+                loss = run.model(**batch).loss
+                run.backward(loss)
+                return loss
+
+            comm.elapse(0.01)
+            told = run.optimizer.step(closure)
+            assert isinstance(told, Tensor) and told.dim() == 0
+    return weights_of(model)
+
+
+def test_a_closure_makes_the_passes_of_a_step(root: str) -> None:
+    for weights in run_virtual(2, closes, root):
+        assert distance(weights, serially(epochs=1)) < EXACT
+
+
+def test_an_optimizer_that_calls_its_closure_more_than_once_is_refused(root: str) -> None:
+    model, _, loader = parts()
+    with pytest.raises(ConfigError, match=r"optimizer=LBFGS: calls its closure.*Choose"):
+        wrap(model, torch.optim.LBFGS(model.parameters()), loader, root=root)

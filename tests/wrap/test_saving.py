@@ -1,0 +1,235 @@
+"""A wrapped script that is stopped and goes on trains as if it had never stopped."""
+
+import random
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file
+from scripts import identical, joined, parts, weights_of
+from torch import nn
+
+from paceline.comm import Comm
+from paceline.conf.errors import ConfigError
+from paceline.engine.base.started import DRY_RUN
+from paceline.testing.fabrics import run_virtual
+from paceline.tracking.errors import RunNameError
+from paceline.tracking.run_directory import RunDirectory
+from paceline.wrap import ScriptError, wrap
+from paceline.wrap.record import ElsewhereError
+
+pytestmark = pytest.mark.dist
+
+EPOCHS, STEPS = 3, 6  # of a pass: 22 samples in batches of 4
+MODES = [
+    ("sync=bsp",),
+    ("sync=bsp", "sync.shard=optimizer"),
+    ("sync=bsp", "compress=topk"),
+    ("sync=local_sgd", "sync.period=4"),
+    ("sync=diloco", "sync.period=4"),
+    ("sync=gossip",),
+]
+
+
+class Stop(Exception):
+    """The script is killed here."""
+
+
+def script(
+    comm: Comm, root: str, overrides: tuple[str, ...], save: int | None, stop: int | None, resume: bool
+) -> dict[str, Any]:
+    """Draws random numbers where it is alone: virtual workers are threads, and share the generators of their process.
+
+    `save`, `stop`: after so many steps; save=-1: after the first pass.
+    """
+    model, optimizer, loader = parts()
+    schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
+    drop = nn.Dropout(0.5)
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002 - the generator that scripts share
+    torch.manual_seed(0)
+    run = joined(comm, root, model, optimizer, loader, *overrides, epochs=EPOCHS, resume=resume)
+    drawn = []
+    with run:
+        if run.saved:
+            schedule.load_state_dict(run.saved["schedule"])
+        for epoch in range(run.saved.get("epoch", 0), EPOCHS):
+            for batch in run.loader:
+                comm.elapse(0.01)
+                if comm.size == 1:
+                    drawn.append(float(drop(torch.ones(()))) + random.random() + np.random.rand())  # noqa: NPY002
+                run.backward(run.model(**batch).loss * (drawn[-1] if drawn else 1))
+                run.optimizer.step()
+                schedule.step()
+                if run.steps == save:
+                    run.save(epoch=epoch, schedule=schedule.state_dict())
+                if run.steps == stop:
+                    raise Stop
+            if run.steps == STEPS and save == -1:
+                run.save(epoch=epoch + 1, schedule=schedule.state_dict())
+    return {"weights": weights_of(model), "steps": run.steps, "drawn": drawn, "seconds": run._meter.seconds}
+
+
+@pytest.mark.parametrize("save", [8, 12, -1], ids=["amid a pass", "at its last batch", "between two"])
+def test_alone_it_draws_what_it_would_have_drawn(save: int, tmp_path: Path) -> None:
+    check(1, ("sync=bsp",), save, tmp_path)
+
+
+@pytest.mark.parametrize("overrides", MODES, ids=" ".join)
+def test_several_go_on_bit_for_bit(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    check(3, overrides, 8, tmp_path)
+
+
+def check(workers: int, overrides: tuple[str, ...], save: int, folder: Path) -> None:
+    whole = run_virtual(workers, script, str(folder / "whole"), overrides, save, None, False)
+    with pytest.raises(Stop):
+        run_virtual(workers, script, str(folder / "parts"), overrides, save, 13, False)
+    rest = run_virtual(workers, script, str(folder / "parts"), overrides, None, None, True)
+    for before, after in zip(whole, rest, strict=True):
+        assert identical(before["weights"], after["weights"]) and before["steps"] == after["steps"] == EPOCHS * STEPS
+        assert after["drawn"] == before["drawn"][len(before["drawn"]) - len(after["drawn"]) :]
+    directory = RunDirectory.open(folder / "parts", "mine")
+    summary, first = directory.read_summary(), STEPS if save == -1 else save
+    assert summary is not None and (summary["steps"], summary["resumed_at"]) == (18, first)
+    assert [record["step"] for record in directory.records() if record["kind"] == "resume"] == [first]
+
+
+def saved_by(workers: int, folder: Path) -> None:
+    with pytest.raises(Stop):
+        run_virtual(workers, script, str(folder), ("sync=bsp",), 8, 9, False)
+
+
+@pytest.mark.parametrize(
+    ("workers", "overrides", "said"),
+    [
+        (3, ("sync=bsp",), "made by 2 workers, and 3 would go on. Start 2, or choose another name"),
+        (2, ("sync=local_sgd",), "sync=local_sgd: the run mine has sync=bsp, and goes on as it began. Choose sync=bsp"),
+        (2, ("sync=bsp", "sync.shard=optimizer"), "sync.shard=optimizer: the run mine has sync.shard=none"),
+        (2, ("sync=bsp", "seed=3"), "seed=3: the run mine has seed=0"),
+    ],
+)
+def test_another_run_than_that_which_was_saved_is_refused(
+    workers: int, overrides: tuple[str, ...], said: str, tmp_path: Path
+) -> None:
+    saved_by(2, tmp_path)
+    with pytest.raises((ConfigError, ElsewhereError), match=said):
+        run_virtual(workers, script, str(tmp_path), overrides, None, None, True)
+
+
+def test_a_run_that_is_complete_or_kept_nothing_or_is_not_there_cannot_go_on(tmp_path: Path) -> None:
+    for folder, save in ((tmp_path / "complete", 8), (tmp_path / "bare", None)):
+        run_virtual(1, script, str(folder), ("sync=bsp",), save, None, False)
+    (tmp_path / "bare" / "mine" / "summary.json").unlink()
+    for folder, said in (
+        ("complete", "the run is complete.*Choose another name"),
+        ("bare", r"no checkpoint.*run.save\(\)"),
+        ("none", "no run 'mine'"),
+    ):
+        with pytest.raises((ConfigError, RunNameError), match=said):
+            run_virtual(1, script, str(tmp_path / folder), ("sync=bsp",), None, None, True)
+
+
+def test_another_model_is_refused(tmp_path: Path) -> None:
+    saved_by(1, tmp_path)
+
+    def other(comm: Comm) -> None:
+        model, optimizer, loader = parts()
+        model.head = nn.Linear(8, 3).double()
+        joined(comm, str(tmp_path), model, optimizer, loader, "sync=bsp", resume=True)
+
+    with pytest.raises(ConfigError, match="model: is another one than the checkpoint's"):
+        run_virtual(1, other)
+
+
+def saves(comm: Comm, root: str, state: Any, amid: bool) -> None:
+    model, optimizer, loader = parts()
+    with joined(comm, root, model, optimizer, loader, "sync=bsp") as run:
+        for batch in run.loader:
+            comm.elapse(0.01)
+            run.backward(run.model(**batch).loss)
+            if amid:
+                run.save()
+            run.optimizer.step()
+            run.save(own=state)
+
+
+@pytest.mark.parametrize(
+    ("state", "amid", "said"),
+    [
+        (object(), False, "save: own is a object; states hold tensors"),
+        (1, True, r"Call it after run.optimizer.step\(\)"),
+    ],
+)
+def test_what_cannot_be_kept_and_a_step_that_has_begun_are_told(
+    state: Any, amid: bool, said: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ScriptError, match=said):
+        run_virtual(1, saves, str(tmp_path), state, amid)
+
+
+SCRIPT = """
+import os, sys, torch
+from torch import nn
+from torch.utils.data import DataLoader
+from paceline.wrap import wrap
+
+torch.manual_seed(0)
+model = nn.Sequential(nn.Linear(4, 4), nn.Dropout(0.5), nn.Linear(4, 1))
+optimizer = torch.optim.SGD(model.parameters(), 0.1)
+loader = DataLoader(torch.randn(24, 4, generator=torch.Generator().manual_seed(1)), batch_size=8, shuffle=True)
+with wrap(model, optimizer, loader, name=sys.argv[1], epochs=4) as run:
+    for epoch in range(run.saved.get("epoch", 0), 4):
+        for batch in run.loader:
+            run.backward(run.model(batch).square().mean())
+            run.optimizer.step()
+        run.save(epoch=epoch + 1)
+        if sys.argv[2:] == [str(epoch)]:
+            os._exit(9)
+"""
+
+
+@pytest.mark.slow  # four launches of two processes
+def test_launched_workers_that_are_killed_go_on(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SCRIPT)
+
+    def launched(*given: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-m", "paceline.cli.main", "launch", *given]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120, check=False)
+
+    assert launched("own.py", "whole").returncode == 0
+    assert launched("own.py", "parts", "1").returncode != 0
+    again = launched("own.py", "parts")
+    assert again.returncode == 2 and "paceline launch --resume" in again.stderr
+    resumed = launched("--resume", "own.py", "parts")
+    assert resumed.returncode == 0, resumed.stderr
+    whole, rest = (load_file(tmp_path / "runs" / name / "model.safetensors") for name in ("whole", "parts"))
+    assert identical(whole, rest)
+
+
+def test_a_dry_run_ends_at_wrap(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv(DRY_RUN, "3")
+    with pytest.raises(SystemExit) as ended:
+        wrap(*parts(), "sync=bsp", name="mine", root=tmp_path, epochs=2)
+    assert ended.value.code == 0 and not list(tmp_path.iterdir())
+    assert "22 samples, 6 batches a pass, 2 passes: 12 steps; each worker has 1 or 2 of 4" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match="sync=asp"):
+        wrap(*parts(), "sync=asp", root=tmp_path)
+
+
+@pytest.mark.slow  # two launches
+def test_a_dry_run_says_what_a_script_would_train_and_writes_nothing(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(SCRIPT)
+    (tmp_path / "other.py").write_text("print('no call')")
+    command = [sys.executable, "-m", "paceline.cli.main", "launch", "--dry-run", "--workers", "3"]
+    ended = subprocess.run([*command, "own.py", "mine"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert "Sequential on Tensor, sync=bsp: 3 workers" in ended.stdout and not (tmp_path / "runs").exists()
+    assert "24 samples, 3 batches a pass, 4 passes: 12 steps; each worker has 2 or 3 of 8 samples" in ended.stdout
+    assert "25 entries are trained by SGD" in ended.stdout and "nothing was written" in ended.stdout
+    other = subprocess.run([*command, "other.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert other.returncode == 2 and "other.py: ended without a call of wrap" in other.stderr

@@ -1,0 +1,171 @@
+"""Checkpoints of a wrapped run: what its workers need to go on as if the script had never been stopped.
+
+The script says when, and what of its own to keep (`run.save`). Beside it stand the weights, the optimizer, what the
+sync mode keeps, the place in the loader's pass and the random numbers. Where replicas are alike, replica 0 writes for
+all, and the others write what is their own. The files are those of any run's checkpoints (engine/base/checkpoint.py).
+"""
+
+import json
+import random
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import yaml
+from torch import nn
+
+from ..comm import Comm
+from ..conf.errors import ConfigError
+from ..conf.groups import GROUPS
+from ..engine.base import checkpoint
+from ..engine.base.checkpoint import Manifest
+from ..engine.config.experiment import Experiment
+from ..strategies import State, Sync
+from ..strategies.core.state import load_state, state_with
+from ..tracking.checksums import sha256
+from ..tracking.files import read_text
+from ..tracking.records import CheckpointRecord
+from ..tracking.redact import redact
+from ..tracking.run_directory import RunDirectory
+from .errors import ScriptError
+from .shares import ShardedLoader
+
+CHIEF = 0
+SAME = ("model", "data", "optimizer", "sync", "batch_size", "seed", *(group.name for group in GROUPS if group.injected))
+
+
+@dataclass(frozen=True)
+class Resumed:
+    """The checkpoint that a run goes on from: `shared` is replica 0's file, and `own` that of this worker."""
+
+    manifest: Manifest
+    shared: State
+    own: State
+
+    def of_weights(self, key: str) -> Any:
+        """Returns what replica 0 wrote for all where replicas are alike, or else what this worker wrote."""
+        return self.own.get(key, self.shared[key])
+
+    def load_model(self, model: nn.Module) -> None:
+        """Raises `ConfigError` for a model of another kind."""
+        try:
+            load_state(model, self.of_weights("parameters"))
+        except (ValueError, RuntimeError) as error:
+            raise ConfigError(f"model: is another one than the checkpoint's: {error}") from None
+
+
+def newest(experiment: Experiment, workers: int, root: Path) -> Path:
+    """Returns the newest checkpoint of the run with the script's name. Raises `ConfigError` where it cannot go on."""
+    if experiment.name is None:
+        raise ConfigError("resume: a run goes on by its name. Give wrap name=...")
+    directory = RunDirectory.open(root, experiment.name)
+    name = directory.name
+    if (directory.read_summary() or {}).get("status") == "completed":
+        raise ConfigError(f"name={name}: the run is complete, and nothing is left to train. Choose another name.")
+    found = checkpoint.steps_of(directory.checkpoints)
+    if not found:
+        raise ConfigError(
+            f"name={name}: the run has no checkpoint to go on from. Have the script call run.save(), and choose "
+            "another name."
+        )
+    _check_same(experiment, directory)
+    before = checkpoint.read_manifest(found[-1]).workers
+    if before != workers:
+        raise ConfigError(
+            f"name={name}: {found[-1].name} was made by {before} workers, and {workers} would go on. Start {before}, "
+            "or choose another name."
+        )
+    return found[-1]
+
+
+def read(path: Path, rank: int) -> Resumed:
+    """Raises `CorruptCheckpointError`."""
+    manifest = checkpoint.read_manifest(path)
+    shared = checkpoint.read_part(path, 0, CHIEF, manifest)
+    return Resumed(manifest, shared, checkpoint.read_part(path, 0, rank, manifest))
+
+
+def _check_same(experiment: Experiment, directory: RunDirectory) -> None:
+    before = yaml.safe_load(read_text(directory.config))
+    now = json.loads(json.dumps(redact(experiment.model_dump())))
+    for group in SAME:
+        old, new = _values(group, before.get(group)), _values(group, now.get(group))
+        for key in [*new, *old]:
+            if old.get(key) != new.get(key):
+                raise ConfigError(
+                    f"{key}={new.get(key)}: the run {directory.name} has {key}={old.get(key)}, and goes on as it "
+                    f"began. Choose {key}={old.get(key)}, or another name."
+                )
+
+
+def _values(group: str, chosen: Any) -> dict[str, Any]:
+    """Returns a configuration's values by key: of a choice its name first, then its knobs."""
+    if not isinstance(chosen, Mapping):
+        return {group: chosen}
+    return {group: chosen.get("name"), **{f"{group}.{key}": each for key, each in chosen.get("knobs", {}).items()}}
+
+
+class Checkpoints:
+    """Writer and reader of a run's checkpoints. All workers call its methods together."""
+
+    def __init__(self, model: nn.Module, sync: Sync, loader: ShardedLoader, comm: Comm, device: torch.device) -> None:
+        self._model, self._sync, self._loader, self._comm, self._device = model, sync, loader, comm, device
+        self._made = 0
+
+    def go_on(self, resumed: Resumed) -> None:
+        """Restores the rest once the sync mode is prepared with the weights of the checkpoint."""
+        self._sync.load_state_dict(resumed.of_weights("sync"))
+        own = resumed.own
+        self._loader.go_on(own["place"], lambda: _draw_on(own["random"], self._device))
+
+    def write(
+        self, directory: RunDirectory, done: int, seconds: float, reached: float | None, keep: int, script: State
+    ) -> None:
+        """Writes a checkpoint after step `done`. Raises `ScriptError`, or `StorageError`."""
+        comm, sync = self._comm, self._sync
+        alike = sync.traits.weights_agree and sync.traits.state_agrees
+        with comm.ledger.aside():
+            kept: State = {"script": script, "place": self._loader.place(), "random": _drawn(self._device)}
+            of_sync = sync.state_dict()
+            if comm.rank == CHIEF or not alike:
+                own = {name: parameter.detach() for name, parameter in sync.parameters.items()}
+                kept |= {"parameters": state_with(self._model, own), "sync": of_sync}
+            try:
+                name, digest = checkpoint.write_part(directory.checkpoints, done, 0, comm.rank, kept)
+            except TypeError as error:
+                raise ScriptError(f"save: {str(error).replace('.script.', '')}") from None
+            self._made += 1
+            key = f"checkpoint/{self._made}"
+            comm.key_values.post(f"{key}/{comm.rank}", json.dumps([name, digest]))
+            if comm.rank == CHIEF:
+                files = dict(json.loads(comm.key_values.read(f"{key}/{rank}", rank)) for rank in range(comm.size))
+                identity = sha256(directory.config.read_bytes())
+                manifest = Manifest(done, seconds, reached, files, identity, workers=comm.size)
+                checkpoint.commit(directory.checkpoints, manifest, keep)
+                directory.add(CheckpointRecord(done))
+
+
+def _drawn(device: torch.device) -> State:
+    """Returns the states of the random generators that a script's passes may draw from."""
+    kept: State = {"torch": torch.get_rng_state(), "python": list(random.getstate())}
+    if "numpy" in sys.modules:
+        kind, keys, *rest = sys.modules["numpy"].random.get_state()
+        kept["numpy"] = [kind, keys.tolist(), *rest]
+    if device.type == "cuda":
+        kept["cuda"] = torch.cuda.get_rng_state(device)
+    return kept
+
+
+def _draw_on(kept: State, device: torch.device) -> None:
+    torch.set_rng_state(kept["torch"])
+    version, numbers, following = kept["python"]
+    random.setstate((version, tuple(numbers), following))
+    if "numpy" in kept:
+        import numpy as np
+
+        np.random.set_state(tuple(kept["numpy"]))  # noqa: NPY002 - the generator that scripts share
+    if "cuda" in kept and device.type == "cuda":
+        torch.cuda.set_rng_state(kept["cuda"], device)
