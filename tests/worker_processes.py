@@ -4,11 +4,11 @@ from multiprocessing import forkserver
 
 from paceline.testing import processes
 
-# Workers import these, here and in the engine; scikit-learn comes with the data.
+# Workers import these, here and in the engine; scikit-learn comes with the digits.
 PRELOADED = [
     *processes.PRELOADED,
     "paceline.engine.launch.virtual",
-    "sklearn.datasets",
+    "digits_read",
     "hypothesis",
     "pytest",
     "paceline.engine.launch.fork_server",

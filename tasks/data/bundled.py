@@ -1,6 +1,7 @@
 """The base of the data sets that come with scikit-learn."""
 
 from abc import abstractmethod
+from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -36,9 +37,7 @@ class Bundled(Data):
     def load(self) -> tuple[Split, Split]:
         if self.found() is None:
             raise MissingDataError(self.how_to_get())
-        from sklearn import datasets  # a second to import: only where it is needed
-
-        raw, wanted = getattr(datasets, self.loader)(return_X_y=True)
+        raw, wanted = arrays_of(self.loader)
         order = np.random.default_rng(SPLIT_SEED).permutation(len(raw))
         inputs, targets = self.standardised(raw[order], wanted[order])
         train = len(raw) * 4 // 5
@@ -56,3 +55,11 @@ class Bundled(Data):
         folder = self.found()
         found = [Path(folder) / "datasets" / "data" / name for name in self.stored] if folder else []
         return tuple(file for file in found if file.is_file())
+
+
+@cache  # to read the file takes 20 ms, and each run of a sweep reads it
+def arrays_of(loader: str) -> tuple[Any, Any]:
+    """Returns the inputs [n, d] and targets [n] of a loader of scikit-learn. The caller copies them."""
+    from sklearn import datasets  # a second to import: only where it is needed
+
+    return getattr(datasets, loader)(return_X_y=True)

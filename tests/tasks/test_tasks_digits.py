@@ -53,6 +53,17 @@ def test_a_limit_takes_the_first_training_samples_and_leaves_the_test_split() ->
     assert Digits(limit=5000).spec.train_size == len(Digits(limit=5000).load()[0]) == 1437
 
 
+def test_the_file_is_read_once_and_nobody_can_change_what_others_get(monkeypatch: pytest.MonkeyPatch) -> None:
+    first = Digits().load()
+    wanted = [(split.inputs.clone(), split.targets.clone()) for split in first]
+    for split in first:
+        split.inputs.zero_()
+        split.targets.zero_()
+    monkeypatch.setattr("sklearn.datasets.load_digits", None)
+    for split, (inputs, targets) in zip(Digits().load(), wanted, strict=True):
+        assert torch.equal(split.inputs, inputs) and torch.equal(split.targets, targets)
+
+
 def test_logistic_regression_learns_them() -> None:
     torch.manual_seed(0)
     train, test = Digits().load()
