@@ -1,12 +1,14 @@
 """Changing what Hydra has composed, as it does itself (reading the files again takes ten times as long), and checking
 each file before Hydra reads it."""
 
+import pickle
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from hydra._internal import defaults_list
 from hydra._internal.config_loader_impl import ConfigLoaderImpl
 from hydra._internal.sources_registry import SourcesRegistry
 from hydra.core.override_parser.types import Override
@@ -33,4 +35,33 @@ def files_checked(check: Callable[[Path], None]) -> Iterator[None]:
         return load(self, config_path)
 
     with patch.object(reader, "load_config", checked):
+        yield
+
+
+_read: dict[tuple[str, str], bytes] = {}  # a package and a file in it -> the pickled result of reading it
+
+
+@contextmanager
+def files_kept() -> Iterator[None]:
+    """Has Hydra read each file of a package once in this process, and halves the time of a composition.
+
+    Hydra also makes a table for interpolations in each list of defaults, which takes a third of that time, whether or
+    not the list has any. It is made for lists that have some. Hydra must have been initialized.
+    """
+    reader = SourcesRegistry.instance().resolve("pkg")
+    load, table = reader.load_config, defaults_list._create_interpolation_map
+
+    def kept(self: Any, config_path: str) -> Any:
+        key = self.path, config_path
+        if key not in _read:
+            _read[key] = pickle.dumps(load(self, config_path), pickle.HIGHEST_PROTOCOL)
+        return pickle.loads(_read[key])  # Hydra changes what it has read
+
+    def table_where_needed(overrides: Any, defaults: Any, self_added: bool) -> Any:
+        return table(overrides, defaults, self_added) if any("${" in repr(each) for each in defaults) else None
+
+    with (
+        patch.object(reader, "load_config", kept),
+        patch.object(defaults_list, "_create_interpolation_map", table_where_needed),
+    ):
         yield

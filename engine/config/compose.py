@@ -26,7 +26,7 @@ from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException, UnsupportedInterpolationType
 from pydantic import ValidationError
 
-from ...compat.hydra import apply_overrides, files_checked
+from ...compat.hydra import apply_overrides, files_checked, files_kept
 from ...compat.omegaconf import no_resolvers
 from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME, CONF
@@ -152,7 +152,7 @@ def _section(override: Override, config_dir: Path | None) -> DictConfig | None:
     alone.
     """
     group = override.get_key_element()
-    return section(group, override.value(), config_dir) if group in BY_NAME else None
+    return section(group, override.value(), config_dir) if group in (*BY_NAME, "tracking") else None
 
 
 def _leaves_others(override: Override, config_dir: Path | None) -> bool:
@@ -170,7 +170,7 @@ def _of_choices(choosing: tuple[str, ...], config_dir: Path | None, files: Files
     """Reads them by Hydra. `files`: the user's; those that have changed are read again."""
     search = [f"hydra.searchpath=[file://{config_dir}]"] if config_dir else []
     GlobalHydra.instance().clear()
-    with initialize_config_module("paceline.conf", version_base="1.3"), files_checked(check_file):
+    with initialize_config_module("paceline.conf", version_base="1.3"), files_checked(check_file), files_kept():
         config = hydra_compose("config", overrides=[*choosing, *search], return_hydra_config=True)
     chosen = config.hydra.runtime.choices.items()
     choices = {str(group): str(choice) if choice is not None else _described(config, group) for group, choice in chosen}
@@ -522,7 +522,7 @@ def _no_such_key(
 
 def _lacks(section: Any, group: str, knob: str, choices: dict[str, str], config_dir: Path | None) -> str:
     """Returns the words for a knob that the class has and the choice's file lacks; "" for any other."""
-    file = file_of(group, choices.get(group, ""), config_dir) if group in BY_NAME else None
+    file = file_of(group, choices.get(group, ""), config_dir) if group in (*BY_NAME, "tracking") else None
     if file is None or knob in (*BY_NAME, *_INJECTED) or not isinstance(section, DictConfig):
         return ""
     if knob not in parameters_of(str(section.get("_target_"))):

@@ -98,6 +98,13 @@ def test_one_compose_leaves_nothing_to_the_next_and_choices_are_exchanged_withou
     assert there == [*alone, *reversed(alone)]
 
 
+def test_trackers_are_exchanged_without_hydra_too() -> None:
+    composing._of_choices.cache_clear()
+    there = [composed(f"tracking={name}") for name in ("none", "tensorboard", "none")]
+    assert composing._of_choices.cache_info().misses == 1
+    assert there == [by_hydra_alone((f"tracking={name}",)) for name in ("none", "tensorboard", "none")]
+
+
 def test_a_users_own_directory_is_kept_apart() -> None:
     own = composed("model=odd", config_dir=HERE / "conf")
     assert isinstance(own, dict) and own == composed("model=odd", config_dir=HERE / "conf")
