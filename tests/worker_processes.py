@@ -4,11 +4,11 @@ from multiprocessing import forkserver
 
 from paceline.testing import processes
 
-# Workers import these, here and in the engine; scikit-learn comes with the digits.
+# Workers import these, here and in the engine; scikit-learn comes with the data.
 PRELOADED = [
     *processes.PRELOADED,
     "paceline.engine.launch.virtual",
-    "digits_read",
+    "sklearn.datasets",
     "hypothesis",
     "pytest",
     "paceline.engine.launch.fork_server",
