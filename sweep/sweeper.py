@@ -13,6 +13,7 @@ import shutil
 import signal
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -27,7 +28,7 @@ from ..engine.base.errors import InterruptedRunError, WorkerFailedError
 from ..engine.base.failures import exit_code_of, lack_of, named, words_of
 from ..engine.base.signals import STOP_SIGNALS
 from ..engine.launch.launcher import Handle
-from ..engine.launch.local_workers import WORKER_FAILED
+from ..engine.launch.local_workers import ONE_PRESS, WORKER_FAILED
 from ..engine.planning.planned import Plan
 from ..tracking.columns import known
 from ..tracking.errors import CorruptRunError, StorageError
@@ -72,7 +73,7 @@ class Sweeper:
         self.notes: dict[str, set[tuple[int, int]]] = {}  # what trials do other than one may think: which trials
         self._failures = 0
         self._fatal: BaseException | None = None
-        self._signal = 0
+        self._signal, self._stopped_at = 0, 0.0
         self._over = threading.Event()  # what runs is being stopped
         self._enough = threading.Event()  # what runs is the last
         self._waiting = threading.Event()  # and that was said
@@ -211,7 +212,7 @@ class Sweeper:
             with self._lock:
                 self._crews[trial.number] = local_workers
             if self._over.is_set():
-                local_workers.ask_to_stop()
+                self._ask_to_stop(local_workers)
 
         with self._room.taken(*_wants(plan)) as devices:
             if devices:
@@ -365,17 +366,22 @@ class Sweeper:
         with self._lock:
             crews = list(self._crews.values())
         for local_workers in crews:
-            local_workers.ask_to_stop()
+            self._ask_to_stop(local_workers)
         self._room.close()
+
+    def _ask_to_stop(self, local_workers: Handle) -> None:
+        local_workers.ask_to_stop(self._signal or signal.SIGTERM)
 
     @contextmanager
     def _signals(self) -> Iterator[None]:
         """The first Ctrl-C or SIGTERM stops the trials after their step, the second at once."""
 
         def stop(number: int, _: FrameType | None) -> None:
+            if self._signal and time.monotonic() - self._stopped_at < ONE_PRESS:
+                return  # `timeout` and some shells signal the process and then its group
             if self._signal:
                 os._exit(128 + number)  # the workers die with the fork server, and that with us
-            self._signal = number
+            self._signal, self._stopped_at = number, time.monotonic()
             print("\nstopping; once more to leave at once", file=sys.stderr, flush=True)
             threading.Thread(target=self._stop_all, daemon=True).start()  # a lock may be held by the main thread
 

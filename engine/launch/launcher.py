@@ -4,6 +4,7 @@ To add one (a cluster's scheduler, say), derive a class in a file of its own and
 said of its workers before they start is a `FabricKind` (fabrics/kinds.py).
 """
 
+import signal
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
@@ -44,8 +45,8 @@ class Handle(Protocol):
         """Handles a signal: the first asks the workers to save and stop, the second ends them."""
         ...
 
-    def ask_to_stop(self) -> None:
-        """Asks the workers to stop after their present step."""
+    def ask_to_stop(self, number: int = signal.SIGTERM) -> None:
+        """Asks the workers to stop after their present step; their run is recorded as stopped by signal `number`."""
         ...
 
     def kill(self) -> None:

@@ -153,8 +153,8 @@ class _ThisWorker:
         self.stop_signal = number
         self._comm.key_values.request_stop()
 
-    def ask_to_stop(self) -> None:
-        self.stop(signal.SIGTERM)
+    def ask_to_stop(self, number: int = signal.SIGTERM) -> None:
+        self.stop(number)
 
     def kill(self) -> None:
         """Stops watching. The process ends by itself."""

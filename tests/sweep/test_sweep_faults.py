@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from process_table import until, workers_of
 from short_runs import START, clean_environment
 from sweeps_here import Noted, sweep
 
+from paceline.engine.launch.local_workers import ONE_PRESS
 from paceline.sweep.definition import Definition, Values
 from paceline.sweep.study import SweepTrial, create, reopen
 from paceline.tracking.run_directory import RunDirectory
@@ -146,6 +148,37 @@ def test_a_trial_that_was_taken_over_is_not_acknowledged_by_who_had_it(tmp_path:
     assert second is not None and study.acknowledge(second, "complete", 0.75, ("0000-again1",), ())
     (done,) = study.trials()
     assert (done.value, done.runs) == (0.75, ("0000-again1",))
+
+
+# -- interrupted
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_after_ctrl_c_of_trials_side_by_side_resume_runs_what_is_missing(cell: Cell, tmp_path: Path) -> None:
+    """Pressed once, twice, and once more as the sweep goes on."""
+    scene, long = SCENES["jobs"], ["epochs=400"]
+    whole, stopped = (Sweep(scene, tmp_path / name, cell) for name in ("whole", "stopped"))
+    assert whole.start(extra=long).wait() == 0
+    for presses in (1, 2, 1):
+        life = stopped.start(extra=long)
+        life.until(lambda: len([run for run in life.begun() if trains(run)]) == 2, "both train")
+        running = [RunDirectory(run) for run in life.begun() if trains(run)]
+        for press in range(presses):
+            time.sleep(press * 2 * ONE_PRESS)  # sooner it would be the same press
+            os.killpg(life.process.pid, signal.SIGINT)
+        ends = {128 + signal.SIGINT, *([-signal.SIGINT] if presses == 2 else [])}  # -: Python was leaving already
+        assert life.wait() in ends, life.said()
+        if presses == 1:
+            assert {run.records()[-1]["status"] for run in running} <= {"interrupted", "completed"}
+            assert life.said().splitlines()[-1].endswith("go on with: paceline sweep --resume --name swept")
+    assert stopped.start(extra=long).wait() == 0
+    stopped.check_whole(whole)
+
+
+def trains(run: Path) -> bool:
+    kinds = [record["kind"] for record in RunDirectory(run).records()]
+    return "step" in kinds and "end" not in kinds
 
 
 # -- failing trials

@@ -36,7 +36,10 @@ class LocalWorkers:
 
     stopped: threading.Event = field(default_factory=threading.Event)
 
-    def ask_to_stop(self) -> None:
+    by: int = 0
+
+    def ask_to_stop(self, number: int = signal.SIGTERM) -> None:
+        self.by = number
         self.stopped.set()
 
 
@@ -307,6 +310,8 @@ def test_an_interrupted_trial_stays_unfinished_and_is_run_again(number: int, cod
         if "ssp" in run.directory.name:
             os.kill(os.getpid(), number)
             assert run.local_workers.stopped.wait(60)
+            assert run.local_workers.by == number
+            os.kill(os.getpid(), number)  # `timeout` signals the process and then its group: that is one press
             raise InterruptedRunError("stopped", code)
         return {"accuracy": 0.5}
 
