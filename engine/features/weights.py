@@ -203,6 +203,11 @@ def _check_shapes(
             f"{key}={path}: names begin with module., as DistributedDataParallel saves them. Save "
             "model.module.state_dict() in place of model.state_dict()"
         )
+    if mine.keys() != theirs.keys() and theirs and all(".lora_" in f".{name}" for name in theirs):
+        raise ConfigError(
+            f"{key}={path}: holds adapters alone, and no weights that they are added to. Choose the whole model, which "
+            "a run with adapt=lora leaves as model.safetensors with its adapters merged."
+        )
     for name in sorted(mine.keys() | theirs.keys()):
         if theirs.get(name) != mine.get(name):
             has, wants = theirs.get(name, "nothing"), mine.get(name, "nothing")

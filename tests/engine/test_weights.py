@@ -166,3 +166,11 @@ def test_names_that_a_wrapper_gave_are_said_to_be_so(prefix, said, tmp_path):
     safetensors.torch.save_file(tensors, tmp_path / "ddp.safetensors")
     with pytest.raises(ConfigError, match=said):
         engine.prepare(["model=linear", f"weights={tmp_path / 'ddp.safetensors'}"]).plan()
+
+
+@pytest.mark.parametrize("adapt", ["none", "lora"])
+@pytest.mark.parametrize("name", ["base_model.model.output.lora_A.weight", "output.lora_B"])
+def test_a_file_of_adapters_is_refused_as_such(name, adapt, tmp_path):
+    safetensors.torch.save_file({name: torch.zeros(8, 64)}, tmp_path / "adapter_model.safetensors")
+    with pytest.raises(ConfigError, match=r"holds adapters alone.*Choose the whole model"):
+        engine.prepare(["model=linear", f"adapt={adapt}", f"weights={tmp_path / 'adapter_model.safetensors'}"]).plan()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 from oracles import distance, identical
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 from whole_runs import trained
 
@@ -16,6 +16,7 @@ from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
 from paceline.strategies.adapt import LoRA
 from paceline.strategies.core.state import state_of
+from paceline.tasks.data.digits import Digits
 
 SMALL = (
     *("tracking=none", "data.limit=200", "batch_size=16", "model.hidden=[32,16]", "steps=4", "evaluate.every=1000"),
@@ -257,6 +258,43 @@ def test_a_resumed_run_is_the_same_bits_and_its_weights_go_on_plain(here, fork_s
     step = "weights=runs/half/checkpoints/step-00000004"  # has the factors, too
     again, _ = trained(*SMALL, *two, *still, step, name="again")
     assert distance(again, whole) < 1e-6
+
+
+BEGUN = {
+    "pipeline": ("strategy=pipeline", "hardware.workers=2"),
+    "fsdp": ("strategy=torch_fsdp", "hardware.workers=2"),
+    "zero": ("strategy=zero", "strategy.stage=3", "hardware.workers=2"),
+    "offload": ("strategy=offload", "hardware.workers=1"),
+}
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    "way",
+    [
+        ("strategy=data_parallel", "hardware.workers=2"),
+        *(pytest.param(BEGUN[w], marks=pytest.mark.slow) for w in BEGUN),
+    ],
+)
+def test_a_run_begins_with_the_loss_that_torch_gives_its_weights_and_resumes_bit_for_bit(
+    here, fork_server, way: tuple[str, ...]
+) -> None:
+    torch.manual_seed(5)
+    theirs = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 16), nn.ReLU(), nn.Linear(16, 10))
+    names = {"1": "hidden1", "3": "hidden2", "5": "output"}
+    base = {names[name[0]] + name[1:]: tensor for name, tensor in theirs.state_dict().items()}
+    save_file(base, "base.safetensors")
+    how = [*SMALL, *way, "adapt=lora", "adapt.dropout=0.2", "weights=base.safetensors"]
+    _, still = trained(*how, "steps=1", "optimizer.lr=1e-30", name="still")
+    _, test = Digits(limit=200).load()
+    with torch.no_grad():
+        loss = nn.functional.cross_entropy(theirs(test.inputs), test.targets)
+    assert still["loss"] == pytest.approx(loss.item(), rel=1e-6)
+    whole, _ = trained(*how, name="whole")
+    trained(*how, "steps=2", "checkpoint.every_steps=2", name="half")
+    assert identical(trained("steps=4", resume="half")[0], whole)
+    assert all(torch.equal(whole[name], base[name]) for name in base if name.endswith("bias"))
+    assert not torch.equal(whole["output.weight"], base["output.weight"])
 
 
 @pytest.mark.slow

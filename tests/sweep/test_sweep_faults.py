@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from killed_sweeps import OPENING, RESUMING, SCENES, SHOTS, SMALL, TRIALS, Cell, Sweep, shoot
+from killed_sweeps import OPENING, RESUMING, SCENES, SHOTS, SMALL, TRIALS, Cell, Life, Sweep, shoot
 from needs import require
 from process_table import until, workers_of
 from short_runs import START, clean_environment
@@ -162,8 +162,7 @@ def test_after_ctrl_c_of_trials_side_by_side_resume_runs_what_is_missing(cell: C
     assert whole.start(extra=long).wait() == 0
     for presses in (1, 2, 1):
         life = stopped.start(extra=long)
-        life.until(lambda: len([run for run in life.begun() if trains(run)]) == 2, "both train")
-        running = [RunDirectory(run) for run in life.begun() if trains(run)]
+        running = both_at_work(life)
         for press in range(presses):
             time.sleep(press * 2 * ONE_PRESS)  # sooner it would be the same press
             os.killpg(life.process.pid, signal.SIGINT)
@@ -174,6 +173,13 @@ def test_after_ctrl_c_of_trials_side_by_side_resume_runs_what_is_missing(cell: C
             assert life.said().splitlines()[-1].endswith("go on with: paceline sweep --resume --name swept")
     assert stopped.start(extra=long).wait() == 0
     stopped.check_whole(whole)
+
+
+def both_at_work(life: Life) -> list[RunDirectory]:
+    def found() -> list[RunDirectory]:
+        return [RunDirectory(run) for run in life.begun() if trains(run)]
+
+    return life.until(lambda: len(both := found()) == 2 and both, "both train")
 
 
 def trains(run: Path) -> bool:
