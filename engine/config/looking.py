@@ -25,6 +25,7 @@ from .experiment import Experiment
 from .fits import NotTakenError, model_takes, weighted
 from .targets import load_maker
 
+OF_LEAF = "a leaf Variable that requires grad"  # torch's refusal to change one in place begins so
 SAMPLES = 8  # of which a pass is tried for real
 T = TypeVar("T")
 
@@ -142,6 +143,11 @@ def check_strategy(
         raise ConfigError(
             f"privacy={experiment.choice('privacy').name}: computes each sample's gradient by torch.func, and "
             f"model={experiment.model.name} looks at values ({why(experiment)}). Choose privacy=none."
+        )
+    if OF_LEAF in why(experiment):  # each stage's input is one, and the whole model's is none
+        raise ConfigError(
+            f"strategy={experiment.strategy.name}: a stage begins with a layer of model={experiment.model.name} that "
+            "changes its input in place. Choose another strategy.cut, or let the layer compute a new tensor."
         )
     raise ConfigError(
         f"strategy={experiment.strategy.name}: computes the shapes of its tensors without values, and "

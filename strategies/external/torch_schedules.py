@@ -17,14 +17,14 @@ SEVERAL = {"interleaved": "Interleaved1F1B", "zb_h1": "InterleavedZeroBubble"}  
 
 
 class _ChunkStage(nn.Module):
-    """One of a worker's chunks."""
+    """One of a worker's chunks. It and the loss may change the batch in place, whose micro-batches are views."""
 
     def __init__(self, part: Chunks, chunk: int) -> None:
         super().__init__()
         self._part, self._chunk = part, chunk
 
     def forward(self, input: Tensor) -> Tensor:
-        return self._part(input, self._chunk)
+        return self._part(input if input.requires_grad else input.data, self._chunk)
 
 
 class TorchSchedule:
@@ -50,7 +50,7 @@ class TorchSchedule:
 
         self.stages = [
             PipelineStage(
-                part if len(chunks) == 1 else _ChunkStage(part, chunk),
+                _ChunkStage(part, chunk),
                 stage,
                 len(flowing) - 1,
                 example.device,
@@ -61,7 +61,7 @@ class TorchSchedule:
         ]
 
         def of_the_mean(output: Tensor, targets: Tensor) -> Tensor:
-            return loss(output, targets) * (1 / micro_batches)
+            return loss(output, targets.data) * (1 / micro_batches)
 
         if schedule == "1f1b" and micro_batches < len(flowing) - 1:
             schedule = "gpipe"  # whose order it would be; torch's 1F1B refuses so few

@@ -122,3 +122,37 @@ def serial_with_buffers(case: Case, like: dict[str, Tensor]) -> dict[str, Tensor
     state = model.state_dict()
     assert state.keys() == like.keys()
     return {name: tensor.double() for name, tensor in state.items()}
+
+
+class Shifting(nn.Module):
+    """Changes its input in place, or does not."""
+
+    def __init__(self, in_place: bool) -> None:
+        super().__init__()
+        self.in_place, self.linear = in_place, nn.Linear(FEATURES, 6)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.linear(x.sub_(0.3) if self.in_place else x - 0.3)
+
+
+def shifting(in_place: bool) -> nn.Module:
+    later = [nn.Tanh(), nn.Linear(6, 6), nn.Tanh(), nn.Linear(6, 6)]
+    return nn.Sequential(nn.Flatten(), Shifting(in_place), *later, nn.Tanh(), nn.Linear(6, CLASSES))
+
+
+def shifted_loss(outputs: Tensor, targets: Tensor, in_place: bool) -> Tensor:
+    if in_place and not targets.is_meta:
+        targets.add_(1).remainder_(CLASSES)
+    return nn.functional.cross_entropy(outputs, targets if in_place else (targets + 1) % CLASSES)
+
+
+class Halving(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.mul_(0.5)
+
+
+class InPlaceInside(nn.Sequential):
+    """Of the digits; its third layer changes its input in place."""
+
+    def __init__(self) -> None:
+        super().__init__(nn.Flatten(), nn.Linear(64, 8), Halving(), nn.Linear(8, 10))

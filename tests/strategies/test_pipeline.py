@@ -21,6 +21,8 @@ from oracles import (
     mlp,
     mlp64,
     serial,
+    shifted_loss,
+    shifting,
     train,
     workers_of,
 )
@@ -463,27 +465,6 @@ def test_a_cut_model_shares_its_parameters_with_the_whole():
     assert {id(p) for part in Pipeline(2).split(model) for p in part.parameters()} == {
         id(p) for p in model.parameters()
     }
-
-
-class Shifting(nn.Module):
-    """Changes its input in place, or does not."""
-
-    def __init__(self, in_place: bool) -> None:
-        super().__init__()
-        self.in_place, self.linear = in_place, nn.Linear(FEATURES, 6)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return self.linear(x.sub_(0.3) if self.in_place else x - 0.3)
-
-
-def shifting(in_place: bool) -> nn.Module:
-    return nn.Sequential(nn.Flatten(), Shifting(in_place), nn.Tanh(), nn.Linear(6, CLASSES))
-
-
-def shifted_loss(outputs: Tensor, targets: Tensor, in_place: bool) -> Tensor:
-    if in_place and not targets.is_meta:
-        targets.add_(1).remainder_(CLASSES)
-    return nn.functional.cross_entropy(outputs, targets if in_place else (targets + 1) % CLASSES)
 
 
 @pytest.mark.dist

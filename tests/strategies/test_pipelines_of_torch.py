@@ -1,8 +1,10 @@
 """strategy=torch_pipelining: torch's own schedules, against serial accumulation of gradients and strategy=pipeline."""
 
+from functools import partial
+
 import pytest
 import safetensors.torch
-from oracles import Case, Plan, adam, deep64, identical, serial, train
+from oracles import Case, Plan, adam, deep64, identical, serial, shifted_loss, shifting, train
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
@@ -33,6 +35,24 @@ def test_each_schedule_is_serial_accumulation_bit_for_bit_and_sends_what_is_stat
     cuts = 3 if schedule == "interleaved" else 1  # between workers
     sent = sum(n for [n] in SIZES) * 6 * 8 * cuts  # float64 of 6 features, forward, and as much back
     assert sum(each["ledger"]["send"] for each in results) == 2 * sent
+
+
+@fast_is_one
+def test_a_model_and_a_loss_may_change_a_micro_batch_in_place(schedule):
+    def weights(in_place):
+        case = Case([[8], [8]], model=partial(shifting, in_place), loss=partial(shifted_loss, in_place=in_place))
+        strategy = TorchPipelining(schedule=schedule)
+        return FABRICS["process"](2, train, Plan(strategy, BSP(), case))[strategy.loss_part]["whole"]
+
+    assert identical(weights(True), weights(False))
+
+
+@pytest.mark.parametrize("strategy", ["torch_pipelining", "deepspeed_pipeline", "pipeline", "hybrid"])
+def test_a_stage_that_begins_with_a_change_in_place_is_refused_by_its_reason(strategy):
+    words = ["model={_target_:oracles.InPlaceInside}", f"strategy={strategy}", "strategy.cut=[2]", "hardware.workers=2"]
+    more = ["strategy.tensor=1"] if strategy == "hybrid" else []
+    with pytest.raises(ConfigError, match=rf"^strategy={strategy}: a stage begins .*in place\. Choose another strat"):
+        engine.prepare([*words, *more], allow_modules=["oracles"]).plan()
 
 
 def test_a_batch_is_cut_into_micro_batches_of_one_size():
