@@ -8,7 +8,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["FakeTensorMode", "TorchDispatchMode", "results_of", "writes", "written_by"]
+__all__ = ["FakeTensorMode", "TorchDispatchMode", "results_of", "tree_leaves", "writes", "written_by"]
 
 
 def writes(operation: Any) -> bool:

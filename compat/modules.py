@@ -30,6 +30,11 @@ def is_as_its_class(module: nn.Module) -> bool:
     return "forward" not in vars(module) and not any(hooks)
 
 
+def is_hooked_before(module: nn.Module) -> bool:
+    """Returns whether something is called before the module's forward, as torch's norms of weights are."""
+    return bool(module._forward_pre_hooks)
+
+
 def with_tensors(module: nn.Module, tensors: Mapping[str, Tensor]) -> AbstractContextManager[None]:
     """Gives `module` the `tensors` in place of its parameters and buffers of these names, and of those tied to them.
 

@@ -54,6 +54,7 @@ from .core.batch import Batch, BeforeBackward, Pass
 from .core.clip import NORM
 from .core.cost import Memory, Transfers, World
 from .core.loss import Loss
+from .core.own_forwards import OwnForwards
 from .core.placements import kept_by_first
 from .core.protocols import own_gradients
 from .core.state import State
@@ -120,7 +121,13 @@ class TorchFSDP(Strategy):
     def profile(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device
     ) -> Iterator[list[Pass]]:
-        yield from super().profile(parts, inputs, targets, loss, device)
+        [[forward]] = super().profile(parts, inputs, targets, loss, device)
+
+        def watched() -> Tensor:
+            with OwnForwards(parts[0], block_modules(parts[0])):
+                return forward.forward()
+
+        yield [replace(forward, forward=watched)]
         self.root, self.blocks = grouped(parts[0])
         self.sends_twice = device.type == "cpu"
 

@@ -25,6 +25,7 @@ from ..engine.base.trained import TrainedSet, Vectors
 from ..engine.config.experiment import Experiment
 from ..engine.training.meters import Meter
 from ..strategies import Batch
+from ..strategies.core.views import HeldViews
 from .alike import agree, is_compared, share_state
 from .dry_run import dry_run, show
 from .errors import ScriptError
@@ -75,6 +76,7 @@ class Run:
             check_model(model, joined.layout.workers)
             self._comm, layout, self.device, self._leave = joined.comm, joined.layout, joined.device, joined.leave
             self.rank, self.workers = self._comm.rank, layout.workers
+            views = HeldViews(model)
             self.model, self._inner, self._count = model.to(self.device), optimizer, count
             shared = ShardedLoader(loader, self.rank, self.workers, experiment.seed)
             self.loader = _Batches(self, shared)
@@ -94,6 +96,7 @@ class Run:
                 self.sync.prepare(trained, optimizer, group)
                 self._trained.accept(optimizer)
                 self._vectors.accept()
+                views.check(model, f"sync={experiment.sync.name}")
             shard = f"sync.shard={experiment.sync.knobs.get('shard')}"
             self._checkpoints = Checkpoints(model, self.sync, shared, group, self.device)
             self._keep = experiment.checkpoint.keep

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ import safetensors.torch
 from torch import Tensor
 
 from ...compat.full_disk import why_unwritten
+from ...compat.storages import storage_key
 from ...strategies import State
 from ...strategies.adapt import Apart
 from ...strategies.core.placements import joined
@@ -113,7 +115,9 @@ def export(path: Path, tensors: Mapping[str, Tensor]) -> str:
     """The trained model as one safetensors file with its own checksum, whole or not at all. Returns the checksum."""
     temporary = path.with_suffix(".tmp")
     plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    data, digest = seal(safetensors.torch.save(plain, {KEY: BLANK}))
+    users = Counter(map(storage_key, plain.values()))  # a buffer may be a view of a parameter, which no file can say
+    own = {name: each.clone() if users[storage_key(each)] > 1 else each for name, each in plain.items()}
+    data, digest = seal(safetensors.torch.save(own, {KEY: BLANK}))
     try:
         _write_synced(temporary, data)
         temporary.rename(path)

@@ -17,6 +17,7 @@ from ...strategies.core.accumulation import Accumulation
 from ...strategies.core.placements import owned
 from ...strategies.core.protocols import SideBySide
 from ...strategies.core.state import load_state, state_of
+from ...strategies.core.views import HeldViews
 from ...tracking.run_directory import RunDirectory
 from ..base import checkpoint, memory
 from ..base.checkpoint import Manifest
@@ -226,6 +227,7 @@ def _laid_out(kept: _AcrossPhases, parts: Parts, phase: int, model: nn.Module, s
     judged = _judged(parts) if comm.rank == parts.layout.chief else None
     parts = replace(parts, accumulation=Accumulation(parts.accumulation.micro_batches))
     hooks: list[Hooks] = []
+    views = HeldViews(model)
     if of_replica is not None and workers is not None:
         context = Context(parts, comm, workers, of_replica, role, device, compute)
         hooks = [made for each in parts.features if (made := each.hooks(context)) is not None]
@@ -238,6 +240,8 @@ def _laid_out(kept: _AcrossPhases, parts: Parts, phase: int, model: nn.Module, s
     if kept.manifest is not None and kept.hooks is None:
         HookList(hooks).load_manifest(kept.manifest.callbacks or {})
     found = _begin(kept, parts, role, module, of_part, of_replica, hooks, saved)
+    if trains:
+        views.check(module, _chosen(kept.assignment.experiment))
     return Worker(
         kept.assignment,
         parts,
@@ -343,8 +347,7 @@ def _begin(
     found = HookList([UnchangedParameters(module, vectors), *hooks] if hooks else [])
     for each in hooks:
         each.begin(module, counted)
-    chosen = ", ".join(f"{group}={assignment.experiment.choice(group).name}" for group in ("strategy", "sync"))
-    found.watch(sync, chosen)
+    found.watch(sync, _chosen(assignment.experiment))
     if kept.hooks is not None:
         found.follow(kept.hooks)
     if state is not None:
@@ -353,6 +356,10 @@ def _begin(
         sync.load_state_dict(state["sync"])
         found.load_state_dict(state)
     return found
+
+
+def _chosen(experiment: Experiment) -> str:
+    return ", ".join(f"{group}={experiment.choice(group).name}" for group in ("strategy", "sync"))
 
 
 class UnchangedParameters(Hooks):

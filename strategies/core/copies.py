@@ -4,7 +4,7 @@ functions in a layer (a forward that was replaced, a hook) that close over layer
 
 import copy
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from itertools import chain
 from types import CellType, FunctionType, MethodType
@@ -77,6 +77,16 @@ def closed_over(module: nn.Module) -> Iterator[Tensor]:
             yield from _registered(each)
         elif isinstance(each, Tensor):
             yield each
+
+
+def kept_tensors(layers: Iterable[nn.Module]) -> Iterator[Tensor]:
+    """Yields the tensors that layers keep beside parameters: buffers, plain attributes, in lists, in functions."""
+    for layer in layers:
+        own = {key: value for key, value in vars(layer).items() if key not in ("_parameters", "_modules")}
+        for each in _inside(list(own.values())):
+            for found in _used(each) if isinstance(each, FunctionType) else [each]:
+                if isinstance(found, Tensor) and not isinstance(found, nn.Parameter):
+                    yield found
 
 
 def _registered(module: nn.Module) -> Iterator[Tensor]:

@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from paceline.compat.modules import registered
+from paceline.compat.modules import is_hooked_before, registered
 
 
 def test_what_is_registered_is_seen_as_it_changes() -> None:
@@ -13,3 +13,8 @@ def test_what_is_registered_is_seen_as_it_changes() -> None:
     assert parameters == {"weight": model.weight} and children == {"layer": model.layer}
     del model.layer
     assert children == {}
+
+
+def test_what_is_called_before_a_forward_pass_is_seen() -> None:
+    plain, normed = nn.Linear(2, 2), nn.utils.spectral_norm(nn.Linear(2, 2))
+    assert (is_hooked_before(plain), is_hooked_before(normed)) == (False, True)

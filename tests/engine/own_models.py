@@ -186,3 +186,50 @@ class FreezingStage(nn.Sequential):
 
     def __init__(self) -> None:
         super().__init__(FreezingLinear(8, 4), nn.ReLU(), nn.Linear(4, 2))
+
+
+class Holding(nn.Module):
+    """[n, 8] -> [n, 2]; keeps a view of a layer's weights, or uses them outside of the layer, as `kind` says."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.blocks = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
+        weight = self.blocks[0].weight
+        match kind:
+            case "transpose":
+                self.kept = weight.t()
+            case "data":
+                self.kept = [weight.data.t()]
+            case "buffer":
+                self.register_buffer("kept", weight.detach().t())
+            case "function":
+                detached = weight.detach()
+                self.use = lambda x: x @ detached.t()
+            case "parameter":
+                self.kept = [weight]
+            case "hooked":
+                self.blocks[0] = nn.utils.spectral_norm(self.blocks[0])
+            case _:
+                pass
+
+    def forward(self, x: Tensor) -> Tensor:
+        match self.kind:
+            case "transpose" | "buffer":
+                x = x @ self.kept
+            case "data":
+                x = x @ self.kept[0]
+            case "function":
+                x = self.use(x)
+            case "parameter":
+                x = x @ self.kept[0].t()
+            case "child":
+                x = x @ self.blocks[0].weight.t()
+            case "called":
+                scaled = {name: 0.9 * each for name, each in self.blocks.named_parameters()}
+                return torch.func.functional_call(self.blocks, scaled, (x,))
+            case "penalty":
+                return self.blocks(x) * (1 + sum(each.square().mean() for each in self.parameters()))
+            case _:
+                pass
+        return self.blocks(x)

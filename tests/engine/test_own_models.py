@@ -157,6 +157,54 @@ def test_a_forward_that_writes_to_weights_is_refused_where_that_would_be_lost(pl
         plan(run)
 
 
+LOCAL = ["hardware=local", "hardware.threads=1"]
+KEPT = ["transpose", "data", "buffer", "function"]
+REST = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("data", "function")]
+MOVES = (
+    ["sync=local_sgd", "hardware.workers=1"],
+    *(
+        pytest.param(way, marks=pytest.mark.slow)
+        for way in (["sync=asp"], [*LOCAL, "strategy=zero", "strategy.stage=1"], [*LOCAL, "strategy=torch_fsdp"])
+    ),
+)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("kind", ["transpose", *(pytest.param(k, marks=pytest.mark.slow) for k in KEPT[1:])])
+@pytest.mark.parametrize("way", MOVES, ids=" ".join)
+def test_a_view_of_a_parameter_that_is_moved_is_refused_and_else_trains(train, kind: str, way: list[str]) -> None:
+    """strategy=data_parallel sync=bsp leaves parameters where they are, as torch's own loop does."""
+    with pytest.raises(
+        WorkerFailedError, match=r"keeps a view of its parameter blocks\.0\.weight.*Let the forw"
+    ) as told:
+        train("Holding", *way, kind=kind)
+    assert told.value.exit_code == 2
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("kind", [pytest.param("transpose", marks=pytest.mark.slow), "buffer", *REST])
+def test_a_view_of_a_parameter_follows_it_where_it_stays(train, tmp_path: Path, kind: str) -> None:
+    one = load_file(train("Holding", "strategy=single", workers=1, kind=kind).path / "model.safetensors")
+    two = load_file(train("Holding", kind=kind).path / "model.safetensors")
+    assert all(torch.allclose(one[name], two[name], rtol=0, atol=1e-6) for name in one)
+
+
+@pytest.mark.dist
+def test_an_attribute_that_a_layers_hook_makes_anew_is_no_view(train) -> None:
+    train("Holding", "sync=local_sgd", kind="hooked")
+
+
+@pytest.mark.parametrize("kind", ["child", "parameter", "called", "penalty"])
+def test_a_layers_weights_used_outside_of_it_are_refused_under_fsdp(plan, kind: str) -> None:
+    chosen = [f"model={{_target_:own_models.Holding,kind:{kind}}}", "data={_target_:own_models.Rows}"]
+    run = [*QUICK, *chosen, "batch_size=16", "hardware=local", "hardware.workers=2"]
+    plan([*run, "strategy=torch_ddp"])
+    with pytest.raises(
+        ConfigError, match=r"strategy=torch_fsdp: the model uses its parameter blocks\.0\.weight outside"
+    ):
+        plan([*run, "strategy=torch_fsdp"])
+
+
 def test_an_embedding_that_holds_its_weights_to_a_norm_is_refused_where_that_would_be_lost() -> None:
     model = nn.Sequential(nn.Embedding(8, 4, max_norm=1.0), nn.Linear(4, 2))
     with pytest.raises(ConfigError, match=r"changes its parameter 0\.weight"), ReadOnlyWeights(model):

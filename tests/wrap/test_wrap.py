@@ -439,3 +439,13 @@ def test_a_batch_goes_to_the_device_whatever_it_is_made_of() -> None:
     batch = on_device({"a": torch.ones(1), "b": [torch.ones(1), "word"], "c": Encoding(d=torch.ones(1))}, meta)
     assert batch["a"].device == batch["b"][0].device == batch["c"]["d"].device == meta
     assert batch["b"][1] == "word" and isinstance(batch["c"], Encoding)
+
+
+def test_a_view_of_a_parameter_that_the_sync_mode_moves_is_refused(root: str) -> None:
+    def wrapped(comm: Comm, root: str) -> None:
+        model, optimizer, loader = parts()
+        model.kept = [model.head.weight.t()]
+        joined(comm, root, model, optimizer, loader, "sync=local_sgd")
+
+    with pytest.raises(ConfigError, match=r"sync=local_sgd: the model keeps a view of its parameter head\.weight"):
+        run_virtual(2, wrapped, root)
