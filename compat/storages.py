@@ -1,5 +1,5 @@
 """Reads which memory a torch tensor is in, how often it was written to, and its hooks: `_cdata`, `_version`, `_base`,
-`_backward_hooks` and `_post_accumulate_grad_hooks`.
+`_indices`, `_values`, `_backward_hooks` and `_post_accumulate_grad_hooks`.
 """
 
 from collections.abc import Sequence
@@ -22,6 +22,11 @@ def version_of(tensor: Tensor) -> int:
 def base_of(tensor: Tensor) -> Tensor:
     """Returns the tensor that it is a view of, or itself."""
     return tensor if tensor._base is None else tensor._base
+
+
+def parts_of_sparse(tensor: Tensor) -> tuple[Tensor, Tensor]:
+    """Returns the indices and values of a sparse tensor as they are, where `coalesce` would sum those of one place."""
+    return tensor._indices(), tensor._values()
 
 
 def has_hooks(tensor: Tensor) -> bool:

@@ -343,6 +343,7 @@ def _activations(
         kept: list[int] = []
         again: list[int] = []
         ends: list[Tensor] = []
+        shapes = _shapes(parts.modules[part])
         with memory.activations() as account:
             for each in passes:
                 with ReadOnlyWeights(parts.modules[part]) if parts.strategy.traits.drops_writes else nullcontext():
@@ -354,12 +355,28 @@ def _activations(
                 if account.recomputes:
                     checkpointing.backward(end)
                 again.append(account.peak - before)
+        _check_shapes(experiment, shapes, _shapes(parts.modules[part]))
         if isinstance(parts.strategy, StagedStrategy):
             peaks.append(parts.strategy.at_once(part, kept, again, len(inputs)))
         else:  # all forward passes come first
             peaks.append(max(sum(kept[i:]) + more for i, more in enumerate(again)))
     peaks[0] = max(peaks[0], *(feature.activations(parts, inputs, plain) for feature in parts.features))
     return peaks
+
+
+def _shapes(part: nn.Module) -> dict[str, list[int]]:
+    return {name: list(each.shape) for name, each in state_of(part).items()}
+
+
+def _check_shapes(experiment: Experiment, before: dict[str, list[int]], after: dict[str, list[int]]) -> None:
+    """Raises `ConfigError` where a forward pass gave a buffer another shape: the run could not save or evaluate it."""
+    for name in sorted(before.keys() | after.keys()):
+        was, now = before.get(name, "nothing"), after.get(name, "nothing")
+        if was != now:
+            raise ConfigError(
+                f"model={experiment.model.name}: {name} is {was} before a forward pass and {now} after it, and a "
+                "checkpoint has one shape of it. Give it that shape in the constructor, or choose persistent=False."
+            )
 
 
 def _activations_of_few(experiment: Experiment, parts: Parts, size: int, device: torch.device) -> list[int]:

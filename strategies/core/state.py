@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from ...comm import Comm
+from ...compat.storages import parts_of_sparse
 from ...conf.errors import ConfigError
 
 State = dict[str, Any]  # a tree of dicts and lists with tensors, numbers and strings in it
@@ -33,6 +34,9 @@ def from_bytes(data: bytes) -> State:
 
 def _pack(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     match node:
+        case Tensor() if node.is_sparse:  # the momentum of sparse gradients
+            parts = [*parts_of_sparse(node.detach()), torch.tensor(node.shape)]
+            return {"sparse": [_pack(each, f"{path}.{i}", tensors) for i, each in enumerate(parts)]}
         case Tensor():
             name = f"{len(tensors)}{path}"  # the number keeps {"a.b": t} and {"a": {"b": u}} apart
             tensors[name] = node.detach().to("cpu", copy=True).contiguous()
@@ -51,6 +55,9 @@ def _unpack(node: Any, tensors: dict[str, Tensor]) -> Any:
     match node:
         case {"__tensor__": path}:
             return tensors[path]
+        case {"sparse": parts}:
+            indices, values, shape = (_unpack(each, tensors) for each in parts)
+            return torch.sparse_coo_tensor(indices, values, shape.tolist(), check_invariants=True)
         case {"dict": pairs}:
             return {key: _unpack(value, tensors) for key, value in pairs}
         case {"list": values}:

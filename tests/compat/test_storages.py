@@ -3,7 +3,7 @@
 import torch
 from torch import nn
 
-from paceline.compat.storages import base_of, storage_key, unseen_writes, version_of
+from paceline.compat.storages import base_of, parts_of_sparse, storage_key, unseen_writes, version_of
 
 
 def test_views_share_a_key_and_others_do_not() -> None:
@@ -43,3 +43,8 @@ def test_a_weight_can_be_exchanged_and_updated_between_its_forward_and_its_backw
     assert x.grad is not None and x.grad.item() == 2, (
         "torch no longer lets writes go unseen: strategy.schedule=pipedream cannot go backward with older weights"
     )
+
+
+def test_parts_of_a_sparse_tensor_are_not_summed() -> None:
+    indices, values = parts_of_sparse(torch.sparse_coo_tensor([[1, 1]], [[1.0], [2.0]], (3, 1), check_invariants=True))
+    assert (indices.tolist(), values.tolist()) == ([[1, 1]], [[1.0], [2.0]])

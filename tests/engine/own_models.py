@@ -233,3 +233,30 @@ class Holding(nn.Module):
             case _:
                 pass
         return self.blocks(x)
+
+
+class Remembering(nn.Module):
+    """[n, 8] -> [n, 2]; each forward pass keeps its output in a buffer, which `kind` makes."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 2)
+        first = None if kind == "none" else torch.zeros(0 if kind == "empty" else 2)
+        self.register_buffer("last", first, persistent=kind != "unsaved")
+        self.whole = kind != "mean"
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.head(x)
+        self.last = y.detach() if self.whole else y.detach().mean(0)
+        return y
+
+
+class Looked(nn.Module):
+    """[n, 8] -> [n, 2]; has sparse gradients."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(20, 8, sparse=True), nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x + self.table((4 * x.detach().sum(1)).long().clamp(0, 19)))

@@ -205,6 +205,27 @@ def test_a_layers_weights_used_outside_of_it_are_refused_under_fsdp(plan, kind: 
         plan([*run, "strategy=torch_fsdp"])
 
 
+@pytest.mark.parametrize("kind", ["none", "empty", "mean", "unsaved"])
+def test_a_saved_buffer_that_a_forward_pass_gives_another_shape_is_refused(plan, kind: str) -> None:
+    run = [*QUICK, f"model={{_target_:own_models.Remembering,kind:{kind}}}", "data={_target_:own_models.Rows}"]
+    if kind in ("mean", "unsaved"):
+        plan(run)
+        return
+    with pytest.raises(ConfigError, match=r"last is (nothing|\[0\]) before a forward pass and \[\d+, 2\] after it"):
+        plan(run)
+
+
+@pytest.mark.dist
+def test_momentum_of_sparse_gradients_is_saved_and_resumes_bit_for_bit(train, tmp_path: Path) -> None:
+    momentum = [*LOCAL, "optimizer=sgd", "optimizer.momentum=0.9"]
+    whole = train("Looked", *momentum, "steps=6", workers=1)
+    whole.path.rename(tmp_path / "whole")
+    train("Looked", *momentum, "steps=3", "checkpoint.every_steps=3", workers=1)
+    resumed = engine.run(["steps=6"], allow_modules=["own_models"], resume="own-1", root=tmp_path, quiet=True)
+    one, two = (load_file(each / "model.safetensors") for each in (tmp_path / "whole", resumed.path))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
 def test_an_embedding_that_holds_its_weights_to_a_norm_is_refused_where_that_would_be_lost() -> None:
     model = nn.Sequential(nn.Embedding(8, 4, max_norm=1.0), nn.Linear(4, 2))
     with pytest.raises(ConfigError, match=r"changes its parameter 0\.weight"), ReadOnlyWeights(model):
