@@ -1,7 +1,7 @@
 """A data set held to its own `spec`: a user's class says one thing and may load another."""
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sized
 
 import torch
 from torch import Tensor
@@ -55,9 +55,18 @@ def load_checked(
     Raises `ConfigError` where they are not what `spec` says, and what `load` raises.
     """
     spec, splits = data.spec, data.load()
+    if not (isinstance(splits, tuple | list) and len(splits) == 2 and all(isinstance(each, Sized) for each in splits)):
+        kinds = [type(each).__name__ for each in splits] if isinstance(splits, tuple | list) else type(splits).__name__
+        raise ConfigError(f"data={name}: load() gives {kinds}; must be two splits, (train, test)")
     for key, split, size in zip(("train", "test"), splits, (spec.train_size, spec.test_size), strict=True):
         what = f"data={name}: load() gives a {key} split"
+        if len(split) == 0:
+            raise ConfigError(f"{what} without samples")
         tensors = _inputs_of(what, split, spec) if isinstance(split, Split) else {}
+        for called, each in [*tensors.items(), *([("targets", split.targets)] if isinstance(split, Split) else [])]:
+            if not isinstance(each, Tensor) or each.layout is not torch.strided:
+                found = f"a tensor of layout {each.layout}" if isinstance(each, Tensor) else f"a {type(each).__name__}"
+                raise ConfigError(f"{what} with {called} in {found}; must be a dense tensor")
         for tensor in tensors.values():
             if len(tensor) != len(split):
                 raise ConfigError(f"{what} of {len(tensor)} inputs and {len(split)} targets; must be one each")

@@ -109,13 +109,40 @@ def checked_loss(experiment: Experiment, model: nn.Module, spec: DataSpec, task:
     """The task's, of outputs that it takes. `model`: whose they are."""
 
     plain = task.function(spec)
+    _check_untrained(experiment, task)
 
     @functools.wraps(plain)  # with what it says of itself
     def loss(outputs: Tensor, wanted: Samples) -> Tensor:
         _check_outputs(experiment, model, outputs, spec, task)
-        return plain(outputs, wanted)
+        made = plain(outputs, wanted)
+        _check_loss(experiment, made, outputs)
+        return made
 
     return loss
+
+
+def _check_untrained(experiment: Experiment, task: Task) -> None:
+    """Raises `ConfigError` for parameters that a task of the user's would have trained: nothing trains them."""
+    for name, value in vars(task).items():
+        held = value.parameters() if isinstance(value, nn.Module) else [value]
+        if any(isinstance(each, nn.Parameter) and each.requires_grad for each in held):
+            raise ConfigError(
+                f"task={experiment.task.name}: {name} has parameters, and only the model's are trained. Put them into "
+                "the model, or call requires_grad_(False) on them."
+            )
+
+
+def _check_loss(experiment: Experiment, made: object, outputs: Tensor) -> None:
+    found = f"a tensor {list(made.shape)}" if isinstance(made, Tensor) else f"a {type(made).__name__}"
+    if not isinstance(made, Tensor) or made.numel() != 1:
+        raise ConfigError(
+            f"task={experiment.task.name}: its loss is {found}; must be a tensor of one number, the mean over samples"
+        )
+    if outputs.requires_grad and not made.requires_grad:
+        raise ConfigError(
+            f"task={experiment.task.name}: its loss has no gradient. Compute it from the outputs by operations that "
+            "have one, and without detach()."
+        )
 
 
 def _check_outputs(experiment: Experiment, model: nn.Module, outputs: object, spec: DataSpec, task: Task) -> None:

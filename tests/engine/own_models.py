@@ -1,11 +1,13 @@
 """Models, losses and data that users write: what looks at values, changes its mind in mid-run, or holds NaN."""
 
 import warnings
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from paceline.tasks.base import Data, DataSpec, Split
+from paceline.tasks.losses.cross_entropy import CrossEntropy
 
 
 class Rows(Data):
@@ -260,3 +262,29 @@ class Looked(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(x + self.table((4 * x.detach().sum(1)).long().clamp(0, 19)))
+
+
+class Unfit(CrossEntropy):
+    """A loss that cannot be trained, in the way that `kind` says."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        if kind in ("parameter", "frozen"):
+            self.scale = nn.Parameter(torch.ones(()), requires_grad=kind == "parameter")
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Any:
+        loss = nn.functional.cross_entropy(outputs, targets)
+        match self.kind:
+            case "vector":
+                return nn.functional.cross_entropy(outputs, targets, reduction="none")
+            case "number":
+                return float(loss.detach())
+            case "pair":
+                return loss, 1
+            case "detached":
+                return loss.detach()
+            case "count":
+                return (outputs.argmax(1) != targets).sum()
+            case _:
+                return loss

@@ -205,6 +205,27 @@ def test_a_layers_weights_used_outside_of_it_are_refused_under_fsdp(plan, kind: 
         plan([*run, "strategy=torch_fsdp"])
 
 
+UNFIT = {
+    "vector": r"its loss is a tensor \[\d+\]; must be a tensor of one number",
+    "number": r"its loss is a float; must be",
+    "pair": r"its loss is a tuple; must be",
+    "detached": r"its loss has no gradient",
+    "count": r"its loss has no gradient",
+    "parameter": r"scale has parameters, and only the model's are trained",
+    "frozen": None,
+}
+
+
+@pytest.mark.parametrize("kind", UNFIT)
+def test_a_loss_that_cannot_be_trained_is_refused_by_the_plan(plan, kind: str) -> None:
+    run = [*QUICK, f"task={{_target_:own_models.Unfit,kind:{kind}}}", "data={_target_:own_models.Rows}", "model=linear"]
+    if (said := UNFIT[kind]) is None:
+        plan(run)
+        return
+    with pytest.raises(ConfigError, match=f"^task=Unfit: {said}"):
+        plan(run)
+
+
 @pytest.mark.parametrize("kind", ["none", "empty", "mean", "unsaved"])
 def test_a_saved_buffer_that_a_forward_pass_gives_another_shape_is_refused(plan, kind: str) -> None:
     run = [*QUICK, f"model={{_target_:own_models.Remembering,kind:{kind}}}", "data={_target_:own_models.Rows}"]

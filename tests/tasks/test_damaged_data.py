@@ -18,7 +18,7 @@ import torch
 from needs import needs_datasets, needs_pyarrow
 
 from paceline.conf.errors import ConfigError
-from paceline.tasks.base import Data
+from paceline.tasks.base import Data, DataSpec, Split
 from paceline.tasks.checks import check_spec, load_checked
 from paceline.tasks.data.arrays import Arrays
 from paceline.tasks.data.hugging_face import HuggingFace
@@ -387,3 +387,28 @@ def test_a_number_that_float32_cannot_hold_is_refused(key: str, tmp_path: Path) 
     with pytest.raises(CorruptDataError, match=r"bad.csv: column b is 1e\+39 in row 20 .*float32 cannot hold"):
         knobs: dict[str, Any] = {"path": str(good), key: str(bad)}
         Table(**knobs).load()
+
+
+@pytest.mark.parametrize(
+    ("splits", "said"),
+    [
+        (
+            lambda x, y: (Split(x, y.tolist()), Split(x, y)),
+            "a train split with targets in a list; must be",
+        ),
+        (lambda x, y: (Split(x, y), Split(x.to_sparse(), y)), "a test split with inputs in a tensor of layout .*_coo"),
+        (lambda x, y: (Split(x, y), Split(x[:0], y[:0])), "a test split without samples"),
+        (lambda x, y: (Split(x, y),), r"\['Split'\]; must be two splits, \(train, test\)"),
+        (lambda x, y: (Split(x, y), None), r"\['Split', 'NoneType'\]; must be two splits"),
+        (lambda x, y: Split(x, y), r"Split; must be two splits"),
+    ],
+)
+def test_what_is_no_pair_of_splits_of_tensors_is_refused(splits: Any, said: str) -> None:
+    class Own(Data):
+        spec = DataSpec((2,), classes=2)
+
+        def load(self) -> Any:
+            return splits(torch.ones(4, 2), torch.arange(4) % 2)
+
+    with pytest.raises(ConfigError, match=f"data=own: load\\(\\) gives {said}"):
+        load_checked("own", Own())
