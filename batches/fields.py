@@ -1,7 +1,8 @@
 """Several tensors of the same samples, which are cut, moved and given to a model as one.
 
 The rule by which a model is called: a dict's tensors are keyword arguments, forward(**inputs); a tuple's are positional
-ones in their order, forward(*inputs); a lone tensor is the only argument, forward(inputs).
+ones in their order, forward(*inputs); a lone tensor is the only argument, forward(inputs). A dict's tensors with a
+number in the place of a name are positional, too.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -20,18 +21,13 @@ class Fields:
     `split`, `tensor_split`, `to`. All tensors must lie on one device.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor] | Sequence[Tensor]) -> None:
-        self.by_name = isinstance(tensors, Mapping)
+    def __init__(self, tensors: Mapping[Any, Tensor] | Sequence[Tensor]) -> None:
         named = tensors.items() if isinstance(tensors, Mapping) else enumerate(tensors)
         self.tensors: dict[str | int, Tensor] = dict(named)
         assert self.tensors and len({len(tensor) for tensor in self.tensors.values()}) == 1, self
 
     def map(self, function: Callable[[Tensor], Tensor]) -> "Fields":
-        changed = {key: function(tensor) for key, tensor in self.tensors.items()}
-        return self._like(changed)
-
-    def _like(self, tensors: Mapping[Any, Tensor]) -> "Fields":
-        return Fields(tensors if self.by_name else list(tensors.values()))
+        return Fields({key: function(tensor) for key, tensor in self.tensors.items()})
 
     def __len__(self) -> int:
         return len(next(iter(self.tensors.values())))
@@ -50,7 +46,7 @@ class Fields:
 
     def _pieces(self, cut: Callable[[Tensor], Sequence[Tensor]]) -> list["Fields"]:
         columns = {key: cut(tensor) for key, tensor in self.tensors.items()}
-        return [self._like(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
+        return [Fields(dict(zip(columns, row, strict=True))) for row in zip(*columns.values(), strict=True)]
 
     def to(self, to: torch.device | torch.dtype | str) -> "Fields":
         """A dtype changes floating tensors alone."""
@@ -64,9 +60,8 @@ class Fields:
     @property
     def arguments(self) -> tuple[tuple[Tensor, ...], dict[str, Tensor]]:
         """Positional and keyword ones, as `call` gives them."""
-        if self.by_name:
-            return (), {str(key): tensor for key, tensor in self.tensors.items()}
-        return tuple(self.tensors.values()), {}
+        named = {key: tensor for key, tensor in self.tensors.items() if isinstance(key, str)}
+        return tuple(tensor for key, tensor in self.tensors.items() if not isinstance(key, str)), named
 
 
 Samples = Tensor | Fields

@@ -38,6 +38,7 @@ class DataSpec:
     `weights`: each sample, or each of its targets, has a weight in the loss and the metric; false and true are a mask.
     `range`: the smallest and the largest value that an input may have, as the model is given it: of black and of white.
     None: there are no such bounds, or nobody knows them. Attacks on inputs count by it (docs/adversarial.md).
+    `ignored`: the label of targets that do not count (task.ignore_index), which is none of the classes.
     """
 
     input_shape: tuple[int, ...] = ()
@@ -51,6 +52,7 @@ class DataSpec:
     inputs: Mapping[str, Field] | tuple[Field, ...] | None = None
     weights: bool = False
     range: tuple[float, float] | None = None
+    ignored: int | None = None
 
     @property
     def fields(self) -> dict[str | int, Field]:
@@ -63,11 +65,7 @@ class DataSpec:
         """Inputs of the tensors of each of `fields`."""
         if self.inputs is None:
             return tensors["inputs"]
-        return (
-            Fields({str(key): each for key, each in tensors.items()})
-            if isinstance(self.inputs, Mapping)
-            else Fields([*tensors.values()])
-        )
+        return Fields(tensors) if isinstance(self.inputs, Mapping) else Fields([*tensors.values()])
 
     @property
     def targets(self) -> Literal["labels", "numbers"]:
@@ -195,6 +193,12 @@ class Data(ABC):
     preload: tuple[str, ...] = ()
     reader: str | None = None
     loader_workers: int = 0
+    ignored: int | None = None  # the label of targets that do not count, which the engine takes from the task
+
+    @property
+    def source(self) -> "Data":
+        """Returns the data as they are; those here may be as a task sees them (task_data.py)."""
+        return self
 
     @property
     @abstractmethod

@@ -94,7 +94,7 @@ def load_checked(
             spec.target_dtype,
         )
         _check_weights(what, split, spec)
-        _check_values(what, split, spec)
+        _check_values(what, split, spec, data.ignored)
         if check_targets is not None and len(split):
             check_targets(what, split.targets)
     return splits
@@ -141,9 +141,9 @@ def _nothing_counts(what: str) -> str:
     return f"{what} with weights that are all 0, so that nothing counts"
 
 
-def _check_values(what: str, split: Split, spec: DataSpec) -> None:
+def _check_values(what: str, split: Split, spec: DataSpec, ignored: int | None) -> None:
     """A target whose weight is 0 is looked at, too: 0 times NaN is NaN."""
-    targets = split.targets
+    targets = split.targets if ignored is None else split.targets.masked_fill(split.targets == ignored, 0)
     if len(targets) == 0:
         return
     if spec.targets == "numbers":

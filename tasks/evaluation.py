@@ -12,6 +12,8 @@ from .base import Readable
 from .errors import SampleError
 from .losses.base import Task
 from .losses.metrics import Metric
+from .losses.own import OwnLoss
+from .outputs import loss_and_logits
 
 
 @dataclass(frozen=True)
@@ -47,7 +49,13 @@ def evaluate(
     try:
         for first in range(0, len(split), batch_size):
             taken = split.take(slice(first, first + batch_size))
-            outputs, targets = call(model, taken.inputs.to(device)), taken.targets.to(device)
+            own: Tensor | None = None  # the model's own loss
+            if isinstance(task, OwnLoss):
+                own, logits = loss_and_logits(model, taken.inputs.to(device))
+                outputs = task.aligned(logits)
+            else:
+                outputs = call(model, taken.inputs.to(device))
+            targets = taken.targets.to(device)
             if not isinstance(outputs, Tensor):
                 raise ConfigError(
                     f"model: {type(model).__name__} returns a {type(outputs).__name__} in evaluation mode; must return "
@@ -60,13 +68,17 @@ def evaluate(
             tallies.append(task.metric.tally(judged, targets.clone(), **more).cpu())
             # A batch mean counts by its samples: the last batch may be smaller.
             if taken.weights is None:
-                loss += task.loss(outputs, targets).item() * len(targets)
+                loss += (task.loss(outputs, targets) if own is None else own).item() * len(targets)
                 counts += len(targets)
             else:
                 weighted.append(taken.weights)
                 weights = taken.weights.to(device).double()
-                loss += (task.each(outputs, targets).double() * weights).sum().item()
-                counts += weights.sum().item()
+                count = weights.sum().item()
+                if own is None:
+                    loss += (task.each(outputs, targets).double() * weights).sum().item()
+                elif count > 0:
+                    loss += own.item() * count
+                counts += count
     finally:
         model.train(training)
     if counts == 0:

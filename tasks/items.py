@@ -178,6 +178,8 @@ def check_target(target: Tensor, spec: DataSpec, what: str) -> None:
         if not bool(target.isfinite().all()):
             raise SampleError(f"{what}: a target is NaN or infinite; must be finite")
         return
+    if spec.ignored is not None:
+        target = target.masked_fill(target == spec.ignored, 0)
     low, high = (int(bound) for bound in target.aminmax())
     if low < 0 or high >= spec.classes:
         told = label_in_words(low) if low < 0 else f"{high}; must be 0 to {spec.classes - 1}"
@@ -188,9 +190,7 @@ def label_in_words(label: int) -> str:
     """A label below 0 and what to do about it."""
     if label != IGNORED:
         return f"{label}; must be 0 or more"
-    return (
-        f"{label}, by which torch leaves out targets. Choose data.weights=MASK, and 0 as the label where it is false."
-    )
+    return f"{label}, by which torch leaves out targets. Choose task.ignore_index={label}, or data.weights=MASK"
 
 
 def _check_shape(tensor: Tensor, shape: Sequence[int], what: str) -> None:

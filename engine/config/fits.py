@@ -2,7 +2,7 @@
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -39,8 +39,8 @@ def check_takes(experiment: Experiment, forward: Callable[..., object], spec: Da
     """Checks by the signature of its forward that a model can be called with several inputs. Raises `ConfigError`."""
     if spec.inputs is None:
         return
-    positional = () if isinstance(spec.inputs, Mapping) else tuple(spec.inputs)
-    named = dict(spec.inputs) if isinstance(spec.inputs, Mapping) else {}
+    positional = [key for key in spec.fields if not isinstance(key, str)]
+    named = {key: field for key, field in spec.fields.items() if isinstance(key, str)}
     given = f"forward({', '.join([*(f'input {i}' for i in range(len(positional))), *(f'{key}=...' for key in named)])})"
     signature = inspect.signature(forward)
     try:
@@ -154,7 +154,7 @@ def _check_outputs(experiment: Experiment, model: nn.Module, outputs: object, sp
         )
         raise ConfigError(
             f"model={experiment.model.name}: {where} returns a {type(outputs).__name__}; must return a tensor "
-            f"{wanted}, such as the object's .logits"
+            f"{wanted}, or a dict or an object with `logits`"
         )
     if not task.accepts(outputs, spec):
         kind = f"{spec.classes} classes" if spec.targets == "labels" else f"numbers ({spec.target_dtype})"

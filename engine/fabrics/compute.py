@@ -286,7 +286,7 @@ class ModelledCompute:
         chunk = [each for each in inputs[1:] if isinstance(each, int)]  # all else is the strategy's own affair
         tensors = [each for each in inputs if isinstance(each, Tensor)]
         # by the rule of `call`
-        entered = Fields(named) if named else inputs[0] if len(tensors) == 1 else Fields(tensors)
+        entered = Fields({**dict(enumerate(tensors)), **named}) if named or len(tensors) > 1 else inputs[0]
         self._entered = _Pass(self._model.of(self._part, entered, *chunk))
         self._passes.append(self._entered)  # within backward it is computed again, and never asked for
         self._comm.elapse(self._entered.cost.forward * self._factor)

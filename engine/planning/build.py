@@ -26,7 +26,9 @@ from ...strategies.schedules import Schedule
 from ...tasks.base import Data
 from ...tasks.checks import check_spec, load_checked
 from ...tasks.losses.base import Task
+from ...tasks.outputs import hand_on_logits, hand_on_loss
 from ...tasks.partition import Partition, Partitioner, Repeated
+from ...tasks.task_data import seen_by
 from ...tracking.redact import know_secrets
 from ..base.blame import blaming
 from ..base.grammar import as_override
@@ -122,10 +124,15 @@ def _assemble(
 
 def choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None) -> tuple[Chosen, Choice]:
     """Builds what the experiment names, but for its model. Returns that, and the strategy as it is built."""
-    data = build("data", experiment.data, Data, allowed, {})
-    with blaming(f"data={experiment.data.name}", allowed):
-        data.check_files()
+    source = build("data", experiment.data, Data, allowed, {})
     task = build("task", experiment.task, Task, allowed, {})
+    if task.ignored is not None:
+        source.ignored = task.ignored
+    with blaming(f"data={experiment.data.name}", allowed):
+        source.check_files()
+    load = cache(partial(load_checked, experiment.data.name, source, task.check_targets))
+    seen = seen_by(task, source, load)
+    data, load = (source, load) if seen is None else (seen, cache(seen.load))
     partitioner = build("partition", experiment.partition, Partitioner, allowed, {})
     schedule = build("schedule", experiment.schedule, Schedule, allowed, {})
     stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
@@ -136,7 +143,7 @@ def choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | N
     if taken != experiment.strategy:
         strategy, sync = pair_of(experiment, allowed, of_groups, taken)
     with blaming(f"data={experiment.data.name}", allowed):
-        check_spec(experiment.data.name, data.spec)
+        check_spec(experiment.data.name, source.spec)
     if strategy.traits.needs_processes and fabric.modelled:
         raise ConfigError(
             f"hardware=virtual: strategy={experiment.strategy.name} talks to torch's own process groups. Choose "
@@ -155,7 +162,7 @@ def choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | N
             allowed=allowed,
             data=data,
             task=task,
-            load=cache(partial(load_checked, experiment.data.name, data, task.check_targets)),
+            load=load,
             partitioner=partitioner,
             schedule=schedule,
             stragglers=stragglers,
@@ -195,7 +202,12 @@ def _check_choices(chosen: Chosen, features: tuple[Feature, ...]) -> None:
             partial(phases.check, chosen, features),
         ]
     )
-    chosen.task.check_data(experiment.task.name, experiment.data.name, data.spec)
+    chosen.task.check_data(experiment.task.name, experiment.data.name, data.source.spec)
+    if chosen.task.argument and strategy.traits.one_input:
+        raise ConfigError(
+            f"strategy={experiment.strategy.name}: {strategy.traits.one_input}, and task={experiment.task.name} gives "
+            "the model labels beside its inputs. Choose strategy=data_parallel, torch_ddp, torch_fsdp or zero."
+        )
     check_parts_take(experiment, strategy, data.spec)
     maker = load_maker("model", experiment.model.target, nn.Module, chosen.allowed)
     if isinstance(maker, type):  # before our own models look for the one input that they know
@@ -225,11 +237,15 @@ def _check_owner(chosen: Chosen) -> None:
 
 def _plain_model(chosen: Chosen) -> nn.Module:
     """Builds the model as it is without features."""
-    experiment, spec = chosen.experiment, chosen.data.spec
+    experiment, spec = chosen.experiment, chosen.data.source.spec
     # a copy of the knobs: what a constructor does to its lists is no business of the next call
     made = build("model", copy.deepcopy(experiment.model), nn.Module, chosen.allowed, {"spec": spec})
-    materialise(made, experiment, spec, chosen.allowed)
+    materialise(made, experiment, chosen.data.spec, chosen.allowed)
     give_own_memory(made)
+    if chosen.task.argument:
+        hand_on_loss(made)
+    elif not chosen.strategy.traits.one_input:
+        hand_on_logits(made)
     return made
 
 

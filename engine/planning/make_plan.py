@@ -64,7 +64,7 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
     experiment = parts.experiment  # with what follows from the rest of it
     for feature in parts.features:
         feature.check_files()
-    layout, spec, described = parts.layout, parts.data.spec, parts.data.described()
+    layout, spec, described = parts.layout, parts.data.source.spec, parts.data.described()
     steps_per_epoch = None
     if spec.train_size is not None:
         sizes = spec.train_size, parts.sync, layout, experiment.batch_size

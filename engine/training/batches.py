@@ -41,7 +41,7 @@ class Taking:
         """Returns the weights of a batch over their mean: over the samples of all replicas where these step together,
         so that the mean of their gradients is that of the weighted mean over all samples, sum_i w_i l_i / sum_i w_i.
         """
-        if not self._together:
+        if not self._together or self._partition.replicas == 1:
             return of_mean_one(weights, weights)
         replicas = [self._partition.indices(step, replica) for replica in range(self._partition.replicas)]
         shape = torch.Size([sum(map(len, replicas)), *weights.shape[1:]])

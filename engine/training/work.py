@@ -248,7 +248,7 @@ def _announce(worker: Worker, job: Job, test: Readable) -> None:
             together=worker.sync.traits.synchronous,
             target_accuracy=worker.experiment.target_accuracy,
             choices=worker.choices(),
-            contents=contents(data.spec, data.described(), len(job.train), len(test)).plain(),
+            contents=contents(data.source.spec, data.described(), len(job.train), len(test)).plain(),
         )
     )
 

@@ -121,7 +121,10 @@ def _traced(model: nn.Module) -> list[Block]:
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     if len(inputs) != 1 or not nodes:
-        raise ConfigError(f"strategy.stages: the forward of {kind} must take one tensor, and do something with it")
+        raise ConfigError(
+            f"strategy.stages: the forward of {kind} must take one tensor, do something with it and return one. Choose "
+            "strategy=data_parallel, which takes any module."
+        )
     blocks: list[Block] = []
     entering, begin = inputs[0], 0
     alive = {inputs[0]: len(inputs[0].users)}  # values -> users to come

@@ -78,7 +78,7 @@ class Arrays(Data):
         where = f"the targets {self.targets!r} of {self.path}"
         classes = 0
         if kind == "labels" and self.classes is None:
-            counted = count_classes(target.read(), dtype, math.prod(target.shape), where)
+            counted = count_classes(target.read(), dtype, math.prod(target.shape), where, self.ignored)
             classes, self._seen = counted.classes, counted.seen
         elif kind == "labels":
             classes = self.classes or 0
@@ -97,6 +97,7 @@ class Arrays(Data):
             inputs=None if len(names) == 1 else fields,
             weights=self.weights is not None,
             range=(0.0, 1.0) if _dtype(arrays[names[0]]) == torch.uint8 else self.range,
+            ignored=self.ignored,
         )
 
     def load(self) -> tuple[Columns, Columns]:

@@ -130,6 +130,7 @@ class HuggingFace(Data):
             target_dtype=torch.float32 if kind == "numbers" else torch.int64,
             inputs=None if len(names) == 1 else fields,
             weights=self.weights is not None,
+            ignored=self.ignored,
         )
 
     def _check_alike(self, read: dict[str, Tensor]) -> None:
@@ -165,7 +166,7 @@ class HuggingFace(Data):
         column = self._column(train, self.targets).read
         where = f"the targets {self.targets!r} of {self.path}"
         counted = count_classes(
-            lambda rows: column(torch.arange(len(train))), first.dtype, len(train) * first.numel(), where
+            lambda rows: column(torch.arange(len(train))), first.dtype, len(train) * first.numel(), where, self.ignored
         )
         self._seen = counted.seen
         return counted.classes

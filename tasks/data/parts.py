@@ -193,13 +193,23 @@ class ClassCount:
     seen: int | None  # different labels; None: there are too many targets to sort them
 
 
-def count_classes(targets: Callable[[slice], Tensor], dtype: torch.dtype, numel: int, where: str) -> ClassCount:
-    """Raises ConfigError where it would take long to look, or one label would make a huge model; SampleError."""
+def count_classes(
+    targets: Callable[[slice], Tensor], dtype: torch.dtype, numel: int, where: str, ignored: int | None = None
+) -> ClassCount:
+    """Counts the classes by the largest label.
+
+    Raises ConfigError where it would take long to look, or one label would make a huge model; SampleError.
+
+    Args:
+        ignored: the label of targets that do not count.
+    """
     if dtype.is_floating_point:
         raise ConfigError(f"{where} are {dtype}; labels must be whole numbers (data.kind=numbers: regression)")
     if numel > MOST_COUNTED:
         raise ConfigError(f"data.classes=null: {where} are {numel:,}, which takes long to count; say how many")
     found = targets(slice(None))
+    if ignored is not None:
+        found = torch.where(found == ignored, found.new_zeros(()), found)
     smallest, largest = (int(bound) for bound in found.aminmax())
     if smallest < 0:
         row = int((found < 0).reshape(len(found), -1).any(dim=1).nonzero()[0])

@@ -18,12 +18,14 @@ OWN = (
     "classes",
     "limit",
     "loader_workers",
+    "targets",
 )  # knobs that are ours, unless the Dataset's constructor has one of the name
 
 
 class OfDataset(Data):
     """`make(train=...)` makes the Dataset, once for training and once for test; where it takes no `train`, it is
-    called once, and a fixed fifth is for test. A sample is a pair (inputs, target).
+    called once, and a fixed fifth is for test. A sample is a pair (inputs, target), or a dict, of which the entry
+    `targets` is learnt (None: "labels", or else "label") and all others are inputs.
 
     Shapes and dtypes are those of the first sample, which is read to know them. `classes`: of labels; None takes what
     the Dataset says of itself: the length of `classes`, or the largest of `targets`.
@@ -37,7 +39,9 @@ class OfDataset(Data):
         classes: int | None = None,
         limit: int | None = None,
         loader_workers: int = 0,
+        targets: str | None = None,
     ) -> None:
+        self.targets = targets
         self._make, self.name, self.takes_train = make, name, takes_train
         self.classes, self.limit, self.loader_workers = classes, limit, loader_workers
         self._made: tuple[Any, Any] | None = None
@@ -50,7 +54,8 @@ class OfDataset(Data):
             for source in made:
                 if not hasattr(source, "__len__") or len(source) == 0:
                     raise ConfigError(f"{self.name} has no samples, or no __len__; must have both")
-            self._check_classes(*made)
+            made = [_Pairs(source, self.targets) for source in made]
+            self._check_classes(*(each.dataset for each in made))
             self._made = made[0], made[1]
         return self._made
 
@@ -75,7 +80,9 @@ class OfDataset(Data):
         what = f"{self.name}, sample 0"
         read = train[0]
         if not isinstance(read, tuple | list) or len(read) != 2:
-            raise ConfigError(f"{what} is a {type(read).__name__}; must be a pair (inputs, target)")
+            raise ConfigError(
+                f"{what} is a {type(read).__name__}; must be a pair (inputs, target), or a dict with the entry `labels`"
+            )
         given, target = read[0], tensor_of(read[1], None, f"{what}: the target")
         several = given if isinstance(given, Mapping | tuple | list) and not _is_numbers(given) else None
         named = (
@@ -92,11 +99,12 @@ class OfDataset(Data):
             input_shape=lone.shape,
             input_dtype=lone.dtype,
             target_shape=tuple(target.shape),
-            classes=self._count(train) if labels else 0,
+            classes=self._count(train.dataset) if labels else 0,
             train_size=train_size,
             test_size=test_size,
             target_dtype=target.dtype,
             inputs=inputs,  # pyright: ignore[reportArgumentType]
+            ignored=self.ignored,
         )
 
     def _count(self, source: Any) -> int:
@@ -105,7 +113,7 @@ class OfDataset(Data):
         if (told := _classes_of(source)) is not None:
             return len(told)
         if (targets := _targets_of(source)) is not None:
-            return max(int(targets.max()) + 1, 2)
+            return max(int(targets[targets != self.ignored].amax()) + 1, 2)
         raise ConfigError(
             f"data.classes: {self.name} does not say how many classes it has, in an attribute `classes` or `targets`; "
             "set +data.classes=..., or make targets floating numbers for a regression"
@@ -114,7 +122,7 @@ class OfDataset(Data):
     def load(self) -> tuple[Items, Items]:
         spec, (train, test) = self.spec, self._sources()
         whole = [
-            Items(source, spec, f"{self.name}, {split} split", _targets_of(source))
+            Items(source, spec, f"{self.name}, {split} split", _targets_of(source.dataset))
             for source, split in ((train, "train"), (test, "test"))
         ]
         if self.takes_train:
@@ -123,7 +131,7 @@ class OfDataset(Data):
         return whole[0].rows(first).first(self.limit), whole[1].rows(second)
 
     def described(self) -> Described:
-        names = _classes_of(self._sources()[0]) if self.spec.classes else None
+        names = _classes_of(self._sources()[0].dataset) if self.spec.classes else None
         return Described(classes=tuple(map(str, names)) if names else None)
 
     def how_to_get(self) -> str:
@@ -131,6 +139,25 @@ class OfDataset(Data):
 
     def found(self) -> str | None:
         return f"where {self.name} has them"
+
+
+class _Pairs:
+    """A Dataset whose dicts are pairs of inputs and a target. `targets`: the name of the target."""
+
+    def __init__(self, dataset: Any, targets: str | None) -> None:
+        self.dataset, self._targets = dataset, targets
+
+    def __len__(self) -> int:
+        return len(self.dataset)
+
+    def __getitem__(self, number: int) -> Any:
+        read = self.dataset[number]
+        if not isinstance(read, Mapping):
+            return read
+        name = self._targets or ("labels" if "labels" in read else "label")
+        if name not in read:
+            raise ConfigError(f"+data.targets={name}: a sample has the entries {', '.join(map(str, read))}. Name one.")
+        return {key: value for key, value in read.items() if key != name}, read[name]
 
 
 def of_dataset(cls: type[Any], knobs: dict[str, Any]) -> OfDataset:
@@ -145,6 +172,10 @@ def of_dataset(cls: type[Any], knobs: dict[str, Any]) -> OfDataset:
     ours = {key: knobs[key] for key in OWN if key in knobs and key not in theirs}
     rest = {key: value for key, value in knobs.items() if key not in ours}
     for key, value in ours.items():
+        if key == "targets":
+            if value is not None and not isinstance(value, str):
+                raise ConfigError(f"data.targets={value}: must be the name of an entry")
+            continue
         least = {"classes": 2, "limit": 1, "loader_workers": 0}[key]
         if value is not None and (type(value) is not int or value < least):
             raise ConfigError(f"data.{key}={value}: must be a whole number of {least} or more")

@@ -38,6 +38,16 @@ class Task(ABC):
 
     targets: Literal["labels", "numbers", "none"]
     metric: Metric
+    argument: str = ""  # of a model's forward, which is given the targets: the loss is the model's own
+    ignored: int | None = None  # the label of targets that do not count
+    leaves_first: bool = False  # the first label of each sample does not count
+    weighs_classes: bool = False  # see `class_weights`
+
+    def class_weights(self, targets: Tensor | None, classes: int) -> Tensor | None:
+        """Returns the weight of each class in training, float32 [classes]; None: all count alike. `targets`: of all
+        training samples, where they are known without reading these. Raises ConfigError.
+        """
+        return None
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ class Odd(nn.Sequential):
 
     def forward(self, input: Tensor) -> Any:
         outputs = super().forward(input)
-        return SimpleNamespace(logits=outputs) if self.kind == "object" else outputs
+        return SimpleNamespace(scores=outputs) if self.kind == "object" else outputs
 
 
 class Raises(nn.Module):

@@ -83,7 +83,7 @@ def test_several_dtypes_are_refused_by_the_name_of_the_mode_that_was_chosen(sync
 @pytest.mark.parametrize(
     ("kind", "parts"),
     [
-        ("object", ["odd_models.Odd.forward (", "odd_models.py, line ", "returns a SimpleNamespace", ".logits"]),
+        ("object", ["odd_models.Odd.forward (", "odd_models.py, line ", "returns a SimpleNamespace", "with `logits`"]),
         ("misfit", ["[16, 1, 8, 8]", "Linear(in_features=15, out_features=16, bias=True), given [16, 16]"]),
         ("raises", ["odd_models.Raises.forward (", "odd_models.py, line ", "LookupError: nothing there"]),
     ],
