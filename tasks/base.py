@@ -143,14 +143,18 @@ class Split:
         """The first `n` samples (fewer where there are fewer); None takes all."""
         if n is None:
             return self
-        taken = self.samples[:n]
+        return self.rows(slice(n))
+
+    def rows(self, index: Tensor | slice) -> "Split":
+        """Returns these samples; those of a slice are not copied."""
+        taken = self.samples[index]
         inputs: Tensor | dict[str, Tensor] | tuple[Tensor, ...]
         if isinstance(taken, Fields):
             positional, named = taken.arguments
             inputs = named or positional
         else:
             inputs = taken
-        return Split(inputs, self.targets[:n], None if self.weights is None else self.weights[:n])
+        return Split(inputs, self.targets[index], None if self.weights is None else self.weights[index])
 
 
 def _copied(tensor: Tensor, index: Tensor | slice) -> Tensor:
@@ -194,6 +198,11 @@ class Data(ABC):
     reader: str | None = None
     loader_workers: int = 0
     ignored: int | None = None  # the label of targets that do not count, which the engine takes from the task
+
+    @property
+    def as_integers(self) -> Mapping[str, object]:
+        """Returns the knobs by which inputs that are whole numbers are int64; {}: they are already, or are none."""
+        return {}
 
     @property
     def source(self) -> "Data":

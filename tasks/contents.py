@@ -70,6 +70,7 @@ def contents(spec: DataSpec, told: Described, train: int | None = None, test: in
         inputs, columns = {"inputs": _what(spec.input_dtype, spec.input_shape)}, told_first(told.inputs)
     else:
         names = told.inputs if spec.inputs is None else spec.fields
+        columns = told_first([name for name in told.inputs if spec.inputs is not None and name not in spec.fields])
         inputs = {
             _safe(str(name)): _what(f.dtype, f.shape) for name, f in zip(names, spec.fields.values(), strict=True)
         }

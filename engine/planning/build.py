@@ -11,7 +11,7 @@ import torch
 from torch import nn
 from torch.optim import Optimizer
 
-from ...batches import Samples
+from ...batches import Samples, call, of_each
 from ...conf.errors import ConfigError
 from ...exchange.aggregate import Aggregator
 from ...exchange.compress import Compressor
@@ -93,6 +93,8 @@ def _assemble(
 
     model = looking.built(experiment, make_model)
     _check_model(chosen, features, model)
+    if (integers := _as_integers(chosen, model)) is not None:
+        return assemble(integers, allowed, world_size, instead)
     knobs = _resolved_knobs(chosen, model, plain_model)
     strategy_choice = strategy_choice.model_copy(update={"knobs": strategy_choice.knobs | knobs})
     if knobs:
@@ -255,6 +257,35 @@ def _check_model(chosen: Chosen, features: tuple[Feature, ...], model: nn.Module
     check_takes(experiment, model.forward, chosen.data.spec, is_bound=True)
     for feature in features:
         feature.check_model(chosen, model)
+
+
+def _as_integers(chosen: Chosen, model: nn.Module) -> Experiment | None:
+    """Returns the experiment with inputs of integers, if the model takes these and not the same as floats."""
+    knobs = chosen.data.source.as_integers
+    if not knobs:
+        return None
+    device = next((each.device for each in model.parameters()), torch.device("cpu"))
+    fields = chosen.data.spec.fields
+    zeros = {key: torch.zeros(2, *each.shape, dtype=each.dtype, device=device) for key, each in fields.items()}
+    inputs = chosen.data.spec.joined(zeros)
+    if _passes(model, inputs) or not _passes(model, of_each(inputs, lambda each: each.long())):
+        return None
+    data = chosen.experiment.data
+    return chosen.experiment.model_copy(
+        update={"data": data.model_copy(update={"knobs": {**data.knobs, **dict(knobs)}})}
+    )
+
+
+def _passes(model: nn.Module, inputs: Samples) -> bool:
+    training = model.training
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            call(model.eval(), inputs)
+    except Exception:  # of whatever kind: it is the user's forward
+        return False
+    finally:
+        model.train(training)
+    return True
 
 
 def _resolved_knobs(chosen: Chosen, model: nn.Module, plain_model: Callable[[], nn.Module]) -> dict[str, object]:

@@ -19,7 +19,7 @@ from annotated_types import Ge, MinLen
 from torch import Tensor
 
 from ...conf.errors import ConfigError
-from ..base import Data, DataSpec, Described, Split, at_most
+from ..base import Data, DataSpec, Described, Field, Split, at_most
 from ..contents import folded
 from ..errors import CorruptDataError, MissingDataError
 from .files import check_fits, folder_of, open_data
@@ -30,12 +30,15 @@ MOST_COUNTED = 1 << 26  # bytes of a file that is read to count classes, where n
 HEAD = 1 << 20  # bytes of a text that a plan looks at
 EXACT = 1 << 53  # beyond it, float64 skips whole numbers, and may round one to it
 LARGEST = float(np.finfo(np.float32).max)
+NUMBERS = "numbers"  # the input of all columns that are neither integers nor lists nor text
 _NOTHING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 
 
 class Table(Data):
     """`inputs`: the columns of numbers that are the input, [columns] float32 (null: all that are nothing else);
-    `targets`: one column, or several of numbers; `weights`: a column of them.
+    `targets`: one column, or several of numbers; `weights`: a column of them. `integers`: the columns of whole numbers
+    that are given as int64 (true: all; null: if all inputs are whole numbers and the model does not take floats). If
+    only some inputs are, each is a keyword argument by its name, and the other columns are one by the name `numbers`.
 
     Targets that are text, whole numbers, or true and false are labels: their values in order are the classes 0, 1, ...
     of the training file. Floating ones are numbers. `standardize`: inputs, and targets that are numbers, to mean 0 and
@@ -55,13 +58,14 @@ class Table(Data):
         kind: Kind | None = None,
         classes: Annotated[int, Ge(2)] | None = None,
         standardize: bool = True,
+        integers: bool | Annotated[list[str], MinLen(1)] | None = None,
         limit: Annotated[int, Ge(1)] | None = None,
     ) -> None:
         self.path, self.test_path = asked(path), asked(test_path)
         self.inputs, self.weights, self.standardize, self.limit = inputs, weights, standardize, limit
         self.targets = [targets] if isinstance(targets, str) else list(targets)
         self.kind: Kind | None = kind
-        self.classes = classes
+        self.classes, self.integers = classes, integers
         self._classes: tuple[str, ...] | None = None  # once they are known
 
     @cached_property
@@ -81,13 +85,18 @@ class Table(Data):
             known = len(self._labels(whole)) if kind == "labels" else None
         held = None if self.test_path is None else self._schema(self.test_path).rows
         train, test = self._sizes(size, held)
+        fields = {name: part.field for name, part in self._parts.items()}
+        lone = next(iter(fields.values()))
         return DataSpec(
-            input_shape=(len(self._names),),
+            input_shape=lone.shape,
+            input_dtype=lone.dtype,
             target_shape=() if len(self.targets) == 1 else (len(self.targets),),
             classes=0 if kind == "numbers" else self.classes or max(known or 0, 2),
             train_size=train,
             test_size=test,
             target_dtype=torch.int64 if kind == "labels" else torch.float32,
+            inputs=None if len(fields) == 1 else fields,
+            ignored=self.ignored,
             weights=self.weights is not None,
         )
 
@@ -129,25 +138,33 @@ class Table(Data):
             test = self._split(held, self.test_path, spec, known)
         else:
             first, second = fifth(len(train), f"data.path={self.path}")
-            train, test = _rows(train, first), _rows(train, second)
+            train, test = train.rows(first), train.rows(second)
         train = train.first(self.limit)
         return self._standardized(train, train, spec), self._standardized(test, train, spec)
 
     def _standardized(self, split: Split, by: Split, spec: DataSpec) -> Split:
-        assert isinstance(split.inputs, Tensor) and isinstance(by.inputs, Tensor)
-        if not self.standardize:
-            return Split(split.inputs.float(), split.targets.to(spec.target_dtype), split.weights)
-        targets = _standard(split.targets, by.targets) if spec.targets == "numbers" else split.targets
-        return Split(_standard(split.inputs, by.inputs), targets, split.weights)
+        def standard(values: Tensor, by: Tensor) -> Tensor:
+            if not values.is_floating_point():
+                return values
+            return _standard(values, by) if self.standardize else values.float()
+
+        targets = standard(split.targets, by.targets)
+        if isinstance(split.inputs, Tensor) and isinstance(by.inputs, Tensor):
+            return Split(standard(split.inputs, by.inputs), targets, split.weights)
+        assert isinstance(split.inputs, dict) and isinstance(by.inputs, dict)
+        inputs = {name: standard(each, by.inputs[name]) for name, each in split.inputs.items()}
+        return Split(inputs, targets, split.weights)
 
     def _split(self, table: Any, path: Path, spec: DataSpec, known: np.ndarray | None) -> Split:
         """Reads columns by the names that they have in the training file. Numbers are float64 until they are
         standardised: float32 keeps 7 digits, and a time in seconds since 1970 has 10.
         """
-        inputs = np.stack([self._numbers(table, name, path) for name in self._names], axis=1)
+        parts = {name: self._read_part(table, part, path) for name, part in self._parts.items()}
+        inputs = parts if len(parts) > 1 else next(iter(parts.values()))
         if known is not None:
             column = self._column(table, self.targets[0], path)
-            strange = np.setdiff1d(column, known)
+            ignored = column == self.ignored if self.ignored is not None else np.zeros(len(column), bool)
+            strange = np.setdiff1d(column[~ignored], known)
             if len(strange):
                 row = int(np.flatnonzero(column == strange[0])[0])
                 name = str(strange.tolist()[0])
@@ -157,12 +174,14 @@ class Table(Data):
                     f"{path}: column {self.targets[0]} is {name!r} in row {row} (from 0 on), a class that {self.path} "
                     f"does not have{near}"
                 )
-            targets = torch.from_numpy(np.searchsorted(known, column)).long()
+            targets = torch.from_numpy(np.searchsorted(known, np.where(ignored, known[0], column))).long()
+            if self.ignored is not None:
+                targets = targets.masked_fill(torch.from_numpy(ignored), self.ignored)
         else:
             columns = [self._numbers(table, name, path) for name in self.targets]
-            targets = torch.from_numpy(np.stack(columns, axis=1)).reshape(len(inputs), *spec.target_shape)
+            targets = torch.from_numpy(np.stack(columns, axis=1)).reshape(table.num_rows, *spec.target_shape)
         if self.weights is None:
-            return Split(torch.from_numpy(inputs), targets)
+            return Split(inputs, targets)
         weights = self._numbers(table, self.weights, path)
         negative = np.flatnonzero(weights < 0)
         if len(negative):
@@ -170,7 +189,13 @@ class Table(Data):
                 f"{path}: column {self.weights} is {weights[negative[0]]:g} in row {negative[0]} (from 0 on); weights "
                 "must be 0 or more"
             )
-        return Split(torch.from_numpy(inputs), targets, torch.from_numpy(weights).float())
+        return Split(inputs, targets, torch.from_numpy(weights).float())
+
+    def _read_part(self, table: Any, part: "_Part", path: Path) -> Tensor:
+        """Returns the values of an input: int64, or float64 until they are standardised. Raises as `_numbers`."""
+        read = self._integers if part.field.dtype == torch.int64 else self._numbers
+        columns = [read(table, name, path) for name in part.columns]
+        return torch.from_numpy(np.stack(columns, axis=1)).reshape(table.num_rows, *part.field.shape)
 
     # -- columns
 
@@ -180,11 +205,57 @@ class Table(Data):
         assert self.path is not None
         return inputs_of(self._schema(self.path).names, self.inputs, self.targets, self.weights, str(self.path))
 
+    @cached_property
+    def _parts(self) -> dict[str, "_Part"]:
+        """The inputs by name, as the types of the training file's columns have them. Raises ConfigError."""
+        assert self.path is not None
+        whole = self._whole()
+        if whole == self._names:
+            return {"integers": _Part(whole, Field((len(whole),), torch.int64))}
+        others = [name for name in self._names if name not in whole]
+        if NUMBERS in whole:
+            raise ConfigError(f"data.integers: {self.path} has a column of the name {NUMBERS}. Rename it.")
+        found = {name: _Part([name], Field((), torch.int64)) for name in whole}
+        return found | {NUMBERS: _Part(others, Field((len(others),)))}
+
+    def _whole(self) -> list[str]:
+        """Returns the inputs that are given as int64. Raises ConfigError."""
+        if not self.integers:
+            return []
+        if self.integers is True:
+            return [name for name in self._names if self._is_whole(name)]
+        for name in self.integers:
+            if name not in self._names:
+                raise ConfigError(f"data.integers: {name} is no input of {self.path}. Inputs: {', '.join(self._names)}")
+            if not self._is_whole(name):
+                raise ConfigError(
+                    f"data.integers: column {name} of {self.path} is {self._schema_of_train.types.field(name).type}; "
+                    "must be whole numbers"
+                )
+        return [name for name in self._names if name in self.integers]
+
+    def _is_whole(self, name: str) -> bool:
+        return import_module("pyarrow").types.is_integer(self._schema_of_train.types.field(name).type)
+
+    @cached_property
+    def _schema_of_train(self) -> "_Head":
+        assert self.path is not None
+        return self._schema(self.path)
+
+    @property
+    def as_integers(self) -> dict[str, object]:
+        undecided = self.integers is None and all(self._is_whole(name) for name in self._names)
+        return {"integers": True} if undecided else {}
+
     def _labels(self, table: Any) -> np.ndarray:
         """The values of the targets in order: they are the classes."""
         assert self.path is not None
         self._check_spelling(table, self.path)
         found = np.unique(self._column(table, self.targets[0], self.path))
+        if self.ignored is not None:
+            found = found[found != self.ignored]
+            if len(found) == 0:
+                raise ConfigError(f"task.ignore_index={self.ignored}: is the label of all rows of {self.path}")
         self._classes = tuple(map(str, found.tolist()))
         return found
 
@@ -265,6 +336,16 @@ class Table(Data):
                 "cannot hold. Scale it, or leave it out of data.inputs"
             )
         return values
+
+    def _integers(self, table: Any, name: str, path: Path) -> np.ndarray:
+        """Returns a column as int64. Raises ConfigError for fractions, and as `_numbers`."""
+        column = self._column(table, name, path)
+        if column.dtype.kind not in "biu" or (column.dtype.kind == "u" and column.max() > np.iinfo(np.int64).max):
+            raise ConfigError(
+                f"data.integers: column {name} of {path} is {table.schema.field(name).type}; must be whole numbers "
+                "that int64 can hold"
+            )
+        return column.astype(np.int64)
 
     # -- files
 
@@ -372,6 +453,14 @@ class Table(Data):
 
     def files(self) -> tuple[Path, ...]:
         return tuple(path for path in (self.path, self.test_path) if path is not None)
+
+
+@dataclass(frozen=True)
+class _Part:
+    """One input, of one or several columns."""
+
+    columns: list[str]
+    field: Field
 
 
 @dataclass(frozen=True)
@@ -516,12 +605,6 @@ def _is_number(value: Any) -> bool:
         return math.isfinite(float(value))
     except (TypeError, ValueError, OverflowError):
         return False
-
-
-def _rows(split: Split, numbers: Tensor) -> Split:
-    taken = split.take(numbers)
-    assert isinstance(taken.inputs, Tensor)
-    return Split(taken.inputs, taken.targets, taken.weights if split.weights is None else split.weights[numbers])
 
 
 def _standard(values: Tensor, by: Tensor) -> Tensor:
