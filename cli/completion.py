@@ -110,7 +110,14 @@ def complete_source(ctx: typer.Context, incomplete: str) -> Candidates:
     sweeps = sweep_names(ROOT)
     if slash:
         return [(f"{sweep}/{name}", "") for name in run_names(ROOT / sweep)] if sweep in sweeps else []
-    return [*complete_run(ctx, incomplete), *((name, "sweep") for name in sweeps)]
+    return complete_entry(ctx, incomplete)
+
+
+def complete_entry(ctx: typer.Context, incomplete: str) -> Candidates:
+    """A run or a sweep."""
+    from ..tracking.sources import sweep_names
+
+    return [*complete_run(ctx, incomplete), *((name, "sweep") for name in sweep_names(ROOT))]
 
 
 def complete_column(ctx: typer.Context, incomplete: str) -> Candidates:

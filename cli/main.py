@@ -28,6 +28,7 @@ from .output import note, open_closed_streams, show
 from .plan import plan
 from .report import report
 from .show import show_one
+from .stored import list_stored, prune, rm
 from .sweep import sweep
 from .train import train
 from .upload import FORMER_NAME, upload
@@ -62,6 +63,9 @@ app.command()(explain)
 app.command()(report)
 app.command("show")(show_one)
 app.command()(diff)
+app.command("ls")(list_stored)
+app.command()(rm)
+app.command()(prune)
 app.command()(upload)
 app.command(FORMER_NAME, hidden=True)(upload)
 app.command("list")(list_choices)
@@ -99,6 +103,7 @@ def paceline(
     paceline compare                             the runs side by side
     paceline report --serve                      the same in a browser, as runs go on
     paceline diff RUN1 RUN2                      what differs between two
+    paceline ls                                  the runs on disk; rm and prune remove them
     paceline explain sync=ssp                    what a choice does, and who sends what to whom
     paceline upload                              send runs that were recorded offline to W&B
     paceline init my-project                     a folder with a model and data of your own to start from
