@@ -19,12 +19,13 @@ from .completion import InstallCompletion, ShowCompletion, complete_in_shells
 from .cost import PASSED, cost
 from .diff import diff
 from .doctor import doctor
+from .error_document import document, wants_json
 from .explain import explain
 from .init import init
 from .launch import PASSED_ON, launch
 from .list import list_choices
 from .options import Help
-from .output import note, open_closed_streams, show
+from .output import note, nothing_shown, open_closed_streams, show, show_error
 from .plan import plan
 from .report import report
 from .show import show_one
@@ -115,6 +116,7 @@ def paceline(
 def main() -> None:
     """Run the command that sys.argv names. Ends the process with an exit status of docs/running.md."""
     open_closed_streams()
+    nothing_shown()
     # torchrun's processes leave SIGTERM as it is until they have met
     if threading.current_thread() is threading.main_thread() and "RANK" not in os.environ:
         signal.signal(signal.SIGTERM, _terminate)
@@ -137,7 +139,7 @@ def main() -> None:
         note(f"a class of yours left before the end: {named(end)}")
         _leave(WORKER_FAILED)
     if status == INTERRUPTED and sys.argv[1:2] != ["watch"]:  # Typer's word for a KeyboardInterrupt; watch says its own
-        note(STOPPED_BY_CTRL_C)
+        _say(INTERRUPTED, STOPPED_BY_CTRL_C)
     _leave(status if isinstance(status, int) else 0)
 
 
@@ -154,9 +156,16 @@ def _status_of_stop(error: BaseException | None) -> int:
         if isinstance(error, Terminated):
             return TERMINATED
         if isinstance(error, KeyboardInterrupt):
-            note(STOPPED_BY_CTRL_C)
-            return INTERRUPTED
+            return _say(INTERRUPTED, STOPPED_BY_CTRL_C)
     return 0
+
+
+def _say(code: int, message: str, error: BaseException | None = None) -> int:
+    """Say why the command ends with this status, which is returned: a line, and JSON where that was asked for."""
+    note(message)
+    if wants_json(sys.argv[1:], app):
+        show_error(document(code, message, error))
+    return code
 
 
 def _explain_usage(error: ClickException) -> int:
@@ -169,13 +178,11 @@ def _explain_usage(error: ClickException) -> int:
     said = said.replace(": Value error, ", ": ").removesuffix(".")  # pydantic's words, of one choice out of several
     if isinstance(error, NoSuchOption):
         if key := _key_of(error.option_name):
-            note(key)
-            return error.exit_code
+            return _say(error.exit_code, key, error)
         near = " or ".join(sorted(error.possibilities or []))
         said = error.message + (f"; did you mean {near}?" if near else "")
     said = said.replace(". Did you mean", "; did you mean")
-    note(f"{command}: {said[:1].lower()}{said[1:]} ({command} -h shows what there is)")
-    return error.exit_code
+    return _say(error.exit_code, f"{command}: {said[:1].lower()}{said[1:]} ({command} -h shows what there is)", error)
 
 
 def _key_of(option: str) -> str:
@@ -211,14 +218,12 @@ def _explain(error: Exception) -> int:
     if (exit_code := exit_code_of(error)) is not None:
         for line in getattr(error, "details", []):
             note(shortened(line))
-        note(_sentence(shortened(str(error))))
-        return exit_code
+        return _say(exit_code, _sentence(shortened(str(error))), error)
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("paceline"):
-        note(f"the package {error.name.partition('.')[0]} is not installed; what works here: paceline doctor")
-        return MACHINE
+        package = error.name.partition(".")[0]
+        return _say(MACHINE, f"the package {package} is not installed; what works here: paceline doctor")
     note(shortened(traceback_of(error)))
-    note(f"this is a mistake in paceline, or in a class of yours: {named(error)}")
-    return BUG
+    return _say(BUG, f"this is a mistake in paceline, or in a class of yours: {named(error)}")
 
 
 def _sentence(message: str) -> str:

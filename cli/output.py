@@ -21,6 +21,7 @@ class OutputError(Exception):
 
 
 NO_WORD = 80  # columns of a terminal that does not say
+_shown = False  # something was printed as a result
 _results: TextIO | None = None  # where results go while standard output holds nothing else
 
 
@@ -61,7 +62,8 @@ def results_alone() -> Iterator[None]:
 
 def show(text: str) -> None:
     """Print a result. A reader that has seen enough (`| head`) is no error. Raises OutputError on any other."""
-    stream = _results or sys.stdout
+    global _shown
+    stream, _shown = _results or sys.stdout, True
     try:
         stream.write(_encodable(text if text.endswith("\n") else f"{text}\n", stream.encoding))
         stream.flush()
@@ -76,6 +78,19 @@ def show_json(value: Any) -> None:
     from ..tracking.values import finite
 
     show(json.dumps(finite(value), indent=2, default=str))
+
+
+def show_error(document: "Mapping[str, Any]") -> None:
+    """Print it as JSON, unless standard output has a document of the command already, or takes none."""
+    if not _shown:
+        with suppress(OutputError):
+            show_json(document)
+
+
+def nothing_shown() -> None:
+    """A command begins."""
+    global _shown
+    _shown = False
 
 
 def _encodable(text: str, encoding: str | None) -> str:

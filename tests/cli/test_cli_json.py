@@ -109,10 +109,45 @@ def test_the_table_stands_alone_too(talkative: tuple[str, ...], paceline) -> Non
     assert [line.split(":")[0] for line in ended.out.splitlines()] == ["ok", "data"]
 
 
-def test_what_is_refused_prints_no_document(paceline) -> None:
-    for command in (("train", "epochs=0"), ("sweep", "sync=bsp"), ("list", "strateg"), ("train", "--dry-run", "a=1")):
-        ended = paceline(*command, "--format", "json")
-        assert (ended.status, ended.out) == (2, "") and ended.err
+REFUSED: list[tuple[str, int, str | None, str | None, list[str]]] = [  # code, key, value, among the suggestions
+    ("train epochs=0", 2, "epochs", "0", []),
+    ("train sync=bspp", 2, "sync", "bspp", ["sync=bsp", "sync=ssp"]),
+    ("train optimizr.lr=1", 2, "optimizr.lr", None, ["optimizer.lr=1"]),
+    ("train --dry-run sync=asp strategy=torch_ddp", 2, "strategy", "torch_ddp", ["sync=bsp", "strategy=pipeline"]),
+    ("train --workers 4", 2, "--workers", None, ["hardware.workers=4"]),
+    ("list strateg", 2, "strateg", None, ["strategy"]),
+    ("sweep sync=bsp", 2, None, None, []),
+    ("compare nope", 2, "run", "nope", []),
+    ("compare --fooo", 2, "--fooo", None, []),
+    ("compare --bassline x", 2, "--bassline", None, ["--baseline"]),
+    ("advise --tokens x", 2, "--tokens", "x", []),
+    ("plan strategy=nope", 2, "strategy", "nope", []),
+]
+
+
+@pytest.mark.parametrize(("line", "code", "key", "value", "among"), REFUSED)
+def test_an_error_is_a_document_with_key_value_message_and_suggestions(
+    line: str, code: int, key: str | None, value: str | None, among: list[str], paceline
+) -> None:
+    ended = paceline(*line.split(), "--format", "json")
+    document = told(ended)
+    assert document.keys() == {"code", "key", "value", "message", "suggestions"}
+    assert (ended.status, document["code"]) == (code, code)
+    assert document["message"].splitlines()[-1] == ended.last  # people read the same
+    assert set(among) <= set(document["suggestions"])
+    assert (document["key"], document["value"]) == (key, value)
+
+
+def test_an_error_is_a_document_only_where_it_was_asked_for(paceline) -> None:
+    for line in ("train epochs=0", "compare nope --format csv", "train epochs=0 --format xml"):
+        assert paceline(*line.split()).out == ""
+    assert told(paceline("train", "epochs=0", "--format=json"))["key"] == "epochs"
+
+
+def test_a_mistake_in_a_class_is_a_document_too(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engine, "run", lambda *_, **__: 1 / 0)
+    ended = paceline("train", "--format", "json")
+    assert ended.status == 1 and "ZeroDivisionError" in told(ended)["message"]
 
 
 def test_a_sweeps_dry_run_has_a_point_for_each_with_why_it_is_refused(paceline) -> None:

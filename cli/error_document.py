@@ -1,0 +1,81 @@
+"""An error as JSON, for commands that were asked for `--format json`.
+
+Messages read `KEY=VALUE: what is wrong. Choose X or Y.` Key, value and suggestions are taken from that form, except
+where the error knows its alternatives itself.
+"""
+
+import inspect
+import re
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from ..conf.errors import ConfigError
+
+if TYPE_CHECKING:
+    import typer
+
+_FLAG = re.compile(r"(?P<key>--?[A-Za-z][\w-]*)(?:[= ](?P<value>[^\n]*?))?: ")
+_KEY = re.compile(r"(?P<key>[A-Za-z_]\w*(?:\.\w+)*)(?:=(?P<value>[^\n]*?))?: ")
+_NAMED = re.compile(r"(?:no )?(?P<key>run|column)(?: name)? '(?P<value>[^']*)'")
+_NO_SUCH = re.compile(r"[\w ]+: no such (?:option:|command) '?(?P<key>[^' ;]+)")
+_OPTION = re.compile(r".*?: invalid value for '(?P<key>--[\w-]+)[^']*': '(?P<value>[^']*)'")
+_PATTERNS = (_OPTION, _NO_SUCH, _NAMED, _FLAG, _KEY)
+_WAYS_OUT = (
+    re.compile(r"\bChoose (.+?)(?:\.(?: |$)|$)", re.DOTALL),
+    re.compile(r"\bdid you mean ([^?;(]+)"),
+    re.compile(r"(?:; |KEY=VALUE: )it is (\S+)"),
+    re.compile(r"\(valid: ([^)]*)\)"),
+)
+_BETWEEN = re.compile(r",? or |, ")
+_WORD = re.compile(r"[\w.+-]+")
+
+
+def wants_json(arguments: list[str], app: "typer.Typer") -> bool:
+    """Returns whether these arguments ask a command that has `--format` for JSON, however wrong the others are."""
+    command = next((word for word in arguments if not word.startswith("-")), "")
+    if "--format=json" not in arguments and ("--format", "json") not in pairwise(arguments):
+        return False
+    for each in app.registered_commands:
+        if each.callback is not None and command == (each.name or each.callback.__name__):
+            return "format" in inspect.signature(each.callback).parameters
+    return False
+
+
+def document(code: int, message: str, error: BaseException | None = None) -> dict[str, Any]:
+    """Returns the exit status, the key and the value that are wrong, the message, and what to choose instead."""
+    match = next((found for pattern in _PATTERNS if (found := pattern.match(message))), None)
+    named = match.groupdict() if match else {}
+    key, value = named.get("key"), named.get("value")
+    refused = error.refusals if isinstance(error, ConfigError) else ()
+    known = [f"{each.key}={each.value}" for refusal in refused for each in refusal.instead]
+    suggestions = known or list(_suggested(message, key if value is not None else None))
+    return {
+        "code": code,
+        "key": key,
+        "value": value,
+        "message": message,
+        "suggestions": list(dict.fromkeys(suggestions)),
+    }
+
+
+def _suggested(message: str, key: str | None) -> Iterator[str]:
+    """The alternatives of a message. A bare word after `KEY=a` is another value of that key."""
+    for pattern in _WAYS_OUT:
+        found = pattern.search(message)
+        if found is None:
+            continue
+        current = "" if pattern is _WAYS_OUT[0] or key is None or not _is_chosen(key) else f"{key}="
+        for piece in _BETWEEN.split(found[1].strip()):
+            before, equals, _ = piece.partition("=")
+            if equals and " " not in before:
+                current = f"{before}="
+                yield piece
+            else:
+                yield f"{current}{piece}" if _WORD.fullmatch(piece) else piece
+        return
+
+
+def _is_chosen(key: str) -> bool:
+    """Returns whether it is a configuration's key, not an option or a word of ours."""
+    return not key.startswith("-") and key not in ("run", "column")
