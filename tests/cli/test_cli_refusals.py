@@ -263,6 +263,9 @@ def test_every_command_is_documented() -> None:
         "list",
         "doctor",
         "calibrate",
+        "ls",
+        "rm",
+        "prune",
     }
     assert all(command.help for command in commands.values())
 
