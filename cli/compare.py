@@ -10,11 +10,12 @@ from .completion import complete_column, complete_source
 from .output import note, note_damage, shortest, show, terminal_width
 
 if TYPE_CHECKING:
+    from ..tracking.drawn.style import PictureStyle
     from ..tracking.figures.request import FigureRequest
     from ..tracking.run_data import RunData
     from ..tracking.summaries import Row
 
-Format = Literal["table", "json", "csv", "markdown"]
+Format = Literal["table", "json", "csv", "markdown", "latex"]
 
 
 def _directory(text: str) -> Path:
@@ -85,6 +86,25 @@ Figure = Annotated[
         show_default=False,
     ),
 ]
+Caption = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="With --format latex: the table's caption.", show_default=False)
+]
+Label = Annotated[
+    str | None, typer.Option(metavar="NAME", help="With --format latex: its label, tab:results.", show_default=False)
+]
+Size = Annotated[
+    str | None,
+    typer.Option(metavar="WxH", help="With --png: the size of each picture, 3.4x2.4in or 85x60mm.", show_default=False),
+]
+Title = Annotated[
+    str | None, typer.Option(metavar="TEXT", help="With --png: a title above each picture.", show_default=False)
+]
+Font = Annotated[
+    str | None,
+    typer.Option(
+        metavar="FONT", help="With --png: FILE.ttf, the size of letters in points, or FILE.ttf,9.", show_default=False
+    ),
+]
 
 
 def compare(
@@ -108,6 +128,11 @@ def compare(
     html: Html = None,
     png: Png = None,
     figure: Figure = None,
+    size: Size = None,
+    title: Title = None,
+    font: Font = None,
+    caption: Caption = None,
+    label: Label = None,
 ) -> None:
     """Set runs side by side.
 
@@ -126,10 +151,14 @@ def compare(
     paceline compare --memory                       where the memory went
     paceline compare my-sweep --png pictures --figure 'x=hardware.workers y=time_to_accuracy line=sync'
     paceline compare --format markdown >> README.md
+    paceline compare --format latex --caption 'Two workers' --label tab:two > two.tex
+    paceline compare my-sweep --png pictures --size 3.4x2.4in --font 8 --title 'Two workers'
     """
     from ..tracking import compare as tables
 
     check_outputs(html, png)
+    style = _style(png, size, title, font)
+    _check_caption(format, caption, label)
     figures = _figures(figure, html, png)
     picked, front = _listed("--columns", columns), _listed("--pareto", pareto)
     records = bool(html or png) or _of_records([*picked, *front, *(where or []), sort or ""])
@@ -142,10 +171,10 @@ def compare(
     table, shown = tables.table(found, request)
     keys = tables.column_keys(request, found, table)
     _check_figures(shown, figures)
-    show(tables.render(table, format, terminal_width(), memory, keys))
+    show(tables.render(table, format, terminal_width(), memory, keys, (caption, label)))
     if not table:
         note(f"none of {len(found)} runs fulfils {' and '.join(where or [])}")
-    _write(shown, table, keys, Outputs(html, png, figures), is_sorted=sort is not None)
+    _write(shown, table, keys, Outputs(html, png, figures, style), is_sorted=sort is not None)
 
 
 @dataclass(frozen=True)
@@ -153,6 +182,27 @@ class Outputs:
     html: Path | None
     png: Path | None
     figures: "list[FigureRequest]"  # that are asked for; those of the sweeps come on top
+    style: "PictureStyle"
+
+
+def _style(png: Path | None, size: str | None, title: str | None, font: str | None) -> "PictureStyle":
+    """Raises TableError."""
+    from ..tracking.drawn.style import PictureStyle
+    from ..tracking.errors import TableError
+
+    for option, given in (("--size", size), ("--title", title), ("--font", font)):
+        if given is not None and png is None:
+            raise TableError(f"{option} {given}: goes with --png DIR, where the pictures are written")
+    return PictureStyle.parse(size, title, font)
+
+
+def _check_caption(format: str, caption: str | None, label: str | None) -> None:
+    """Raises TableError."""
+    from ..tracking.errors import TableError
+
+    for option, given in (("--caption", caption), ("--label", label)):
+        if given is not None and format != "latex":
+            raise TableError(f"{option} {given}: goes with --format latex")
 
 
 def _figures(texts: list[str] | None, html: Path | None, png: Path | None) -> "list[FigureRequest]":
@@ -295,7 +345,7 @@ def _write(runs: "list[RunData]", table: "list[Row]", keys: list[str], outputs: 
         from ..tracking.pictures import write_pictures
 
         alone = bool(outputs.figures)
-        pictures = write_pictures(runs, outputs.png, outputs.figures if alone else requests, alone)
+        pictures = write_pictures(runs, outputs.png, outputs.figures if alone else requests, alone, outputs.style)
         if not pictures:
             raise TableError(f"--png {outputs.png}: these runs have nothing to draw. Choose runs that have finished.")
         note(f"{len(pictures)} pictures: {shortest(outputs.png)}")

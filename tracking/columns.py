@@ -168,7 +168,7 @@ COLUMNS = (
     Column("steps_to_accuracy", "steps to acc.", _fixed(0)),
     Column("time_per_pass_s", "pass s", _seconds, short="time_per_pass"),
     Column("dollars", "dollars", _dollars),
-    Column("speedup_throughput", "speed-up", _times, True, "speedup"),
+    Column("speedup_throughput", "speed-up", _times, True, "speedup", rank=0),
     Column("speedup_time_to_accuracy", "speed-up to acc.", _times, True),
     Column("bytes_ratio", "sent ratio", _times),
     Column("memory_ratio", "peak ratio", _times),

@@ -5,15 +5,22 @@ from pathlib import Path
 
 from .drawn.charts import drawings
 from .drawn.converted import pdf_of, png_of
+from .drawn.style import PictureStyle
 from .errors import StorageError
 from .figures.built import sheet_of
 from .figures.request import FigureRequest
 from .figures.spec import Against, Figure, Sheet
 from .run_data import RunData
 
+STANDARD = PictureStyle()
+
 
 def write_pictures(
-    runs: list[RunData], directory: Path, requests: Sequence[FigureRequest] = (), alone: bool = False
+    runs: list[RunData],
+    directory: Path,
+    requests: Sequence[FigureRequest] = (),
+    alone: bool = False,
+    style: PictureStyle = STANDARD,
 ) -> list[Path]:
     """Each figure that is to be pictured, as .svg, .png and .pdf. Raises StorageError when one cannot be written.
 
@@ -25,10 +32,10 @@ def write_pictures(
     figures = [figure for section in sheet.sections for figure in section.figures if figure.pictured]
     if alone:
         figures = [figure for figure in figures if isinstance(figure, Against)]
-    return draw(sheet, sorted(figures, key=lambda figure: figure.modelled), directory)
+    return draw(sheet, sorted(figures, key=lambda figure: figure.modelled), directory, style)
 
 
-def draw(sheet: Sheet, figures: list[Figure], directory: Path) -> list[Path]:
+def draw(sheet: Sheet, figures: list[Figure], directory: Path, style: PictureStyle = STANDARD) -> list[Path]:
     """Returns the files, and makes no directory for none. Raises StorageError."""
     if not figures:
         return []
@@ -37,9 +44,13 @@ def draw(sheet: Sheet, figures: list[Figure], directory: Path) -> list[Path]:
         directory.mkdir(parents=True, exist_ok=True)
         for figure in figures:
             for name, make in drawings(sheet, figure):
-                svg = make()
+                svg = style.draw(make)
                 stem = f"{'modelled-' if figure.modelled else ''}{name}"
-                formats = {"svg": svg.encode(), "png": png_of(svg), "pdf": pdf_of(svg)}
+                formats = {
+                    "svg": svg.encode(),
+                    "png": png_of(svg, style.font),
+                    "pdf": pdf_of(svg, style.font, style.family),
+                }
                 for suffix, content in formats.items():
                     files.append(directory / f"{stem}.{suffix}")
                     files[-1].write_bytes(content)

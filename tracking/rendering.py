@@ -12,13 +12,15 @@ from ..conf.groups import BY_NAME
 from .columns import BY_KEY, COLUMNS, MEMORY_KINDS, SWEPT, TIMED, TOO_SHORT, Column, anything, shortened, words
 from .errors import TableError
 from .groups import INTERVAL
+from .latex import latex_table
 from .summaries import Row
 from .values import finite
 from .visible import visible
 
-FORMATS = ("table", "markdown", "csv", "json")
+FORMATS = ("table", "markdown", "latex", "csv", "json")
 GAP = 2  # blanks between columns
 LONGEST_CELL = 10_000  # characters, of a configuration's value or of many seeds, that a person is shown
+ASKED = 0  # the rank of a column that was asked for: it is shown at any width
 SHORTEST_WHY = 20  # characters of a reason in a narrow table
 # Told by the run's label, by other columns, or shown where runs differ in it only; --columns shows each.
 _NOT_FOR_PEOPLE = (
@@ -39,11 +41,13 @@ def render(
     width: int | None = None,
     memory: bool = False,
     columns: Sequence[str] = (),
+    caption: tuple[str | None, str | None] = (None, None),
 ) -> str:
     """The rows as text that ends with a newline. `memory`: for people, the kinds of memory instead of the rest.
 
     `table` is for people: with a `width` (a terminal's columns) the columns that fit it, the important ones first,
-    and a line that says which are left out; without one every column. `markdown` is for a README.
+    and a line that says which are left out; without one every column. `markdown` is for a README, `latex` for a
+    paper (`caption`: the table's caption and label).
     `csv` and `json` hold raw values, units in the names. `columns`: the keys to show, instead of those that say
     something.
     What a terminal, Markdown or a spreadsheet would take for a command is shown as text.
@@ -55,6 +59,10 @@ def render(
             return _plain(shown, cells) if width is None else _fitted(shown, cells, width, not columns)
         case "markdown":
             return _markdown(table, memory, columns)
+        case "latex":
+            shown, cells = _for_people(table, memory, columns)
+            numbers = [column.is_number for column in shown]
+            return latex_table(_titles(shown), numbers, cells, *caption)
         case "csv":
             return _csv(_picked(table, columns))
         case "json":
@@ -174,7 +182,7 @@ def _fitted(columns: list[Column], cells: list[list[str]], width: int, ranked: b
     left = width - widths[0] - (GAP + reserved if why else 0)
     kept = [0]
     for i in range(1, len(columns)):
-        if i != why and widths[i] + GAP <= left:
+        if i != why and (widths[i] + GAP <= left or (ranked and columns[i].rank <= ASKED)):
             kept.append(i)
             left -= widths[i] + GAP
     dropped = [columns[i] for i in range(len(columns)) if i not in kept and i != why]

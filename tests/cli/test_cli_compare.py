@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline.tracking.latex import escaped
 from paceline.tracking.run_directory import RunDirectory
 
 
@@ -52,6 +53,66 @@ def test_pictures_of_runs_that_have_not_finished_are_refused(paceline, runs: Pat
         "--png pictures: these runs have nothing to draw. Choose runs that have finished.",
     )
     assert not Path("pictures").exists()
+
+
+@pytest.mark.parametrize("width", ["140", "80", "40", "20", "5"])
+def test_a_baselines_speed_up_is_shown_at_any_width(
+    width: str, paceline, runs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    ended = paceline("compare", "--baseline", "slow")
+    assert ended.out.splitlines()[0].split()[:2] == ["run", "speed-up"] and "4.00x" in ended.out
+
+
+def test_latex_has_booktabs_rules_and_shows_special_characters_as_they_are(paceline, runs: Path) -> None:
+    made = paceline("compare", "slow", "fast", "--columns", "run,accuracy", "--format", "latex")
+    assert made.out.splitlines() == [
+        r"% needs \usepackage{booktabs}",
+        r"\begin{tabular}{lr}",
+        r"  \toprule",
+        r"  run & accuracy \\",
+        r"  \midrule",
+        r"  slow & 90.00\% \\",
+        r"  fast & 80.00\% \\",
+        r"  \bottomrule",
+        r"\end{tabular}",
+    ]
+    words = ("--format", "latex", "--caption", "50 % & more_of {this}", "--label", "tab:two_runs")
+    captioned = paceline("compare", "slow", "fast", *words).out.splitlines()
+    assert captioned[1:5] == [
+        r"\begin{table}",
+        r"  \centering",
+        r"  \caption{50 \% \& more\_of \{this\}}",
+        r"  \label{tab:two_runs}",
+    ]
+    assert captioned[-1] == r"\end{table}"
+    for wrong in (["--format", "latex", "--label", "a}b"], ["--caption", "text"], ["--label", "tab:x"]):
+        assert paceline("compare", "slow", *wrong).status == 2
+
+
+def test_latex_escapes_every_special_character() -> None:
+    told = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "[a]": "{[}a{]}"}
+    told |= {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"1 \u00b12": r"1 $\pm$2"}
+    assert {text: escaped(text) for text in told} == told
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--size", "3x2"], "goes with --png"),
+        (["--png", "pictures", "--size", "3"], "WIDTHxHEIGHT"),
+        (["--png", "pictures", "--size", "0x2in"], "WIDTHxHEIGHT"),
+        (["--png", "pictures", "--font", "Times"], "TrueType"),
+        (["--png", "pictures", "--font", "200"], "3 to 72 points"),
+        (["--png", "pictures", "--font", "conf.ttf"], "cannot be read as a TrueType font"),
+    ],
+)
+def test_wrong_sizes_and_fonts_are_refused_before_anything_is_drawn(
+    options: list[str], says: str, paceline, runs: Path, here: Path
+) -> None:
+    (here / "conf.ttf").write_text("no font")
+    ended = paceline("compare", "slow", *options)
+    assert ended.status == 2 and says in ended.last and not (here / "pictures").exists()
 
 
 def test_named_runs_keep_their_order_and_may_be_paths(paceline, runs: Path) -> None:
@@ -294,7 +355,7 @@ def writers(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[str], Path]
     def write_report(runs, file: Path, rows, columns, metric, requests) -> None:
         given.append(("html", [run.name for run in runs if run.records is not None], file))
 
-    def write_pictures(runs, directory: Path, requests, alone: bool) -> list[Path]:
+    def write_pictures(runs, directory: Path, requests, alone: bool, style: object) -> list[Path]:
         given.append(("png", [run.name for run in runs], directory))
         return [directory / "a.png", directory / "a.pdf"]
 
@@ -401,7 +462,9 @@ def test_a_figure_is_drawn_alone_and_those_of_the_sweep_come_with_the_others(
     monkeypatch.setattr(
         sys.modules["paceline.tracking.pictures"],
         "write_pictures",
-        lambda runs, directory, requests, alone: given.append(([r.text for r in requests], alone)) or [directory],
+        lambda runs, directory, requests, alone, style: (
+            given.append(([r.text for r in requests], alone)) or [directory]
+        ),
     )
     own, other = "x=optimizer.lr y=accuracy", "x=optimizer.lr y=throughput"
     (sweep / "sweep.yaml").write_text(f"figures: ['{own}', 'x=no.such y=accuracy', 'nonsense']\n")

@@ -2,6 +2,7 @@
 
 import base64
 import re
+import struct
 import xml.etree.ElementTree as ET
 import zlib
 from pathlib import Path
@@ -12,7 +13,9 @@ from some_runs import failed, many, recorded
 from paceline.tracking.display import pictures
 from paceline.tracking.drawn import svg
 from paceline.tracking.drawn.axes import DASHED, scale
+from paceline.tracking.drawn.charts import _is_near
 from paceline.tracking.drawn.converted import pdf_of, png_of
+from paceline.tracking.drawn.style import PictureStyle
 from paceline.tracking.errors import StorageError
 from paceline.tracking.figures.palette import look
 from paceline.tracking.pictures import write_pictures
@@ -73,6 +76,61 @@ def test_modelled_runs_have_pictures_of_their_own_that_say_so(tmp_path: Path, mo
     picture = ET.parse(tmp_path / "modelled-throughput.svg").getroot()
     assert "Modelled (virtual cluster)" in texts(picture, "small")
     assert texts(picture, "named") == ["virtual (modelled)"]
+
+
+def sides(picture: str) -> tuple[float, float]:
+    root = ET.fromstring(picture)
+    return float(root.attrib["width"]), float(root.attrib["height"])
+
+
+@pytest.mark.parametrize(
+    ("size", "points"), [("5x3.5in", None), ("120x80mm", "8"), ("30x20cm", "14"), ("2x1.5in", "9")]
+)
+def test_a_picture_has_the_size_the_title_and_the_letters_that_are_asked_for(
+    size: str, points: str | None, tmp_path: Path
+) -> None:
+    style = PictureStyle.parse(size, "A & B", points)
+    assert style.width is not None and style.height is not None
+    files = write_pictures([recorded("a"), recorded("b")], tmp_path, style=style)
+    assert files
+    for file in files:
+        if file.suffix == ".svg":
+            picture = file.read_text()
+            assert sides(picture) == pytest.approx((style.width, style.height), rel=1e-4)
+            root = ET.fromstring(picture)
+            assert texts(root, "title") == ["A & B"]
+            _, _, wide, high = map(float, root.attrib["viewBox"].split())
+            scale = style.width / wide
+            if size != "2x1.5in":  # where there is room, the letters have their size, and nothing is empty
+                assert 13 * scale * 72 / 96 == pytest.approx(float(points or 9.75), rel=0.01), file.name
+                assert high * scale == pytest.approx(style.height, rel=0.01)
+        if file.suffix == ".png":
+            wide, high = struct.unpack(">II", file.read_bytes()[16:24])
+            assert wide == pytest.approx(style.width * 200 / 96, abs=2) and high == pytest.approx(
+                style.height * 200 / 96, abs=2
+            )
+
+
+def test_a_font_of_a_file_is_that_of_every_format(tmp_path: Path) -> None:
+    fonts = Path(pytest.importorskip("matplotlib").get_data_path()) / "fonts" / "ttf"
+    style = PictureStyle.parse(None, None, f"{fonts / 'DejaVuSerif.ttf'},9")
+    assert (style.family, style.points) == ("DejaVu Serif", 9)
+    own = write_pictures([recorded("a")], tmp_path / "own", style=style)
+    usual = write_pictures([recorded("a")], tmp_path / "usual")
+    assert all(one.read_bytes() != other.read_bytes() for one, other in zip(own, usual, strict=True))
+    assert style.family in own[0].read_text()
+    (pdf,) = (file for file in own if file.name == "throughput.pdf")
+    assert b"BitstreamVera" not in pdf.read_bytes()
+
+
+def test_a_target_far_from_the_curves_is_named_and_leaves_them_the_axis() -> None:
+    assert _is_near(0.9, [0.82, 0.91]) and _is_near(92.0, [82.0, 91.0])
+    assert not _is_near(98.0, [82.0, 86.0]) and not _is_near(50.0, [82.0, 86.0])
+    assert _is_near(90.0, [82.0]) and _is_near(90.0, [])
+    runs = [recorded(name, summary={"target_accuracy": 5.0}) for name in "ab"]
+    picture = drawn(runs, "accuracy-time")
+    assert any("Target: 500, beyond the axis" in text for text in texts(picture, "small"))
+    assert not of_class(picture, "target")
 
 
 def test_what_no_run_knows_has_no_picture(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """The figures of `figures/spec.py` as SVG: curves, rows of bars, histograms, points over a parameter."""
 
+import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from html import escape
@@ -12,18 +13,20 @@ from ..figures.palette import CurveStyle
 from ..figures.spec import Against, Axis, Drawn, Figure, Histogram, Lines, PlotRow, PlotTrace, RowPlot, Series, Sheet
 from . import svg
 from .axes import DASHED, SMALL, Scale, frame, legend, line, mark, room_for, scale, text_of, ticked
+from .style import HIGH, USUAL, MakesPicture, PlotArea
 
 NAMED = 24  # runs in a legend
 ROWS = 60  # runs in a picture of rows
 NAME_CHARACTERS = 40
 MARKED = 160  # points in a picture that have markers
 TICKED = 12  # values of a parameter that each have a tick
-WIDE, HIGH, TOP = 420.0, 250.0, 44.0  # pixels of the area between the axes, and above it
+TOP = 44.0  # pixels above the area between the axes
+NEAR = 0.25  # of the range of the values: a target further from them than that is named, and not drawn
 MODELLED = "Modelled (virtual cluster)"
 
 
-def drawings(sheet: Sheet, figure: Figure) -> Iterator[tuple[str, Callable[[], str]]]:
-    """The name and the picture, which is made when it is asked for; of lines one along each axis."""
+def drawings(sheet: Sheet, figure: Figure) -> Iterator[tuple[str, MakesPicture]]:
+    """The name and the picture, which is made for an area when it is asked for; of lines one along each axis."""
     match figure:
         case Lines():
             for x in (x for x in figure.x if x.pictured):
@@ -51,7 +54,7 @@ def _document(figure: Figure, says: str, width: float, height: float, parts: Seq
 # -- lines
 
 
-def _lines(runs: tuple[Drawn, ...], figure: Lines, x: Axis) -> str:
+def _lines(runs: tuple[Drawn, ...], figure: Lines, x: Axis, area: PlotArea = USUAL) -> str:
     found = [(runs[each.run], each, along) for each in figure.lines if (along := each.curve.along(x.key)) is not None]
     factor = 100.0 if figure.y.unit == "share" else 1.0
     curves = [
@@ -60,15 +63,15 @@ def _lines(runs: tuple[Drawn, ...], figure: Lines, x: Axis) -> str:
     ]
     targets = {each.target for _, each, _ in found}
     target = factor * aim if figure.aimed and len(targets) == 1 and (aim := targets.pop()) is not None else None
-    return _curves(figure, x, figure.y.title, figure.y.log, curves, target)
+    return _curves(figure, x, figure.y.title, figure.y.log, curves, area, target)
 
 
-def _histogram(runs: tuple[Drawn, ...], figure: Histogram) -> str:
+def _histogram(runs: tuple[Drawn, ...], figure: Histogram, area: PlotArea = USUAL) -> str:
     curves: list[tuple[Drawn, list[tuple[float, float]]]] = []
     for place, counts in zip(figure.runs, figure.counts, strict=True):
         total = sum(times for _, times in counts) or 1.0
         curves.append((runs[place], [(value, 100 * times / total) for value, times in counts]))
-    return _curves(figure, figure.x, f"{figure.y.title}, %", False, curves, None, stepped=True)
+    return _curves(figure, figure.x, f"{figure.y.title}, %", False, curves, area, stepped=True)
 
 
 def _curves(
@@ -77,19 +80,25 @@ def _curves(
     y_title: str,
     log: bool,
     curves: list[tuple[Drawn, list[tuple[float, float]]]],
-    target: float | None,
+    area: PlotArea,
+    target: float | None = None,
     stepped: bool = False,
 ) -> str:
     """`target`: a line across. `stepped`: a level from halfway to the value before to halfway to the next."""
     along = [at for _, points in curves for at, _ in points]
-    values = [value for _, points in curves for _, value in points] + ([] if target is None else [target])
-    high = max(HIGH, 18.0 * len(curves)) if len(curves) <= NAMED else HIGH
+    values = [value for _, points in curves for _, value in points]
+    distant = target is not None and not _is_near(target, values)
+    if target is not None and not distant:
+        values.append(target)
+    high = max(area.high, 18.0 * len(curves)) if len(curves) <= NAMED else area.high
     ys = scale(values, TOP + high, TOP, log=log, from_zero=stepped)
     left = 10 + room_for(ys.ticks)
-    xs = scale(along, left, left + WIDE, x.unit, from_zero=not stepped)
+    xs = scale(along, left, left + area.wide, x.unit, from_zero=not stepped)
     parts = [*frame(xs, ys, x.title, y_title)]
-    if target is not None:
-        parts.append(f'<path class="void target" stroke-dasharray="2 3" d="M{left:.1f},{ys(target):.1f} h{WIDE:g}"/>')
+    if target is not None and not distant:
+        parts.append(
+            f'<path class="void target" stroke-dasharray="2 3" d="M{left:.1f},{ys(target):.1f} h{area.wide:g}"/>'
+        )
     marked = len(along) <= MARKED
     for run, points in curves:
         path = line(_stepped(points) if stepped else points, xs, ys)
@@ -97,10 +106,19 @@ def _curves(
         if marked:
             parts += [mark(run.look.marker, xs(at), ys(v), run.look.colour) for at, v in points if ys.shows(v)]
     names = [(_label(run), partial(_key, run.look, marked)) for run, _ in curves] if len(curves) <= NAMED else []
-    parts += legend(left + WIDE + 20, TOP + 8, names)
-    note = "" if names else f"{len(curves)} runs"
+    parts += legend(left + area.wide + 20, TOP + 8, names)
+    note = ". ".join(
+        [*([] if names else [f"{len(curves)} runs"]), *([f"Target: {target:g}, beyond the axis"] if distant else [])]
+    )
     says = f"{y_title} of {len(curves)} runs against {x.title}."
-    return _document(figure, says, _width(left + WIDE, [name for name, _ in names]), TOP + high + 50, parts, note)
+    return _document(figure, says, _width(left + area.wide, [name for name, _ in names]), TOP + high + 50, parts, note)
+
+
+def _is_near(target: float, values: list[float]) -> bool:
+    """Returns whether an axis that shows the target, too, keeps most of its length for the values."""
+    known = [value for value in values if math.isfinite(value)]
+    room = NEAR * (max(known) - min(known)) if known else 0.0
+    return not room or min(known) - room <= target <= max(known) + room
 
 
 def _stepped(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
@@ -132,10 +150,10 @@ def _width(right: float, names: Sequence[str]) -> float:
 # -- rows
 
 
-def _rows(runs: tuple[Drawn, ...], figure: RowPlot) -> str:
+def _rows(runs: tuple[Drawn, ...], figure: RowPlot, area: PlotArea = USUAL) -> str:
     rows = figure.rows[:ROWS]
     layers = 1 + max(series.layer for series in figure.series)
-    each = 26.0 if layers == 1 else 33.0
+    each = (26.0 if layers == 1 else 33.0) * area.high / HIGH
     names = [_label(runs[row.run]) + row.note for row in rows]
     left = 16 + SMALL * max(map(len, names))
     bottom = TOP + each * len(rows)
@@ -150,18 +168,18 @@ def _rows(runs: tuple[Drawn, ...], figure: RowPlot) -> str:
         for layer in range(layers)
     ]
     dots = [row.values[i] or 0.0 for i, series in shown if series.mark != "bar" for row in rows]
-    xs = scale([*ends, *dots], left, left + WIDE, figure.x.unit, from_zero=True)
+    xs = scale([*ends, *dots], left, left + area.wide, figure.x.unit, from_zero=True)
     title = f"{figure.x.title} ({figure.note})" if figure.note else figure.x.title
     parts = [*frame(xs, Scale(0, 1, bottom, TOP), title, "")]
     for place, (row, name) in enumerate(zip(rows, names, strict=True)):
         parts.append(svg.text(left - 8, TOP + each * (place + 0.5) + 4, name, "small named", "end"))
         parts += _row(row, name, shown, xs, TOP + each * place, each, layers, figure.x.unit)
     keys = [(series.name, partial(_box, series)) for _, series in shown if series.legend]
-    parts += legend(left + WIDE + 20, TOP + 8, keys)
+    parts += legend(left + area.wide + 20, TOP + 8, keys)
     note = f"the first {ROWS} of {len(figure.rows)} runs" if len(figure.rows) > ROWS else ""
     says = figure.says.replace("{runs}", f"{len(rows)} runs") or f"{figure.x.title} of {len(rows)} runs."
     height = max(bottom + 50, TOP + 18 * len(keys) + 20)
-    return _document(figure, says, _width(left + WIDE, [name for name, _ in keys]), height, parts, note)
+    return _document(figure, says, _width(left + area.wide, [name for name, _ in keys]), height, parts, note)
 
 
 def _row(
@@ -200,20 +218,20 @@ def _box(series: Series, x: float, y: float) -> str:
 # -- against a parameter
 
 
-def _against(figure: Against) -> str:
+def _against(figure: Against, area: PlotArea = USUAL) -> str:
     several = any(len(point.runs) > 1 for trace in figure.traces for point in trace.points)
     title = f"{figure.x.title}\n(mean of the seeds, and from the lowest to the highest)" if several else figure.x.title
     values = list(dict.fromkeys(point.x for trace in figure.traces for point in trace.points))
     numbers = [value for value in values if isinstance(value, float)]
     named = len(numbers) < len(values)
     place = {value: float(i) if named else float(value) for i, value in enumerate(values)}
-    wide = WIDE * 0.8
+    wide = area.wide * 0.8
     parts: list[str] = []
     left, lowest = 0.0, 0.0
     for number, y in enumerate(figure.panels):
         traces = [(trace, _means(trace, number, 100.0 if y.unit == "share" else 1.0)) for trace in figure.traces]
         every = [each for _, points in traces for _, mean, low, high in points for each in (mean, low, high)]
-        ys = scale(every, TOP + HIGH, TOP, y.unit if y.unit == "bytes" else "", y.log)
+        ys = scale(every, TOP + area.high, TOP, y.unit if y.unit == "bytes" else "", y.log)
         left += 20 + room_for(ys.ticks)
         xs, upright = _parameter(figure.x, place, values, left, left + wide)
         parts += frame(xs, ys, title, f"{y.title}{', %' if y.unit == 'share' else ''}", upright)
@@ -227,7 +245,7 @@ def _against(figure: Against) -> str:
     keys = [(_short(trace.label), partial(_key, _solid(trace.look), True)) for trace in figure.traces if any(labels)]
     parts += legend(left + 20, TOP + 8, keys)
     says = f"{', '.join(y.title for y in figure.panels)} against {figure.x.title}."
-    height = max(TOP + HIGH + lowest + 20 + 16 * title.count("\n") + 14, TOP + 18 * len(keys) + 20)
+    height = max(TOP + area.high + lowest + 20 + 16 * title.count("\n") + 14, TOP + 18 * len(keys) + 20)
     return _document(figure, says, _width(left, [name for name, _ in keys]), height, parts)
 
 

@@ -24,26 +24,27 @@ _PATTERNED = re.compile(
 _POINT = re.compile(r"([ML])([-\d.]+),([-\d.]+)")
 
 
-def png_of(picture: str) -> bytes:
-    """Returns the PNG, of 200 dots per inch."""
+def png_of(picture: str, font: Path | None = None) -> bytes:
+    """Returns the PNG, of 200 dots per inch. `font`: the file of the picture's own first family."""
     from resvg_py import svg_to_bytes
 
     return svg_to_bytes(
         svg_string=_in_vera(picture),
         zoom=DOTS_PER_INCH / PIXELS_PER_INCH,
         skip_system_fonts=True,
-        font_files=[str(file) for file in _font_files()],
+        font_files=[str(file) for file in ([font] if font else []) + [*_font_files()]],
     )
 
 
-def pdf_of(picture: str) -> bytes:
-    """Returns the PDF, of one page. It holds no date, and embeds its only font."""
+def pdf_of(picture: str, font: Path | None = None, family: str = "") -> bytes:
+    """Returns the PDF, of one page. It holds no date, and embeds its only font: `font`, of the family, or our own."""
     from reportlab.graphics.renderPDF import drawToString
     from svglib.svglib import svg2rlg
 
-    _register_font()
+    files = (font, font) if font else _font_files()
+    _register_font(family or FAMILY, *files)
     drawing: Any = svg2rlg(BytesIO(_without_patterns(_in_vera(picture)).encode()))
-    drawing.initialFontName = FAMILY  # else the file names Helvetica, too
+    drawing.initialFontName = family or FAMILY  # else the file names Helvetica, too
     pdf: Any = drawToString(drawing, invariant=1)
     return pdf
 
@@ -61,10 +62,10 @@ def _font_files() -> tuple[Path, Path]:
 
 
 @cache
-def _register_font() -> None:
+def _register_font(family: str, regular: Path, bold: Path) -> None:
     from svglib.fonts import register_font_family
 
-    register_font_family(FAMILY, *(str(file) for file in _font_files()))
+    register_font_family(family, str(regular), str(bold))
 
 
 def _without_patterns(picture: str) -> str:
