@@ -27,6 +27,7 @@ def list_choices(
             autocompletion=complete_group,
         ),
     ] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every choice of every group.")] = False,
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
     format: Annotated[
@@ -38,11 +39,13 @@ def list_choices(
 ) -> None:
     """List what can be chosen in each group.
 
-    One line a choice; the default has a star. Nothing is imported: --allow-module is taken so that the flags of
+    One screen without GROUP: what people choose first. With GROUP, one line a choice and one of its keys; the default
+    has a star. Nothing is imported: --allow-module is taken so that the flags of
     paceline train may be given here too.
 
     \b
-    paceline list            every group
+    paceline list            what people choose first, in one screen
+    paceline list --all      every choice of every group
     paceline list sync       the sync modes
     paceline list pairs      which sync modes each strategy takes, and what that means
     paceline list terms      what worker, replica, stage, ... mean
@@ -59,15 +62,27 @@ def list_choices(
         case "pairs":
             _show_pairs(config_dir, tuple(allow_module or ()), format)
         case _:
-            _show_choices(group, config_dir, format)
+            _show_choices(group, every, config_dir, format)
 
 
-def _show_choices(group: str | None, config_dir: Path | None, format: str) -> None:
+def _show_choices(group: str | None, every: bool, config_dir: Path | None, format: str) -> None:
     known = {group: group_of(group, config_dir)} if group else groups(config_dir)
     if format == "json":
-        show_json([_raw(choice, defaults()) for choices in known.values() for choice in choices])
-    else:
+        show_json([_raw(choice, defaults()) for choice in _flat(known)])
+    elif group or every:
         show(_for_people(known, defaults(), with_knobs=group is not None))
+    else:
+        from .list_first import overview
+
+        there = config_dir.resolve() if config_dir else None
+        own = {
+            f"{each.group}={each.name}" for each in _flat(known) if there and each.path.resolve().is_relative_to(there)
+        }
+        show(overview(known, defaults(), own))
+
+
+def _flat(known: dict[str, list[ListedChoice]]) -> Iterator[ListedChoice]:
+    return (choice for choices in known.values() for choice in choices)
 
 
 def _show_columns(format: str) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from paceline.cli import list as listing
 from paceline.cli.choices import CONF, defaults, groups
+from paceline.cli.list_first import FIRST
 from paceline.cli.pairs_view import page
 from paceline.engine.features.order import FEATURES
 from paceline.engine.features.pairs import Pair
@@ -38,13 +39,34 @@ def test_every_choice_says_what_it_is() -> None:
 
 
 def test_all_groups_are_listed_with_the_default_starred(paceline) -> None:
-    ended = paceline("list")
+    ended = paceline("list", "--all")
     assert ended.status == 0
     blocks = dict(block.split("=\n", 1) for block in ended.out.rstrip("\n").split("\n\n"))
     assert set(blocks) == set(groups())
     for group, block in blocks.items():
         starred = [line.split()[1] for line in block.splitlines() if line.startswith("*")]
         assert starred == [defaults()[group]] if group in defaults() else not starred
+
+
+def test_one_screen_has_what_people_choose_first(paceline, here: Path) -> None:
+    ended = paceline("list")
+    lines = ended.out.splitlines()
+    assert ended.status == 0 and len(lines) <= 24 and max(map(len, lines)) <= 80
+    heads = [line.partition("=")[0] for line in lines if line[:1].isalpha() and "=  " in line]
+    assert heads == ["strategy", "sync", "model", "data", "hardware"]
+    for group in heads:
+        assert f"* {defaults()[group]}" in ended.out
+    words = set(re.split(r"[\s,]+", ended.out))
+    assert groups().keys() - set(heads) <= words  # the other groups are named
+    (here / "conf" / "model").mkdir(parents=True)
+    (here / "conf" / "model" / "mine.yaml").write_text("# My own model\n_target_: mine.Model\n")
+    assert "    mine  * mlp" in paceline("list", "--config-dir", "conf").out
+
+
+def test_what_people_choose_first_is_there() -> None:
+    known = groups()
+    for group, names in FIRST.items():
+        assert set(names) <= {choice.name for choice in known[group]} and defaults()[group] in names
 
 
 def test_one_group_alone(paceline) -> None:
@@ -160,4 +182,4 @@ def test_of_one_group_each_choices_knobs_are_listed_with_their_defaults(paceline
     topk = next(i for i, line in enumerate(lines) if line.split()[:1] == ["topk"])
     knobs = next(line for line in lines[topk:] if "ratio" in line).split()
     assert knobs == ["compress.ratio=0.01", "compress.error_feedback=true"]
-    assert "compress.ratio" not in paceline("list").out
+    assert "compress.ratio" not in paceline("list", "--all").out

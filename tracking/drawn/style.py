@@ -42,7 +42,7 @@ class MakesPicture(Protocol):
 
 @dataclass(frozen=True)
 class PictureStyle:
-    """How a picture is shown.
+    """The look of a picture.
 
     Args:
         width: pixels of the whole picture.
