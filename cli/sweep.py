@@ -45,7 +45,15 @@ Name = Annotated[
 ]
 Seeds = Annotated[int | None, typer.Option(metavar="K", min=1, help="Run each point with K seeds.", show_default=False)]
 Jobs = Annotated[int, typer.Option(metavar="J", min=1, help="Trials at once, as far as there are cores or GPUs.")]
-Trials = Annotated[int | None, typer.Option(metavar="N", min=1, help="At most so many points.", show_default=False)]
+Trials = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        min=1,
+        help="At most so many points. With --resume: more for a search that has ended.",
+        show_default=False,
+    ),
+]
 MaxFailures = Annotated[
     int | None, typer.Option(metavar="N", min=1, help="Begin no trial after N failed.", show_default=False)
 ]
@@ -114,6 +122,8 @@ def sweep(
     paceline sweep sweeps/sync_modes.yaml --resume        go on after it was stopped or killed
     paceline sweep sync=bsp,ssp optimizer.lr=0.1,0.01     a grid, from the command line
     paceline sweep 'optimizer.lr=tag(log,interval(0.001,0.1))' --trials 20 --prune 1
+    paceline sweep --resume --name search --trials 40     more trials for a search that has ended
+    paceline sweep 'zip(optimizer.lr=0.1,0.2; batch_size=64,128)' sync=bsp,asp    values that go together
     paceline sweep sync=bsp,asp --seeds 3 --dry-run       what would run, and is it all good?
 
     The same file runs under W&B: wandb sweep FILE, then wandb agent. Exit status: 0 when all went well, 4 when a trial
@@ -141,9 +151,9 @@ def sweep(
             config_dir=str(config_dir.absolute()) if config_dir else None,
             allow_modules=tuple(allow_module or ()),
         )
-    elif any(given is not None for given in (method, seeds, trials, metric, minimize, prune, config_dir, allow_module)):
+    elif any(given is not None for given in (method, seeds, metric, minimize, prune, config_dir, allow_module)):
         raise ConfigError(
-            "--resume: goes on with the sweep as it was defined; give its whole definition, or none of it"
+            "--resume: goes on with the sweep as it was defined. Choose its whole definition, or --trials alone."
         )
     if dry_run:
         if wanted is None:
@@ -153,7 +163,7 @@ def sweep(
     chosen = name if name is not None else _name_of(words, resume)
     if wanted is not None and not resume:
         check_machine(wanted)
-    with open_sweep(chosen, wanted, Path(ROOT), resume, sampler, storage) as opened:
+    with open_sweep(chosen, wanted, Path(ROOT), resume, sampler, storage, trials=trials) as opened:
         if resume and has_more(opened.study):
             check_machine(opened.study.definition)
         with view(opened.study) as observer:
@@ -330,7 +340,7 @@ def _planned_table(definition: "Definition", planned: list["Planned"]) -> list[l
     more = ["virtual time, at least"] if modelled else []
     table = [["point", *definition.parameters, "workers", *serves, "steps", "sent/step", "memory", *more]]
     for i, point in enumerate(planned):
-        chosen = [_cell(point.chosen[key]) for key in definition.parameters]
+        chosen = [_cell(point.chosen.get(key, "-")) for key in definition.parameters]
         if point.why:
             table.append([str(i), *chosen, "refused", *["-" for _ in [*serves, *more]], "-", "-", "-"])
             continue

@@ -12,7 +12,7 @@ from ..engine.config.experiment import CONF
 from ..engine.config.metric import metric_of
 from ..engine.config.receivers import check_definition
 from ..tracking.columns import METRICS
-from .definition import Definition, Range, Space, Values, check, larger_is_better, ranged, texts_of
+from .definition import Definition, Paired, Range, Space, Values, check, larger_is_better, paired, ranged, texts_of
 from .schema import from_file
 
 READY = CONF.parent / "sweeps"  # beside conf, in a clone and as installed
@@ -28,7 +28,7 @@ def define(arguments: Sequence[str], **changes: Any) -> Definition:
     is_of_overrides = False
     if arguments and (file := file_of(arguments[0])) is not None:
         definition = from_file(file)
-        _check_receivers(arguments[0], definition, arguments[1:])
+        _check_receivers(arguments[0], definition, _unzipped(arguments[1:]))
         definition = _changed(definition, arguments[1:], changes.get("config_dir") or definition.config_dir)
     else:
         is_of_overrides = True
@@ -90,8 +90,9 @@ def _reported(definition: Definition) -> str | None:
 def _changed(definition: Definition, overrides: Sequence[str], config_dir: str | None) -> Definition:
     """Returns the definition with other values for some keys, fixed or swept."""
     parameters, fixed = dict(definition.parameters), list(definition.fixed)
+    words = _unzipped(overrides)
     own = {sweep_values(text)[0] for _, texts in definition.ways for text in texts}
-    for text in overrides:
+    for text in words:
         key, _ = sweep_values(text)
         if key in own:
             raise ConfigError(f"{text}: each of this sweep's configurations has its own {key}")
@@ -100,7 +101,11 @@ def _changed(definition: Definition, overrides: Sequence[str], config_dir: str |
     more, less = _read(overrides, config_dir)
     if not {**parameters, **more}:
         raise ConfigError(f"{' '.join(overrides)}: leaves nothing to sweep")
-    return replace(definition, parameters={**parameters, **more}, fixed=(*fixed, *less))
+    swept = {**_without_leaders(parameters), **more}
+    order = [key for key in definition.parameters if key in swept]  # conditions look back
+    swept = {key: swept[key] for key in dict.fromkeys([*order, *swept])}
+    conditions = tuple((key, so) for key, so in definition.when if key in swept)
+    return replace(definition, parameters=swept, fixed=(*fixed, *less), when=conditions)
 
 
 def from_overrides(overrides: Sequence[str], config_dir: str | None = None) -> Definition:
@@ -123,6 +128,12 @@ def _read(overrides: Sequence[str], config_dir: str | None) -> tuple[dict[str, S
     parameters: dict[str, Space] = {}
     fixed: list[str] = []
     for text in overrides:
+        if (words := _zipped(text)) is not None:
+            group = paired(dict(_values_of(word, config_dir) for word in words))
+            if twice := [key for key in group if key in parameters]:
+                raise ConfigError(f"{text}: {twice[0]} is swept twice")
+            parameters |= group
+            continue
         key, found = sweep_values(text, Path(config_dir) if config_dir else None)
         if found is None:
             fixed.append(text)
@@ -133,3 +144,36 @@ def _read(overrides: Sequence[str], config_dir: str | None) -> tuple[dict[str, S
         else:
             parameters[key] = Values(tuple(dict.fromkeys(found)))
     return parameters, fixed
+
+
+def _without_leaders(parameters: dict[str, Space]) -> dict[str, Space]:
+    """Pairs whose leader is gone become pairs of the others, or values."""
+    gone: dict[str, dict[str, tuple[str, ...]]] = {}
+    for key, space in parameters.items():
+        if isinstance(space, Paired) and space.leader not in parameters:
+            gone.setdefault(space.leader, {})[key] = space.texts
+    found = dict(parameters)
+    for group in gone.values():
+        alone = {key: Values(tuple(dict.fromkeys(texts))) for key, texts in group.items()}
+        found |= paired(group) if len(group) > 1 else alone
+    return found
+
+
+def _zipped(text: str) -> list[str] | None:
+    """Returns the overrides within `zip(a=1,2; b=3,4)`; None of any other text."""
+    inner = text.strip()
+    if not (inner.startswith("zip(") and inner.endswith(")")):
+        return None
+    return [word.strip() for word in inner[4:-1].split(";")]
+
+
+def _unzipped(overrides: Sequence[str]) -> list[str]:
+    return [text for each in overrides for text in (_zipped(each) or [each])]
+
+
+def _values_of(text: str, config_dir: str | None) -> tuple[str, list[str]]:
+    """Raises `ConfigError`."""
+    key, found = sweep_values(text, Path(config_dir) if config_dir else None)
+    if not isinstance(found, list):
+        raise ConfigError(f"{text}: must have several values, such as 'zip(optimizer.lr=0.1,0.05; batch_size=64,128)'")
+    return key, found

@@ -72,7 +72,23 @@ class Range:
         return self.low + i * int(step) if self.integer else float(f"{self.low + i * step:.12g}")
 
 
-Space = Values | Range
+@dataclass(frozen=True)
+class Paired:
+    """Values that go with those of another parameter, `leader`, one with each, in order."""
+
+    leader: str
+    texts: tuple[str, ...]
+
+    @property
+    def finite(self) -> bool:
+        return True
+
+    def count(self) -> int:
+        return 1  # for each value of its leader
+
+
+Space = Values | Range | Paired
+Condition = tuple[tuple[str, tuple[str, ...]], ...]  # keys, each with the values that it may have
 Point = dict[str, str | float]  # what one trial sets, by key
 
 
@@ -104,19 +120,57 @@ class Definition:
     allow_modules: tuple[str, ...] = ()
     figures: tuple[str, ...] = ()  # that compare draws of it, as figures/request.py reads them
     ways: tuple[tuple[str, tuple[str, ...]], ...] = ()  # what each value of the parameter `way` stands for: overrides
+    when: tuple[tuple[str, Condition], ...] = ()  # parameters that are swept only where others have these values
 
     @property
     def finite(self) -> bool:
         return all(space.finite for space in self.parameters.values())
 
     def size(self) -> int:
-        """Points of a finite search."""
+        """Points of a finite search, counted up to one more than `MOST` where some depend on others."""
+        if self.when:
+            return sum(1 for _ in itertools.islice(self.points(), MOST + 1))
         return math.prod(space.count() for space in self.parameters.values())
 
     def points(self) -> Iterator[Point]:
         """Every point of a finite search, the last parameter varying first."""
-        for values in itertools.product(*(space.all() for space in self.parameters.values())):
+        if self.when or any(isinstance(space, Paired) for space in self.parameters.values()):
+            yield from self._points({}, list(self.parameters))
+            return
+        for values in itertools.product(*(texts_or_numbers(space) for space in self.parameters.values())):
             yield dict(zip(self.parameters, values, strict=True))
+
+    def _points(self, point: Point, keys: list[str]) -> Iterator[Point]:
+        if not keys:
+            yield point
+            return
+        key, *rest = keys
+        space = self.parameters[key]
+        if isinstance(space, Paired):
+            yield from self._points(self.settled(point), rest)
+        elif self.is_active(key, point):
+            for value in texts_or_numbers(space):
+                yield from self._points(point | {key: value}, rest)
+        else:
+            yield from self._points(point, rest)
+
+    def is_active(self, key: str, point: Point) -> bool:
+        """Returns whether the point has this parameter, by the values of those before it."""
+        conditions = dict(self.when).get(key, ())
+        fixed = {text.partition("=")[0]: text.partition("=")[2] for text in self.fixed} if conditions else {}
+        return all(str(point.get(other, fixed.get(other))) in texts for other, texts in conditions)
+
+    def settled(self, point: Point) -> Point:
+        """The point without parameters that are not swept there, and with those that are paired with others."""
+        found: Point = {}
+        for key, space in self.parameters.items():
+            if isinstance(space, Paired):
+                leader = self.parameters[space.leader]
+                if space.leader in found and isinstance(leader, Values):
+                    found[key] = space.texts[leader.texts.index(str(found[space.leader]))]
+            elif key in point and self.is_active(key, found):
+                found[key] = point[key]
+        return found
 
     def each_seed(self) -> tuple[int | None, ...]:
         """The seeds that a point is run with, from the fixed one on."""
@@ -139,6 +193,8 @@ class Definition:
         spaces = {
             key: {"values": list(space.texts)}
             if isinstance(space, Values)
+            else {"paired": space.leader, "values": list(space.texts)}
+            if isinstance(space, Paired)
             else {"min": space.low, "max": space.high, "q": space.step, "log": space.log}
             for key, space in self.parameters.items()
         }
@@ -153,6 +209,9 @@ class Definition:
             "config_dir": self.config_dir,
             "allow_modules": list(self.allow_modules),
             **({"figures": list(self.figures)} if self.figures else {}),
+            **(
+                {"when": {key: {other: list(each) for other, each in so} for key, so in self.when}} if self.when else {}
+            ),
             **({"ways": {way: list(texts) for way, texts in self.ways}} if self.ways else {}),
         }
 
@@ -161,7 +220,9 @@ def from_dict(plain: dict[str, Any]) -> Definition:
     """Reads the values that `as_dict` returned. Raises `ConfigError`."""
     try:
         spaces: dict[str, Space] = {
-            key: Values(tuple(space["values"]))
+            key: Paired(space["paired"], tuple(space["values"]))
+            if "paired" in space
+            else Values(tuple(space["values"]))
             if "values" in space
             else Range(space["min"], space["max"], space["q"], space["log"])
             for key, space in plain["parameters"].items()
@@ -180,6 +241,10 @@ def from_dict(plain: dict[str, Any]) -> Definition:
             tuple(plain["allow_modules"]),
             tuple(plain.get("figures", ())),
             tuple((way, tuple(texts)) for way, texts in plain.get("ways", {}).items()),
+            tuple(
+                (key, tuple((other, tuple(texts)) for other, texts in so.items()))
+                for key, so in plain.get("when", {}).items()
+            ),
         )
     except (KeyError, TypeError, AttributeError) as error:
         raise ConfigError(f"the sweep's sweep.yaml is not one of ours: {error!r}") from None
@@ -225,6 +290,7 @@ def ranged(key: str, low: float, high: float, step: float | None, log: bool) -> 
 def check(definition: Definition) -> None:
     """Checks that its parts go together. Raises `ConfigError`."""
     _check_overrides(definition)
+    _check_dependent(definition)
     if definition.config_dir is not None and not Path(definition.config_dir).is_dir():
         raise ConfigError(f"--config-dir {definition.config_dir}: there is no such directory")
     if definition.seeds is not None and "seed" in definition.parameters:
@@ -253,6 +319,53 @@ def check(definition: Definition) -> None:
     runs = definition.size() * (definition.seeds or 1) if definition.method == "grid" else 0
     if runs > MOST_RUNS:
         raise ConfigError(f"--seeds {definition.seeds}: makes {runs:,} runs, and {MOST_RUNS:,} are the most")
+
+
+def _check_dependent(definition: Definition) -> None:
+    """Checks that what parameters depend on comes before them. Raises `ConfigError`."""
+    before: dict[str, Space] = {}
+    fixed = {text.partition("=")[0] for text in definition.fixed}
+    conditions = dict(definition.when)
+    for key, space in definition.parameters.items():
+        if isinstance(space, Paired):
+            leader = before.get(space.leader)
+            if not isinstance(leader, Values) or len(leader.texts) != len(space.texts):
+                raise ConfigError(
+                    f"{key}: its values go with those of {space.leader}, which has others now. Choose both anew: "
+                    f"'zip({space.leader}=A,B; {key}=C,D)'"
+                )
+        for other, texts in conditions.get(key, ()):
+            there = before.get(other)
+            if other not in fixed and not isinstance(there, Values | Paired):
+                raise ConfigError(
+                    f"parameters.{key}.when: {other} must be a parameter with values that stands before {key}. "
+                    "Choose another order, or another condition."
+                )
+            lacking = [text for text in texts if there is not None and text not in texts_of(there)]
+            if lacking:
+                raise ConfigError(
+                    f"parameters.{key}.when.{other}={lacking[0]}: {other} is never that. "
+                    f"Choose {' or '.join(texts_of(there)[:4]) if there else ''}."
+                )
+        before[key] = space
+
+
+def paired(group: Mapping[str, Sequence[str]]) -> dict[str, Space]:
+    """Parameters that vary together: with the first value of one goes the first of each other.
+
+    Raises `ConfigError`.
+    """
+    keys, lengths = ", ".join(group), {len(texts) for texts in group.values()}
+    if len(group) < 2 or lengths in ({0}, {1}):
+        raise ConfigError(f"zip({keys}): takes two keys or more, each with two values or more")
+    if len(lengths) > 1:
+        counts = ", ".join(f"{key} has {len(texts)}" for key, texts in group.items())
+        raise ConfigError(f"zip({keys}): each key must have as many values as the others; {counts}")
+    leader = next((key for key, texts in group.items() if len(set(texts)) == len(texts)), None)
+    if leader is None:
+        raise ConfigError(f"zip({keys}): one of the keys must have no value twice, so that each pair can be told apart")
+    followers: dict[str, Space] = {key: Paired(leader, tuple(texts)) for key, texts in group.items() if key != leader}
+    return {leader: Values(tuple(group[leader])), **followers}
 
 
 def _check_metric(metric: str) -> None:
@@ -292,8 +405,12 @@ def _check_overrides(definition: Definition) -> None:
             )
 
 
+def texts_or_numbers(space: Space) -> Sequence[str | float]:
+    return space.all() if isinstance(space, Range) else space.texts
+
+
 def texts_of(space: Space) -> tuple[str, ...]:
-    return space.texts if isinstance(space, Values) else ()
+    return () if isinstance(space, Range) else space.texts
 
 
 def _may_be_secret(text: str) -> bool:

@@ -37,12 +37,14 @@ def open_sweep(
     sampler: SamplerName = "auto",
     storage: str | None = None,
     grace: float = GRACE,
+    trials: int | None = None,
 ) -> Iterator[OpenSweep]:
     """The sweep `root/name`, held by this process alone.
 
     `definition`: None with `resume` takes the stored one. `storage`: the URL of a database that several machines share;
     None is an SQLite file in the sweep's directory. `grace`: seconds without a word after which what another machine
-    runs is taken over. Raises `ConfigError`, `StorageError` or `MachineError`.
+    runs is taken over. `trials`: with `resume`, the trials that there may be from now
+    on, if these are more. Raises `ConfigError`, `StorageError` or `MachineError`.
     """
     check_name(name)
     directory = root.absolute() / name
@@ -80,8 +82,13 @@ def open_sweep(
                 f"--storage: the database has a sweep {name} already. Join it by --resume, or choose another name."
             )
         with closing(study):
+            wanted = trials if definition is None else definition.trials
+            more = resume and wanted is not None and _is_more(wanted, study.definition.trials)
             if definition is not None:
-                _check_same(definition, study.definition, name)
+                known = study.definition.trials if more else definition.trials
+                _check_same(replace(definition, trials=known), study.definition, name)
+            if more and wanted is not None:
+                study.extend(wanted)
             if not (directory / FILE).exists():
                 write_atomically(directory / FILE, marked(_text(study.definition)))
             else:
@@ -132,7 +139,13 @@ def _check_stored(file: Path, definition: Definition) -> None:
     """The study and the file that tells of it are of one mind. Raises `ConfigError` or `CorruptRunError`."""
     plain = _text(definition)
     try:
-        same = read_text(file) in (marked(plain), plain)  # an earlier version wrote no checksum
+        text = read_text(file)
+        same = text in (marked(plain), plain)  # an earlier version wrote no checksum
+        if not same and verdict_on(text) == "whole":
+            before = from_dict(parse_yaml(text))
+            if replace(before, trials=definition.trials).as_dict() == definition.as_dict():  # it may have more now
+                write_atomically(file, marked(plain))
+                return
     except (OSError, UnusableFileError) as error:
         raise CorruptRunError(f"{file} {error}; the study has the definition: remove the file to go on") from None
     if not same:
@@ -140,6 +153,13 @@ def _check_stored(file: Path, definition: Definition) -> None:
             f"--resume: {file} is not the definition that the sweep's study has: one of them was changed, or is "
             "damaged; if it is the file, remove it to go on"
         )
+
+
+def _is_more(wanted: int, stored: int | None) -> bool:
+    """Raises `ConfigError` for fewer trials than the sweep was given before."""
+    if stored is not None and wanted < stored:
+        raise ConfigError(f"--trials {wanted}: the sweep has {stored} already. Choose {stored} or more.")
+    return stored is not None and wanted > stored
 
 
 def _text(definition: Definition) -> str:

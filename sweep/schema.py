@@ -17,7 +17,18 @@ from ..tracking.errors import TableError
 from ..tracking.figures.request import FigureRequest, in_description
 from ..tracking.files import UnusableFileError, read_yaml
 from ..tracking.text import did_you_mean
-from .definition import METHODS, Definition, EarlyTermination, Range, Space, Values, from_dict, ranged
+from .definition import (
+    METHODS,
+    Condition,
+    Definition,
+    EarlyTermination,
+    Range,
+    Space,
+    Values,
+    from_dict,
+    paired,
+    ranged,
+)
 
 _KEYS = ("program", "method", "parameters", "metric", "early_terminate", "run_cap", "command", "name", "description")
 _ELSEWHERE = ("project", "entity", "controller", "imageuri", "image_uri", "job", "scheduler", "settings", "prior_runs")
@@ -53,7 +64,7 @@ def from_schema(plain: Any) -> Definition:
     if method not in METHODS:
         raise ConfigError(f"method={method}: must be one of {', '.join(METHODS)}")
     _check_program(plain.get("program"))
-    parameters, constants = _parameters(plain.get("parameters"))
+    parameters, constants, conditions = _parameters(plain.get("parameters"))
     metric, maximize = _metric(plain.get("metric"), method)
     command = _command(plain.get("command"))
     keys = {*parameters, *(text.partition("=")[0] for text in constants)}
@@ -72,6 +83,7 @@ def from_schema(plain: Any) -> Definition:
         command.config_dir,
         command.allow_modules,
         _figures(plain.get("description")),
+        when=conditions,
     )
 
 
@@ -189,23 +201,64 @@ _RANGES = {"uniform", "q_uniform", "int_uniform", *_LOG}
 _KNOWN = {"constant", "categorical", *_RANGES}
 
 
-def _parameters(plain: Any) -> tuple[dict[str, Space], list[str]]:
-    """(What varies, overrides for what does not.)"""
+def _parameters(plain: Any) -> tuple[dict[str, Space], list[str], tuple[tuple[str, Condition], ...]]:
+    """(What varies, overrides for what does not, when what varies does.)"""
     if not isinstance(plain, dict) or not plain:
         raise ConfigError(f"parameters={plain}: must name what is swept")
     spaces: dict[str, Space] = {}
     constants: list[str] = []
-    for key, parameter in _flat(plain, "").items():
-        if "value" in parameter or parameter.get("distribution") == "constant":
+    conditions: dict[str, Condition] = {}
+    for key, given in _flat(plain, "").items():
+        parameter = {name: value for name, value in given.items() if name != "when"}
+        group = _zip(key, parameter) if "zip" in parameter else {}
+        if "when" in given:
+            conditions |= dict.fromkeys(group or [key], _condition(key, given["when"]))
+        if group:
+            if twice := group.keys() & spaces.keys():
+                raise ConfigError(f"parameters.{key}.zip: {min(twice)} is there twice")
+            spaces |= group
+        elif "value" in parameter or parameter.get("distribution") == "constant":
             _check_keys(key, parameter, {"value", "distribution"})
+            if "when" in given:
+                raise ConfigError(f"parameters.{key}.when: a constant has no condition. Choose values: [...].")
             if "value" not in parameter or parameter.get("distribution", "constant") != "constant":
                 raise ConfigError(f"parameters.{key}: value and distribution=constant go together, alone")
             constants.append(f"{key}={as_override(parameter.get('value'), exact=False)}")
+        elif key in spaces:
+            raise ConfigError(f"parameters.{key}: is there twice")
         else:
             spaces[key] = _space(key, parameter)
     if not spaces:
         raise ConfigError("parameters: every one is constant; nothing is swept")
-    return spaces, constants
+    spaces = {key: spaces[key] for key in _ordered(list(spaces), conditions)}
+    return spaces, constants, tuple((key, so) for key, so in conditions.items() if key in spaces)
+
+
+def _ordered(keys: list[str], conditions: dict[str, Condition]) -> list[str]:
+    """Each parameter after those that its condition names, otherwise in the file's order."""
+    found: list[str] = []
+    while keys:
+        ready = [key for key in keys if not any(other in keys for other, _ in conditions.get(key, ()))]
+        found += ready[:1] or keys  # conditions in a circle: the check refuses them
+        keys = [key for key in keys if key not in found]
+    return found
+
+
+def _zip(key: str, parameter: dict[str, Any]) -> dict[str, Space]:
+    """`zip: {optimizer.lr: [0.1, 0.05], batch_size: [64, 128]}`. W&B's schema has nothing like it."""
+    _check_keys(key, parameter, {"zip"})
+    group = parameter["zip"]
+    if not isinstance(group, dict) or not all(isinstance(values, list) for values in group.values()):
+        raise ConfigError(f"parameters.{key}.zip={group}: must be keys, each with a list of values")
+    return paired({str(name): [as_override(value, exact=False) for value in values] for name, values in group.items()})
+
+
+def _condition(key: str, plain: Any) -> Condition:
+    """`when: {sync: [ssp, asp]}`. W&B's schema has nothing like it."""
+    if not isinstance(plain, dict) or not plain:
+        raise ConfigError(f"parameters.{key}.when={plain}: must be keys with values, such as {{sync: [ssp, asp]}}")
+    listed = {str(other): values if isinstance(values, list) else [values] for other, values in plain.items()}
+    return tuple((other, tuple(as_override(value, exact=False) for value in each)) for other, each in listed.items())
 
 
 def _flat(plain: dict[str, Any], prefix: str) -> dict[str, dict[str, Any]]:

@@ -17,7 +17,7 @@ import uuid
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +36,7 @@ from ..tracking.errors import CorruptRunError, StorageError
 from ..tracking.files import UnusableFileError, read_text
 from ..tracking.redact import HIDDEN, hide_in_urls
 from ..tracking.run_directory import write_atomically
-from .definition import Definition, EarlyTermination, Point, Space, Values, from_dict
+from .definition import Definition, EarlyTermination, Paired, Point, Range, Values, from_dict, texts_of
 from .quiet import quiet
 
 SamplerName = Literal["auto", "random", "tpe", "gp"]
@@ -91,7 +91,6 @@ class Study:
         self.shared = _is_shared(url)
         self._grace, self.beat_seconds = grace, grace / BEATS
         self._nameless: dict[int, float] = {}  # trials of nobody, and when we first saw them
-        self._spaces = {key: _distribution(space) for key, space in definition.parameters.items()}
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -109,7 +108,7 @@ class Study:
                 enough = self.definition.method == "grid" or len(self._current(every)) >= (self.definition.trials or 0)
                 if enough and not waiting:
                     return None
-                asked = self._study.ask(self._spaces)
+                asked = _asked(self._study, self.definition)
                 self._beat(database.id_of(asked))
                 if self._is_wanted(asked):
                     asked.set_user_attr(PLACE, self._place)
@@ -188,6 +187,13 @@ class Study:
         return sorted((_done(trial, self.definition) for trial in every), key=lambda done: done.trial.place)
 
     # -- going on
+
+    def extend(self, trials: int) -> None:
+        """Sets how many trials there may be from now on."""
+        with self._lock, _stored(self._url):
+            self.definition = replace(self.definition, trials=trials)
+            self._study.set_user_attr(DEFINITION, self.definition.as_dict())
+        _enqueue(self._study, self.definition, self._url)
 
     def left_over(self) -> list[TrialRecord]:
         """Trials that are to be run again: running ones whose sweeper has gone, and those whose workers were killed.
@@ -362,8 +368,30 @@ def _sampler(definition: Definition, name: SamplerName, seed: int) -> optuna.sam
 def sample(definition: Definition, count: int) -> list[Point]:
     """Points drawn at random."""
     study = optuna.create_study(sampler=optuna.samplers.RandomSampler(seed=0))
-    spaces = {key: _distribution(space) for key, space in definition.parameters.items()}
-    return [study.ask(spaces).params for _ in range(count)]
+    return [definition.settled(_asked(study, definition).params) for _ in range(count)]
+
+
+def _asked(study: optuna.Study, definition: Definition) -> optuna.Trial:
+    """A trial with a value for each parameter that its point has."""
+    conditional = dict(definition.when)
+    spaces = {key: space for key, space in definition.parameters.items() if not isinstance(space, Paired)}
+    asked = study.ask({key: _distribution(space) for key, space in spaces.items() if key not in conditional})
+    chosen = dict(asked.params)
+    for key, space in spaces.items():
+        if key in conditional and definition.is_active(key, definition.settled(chosen)):
+            chosen[key] = _suggested(asked, key, space)
+    return asked
+
+
+def _suggested(trial: optuna.Trial, key: str, space: Values | Range) -> str | float:
+    match _distribution(space):
+        case CategoricalDistribution():
+            return str(trial.suggest_categorical(key, texts_of(space)))
+        case IntDistribution() as ints:
+            return trial.suggest_int(key, ints.low, ints.high, step=ints.step, log=ints.log)
+        case FloatDistribution() as floats:
+            return trial.suggest_float(key, floats.low, floats.high, step=floats.step, log=floats.log)
+    raise AssertionError(key)
 
 
 def _enqueue(study: optuna.Study, definition: Definition, url: str) -> None:
@@ -472,7 +500,7 @@ def _stored(url: str) -> Iterator[None]:
 # -- trials
 
 
-def _distribution(space: Space) -> BaseDistribution:
+def _distribution(space: Values | Range) -> BaseDistribution:
     if isinstance(space, Values):
         return CategoricalDistribution(space.texts)
     if space.integer:
@@ -502,7 +530,7 @@ def _trial(frozen: FrozenTrial, definition: Definition) -> SweepTrial:
         frozen.number,
         attributes.get("point", frozen.number),
         attributes.get("attempt", 1),
-        {key: chosen[key] for key in definition.parameters if key in chosen},
+        definition.settled(chosen),
         tuple(seeds),
     )
 

@@ -235,3 +235,40 @@ def test_figures_stand_in_the_description_and_are_no_part_of_what_is_searched() 
     _check_same(found, from_schema(schema()), "any")
     with pytest.raises(ConfigError, match="description: --figure x=sync: y= is missing"):
         from_schema(schema(description="--figure x=sync"))
+
+
+def test_conditions_and_pairs_of_a_file(tmp_path: Path) -> None:
+    parameters = {
+        "sync": {"values": ["bsp", "ssp"]},
+        "sync.staleness": {"values": [1, 3], "when": {"sync": "ssp"}},
+        "sizes": {"zip": {"optimizer.lr": [0.1, 0.2], "batch_size": [64, 128]}},
+    }
+    definition = from_schema(schema(parameters=parameters))
+    assert definition.when == (("sync.staleness", (("sync", ("ssp",)),)),)
+    points = list(definition.points())
+    assert len(points) == 6 and points[0] == {"sync": "bsp", "optimizer.lr": "0.1", "batch_size": "64"}
+    assert points[-1] == {"sync": "ssp", "sync.staleness": "3", "optimizer.lr": "0.2", "batch_size": "128"}
+    assert from_dict(definition.as_dict()) == definition
+    file = written(tmp_path / "mine.yaml", schema(parameters=parameters))
+    given = define([file, "sync=ssp"])
+    assert next(given.points()) == {"optimizer.lr": "0.1", "batch_size": "64", "sync.staleness": "1"}
+    for rate in ("optimizer.lr=0.3", "batch_size=32"):  # what is left of the pair is swept by itself
+        assert define([file, rate, "sync=bsp"]).size() == 2
+
+
+@pytest.mark.parametrize(
+    ("parameters", "says"),
+    [
+        ({"a": {"values": [1, 2], "when": {"sink": "ssp"}}, "sync": {"values": ["ssp"]}}, "stands before a"),
+        ({"a": {"values": [1], "when": {"b": 1}}, "b": {"values": [1], "when": {"a": 1}}}, "stands before a"),
+        ({"sync": {"values": ["ssp"]}, "a": {"values": [1], "when": {"sync": "bsp"}}}, "is never that. Choose ssp"),
+        ({"a": {"values": [1], "when": "ssp"}}, "must be keys with values"),
+        ({"b": {"values": [1]}, "a": {"value": 1, "when": {"b": 1}}}, "a constant has no condition"),
+        ({"a": {"zip": [1]}}, "must be keys, each with a list"),
+        ({"a": {"zip": {"b": [1, 2], "c": [1]}}}, "as many values"),
+        ({"b": {"values": [1]}, "a": {"zip": {"b": [1, 2], "c": [1, 2]}}}, "b.* is there twice"),
+    ],
+)
+def test_conditions_and_pairs_that_are_none_are_refused(parameters: Any, says: str, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=says):
+        define([written(tmp_path / "mine.yaml", schema(parameters=parameters))])

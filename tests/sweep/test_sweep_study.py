@@ -1,6 +1,7 @@
 """Which trial comes next, and what the study knows of those that were."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 from paceline.conf.errors import ConfigError
 from paceline.engine.base.errors import MachineError
 from paceline.sweep.define import define
-from paceline.sweep.definition import Definition, EarlyTermination, Range, Values
+from paceline.sweep.definition import Definition, EarlyTermination, Paired, Range, Values
 from paceline.sweep.directory import open_sweep
 from paceline.sweep.study import SamplerName, Study, SweepTrial, create, sample
 
@@ -224,3 +225,123 @@ def test_no_part_of_a_databases_url_that_may_be_a_secret_is_repeated(url: str) -
     with pytest.raises((ConfigError, MachineError)) as caught:
         create("swept", url, Definition("grid", {"optimizer.lr": Values(("0.1",))}), "auto", "here")
     assert "--storage" in str(caught.value) and "hunter2" not in str(caught.value)
+
+
+def test_a_search_that_has_ended_gets_more_trials(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, [RATE, "sync=bsp"], trials=3)
+    first = all_of(sweep.open())
+    assert len(first) == 3 and all_of(sweep.open()) == []
+    with open_sweep("mine", None, tmp_path, True, trials=5) as opened:
+        more = all_of(opened.study)
+        assert [trial.point for trial in more] == [3, 4] and len(opened.study.trials()) == 5
+    with open_sweep("mine", None, tmp_path, True) as opened:
+        assert opened.study.definition.trials == 5 and all_of(opened.study) == []
+    wanted = define([RATE, "sync=bsp"], trials=6)  # the whole definition, with more
+    with open_sweep("mine", wanted, tmp_path, True) as opened:
+        assert len(all_of(opened.study)) == 1
+    with pytest.raises(ConfigError, match="Choose 6 or more"), open_sweep("mine", None, tmp_path, True, trials=4):
+        pass
+    other = define([RATE, "sync=ssp"], trials=9)
+    with pytest.raises(ConfigError, match="is another one"), open_sweep("mine", other, tmp_path, True):
+        pass
+
+
+def test_more_trials_survive_a_kill_between_the_study_and_the_file(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, [RATE], trials=2)
+    all_of(sweep.open())
+    before = (tmp_path / "mine" / "sweep.yaml").read_text()
+    with open_sweep("mine", None, tmp_path, True, trials=3):
+        pass
+    after = (tmp_path / "mine" / "sweep.yaml").read_text()
+    (tmp_path / "mine" / "sweep.yaml").write_text(before)
+    with open_sweep("mine", None, tmp_path, True) as opened:
+        assert len(all_of(opened.study)) == 1
+    assert (tmp_path / "mine" / "sweep.yaml").read_text() == after != before
+
+
+def test_a_grid_that_was_cut_short_gets_more_points(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, ["a=range(0,6)"], trials=2)
+    all_of(sweep.open())
+    with open_sweep("mine", None, tmp_path, True, trials=4) as opened:
+        assert chosen(all_of(opened.study)) == [("2", None), ("3", None)]
+
+
+STALENESS = Definition(
+    "grid",
+    {"sync": Values(("bsp", "ssp", "asp")), "sync.staleness": Values(("1", "3")), "deeper": Range(1, 2)},
+    when=(("sync.staleness", (("sync", ("ssp",)),)), ("deeper", (("sync.staleness", ("3",)),))),
+)
+STALE_POINTS: list[dict[str, Any]] = [
+    {"sync": "bsp"},
+    {"sync": "ssp", "sync.staleness": "1"},
+    {"sync": "ssp", "sync.staleness": "3", "deeper": 1},
+    {"sync": "ssp", "sync.staleness": "3", "deeper": 2},
+    {"sync": "asp"},
+]
+
+
+def test_a_conditional_parameter_is_swept_only_where_its_condition_holds(tmp_path: Path) -> None:
+    assert list(STALENESS.points()) == STALE_POINTS and STALENESS.size() == 5
+    with open_sweep("mine", STALENESS, tmp_path, False) as opened:
+        assert [dict(trial.chosen) for trial in all_of(opened.study)] == STALE_POINTS
+    with open_sweep("mine", None, tmp_path, True) as opened:
+        assert opened.study.definition == STALENESS and all_of(opened.study) == []
+
+
+@pytest.mark.parametrize("sampler", ["random", "tpe"])
+def test_a_search_draws_conditional_and_paired_parameters(sampler: SamplerName, tmp_path: Path) -> None:
+    definition = Definition(
+        "bayes",
+        {
+            "sync": Values(("bsp", "ssp")),
+            "sync.staleness": Range(1, 9),
+            "lr": Values(("0.1", "0.2")),
+            "batch": Paired("lr", ("64", "128")),
+        },
+        trials=12,
+        when=(("sync.staleness", (("sync", ("ssp",)),)),),
+    )
+    with open_sweep("mine", definition, tmp_path, False, sampler) as opened:
+        points = [dict(trial.chosen) for trial in all_of(opened.study)]
+    assert len(points) == 12 and {point["sync"] for point in points} == {"bsp", "ssp"}
+    for point in [*points, *sample(definition, 8)]:
+        assert ("sync.staleness" in point) == (point["sync"] == "ssp")
+        assert (point["lr"], point["batch"]) in {("0.1", "64"), ("0.2", "128")}
+
+
+def test_paired_values_go_together(tmp_path: Path) -> None:
+    sweep = Sweep(tmp_path, ["zip(optimizer.lr=0.1,0.2,0.4; batch_size=32,64,64)", "sync=bsp,asp"])
+    assert sweep.definition.size() == 6
+    trials = all_of(sweep.open())
+    assert chosen(trials)[:3] == [("0.1", "32", "bsp", None), ("0.1", "32", "asp", None), ("0.2", "64", "bsp", None)]
+    assert sweep.definition.overrides(trials[0].chosen, 3) == [
+        "optimizer.lr=0.1",
+        "batch_size=32",
+        "sync=bsp",
+        "seed=3",
+    ]
+    assert all_of(sweep.open()) == []
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["zip(a=1,2; b=1,2,3)"], "as many values"),
+        (["zip(a=1,2)"], "two keys or more"),
+        (["zip(a=1,2; b=1)"], "must have several values"),
+        (["zip(a=1,1; b=2,2)"], "no value twice"),
+        (["zip(a=1,2; b=3,4)", "b=5,6"], "swept twice"),
+        (["b=5,6", "zip(a=1,2; b=3,4)"], "swept twice"),
+    ],
+)
+def test_pairs_that_are_none_are_refused(words: list[str], says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        define(words)
+
+
+def test_a_condition_looks_at_what_is_fixed_on_the_command_line() -> None:
+    fixed = replace(STALENESS, parameters=dict(list(STALENESS.parameters.items())[1:]), fixed=("sync=ssp",))
+    assert list(fixed.points()) == [
+        {key: value for key, value in point.items() if key != "sync"} for point in STALE_POINTS[1:4]
+    ]
+    assert list(replace(fixed, fixed=("sync=bsp",)).points()) == [{}]
