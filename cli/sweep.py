@@ -137,7 +137,6 @@ def sweep(
     from .sweep_view import view
 
     words = definition or []
-    early = _early(prune, hyperband)
     wanted = None
     if words or not resume:
         wanted = define(
@@ -147,11 +146,13 @@ def sweep(
             trials=trials,
             metric=metric,
             maximize=None if minimize is None else not minimize,
-            early=early,
+            early=_early(prune, hyperband),
             config_dir=str(config_dir.absolute()) if config_dir else None,
             allow_modules=tuple(allow_module or ()),
         )
-    elif any(given is not None for given in (method, seeds, metric, minimize, prune, config_dir, allow_module)):
+    elif any(
+        given is not None for given in (method, seeds, metric, minimize, prune, hyperband, config_dir, allow_module)
+    ):
         raise ConfigError(
             "--resume: goes on with the sweep as it was defined. Choose its whole definition, or --trials alone."
         )
