@@ -150,12 +150,8 @@ def sweep(
             config_dir=str(config_dir.absolute()) if config_dir else None,
             allow_modules=tuple(allow_module or ()),
         )
-    elif any(
-        given is not None for given in (method, seeds, metric, minimize, prune, hyperband, config_dir, allow_module)
-    ):
-        raise ConfigError(
-            "--resume: goes on with the sweep as it was defined. Choose its whole definition, or --trials alone."
-        )
+    else:
+        _check_whole(method, seeds, metric, minimize, prune, hyperband, config_dir, allow_module)
     if dry_run:
         if wanted is None:
             raise ConfigError("--dry-run: give the definition that is to be planned")
@@ -175,6 +171,14 @@ def sweep(
                 notes = {text: len(trials) for text, trials in sweeper.notes.items()}
         note_counted(notes, "trials")
         conclude(chosen, opened.directory, opened.study.trials(), opened.study.definition, words, format)
+
+
+def _check_whole(*parts: object) -> None:
+    """Checks that a sweep that goes on is given without parts of its definition. Raises ConfigError."""
+    if any(part is not None for part in parts):
+        raise ConfigError(
+            "--resume: goes on with the sweep as it was defined. Choose its whole definition, or --trials alone."
+        )
 
 
 def _early(prune: int | None, hyperband: int | None) -> "EarlyTermination | None":
