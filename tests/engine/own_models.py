@@ -193,11 +193,16 @@ class FreezingStage(nn.Sequential):
 class Holding(nn.Module):
     """[n, 8] -> [n, 2]; keeps a view of a layer's weights, or uses them outside of the layer, as `kind` says."""
 
+    kept: Any
+
     def __init__(self, kind: str) -> None:
         super().__init__()
         self.kind = kind
-        self.blocks = nn.Sequential(nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 2))
-        weight = self.blocks[0].weight
+        self.first, self.second = nn.Linear(8, 8), nn.Linear(8, 2)
+        if kind == "hooked":
+            self.first = nn.utils.spectral_norm(self.first)
+        self.blocks = nn.Sequential(self.first, nn.Tanh(), self.second)
+        weight = self.first.weight
         match kind:
             case "transpose":
                 self.kept = weight.t()
@@ -210,8 +215,6 @@ class Holding(nn.Module):
                 self.use = lambda x: x @ detached.t()
             case "parameter":
                 self.kept = [weight]
-            case "hooked":
-                self.blocks[0] = nn.utils.spectral_norm(self.blocks[0])
             case _:
                 pass
 
@@ -226,12 +229,12 @@ class Holding(nn.Module):
             case "parameter":
                 x = x @ self.kept[0].t()
             case "child":
-                x = x @ self.blocks[0].weight.t()
+                x = x @ self.first.weight.t()
             case "called":
                 scaled = {name: 0.9 * each for name, each in self.blocks.named_parameters()}
                 return torch.func.functional_call(self.blocks, scaled, (x,))
             case "penalty":
-                return self.blocks(x) * (1 + sum(each.square().mean() for each in self.parameters()))
+                return self.blocks(x) * (1 + torch.stack([each.square().mean() for each in self.parameters()]).sum())
             case _:
                 pass
         return self.blocks(x)

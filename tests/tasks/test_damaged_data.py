@@ -405,7 +405,9 @@ def test_a_number_that_float32_cannot_hold_is_refused(key: str, tmp_path: Path) 
 )
 def test_what_is_no_pair_of_splits_of_tensors_is_refused(splits: Any, said: str) -> None:
     class Own(Data):
-        spec = DataSpec((2,), classes=2)
+        @property
+        def spec(self) -> DataSpec:
+            return DataSpec((2,), classes=2)
 
         def load(self) -> Any:
             return splits(torch.ones(4, 2), torch.arange(4) % 2)

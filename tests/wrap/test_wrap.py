@@ -444,7 +444,7 @@ def test_a_batch_goes_to_the_device_whatever_it_is_made_of() -> None:
 def test_a_view_of_a_parameter_that_the_sync_mode_moves_is_refused(root: str) -> None:
     def wrapped(comm: Comm, root: str) -> None:
         model, optimizer, loader = parts()
-        model.kept = [model.head.weight.t()]
+        vars(model)["kept"] = [model.head.weight.t()]
         joined(comm, root, model, optimizer, loader, "sync=local_sgd")
 
     with pytest.raises(ConfigError, match=r"sync=local_sgd: the model keeps a view of its parameter head\.weight"):
