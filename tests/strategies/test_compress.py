@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
+from paceline.conf.errors import ConfigError
 from paceline.exchange.channel import Channel
 from paceline.exchange.compress import Dense, SparseLoCo, TopK, UnreadableError, Vector, WireBFloat16
 from paceline.exchange.compress.topk import candidates, largest
@@ -94,6 +95,11 @@ def test_a_ratio_of_one_and_no_compression_give_back_every_bit(dtype):
     for compress in (TopK(1.0), Dense()):
         assert compress.traits.lossless
         assert torch.equal(round_trip(compress, x), x)
+
+
+def test_complex_parameters_are_refused_with_another_way_to_hold_them():
+    with pytest.raises(ConfigError, match=r"complex64, and replicas sum .* real numbers\. Keep .*view_as_complex"):
+        Dense().check(flat_vector(torch.zeros(3, dtype=torch.complex64)))
 
 
 def test_topk_sends_what_is_not_a_number():
