@@ -241,7 +241,11 @@ def _plain_model(chosen: Chosen) -> nn.Module:
     """Builds the model as it is without features."""
     experiment, spec = chosen.experiment, chosen.data.source.spec
     # a copy of the knobs: what a constructor does to its lists is no business of the next call
-    made = build("model", copy.deepcopy(experiment.model), nn.Module, chosen.allowed, {"spec": spec})
+    default = torch.get_default_dtype()
+    try:
+        made = build("model", copy.deepcopy(experiment.model), nn.Module, chosen.allowed, {"spec": spec})
+    finally:  # nor is the dtype that it may have made the default
+        torch.set_default_dtype(default)
     materialise(made, experiment, chosen.data.spec, chosen.allowed)
     give_own_memory(made)
     if chosen.task.argument:

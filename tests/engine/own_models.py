@@ -291,3 +291,15 @@ class Unfit(CrossEntropy):
                 return (outputs.argmax(1) != targets).sum()
             case _:
                 return loss
+
+
+class Defaulting(nn.Module):
+    """[n, 8] -> [n, 2]; its constructor leaves another default dtype behind."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.head = nn.Linear(8, 2)
+        torch.set_default_dtype(torch.float64)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(x)

@@ -201,6 +201,15 @@ def test_a_layers_weights_used_outside_of_it_are_refused_under_fsdp(plan, kind: 
         plan([*run, "strategy=torch_fsdp"])
 
 
+@pytest.mark.dist
+def test_each_build_of_a_model_begins_with_the_same_default_dtype(train) -> None:
+    try:
+        weights = load_file(train("Defaulting").path / "model.safetensors")
+        assert {each.dtype for each in weights.values()} == {torch.float32} == {torch.get_default_dtype()}
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
 UNFIT = {
     "vector": r"its loss is a tensor \[\d+\]; must be a tensor of one number",
     "number": r"its loss is a float; must be",
