@@ -86,6 +86,9 @@ class Paired:
     def count(self) -> int:
         return 1  # for each value of its leader
 
+    def all(self) -> list[str]:
+        return list(self.texts)
+
 
 Space = Values | Range | Paired
 Condition = tuple[tuple[str, tuple[str, ...]], ...]  # keys, each with the values that it may have

@@ -46,5 +46,7 @@ def test_a_weight_can_be_exchanged_and_updated_between_its_forward_and_its_backw
 
 
 def test_parts_of_a_sparse_tensor_are_not_summed() -> None:
-    indices, values = parts_of_sparse(torch.sparse_coo_tensor([[1, 1]], [[1.0], [2.0]], (3, 1), check_invariants=True))
+    indices, values = parts_of_sparse(
+        torch.sparse_coo_tensor(torch.tensor([[1, 1]]), torch.tensor([[1.0], [2.0]]), (3, 1), check_invariants=True)
+    )
     assert (indices.tolist(), values.tolist()) == ([[1, 1]], [[1.0], [2.0]])

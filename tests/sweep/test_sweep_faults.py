@@ -21,7 +21,7 @@ from sweeps_here import Noted, sweep
 
 from paceline.engine.launch.local_workers import ONE_PRESS
 from paceline.sweep.definition import Definition, Values
-from paceline.sweep.study import SweepTrial, create, reopen
+from paceline.sweep.study import SweepTrial, _asked, create, reopen
 from paceline.tracking.run_directory import RunDirectory
 
 pytestmark = [pytest.mark.dist, pytest.mark.fault]
@@ -100,7 +100,7 @@ def test_a_search_killed_before_its_trial_knew_its_seeds_runs_it_with_all_of_the
     url = f"sqlite:///{tmp_path / 'study.db'}"
     study = create("swept", url, definition, "auto", "here")
     assert study is not None
-    study._study.ask(study._spaces)
+    _asked(study._study, study.definition)
     again = reopen("swept", url, definition, "auto", "here")
     assert again is not None
     (left,) = again.left_over()
@@ -115,7 +115,7 @@ def test_a_grids_claim_beyond_its_last_point_is_no_point(tmp_path: Path) -> None
     study = create("swept", f"sqlite:///{tmp_path / 'study.db'}", definition, "auto", "here")
     assert study is not None
     assert study.next() is not None
-    study._study.ask(study._spaces)
+    _asked(study._study, study.definition)
     assert [done.trial.point for done in study.left_over()] == [0]
     assert study.next() is None
 

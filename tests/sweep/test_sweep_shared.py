@@ -20,7 +20,7 @@ from paceline.engine.base.errors import MachineError
 from paceline.sweep.define import define
 from paceline.sweep.definition import Definition, Values
 from paceline.sweep.quiet import quiet
-from paceline.sweep.study import TrialRecord, create, reopen
+from paceline.sweep.study import TrialRecord, _asked, create, reopen
 from paceline.tracking.errors import StorageError
 
 pytestmark = [pytest.mark.dist, pytest.mark.fault]
@@ -154,7 +154,7 @@ def test_a_machine_that_was_killed_before_it_said_who_it_is_is_given_up_too(url:
     gone = create("swept", url, definition, "auto", "gone", 0.2)
     assert gone is not None
     with quiet():  # Optuna's, about heartbeats
-        gone._study.ask(gone._spaces)
+        _asked(gone._study, gone.definition)
     other = reopen("swept", url, definition, "auto", "other", 0.2)
     assert other is not None and other.next() is None and other.awaited() == 1
     (left,) = until(other.abandoned, 5.0, "it is given up")

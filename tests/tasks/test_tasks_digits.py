@@ -2,6 +2,7 @@ import hashlib
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -54,13 +55,14 @@ def test_a_limit_takes_the_first_training_samples_and_leaves_the_test_split() ->
 
 
 def test_the_file_is_read_once_and_nobody_can_change_what_others_get(monkeypatch: pytest.MonkeyPatch) -> None:
-    first = Digits().load()
+    first: Any = Digits().load()
     wanted = [(split.inputs.clone(), split.targets.clone()) for split in first]
     for split in first:
         split.inputs.zero_()
         split.targets.zero_()
     monkeypatch.setattr("sklearn.datasets.load_digits", None)
-    for split, (inputs, targets) in zip(Digits().load(), wanted, strict=True):
+    again: Any = Digits().load()
+    for split, (inputs, targets) in zip(again, wanted, strict=True):
         assert torch.equal(split.inputs, inputs) and torch.equal(split.targets, targets)
 
 
