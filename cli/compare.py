@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from .completion import complete_column, complete_source
-from .output import note, note_damage, shortest, show, terminal_width
+from .output import note, note_damage, note_disturbed, shortest, show, terminal_width
 
 if TYPE_CHECKING:
     from ..tracking.drawn.style import PictureStyle
@@ -172,6 +172,7 @@ def compare(
     keys = tables.column_keys(request, found, table)
     _check_figures(shown, figures)
     show(tables.render(table, format, terminal_width(), memory, keys, (caption, label)))
+    note_disturbed(table)
     if not table:
         note(f"none of {len(found)} runs fulfils {' and '.join(where or [])}")
     _write(shown, table, keys, Outputs(html, png, figures, style), is_sorted=sort is not None)

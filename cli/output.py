@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from ..tracking.run_data import RunData
 
@@ -124,6 +124,14 @@ def note_counted(notes: "Mapping[str, int]", things: str) -> None:
     """Each note once, with how many of a sweep's trials or points it is about."""
     for text, count in notes.items():
         note(f"note: {text} ({count} {things if count > 1 else things.removesuffix('s')})")
+
+
+def note_disturbed(table: "Sequence[Mapping[str, Any]]") -> None:
+    """Says which rows of a comparison other programs disturbed."""
+    from ..tracking.disturbance import note_on
+
+    if told := note_on(table):
+        note(f"note: {told}")
 
 
 def note_damage(runs: "Iterable[RunData]") -> None:

@@ -12,7 +12,17 @@ import typer
 from ..conf.errors import ConfigError
 from .completion import complete_override
 from .options import AllowModule, ConfigDir, Format
-from .output import aligned, note, note_counted, results_alone, shortest, show, show_json, terminal_width
+from .output import (
+    aligned,
+    note,
+    note_counted,
+    note_disturbed,
+    results_alone,
+    shortest,
+    show,
+    show_json,
+    terminal_width,
+)
 
 if TYPE_CHECKING:
     from ..sweep.definition import Definition, EarlyTermination
@@ -219,6 +229,7 @@ def conclude(
         show_json(_raw(name, directory, trials, definition, runs, rows))
     else:
         show(render(rows, width=terminal_width()))
+    note_disturbed(rows)
     report = directory / "report.html"
     figures = usable(runs, asked(definition.figures))
     write_report(runs, report, best_first(rows, definition.metric), metric=definition.metric, requests=figures)

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..sweep.results import measures_of
 from ..tracking.columns import is_ratio
+from ..tracking.disturbance import REPEAT, is_timed
 from ..tracking.ranking import RankedSetting, compared, first, gap_of, order, rule_of
 
 if TYPE_CHECKING:
@@ -30,7 +31,17 @@ def outcome(trials: "list[TrialRecord]", definition: "Definition", more: str) ->
         low, high = sorted((whole[0].mean, whole[-1].mean))
         values = f"{_figure(low)} to {_figure(high)}" if high > low else _figure(low)
         return f"{metric}: {values} (one seed each: not a ranking); to compare with more seeds: {more}"
+    if is_timed(metric) and (count := sum(map(_is_disturbed, trials))):
+        low, high = sorted((whole[0].mean, whole[-1].mean))
+        return (
+            f"{metric}: {_figure(low)} to {_figure(high)}. Other programs disturbed {count} of {len(trials)} trials: "
+            f"no setting is named the best. {REPEAT}"
+        )
     return _of_several_seeds(whole, metric, larger)
+
+
+def _is_disturbed(done: "TrialRecord") -> bool:
+    return any(summary.get("disturbed") for summary in done.summaries)
 
 
 def _of_several_seeds(whole: list[RankedSetting], metric: str, larger: bool) -> str:
@@ -49,10 +60,13 @@ def _of_several_seeds(whole: list[RankedSetting], metric: str, larger: bool) -> 
 
 
 def ranking(trials: "list[TrialRecord]", definition: "Definition") -> dict[str, Any]:
-    """`leading`: the best, and what it is not told apart from ([]: one seed); `compared`: others with the best."""
+    """`leading`: the best, and what it is not told apart from ([]: one seed, or other programs
+    disturbed the times); `compared`: others with the best."""
     ratio = is_ratio(definition.metric)
     settings = order(_settings(trials, definition.metric), definition.maximize)
     leading = first(settings, definition.maximize, ratio)
+    if is_timed(definition.metric) and any(map(_is_disturbed, trials)):
+        leading = []
     return {
         "leading": [setting.label for setting in leading],
         "compared": compared(leading[0], settings, ratio) if leading else [],

@@ -9,7 +9,7 @@ from ..conf.errors import ConfigError
 from .agent import from_agent
 from .completion import complete_checkpoint
 from .options import AllowModule, Config, ConfigDir, Format, Overrides, with_config
-from .output import note, note_all, results_alone, shortest, show, show_json, terminal_width
+from .output import note, note_all, note_disturbed, results_alone, shortest, show, show_json, terminal_width
 from .plan import raw_checked
 
 if TYPE_CHECKING:
@@ -134,9 +134,11 @@ def _unmeasured(summary: dict[str, Any]) -> str:
 def _print_result(result: "Result", trace: Path | None, format: str) -> None:
     from ..tracking.compare import render, rows
 
+    table = rows([result.summary])
     try:
-        show(render(rows([result.summary]), format, terminal_width()))
+        show(render(table, format, terminal_width()))
     finally:
+        note_disturbed(table)
         if result.doubts:
             note(f"\nrobust accuracy may be too high, as gradients may be masked: {'; '.join(result.doubts)}")
         if (seconds := result.compile_s) is not None:

@@ -31,7 +31,9 @@ def ratios(entry: Entry, reference: Entry) -> Row:
     }
     if not same_target:
         found["speedup_time_to_accuracy"] = None
-    return found if comparable else dict.fromkeys(found)
+    found = found if comparable else dict.fromkeys(found)
+    is_blurred = its.get("disturbed") and not mine.get("disturbed")
+    return found | ({"disturbed": "its baseline was disturbed"} if is_blurred else {})
 
 
 def ratio(above: float | None, below: float | None) -> float | None:

@@ -32,7 +32,7 @@ class Column:
 
     @property
     def is_number(self) -> bool:
-        return self.text not in (str, words, shortened, listed)
+        return self.text not in (str, words, shortened, is_told, listed)
 
 
 def human_bytes(count: float) -> str:
@@ -101,6 +101,11 @@ def words(value: Any) -> str:
     return anything(value)
 
 
+def is_told(value: str) -> str:
+    """Returns a short word for a reason, which a note beside the table tells."""
+    return "yes" if value else "-"
+
+
 def listed(value: list[str]) -> str:
     return ", ".join(map(str, value))
 
@@ -127,6 +132,7 @@ COLUMNS = (
     Column("compute_ms", "compute ms", _milliseconds, short="compute"),
     Column("communication_ms", "comm. ms", _milliseconds, short="communication"),
     Column("waiting_ms", "wait ms", _milliseconds, short="waiting"),
+    Column("disturbed", "disturbed", is_told, rank=5),
     Column("blocked", "blocked", lambda value: f"{value:.1%}"),
     Column("device_peak_mib", "GPU peak MiB", _fixed(0), short="gpu_memory"),
     Column("peak_memory_mib", "host peak MiB", _fixed(0), short="memory"),

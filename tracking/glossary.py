@@ -53,6 +53,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
         "the time of a step that was blocked after the last worker or server that takes part had begun",
     ),
     "waiting_ms": ("ms", "the time of a step that was blocked until the last worker or server that takes part began"),
+    "disturbed": ("", "why times may be those of other programs on the machine: load, steal, the spread of steps"),
     "blocked": ("share", "communication and waiting, of a step's time over all workers; a pipeline's bubble is in it"),
     "device_peak_mib": (
         "MiB",

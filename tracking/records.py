@@ -161,9 +161,13 @@ class Measured:
     given_up: int = 0  # rounds of secure=bonawitz that too few clients came to the end of
     cut_share: float | None = None  # of entries that clients masked, those cut or rounded to 0; None: none were masked
     compile_s: float | None = None  # s that the slowest worker compiled for; None: nothing is compiled
+    hosts: list[dict[str, Any]] = field(default_factory=list[dict[str, Any]])  # as disturbance.HostLoad
+    disturbed: str | None = None  # why other programs disturbed the times; None: they did not
 
     def plain(self) -> dict[str, Any]:
         told = {**asdict(self), "per_worker": [each.plain() for each in self.per_worker]}
+        told = told if self.hosts else _without(told, "hosts")
+        told = told if self.disturbed is not None else _without(told, "disturbed")
         return told if self.compile_s is not None else _without(told, "compile_s")
 
 

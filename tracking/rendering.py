@@ -28,6 +28,7 @@ _NOT_FOR_PEOPLE = (
     *("blocked", "megabytes", "updates_per_second", "epochs_to_accuracy", "rounds_to_accuracy"),
     *("steps_to_accuracy", "time_per_pass_s"),
 )
+_OF_SPEED = ("speedup_throughput", "speedup_time_to_accuracy")  # rounded by other programs on the machine
 _OF_KINDS = tuple(f"{kind}_mib" for kind in MEMORY_KINDS)
 _MEMORY_VIEW = ("run", "strategy", "sync", "workers", *_OF_KINDS, "device_peak_mib", "peak_memory_mib")
 _LIKE = {"accuracy": "accuracy", "bytes": "model_bytes", "loss": "loss"}  # by the end of a metric's name, the column
@@ -140,6 +141,8 @@ def _cell(row: Row, column: Column) -> str:
         return TOO_SHORT if is_too_short(row, column.key) else "-"
     text = column.text(value)
     text = text if len(text) <= LONGEST_CELL else f"{text[:LONGEST_CELL]}..."
+    if row.get("disturbed") and column.key in _OF_SPEED:
+        text = f"~{text}"
     half = row.get(column.key + INTERVAL)
     return visible(f"{text} ±{_half(half, text)}" if half else text)
 

@@ -77,6 +77,7 @@ FIELDS: dict[str, SummaryField] = {
     "r2": SummaryField("r2"),
     "purity": SummaryField("purity", "metrics"),
     "time_to_accuracy_s": SummaryField("time_to_accuracy"),
+    "disturbed": SummaryField("disturbed", text=True, longest=LONGEST_REASON),
     "why": SummaryField("reason", text=True, longest=LONGEST_REASON),
 }
 _MESH = SummaryField("mesh", text=True)

@@ -19,7 +19,7 @@ from ..engine.base.failures import exit_code_of
 from ..engine.config.experiment import Experiment
 from ..engine.fabrics.layout import RunLayout
 from ..engine.planning.notes import untimed
-from ..engine.training.meters import Meter, Report, is_too_short, summarise, without_times
+from ..engine.training.meters import Meter, Report, is_too_short, summarise, with_loads, without_times
 from ..engine.training.outcome import held_by
 from ..strategies import Sync
 from ..strategies.core.cost import World
@@ -208,7 +208,7 @@ class WrapRecord:
         left_out = untimed(experiment.measure.after, meter.trained_steps)
         for report in reports:
             report.left_out = left_out
-        measured = summarise(reports, layout)
+        measured, short = summarise(reports, layout), is_too_short(reports)
         done = meter.trained_steps + (self._resumed.step if self._resumed else 0)
         largest = max((samples for _, _, samples in meter.steps), default=0)
         return Summary(
@@ -230,7 +230,7 @@ class WrapRecord:
             seed=experiment.seed,
             modelled=False,
             event_digest=None,
-            measured=without_times(measured) if is_too_short(reports) else measured,
+            measured=without_times(measured) if short else with_loads(measured, reports),
             score=self._score,
             target_accuracy=experiment.target_accuracy,
             time_to_accuracy=self.reached,

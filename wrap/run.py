@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ..engine import ROOT
-from ..engine.base import memory
+from ..engine.base import machine, memory
 from ..engine.base.errors import DivergedError
 from ..engine.base.started import RESUMES
 from ..engine.base.stop import StopAgreement
@@ -71,6 +71,7 @@ class Run:
         experiment = experiment_of(overrides, name, model, optimizer, loader)
         self.sync = sync_of(experiment, optimizer)
         self._resident = memory.process_now()
+        machine.begin()
         joined = meet(experiment)
         try:
             check_model(model, joined.layout.workers)

@@ -18,7 +18,9 @@ from ...comm import Comm
 from ...comm.timeline import Operation, StepSplit, TimedPass, last_launches, split
 from ...exchange.collectives.base import added
 from ...strategies.core.sync import Measures
+from ...tracking.disturbance import ProcessUse, disturbed, loads
 from ...tracking.records import Measured, MeasuredStepTime, Staleness, Wire, WorkerTime
+from ..base import machine
 from ..fabrics.layout import Role, RunLayout
 from ..features.compiling import Compiler
 
@@ -49,6 +51,7 @@ class Report:
     jumped: int = 0  # steps of the run that this worker took no part in
     compiled: float | None = None  # s that it compiled for; None: it did not
     told: Mapping[str, float] = field(default_factory=dict[str, float])  # by hooks of features, by name
+    machine: Mapping[str, Any] = field(default_factory=dict[str, Any])  # as machine.used
 
     @property
     def measured(self) -> list[tuple[float, float, int]]:
@@ -180,6 +183,7 @@ class Meter:
             passes=[each for each in timeline.passes or () if each.end > since],
             jumped=self.jumped,
             compiled=None if self._compiler is None else self._compiler.seconds,
+            machine=machine.used(),
         )
 
 
@@ -216,6 +220,13 @@ def is_too_short(reports: list[Report]) -> bool:
     steps = max(map(len, timed), default=0)
     seconds = max((sum(end - start for start, end, _ in each) for each in timed), default=0.0)
     return steps < LEAST_STEPS or seconds < LEAST_SECONDS
+
+
+def with_loads(measured: Measured, reports: list[Report]) -> Measured:
+    """Returns the measurements with the load of the hosts, and what of it disturbed them."""
+    steps = [end - start for report in reports if report.kind == "worker" for start, end, _ in report.measured]
+    found = loads([ProcessUse(**report.machine) for report in reports if report.machine], steps)
+    return replace(measured, hosts=[load.plain() for load in found], disturbed=disturbed(found))
 
 
 def without_times(measured: Measured) -> Measured:

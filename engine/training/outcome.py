@@ -19,7 +19,7 @@ from ..predict.timetable import schedule_of
 from .evaluations import Evaluations
 from .job import Job
 from .measured_schedule import beside
-from .meters import Meter, Report, is_too_short, summarise, without_times
+from .meters import Meter, Report, is_too_short, summarise, with_loads, without_times
 from .saving import Saving
 from .trace import write_trace
 from .worker import Worker
@@ -143,6 +143,7 @@ def _summarise(worker: Worker, trained: FinishedTraining, reports: list[Report])
     modelled = worker.parts.fabric.modelled
     measured = summarise(reports, layout)
     short = not modelled and is_too_short(reports)  # a modelled clock is exact
+    measured = measured if short or modelled else with_loads(measured, reports)
     status = trained.status
     reason = trained.job.stopped if status == "completed" else f"was asked to stop, after step {done}"
     if status == "completed":

@@ -19,7 +19,7 @@ from ...strategies.core.protocols import SideBySide
 from ...strategies.core.state import load_state, state_of
 from ...strategies.core.views import HeldViews
 from ...tracking.run_directory import RunDirectory
-from ..base import checkpoint, memory
+from ..base import checkpoint, machine, memory
 from ..base.checkpoint import Manifest
 from ..base.trained import TrainedSet, Vectors
 from ..config.experiment import Experiment
@@ -136,6 +136,8 @@ class Worker:
 def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device) -> Worker:
     """Everything that one worker needs before its first step, or a server before its first message; all call this."""
     resident = memory.process_now()
+    if not parts.fabric.modelled:
+        machine.begin()
     experiment, phase, manifest = assignment.experiment, 0, None
     if assignment.resume is not None:
         manifest = checkpoint.read_manifest(assignment.resume)

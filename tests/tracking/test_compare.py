@@ -150,6 +150,7 @@ def test_a_row_holds_the_summary_in_the_units_that_its_keys_name():
         "predicted_step_ms": 9.0,
         "predicted_error": pytest.approx(-0.25),
         "dollars": None,
+        "disturbed": None,
         "why": None,
     }
 

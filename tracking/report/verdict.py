@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..compare import human_bytes
+from ..disturbance import REPEAT
 from ..evaluations import at_target
 from ..figures.facts import BROKEN, aim, bytes_of_a_step, name_of, trained
 from ..groups import Entry, grouped, seed_of
@@ -28,6 +29,7 @@ class Reached:
 
     time: RankedSetting
     bytes: RankedSetting
+    disturbed: bool = False  # by other programs on the machine
 
 
 def verdicts(runs: list[RunData]) -> list[str]:
@@ -76,6 +78,7 @@ def _reached(group: list[RunData]) -> Reached:
     return Reached(
         RankedSetting.of(label, [(seed, _time_to_target(each)) for seed, each in seeds]),
         RankedSetting.of(label, [(seed, _bytes_to_target(each)) for seed, each in seeds]),
+        any(each.summary.get("disturbed") for each in group),
     )
 
 
@@ -113,8 +116,13 @@ def _sentence(settings: list[Reached]) -> str:
         told = f"{whole[0].label} reached it {_took(settings[0])}{_seeds(whole[0])}."
     elif all(setting.seeds == 1 for setting in whole):
         told = _one_seed(settings, whole)
+    elif any(setting.disturbed for setting in settings):
+        told = f"{len(whole)} settings reached it, in {_range(whole, _seconds)}. None is named the soonest."
     else:
         told = _several_seeds(settings, whole)
+    blurred = [setting.time.label for setting in settings if setting.disturbed]
+    if blurred:
+        told += f" Other programs disturbed the times of {_list(blurred)}. {REPEAT}"
     partly = [f"{t.label}: {len(t.values)} of {t.seeds}" for t in times if t.values and not t.is_whole]
     if partly:
         told += f" Reached with some of their seeds only, and not compared: {_list(partly)}."
