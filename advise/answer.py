@@ -2,7 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from ..conf.errors import ConfigError
@@ -21,6 +21,8 @@ from .why_not import Family, families, least_over
 PATIENCE = 4.0  # seconds of the processor for exact plans: on a loaded machine they take longer
 FRONT = 6  # of its points that are shown
 TRIES = 2  # plans of what does not fit by its closed form
+CUT_SHORT = "interrupted: this answer is partial"
+Progress = Callable[[str], None]  # is given what is done now, in a few words
 NO_CALIBRATION = "times are not predicted here: run `paceline calibrate` once, then choose the hardware that it writes"
 
 
@@ -29,7 +31,7 @@ class Answer:
     """`rows`: the best, of each layout one. `front`: of the rows and of others, soonest first.
 
     `points` were looked at in `seconds`; `fit` of them do. `nearest`: where none does, three layouts that lack the
-    least. `missed`: where none meets budget and deadline.
+    least. `missed`: where none meets budget and deadline. `interrupted`: by Ctrl-C, so that it is partial.
     """
 
     question: Question
@@ -44,17 +46,28 @@ class Answer:
     nearest: list[Predicted] = field(default_factory=list[Predicted])
     missed: list[Missed] = field(default_factory=list[Missed])
     notes: list[str] = field(default_factory=list[str])
+    interrupted: bool = False
 
 
-def answer(question: Question, sort: Sort | None = None, top: int = 10, patience: float = PATIENCE) -> Answer:
-    """Raises `ConfigError`, and what plans raise for a model that does not take its data."""
+def answer(
+    question: Question,
+    sort: Sort | None = None,
+    top: int = 10,
+    patience: float = PATIENCE,
+    progress: Progress = lambda _: None,
+) -> Answer:
+    """The answer, or what is known of it when Ctrl-C comes while plans are made.
+
+    Raises `ConfigError`, and what plans raise for a model that does not take its data.
+    """
     began = time.process_time()
+    progress("looking for what fits")
     try:
         known = closed_form(question)
     except NotPredicted as why:
-        return _by_plans(question, sort, top, patience, str(why))
+        return _by_plans(question, sort, top, patience, str(why), progress)
     found = search(known)
-    check = Checked(question, began + patience)
+    check = Checked(question, began + patience, progress)
     order = sort or "time"
     fitting = ranked(found.fit, order)
     within = [row for row in fitting if meets(question, row)]
@@ -77,11 +90,12 @@ def answer(question: Question, sort: Sort | None = None, top: int = 10, patience
     missed = nearest(question, fitting) if late else []
     notes = [f"all: {why}" for (family, why) in found.pruned if family == "all"]
     notes += _not_timed(question, found)
+    if check.interrupted:
+        notes.insert(0, CUT_SHORT)
     if check.unchecked:
         notes.append(f"~: by closed forms alone; there was no time to plan {check.unchecked} of these exactly")
-    return Answer(
-        question, order, rows, on_front, told, found.points, found.seconds, len(fitting), known, near, missed, notes
-    )
+    facts = (found.points, found.seconds, len(fitting), known, near, missed, notes, check.interrupted)
+    return Answer(question, order, rows, on_front, told, *facts)
 
 
 def closed_form(question: Question) -> Ground:
@@ -123,8 +137,9 @@ def roomy_first(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
 class Checked:
     """Exact plans of what is shown, each once, until the time is over."""
 
-    def __init__(self, question: Question, until: float) -> None:
-        self._question, self._until = question, until
+    def __init__(self, question: Question, until: float, progress: Progress = lambda _: None) -> None:
+        self._question, self._until, self._progress = question, until, progress
+        self.interrupted = False
         self._plans: dict[object, Predicted] = {}
         self.refused: list[Predicted] = []
         self.unchecked = 0
@@ -151,7 +166,13 @@ class Checked:
             if time.process_time() > self._until:
                 self.unchecked += 1
                 return row
-            self._plans[key] = planned(self._question, row.candidate)
+            self._progress(f"{len(self._plans)} planned exactly; now {row.candidate.group}")
+            try:
+                self._plans[key] = planned(self._question, row.candidate)
+            except KeyboardInterrupt:
+                self.interrupted, self._until = True, float("-inf")
+                self.unchecked += 1
+                return row
             if not self._plans[key].fits:
                 self.refused.append(self._plans[key])
         return self._plans[key]
@@ -169,15 +190,22 @@ def _not_timed(question: Question, found: Searched) -> list[str]:
     ]
 
 
-def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, why: str) -> Answer:
+def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, why: str, progress: Progress) -> Answer:
     began, patience = time.process_time(), patience * 3  # nothing else is to be done
     rows: list[Predicted] = []
     refused: list[Predicted] = []
     machine = question.experiment.hardware.machine
     workers = question.experiment.hardware.workers or (machine.devices if machine else 0) or 2
-    every = list(alternatives(question, workers))
-    for candidate in every:
-        row = planned(question, candidate)
+    every, interrupted = list(alternatives(question, workers)), False
+    for i, candidate in enumerate(every):
+        progress(f"{i} of {len(every)} configurations planned; now {candidate.group}")
+        try:
+            row = planned(question, candidate)
+        except KeyboardInterrupt:
+            if not rows:
+                raise
+            interrupted = True
+            break
         (rows if row.fits else refused).append(row)
         if time.process_time() - began > patience:
             break
@@ -196,7 +224,9 @@ def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, 
         if order in ("time", "dollars"):
             notes.append(f"so that --sort {order} knows no order; --sort bytes and memory do")
     looked = len(rows) + len(refused)
-    if looked < len(every):
+    if interrupted:
+        notes.insert(0, f"{CUT_SHORT}, from {looked} of {len(every)} configurations")
+    elif looked < len(every):
         notes.append(f"there was no time to plan {len(every) - looked} of {len(every)} configurations")
     wanted = [row for row in rows if row.seconds is None or meets(question, row)]
     return Answer(
@@ -212,6 +242,7 @@ def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, 
         least_over(refused)[:3] if not rows else [],
         nearest(question, rows) if rows and not wanted else [],
         notes,
+        interrupted,
     )
 
 

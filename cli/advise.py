@@ -7,18 +7,17 @@ import typer
 
 from ..conf.errors import ConfigError
 from .compare import check_file
-from .cost_numbers import TOKENS, Number
 from .options import AllowModule, ConfigDir, Overrides
-from .output import note, note_all, results_alone, shortest, show, show_json
+from .output import note, note_all, results_alone, shortest, show, show_json, terminal_width
 
 if TYPE_CHECKING:
     from ..advise.answer import Answer
+    from ..advise.question import Question
 
 Format = Literal["table", "json", "csv", "markdown"]
 Sort = Literal["time", "dollars", "memory", "bytes"]
-BUDGET = Number("--budget", "D", "price", "US$", "what the whole training may cost, such as 5000USD")
-DEADLINE = Number("--deadline", "t", "hours", "hours", "how long the whole training may take, such as 7d")
 MOST = 1000  # lines
+INTERRUPTED = 130  # exit status
 
 # -- options
 
@@ -69,6 +68,7 @@ Target = Annotated[
 ]
 Name = Annotated[str | None, typer.Option(metavar="NAME", help="Of the race: its sweep's.", show_default=False)]
 Html = Annotated[Path | None, typer.Option(metavar="FILE", help="Write a page that opens offline.", show_default=False)]
+All = Annotated[bool, typer.Option("--all", help="On a terminal: all lines, not the first 25.")]
 Export = Annotated[
     list[str] | None,
     typer.Option(
@@ -106,12 +106,14 @@ def advise(
     ] = "table",
     html: Html = None,
     export: Export = None,
+    every: All = False,
 ) -> None:
     """Find the best configuration for this hardware, and its cost: nothing is trained, unless --race is given.
 
     Strategies, degrees, schedules, micro-batches, ZeRO stages, offload and recomputation are enumerated. Layouts that
-    are refused or do not fit are left out and counted; the rest is ranked by prediction. Each line is a command to
-    copy. Settings that you type are kept.
+    are refused or do not fit are left out and counted; the rest is ranked by prediction. The recommendation comes
+    first. A terminal shows 25 lines at most: --all adds a command for each line, and why not the rest. Settings that
+    you type are kept. Ctrl-C ends the planning with what is known so far, and exit status 130.
 
     \b
     paceline advise --model llama_8b --gpus 64xH100
@@ -121,11 +123,8 @@ def advise(
     paceline advise model=mlp hardware.workers=2 --race 4 --target 0.9
     paceline advise --model llama_8b --gpus 8xH100 --export torchtitan=run.toml
     """
-    from ..advise.answer import answer
-    from ..advise.question import ask
-    from .advise_asked import with_shorthands
-    from .advise_export import files_of, write
-    from .advise_view import nothing_fits
+    from .advise_asked import asked
+    from .advise_export import files_of
 
     check_file("--html", html)
     files = files_of(export or [], race is not None)
@@ -133,22 +132,32 @@ def advise(
         raise ConfigError(f"--top {top}: must be at least 1 and at most {MOST}")
     if race is None and (target is not None or name is not None):
         raise ConfigError(f"{'--target' if target is not None else '--name'}: is of a race; give --race K, too")
-    wanted, money, time = TOKENS.read(tokens), BUDGET.read(budget), DEADLINE.read(deadline)
-    question = ask(
-        with_shorthands(overrides or [], model, hf, gpus, config_dir),
-        batch,
-        None if wanted is None else wanted.value,
-        None if money is None else money.value,
-        None if time is None else time.value * 3600,
-        config_dir,
-        allow_module or [],
-    )
+    question = asked(overrides or [], model, hf, gpus, tokens, budget, deadline, batch, config_dir, allow_module or [])
     if race is not None:
         from .advise_race import race_of
 
         race_of(question, race, target, seeds, name, format)
         return
-    found = answer(question, sort, top)
+    _answer(question, sort, top, explain, format, html, files, every)
+
+
+def _answer(
+    question: "Question",
+    sort: Sort | None,
+    top: int,
+    explain: int | None,
+    format: Format,
+    html: Path | None,
+    files: dict[Path, str],
+    every: bool,
+) -> None:
+    from ..advise.answer import answer
+    from .advise_export import write
+    from .advise_progress import progress_line
+    from .advise_view import nothing_fits
+
+    with progress_line() as progress:
+        found = answer(question, sort, top, progress=progress)
     if not found.rows:
         raise nothing_fits(found)
     write(found, files)
@@ -158,16 +167,19 @@ def advise(
         from .advise_explain import explained
 
         show(explained(found, explain))
-        return
-    _show(found, format, html)
+    else:
+        _show(found, format, html, every)
+    if found.interrupted:
+        raise typer.Exit(INTERRUPTED)
 
 
-def _show(found: "Answer", format: Format, html: Path | None) -> None:
-    from .advise_view import for_people, raw, table_as
+def _show(found: "Answer", format: Format, html: Path | None, every: bool) -> None:
+    from .advise_view import for_people, in_short, raw, table_as
 
     match format:
         case "table":
-            show(for_people(found))
+            width = None if every else terminal_width()
+            show(for_people(found) if width is None else in_short(found, width))
         case "json":
             show_json(raw(found))
         case "csv" | "markdown":

@@ -5,13 +5,19 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from ..conf.errors import ConfigError
 from ..tracking.text import did_you_mean, shown
 from .choices import group_of
+from .cost_numbers import TOKENS, Number
 from .output import note_all
 
+if TYPE_CHECKING:
+    from ..advise.question import Question
+
+BUDGET = Number("--budget", "D", "price", "US$", "what the whole training may cost, such as 5000USD")
+DEADLINE = Number("--deadline", "t", "hours", "hours", "how long the whole training may take, such as 7d")
 GPT = "paceline.tasks.models.gpt.GPT"
 GIB = 2**30
 LEFT = 0.9  # of a card's nominal memory, at least: what the driver keeps is less
@@ -55,6 +61,33 @@ class Cards:
             if count and count % n == 0:
                 return [f"hardware={self.choices[n]}", f"hardware.hosts={count // n}"]
         return []
+
+
+def asked(
+    overrides: Sequence[str],
+    model: str | None,
+    hf: Path | None,
+    gpus: str | None,
+    tokens: str | None,
+    budget: str | None,
+    deadline: str | None,
+    batch: int | None,
+    config_dir: Path | None,
+    allowed: Sequence[str],
+) -> "Question":
+    """Reads the options that a question is made of. Raises `ConfigError`."""
+    from ..advise.question import ask
+
+    wanted, money, time = TOKENS.read(tokens), BUDGET.read(budget), DEADLINE.read(deadline)
+    return ask(
+        with_shorthands(overrides, model, hf, gpus, config_dir),
+        batch,
+        None if wanted is None else wanted.value,
+        None if money is None else money.value,
+        None if time is None else time.value * 3600,
+        config_dir,
+        allowed,
+    )
 
 
 def with_shorthands(

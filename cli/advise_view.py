@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from ..advise.candidate import Predicted
     from ..advise.why_not import Family
 
+SHORT = 25  # lines of a terminal
+LEAST = 4  # of these for the table, before notes
+NOTES = 2
+REST = "--all shows the rest: a command for each line, why not the other layouts, and notes"
 COLUMNS = ("line", "family", "layout", "workers", "step", "in all", "US$", "memory", "sent/step", "front")
 
 
@@ -54,6 +58,35 @@ def _key(row: "Predicted") -> tuple[object, ...]:
 def for_people(found: "Answer") -> str:
     from ..advise.commands import command
 
+    lines, others = _table(found)
+    commands = [f"{i:>3}  {command(found.question, row.candidate)}" for i, row in enumerate(found.rows, 1)]
+    commands += [f"  *  {command(found.question, row.candidate)}" for row in others]
+    parts = ["\n".join(recommended(found)), title(found), "\n".join(lines), "\n".join(commands)]
+    told = _families(found)
+    parts += [*(["\n".join(told)] if told else []), "\n".join(_footnotes(found))]
+    return "\n\n".join(part for part in parts if part)
+
+
+def in_short(found: "Answer", width: int) -> str:
+    """The recommendation and as much of the rest as 25 lines of a terminal hold."""
+    lines, _ = _table(found)
+    head, most = [*recommended(found), "", title(found), ""], SHORT - found.interrupted  # which is a line of its own
+    tail = [*(f"note: {text}" for text in found.notes[:NOTES]), REST]
+    room = most - _height([*head, *tail], width) - 1
+    while len(tail) > 1 and room < LEAST:  # of the table
+        del tail[-2]
+        room = most - _height([*head, *tail], width) - 1
+    kept = lines[: max(room // _height(lines[:1], width), 0)]
+    return "\n".join([*head, *kept, *([""] if kept else []), *tail])
+
+
+def _height(lines: list[str], width: int) -> int:
+    """Lines of a terminal that these take."""
+    return sum(max(1, -(-len(line) // width)) for line in lines)
+
+
+def _table(found: "Answer") -> "tuple[list[str], list[Predicted]]":
+    """The table's lines, and the rows at its end that are on the front alone."""
     shown = {_key(row) for row in found.rows}
     others = [row for row in found.front if _key(row) not in shown]
     table = [list(COLUMNS), *(cells(found, row, i) for i, row in enumerate(found.rows, 1))]
@@ -62,13 +95,7 @@ def for_people(found: "Answer") -> str:
         table = [row[:5] + row[6:] for row in table]
     if not found.front:
         table = [row[:-1] for row in table]
-    lines = aligned(table, numbers_from=3)
-    commands = [f"{i:>3}  {command(found.question, row.candidate)}" for i, row in enumerate(found.rows, 1)]
-    commands += [f"  *  {command(found.question, row.candidate)}" for row in others]
-    parts = ["\n".join(recommended(found)), title(found), "\n".join(lines), "\n".join(commands)]
-    told = _families(found)
-    parts += [*(["\n".join(told)] if told else []), "\n".join(_footnotes(found))]
-    return "\n\n".join(part for part in parts if part)
+    return aligned(table, numbers_from=3), others
 
 
 def title(found: "Answer") -> str:

@@ -5,6 +5,7 @@ import io
 import json
 import re
 import shlex
+from typing import Any
 
 import pytest
 from measured_machines import machine
@@ -210,3 +211,77 @@ def test_a_budget_in_another_currency_is_told_that_prices_are_in_us_dollars(pace
         2,
         f"--budget {budget}: prices are in US dollars. Give it in them, such as 5000USD",
     )
+
+
+@pytest.mark.budget(5)
+@pytest.mark.parametrize("width", ["80", "140"])
+def test_a_terminal_shows_25_lines_with_the_recommendation_first(width: str, paceline, monkeypatch) -> None:
+    monkeypatch.setenv("COLUMNS", width)
+    words = ("advise", *GPT, "strategy=zero", "--tokens", "1B")
+    lines = paceline(*words).out.splitlines()
+    taken = sum(max(1, -(-len(line) // int(width))) for line in lines)
+    assert taken <= 25 and lines[0].startswith("recommended: paceline train ") and "--all" in lines[-1]
+    assert any(line.startswith("line  family") for line in lines)
+    whole = paceline(*words, "--all").out
+    assert len(whole.splitlines()) > 25 and "--all" not in whole and "for each family its best" in whole
+
+
+def few(monkeypatch: pytest.MonkeyPatch) -> None:
+    from paceline.advise import modes
+
+    names = {"strategy": ["single", "data_parallel"], "sync": ["bsp", "asp"]}
+    monkeypatch.setattr(modes, "_choices", lambda group, _: [shipped(group, name) for name in names[group]])
+    monkeypatch.setattr(modes, "BESIDE", ())
+
+
+@pytest.mark.parametrize(("after", "status"), [(2, 130), (0, 130)])
+def test_ctrl_c_leaves_what_is_known_so_far(after: int, status: int, paceline, monkeypatch) -> None:
+    from paceline.advise import answer
+
+    few(monkeypatch)
+    planned, calls = answer.planned, []
+
+    def interrupted(*arguments: Any):
+        calls.append(arguments)
+        if len(calls) > after:
+            raise KeyboardInterrupt
+        return planned(*arguments)
+
+    monkeypatch.setattr(answer, "planned", interrupted)
+    ended = paceline("advise", "hardware.workers=2")
+    assert ended.status == status and "interrupted" in ended.err
+    assert ("recommended: paceline train" in ended.out) == (after > 0)
+    if after:
+        assert f"note: interrupted: this answer is partial, from {after} of " in ended.out
+
+
+def test_ctrl_c_in_an_exact_plan_keeps_the_closed_forms(paceline, monkeypatch) -> None:
+    from paceline.advise import answer
+
+    def interrupted(*_: Any):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(answer, "planned", interrupted)
+    ended = paceline("advise", *GPT, "strategy=zero")
+    assert ended.status == 130 and "note: interrupted: this answer is partial" in ended.out
+    assert "recommended: paceline train" in ended.out and "by closed forms alone" in ended.out
+
+
+def test_a_terminal_sees_how_far_it_is(monkeypatch, capfd) -> None:
+    from paceline.cli import advise_progress
+
+    with advise_progress.progress_line() as progress:
+        progress("unseen")
+    assert capfd.readouterr().err == ""
+    few(monkeypatch)
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True, raising=False)
+    with advise_progress.progress_line() as progress:
+        progress("2 of 9\x1b[2J")
+    told = capfd.readouterr().err
+    assert "2 of 9" in told and "\x1b[2J" not in told and told.endswith(advise_progress.ERASED)
+    from paceline.advise.answer import answer
+    from paceline.advise.question import ask
+
+    said: list[str] = []
+    answer(ask(["hardware.workers=2"]), progress=said.append)
+    assert any(re.fullmatch(r"1 of \d+ configurations planned; now .+", text) for text in said)
