@@ -18,6 +18,7 @@ from .commands import overrides_of
 from .question import Question
 
 METRIC, STEP = "time_to_accuracy", "step_ms"
+DISTURBED = "disturbed"  # 1 where other programs on the machine disturbed the run
 FINALISTS = 2
 MOST_WAYS, MOST_SEEDS = 64, 20
 
@@ -51,6 +52,7 @@ class Raced:
     steps: dict[str, float]
     rounds: list[list[str]]  # who took part
     failed: frozenset[str]  # whose run failed
+    disturbed: frozenset[str] = frozenset()  # whose times other programs on the machine disturbed
 
     @property
     def leading(self) -> list[RankedSetting]:
@@ -114,6 +116,7 @@ def race(
     steps: dict[str, list[float]] = {name: [] for name in names}
     rounds: list[list[str]] = []
     failed: set[str] = set()
+    disturbed: set[str] = set()
     for i in range(seeds):
         seed = question.experiment.seed + i
         definition = listed(
@@ -127,6 +130,7 @@ def race(
         measured = run(f"{name}-round{i + 1}", definition)
         rounds.append([way.name for way in left])
         failed |= {way.name for way in left} - set(measured)
+        disturbed |= {each for each, told in measured.items() if told.get(DISTURBED)}
         for way in left:
             told = measured.get(way.name, {})
             times[way.name][seed] = _finite(told.get(METRIC))
@@ -144,6 +148,7 @@ def race(
         {label: sum(each) / len(each) / 1e3 for label, each in steps.items() if each},
         rounds,
         frozenset(failed),
+        frozenset(disturbed),
     )
 
 

@@ -89,6 +89,7 @@ def _ways(question: "Question", asked: list[str]) -> "list[RaceEntry]":
 
 def run_round(name: str, definition: "Definition") -> dict[str, dict[str, float | None]]:
     """A sweep, with its table and its report; one that is there already goes on."""
+    from ..advise.race import DISTURBED
     from ..engine import ROOT
     from ..sweep.definition import WAY
     from ..sweep.directory import open_sweep
@@ -125,7 +126,8 @@ def run_round(name: str, definition: "Definition") -> dict[str, dict[str, float 
             if done.state == "failed":
                 note(f"{done.trial.chosen[WAY]} failed, and is out: {done.reason}")
             if done.state == "complete" and done.summaries:
-                found[str(done.trial.chosen[WAY])] = measures_of(done.summaries[0])
+                loud = {DISTURBED: 1.0} if done.summaries[0].get("disturbed") else {}
+                found[str(done.trial.chosen[WAY])] = {**measures_of(done.summaries[0]), **loud}
         return found
 
 
@@ -179,6 +181,7 @@ def _no_winner(found: "Raced", aim: float) -> str:
 
 def _verdict(found: "Raced") -> str:
     """The winner and the next one, or all that cannot be told apart; how much longer others take, by the same seeds."""
+    from ..tracking.disturbance import REPEAT
     from ..tracking.ranking import RankedSetting, gap_of, rule_of
     from .step_time import time_of
 
@@ -186,6 +189,8 @@ def _verdict(found: "Raced") -> str:
         return f"{other.label} takes {gap_of(best, other, ratio=True).text(time_of, 'times as long')}"
 
     best, *near = found.leading
+    if found.disturbed:
+        return f"no winner: other programs disturbed the times of {', '.join(sorted(found.disturbed))}. {REPEAT}"
     if near:
         names = " and ".join(f"{each.label} ({each.text(time_of)})" for each in (best, *near))
         rule = rule_of(gap_of(best, each, ratio=True) for each in near)
@@ -228,7 +233,8 @@ def raw(found: "Raced", name: str) -> dict[str, Any]:
     leading = found.leading
     return {
         "race": name,
-        "winner": leading[0].label if len(leading) == 1 else None,
+        "winner": leading[0].label if len(leading) == 1 and not found.disturbed else None,
+        "disturbed": sorted(found.disturbed),
         "leading": [setting.label for setting in leading],
         "compared": compared(leading[0], found.settings, ratio=True) if leading else [],
         "rounds": found.rounds,

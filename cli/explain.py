@@ -10,7 +10,7 @@ from .choices import group_of
 from .compare import check_file
 from .completion import complete_override
 from .options import AllowModule, ConfigDir
-from .output import note, results_alone, shortest, show, show_json
+from .output import note, note_disturbed, results_alone, shortest, show, show_json
 
 if TYPE_CHECKING:
     from ..engine.api.small_run import SmallRun
@@ -98,6 +98,7 @@ def _explain_run(
         show_json(raw(told))
     else:
         show(for_people(told))
+    note_disturbed([{"run": run.name, "disturbed": run.summary.get("disturbed")}])
     _write(html, as_page(told) if html is not None else "")
 
 

@@ -76,6 +76,8 @@ def facts(row: Row) -> list[tuple[str, str]]:
     left_out = ("modelled", "too_short", "status", "runs", "others", "why")
     columns = [_column(key, [row]) for key in row if key not in left_out and not key.endswith(INTERVAL)]
     told = [(visible(column.title), _cell(row, column)) for column in columns]
+    why = row.get("disturbed")  # whole, and no word in a column
+    told = [(title, visible(why) if why and title == "disturbed" else text) for title, text in told]
     return [(title, text) for title, text in told if text != "-"]
 
 

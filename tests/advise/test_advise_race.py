@@ -168,3 +168,21 @@ def test_who_was_left_out_after_one_seed_is_said_not_to_be_told_apart(question: 
     assert "left out after one seed, which cannot tell them apart from the first: d, e" in told(
         raced(question, track, 3), question, 0.8
     )
+
+
+def test_a_race_that_other_programs_disturbed_has_no_winner(question: Question) -> None:
+    track = Track({"a": [1.0, 1.1, 1.2], "b": [5.0, 5.1, 5.3]})
+    assert "winner: a" in told(raced(question, track, 3), question, 0.8)
+
+    def loud(name: str, definition: Definition) -> Measured:
+        return {
+            way: {**each, "disturbed": 1.0 if way == "b" and len(again.asked) == 2 else None}
+            for way, each in again(name, definition).items()
+        }
+
+    again = Track(track.times)
+    ways = [RaceEntry(name, (f"sync={name}",), None) for name in again.times]
+    found = race(question, "x", ways, 0.8, 3, loud)
+    assert found.disturbed == {"b"}
+    assert "no winner: other programs disturbed the times of b." in told(found, question, 0.8)
+    assert (raw(found, "x")["winner"], raw(found, "x")["disturbed"]) == (None, ["b"])

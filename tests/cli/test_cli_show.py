@@ -202,3 +202,10 @@ def test_a_run_with_a_damaged_summary_is_shown_and_ends_with_the_status_of_damag
     ended = paceline("show", "broken", "--format", format)
     assert ended.status == 7 and "damaged" in ended.out
     assert "summary.json" in ended.last
+
+
+def test_what_disturbed_a_run_is_told_in_whole(paceline, here: Path) -> None:
+    run = RunDirectory.create(here / "runs", "loud")
+    run.write_summary({"name": "loud", "status": "completed", "disturbed": "the load average was 20 on 2 cores"})
+    ended = paceline("show", "loud")
+    assert any(line.split()[:3] == ["disturbed", "the", "load"] for line in ended.out.splitlines())
