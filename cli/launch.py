@@ -50,5 +50,5 @@ def launch(
         several, told = ["-m", "paceline.wrap"], {**told, DRY_RUN: str(workers)}
     sys.stdout.flush()
     sys.stderr.flush()
-    command = [sys.executable, *several, str(script), *ctx.args]
-    os.execve(sys.executable, command, {**os.environ, **told})
+    os.environ.update(told)
+    os.execv(sys.executable, [sys.executable, *several, str(script), *ctx.args])

@@ -20,6 +20,23 @@ def test_a_script_and_its_own_arguments_are_given_to_torchrun(paceline, here: Pa
     assert given == [[*torchrun, "mine.py", "--lr", "0.1", "--workers", "7"]]
 
 
+def test_a_dry_run_needs_no_torchrun_and_a_resumed_script_is_told_so(paceline, here: Path, monkeypatch) -> None:
+    (here / "mine.py").write_text("")
+    given: list[list[str]] = []
+
+    def execv(program: str, arguments: list[str]) -> None:
+        given.append(arguments)
+        raise SystemExit(0)
+
+    monkeypatch.setattr(os, "execv", execv)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
+    paceline("launch", "--dry-run", "--workers", "3", "mine.py", "--lr", "0.1")
+    assert given == [[sys.executable, "-m", "paceline.wrap", "mine.py", "--lr", "0.1"]]
+    assert os.environ["PACELINE_DRY_RUN"] == "3" and "PACELINE_RESUME" not in os.environ
+    paceline("launch", "--resume", "mine.py")
+    assert "paceline.compat.torchrun" in given[1] and os.environ["PACELINE_RESUME"] == "1"
+
+
 def test_what_cannot_be_launched_is_refused(paceline, monkeypatch) -> None:
     ended = paceline("launch", "none.py")
     assert (ended.status, ended.last) == (2, "none.py: must be a Python file, and there is none")
