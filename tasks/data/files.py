@@ -1,16 +1,18 @@
 """Opens the files that data sets are in: regular ones alone. A pipe would be waited for, and a device may never end."""
 
 import errno
+import gzip
 import hashlib
 import os
 import stat
+import zlib
 from collections.abc import Iterable
 from importlib.util import find_spec
 from io import BufferedReader
 from pathlib import Path
 
 from ...conf.errors import ConfigError
-from ..errors import MissingDataError
+from ..errors import CorruptDataError, MissingDataError
 
 
 def open_data(path: Path) -> BufferedReader:
@@ -70,6 +72,21 @@ def check_fits(path: Path, size: int, instead: str) -> None:
             f"{path}: takes {size / 2**30:,.1f} GiB once it is unpacked, and this host has {memory / 2**30:,.1f} GiB. "
             f"Choose {instead}."
         )
+
+
+def unpacked(path: Path, most: int | None = None) -> bytes:
+    """Returns the content of a .gz file, or its first `most` bytes. Raises CorruptDataError, and as `check_fits`."""
+    pieces: list[bytes] = []
+    size = 0
+    try:
+        with open_data(path) as file, gzip.open(file) as opened:
+            while (piece := opened.read(1 << 20 if most is None else most - size)) and (most is None or size < most):
+                pieces.append(piece)
+                size += len(piece)
+                check_fits(path, 2 * size, "a file that is not packed")
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise CorruptDataError(f"{path} is damaged: {error}") from error
+    return b"".join(pieces)
 
 
 def not_regular(path: Path) -> ConfigError:

@@ -1,4 +1,4 @@
-"""A table from a file of your own: CSV, or Parquet. It is held in memory; larger ones are for data=arrays.
+"""A table from a file of your own: CSV, JSON lines or Parquet. It is held in memory; larger ones are for data=arrays.
 
 pyarrow reads them: pip install 'paceline[tables]'.
 """
@@ -11,7 +11,7 @@ from decimal import Decimal
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import torch
@@ -22,10 +22,12 @@ from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Described, Field, Split, at_most
 from ..contents import folded
 from ..errors import CorruptDataError, MissingDataError
-from .files import check_fits, folder_of, open_data
+from .files import check_fits, folder_of, open_data, unpacked
 from .parts import Kind, asked, check_like, check_there, chosen, fifth, inputs_of, sizes
+from .sequences import LENGTH, check_tokens, is_list, is_text, list_column, tokenizer
 
-SUFFIXES = (".csv", ".tsv", ".parquet")
+FORMATS = ("csv", "tsv", "jsonl", "ndjson", "parquet")
+SUFFIXES = ".csv, .tsv, .jsonl, .ndjson (each packed as .gz, too) or .parquet"
 MOST_COUNTED = 1 << 26  # bytes of a file that is read to count classes, where nobody says how many there are
 HEAD = 1 << 20  # bytes of a text that a plan looks at
 EXACT = 1 << 53  # beyond it, float64 skips whole numbers, and may round one to it
@@ -39,13 +41,15 @@ class Table(Data):
     `targets`: one column, or several of numbers; `weights`: a column of them. `integers`: the columns of whole numbers
     that are given as int64 (true: all; null: if all inputs are whole numbers and the model does not take floats). If
     only some inputs are, each is a keyword argument by its name, and the other columns are one by the name `numbers`.
+    A column of lists, and one of text, is an input of its own, too, [length]: `tokens` says how text becomes int64
+    (bytes, or a file of the package tokenizers), and `length` to how many entries rows are cut or filled with 0.
 
     Targets that are text, whole numbers, or true and false are labels: their values in order are the classes 0, 1, ...
     of the training file. Floating ones are numbers. `standardize`: inputs, and targets that are numbers, to mean 0 and
     deviation 1 of the training samples. A fixed fifth is for test, unless there is a `test_path`.
     """
 
-    preload = ("pyarrow.csv", "pyarrow.parquet")
+    preload = ("pyarrow.csv", "pyarrow.json", "pyarrow.parquet")
     reader = "pyarrow"
 
     def __init__(
@@ -59,8 +63,11 @@ class Table(Data):
         classes: Annotated[int, Ge(2)] | None = None,
         standardize: bool = True,
         integers: bool | Annotated[list[str], MinLen(1)] | None = None,
+        tokens: str | None = None,
+        length: Annotated[int, Ge(1)] | None = None,
         limit: Annotated[int, Ge(1)] | None = None,
     ) -> None:
+        self.tokens, self.length = tokens, length
         self.path, self.test_path = asked(path), asked(test_path)
         self.inputs, self.weights, self.standardize, self.limit = inputs, weights, standardize, limit
         self.targets = [targets] if isinstance(targets, str) else list(targets)
@@ -193,6 +200,17 @@ class Table(Data):
 
     def _read_part(self, table: Any, part: "_Part", path: Path) -> Tensor:
         """Returns the values of an input: int64, or float64 until they are standardised. Raises as `_numbers`."""
+        if part.how == "text":
+            assert self.tokens is not None
+            texts = self._column(table, part.columns[0], path).tolist()
+            return torch.from_numpy(tokenizer(self.tokens, part.field.shape[0])(texts))
+        if part.how == "list":
+            what = f"{path}: column {part.columns[0]}"
+            told = part.field.shape[0], self.length is not None, what
+            values = torch.from_numpy(list_column(table.column(part.columns[0]), *told))
+            if not bool((values.abs() <= LARGEST).all()):  # a NaN is none of these
+                raise CorruptDataError(f"{what} has a number in a list that float32 cannot hold")
+            return values
         read = self._integers if part.field.dtype == torch.int64 else self._numbers
         columns = [read(table, name, path) for name in part.columns]
         return torch.from_numpy(np.stack(columns, axis=1)).reshape(table.num_rows, *part.field.shape)
@@ -210,13 +228,29 @@ class Table(Data):
         """The inputs by name, as the types of the training file's columns have them. Raises ConfigError."""
         assert self.path is not None
         whole = self._whole()
+        apart = {name: each for name in self._names if (each := self._sequence(name)) is not None}
         if whole == self._names:
             return {"integers": _Part(whole, Field((len(whole),), torch.int64))}
-        others = [name for name in self._names if name not in whole]
-        if NUMBERS in whole:
+        others = [name for name in self._names if name not in whole and name not in apart]
+        if NUMBERS in whole or NUMBERS in apart:
             raise ConfigError(f"data.integers: {self.path} has a column of the name {NUMBERS}. Rename it.")
-        found = {name: _Part([name], Field((), torch.int64)) for name in whole}
-        return found | {NUMBERS: _Part(others, Field((len(others),)))}
+        alone = {name: _Part([name], Field((), torch.int64)) for name in whole} | apart
+        found = {name: alone[name] for name in self._names if name in alone}
+        return found | ({NUMBERS: _Part(others, Field((len(others),)))} if others else {})
+
+    def _sequence(self, name: str) -> "_Part | None":
+        """Returns the input of a column of lists or of text; None: it is another column."""
+        head = self._schema_of_train
+        kind = head.types.field(name).type
+        if is_text(kind) and self.tokens is not None:
+            return _Part([name], Field((self.length or LENGTH,), torch.int64), "text")
+        if not is_list(kind):
+            return None
+        whole = import_module("pyarrow").types.is_integer(kind.value_type)
+        length = self.length or head.lengths.get(name, 0)
+        if length == 0:
+            raise ConfigError(f"data.inputs: the first list of column {name} of {self.path} is empty. Set data.length.")
+        return _Part([name], Field((length,), torch.int64 if whole else torch.float32), "list")
 
     def _whole(self) -> list[str]:
         """Returns the inputs that are given as int64. Raises ConfigError."""
@@ -279,6 +313,10 @@ class Table(Data):
             tests = (types.is_integer, types.is_floating, types.is_boolean, types.is_null)  # null: nothing in the head
             return any(test(found) for test in tests)
 
+        def is_input(name: str) -> bool:
+            found = head.types.field(name).type
+            return is_number(name) or is_list(found) or (self.tokens is not None and is_text(found))
+
         others = [*self.targets, *([self.weights] if self.weights else [])]
         if path != self.path and self.inputs is None:
             check_like(head.names, self._names, others, f"data.test_path={path}", f"data.path={self.path}")
@@ -286,10 +324,14 @@ class Table(Data):
         if kind == "labels":
             _check_label(head.types.field(self.targets[0]), path)
         for name in (*inputs, *(self.targets if kind == "numbers" else []), *([self.weights] if self.weights else [])):
-            if is_number(name):
+            if is_input(name) if name in inputs else is_number(name):
                 continue
-            numbers = [each for each in inputs if is_number(each)]
+            numbers = [each for each in inputs if is_input(each)]
             how = f", or left out: data.inputs=[{','.join(numbers)}]" if name in inputs and numbers else ""
+            if name in inputs and is_text(head.types.field(name).type):
+                how += ". data.tokens=bytes reads text"
+            elif types.is_nested(head.types.field(name).type):
+                how += ". data=hugging_face reads nested lists"
             key = "inputs" if name in inputs else "targets" if name in self.targets else "weights"
             raise ConfigError(
                 f"data.{key}: column {name} of {path} is {head.types.field(name).type}; must be numbers{how}"
@@ -351,10 +393,10 @@ class Table(Data):
 
     def _schema(self, path: Path) -> "_Head":
         """Returns the contents that the first MiB of a text tells."""
-        if path.suffix.lower() == ".parquet":
+        if form(path) == "parquet":
             head = _with(path, _head_of_parquet)
         else:
-            head = _with(path, lambda file: _Head.of(_parsed(_first_lines(path, file), path).schema, None))
+            head = _with(path, lambda file: _Head.of_table(_parsed(_first_lines(path, file), path)), HEAD)
         wanted = [*self.targets, *([self.weights] if self.weights else [])]
         chosen(head.names, wanted[: len(self.targets)], "data.targets", str(path))
         chosen(head.names, wanted[len(self.targets) :], "data.weights", str(path))
@@ -365,9 +407,12 @@ class Table(Data):
         head = self._schema(path)
         target, weights = self.targets[0], [self.weights] if self.weights else []
         used = [*dict.fromkeys([*self._names, *self.targets, *weights])]
-        if path.suffix.lower() == ".parquet":
-            check_fits(path, 8 * len(used) * (head.rows or 0), "data=arrays")
-            table = _with(path, lambda file: _parquet(file).read(used, use_threads=False))
+        if form(path) in ("parquet", "jsonl"):
+            if form(path) == "parquet":
+                check_fits(path, 8 * len(used) * (head.rows or 0), "data=arrays")
+                table = _with(path, lambda file: _parquet(file).read(used, use_threads=False))
+            else:
+                table = _with(path, lambda file: _parsed(file, path)).select(used)
             if of_targets is not None:
                 at = table.schema.get_field_index(target)
                 cast = _guarded(
@@ -417,7 +462,7 @@ class Table(Data):
         """Raises CorruptDataError for labels of a text file that differ there, such as 01 and 1, and are one value."""
         name, types = self.targets[0], import_module("pyarrow").types
         values = table.column(name)
-        if path.suffix.lower() == ".parquet" or types.is_string(values.type) or types.is_null(values.type):
+        if form(path) in ("parquet", "jsonl") or types.is_string(values.type) or types.is_null(values.type):
             return
         arrays = {"value": values, "text": self._as_written(path, [name]).column(name)}
         pairs = import_module("pyarrow").table(arrays).group_by([*arrays], use_threads=False).aggregate([]).drop_null()
@@ -437,22 +482,28 @@ class Table(Data):
                 "data=table: pyarrow, which reads tables, is not installed: pip install 'paceline[tables]'"
             )
         for path in (self.path, self.test_path):
-            if path is not None and path.suffix.lower() not in SUFFIXES:
-                raise ConfigError(f"{path}: must be one of {', '.join(SUFFIXES)}")
+            if path is not None and not form(path):
+                raise ConfigError(
+                    f"{path}: must be {SUFFIXES}. Choose data=arrays for .npz, .npy and .safetensors, data=images for "
+                    "a folder of images, data=hugging_face for a saved data set, or data=svmlight."
+                )
+        if self.tokens is not None:
+            check_tokens(self.tokens)
 
     def described(self) -> Described:
         seen = None if self._classes is None else len(self._classes)
         return Described(tuple(self._names), tuple(self.targets), self._classes, seen)
 
     def how_to_get(self) -> str:
-        return "Set data.path to a .csv, .tsv or .parquet file, and data.targets to the name of a column."
+        return "Set data.path to a .csv, .jsonl or .parquet file, and data.targets to the name of a column."
 
     def found(self) -> str | None:
         paths = self.files()
         return os.pathsep.join(map(str, paths)) if self.path and all(path.exists() for path in paths) else None
 
     def files(self) -> tuple[Path, ...]:
-        return tuple(path for path in (self.path, self.test_path) if path is not None)
+        tokens = asked(self.tokens) if self.tokens not in (None, "bytes") else None
+        return tuple(path for path in (self.path, self.test_path, tokens) if path is not None)
 
 
 @dataclass(frozen=True)
@@ -461,6 +512,7 @@ class _Part:
 
     columns: list[str]
     field: Field
+    how: Literal["columns", "list", "text"] = "columns"
 
 
 @dataclass(frozen=True)
@@ -470,10 +522,15 @@ class _Head:
     names: list[str]
     types: Any  # a schema of pyarrow
     rows: int | None
+    lengths: dict[str, int]  # of the first list of a column of lists
 
     @classmethod
-    def of(cls, schema: Any, rows: int | None) -> "_Head":
-        return cls(list(schema.names), schema, rows)
+    def of_table(cls, table: Any, schema: Any = None, rows: int | None = None) -> "_Head":
+        """`table`: the first rows. `schema`: of all columns, where the table has only some of them."""
+        schema = table.schema if schema is None else schema
+        lists = [field.name for field in table.schema if is_list(field.type)] if table.num_rows else []
+        lengths = {name: len(table.column(name)[0].as_py() or ()) for name in lists}
+        return cls(list(schema.names), schema, rows, lengths)
 
 
 def _arrow(module: str) -> Any:
@@ -486,7 +543,11 @@ def _parquet(file: Any) -> Any:
 
 def _head_of_parquet(file: Any) -> _Head:
     opened = _parquet(file)
-    return _Head.of(opened.schema_arrow, opened.metadata.num_rows)
+    lists = [field.name for field in opened.schema_arrow if is_list(field.type)]
+    first = next(opened.iter_batches(1, columns=lists), None) if lists else None
+    arrow = import_module("pyarrow")
+    table = arrow.table({}) if first is None else arrow.Table.from_batches([first])
+    return _Head.of_table(table, opened.schema_arrow, opened.metadata.num_rows)
 
 
 def _parsed(
@@ -500,11 +561,15 @@ def _parsed(
 
     `lone`: the file has one column, so that an empty line is an empty cell.
     """
+    if form(path) == "jsonl":
+        json = _arrow("json")
+        size = min(max(file.size(), HEAD), 2**31 - 1)  # one block has one schema
+        return json.read_json(file, json.ReadOptions(use_threads=False, block_size=size))
     csv = _arrow("csv")
     return csv.read_csv(
         file,
         csv.ReadOptions(use_threads=False),
-        csv.ParseOptions(delimiter="\t" if path.suffix.lower() == ".tsv" else ",", ignore_empty_lines=not lone),
+        csv.ParseOptions(delimiter="\t" if form(path) == "tsv" else ",", ignore_empty_lines=not lone),
         csv.ConvertOptions(
             include_columns=used,
             column_types=types,
@@ -536,8 +601,10 @@ def _first_lines(path: Path, file: Any) -> Any:
         if end < 0:
             raise CorruptDataError(f"{path}: its first line is longer than {HEAD:,} bytes")
         found = found[: end + 1]
+    if form(path) == "jsonl":
+        return import_module("pyarrow").BufferReader(found)
     names = found[: len(found.splitlines()[0])] if found.strip() else b""
-    own = b"\t" if path.suffix.lower() == ".tsv" else b","
+    own = b"\t" if form(path) == "tsv" else b","
     mark = next((each for each in (b";", b"\t", b",") if each in names and each != own), None)
     if own not in names and mark is not None:
         raise ConfigError(
@@ -547,12 +614,25 @@ def _first_lines(path: Path, file: Any) -> Any:
     return import_module("pyarrow").BufferReader(found)
 
 
-def _with(path: Path, read: Callable[[Any], Any]) -> Any:
-    """Raises CorruptDataError.
+def form(path: Path) -> str:
+    """Returns csv, tsv, jsonl or parquet, by the name of a file in any case; "" for others."""
+    name = path.name.lower()
+    packed = name.endswith(".gz")
+    found = name.removesuffix(".gz").rpartition(".")[2]
+    if found not in FORMATS or (packed and found == "parquet"):
+        return ""
+    return "jsonl" if found == "ndjson" else found
+
+
+def _with(path: Path, read: Callable[[Any], Any], most: int | None = None) -> Any:
+    """Raises CorruptDataError. `most`: bytes that are unpacked of a packed file.
 
     pyarrow opens the file by itself: a thread of its own that asks Python for bytes ends the process where Python
     ends first.
     """
+    if path.suffix.lower() == ".gz":
+        data = unpacked(path, most)
+        return _guarded(path, lambda: read(import_module("pyarrow").BufferReader(data)))
     with open_data(path) as file, import_module("pyarrow").OSFile(f"/dev/fd/{file.fileno()}") as opened:
         return _guarded(path, lambda: read(opened))
 
@@ -572,11 +652,11 @@ def _check_label(field: Any, path: Path) -> None:
     """Raises ConfigError for a column that cannot be labels."""
     types, found = import_module("pyarrow").types, _value_type(field.type)
     if types.is_binary(found) or types.is_large_binary(found) or types.is_fixed_size_binary(found):
-        if path.suffix.lower() != ".parquet":
+        if form(path) != "parquet":
             raise ConfigError(f"data.targets={field.name}: is not UTF-8 in {path}. Save the file as UTF-8")
         raise _no_label(field, path, "text, numbers, or true and false. Cast it to strings")
     if types.is_nested(found):
-        raise _no_label(field, path, "text, numbers, or true and false")
+        raise _no_label(field, path, "text, numbers, or true and false. data=hugging_face learns lists of labels")
     if types.is_decimal(found):
         raise _no_label(field, path, "text, whole numbers or floats. Cast it to strings for labels, or to float64")
 

@@ -1,7 +1,14 @@
 """Columns of a user's own table as the model gets them: whole numbers, lists and text."""
 
+import gzip
+import json
+import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import load_file
@@ -69,3 +76,142 @@ def test_fractions_further_down_are_refused(tmp_path: Path) -> None:
     file.write_text("\n".join(["a,kind", *["1,x", "2,y"] * 150_000, "1.5,x"]))
     with pytest.raises(ConfigError, match=r"data.integers: column a of .* is double"):
         Table(str(file), targets="kind", integers=True).load()
+
+
+# -- JSON lines, lists and text
+
+ROWS: list[dict[str, Any]] = [
+    {"ids": [i % 7, i % 5], "x": [i / 7, -i], "say": f"{'ja' if i % 2 else 'nö'} {i}", "kind": i % 2} for i in range(20)
+]
+
+
+def loaded(file: Path, **knobs: Any) -> tuple[Any, Any]:
+    data = Table(str(file), targets="kind", **knobs)
+    train, _ = data.load()
+    assert not isinstance(train.inputs, dict) or list(train.inputs) == list(data.spec.fields)
+    return data.spec, train
+
+
+@pytest.mark.parametrize("name", ["rows.jsonl", "ROWS.JSONL", "rows.jsonl.gz", "rows.ndjson", "rows.parquet"])
+def test_lists_are_inputs_of_their_own(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    if name.endswith("parquet"):
+        pq.write_table(pa.Table.from_pylist(ROWS), file)
+    else:
+        text = "".join(json.dumps(row) + "\n" for row in ROWS).encode()
+        file.write_bytes(gzip.compress(text) if name.endswith("gz") else text)
+    spec, train = loaded(file, inputs=["ids", "x"])
+    assert [(key, each.shape, each.dtype) for key, each in spec.fields.items()] == [
+        ("ids", (2,), torch.int64),
+        ("x", (2,), torch.float32),
+    ]
+    order = (-train.inputs["x"][:, 1]).argsort()  # standardised, but in the order of the rows
+    numbers = torch.arange(20)[torch.isin(torch.arange(20), torch.tensor(kept(20)))]
+    assert torch.equal(train.inputs["ids"][order], torch.stack([numbers % 7, numbers % 5], dim=1))
+    assert torch.equal(train.targets[order], numbers % 2)
+    spec, train = loaded(file, inputs="ids")
+    assert spec.inputs is None and spec.input_shape == (2,) and train.inputs.dtype == torch.int64
+
+
+def kept(size: int) -> list[int]:
+    """The rows to train on."""
+    from paceline.tasks.data.parts import fifth
+
+    return sorted(fifth(size, "")[0].tolist())
+
+
+def test_text_is_read_as_bytes_and_filled_up(tmp_path: Path) -> None:
+    file = tmp_path / "said.CSV"
+    file.write_text("say,kind\n" + "".join(f"{row['say']},{row['kind']}\n" for row in ROWS))
+    spec, train = loaded(file, tokens="bytes", length=6)
+    assert (spec.input_shape, spec.input_dtype) == ((6,), torch.int64)
+    texts = {bytes(row).rstrip(b"\0").decode(errors="replace") for row in train.inputs.tolist()}
+    assert texts == {ROWS[i]["say"].encode()[:6].decode() for i in kept(20)}
+    with pytest.raises(ConfigError, match=r"column say .* is string; must be numbers\. data.tokens=bytes reads text"):
+        loaded(file)
+
+
+def test_text_is_read_by_a_file_of_tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As the package has it, which need not be here."""
+
+    class Words:
+        padding = None
+
+        @staticmethod
+        def from_file(path: str) -> "Words":
+            assert json.loads(Path(path).read_text()) == {}
+            return Words()
+
+        def token_to_id(self, token: str) -> int | None:
+            return {"[PAD]": 3}.get(token)
+
+        def no_padding(self) -> None: ...
+        def enable_truncation(self, length: int) -> None:
+            self.most = length
+
+        def encode_batch(self, texts: list[str]) -> list[SimpleNamespace]:
+            return [SimpleNamespace(ids=[len(word) for word in text.split()][: self.most]) for text in texts]
+
+    file, tokens = tmp_path / "said.jsonl", tmp_path / "tokenizer.json"
+    file.write_text("".join(json.dumps(row) + "\n" for row in ROWS))
+    knobs: dict[str, Any] = {"inputs": "say", "tokens": str(tokens), "length": 4}
+    with pytest.raises(Exception, match="is not a file"):
+        loaded(file, **knobs)
+    tokens.write_text("{}")
+    monkeypatch.setattr("paceline.tasks.data.sequences.folder_of", lambda package: None)
+    with pytest.raises(Exception, match="pip install tokenizers"):
+        loaded(file, **knobs)
+    monkeypatch.setattr("paceline.tasks.data.sequences.folder_of", lambda package: "here")
+    monkeypatch.setitem(sys.modules, "tokenizers", SimpleNamespace(Tokenizer=Words))  # pyright: ignore
+    _, train = loaded(file, **knobs)
+    assert {tuple(row) for row in train.inputs.tolist()} == {(2, 1, 3, 3), (2, 2, 3, 3)}
+
+
+def test_lists_are_cut_and_filled_where_a_length_is_said(tmp_path: Path) -> None:
+    file = tmp_path / "ragged.jsonl"
+    file.write_text("".join(json.dumps({"ids": list(range(1, 2 + i % 4)), "kind": i % 2}) + "\n" for i in range(20)))
+    with pytest.raises(Exception, match=r"lists of 1 and, in row 1 .*, of 2 entries. data.length=N cuts"):
+        loaded(file)
+    spec, train = loaded(file, length=3)
+    assert spec.input_shape == (3,)
+    assert {tuple(row) for row in train.inputs.tolist()} == {(1, 0, 0), (1, 2, 0), (1, 2, 3)}
+
+
+@pytest.mark.parametrize(
+    ("row", "said"),
+    [
+        ('{"ids": [1, null], "kind": 1}', "has nothing in the list of row 2"),
+        ('{"ids": null, "kind": 1}', "column ids has nothing in row 2"),
+        ('{"kind": 1}', "column ids has nothing in row 2"),
+        ('{"ids": [1, 2], "kind"', "cannot be read"),
+        ("[" * 100_000, "cannot be read"),
+    ],
+)
+def test_damaged_rows_are_told(row: str, said: str, tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    rows = ['{"ids": [1, 2], "kind": 0}', '{"ids": [3, 4], "kind": 1}', row]
+    file.write_text("\n".join([*rows, *rows[:2] * 4]))
+    with pytest.raises(Exception, match=said) as caught:
+        loaded(file)
+    assert getattr(caught.value, "exit_code", None) in (2, 7)
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("rows.npz", "Choose data=arrays for .npz, .npy and .safetensors"),
+        ("rows.parquet.gz", "must be .csv, .tsv, .jsonl, .ndjson"),
+        ("rows.csv.gz", "is damaged: Not a gzipped file"),
+    ],
+)
+def test_other_files_are_refused_with_what_reads_them(name: str, said: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text("a,kind\n1,2\n")
+    with pytest.raises(Exception, match=said):
+        loaded(tmp_path / name)
+
+
+def test_nested_lists_are_for_hugging_face(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"a": [[1]], "b": [1], "kind": 1}\n' * 10)
+    with pytest.raises(ConfigError, match=r"or left out: data.inputs=\[b\]. data=hugging_face reads nested lists"):
+        loaded(file)
