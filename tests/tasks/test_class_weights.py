@@ -1,0 +1,88 @@
+"""Weights of classes and labels that do not count: the loss of torch, on any number of workers."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.torch import load_file
+from torch import nn
+
+from paceline import engine
+from paceline.conf.errors import ConfigError
+from paceline.tasks.losses.cross_entropy import CrossEntropy
+
+CLASSES, SAMPLES, IGNORED = 3, 48, -100
+WEIGHT = [0.5, 2.0, 1.0]
+
+
+def labelled(folder: Path) -> tuple[torch.Tensor, torch.Tensor]:
+    """Half of the samples are of class 0, and a sixth of the labels does not count."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(SAMPLES, 5, generator=generator)
+    labels = torch.tensor([0, 0, 0, 1, 2, IGNORED]).repeat(SAMPLES // 6)
+    np.savez(folder / "data.npz", inputs=inputs.numpy(), targets=labels.numpy())
+    return inputs, labels
+
+
+def plainly(inputs: torch.Tensor, labels: torch.Tensor, weight: list[float], steps: int) -> torch.Tensor:
+    """Returns the weights of a linear model after full batches of plain SGD, from zeros."""
+    model = nn.Linear(5, CLASSES, bias=False)
+    nn.init.zeros_(model.weight)
+    for _ in range(steps):
+        model.zero_grad()
+        F.cross_entropy(model(inputs), labels, torch.tensor(weight), ignore_index=IGNORED).backward()
+        with torch.no_grad():
+            model.weight -= 0.5 * model.weight.grad  # pyright: ignore[reportOperatorIssue]
+    return model.weight.detach()
+
+
+class Zeros(nn.Linear):
+    """[n, 5] -> [n, 3]"""
+
+    def __init__(self) -> None:
+        super().__init__(5, CLASSES, bias=False)
+        nn.init.zeros_(self.weight)
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+@pytest.mark.parametrize("weight", [WEIGHT, "balanced"], ids=str)
+def test_replicas_train_by_the_mean_of_torch(workers: int, weight: Any, tmp_path: Path) -> None:
+    inputs, labels = labelled(tmp_path)
+    counts = torch.bincount(labels[labels != IGNORED])
+    expected = plainly(inputs, labels, WEIGHT if weight == WEIGHT else (40 / (3 * counts)).tolist(), steps=4)
+    result = engine.run(
+        [
+            "data=arrays",
+            f"data.path={tmp_path / 'data.npz'}",
+            f"data.test_path={tmp_path / 'data.npz'}",
+            "task.ignore_index=-100",
+            f"task.weight={weight}".replace(" ", ""),
+            f"batch_size={SAMPLES // workers}",
+            "steps=4",
+            "optimizer.lr=0.5",
+            "optimizer.momentum=0",
+            "hardware=virtual",
+            f"hardware.workers={workers}",
+            "tracking=none",
+        ],
+        model=Zeros,
+        root=tmp_path / "runs",
+    )
+    assert torch.allclose(load_file(result.path / "model.safetensors")["weight"], expected, atol=1e-6)
+
+
+def test_weights_that_cannot_be_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"task.weight=\[1, 2\]: has 2 weights, and the data have 10 classes"):
+        engine.plan(["task.weight=[1,2]"])
+    with pytest.raises(ConfigError, match="counts the targets of all samples"):
+        CrossEntropy(weight="balanced").class_weights(None, 3)
+
+
+def test_a_class_without_samples_has_no_weight_and_smoothing_goes_with_none() -> None:
+    found = CrossEntropy(weight="balanced").class_weights(torch.tensor([0, 0, 2]), 3)
+    assert found is not None and found.tolist() == [0.5, 0.0, 1.0]
+    with pytest.raises(ConfigError, match="Choose one of them"):
+        CrossEntropy(0.1, weight="balanced")
