@@ -190,7 +190,10 @@ def label_in_words(label: int) -> str:
     """A label below 0 and what to do about it."""
     if label != IGNORED:
         return f"{label}; must be 0 or more"
-    return f"{label}, by which torch leaves out targets. Choose task.ignore_index={label}, or data.weights=MASK"
+    return (
+        f"{label}, by which torch leaves out targets. Choose task.ignore_index={label} of task=weighted_labels or "
+        "task=model, or data.weights=MASK"
+    )
 
 
 def _check_shape(tensor: Tensor, shape: Sequence[int], what: str) -> None:

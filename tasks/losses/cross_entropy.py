@@ -9,24 +9,15 @@ each (Szegedy et al. 2016, "Rethinking the Inception Architecture for Computer V
     l = (1 - epsilon) (-log p_y) + epsilon / C sum_c (-log p_c).
 
 Evaluation does without it, so that its loss is comparable.
-
-With `weight` w and `ignore_index` training sees the mean over the targets that count, on any number of workers:
-
-    l = sum_i w_{y_i} (-log p_{y_i}) / sum_i w_{y_i}        over the i with y_i != ignore_index
-
-`balanced` is w_c = n / (C n_c), of n targets of C classes, n_c of class c (scikit-learn's `class_weight`). Evaluation
-leaves out what is ignored, and weighs all classes alike.
 """
 
 from collections.abc import Callable
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
-import torch
 import torch.nn.functional as F
 from annotated_types import Ge, Lt
 from torch import Tensor
 
-from ...conf.errors import ConfigError
 from ..base import DataSpec
 from .base import Task, mean_cross_entropy
 from .metrics import Accuracy
@@ -42,45 +33,11 @@ class CrossEntropy(Task):
     targets = "labels"
     metric = Accuracy()
 
-    def __init__(
-        self,
-        label_smoothing: Annotated[float, Ge(0), Lt(1)] = 0.0,
-        weight: list[Annotated[float, Ge(0)]] | Literal["balanced"] | None = None,
-        ignore_index: int | None = None,
-    ) -> None:
-        """Raises `ConfigError`.
-
-        Args:
-            label_smoothing: epsilon, in training.
-            weight: of each class, in training.
-            ignore_index: the label of targets that do not count.
-        """
-        if weight is not None and label_smoothing > 0:
-            raise ConfigError(
-                f"task.label_smoothing={label_smoothing}: gives each target several classes, and task.weight weighs "
-                "targets of one. Choose one of them."
-            )
-        self.label_smoothing, self.weight, self.ignored = label_smoothing, weight, ignore_index
-        self.weighs_classes = weight is not None
-
-    def class_weights(self, targets: Tensor | None, classes: int) -> Tensor | None:
-        if self.weight != "balanced":
-            return None if self.weight is None else torch.tensor(self.weight)
-        if targets is None:
-            raise ConfigError(
-                "task.weight=balanced: counts the targets of all samples, which these data read one by one. Give the "
-                "Dataset an attribute `targets`, or task.weight a list."
-            )
-        counted = targets if self.ignored is None else targets[targets != self.ignored]
-        counts = torch.bincount(counted.flatten(), minlength=classes)
-        return torch.where(counts > 0, counts.sum() / (classes * counts.clamp(min=1)), 0.0).float()
+    def __init__(self, label_smoothing: Annotated[float, Ge(0), Lt(1)] = 0.0) -> None:
+        """`label_smoothing`: epsilon, in training."""
+        self.label_smoothing = label_smoothing
 
     def function(self, spec: DataSpec) -> Callable[[Tensor, Any], Tensor]:
-        if isinstance(self.weight, list) and len(self.weight) != spec.classes:
-            raise ConfigError(
-                f"task.weight={self.weight}: has {len(self.weight)} weights, and the data have {spec.classes} classes. "
-                "Choose one for each."
-            )
         if self.label_smoothing == 0:
             return super().function(spec)
         return _Smoothed(self.label_smoothing).function(spec)

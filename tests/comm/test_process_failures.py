@@ -135,6 +135,7 @@ def stay_in_a_step(comm, late):
     return {"missing": list(e.value.missing), "frozen": e.value.frozen, "exit_code": e.value.exit_code}
 
 
+@pytest.mark.slow  # it waits for seconds
 def test_a_barrier_does_not_wait_for_a_living_worker_that_stays_in_one_step(workers):
     told = workers(2, stay_in_a_step, 5.0, timeout=1.0)[0]
     assert told == {"missing": [1], "frozen": False, "exit_code": 5}
@@ -148,6 +149,7 @@ def slow_reader(comm, late):
     return comm.key_values.read("word", 1)
 
 
+@pytest.mark.slow  # it waits for seconds
 def test_reading_the_board_waits_for_a_slow_but_living_writer(workers):
     assert workers(2, slow_reader, 3.0, timeout=1.0)[0] == "hello"
 

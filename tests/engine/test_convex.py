@@ -125,6 +125,7 @@ def test_ridge_regression_is_that_of_scikit_learn_with_alpha_n_decay_over_2(root
     assert abs(ridge.intercept_) > 1e-3, "a regularised intercept would look the same"
 
 
+@pytest.mark.slow  # many steps; ridge regression is tested
 def test_logistic_regression_is_that_of_scikit_learn_with_c_of_1_over_n_decay(root: Path) -> None:
     from sklearn.linear_model import LogisticRegression
 

@@ -171,6 +171,7 @@ def test_a_run_whose_workers_were_all_killed_goes_on_to_the_same_bits(
     assert weights(resumed.path) == weights(train(*choices).path)
 
 
+@pytest.mark.slow  # three runs; resumed runs are tested for each mode
 def test_a_finished_run_goes_on_for_more_epochs_to_the_bits_of_a_longer_run(train: Train) -> None:
     train("epochs=1", "steps=null", "checkpoint.every=1", name="mine")
     longer = train("epochs=3", resume="mine")

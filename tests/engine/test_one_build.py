@@ -74,6 +74,7 @@ def test_a_worker_asks_once_which_hosts_there_are():
     assert comm.asked == 1
 
 
+@pytest.mark.slow  # three processes, as others here
 def test_a_host_holds_one_model(workers):
     """The model has 64 MiB, in tensors so small that malloc keeps them when they are freed."""
     told = workers(3, built_once.build, {"width": 1024, "depth": 16})

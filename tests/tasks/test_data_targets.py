@@ -144,7 +144,7 @@ def test_a_label_by_which_torch_leaves_out_targets_is_told_of_masks(classes: int
     labels = np.arange(20).reshape(10, 2) % 2
     labels[7, 1] = -100
     np.savez(tmp_path / "x.npz", a=np.zeros((10, 2)), targets=labels)
-    said = r"sample 7: its label is -100, by which torch leaves out targets\. Choose task\.ignore_index=-100, or data"
+    said = r"sample 7: its label is -100, by which torch leaves out targets\. Choose task\.ignore_index=-100 of task=w"
     with pytest.raises(SampleError, match=said):
         for split in Arrays(str(tmp_path / "x.npz"), classes=classes).load():
             split.take(slice(None))

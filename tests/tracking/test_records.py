@@ -34,6 +34,7 @@ MEASURED = Measured(
     too_short=False,
     given_up=2,
     cut_share=0.25,
+    disturbed="the load was 4.0 on 2 cores",
     compile_s=12.5,
 )
 SUMMARY = Summary(

@@ -86,6 +86,7 @@ def sides(picture: str) -> tuple[float, float]:
 @pytest.mark.parametrize(
     ("size", "points"), [("5x3.5in", None), ("120x80mm", "8"), ("30x20cm", "14"), ("2x1.5in", "9")]
 )
+@pytest.mark.slow  # pictures of several sizes
 def test_a_picture_has_the_size_the_title_and_the_letters_that_are_asked_for(
     size: str, points: str | None, tmp_path: Path
 ) -> None:

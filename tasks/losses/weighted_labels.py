@@ -1,0 +1,50 @@
+"""Cross-entropy with weights w of classes, and with labels that do not count.
+
+Training sees the mean over the targets that count, on any number of workers, as torch's CrossEntropyLoss has it:
+
+    l = sum_i w_{y_i} (-log p_{y_i}) / sum_i w_{y_i}        over the i with y_i != ignore_index
+
+`balanced` is w_c = n / (C n_c), of n targets of C classes, n_c of class c (scikit-learn's `class_weight`). Evaluation
+leaves out what is ignored, and weighs all classes alike.
+"""
+
+from collections.abc import Callable
+from typing import Annotated, Any, Literal
+
+import torch
+from annotated_types import Ge
+from torch import Tensor
+
+from ...conf.errors import ConfigError
+from ..base import DataSpec
+from .cross_entropy import CrossEntropy
+
+
+class WeightedLabels(CrossEntropy):
+    def __init__(
+        self, weight: list[Annotated[float, Ge(0)]] | Literal["balanced"] | None = None, ignore_index: int | None = None
+    ) -> None:
+        """`weight`: of each class, in training. `ignore_index`: the label of targets that do not count."""
+        super().__init__()
+        self.weight, self.ignored, self.weighs_classes = weight, ignore_index, weight is not None
+
+    def class_weights(self, targets: Tensor | None, classes: int) -> Tensor | None:
+        if self.weight != "balanced":
+            return None if self.weight is None else torch.tensor(self.weight)
+        if targets is None:
+            raise ConfigError(
+                "task.weight=balanced: counts the targets of all samples, which these data read one by one. Give the "
+                "Dataset an attribute `targets`, or task.weight a list."
+            )
+        counted = targets if self.ignored is None else targets[targets != self.ignored]
+        counts = torch.bincount(counted.flatten(), minlength=classes)
+        return torch.where(counts > 0, counts.sum() / (classes * counts.clamp(min=1)), 0.0).float()
+
+    def function(self, spec: DataSpec) -> Callable[[Tensor, Any], Tensor]:
+        """Raises `ConfigError`."""
+        if isinstance(self.weight, list) and len(self.weight) != spec.classes:
+            raise ConfigError(
+                f"task.weight={self.weight}: has {len(self.weight)} weights, and the data have {spec.classes} classes. "
+                "Choose one for each."
+            )
+        return super().function(spec)
