@@ -127,8 +127,8 @@ class Run:
         self._own: Own = (0, 1)
 
     def _resumed(self, experiment: Experiment, root: Path) -> Resumed:
-        path = agreed(self._comm, self.workers, "resumed", lambda: newest(experiment, self.workers, root))
-        return read(path, self.rank)
+        path = agreed(self._comm, self.workers, "resumed", lambda: newest(experiment, root))
+        return read(path, self.rank, self.workers)
 
     @property
     def is_chief(self) -> bool:

@@ -14,19 +14,17 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import yaml
 from torch import nn
 
 from ..comm import Comm
 from ..conf.errors import ConfigError
-from ..conf.groups import GROUPS
 from ..engine.base import checkpoint
 from ..engine.base.checkpoint import Manifest
+from ..engine.config.compose import RESUMABLE
 from ..engine.config.experiment import Experiment
+from ..engine.config.stored import check_identity, identity, read_stored
 from ..strategies import State, Sync
 from ..strategies.core.state import load_state, state_with
-from ..tracking.checksums import sha256
-from ..tracking.files import read_text
 from ..tracking.records import CheckpointRecord
 from ..tracking.redact import redact
 from ..tracking.run_directory import RunDirectory
@@ -34,7 +32,6 @@ from .errors import ScriptError
 from .shares import ShardedLoader
 
 CHIEF = 0
-SAME = ("model", "data", "optimizer", "sync", "batch_size", "seed", *(group.name for group in GROUPS if group.injected))
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ class Resumed:
             raise ConfigError(f"model: is another one than the checkpoint's: {error}") from None
 
 
-def newest(experiment: Experiment, workers: int, root: Path) -> Path:
+def newest(experiment: Experiment, root: Path) -> Path:
     """Returns the newest checkpoint of the run with the script's name. Raises `ConfigError` where it cannot go on."""
     if experiment.name is None:
         raise ConfigError("resume: a run goes on by its name. Give wrap name=...")
@@ -72,27 +69,28 @@ def newest(experiment: Experiment, workers: int, root: Path) -> Path:
             "another name."
         )
     _check_same(experiment, directory)
-    before = checkpoint.read_manifest(found[-1]).workers
-    if before != workers:
-        raise ConfigError(
-            f"name={name}: {found[-1].name} was made by {before} workers, and {workers} would go on. Start {before}, "
-            "or choose another name."
-        )
     return found[-1]
 
 
-def read(path: Path, rank: int) -> Resumed:
-    """Raises `CorruptCheckpointError`."""
+def read(path: Path, rank: int, workers: int) -> Resumed:
+    """Raises `ConfigError` for another number of workers, or `CorruptCheckpointError`."""
     manifest = checkpoint.read_manifest(path)
+    if manifest.workers != workers:
+        raise ConfigError(
+            f"name={path.parent.parent.name}: {path.name} was made by {manifest.workers} workers, and {workers} would "
+            f"go on. Start {manifest.workers}, or choose another name."
+        )
     shared = checkpoint.read_part(path, 0, CHIEF, manifest)
-    return Resumed(manifest, shared, checkpoint.read_part(path, 0, rank, manifest))
+    own = shared if rank == CHIEF else checkpoint.read_part(path, 0, rank, manifest)
+    directory = RunDirectory(path.parent.parent)
+    check_identity(directory, read_stored(directory), path, manifest.run)
+    return Resumed(manifest, shared, own)
 
 
 def _check_same(experiment: Experiment, directory: RunDirectory) -> None:
-    before = yaml.safe_load(read_text(directory.config))
-    now = json.loads(json.dumps(redact(experiment.model_dump())))
-    for group in SAME:
-        old, new = _values(group, before.get(group)), _values(group, now.get(group))
+    before, now = read_stored(directory).plain, json.loads(json.dumps(redact(experiment.model_dump())))
+    for group in [each for each in now if each not in ("name", *RESUMABLE)]:
+        old, new = _values(group, before.get(group)), _values(group, now[group])
         for key in [*new, *old]:
             if old.get(key) != new.get(key):
                 raise ConfigError(
@@ -142,8 +140,8 @@ class Checkpoints:
             comm.key_values.post(f"{key}/{comm.rank}", json.dumps([name, digest]))
             if comm.rank == CHIEF:
                 files = dict(json.loads(comm.key_values.read(f"{key}/{rank}", rank)) for rank in range(comm.size))
-                identity = sha256(directory.config.read_bytes())
-                manifest = Manifest(done, seconds, reached, files, identity, workers=comm.size)
+                run = identity(read_stored(directory).plain)
+                manifest = Manifest(done, seconds, reached, files, run, workers=comm.size)
                 checkpoint.commit(directory.checkpoints, manifest, keep)
                 directory.add(CheckpointRecord(done))
 

@@ -4,31 +4,32 @@ import os
 import sys
 from pathlib import Path
 
+import pytest
 
-def test_a_script_and_its_own_arguments_are_given_to_torchrun(paceline, here: Path, monkeypatch) -> None:
-    (here / "mine.py").write_text("")
-    given: list[list[str]] = []
+
+@pytest.fixture
+def given(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
+    """The command lines that take the place of this process, which stays."""
+    lines: list[list[str]] = []
 
     def execv(program: str, arguments: list[str]) -> None:
-        given.append(arguments)
+        lines.append(arguments)
         raise SystemExit(0)
 
     monkeypatch.setattr(os, "execv", execv)
+    return lines
+
+
+def test_a_script_and_its_own_arguments_are_given_to_torchrun(paceline, here: Path, given) -> None:
+    (here / "mine.py").write_text("")
     paceline("launch", "--workers", "3", "mine.py", "--lr", "0.1", "--workers", "7")
     own = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=3"]  # loopback: no other host is met
     torchrun = [sys.executable, "-m", "paceline.compat.torchrun", *own]
     assert given == [[*torchrun, "mine.py", "--lr", "0.1", "--workers", "7"]]
 
 
-def test_a_dry_run_needs_no_torchrun_and_a_resumed_script_is_told_so(paceline, here: Path, monkeypatch) -> None:
+def test_a_dry_run_needs_no_torchrun_and_a_resumed_script_is_told_so(paceline, here: Path, given, monkeypatch) -> None:
     (here / "mine.py").write_text("")
-    given: list[list[str]] = []
-
-    def execv(program: str, arguments: list[str]) -> None:
-        given.append(arguments)
-        raise SystemExit(0)
-
-    monkeypatch.setattr(os, "execv", execv)
     monkeypatch.setattr(os, "environ", dict(os.environ))
     paceline("launch", "--dry-run", "--workers", "3", "mine.py", "--lr", "0.1")
     assert given == [[sys.executable, "-m", "paceline.wrap", "mine.py", "--lr", "0.1"]]

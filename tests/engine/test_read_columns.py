@@ -132,7 +132,7 @@ def test_text_is_read_as_bytes_and_filled_up(tmp_path: Path) -> None:
 
 
 def test_text_is_read_by_a_file_of_tokenizers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As the package has it, which need not be here."""
+    """Stands in for the class of the package, which need not be here."""
 
     class Words:
         padding = None

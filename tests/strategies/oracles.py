@@ -152,7 +152,7 @@ class Halving(nn.Module):
 
 
 class InPlaceInside(nn.Sequential):
-    """Of the digits; its third layer changes its input in place."""
+    """Classifies digits; its third layer changes its input in place."""
 
     def __init__(self) -> None:
         super().__init__(nn.Flatten(), nn.Linear(64, 8), Halving(), nn.Linear(8, 10))

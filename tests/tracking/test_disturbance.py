@@ -1,4 +1,4 @@
-"""What the operating system says of other programs, and that comparisons and verdicts heed it."""
+"""Figures of the operating system tell of other programs, and comparisons and verdicts heed them."""
 
 from dataclasses import replace
 from pathlib import Path
