@@ -133,6 +133,14 @@ def test_a_run_that_is_complete_or_kept_nothing_or_is_not_there_cannot_go_on(tmp
             run_virtual(1, script, str(tmp_path / folder), ("sync=bsp",), None, None, True)
 
 
+def test_a_configuration_that_somebody_changed_is_refused(tmp_path: Path) -> None:
+    saved_by(1, tmp_path)
+    config = tmp_path / "mine" / "config.yaml"
+    config.write_text(config.read_text().replace("seed: 0", "seed: 1"))
+    with pytest.raises(ConfigError, match="is not as paceline wrote it"):
+        run_virtual(1, script, str(tmp_path), ("sync=bsp", "seed=1"), None, None, True)
+
+
 def test_another_model_is_refused(tmp_path: Path) -> None:
     saved_by(1, tmp_path)
 
