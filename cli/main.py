@@ -22,6 +22,7 @@ from .doctor import doctor
 from .error_document import document, wants_json
 from .explain import explain
 from .init import init
+from .jobs import cancel, jobs, logs
 from .launch import PASSED_ON, launch
 from .list import list_choices
 from .options import Help
@@ -64,6 +65,9 @@ app.command()(explain)
 app.command()(report)
 app.command("show")(show_one)
 app.command()(diff)
+app.command()(jobs)
+app.command()(logs)
+app.command()(cancel)
 app.command("ls")(list_stored)
 app.command()(rm)
 app.command()(prune)
@@ -105,6 +109,7 @@ def paceline(
     paceline report --serve                      the same in a browser, as runs go on
     paceline diff RUN1 RUN2                      what differs between two
     paceline ls                                  the runs on disk; rm and prune remove them
+    paceline jobs                                the runs that a scheduler has; logs RUN, cancel RUN
     paceline explain sync=ssp                    what a choice does, and who sends what to whom
     paceline upload                              send runs that were recorded offline to W&B
     paceline init my-project                     a folder with a model and data of your own to start from

@@ -44,6 +44,11 @@ Trace = Annotated[
 TrustCheckpoint = Annotated[
     bool, typer.Option("--trust-checkpoint", help="Unpickle the DeepSpeed checkpoint that weights=DIR names.")
 ]
+Submitted = Annotated[Path | None, typer.Option("--submitted", hidden=True)]
+Print = Annotated[
+    bool, typer.Option("--print", help="Check as --dry-run does, and print what a scheduler would be given, alone.")
+]
+Detach = Annotated[bool, typer.Option("--detach", help="Of a run that a scheduler has: return once it is submitted.")]
 Live = Annotated[bool, typer.Option("--live/--no-live", help="Draw progress on a terminal, or print it in lines.")]
 
 
@@ -58,6 +63,9 @@ def train(
     resume: Resume = None,
     trace: Trace = None,
     trust_checkpoint: TrustCheckpoint = False,
+    print_submission: Print = False,
+    detach: Detach = False,
+    submitted: Submitted = None,
     live: Live = True,
     format: Format = "table",
 ) -> None:
@@ -73,6 +81,7 @@ def train(
     paceline train --resume NAME epochs=10          go on with a run
     paceline train sync=asp --trace trace.json      who waits for whom, and when?
     torchrun --nproc-per-node 4 --no-python paceline train
+    paceline train launcher=slurm launcher.nodes=2 launcher.time=30m
 
     The choices: paceline list. What would run: paceline plan.
     """
@@ -81,18 +90,26 @@ def train(
     if config is not None and resume is not None:
         raise ConfigError(f"--config {config}: a resumed run has its own; --resume {resume} goes on as it began")
     allowed = allow_module or []
+    if submitted is not None:
+        engine.take_up(submitted, tuple(allowed))
+        return
     chosen, blamed = with_config(config, from_agent(overrides or []), config_dir)
-    if dry_run:
+    if dry_run or print_submission:
         with blamed:
             prepared = engine.prepare(
                 chosen, config_dir, allowed, name, resume, trace=trace, trust_checkpoint=trust_checkpoint
             )
             planned, absent = prepared.plan(), prepared.absent()
         note_all([*planned.notes, *([absent] if absent else [])])
-        if format == "json":
-            show_json(raw_checked(prepared, planned))
+        submission = prepared.submission()
+        if print_submission:
+            if submission is None:
+                raise ConfigError(f"--print: launcher={prepared.experiment.choice('launcher').name} submits nothing.")
+            show(submission.rstrip())
+        elif format == "json":
+            show_json(raw_checked(prepared, planned) | ({} if submission is None else {"submission": submission}))
         else:
-            show(_checked(planned))
+            show(_checked(planned) if submission is None else f"{_checked(planned)}\n\n{submission.rstrip()}")
         return
     with blamed:
         result = engine.run(
@@ -104,6 +121,7 @@ def train(
             trace=trace,
             trust_checkpoint=trust_checkpoint,
             plain=not live,
+            detach=detach,
         )
     if result is not None:  # None: torchrun's workers that are not the chief
         _print_result(result, trace, format)

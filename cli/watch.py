@@ -17,7 +17,7 @@ LOOK = 0.5  # seconds between looks at whether the run goes on
 SURE = (
     1.0  # seconds without a launcher, after which it has died: a new run is there a moment before its launcher's lock
 )
-STATUSES = {"running": 0, "completed": 0, "pruned": 0, "diverged": 6, "damaged": 7, "interrupted": 130}
+STATUSES = {"running": 0, "submitted": 0, "completed": 0, "pruned": 0, "diverged": 6, "damaged": 7, "interrupted": 130}
 FAILED = 4  # all others
 Format = Annotated[Literal["text", "json"], typer.Option(help="With --once: json is one document.")]
 
@@ -99,7 +99,7 @@ def _follow(directory: "RunDirectory", live: bool) -> str:
 
     def look() -> None:
         try:
-            while (found := _state(directory))[0] == "running":
+            while (found := _state(directory))[0] == "running" or _is_under_way(directory, found[0]):
                 time.sleep(LOOK)
             ended.append(found)
         finally:
@@ -114,6 +114,16 @@ def _follow(directory: "RunDirectory", live: bool) -> str:
     state, why = ended[0]
     note(_said(state, why))
     return state
+
+
+def _is_under_way(directory: "RunDirectory", state: str) -> bool:
+    """Returns whether the run's scheduler still has it, or cannot be reached."""
+    if state != "submitted":
+        return False
+    from ..engine.jobs.asking import job_of
+
+    job = job_of(directory)
+    return job is not None and job.end is None and (job.state is None or job.state.phase != "over")
 
 
 def _said(state: str, why: str) -> str:

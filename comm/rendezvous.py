@@ -5,14 +5,17 @@ torchrun every node is told a token by the environment, `PACELINE_TOKEN`; on a s
 can read takes its place. Nothing that another user can read ever holds either.
 
 torchrun's own store answers whoever connects. It is used only to say at which port worker 0 serves ours, with a proof.
+In a scheduler's job a file says so, in a folder that all nodes see, with the same proof; the token lies beside it.
 """
 
 import hmac
+import json
 import os
 import secrets
 import socket
 import stat
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cache
@@ -25,6 +28,7 @@ from .handshake import Endpoint, call
 from .store import NAME, StoreServer, serve
 
 TOKEN = "PACELINE_TOKEN"  # environment variable
+JOB = "PACELINE_JOB"  # environment variable: the folder of these workers' attempt at a scheduler's job
 SHORTEST = 32  # characters of a token
 HOW = f"export {TOKEN}=$(openssl rand -hex 32)"
 LOOPBACK = "127.0.0.1"
@@ -56,11 +60,15 @@ class Environment:
     port: int
     store_is_served: bool  # by torchrun, at that port; else the port is ours
     run: str  # a name that no other run on `address` has at this time
+    folder: Path | None = None  # in which worker 0 says where its store is, instead of at `address` and `port`
 
     @staticmethod
     def read() -> "Environment":
         here = os.environ
         size, address, port = int(here["WORLD_SIZE"]), here["MASTER_ADDR"], int(here["MASTER_PORT"])
+        if (job := here.get(JOB)) is not None and "TORCHELASTIC_RUN_ID" not in here:
+            nodes = -(-size // int(here["LOCAL_WORLD_SIZE"]))
+            return Environment(int(here["RANK"]), size, nodes, socket.gethostname(), 0, False, job, Path(job))
         names = [here.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT")]
         local = int(here.get("LOCAL_WORLD_SIZE") or 1)
         return Environment(
@@ -86,6 +94,8 @@ class Environment:
 def meet(told: Environment, timeout: float) -> tuple[StoreServer | None, Endpoint]:
     """The run's store, and on worker 0 its server. Raises `RendezvousError`, `HangError` or `TokenError`."""
     key = hmac.digest(_token(told.nodes), f"run\n{told.run}".encode(), "sha256")
+    if told.folder is not None:
+        return _meet_in(told.folder, told, key, timeout)
     if told.rank == 0:
         server = _serve(told, key)
         if told.store_is_served:
@@ -96,11 +106,34 @@ def meet(told: Environment, timeout: float) -> tuple[StoreServer | None, Endpoin
     return None, Endpoint(NAME, told.host, port, key)
 
 
+def _meet_in(folder: Path, told: Environment, key: bytes, timeout: float) -> tuple[StoreServer | None, Endpoint]:
+    """Meet by a file that worker 0 signs: the port is one that was free."""
+    file = folder / "rendezvous"
+    if told.rank == 0:
+        server = _serve(told, key)
+        port = server.endpoint.port
+        draft = file.with_name("rendezvous.new")
+        draft.write_text(json.dumps([told.host, port, _proof(key, port, told.host)]))
+        draft.rename(file)
+        return server, server.endpoint
+    deadline, said = time.monotonic() + timeout, False
+    while time.monotonic() < deadline:
+        with suppress(OSError, ValueError):
+            host, port, proof = json.loads(file.read_text())
+            if hmac.compare_digest(str(proof), _proof(key, port, host)):
+                return None, Endpoint(NAME, host, port, key)
+            said = True
+        time.sleep(RETRY)
+    if said:
+        raise RendezvousError(f"worker {told.rank} cannot join the run: {file} is not signed by worker 0 of this job")
+    raise HangError(f"worker {told.rank} waited {timeout:g} s for worker 0 to say in {file} where it is", [0])
+
+
 _AT = "paceline/store"  # the key in torchrun's store
 
 
 def _serve(told: Environment, key: bytes) -> StoreServer:
-    port = 0 if told.store_is_served else told.port
+    port = 0 if told.store_is_served else told.port  # which is 0 in a scheduler's job
     try:
         return serve(told.host, port, key, _listening_address(told))
     except OSError as error:
@@ -166,8 +199,8 @@ def _answers(store: Endpoint, rank: int) -> bool:
     return True
 
 
-def _proof(key: bytes, port: int) -> str:
-    return hmac.digest(key, f"store at {port}".encode(), "sha256").hex()
+def _proof(key: bytes, port: int, host: str = "") -> str:
+    return hmac.digest(key, f"store at {host}{port}".encode(), "sha256").hex()
 
 
 # -- the token
@@ -195,6 +228,8 @@ def _job(name: str, nodes: int) -> str:
 
 def _token(nodes: int, keep: bool = False) -> bytes:
     """Raises `TokenError`."""
+    if (job := os.environ.get(JOB)) is not None:
+        return _read_private(Path(job).parent / "token")
     token = os.environ.get(TOKEN)
     if not keep:
         os.environ.pop(TOKEN, None)  # processes that a worker starts need not know it
@@ -214,13 +249,13 @@ def _token_of_user() -> bytes:
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if not path.exists():
-            _make(path)
+            make_token(path)
         return _read_private(path)
     except OSError as error:
         raise TokenError(f"{path}: cannot keep a token there ({error.strerror}); do without the file: {HOW}") from None
 
 
-def _make(path: Path) -> None:
+def make_token(path: Path) -> None:
     """Whole or not at all, and once: several workers come here at the same time."""
     draft = path.with_name(f"token-{secrets.token_hex(8)}")
     descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -212,6 +212,14 @@ GROUPS = (
         injected=True,
         usual="none",
     ),
+    ConfigGroup(
+        "launcher",
+        "where the processes of a run are started",
+        modules=("paceline.engine",),
+        base="paceline.engine.jobs.scheduler.Here",
+        shown=False,
+        usual="auto",
+    ),
 )
 BY_NAME = {group.name: group for group in GROUPS}
 SHOWN = tuple(group for group in GROUPS if group.shown)  # in the order of their columns

@@ -16,6 +16,7 @@ from .base import ROOT
 if TYPE_CHECKING:
     from .api.advising import Advice, advise
     from .api.comparison import Comparison, compare
+    from .api.elsewhere import take_up
     from .api.results import Result, load
     from .api.session import Prepared, find_fit, plan, prepare, run
 
@@ -32,10 +33,12 @@ __all__ = [
     "plan",
     "prepare",
     "run",
+    "take_up",
 ]
 
 _MODULES = {
     **dict.fromkeys(("Advice", "advise"), "api.advising"),
+    "take_up": "api.elsewhere",
     **dict.fromkeys(("Comparison", "compare"), "api.comparison"),
     **dict.fromkeys(("Result", "load"), "api.results"),
     **dict.fromkeys(("Prepared", "find_fit", "plan", "prepare", "run"), "api.session"),

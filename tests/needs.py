@@ -106,6 +106,10 @@ NEEDS = {
     "fashion_mnist": Need("Debian's Fashion-MNIST", "apt-get install dataset-fashion-mnist", _has_fashion_mnist),
     "gpu": Need("a CUDA device", "there is no package for that", _has_cuda),
     "jupyter": Need("nbclient, ipykernel and pandas", "pip install nbclient ipykernel pandas", _has_jupyter),
+    "kubeflow": Need("Kubeflow's models", "pip install kubeflow-trainer-api", _has_module("kubeflow_trainer_api")),
+    "kubernetes_validate": Need(
+        "Kubernetes' schema", "pip install kubernetes-validate", _has_module("kubernetes_validate")
+    ),
     "make": Need("make", "apt-get install make", _has("make")),
     "mlflow": Need("MLflow", "pip install 'paceline[mlflow]'", _has_package("mlflow")),
     "namespaces": Need(
@@ -114,6 +118,11 @@ NEEDS = {
         _has_namespaces,
     ),
     "postgres": Need("PostgreSQL's server", "apt-get install postgresql", lambda: postgres_binaries() is not None),
+    "slurm": Need(
+        "SLURM's daemons",
+        "apt-get install slurmctld slurmd slurm-client munge",
+        _has("slurmctld", "slurmd", "sbatch", "munged"),
+    ),
     "tensorboard": Need("TensorBoard", "pip install 'paceline[tensorboard]'", _has_package("tensorboard")),
     "torchvision": Need("a torchvision for this torch", "pip install 'paceline[vision]'", _has_torchvision),
     "pyarrow": Need("pyarrow", "pip install 'paceline[tables]'", _has_module("pyarrow")),
@@ -132,10 +141,13 @@ needs_compiler = pytest.mark.needs("compiler")
 needs_fashion_mnist = pytest.mark.needs("fashion_mnist")
 needs_gpu = pytest.mark.needs("gpu")
 needs_jupyter = pytest.mark.needs("jupyter")
+needs_kubeflow = pytest.mark.needs("kubeflow")
+needs_kubernetes_validate = pytest.mark.needs("kubernetes_validate")
 needs_make = pytest.mark.needs("make")
 needs_mlflow = pytest.mark.needs("mlflow")
 needs_namespaces = pytest.mark.needs("namespaces")
 needs_postgres = pytest.mark.needs("postgres")
+needs_slurm = pytest.mark.needs("slurm")
 needs_tensorboard = pytest.mark.needs("tensorboard")
 needs_torchvision = pytest.mark.needs("torchvision")
 needs_pyarrow = pytest.mark.needs("pyarrow")

@@ -50,8 +50,8 @@ BELOW = {  # room -> the rooms that it may import from, with the rooms in them
 }
 TOP = [room for room in BELOW if "." not in room]
 ENGINE = (  # its rooms, each of which may import from those after it
-    *("api", "launch", "calibration", "training", "predict", "planning", "features", "callbacks", "fabrics", "config"),
-    "base",
+    *("api", "jobs", "launch", "calibration", "training", "predict", "planning"),
+    *("features", "callbacks", "fabrics", "config", "base"),
 )
 BELOW |= {
     f"engine.{room}": BELOW["engine"] | {f"engine.{lower}" for lower in ENGINE[place + 1 :]}

@@ -5,13 +5,16 @@ from typing import Any
 from . import summaries
 from .alive import is_held
 from .errors import CorruptRunError
+from .job_files import open_job
 from .run_directory import Record, RunDirectory
 
 DIED = "its launcher has gone without a word: it was killed, or its host went down"
 
 
 def state_of(directory: RunDirectory) -> tuple[str, str]:
-    """`running`, `died`, or the status that it ended with, and why."""
+    """`running`, `submitted` (a scheduler has it), `died`, or the status that it ended with, and why."""
+    if (job := open_job(directory.path)) is not None:
+        return ("running", "") if is_held(directory.metrics) else ("submitted", f"job {job.id} of {job.launcher}")
     if (ended := _ended(directory)) is not None:
         return ended
     if is_held(directory.metrics):

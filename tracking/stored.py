@@ -129,7 +129,7 @@ def _located(name: str, root: Path) -> Path:
 
 def is_live(entry: StoredEntry) -> bool:
     """Returns whether a run of the entry goes on, or its sweeper works on it."""
-    if entry.is_sweep and is_held(entry.path / LOCK):
+    if (entry.is_sweep and is_held(entry.path / LOCK)) or "submitted" in entry.states:
         return True
     return any(is_held(run / "metrics.jsonl") or _was_just_written(run) for run in entry.runs)
 
@@ -189,7 +189,8 @@ def check_removable(entries: list[StoredEntry]) -> None:
     """Raises RunNameError where a run goes on."""
     live = [entry.name for entry in entries if is_live(entry)]
     if live:
-        raise RunNameError(f"{', '.join(live)}: still goes on. Stop it first, or wait for its end.")
+        how = "Stop it first (a scheduler's job: paceline cancel RUN), or wait for its end."
+        raise RunNameError(f"{', '.join(live)}: still goes on. {how}")
 
 
 def remove(entry: StoredEntry) -> None:

@@ -19,6 +19,7 @@ from ...cost.devices import DEVICES
 from ...tracking.alive import held
 from ...tracking.environment import environment
 from ...tracking.errors import StorageError
+from ...tracking.job_files import forget_job
 from ...tracking.mirror import Mirror, Sink
 from ...tracking.records import End
 from ...tracking.redact import redact
@@ -106,6 +107,23 @@ class Prepared:
         if data.found() is not None:
             return None
         return f"data={self.experiment.data.name}: not on this machine, where a run needs them. {data.how_to_get()}"
+
+    def submission(self) -> str | None:
+        """Returns what its scheduler would be given, as text; None where it has none. Raises `ConfigError` or
+        `MachineError`.
+        """
+        from ..fabrics.kinds import Elsewhere
+        from ..jobs.making import job_launcher_of
+        from ..jobs.scheduler import SubmittedRun
+        from ..jobs.submission import check
+
+        if not isinstance(fabric_of(self.experiment), Elsewhere):
+            return None
+        launcher = job_launcher_of(self.experiment, self.allowed)
+        check(self.experiment, launcher)
+        name = self.experiment.name or ("RUN" if self.directory is None else self.directory.name)
+        config = yaml.safe_dump(self.config, sort_keys=False)
+        return launcher.text(SubmittedRun(Path(ROOT).absolute() / name, self.allowed, config))
 
     def step_time(self, plan: "Plan") -> "PredictedStep":
         """Returns the predicted time of a step, on accelerators that are described or on a machine that was measured.
@@ -295,6 +313,7 @@ def run(
     trace: Path | str | None = None,
     trust_checkpoint: bool = False,
     plain: bool = False,
+    detach: bool = False,
     **settings: Any,
 ) -> Result | None:
     """Train, as `paceline train` does; returns the result (None on torchrun's workers that are not the chief).
@@ -303,8 +322,11 @@ def run(
     options already; `settings`: further keys of it: `run(sync="asp", hardware={"workers": 2})`. `root`: where run
     directories are made. `quiet`: no progress on stderr; `plain`: in lines, on a terminal too. `trace`: a file to write
     every worker's compute, communication and waiting to at the end, for ui.perfetto.dev. `trust_checkpoint`: unpickle
-    the DeepSpeed checkpoint that `weights` names. Raises errors with an `exit_code` (docs/running.md, "How it fails").
+    the DeepSpeed checkpoint that `weights` names. `detach`: return None once a scheduler has the run. Raises errors
+    with an `exit_code` (docs/running.md, "How it fails").
     """
+    from ..fabrics.kinds import Elsewhere
+
     with noted():
         if isinstance(overrides, Prepared):
             if settings or allow_modules or trust_checkpoint or any((config_dir, name, resume, trace)):
@@ -319,7 +341,32 @@ def run(
         if not quiet and is_first():
             for text in plan.notes:
                 print(f"note: {text}", file=sys.stderr, flush=True)
+        if isinstance(fabric_of(prepared.experiment), Elsewhere):
+            return _submit(prepared, plan, Path(root), quiet, plain, detach)
+        if detach:
+            raise ConfigError(
+                f"--detach: launcher={prepared.experiment.choice('launcher').name} starts workers of this command. "
+                "Choose a scheduler: paceline list launcher."
+            )
         return carry_out(prepared, plan, Path(root), quiet, plain=plain)
+
+
+def _submit(prepared: Prepared, plan: "Plan", root: Path, quiet: bool, plain: bool, detach: bool) -> Result | None:
+    """Makes the run's directory, submits its job and follows it to its end; `detach`: without following.
+
+    Raises what the run ended with.
+    """
+    from ..jobs import submission
+    from ..jobs.making import scheduler_of
+
+    scheduler = scheduler_of(prepared.experiment, prepared.allowed)
+    submission.check(prepared.experiment, scheduler)
+    directory, _ = open_directory(prepared, plan, root, _check(prepared, plan))
+    note = submission.submit(directory, prepared.experiment, scheduler, prepared.allowed)
+    if detach:
+        return None
+    submission.follow_to_the_end(directory, scheduler, note, quiet, plain)
+    return result_of(directory)
 
 
 def _check(prepared: Prepared, plan: "Plan") -> "Data":
@@ -439,6 +486,8 @@ def open_directory(prepared: Prepared, plan: "Plan", root: Path, data: "Data") -
             convert(experiment, directory.path, plan.shapes, plan.added)
     else:
         directory.forget_summary()
+        if not was_started():
+            forget_job(directory.path)  # it goes on here
     # a resumed run's too: the next time it goes on with what was changed this time
     directory.write_config(yaml.safe_dump(prepared.config, sort_keys=False))
     return directory, checkpoint

@@ -558,7 +558,17 @@ def _first_line(error: object) -> str:
     return str(error).strip().splitlines()[0]
 
 
-RESUMABLE = ("epochs", "steps", "target_accuracy", "evaluate", "checkpoint", "callbacks", "tracking", "hardware")
+RESUMABLE = (
+    "epochs",
+    "steps",
+    "target_accuracy",
+    "evaluate",
+    "checkpoint",
+    "callbacks",
+    "tracking",
+    "hardware",
+    "launcher",
+)
 
 
 def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
@@ -582,8 +592,8 @@ def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
             section = section.get(name) if isinstance(section, dict) else None
         if not isinstance(section, dict) or path[-1] not in section:
             raise ConfigError(f"{'.'.join(path)}: there is no such key in the stored run")
-        if path == ["tracking"] and isinstance(override.value(), str):
-            plain["tracking"] = compose([text]).tracking
+        if path in (["tracking"], ["launcher"]) and isinstance(override.value(), str):
+            plain[path[0]] = compose([text]).model_dump()[path[0]]
             continue
         if isinstance(keys := section[path[-1]], dict):
             key = "timeout" if "timeout" in keys else next(iter(keys))  # of hardware, the first says which choice it is

@@ -14,9 +14,17 @@ if TYPE_CHECKING:
 
 
 def fabric_of(experiment: Experiment) -> "FabricKind":
-    """Returns the fabric that `hardware` names. For processes it is those that are there already, or ours."""
-    from .kinds import Started, ThisHost, VirtualCluster  # which ask for torch
+    """Returns the fabric that `hardware` names. For processes it is those that are there already, ours, or those of a
+    scheduler's job, whose launcher has the knob `nodes`.
+    """
+    from .kinds import Elsewhere, Started, ThisHost, VirtualCluster  # which ask for torch
 
     if experiment.hardware.fabric == "virtual":
         return VirtualCluster()
-    return Started() if was_started() else ThisHost()
+    if was_started():
+        return Started()
+    launcher = experiment.choice("launcher").knobs
+    if "nodes" not in launcher:
+        return ThisHost()
+    nodes = launcher["nodes"]
+    return Elsewhere(nodes if isinstance(nodes, int) else len(nodes), launcher["workers_per_node"])

@@ -1,4 +1,6 @@
-"""The fabrics: processes that we start on this host, processes that are there already, a virtual cluster."""
+"""The fabrics: processes that we start on this host, that are there already, or that a scheduler starts; a virtual
+cluster.
+"""
 
 import os
 
@@ -171,6 +173,31 @@ class Started(FabricKind):
         return self.rank == layout.chief
 
 
+class Elsewhere(FabricKind):
+    """Processes that a scheduler is to start. This one only plans and submits them: their devices are not here."""
+
+    def __init__(self, nodes: int, workers_per_node: int) -> None:
+        self.world_size, self._each = nodes * workers_per_node, workers_per_node
+
+    def processes_here(self, layout: RunLayout) -> int:
+        return self._each
+
+    def workers_here(self, layout: RunLayout) -> int:
+        return min(self._each, layout.workers)
+
+    def device(self, experiment: Experiment, layout: RunLayout) -> torch.device:
+        """CUDA where it is asked for. `auto` is resolved on the nodes, and is planned as the CPU."""
+        machine = experiment.hardware.machine
+        takes = machine.devices > 0 if machine is not None else experiment.hardware.device == "cuda"
+        return torch.device("cuda" if takes and experiment.hardware.device != "cpu" else "cpu")
+
+    def device_notes(self, experiment: Experiment, layout: RunLayout, device: torch.device) -> list[str]:
+        return []
+
+    def hosts(self, hardware: Hardware, world_size: int) -> tuple[int, ...]:
+        return tuple(rank // self._each for rank in range(world_size))
+
+
 class VirtualCluster(FabricKind):
     """Workers of one process on this host (comm/virtual.py)."""
 
@@ -186,6 +213,11 @@ class VirtualCluster(FabricKind):
             )
         if was_started():
             raise ConfigError(f"hardware=virtual: is one process on this host; start it without torchrun. {UNSET}")
+        if "nodes" in experiment.choice("launcher").knobs:
+            raise ConfigError(
+                f"launcher={experiment.choice('launcher').name}: hardware=virtual is one process on this host. Choose "
+                "launcher=auto."
+            )
 
     def device(self, experiment: Experiment, layout: RunLayout) -> torch.device:
         return torch.device("cpu")

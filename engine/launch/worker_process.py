@@ -54,7 +54,7 @@ def worker_main(launcher: "Launcher", rank: int, told: dict[str, Any], channel: 
     if told["devices"] is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = told["devices"]  # before CUDA is first asked for
     try:
-        _log_to(Path(told["run"]) / "logs" / f"worker-{rank:03d}.log")
+        log_to(Path(told["run"]) / "logs" / f"worker-{rank:03d}.log")
     except Exception as error:  # without a log, standard error is still the launcher's: no traceback
         _leave(channel, describe(error))
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher decides what Ctrl-C means
@@ -131,7 +131,8 @@ def describe(error: BaseException, virtual_rank: int | None = None) -> dict[str,
     return told if virtual_rank is None else {**told, "rank": virtual_rank}
 
 
-def _log_to(path: Path) -> None:
+def log_to(path: Path) -> None:
+    """Have this process print to the end of a file from now on. Raises `StorageError`."""
     with writing(path):
         log = open_to_write(path)
     os.dup2(log, 1)

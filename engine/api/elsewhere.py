@@ -1,0 +1,53 @@
+"""The run of a scheduler's job, as each of its processes takes it up."""
+
+import os
+from pathlib import Path
+
+from ...conf.errors import ConfigError
+from ...tracking.run_directory import RunDirectory
+from ..base.errors import InterruptedRunError, MachineError
+from ..base.started import SUBMITTED, place, was_started
+from ..config.stored import read_stored
+from .results import Result
+from .session import Prepared, carry_out
+
+
+def take_up(run: Path, allowed: tuple[str, ...]) -> Result | None:
+    """Train as one process of the run's job: `paceline train --submitted RUN`. Says in a file how it ended.
+
+    Raises what the run ended with.
+    """
+    from ..launch.worker_process import log_to
+
+    attempt, rank = _attempt(), place()[0]
+    try:
+        if not (run / "config.yaml").is_file():
+            raise MachineError(f"--submitted {run}: this node does not see the run's directory")
+        log_to(run / "logs" / f"worker-{rank:03d}.log")
+        directory = RunDirectory(run)
+        stored = read_stored(directory)
+        prepared = Prepared(stored.experiment, allowed, directory, stored, _newest(directory), None)
+        return carry_out(prepared, prepared.plan(), run.parent, quiet=True)
+    except BaseException as error:
+        from ..jobs.ends import say
+        from ..launch.worker_process import describe
+
+        words = describe(error)
+        if isinstance(error, InterruptedRunError):
+            words |= {"exit_code": error.exit_code, "message": str(error)}
+        say(attempt, rank, words)
+        raise
+
+
+def _attempt() -> Path:
+    if not was_started() or SUBMITTED not in os.environ:
+        raise ConfigError(
+            "--submitted: is for the processes of a scheduler's job. Choose launcher=slurm, or --resume RUN."
+        )
+    return Path(os.environ[SUBMITTED])
+
+
+def _newest(directory: RunDirectory) -> Path | None:
+    from ..base.checkpoint import steps_of
+
+    return next(reversed(steps_of(directory.checkpoints)), None)

@@ -1,0 +1,69 @@
+"""Asks schedulers about runs that were submitted, from any host that sees the runs' directories."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from ...conf.errors import ConfigError
+from ...tracking.job_files import FOLDER, JobEnd, JobNote, open_job
+from ...tracking.run_directory import RunDirectory, run_names
+from ..config.stored import read_stored
+from .making import scheduler_of
+from .scheduler import JobState, Scheduler
+
+UNREACHABLE = "the scheduler cannot be reached"
+
+
+@dataclass(frozen=True)
+class RunJob:
+    """A run's job. `state`: of one that has not said how it ended; None: its scheduler cannot be reached."""
+
+    run: str
+    note: JobNote
+    end: JobEnd | None
+    state: JobState | None
+
+    @property
+    def word(self) -> str:
+        if self.end is not None:
+            again = f", after {self.end.lost + self.end.failed} ends" if self.end.lost + self.end.failed else ""
+            return f"ended with status {self.end.exit_code}{again}"
+        return UNREACHABLE if self.state is None else self.state.word
+
+
+def jobs_under(root: Path, allowed: tuple[str, ...] = ()) -> list[RunJob]:
+    """The jobs of the runs under `root`, the last submitted first."""
+    found = [job for name in run_names(root) if (job := job_of(RunDirectory(root / name), allowed)) is not None]
+    return sorted(found, key=lambda job: job.note.submitted, reverse=True)
+
+
+def job_of(directory: RunDirectory, allowed: tuple[str, ...] = ()) -> RunJob | None:
+    """Returns None for a run that no scheduler has or had. Raises `ConfigError` and `CorruptRunError`."""
+    note, end = JobNote.read(directory.path), JobEnd.read(directory.path)
+    if note is None:
+        return None
+    state = None if end is not None else scheduler_for(directory, allowed).look(note.id)
+    return RunJob(directory.name, note, end, state)
+
+
+def scheduler_for(directory: RunDirectory, allowed: tuple[str, ...]) -> Scheduler:
+    """Raises `ConfigError` for a run whose stored configuration cannot be read, or names a class of the user's."""
+    return scheduler_of(read_stored(directory).experiment, allowed)
+
+
+def cancel(directory: RunDirectory, now: bool, allowed: tuple[str, ...] = ()) -> str:
+    """Ask the run's workers to save and stop, or end them `now`; returns what was done, in words.
+
+    Raises `ConfigError` for a run that has no job, `MachineError` where the scheduler does not do it.
+    """
+    note = open_job(directory.path)
+    if note is None:
+        raise ConfigError(f"{directory.name}: no scheduler has this run. Choose one that paceline jobs lists.")
+    scheduler = scheduler_for(directory, allowed)
+    state = scheduler.look(note.id)
+    if state is None or state.phase != "over":
+        scheduler.cancel(note.id, now)
+    if state is None or state.phase == "running":
+        return f"job {note.id} {'was ended' if now else 'saves and stops'}"
+    (directory.path / FOLDER).mkdir(exist_ok=True)
+    JobEnd(130, f"job {note.id} was cancelled").write(directory.path)  # no supervisor says it
+    return f"job {note.id} was {'over' if state.phase == 'over' else 'cancelled before it began'}"

@@ -1,0 +1,246 @@
+"""SLURM, by its own commands: sbatch, squeue, scontrol and scancel (https://slurm.schedmd.com/sbatch.html).
+
+The batch script is ours, and is kept in the run's directory. It needs no accounting database, and nothing is pickled:
+docs/decisions/0112-sbatch-without-a-library.md says why no library writes it. Inside the job, supervisor.py starts the
+workers by srun, hears the signal that comes before the time limit, and puts the job back into the queue.
+"""
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import MappingProxyType
+from typing import Annotated, Any
+
+from annotated_types import Ge
+
+from ...conf.errors import ConfigError
+from ...tracking.job_files import FOLDER
+from ..base.errors import MachineError
+from ..base.started import SUBMITTED
+from .scheduler import JobState, Retries, Scheduler, SubmittedRun
+
+PATIENCE = 30.0  # seconds for an answer of SLURM's commands
+WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
+RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "RESIZING")
+UNREACHABLE = ("Unable to contact", "Connection refused", "Socket timed out", "Zero Bytes", "connect failure")
+_UNITS = {"s": 1 / 60, "m": 1, "h": 60, "d": 24 * 60}
+# What sbatch --test-only says, and the key that it is about
+_KEYS = (
+    ("partition", "partition"),
+    ("account", "account"),
+    ("qos", "qos"),
+    ("time limit", "time"),
+    ("feature", "constraint"),
+    ("gres", "gres"),
+    ("generic resource", "gres"),
+    ("node configuration", "nodes"),
+    ("node count", "nodes"),
+)
+
+
+class Slurm(Scheduler):
+    def __init__(
+        self,
+        nodes: Annotated[int, Ge(1)] = 1,
+        workers_per_node: Annotated[int, Ge(1)] = 2,
+        cpus_per_worker: Annotated[int, Ge(1)] = 1,
+        time: str | None = None,
+        partition: str | None = None,
+        account: str | None = None,
+        qos: str | None = None,
+        gres: str | None = None,
+        constraint: str | None = None,
+        grace: Annotated[int, Ge(1)] = 90,
+        setup: Sequence[str] = (),
+        extra: Sequence[str] = (),
+        retries: Mapping[str, Any] = MappingProxyType({}),
+    ) -> None:
+        self.nodes, self.workers_per_node, self.grace = nodes, workers_per_node, grace
+        self.retries = Retries.of(retries)
+        self._minutes = None if time is None else minutes_of(time)
+        self._setup, self._extra, self._partition = tuple(setup), tuple(extra), partition
+        for word in self._extra:
+            if not word.startswith("--"):
+                raise ConfigError(f"launcher.extra={word}: must be options of sbatch, each beginning with --")
+        asked = {
+            "nodes": nodes,
+            "ntasks-per-node": workers_per_node,
+            "cpus-per-task": cpus_per_worker,
+            "time": None if self._minutes is None else -(-int(self._minutes * 60) // 60),
+            "partition": partition,
+            "account": account,
+            "qos": qos,
+            "gres": gres,
+            "constraint": constraint,
+        }
+        self._asked = [f"--{key}={value}" for key, value in asked.items() if value is not None]
+        self._cpus = workers_per_node * cpus_per_worker
+
+    def text(self, job: SubmittedRun) -> str:
+        logs = job.run / "logs"
+        options = [
+            f"--job-name=paceline-{job.run.name}",
+            *self._asked,
+            f"--output={logs / 'slurm.log'}",
+            "--open-mode=append",
+            "--requeue",
+            f"--signal=B:USR1@{self.grace}",
+            *self._extra,
+        ]
+        lines = ["#!/bin/bash", *(f"#SBATCH {_quoted(option)}" for option in options), *self._setup]
+        return "\n".join([*lines, f"exec {shlex.join(job.supervisor)}", ""])
+
+    # -- questions and requests
+
+    def check(self) -> None:
+        for program in ("sbatch", "squeue", "scontrol", "scancel", "sinfo"):
+            if shutil.which(program) is None:
+                raise MachineError(f"launcher=slurm: there is no {program} on this host. Run it on a login node.")
+        partitions = _partitions()
+        chosen = next((each for each in partitions if each.is_default), partitions[0] if partitions else None)
+        if self._partition is not None:
+            names = ", ".join(each.name for each in partitions)
+            found = [each for each in partitions if each.name == self._partition]
+            if not found:
+                raise ConfigError(f"launcher.partition={self._partition}: SLURM has no such partition. Choose {names}.")
+            chosen = found[0]
+        if chosen is not None:
+            chosen.check(self.nodes, self._cpus, self._minutes)
+        tested = _asked_slurm(["sbatch", "--test-only", *self._asked, *self._extra, "--wrap=true"])
+        if tested.returncode:
+            raise ConfigError(_refusal(tested.stderr, self._asked))
+
+    def submit(self, job: SubmittedRun) -> str:
+        script = job.run / FOLDER / "batch.sh"
+        script.write_text(self.text(job))
+        said = _asked_slurm(["sbatch", "--parsable", str(script)])
+        if said.returncode:
+            raise MachineError(f"launcher=slurm: sbatch refused the job ({_words(said.stderr)})")
+        return said.stdout.strip().partition(";")[0]
+
+    def look(self, id: str) -> JobState | None:
+        try:
+            said = _run(["squeue", "--noheader", f"--jobs={id}", "--states=all", "--format=%T|%r"])
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        if said.returncode and "Invalid job id" in said.stderr:
+            return JobState("over", "forgotten by SLURM")
+        if said.returncode or not said.stdout.strip():
+            return None if said.returncode else JobState("over", "forgotten by SLURM")
+        word, _, reason = said.stdout.strip().splitlines()[0].partition("|")
+        phase = "waiting" if word in WAITING else "running" if word in RUNNING else "over"
+        return JobState(phase, word if reason in ("", "None") else f"{word} ({reason})")
+
+    def cancel(self, id: str, now: bool = False) -> None:
+        said = _asked_slurm(["scancel", *(["--signal=KILL", "--full"] if now else []), id])
+        if said.returncode and "Invalid job id" not in said.stderr:
+            raise MachineError(f"launcher=slurm: scancel {id} failed ({_words(said.stderr)})")
+
+    # -- in the job, whose commands find it by SLURM_JOB_ID
+
+    def start(self, job: SubmittedRun, attempt: Path) -> subprocess.Popen[bytes]:
+        says = "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID "
+        says += f'LOCAL_WORLD_SIZE={self.workers_per_node} MASTER_ADDR= MASTER_PORT=0; exec "$@"'
+        command = ["srun", "--kill-on-bad-exit=0", "--wait=0", "sh", "-c", says, "worker"]
+        return subprocess.Popen([*command, *job.worker], env={**os.environ, SUBMITTED: str(attempt)})
+
+    def ask_to_stop(self, workers: subprocess.Popen[bytes]) -> None:
+        _asked_slurm(["scancel", "--signal=TERM", os.environ["SLURM_JOB_ID"]])  # without --batch: the workers alone
+
+    def put_back(self) -> None:
+        said = _asked_slurm(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])
+        if said.returncode:
+            raise MachineError(f"launcher=slurm: the job cannot be put back into the queue ({_words(said.stderr)})")
+
+
+def minutes_of(text: str) -> float:
+    """Minutes of 90s, 30m, 12h, 3d, or of SLURM's own minutes, MM:SS, HH:MM:SS and D-HH:MM:SS. Raises `ConfigError`."""
+    if found := re.fullmatch(r"(\d+)([smhd])", text):
+        minutes = int(found[1]) * _UNITS[found[2]]
+    elif found := re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text):
+        numbers = [None if each is None else int(each) for each in found.groups()]
+        days, first, second, third = numbers
+        if days is not None:  # D-HH[:MM[:SS]]
+            minutes = days * 1440 + (first or 0) * 60 + (second or 0) + (third or 0) / 60
+        elif third is not None:
+            minutes = (first or 0) * 60 + (second or 0) + third / 60
+        else:
+            minutes = (first or 0) + (second or 0) / 60
+    else:
+        minutes = 0
+    if minutes <= 0:
+        raise ConfigError(
+            f"launcher.time={text}: is no length of time. Choose for instance 30m, 12h, 3d or 1-12:00:00."
+        )
+    return minutes
+
+
+class SlurmPartition:
+    """A line of sinfo's."""
+
+    def __init__(self, line: str) -> None:
+        name, limit, nodes, cpus = line.split("|")
+        self.is_default, self.name = name.endswith("*"), name.removesuffix("*")
+        self._limit = None if limit in ("infinite", "n/a") else minutes_of(limit)
+        self._nodes, self._cpus = int(nodes), int(cpus.removesuffix("+"))
+
+    def check(self, nodes: int, cpus: int, minutes: float | None) -> None:
+        """Raises `ConfigError` for what it can never give."""
+        if nodes > self._nodes:
+            raise ConfigError(
+                f"launcher.nodes={nodes}: the partition {self.name} has {self._nodes}. Choose at most {self._nodes}."
+            )
+        if cpus > self._cpus:
+            raise ConfigError(
+                f"launcher.workers_per_node: takes {cpus} CPUs of each node with launcher.cpus_per_worker, and the "
+                f"nodes of {self.name} have {self._cpus}. Choose fewer of either."
+            )
+        if minutes is not None and self._limit is not None and minutes > self._limit:
+            raise ConfigError(
+                f"launcher.time: is {minutes:g} minutes, and the partition {self.name} allows {self._limit:g}. "
+                f"Choose at most {self._limit:g}m."
+            )
+
+
+def _partitions() -> list[SlurmPartition]:
+    said = _asked_slurm(["sinfo", "--noheader", "--format=%P|%l|%D|%c"])
+    return [SlurmPartition(line) for line in said.stdout.split() if line.count("|") == 3]
+
+
+def _quoted(option: str) -> str:
+    """An option as #SBATCH takes it, which knows double quotes."""
+    return option if re.fullmatch(r"[\w@%+=:,./-]+", option) else '"' + option.replace('"', '\\"') + '"'
+
+
+def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, stdin=subprocess.DEVNULL)
+
+
+def _asked_slurm(command: list[str]) -> subprocess.CompletedProcess[str]:
+    """The answer of one of its commands. Raises `MachineError` where SLURM does not answer."""
+    try:
+        said = _run(command)
+    except FileNotFoundError:
+        raise MachineError(f"launcher=slurm: there is no {command[0]} on this host. Run it on a login node.") from None
+    except subprocess.TimeoutExpired:
+        raise MachineError(f"launcher=slurm: {command[0]} gave no answer in {PATIENCE:g} s") from None
+    if said.returncode and any(word in said.stderr for word in UNREACHABLE):
+        raise MachineError(f"launcher=slurm: SLURM cannot be reached ({_words(said.stderr)})")
+    return said
+
+
+def _words(stderr: str) -> str:
+    lines = [line.partition("error: ")[2] or line for line in stderr.splitlines() if line.strip()]
+    return "; ".join(lines) or "it does not say why"
+
+
+def _refusal(stderr: str, asked: Sequence[str]) -> str:
+    words = _words(stderr)
+    key = next((key for said, key in _KEYS if said in words.lower()), None)
+    given = dict(option.removeprefix("--").split("=", 1) for option in asked)
+    where = "launcher=slurm" if key is None else f"launcher.{key}={given.get(key, 'null')}"
+    return f"{where}: SLURM refuses such a job ({words})"

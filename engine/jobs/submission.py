@@ -1,0 +1,134 @@
+"""Submits a run to its scheduler, and follows it to its end from where the user is.
+
+Nothing is decided by a question that was not answered: a scheduler that cannot be reached is waited for.
+"""
+
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import FrameType
+
+from ...comm.rendezvous import make_token
+from ...conf.errors import ConfigError
+from ...tracking.job_files import FOLDER, JobEnd, JobNote, forget_job
+from ...tracking.run_directory import RunDirectory, follow
+from ...tracking.shown_progress import progress
+from ..base.errors import InterruptedRunError, MachineError, WorkerFailedError
+from ..base.signals import STOP_SIGNALS
+from ..config.compose import hidden_keys
+from ..config.experiment import Experiment
+from .scheduler import TOKEN, JobLauncher, JobState, Scheduler, SubmittedRun
+
+LOOK = 1.0  # seconds between two questions to the scheduler
+SETTLES = 10.0  # seconds in which a file that another host wrote comes to be seen here
+
+
+def check(experiment: Experiment, scheduler: JobLauncher) -> None:
+    """Checks what can be checked before anything is made. Raises `ConfigError` or `MachineError`."""
+    for key in hidden_keys(experiment.model_dump()):
+        raise ConfigError(
+            f"{key}: looks like a secret. None is written down, so that no job can have it. Choose launcher=auto."
+        )
+    scheduler.check()
+
+
+def submit(directory: RunDirectory, experiment: Experiment, scheduler: Scheduler, allowed: tuple[str, ...]) -> JobNote:
+    """Submit the run whose directory this is. Raises `ConfigError` or `MachineError`."""
+    job, folder = SubmittedRun(directory.path, allowed), directory.path / FOLDER
+    folder.mkdir(exist_ok=True)
+    forget_job(directory.path)
+    if not (folder / TOKEN).exists():
+        make_token(folder / TOKEN)
+    launcher = experiment.choice("launcher").name
+    note = JobNote(launcher, scheduler.submit(job), socket.gethostname(), time.strftime("%Y-%m-%dT%H:%M:%S"))
+    note.write(directory.path)
+    print(f"run {directory.name}: submitted as job {note.id}", file=sys.stderr, flush=True)
+    return note
+
+
+class Followed:
+    """A job, and the signals for which it is to stop."""
+
+    def __init__(self, scheduler: Scheduler, id: str) -> None:
+        self._scheduler, self._id = scheduler, id
+        self.stop_signal, self._presses = 0, 0
+        self.over = threading.Event()
+        self.last: JobState | None = None
+
+    def hear(self, number: int, _: FrameType | None = None) -> None:
+        """The first signal asks the workers to save and stop, the second ends them."""
+        self.stop_signal = number
+        self._presses += 1
+
+    def look(self) -> None:
+        """Ask the scheduler until the job is over, and pass on what the user asks for."""
+        shown, passed_on = "", 0
+        while not self.over.is_set():
+            if passed_on < (passed_on := min(self._presses, 2)):
+                print("asking the job to save and stop" if passed_on == 1 else "ending the job", file=sys.stderr)
+                with suppress(MachineError):  # it is asked again by whoever presses again
+                    self._scheduler.cancel(self._id, now=passed_on == 2)
+            state = self._scheduler.look(self._id)
+            word = "the scheduler cannot be reached; waiting for it" if state is None else state.word
+            if word != shown:
+                print(f"job {self._id}: {word}", file=sys.stderr, flush=True)
+                shown = word
+            if state is not None and state.phase == "over":
+                self.last = state
+                self.over.set()
+            time.sleep(LOOK)
+
+
+def follow_to_the_end(directory: RunDirectory, scheduler: Scheduler, note: JobNote, quiet: bool, plain: bool) -> None:
+    """Show the run's progress until its job is over. Raises what it ended with."""
+    followed = Followed(scheduler, note.id)
+    watcher = threading.Thread(target=followed.look, name="paceline-job", daemon=True)
+    sink = None if quiet else progress(directory.path, plain=plain)
+    with _heard(followed):
+        watcher.start()
+        for record in follow(directory.metrics, followed.over):
+            if sink is not None:
+                sink.record(record)
+    if sink is not None:
+        sink.close(None)
+    _check_end(directory, followed, note)
+
+
+def _check_end(directory: RunDirectory, followed: Followed, note: JobNote) -> None:
+    deadline = time.monotonic() + SETTLES
+    while (end := JobEnd.read(directory.path)) is None and time.monotonic() < deadline and not followed.stop_signal:
+        time.sleep(0.1)
+    if end is not None and end.exit_code == 0:
+        return
+    if end is None and followed.stop_signal:
+        end = JobEnd(128 + followed.stop_signal, f"job {note.id} was cancelled")
+    if end is None:
+        word = "" if followed.last is None else f" ({followed.last.word})"
+        raise WorkerFailedError(f"job {note.id} ended and did not say how{word}", 4, [_log(directory.path)])
+    if end.exit_code > 128:
+        raise InterruptedRunError(end.message, end.exit_code)
+    times = ", ".join(f"{number} {kind}" for kind, number in (("lost", end.lost), ("failed", end.failed)) if number)
+    details = [f"the first of its ends was: {end.first}; its workers were started again ({times})"] if times else []
+    raise WorkerFailedError(end.message, end.exit_code, [*details, _log(directory.path)])
+
+
+def _log(run: Path) -> str:
+    return f"logs: {run / 'logs'}"
+
+
+@contextmanager
+def _heard(followed: Followed) -> Iterator[None]:
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.signal(number, followed.hear) for number in STOP_SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -1,0 +1,123 @@
+"""The first process of a scheduler's job: it starts the workers, starts them again where that helps, and says how it
+ended.
+
+    python -m paceline.engine.jobs.supervisor RUN [ALLOWED MODULE ...]
+
+What is started again: workers that were lost (killed from outside, or with their node), with growing pauses. What is
+not: an error of the program, unless launcher.retries.failed allows it; and never a refused configuration, a machine
+that lacks something, divergence or a damaged file. Two ends at one step without a checkpoint between them are one too
+many, unless the workers did not meet: a node that was lost is missed for a while. The end stands in RUN/job/end.json.
+"""
+
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from ...tracking.job_files import FOLDER, JobEnd
+from ...tracking.run_directory import RunDirectory
+from ..base.checkpoint import steps_of
+from ..config.stored import read_stored
+from .ends import AttemptEnd
+from .making import scheduler_of
+from .scheduler import FINAL, Scheduler, SubmittedRun
+
+IN_VAIN = 10  # attempts in a row in which the workers do not even meet
+PAUSES = (1.0, 5.0, 30.0, 120.0)  # seconds before workers are started again; the last one from then on
+
+
+@dataclass(frozen=True)
+class JobProgress:
+    """`starts`: how often its workers have met and trained. `place`: the last step, and the newest checkpoint."""
+
+    starts: int
+    place: tuple[int, str]
+
+
+class Supervisor:
+    def __init__(self, job: SubmittedRun, scheduler: Scheduler) -> None:
+        self._job, self._scheduler = job, scheduler
+        self._run = RunDirectory(job.run)
+        self._stop = 0  # the signal for which the workers were asked to stop
+        self._steps: subprocess.Popen[bytes] | None = None
+
+    def hear(self, number: int, _: FrameType | None = None) -> None:
+        """Handles a signal. The workers save and stop, and no others are started."""
+        if not self._stop:
+            self._stop = number
+            if self._steps is not None:
+                self._scheduler.ask_to_stop(self._steps)
+
+    def run(self) -> int:
+        """Returns the exit status of the job."""
+        count = {"lost": 0, "failed": 0}
+        first, vain, before = "", 0, self._progress()
+        while True:
+            ended, here = self._attempt(), self._progress()
+            if ended.kind == "stopped" and self._stop == signal.SIGUSR1:
+                self._scheduler.put_back()
+                return ended.exit_code
+            vain = 0 if here.starts > before.starts else vain + 1
+            message = ended.message
+            if self._may_start_again(ended, count):
+                if vain < IN_VAIN and (vain or here.place != before.place or not any(count.values())):
+                    first, before = first or message, here
+                    count[ended.kind] += 1
+                    self._pause(message, PAUSES[min(sum(count.values()), len(PAUSES)) - 1])
+                    continue
+                message += f"; it ended {'so often' if vain else 'twice'} at this step with no checkpoint between"
+            JobEnd(ended.exit_code, message, first=first, **count).write(self._job.run)
+            return ended.exit_code
+
+    def _may_start_again(self, ended: AttemptEnd, count: dict[str, int]) -> bool:
+        retries = {"lost": self._scheduler.retries.lost, "failed": self._scheduler.retries.failed}
+        return ended.exit_code not in FINAL and retries.get(ended.kind, 0) > count.get(ended.kind, 0)
+
+    def _pause(self, why: str, seconds: float) -> None:
+        print(f"{why}; the workers start again in {seconds:g} s", file=sys.stderr, flush=True)
+        deadline = time.monotonic() + seconds
+        while time.monotonic() < deadline and not self._stop:
+            time.sleep(0.1)
+
+    def _attempt(self) -> AttemptEnd:
+        attempt = _next(self._job.run / FOLDER)
+        with self._scheduler.start(self._job, attempt) as self._steps:
+            if self._stop:  # it came before there was anybody to ask
+                self._scheduler.ask_to_stop(self._steps)
+            status = self._steps.wait()
+        self._steps = None
+        ended = AttemptEnd.of(attempt, self._run, status)
+        if ended.kind == "lost" and self._stop:
+            return AttemptEnd("stopped", 128 + self._stop, f"stopped by {signal.Signals(self._stop).name}")
+        return ended
+
+    def _progress(self) -> "JobProgress":
+        records = self._run.records()
+        steps = [record["step"] for record in records if record["kind"] == "step"]
+        checkpoints = [path.name for path in steps_of(self._run.checkpoints)]
+        starts = sum(record["kind"] == "start" for record in records)
+        return JobProgress(starts, (steps[-1] if steps else 0, checkpoints[-1] if checkpoints else ""))
+
+
+def _next(folder: Path) -> Path:
+    """The folder of the next attempt, by its number."""
+    made = [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
+    attempt = folder / str(max(made, default=0) + 1)
+    attempt.mkdir()
+    return attempt
+
+
+def main(run: Path, *allowed: str) -> int:
+    """Supervise the job of the run; returns its exit status."""
+    job = SubmittedRun(run, allowed)
+    supervisor = Supervisor(job, scheduler_of(read_stored(RunDirectory(run)).experiment, allowed))
+    for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, supervisor.hear)
+    return supervisor.run()
+
+
+if __name__ == "__main__":
+    sys.exit(main(Path(sys.argv[1]), *sys.argv[2:]))

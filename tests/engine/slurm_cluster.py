@@ -1,0 +1,194 @@
+"""A real SLURM of two nodes on this machine, in a temporary folder: munged, slurmctld and two slurmd, without systemd.
+
+Two partitions, `low` and `high`: a job in `high` takes the nodes of one in `low`, which goes back into the queue.
+"""
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from pathlib import Path
+
+from process_table import until
+
+START = 60.0  # seconds for daemons to come up on a busy machine
+CONF = """
+ClusterName=paceline
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+SlurmdUser=root
+AuthType=auth/munge
+AuthInfo=socket={folder}/munge.socket
+CredType=cred/munge
+StateSaveLocation={folder}/state
+SlurmdSpoolDir={folder}/spool-%n
+SlurmctldPidFile={folder}/slurmctld.pid
+SlurmdPidFile={folder}/slurmd-%n.pid
+SlurmctldLogFile={folder}/slurmctld.log
+SlurmdLogFile={folder}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+JobAcctGatherType=jobacct_gather/none
+AccountingStorageType=accounting_storage/none
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core
+SchedulerType=sched/backfill
+SchedulerParameters=batch_sched_delay=0,sched_interval=1,sched_min_interval=0,bf_interval=1
+SlurmdParameters=config_overrides
+PreemptType=preempt/partition_prio
+PreemptMode=REQUEUE
+JobRequeue=1
+ReturnToService=2
+KillWait=10
+SlurmctldTimeout=30
+SlurmdTimeout=10
+InactiveLimit=0
+MpiDefault=none
+SwitchType=switch/none
+{nodes}
+PartitionName=low Nodes=ALL Default=YES PriorityTier=1 MaxTime=120 State=UP
+PartitionName=high Nodes=ALL PriorityTier=10 MaxTime=INFINITE State=UP
+"""
+NODE = (
+    "NodeName=n{i} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "
+    "CPUs=4 Sockets=1 CoresPerSocket=4 ThreadsPerCore=1 State=UNKNOWN"
+)
+
+
+class SlurmCluster:
+    """`stop` ends all of its daemons."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="paceline-slurm-", dir="/tmp"))
+        for name in ("state", "spool-n1", "spool-n2"):
+            (self.folder / name).mkdir()
+        key = self.folder / "munge.key"
+        key.write_bytes(os.urandom(128))
+        key.chmod(0o400)
+        ports, host = _free_ports(3), socket.gethostname()
+        nodes = "\n".join(NODE.format(i=i, host=host, port=ports[i]) for i in (1, 2))
+        conf = CONF.format(host=host, ports=ports, folder=self.folder, nodes=nodes)
+        (self.folder / "slurm.conf").write_text(conf)
+        self.environment = {"SLURM_CONF": str(self.folder / "slurm.conf")}
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        try:
+            files = {"key-file": "munge.key", "socket": "munge.socket", "pid-file": "munged.pid"}
+            files |= {"log-file": "munged.log", "seed-file": "munged.seed"}
+            where = [f"--{option}={self.folder / file}" for option, file in files.items()]
+            self._start("munged", "munged", "--foreground", "--force", *where)
+            until((self.folder / "munge.socket").exists, START, "munged does not start")
+            self.start_controller()
+            for node in ("n1", "n2"):
+                self.start_node(node)
+            until(lambda: self.idle() == {"n1", "n2"}, START, "the nodes do not come up")
+        except BaseException:
+            self.stop()
+            raise
+
+    def start_controller(self) -> None:
+        self._start("slurmctld", "slurmctld", "-D", "-f", self.environment["SLURM_CONF"])
+
+    def kill_controller(self) -> None:
+        self._kill("slurmctld")
+
+    def start_node(self, node: str) -> None:
+        self._start(node, "slurmd", "-D", "-N", node, "-f", self.environment["SLURM_CONF"])
+
+    def lose_node(self, node: str) -> None:
+        """Kill its daemon, and all that runs on it."""
+        self._kill(node)
+        for pid in _pids():
+            try:
+                found = Path(f"/proc/{pid}/environ").read_bytes()
+                words = Path(f"/proc/{pid}/cmdline").read_bytes()
+            except OSError:
+                continue
+            if f"SLURMD_NODENAME={node}".encode() in found.split(b"\0") or f"slurmstepd-{node}".encode() in words:
+                _send(pid, signal.SIGKILL)
+
+    def idle(self) -> set[str]:
+        said = self.ask("sinfo", "--noheader", "--Node", "--partition=low", "--format=%N %t").split()
+        return {node for node, state in zip(said[::2], said[1::2], strict=True) if state == "idle"}
+
+    def ask(self, *command: str) -> str:
+        done = subprocess.run(command, env=os.environ | self.environment, capture_output=True, text=True, timeout=30)
+        return done.stdout
+
+    def state(self, id: str) -> str:
+        return self.ask("squeue", "--noheader", f"--jobs={id}", "--states=all", "--format=%T").strip()
+
+    def start_at_once(self, id: str) -> None:
+        """A job that was put back waits for two minutes; not this one."""
+        until(lambda: self.state(id) == "PENDING", START, f"job {id} is not put back: {self.state(id)}")
+        self.ask("scontrol", "update", f"JobId={id}", "StartTime=now")
+
+    def stop(self) -> None:
+        for name in reversed(self._daemons):
+            self._daemons[name].terminate()
+        for name in list(self._daemons):
+            self._kill(name)
+        for pid in _pids():
+            try:
+                if str(self.folder).encode() in Path(f"/proc/{pid}/environ").read_bytes() and pid != os.getpid():
+                    _send(pid, signal.SIGKILL)
+            except OSError:
+                continue
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def _start(self, name: str, *command: str) -> None:
+        with (self.folder / f"{name}.out").open("ab") as out:
+            self._daemons[name] = subprocess.Popen(
+                command,
+                env=os.environ | self.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=out,
+                start_new_session=True,
+            )
+
+    def _kill(self, name: str) -> None:
+        daemon = self._daemons.pop(name)
+        try:
+            daemon.wait(0.5)
+        except subprocess.TimeoutExpired:
+            daemon.kill()
+            daemon.wait()
+
+
+def workers_of(run: Path) -> dict[int, int]:
+    """rank -> pid of the processes that train a submitted run."""
+    found: dict[int, int] = {}
+    for pid in _pids():
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
+            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if words[1:5] == [b"-m", b"paceline.cli.main", b"train", b"--submitted"] and words[5] == str(run).encode():
+            ranks = [int(each.partition(b"=")[2]) for each in variables if each.startswith(b"RANK=")]
+            found |= dict.fromkeys(ranks, pid)
+    return found
+
+
+def _pids() -> list[int]:
+    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
+
+
+def _send(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except ProcessLookupError:
+        pass
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.socket() for _ in range(count)]
+    for each in sockets:
+        each.bind(("127.0.0.1", 0))
+    ports = [each.getsockname()[1] for each in sockets]
+    for each in sockets:
+        each.close()
+    return ports

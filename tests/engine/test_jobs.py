@@ -1,0 +1,194 @@
+"""Jobs without a scheduler's daemons: how the supervisor starts workers again, and the text that is submitted."""
+
+import json
+import os
+import subprocess
+import sys
+from math import inf
+from pathlib import Path
+
+import pytest
+
+from paceline.conf.errors import ConfigError
+from paceline.engine.jobs import ends, supervisor
+from paceline.engine.jobs.scheduler import JobState, Retries, Scheduler, SubmittedRun
+from paceline.engine.jobs.slurm import Slurm, SlurmPartition, minutes_of
+from paceline.engine.jobs.supervisor import Supervisor
+from paceline.tracking.job_files import JobEnd, JobNote
+from paceline.tracking.records import End
+from paceline.tracking.run_directory import RunDirectory
+from paceline.tracking.state import state_of
+
+
+class Scripted(Scheduler):
+    """Attempts that end as they are told to, one after another, each in a process of its own."""
+
+    nodes, workers_per_node = 1, 2
+
+    def __init__(self, run: RunDirectory, *attempts: "Attempt", lost: float = inf, failed: float = 0) -> None:
+        self._run, self._attempts, self.retries = run, list(attempts), Retries(lost, failed)
+        self.started: list[Path] = []
+
+    def check(self) -> None: ...
+
+    def text(self, job: SubmittedRun) -> str:
+        return ""
+
+    def submit(self, job: SubmittedRun) -> str:
+        return "1"
+
+    def look(self, id: str) -> JobState | None:
+        return None
+
+    def cancel(self, id: str, now: bool = False) -> None: ...
+
+    def start(self, job: SubmittedRun, attempt: Path) -> subprocess.Popen[bytes]:
+        self.started.append(attempt)
+        self._attempts.pop(0).happen(self._run, attempt)
+        return subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.DEVNULL)
+
+    def ask_to_stop(self, workers: subprocess.Popen[bytes]) -> None: ...
+
+    def put_back(self) -> None: ...
+
+
+class Attempt:
+    """An attempt that makes `steps` steps (0: its workers do not meet), and the errors of some of its workers."""
+
+    def __init__(self, steps: int, *errors: tuple[str, str, int], complete: bool = False) -> None:
+        self._steps, self._errors, self._complete = steps, errors, complete
+
+    def happen(self, run: RunDirectory, attempt: Path) -> None:
+        with run.metrics.open("a") as file:
+            if self._steps:
+                file.write(json.dumps({"kind": "start"}) + "\n")
+                file.write(json.dumps({"kind": "step", "step": self._steps}) + "\n")
+        for rank, (error, message, exit_code) in enumerate(self._errors):
+            ends.say(attempt, rank, {"error": error, "message": message, "exit_code": exit_code})
+        if self._complete:
+            run.write_summary({"status": "completed"})
+
+
+BUG = ("WorkerFailedError", "worker 0 failed: ValueError: no such column", 4)
+LOST_PEER = ("PeerLostError", "worker 1 has died", 4)
+REFUSED = ("ConfigError", "data.path=x: there is no such file", 2)
+DONE = Attempt(9, complete=True)
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunDirectory:
+    made = RunDirectory.create(tmp_path, "mine")
+    (made.path / "job").mkdir()
+    monkeypatch.setattr(supervisor, "PAUSES", (0.0,))
+    return made
+
+
+def supervised(run: RunDirectory, scheduler: Scheduler) -> JobEnd:
+    status = Supervisor(SubmittedRun(run.path), scheduler).run()
+    end = JobEnd.read(run.path)
+    assert end is not None and end.exit_code == status, end
+    return end
+
+
+def test_lost_workers_are_started_again_until_the_run_is_complete(run: RunDirectory) -> None:
+    scheduler = Scripted(run, Attempt(3, LOST_PEER), Attempt(5), DONE)
+    assert supervised(run, scheduler) == JobEnd(0, "", 2, 0, "a worker was lost: worker 1 has died")
+    assert [path.name for path in scheduler.started] == ["1", "2", "3"]
+
+
+def test_an_error_of_the_program_is_not_tried_again(run: RunDirectory) -> None:
+    """It comes before the errors of those that lost the worker."""
+    scheduler = Scripted(run, Attempt(3, BUG, LOST_PEER))
+    assert supervised(run, scheduler) == JobEnd(4, BUG[1])
+
+
+def test_an_error_of_the_program_is_tried_again_as_often_as_is_allowed(run: RunDirectory) -> None:
+    scheduler = Scripted(run, Attempt(3, BUG), Attempt(4, BUG), Attempt(5, BUG), failed=2)
+    assert supervised(run, scheduler) == JobEnd(4, BUG[1], 0, 2, BUG[1])
+
+
+@pytest.mark.parametrize("code", supervisor.FINAL)
+def test_what_would_come_again_is_never_tried_again(run: RunDirectory, code: int) -> None:
+    scheduler = Scripted(run, Attempt(3, (*REFUSED[:2], code)), failed=5)
+    assert supervised(run, scheduler) == JobEnd(code, REFUSED[1])
+
+
+def test_the_same_end_at_the_same_step_twice_ends_the_run(run: RunDirectory) -> None:
+    end = supervised(run, Scripted(run, Attempt(3, BUG), Attempt(3, BUG), DONE, failed=9))
+    assert end.failed == 1 and "twice at this step" in end.message
+
+
+def test_five_losses_on_the_way_do_not(run: RunDirectory) -> None:
+    end = supervised(run, Scripted(run, *(Attempt(step, LOST_PEER) for step in range(1, 6)), DONE))
+    assert (end.exit_code, end.lost) == (0, 5)
+
+
+def test_workers_that_do_not_meet_are_started_again_for_a_while(run: RunDirectory) -> None:
+    """A lost node is missed for some seconds before its scheduler ends the job."""
+    end = supervised(run, Scripted(run, Attempt(3, LOST_PEER), Attempt(0), Attempt(0), DONE))
+    assert (end.exit_code, end.lost) == (0, 3)
+
+
+def test_workers_that_never_meet_end_the_run(run: RunDirectory) -> None:
+    end = supervised(run, Scripted(run, *(Attempt(0) for _ in range(supervisor.IN_VAIN))))
+    assert end.lost == supervisor.IN_VAIN - 1 and "so often at this step" in end.message
+
+
+def test_losses_may_be_limited(run: RunDirectory) -> None:
+    end = supervised(run, Scripted(run, Attempt(1), Attempt(2), DONE, lost=1))
+    assert (end.exit_code, end.lost) == (4, 1)
+
+
+def test_a_submitted_run_is_neither_dead_nor_interrupted_before_its_job_says_so(run: RunDirectory) -> None:
+    JobNote("slurm", "12", "login", "2026-01-01T00:00:00").write(run.path)
+    run.add(End("interrupted", "was asked to stop"))  # at the time limit, before it was put back
+    assert state_of(run) == ("submitted", "job 12 of slurm")
+    JobEnd(130, "job 12 was cancelled").write(run.path)
+    assert state_of(run)[0] == "interrupted"
+
+
+@pytest.mark.parametrize(
+    ("text", "minutes"),
+    [("90s", 1.5), ("30m", 30), ("3d", 4320), ("45", 45), ("10:30", 10.5), ("1:30:00", 90), ("1-12:00:00", 2160)],
+)
+def test_lengths_of_time(text: str, minutes: float) -> None:
+    assert minutes_of(text) == minutes
+
+
+@pytest.mark.parametrize("text", ["", "0", "0m", "soon", "-5m", "5 m", "1w"])
+def test_what_is_no_length_of_time_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is no length of time"):
+        minutes_of(text)
+
+
+def test_the_script_asks_for_what_the_knobs_say(tmp_path: Path) -> None:
+    slurm = Slurm(
+        nodes=2, workers_per_node=8, cpus_per_worker=4, time="90s", gres="gpu:8", setup=["module load cuda"], grace=60
+    )
+    lines = slurm.text(SubmittedRun(tmp_path / "a run", ("mine",), python="/usr/bin/python3")).splitlines()
+    asked = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")]
+    assert {"--nodes=2", "--ntasks-per-node=8", "--cpus-per-task=4", "--time=2", "--gres=gpu:8"} <= set(asked)
+    assert "--signal=B:USR1@60" in asked and "--requeue" in asked and '"--job-name=paceline-a run"' in asked
+    assert lines[-2:] == [
+        "module load cuda",
+        f"exec /usr/bin/python3 -m paceline.engine.jobs.supervisor '{tmp_path}/a run' mine",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "cpus", "minutes", "said"),
+    [(3, 4, None, "launcher.nodes=3"), (2, 5, None, "launcher.workers_per_node"), (2, 4, 61.0, "launcher.time")],
+)
+def test_what_a_partition_can_never_give(nodes: int, cpus: int, minutes: float | None, said: str) -> None:
+    partition = SlurmPartition("low*|1:00:00|2|4+")
+    partition.check(2, 4, 60.0)
+    with pytest.raises(ConfigError, match=f"^{said}"):
+        partition.check(nodes, cpus, minutes)
+
+
+def test_without_slurm_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(os.environ, "PATH", "/nowhere")
+    from paceline.engine.base.errors import MachineError
+
+    with pytest.raises(MachineError, match="there is no sbatch on this host"):
+        Slurm().check()
