@@ -118,6 +118,7 @@ NEEDS = {
         _has_namespaces,
     ),
     "postgres": Need("PostgreSQL's server", "apt-get install postgresql", lambda: postgres_binaries() is not None),
+    "ray": Need("Ray", "pip install 'paceline[ray]'", _has_module("ray")),
     "slurm": Need(
         "SLURM's daemons",
         "apt-get install slurmctld slurmd slurm-client munge",
@@ -147,6 +148,7 @@ needs_make = pytest.mark.needs("make")
 needs_mlflow = pytest.mark.needs("mlflow")
 needs_namespaces = pytest.mark.needs("namespaces")
 needs_postgres = pytest.mark.needs("postgres")
+needs_ray = pytest.mark.needs("ray")
 needs_slurm = pytest.mark.needs("slurm")
 needs_tensorboard = pytest.mark.needs("tensorboard")
 needs_torchvision = pytest.mark.needs("torchvision")

@@ -10,6 +10,7 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -155,6 +156,7 @@ class Slurm(Scheduler):
         said = _asked_slurm(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])
         if said.returncode:
             raise MachineError(f"launcher=slurm: the job cannot be put back into the queue ({_words(said.stderr)})")
+        time.sleep(PATIENCE)  # SLURM ends this process; were it to end by itself, the job might count as failed
 
 
 def minutes_of(text: str) -> float:

@@ -8,7 +8,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -25,7 +25,8 @@ from ..config.experiment import Experiment
 from .scheduler import TOKEN, JobLauncher, JobState, Scheduler, SubmittedRun
 
 LOOK = 1.0  # seconds between two questions to the scheduler
-SETTLES = 10.0  # seconds in which a file that another host wrote comes to be seen here
+SETTLES = 10.0  # seconds of a job that is over and does not say how: a file of another host is seen late, and a job
+# that is put back looks for a moment like one that failed
 
 
 def check(experiment: Experiment, scheduler: JobLauncher) -> None:
@@ -54,8 +55,9 @@ def submit(directory: RunDirectory, experiment: Experiment, scheduler: Scheduler
 class Followed:
     """A job, and the signals for which it is to stop."""
 
-    def __init__(self, scheduler: Scheduler, id: str) -> None:
-        self._scheduler, self._id = scheduler, id
+    def __init__(self, scheduler: Scheduler, id: str, has_ended: Callable[[], bool]) -> None:
+        """`has_ended`: whether the job has said how it ended."""
+        self._scheduler, self._id, self._has_ended = scheduler, id, has_ended
         self.stop_signal, self._presses = 0, 0
         self.over = threading.Event()
         self.last: JobState | None = None
@@ -67,7 +69,7 @@ class Followed:
 
     def look(self) -> None:
         """Ask the scheduler until the job is over, and pass on what the user asks for."""
-        shown, passed_on = "", 0
+        shown, passed_on, seen_over = "", 0, None
         while not self.over.is_set():
             if passed_on < (passed_on := min(self._presses, 2)):
                 print("asking the job to save and stop" if passed_on == 1 else "ending the job", file=sys.stderr)
@@ -78,15 +80,19 @@ class Followed:
             if word != shown:
                 print(f"job {self._id}: {word}", file=sys.stderr, flush=True)
                 shown = word
-            if state is not None and state.phase == "over":
+            if state is None or state.phase != "over":
+                seen_over = None
+            elif self._has_ended() or (seen_over is not None and time.monotonic() > seen_over + SETTLES):
                 self.last = state
                 self.over.set()
+            else:
+                seen_over = seen_over or time.monotonic()
             time.sleep(LOOK)
 
 
 def follow_to_the_end(directory: RunDirectory, scheduler: Scheduler, note: JobNote, quiet: bool, plain: bool) -> None:
     """Show the run's progress until its job is over. Raises what it ended with."""
-    followed = Followed(scheduler, note.id)
+    followed = Followed(scheduler, note.id, lambda: JobEnd.read(directory.path) is not None)
     watcher = threading.Thread(target=followed.look, name="paceline-job", daemon=True)
     sink = None if quiet else progress(directory.path, plain=plain)
     with _heard(followed):
@@ -100,9 +106,7 @@ def follow_to_the_end(directory: RunDirectory, scheduler: Scheduler, note: JobNo
 
 
 def _check_end(directory: RunDirectory, followed: Followed, note: JobNote) -> None:
-    deadline = time.monotonic() + SETTLES
-    while (end := JobEnd.read(directory.path)) is None and time.monotonic() < deadline and not followed.stop_signal:
-        time.sleep(0.1)
+    end = JobEnd.read(directory.path)
     if end is not None and end.exit_code == 0:
         return
     if end is None and followed.stop_signal:

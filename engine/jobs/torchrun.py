@@ -1,20 +1,15 @@
 """torchrun's agents, one for each host: on this host as child processes, on others over ssh.
 
-The supervisor runs on this host, in a session of its own, and outlives the command that submitted it. Hosts share the
-folder of runs and the Python environment, at the same paths. An agent ends with its supervisor: here by the kernel, on
-another host because its ssh connection ends.
+Hosts share the folder of runs and the Python environment, at the same paths. An agent ends with its supervisor: here by
+the kernel, on another host because its ssh connection ends.
 """
 
-import os
 import secrets
 import shlex
 import shutil
-import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
 from typing import Annotated, Any
@@ -25,13 +20,14 @@ from ...conf.errors import ConfigError
 from ...tracking.job_files import FOLDER
 from ..base.errors import MachineError
 from ..base.started import SUBMITTED
-from .scheduler import JobState, Retries, Scheduler, SubmittedRun
+from .local_supervisor import LocalSupervisor
+from .scheduler import Retries, SubmittedRun
 
 PORTS = range(20000, 30000)  # below those that the kernel gives to connections
 ANSWERS = 20.0  # seconds for a host to answer by ssh
 
 
-class Agents(Scheduler):
+class Agents(LocalSupervisor):
     def __init__(
         self,
         nodes: Annotated[int, Ge(1)] | Sequence[str] = 1,
@@ -68,39 +64,12 @@ class Agents(Scheduler):
         commands = self._commands(job, job.run / FOLDER / "1", self._port or PORTS[0])
         return "\n".join(shlex.join(command) for command in commands) + "\n"
 
-    def submit(self, job: SubmittedRun) -> str:
-        with (job.run / "logs" / "supervisor.log").open("ab") as log:
-            supervisor = subprocess.Popen(
-                job.supervisor, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
-            )
-        return f"{supervisor.pid}-{_began(supervisor.pid)}@{socket.gethostname()}"
-
-    def look(self, id: str) -> JobState | None:
-        number, _, host = id.partition("@")
-        pid, _, began = number.partition("-")
-        if host != socket.gethostname() or not pid.isdecimal():
-            return None
-        return JobState("running", f"process {pid}") if _began(int(pid)) == began else JobState("over", "ended")
-
-    def cancel(self, id: str, now: bool = False) -> None:
-        if self.look(id) is None:
-            raise MachineError(f"launcher=torchrun: job {id} is on another host. Cancel it there.")
-        pid = int(id.partition("-")[0])
-        with suppress(ProcessLookupError):
-            os.killpg(pid, signal.SIGKILL) if now else os.kill(pid, signal.SIGTERM)
-
     # -- in the supervisor
 
     def start(self, job: SubmittedRun, attempt: Path) -> subprocess.Popen[bytes]:
         commands = self._commands(job, attempt, self._port or PORTS[secrets.randbelow(len(PORTS))])
         told = [word for command in commands for word in (str(len(command)), *command)]
         return subprocess.Popen([sys.executable, "-m", "paceline.engine.jobs.side_by_side", *told])
-
-    def ask_to_stop(self, workers: subprocess.Popen[bytes]) -> None:
-        workers.send_signal(signal.SIGTERM)
-
-    def put_back(self) -> None:
-        raise AssertionError("nobody limits the time of these agents")
 
     def _commands(self, job: SubmittedRun, attempt: Path, port: int) -> list[list[str]]:
         """The command of each agent."""
@@ -120,12 +89,3 @@ class Agents(Scheduler):
 
 
 _QUIET = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={ANSWERS:g}")
-
-
-def _began(pid: int) -> str:
-    """The time at which the process began, in the kernel's ticks; "" of one that has ended."""
-    try:
-        state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return ""
-    return "" if state in ("Z", "X") else rest[18]

@@ -12,6 +12,7 @@ import tempfile
 from pathlib import Path
 
 from process_table import until
+from submitted_runs import pids
 
 START = 60.0  # seconds for daemons to come up on a busy machine
 CONF = """
@@ -100,7 +101,7 @@ class SlurmCluster:
     def lose_node(self, node: str) -> None:
         """Kill its daemon, and all that runs on it."""
         self._kill(node)
-        for pid in _pids():
+        for pid in pids():
             try:
                 found = Path(f"/proc/{pid}/environ").read_bytes()
                 words = Path(f"/proc/{pid}/cmdline").read_bytes()
@@ -130,7 +131,7 @@ class SlurmCluster:
             self._daemons[name].terminate()
         for name in list(self._daemons):
             self._kill(name)
-        for pid in _pids():
+        for pid in pids():
             try:
                 if str(self.folder).encode() in Path(f"/proc/{pid}/environ").read_bytes() and pid != os.getpid():
                     _send(pid, signal.SIGKILL)
@@ -156,25 +157,6 @@ class SlurmCluster:
         except subprocess.TimeoutExpired:
             daemon.kill()
             daemon.wait()
-
-
-def workers_of(run: Path) -> dict[int, int]:
-    """rank -> pid of the processes that train a submitted run."""
-    found: dict[int, int] = {}
-    for pid in _pids():
-        try:
-            words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-            variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
-        except OSError:
-            continue
-        if words[1:5] == [b"-m", b"paceline.cli.main", b"train", b"--submitted"] and words[5] == str(run).encode():
-            ranks = [int(each.partition(b"=")[2]) for each in variables if each.startswith(b"RANK=")]
-            found |= dict.fromkeys(ranks, pid)
-    return found
-
-
-def _pids() -> list[int]:
-    return [int(entry.name) for entry in Path("/proc").iterdir() if entry.name.isdigit()]
 
 
 def _send(pid: int, number: int) -> None:

@@ -2,26 +2,18 @@
 
 import os
 import signal
-import subprocess
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from needs import needs_root, needs_slurm
 from process_table import until
-from short_runs import HERE, QUICK, Train, clean_environment, weights
-from slurm_cluster import SlurmCluster, workers_of
-
-from paceline.tracking.job_files import JobEnd, JobNote
-from paceline.tracking.run_directory import RunDirectory
+from short_runs import Train, weights
+from slurm_cluster import SlurmCluster
+from submitted_runs import BROKEN, LONG, OWN, SLOW, WAIT, SubmittedProcess, undisturbed
 
 pytestmark = [pytest.mark.fault, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600), needs_slurm, needs_root]
 
-WAIT = 240.0  # seconds for a job on a busy machine
-SLOW = ("hardware.threads=1", "strategy=sabotage", "strategy.pause=0.02", "steps=300")
-LONG = (*SLOW, "checkpoint.every_steps=20")
-BROKEN = ("strategy=sabotage", "strategy.act=raise", "strategy.at=3")
 NODES = ("launcher=slurm", "launcher.nodes=2", "launcher.workers_per_node=1", "launcher.time=30m")
 
 
@@ -32,63 +24,14 @@ def cluster() -> Iterator[SlurmCluster]:
     made.stop()
 
 
-class Submitted:
-    """`paceline train launcher=slurm` as a process that follows its job."""
-
-    def __init__(self, root: Path, cluster: SlurmCluster, overrides: Sequence[str]) -> None:
-        self.run, self._root, self._cluster = RunDirectory(root / "runs" / "mine"), root, cluster
-        (root / "said").touch()
-        self._process = self.start("train", *QUICK, *NODES, *overrides, "--name=mine", *own())
-
-    def start(self, *words: str) -> "subprocess.Popen[bytes]":
-        with (self._root / "said").open("ab") as said:
-            return subprocess.Popen(
-                [sys.executable, "-m", "paceline.cli.main", *words],
-                cwd=self._root,
-                env=clean_environment(self._root) | self._cluster.environment,
-                stdin=subprocess.DEVNULL,
-                stdout=said,
-                stderr=said,
-            )
-
-    @property
-    def job(self) -> str:
-        note = JobNote.read(self.run.path)
-        assert note is not None
-        return note.id
-
-    def said(self) -> str:
-        return (self._root / "said").read_text()
-
-    def steps(self) -> int:
-        return max((record["step"] for record in self.run.records() if record["kind"] == "step"), default=0)
-
-    def until_it_trains(self, step: int = 40) -> dict[int, int]:
-        """Returns the pids of its workers, by rank, once it has made `step` steps."""
-        until(lambda: self.steps() >= step or self._process.poll() is not None, WAIT, f"no step {step}: {self.said()}")
-        found = workers_of(self.run.path)
-        assert len(found) == 2, self.said()
-        return found
-
-    def end(self) -> int:
-        return self._process.wait(WAIT)
-
-    def signal(self, number: int) -> None:
-        self._process.send_signal(number)
-
-
-def own() -> tuple[str, ...]:
-    return ("--config-dir", str(HERE / "conf"), "--allow-module", "saboteur")
-
-
-def undisturbed(train: Train, *overrides: str) -> bytes:
-    return weights(train(*overrides, "hardware.workers=2", name="undisturbed").path)
+def submitted(root: Path, cluster: SlurmCluster, *overrides: str) -> SubmittedProcess:
+    return SubmittedProcess(root, cluster.environment, *NODES, *overrides)
 
 
 def test_a_laptops_line_trains_on_two_nodes_with_the_same_weights(
     tmp_path: Path, cluster: SlurmCluster, train: Train
 ) -> None:
-    run = Submitted(tmp_path, cluster, ["hardware.threads=1"])
+    run = submitted(tmp_path, cluster, "hardware.threads=1")
     assert run.end() == 0, run.said()
     assert weights(run.run.path) == undisturbed(train, "hardware.threads=1")
     assert (run.run.path / "job" / "token").stat().st_mode & 0o777 == 0o600
@@ -97,35 +40,35 @@ def test_a_laptops_line_trains_on_two_nodes_with_the_same_weights(
 def test_a_killed_worker_is_started_again_and_the_run_completes(
     tmp_path: Path, cluster: SlurmCluster, train: Train
 ) -> None:
-    run = Submitted(tmp_path, cluster, LONG)
+    run = submitted(tmp_path, cluster, *LONG)
     os.kill(run.until_it_trains()[1], signal.SIGKILL)
     assert run.end() == 0, run.said()
-    end = JobEnd.read(run.run.path)
-    assert end is not None and (end.lost, end.failed) == (1, 0) and "worker 1 has died" in end.first
+    end = run.ended()
+    assert (end.lost, end.failed) == (1, 0) and "worker 1 has died" in end.first
     assert weights(run.run.path) == undisturbed(train, *LONG)
 
 
 def test_an_error_of_the_program_comes_first_and_ends_the_run(tmp_path: Path, cluster: SlurmCluster) -> None:
-    run = Submitted(tmp_path, cluster, BROKEN)
+    run = submitted(tmp_path, cluster, *BROKEN)
     assert run.end() == 4
     assert "the coffee machine is on fire" in run.said().splitlines()[-1], run.said()
-    end = JobEnd.read(run.run.path)
-    assert end is not None and (end.lost, end.failed) == (0, 0)
+    end = run.ended()
+    assert (end.lost, end.failed) == (0, 0)
 
 
 def test_the_same_crash_at_the_same_step_twice_ends_a_run_that_may_fail_more_often(
     tmp_path: Path, cluster: SlurmCluster
 ) -> None:
-    run = Submitted(tmp_path, cluster, [*BROKEN, "launcher.retries.failed=5"])
+    run = submitted(tmp_path, cluster, *BROKEN, "launcher.retries.failed=5")
     assert run.end() == 4
-    end = JobEnd.read(run.run.path)
-    assert end is not None and end.failed == 1 and "twice at this step" in end.message
+    end = run.ended()
+    assert end.failed == 1 and "twice at this step" in end.message
 
 
 def test_a_preempted_run_goes_on_and_a_cancelled_one_stays_away(
     tmp_path: Path, cluster: SlurmCluster, train: Train
 ) -> None:
-    run = Submitted(tmp_path, cluster, LONG)
+    run = submitted(tmp_path, cluster, *LONG)
     run.until_it_trains()
     cluster.ask("sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
     cluster.start_at_once(run.job)
@@ -134,25 +77,25 @@ def test_a_preempted_run_goes_on_and_a_cancelled_one_stays_away(
 
 
 def test_a_cancelled_run_saves_and_stays_away(tmp_path: Path, cluster: SlurmCluster) -> None:
-    run = Submitted(tmp_path, cluster, [*SLOW, "steps=100000", "checkpoint.every_steps=50000"])
+    run = submitted(tmp_path, cluster, *SLOW, "steps=100000", "checkpoint.every_steps=50000")
     run.until_it_trains()
-    assert run.start("cancel", "mine", *own()[2:]).wait(WAIT) == 0
+    assert run.start("cancel", "mine", *OWN[2:]).wait(WAIT) == 0
     assert run.end() == 143, run.said()
     assert cluster.state(run.job) == "CANCELLED"
     assert list(run.run.checkpoints.iterdir()), "nothing was saved"
 
 
 def test_what_follows_a_job_cancels_it_when_it_is_asked_to_stop(tmp_path: Path, cluster: SlurmCluster) -> None:
-    run = Submitted(tmp_path, cluster, [*SLOW, "steps=100000"])
+    run = submitted(tmp_path, cluster, *SLOW, "steps=100000")
     run.until_it_trains()
-    run.signal(signal.SIGINT)
+    run.process.send_signal(signal.SIGINT)
     assert run.end() in (130, 143), run.said()
     assert cluster.state(run.job) == "CANCELLED"
 
 
 def test_at_its_time_limit_a_run_saves_and_is_put_back(tmp_path: Path, cluster: SlurmCluster, train: Train) -> None:
     """The signal is sent by hand: SLURM's own comes up to a minute early, and no limit is below a minute."""
-    run = Submitted(tmp_path, cluster, [*SLOW, "checkpoint.every_steps=50000"])
+    run = submitted(tmp_path, cluster, *SLOW, "checkpoint.every_steps=50000")
     run.until_it_trains()
     cluster.ask("scancel", "--signal=USR1", "--batch", run.job)
     cluster.start_at_once(run.job)
@@ -161,7 +104,7 @@ def test_at_its_time_limit_a_run_saves_and_is_put_back(tmp_path: Path, cluster: 
 
 
 def test_a_controller_that_is_away_stops_nothing(tmp_path: Path, cluster: SlurmCluster) -> None:
-    run = Submitted(tmp_path, cluster, LONG)
+    run = submitted(tmp_path, cluster, *LONG)
     run.until_it_trains()
     cluster.kill_controller()
     try:
@@ -172,7 +115,7 @@ def test_a_controller_that_is_away_stops_nothing(tmp_path: Path, cluster: SlurmC
 
 
 def test_a_lost_node_puts_the_run_back(tmp_path: Path, cluster: SlurmCluster, train: Train) -> None:
-    run = Submitted(tmp_path, cluster, LONG)
+    run = submitted(tmp_path, cluster, *LONG)
     run.until_it_trains()
     cluster.lose_node("n2")
     try:
@@ -198,7 +141,7 @@ def test_a_lost_node_puts_the_run_back(tmp_path: Path, cluster: SlurmCluster, tr
 def test_what_the_scheduler_can_never_give_is_refused_before_anything_is_submitted(
     tmp_path: Path, cluster: SlurmCluster, overrides: list[str], said: str
 ) -> None:
-    run = Submitted(tmp_path, cluster, overrides)
+    run = submitted(tmp_path, cluster, *overrides)
     assert run.end() == 2
     assert said in run.said()
     assert not run.run.path.exists()

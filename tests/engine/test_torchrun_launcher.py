@@ -1,0 +1,101 @@
+"""Runs whose agents of torchrun paceline starts itself: launcher=torchrun."""
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+from process_table import until
+from short_runs import Train, weights
+from submitted_runs import BROKEN, LONG, OWN, SLOW, WAIT, SubmittedProcess, undisturbed, workers_of
+
+from paceline import engine
+from paceline.conf.errors import ConfigError
+from paceline.engine.base.errors import MachineError
+
+pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
+
+AGENTS = ("launcher=torchrun", "launcher.nodes=2", "launcher.workers_per_node=1")
+
+
+def submitted(root: Path, *overrides: str, options: tuple[str, ...] = ()) -> SubmittedProcess:
+    return SubmittedProcess(root, {}, *AGENTS, *overrides, options=options)
+
+
+@pytest.mark.slow
+def test_two_agents_train_with_the_same_weights(tmp_path: Path, train: Train) -> None:
+    run = submitted(tmp_path, "hardware.threads=1")
+    assert run.end() == 0, run.said()
+    assert weights(run.run.path) == undisturbed(train, "hardware.threads=1")
+
+
+@pytest.mark.fault
+def test_a_killed_worker_is_started_again_and_the_run_completes(tmp_path: Path, train: Train) -> None:
+    run = submitted(tmp_path, *LONG)
+    os.kill(run.until_it_trains()[1], signal.SIGKILL)
+    assert run.end() == 0, run.said()
+    assert (run.ended().lost, run.ended().failed) == (1, 0)
+    assert weights(run.run.path) == undisturbed(train, *LONG)
+
+
+@pytest.mark.fault
+def test_a_killed_agent_takes_its_worker_along_and_both_are_started_again(tmp_path: Path, train: Train) -> None:
+    run = submitted(tmp_path, *LONG)
+    worker = run.until_it_trains()[1]
+    agent = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
+    os.kill(agent, signal.SIGKILL)
+    until(lambda: not Path(f"/proc/{worker}").exists(), WAIT, "the worker outlives its agent")
+    assert run.end() == 0, run.said()
+    assert run.ended().lost == 1
+    assert weights(run.run.path) == undisturbed(train, *LONG)
+
+
+@pytest.mark.fault
+def test_an_error_of_the_program_comes_first_and_ends_the_run(tmp_path: Path) -> None:
+    run = submitted(tmp_path, *BROKEN)
+    assert run.end() == 4
+    assert "the coffee machine is on fire" in run.said().splitlines()[-1], run.said()
+
+
+@pytest.mark.fault
+def test_a_detached_run_is_cancelled_saves_and_leaves_nobody(tmp_path: Path) -> None:
+    run = submitted(tmp_path, *SLOW, "steps=100000", "checkpoint.every_steps=50000", options=("--detach",))
+    assert run.end() == 0
+    workers = run.until_it_trains()
+    assert run.start("cancel", "mine", *OWN[2:]).wait(WAIT) == 0
+    until(lambda: not workers_of(run.run.path), WAIT, f"workers are left: {workers}")
+    until(lambda: (run.run.path / "job" / "end.json").exists(), WAIT, "the supervisor does not end")
+    assert run.ended().exit_code == 143 and list(run.run.checkpoints.iterdir())
+    assert run.start("watch", "mine", "--once").wait(WAIT) == 130
+
+
+@pytest.mark.fault
+def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
+    run = submitted(tmp_path, *SLOW, "steps=100000")
+    run.until_it_trains()
+    os.kill(int(run.job.partition("-")[0]), signal.SIGKILL)
+    until(lambda: not workers_of(run.run.path), WAIT, "workers outlive their supervisor")
+    assert run.end() == 4
+    assert "ended and did not say how" in run.said().splitlines()[-1]
+
+
+@pytest.mark.parametrize("nodes", ["[]", "[-x]", "['']"])
+def test_hosts_are_names(nodes: str) -> None:
+    with pytest.raises(ConfigError, match=r"launcher\.nodes="):
+        engine.prepare(["launcher=torchrun", f"launcher.nodes={nodes}", "tracking=none"]).submission()
+
+
+def test_a_host_that_nobody_reaches_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "ssh").write_text("#!/bin/sh\necho no route to it >&2\nexit 255\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    with pytest.raises(MachineError, match=r"launcher\.nodes: ssh does not reach far \(no route to it\)"):
+        engine.prepare(["launcher=torchrun", "launcher.nodes=[far]", "tracking=none"]).submission()
+
+
+def test_the_commands_of_agents_are_shown() -> None:
+    text = engine.prepare([*AGENTS, "tracking=none"], name="mine").submission()
+    assert text is not None
+    first, second = text.strip().splitlines()
+    assert "--nnodes=2 --nproc-per-node=1 --node-rank=0 --master-addr=127.0.0.1" in first
+    assert "--node-rank=1" in second and second.endswith("runs/mine")
