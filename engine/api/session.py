@@ -379,7 +379,7 @@ def _check(prepared: Prepared, plan: "Plan") -> "Data":
         from ..planning.resuming import check_can_go_on
 
         assert prepared.directory is not None and prepared.stored is not None
-        check_can_go_on(prepared.directory, prepared.stored, prepared.checkpoint, plan, data)
+        check_can_go_on(prepared.directory, prepared.stored, prepared.checkpoint, plan, data, prepared.allowed)
     return data
 
 

@@ -51,6 +51,7 @@ class Manifest:
     callbacks: dict[str, Any] | None = None  # the state of each, by name
     phase: int = 0  # that its last step was in: see phases.py
     workers: int | None = None  # that trained; None: an earlier version did not write it
+    batch_size: int | None = None  # of a replica; None: as in config.yaml, since the run never changed its size
 
 
 def directory_of(checkpoints: Path, step: int) -> Path:
@@ -176,8 +177,9 @@ def _wrong(manifest: Manifest) -> str | None:
     for key in ("step", "phase"):
         if type(value := getattr(manifest, key)) is not int:
             return f"has {key}={value!r}, which is no whole number"
-    if type(manifest.workers) not in (int, type(None)):
-        return f"has workers={manifest.workers!r}, which is no whole number"
+    for key in ("workers", "batch_size"):
+        if type(value := getattr(manifest, key)) not in (int, type(None)):
+            return f"has {key}={value!r}, which is no whole number"
     if not isinstance(manifest.seconds, int | float) or not isinstance(reached, int | float | None):
         return "has times that are no numbers"
     if not isinstance(files, dict) or not files or not all(map(PART.fullmatch, files)):

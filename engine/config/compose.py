@@ -582,11 +582,8 @@ def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
             path.insert(1, "knobs")  # where an experiment keeps them
         if path[0] == "callbacks" and len(path) > 2:
             path.insert(2, "knobs")
-        if not _is_hidden(plain, path) and (path[0] not in RESUMABLE or path == ["hardware", "workers"]):
-            raise ConfigError(
-                f"{text}: a resumed run goes on as it was; only {', '.join(RESUMABLE)} (but not hardware.workers) "
-                "may change"
-            )
+        if not _is_hidden(plain, path) and path[0] not in RESUMABLE:
+            raise ConfigError(f"{text}: a resumed run goes on as it was; only {', '.join(RESUMABLE)} may change")
         section = plain
         for name in path[:-1]:
             section = section.get(name) if isinstance(section, dict) else None

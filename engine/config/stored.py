@@ -29,16 +29,25 @@ class StoredConfig:
     def changed_to(self, now: dict[str, Any]) -> dict[str, Any]:
         """Returns it with what a resumed run may change as it is `now`; the rest stays as it was written.
 
-        The number of workers stays, too: null, if torchrun or the strategy has said it.
+        The number of workers stays, too (null, if torchrun or the strategy has said it), unless the run goes on at
+        another size: then each replica has another `batch_size`.
         """
         hardware = self.plain.get("hardware")
         workers = hardware.get("workers") if isinstance(hardware, dict) else None
         changed = self.plain | {key: now[key] for key in RESUMABLE if key in now}
+        if now["batch_size"] != self.plain.get("batch_size"):
+            changed["batch_size"], workers = now["batch_size"], now["hardware"]["workers"]
         return changed | {"hardware": changed["hardware"] | {"workers": workers}}
 
 
 def identity(plain: dict[str, Any]) -> str:
-    """The SHA-256 of what a run keeps for as long as it goes on."""
+    """The SHA-256 of what a run keeps for as long as it goes on. Its size may change: see planning/resizing.py."""
+    kept = {key: value for key, value in plain.items() if key not in (*RESUMABLE, "name", "batch_size")}
+    return sha256(yaml.safe_dump(kept).encode())
+
+
+def _former_identity(plain: dict[str, Any]) -> str:
+    """The same, as earlier versions wrote it, whose runs kept their size."""
     kept = {key: value for key, value in plain.items() if key not in RESUMABLE and key != "name"}
     hardware = plain.get("hardware")
     kept["workers"] = hardware.get("workers") if isinstance(hardware, dict) else None
@@ -73,7 +82,7 @@ def read_stored(directory: RunDirectory) -> StoredConfig:
 
 def check_identity(directory: RunDirectory, stored: StoredConfig, checkpoint: Path, run: str) -> None:
     """`run`: what the checkpoint's manifest says of the run that made it. Raises `ConfigError`."""
-    if run != identity(stored.plain):
+    if run not in (identity(stored.plain), _former_identity(stored.plain)):
         raise ConfigError(
             f"--resume {directory.name}: {checkpoint.name} was made with another configuration than {directory.config} "
             f"has; put back the one that belongs to it{anew(directory)}"

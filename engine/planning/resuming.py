@@ -8,11 +8,12 @@ from ...tasks.base import Data
 from ...tracking.errors import CorruptRunError
 from ...tracking.run_directory import RunDirectory
 from ..base.checkpoint import directory_of, read_manifest, steps_of
-from ..base.started import was_started
 from ..callbacks.best import FILE, best_step
 from ..config.data_sums import check_data, sums_of
 from ..config.experiment import Experiment
 from ..config.stored import StoredConfig, anew, check_identity
+from ..fabrics import fabric_of
+from . import resizing
 from .planned import Plan
 
 
@@ -42,12 +43,16 @@ def checkpoint_of(directory: RunDirectory, step: str) -> Path:
 def as_many_workers(experiment: Experiment, checkpoint: Path) -> Experiment:
     """Returns it with the number of workers that trained `checkpoint`, where the configuration leaves it open.
 
-    Under torchrun, the number of processes says it, and `check_can_go_on` compares.
+    With another number, each replica's `batch_size` is another one, so that all replicas together take what they took
+    in a step. Under torchrun, the number of processes says it, and `check_can_go_on` compares. Raises `ConfigError`.
     """
-    workers = None if was_started() else read_manifest(checkpoint).workers
-    if workers is None or experiment.hardware.workers is not None:
+    manifest, asked = read_manifest(checkpoint), experiment.hardware.workers
+    if manifest.workers is None or (asked is None and fabric_of(experiment).world_size is not None):
         return experiment
-    return experiment.model_copy(update={"hardware": experiment.hardware.model_copy(update={"workers": workers})})
+    workers = manifest.workers if asked is None else asked
+    batch_size = resizing.batch_size(manifest.workers, manifest.batch_size or experiment.batch_size, workers)
+    hardware = experiment.hardware.model_copy(update={"workers": workers})
+    return experiment.model_copy(update={"hardware": hardware, "batch_size": batch_size})
 
 
 def best_of(directory: RunDirectory) -> str:
@@ -64,7 +69,14 @@ def best_of(directory: RunDirectory) -> str:
     return found.name
 
 
-def check_can_go_on(directory: RunDirectory, stored: StoredConfig, checkpoint: Path, plan: Plan, data: Data) -> None:
+def check_can_go_on(
+    directory: RunDirectory,
+    stored: StoredConfig,
+    checkpoint: Path,
+    plan: Plan,
+    data: Data,
+    allowed: tuple[str, ...] = (),
+) -> None:
     """Checks before any process starts that the run can go on. `plan`: of the run as it is asked for now.
 
     Raises `CorruptCheckpointError` or `ConfigError`.
@@ -72,10 +84,14 @@ def check_can_go_on(directory: RunDirectory, stored: StoredConfig, checkpoint: P
     manifest = read_manifest(checkpoint)
     check_identity(directory, stored, checkpoint, manifest.run)
     if manifest.workers not in (None, plan.layout.workers):
-        raise ConfigError(
-            f"--resume {directory.name}: {checkpoint.name} was trained by {_workers(manifest.workers)}, and "
-            f"{_workers(plan.layout.workers)} would go on. Start as many workers as before{anew(directory)}"
-        )
+        is_alike = manifest.workers * (manifest.batch_size or stored.experiment.batch_size)
+        if is_alike != plan.layout.workers * plan.experiment.batch_size:
+            raise ConfigError(
+                f"--resume {directory.name}: {checkpoint.name} was trained by {_workers(manifest.workers)}, and "
+                f"{_workers(plan.layout.workers)} would go on. Start as many workers as before, or say that another "
+                f"number is meant: hardware.workers={plan.layout.workers}{anew(directory)}"
+            )
+        resizing.check(plan.experiment, allowed, manifest.workers)
     before, now = stored.experiment, plan.experiment
     asks_the_same = (before.steps, before.epochs) == (now.steps, now.epochs)
     given = _length(now)

@@ -59,8 +59,8 @@ class Saving:
             identity = worker.assignment.identity
             states = worker.hooks.manifest() or None
             data = self._data_sums
-            phase, workers = worker.phase, worker.layout.workers
-            manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, data, states, phase, workers)
+            size = worker.layout.workers, worker.experiment.batch_size
+            manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, data, states, worker.phase, *size)
             checkpoint.commit(directory.checkpoints, manifest, worker.experiment.checkpoint.keep, self.best)
             directory.add(CheckpointRecord(done))
 
