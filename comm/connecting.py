@@ -4,8 +4,10 @@ import ipaddress
 import json
 import os
 import socket
+import sys
 import time
 from dataclasses import asdict
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -85,11 +87,12 @@ def _join(
     try:
         everyone = list(range(size))
         here = {"host": _host(), "address": _own_address(store.endpoint.host), "process": os.getpid()}
-        own = json.dumps(here | {"device": device.type, "card": _card(device)})
+        own = json.dumps(here | {"device": device.type, "card": _card(device), **_software()})
         said = [json.loads(word) for word in key_values.set_and_wait("hosts", everyone, own, "all workers to start")]
         hosts = [word["host"] for word in said]
         groups = Groups(dist.PrefixStore("groups", store), timeout, device)
         devices = [word["device"] for word in said]
+        check_software(said)
         _check_cards(said)
         world = groups.make("world", rank, size, set(devices) == {"cuda"}) if size > 1 else None
         address = _address_for_all([word["address"] for word in said], rank)
@@ -144,6 +147,26 @@ def _host(proc: Path = Path("/proc")) -> str:
 def _card(device: torch.device) -> str:
     """Identifies this process's GPU, whatever CUDA_VISIBLE_DEVICES calls it; "" without one."""
     return str(torch.cuda.get_device_properties(device).uuid) if device.type == "cuda" else ""
+
+
+def _software() -> dict[str, Any]:
+    versions = {"paceline": version("paceline"), "torch": torch.__version__.partition("+")[0]}
+    return {"node": socket.gethostname(), "versions": versions | {"Python": ".".join(map(str, sys.version_info[:2]))}}
+
+
+def check_software(said: list[dict[str, Any]]) -> None:
+    """Refuses workers with unlike versions, which may not understand each other. `said`: by each worker.
+
+    Raises `RendezvousError`.
+    """
+    first = said[0]
+    for rank, word in enumerate(said):
+        for name, found in word["versions"].items():
+            if found != first["versions"][name]:
+                raise RendezvousError(
+                    f"worker {rank} on {word['node']} has {name} {found}, and worker 0 on {first['node']} has "
+                    f"{first['versions'][name]}. Install the same version on all nodes."
+                )
 
 
 def _check_cards(said: list[dict[str, Any]]) -> None:

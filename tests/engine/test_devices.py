@@ -7,8 +7,8 @@ import torch
 from needs import needs_gpu
 
 from paceline import engine
-from paceline.comm.connecting import _check_cards
-from paceline.comm.errors import SharedDeviceError
+from paceline.comm.connecting import _check_cards, check_software
+from paceline.comm.errors import RendezvousError, SharedDeviceError
 from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.fabrics import fabric_of
@@ -132,3 +132,10 @@ def test_a_worker_on_a_gpu_trains_with_a_server_on_the_host(sync: str, tmp_path:
     result = engine.run(overrides, root=tmp_path, quiet=True)
     assert result is not None and result.summary["accuracy"] > 0.8
     assert result.summary["wire"]["bytes_per_step"] == pytest.approx(result.summary["predicted"]["bytes_per_step"])
+
+
+def test_workers_with_unlike_versions_are_refused_by_the_names_of_their_nodes() -> None:
+    alike = {"node": "a", "versions": {"paceline": "0.1.0", "torch": "2.13.0", "Python": "3.11"}}
+    check_software([alike, {**alike, "node": "b"}])
+    with pytest.raises(RendezvousError, match=r"worker 1 on b has torch 2\.12\.0, and worker 0 on a has 2\.13\.0"):
+        check_software([alike, {"node": "b", "versions": {**alike["versions"], "torch": "2.12.0"}}])
