@@ -27,11 +27,14 @@ from ..engine.api.session import Prepared, carry_out, prepare
 from ..engine.base.errors import InterruptedRunError, WorkerFailedError
 from ..engine.base.failures import exit_code_of, lack_of, named, words_of
 from ..engine.base.signals import STOP_SIGNALS
-from ..engine.launch.launcher import Handle
+from ..engine.fabrics import fabric_of
+from ..engine.fabrics.kinds import Elsewhere
+from ..engine.launch.launcher import Stoppable
 from ..engine.launch.local_workers import ONE_PRESS, WORKER_FAILED
 from ..engine.planning.planned import Plan
 from ..tracking.columns import known
 from ..tracking.errors import CorruptRunError, StorageError
+from ..tracking.job_files import open_job
 from ..tracking.mirror import Mirror
 from ..tracking.records import End
 from ..tracking.run_data import Swept
@@ -69,7 +72,7 @@ class Sweeper:
         self._lock = threading.Lock()  # of what follows
         self._clearing = threading.Lock()
         self._running: dict[int, SweepTrial] = {}
-        self._crews: dict[int, Handle] = {}
+        self._crews: dict[int, Stoppable] = {}
         self.notes: dict[str, set[tuple[int, int]]] = {}  # what trials do other than one may think: which trials
         self._failures = 0
         self._fatal: BaseException | None = None
@@ -128,6 +131,14 @@ class Sweeper:
                 return run, summary
         return None
 
+    def _left_job(self, trial: SweepTrial, seed: int | None) -> RunDirectory | None:
+        """The run of this point and seed whose job has outlived its sweeper, whichever attempt's."""
+        for attempt in range(1, trial.attempt + 1):
+            run = self._directory / run_name(replace(trial, attempt=attempt), seed)
+            if open_job(run) is not None:
+                return RunDirectory(run)
+        return None
+
     # -- a slot
 
     def _slot(self) -> None:
@@ -171,10 +182,12 @@ class Sweeper:
                 if found[1]["status"] == "pruned":
                     break
                 continue
-            self._clear(trial, seed)
-            name = run_name(trial, seed)
+            job = self._left_job(trial, seed)
+            if job is None:
+                self._clear(trial, seed)
+            name = run_name(trial, seed) if job is None else job.name
             try:
-                summary = self._train(trial, seed, name)
+                summary = self._train(trial, seed, name, job)
             except InterruptedRunError:
                 if self._over.is_set():
                     return  # it stays unfinished
@@ -199,15 +212,18 @@ class Sweeper:
                 break
         self._acknowledge(trial, finished)
 
-    def _train(self, trial: SweepTrial, seed: int | None, name: str) -> dict[str, Any]:
-        prepared, plan = self._prepare(trial, seed, name)
+    def _train(self, trial: SweepTrial, seed: int | None, name: str, job: RunDirectory | None) -> dict[str, Any]:
+        """`job`: of a run that a scheduler has already, which is followed."""
+        prepared, plan = self._prepare(trial, seed, name if job is None else None)
+        if job is not None:
+            prepared = replace(prepared, directory=job)
         watcher = _Watcher(trial, self._study, self._tell, prepared)
 
         def opened(directory: RunDirectory) -> list["_Watcher"]:
             self._note(directory, trial, prepared.experiment.seed)
             return [watcher]
 
-        def started(local_workers: Handle) -> None:
+        def started(local_workers: Stoppable) -> None:
             watcher.local_workers = local_workers
             with self._lock:
                 self._crews[trial.number] = local_workers
@@ -233,7 +249,7 @@ class Sweeper:
                 with self._lock:
                     self._crews.pop(trial.number, None)
 
-    def _prepare(self, trial: SweepTrial, seed: int | None, name: str) -> tuple[Prepared, Plan]:
+    def _prepare(self, trial: SweepTrial, seed: int | None, name: str | None) -> tuple[Prepared, Plan]:
         definition = self._study.definition
         with PLANNING:
             prepared = prepare(
@@ -369,7 +385,7 @@ class Sweeper:
             self._ask_to_stop(local_workers)
         self._room.close()
 
-    def _ask_to_stop(self, local_workers: Handle) -> None:
+    def _ask_to_stop(self, local_workers: Stoppable) -> None:
         local_workers.ask_to_stop(self._signal or signal.SIGTERM)
 
     @contextmanager
@@ -433,6 +449,8 @@ def _wants(plan: Plan) -> tuple[int, int]:
     """Cores and GPUs. Workers on GPUs mostly wait for them: no core is counted."""
     if plan.experiment.hardware.fabric == "virtual":
         return 1, 0
+    if isinstance(fabric_of(plan.experiment), Elsewhere):
+        return 0, 0
     if plan.device.type == "cuda":
         return 0, plan.layout.workers
     return plan.layout.world_size * plan.threads, 0
@@ -457,7 +475,7 @@ class _Watcher:
         self._evaluations = 0
         self._lock, self._over = threading.Lock(), False
         self.pruned = False
-        self.local_workers: Handle | None = None
+        self.local_workers: Stoppable | None = None
 
     def record(self, record: Record) -> None:
         match record.get("kind"):

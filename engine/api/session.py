@@ -19,11 +19,12 @@ from ...cost.devices import DEVICES
 from ...tracking.alive import held
 from ...tracking.environment import environment
 from ...tracking.errors import StorageError
-from ...tracking.job_files import forget_job
+from ...tracking.job_files import forget_job, open_job
 from ...tracking.mirror import Mirror, Sink
 from ...tracking.records import End
 from ...tracking.redact import redact
 from ...tracking.run_directory import SWEEP_NOTE, RunDirectory, name_of
+from ...tracking.shown_progress import progress
 from ...tracking.sinks import check as check_tracking
 from ...tracking.sinks import sinks_from
 from ...tracking.visible import visible
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from ...cost.predicted import PredictedStep
     from ...tasks.base import Data
     from ..fabrics.assignment import Assignment
-    from ..launch.launcher import Handle
+    from ..launch.launcher import Stoppable
     from ..planning.planned import Plan
     from ..predict.fit import Fit
     from ..predict.timetable import Timetable
@@ -285,10 +286,7 @@ def make_ready(plan: "Plan", quiet: bool) -> None:
     from ...comm.shared_sum import NativeSum
     from ...strategies.core.protocols import MakesReady
 
-    def say(text: str) -> None:
-        if not quiet:
-            print(visible(text), file=sys.stderr, flush=True)
-
+    say = (lambda _: None) if quiet else _say
     if isinstance(plan.strategy, MakesReady):
         plan.strategy.make_ready(say)
     fabric, size = fabric_of(plan.experiment), plan.layout.world_size
@@ -341,18 +339,23 @@ def run(
         if not quiet and is_first():
             for text in plan.notes:
                 print(f"note: {text}", file=sys.stderr, flush=True)
-        if isinstance(fabric_of(prepared.experiment), Elsewhere):
-            return _submit(prepared, plan, Path(root), quiet, plain, detach)
-        if detach:
+        if detach and not isinstance(fabric_of(prepared.experiment), Elsewhere):
             raise ConfigError(
                 f"--detach: launcher={prepared.experiment.choice('launcher').name} starts workers of this command. "
                 "Choose a scheduler: paceline list launcher."
             )
-        return carry_out(prepared, plan, Path(root), quiet, plain=plain)
+        return carry_out(prepared, plan, Path(root), quiet, plain=plain, detach=detach)
 
 
-def _submit(prepared: Prepared, plan: "Plan", root: Path, quiet: bool, plain: bool, detach: bool) -> Result | None:
-    """Makes the run's directory, submits its job and follows it to its end; `detach`: without following.
+def _submit(
+    prepared: Prepared,
+    directory: RunDirectory,
+    sinks: Sequence[Sink],
+    say: Callable[[str], object],
+    started: "Callable[[Stoppable], object]",
+    detach: bool,
+) -> Result | None:
+    """Submits the run, or finds its job if it has one, and follows it to its end; `detach`: without following.
 
     Raises what the run ended with.
     """
@@ -360,12 +363,12 @@ def _submit(prepared: Prepared, plan: "Plan", root: Path, quiet: bool, plain: bo
     from ..jobs.making import scheduler_of
 
     scheduler = scheduler_of(prepared.experiment, prepared.allowed)
-    submission.check(prepared.experiment, scheduler)
-    directory, _ = open_directory(prepared, plan, root, _check(prepared, plan))
-    note = submission.submit(directory, prepared.experiment, scheduler, prepared.allowed)
+    if (note := open_job(directory.path)) is None:
+        note = submission.submit(directory, prepared.experiment, scheduler, prepared.allowed)
+        say(f"run {directory.name}: submitted as job {note.id}")
     if detach:
         return None
-    submission.follow_to_the_end(directory, scheduler, note, quiet, plain)
+    submission.follow_to_the_end(directory, scheduler, note, sinks, say, started)
     return result_of(directory)
 
 
@@ -388,19 +391,26 @@ def carry_out(
     plan: "Plan",
     root: Path,
     quiet: bool,
-    started: "Callable[[Handle], None]" = lambda _: None,
+    started: "Callable[[Stoppable], None]" = lambda _: None,
     opened: Callable[[RunDirectory], Sequence[Sink]] = lambda _: (),
     close: Callable[[Mirror], object] = Mirror.close,
     plain: bool = False,
+    detach: bool = False,
 ) -> Result | None:
-    """Train. `started` is given the workers' handle; `opened` the run's directory, and gives sinks beside the
-    configured ones; `close` is given the mirror once training is over. None in a process that another one speaks for.
-    Raises what the run ended with; `UntrainedError` where it came to its end, and no step was taken.
+    """Train. `started` is given what stops the workers; `opened` the run's directory, and gives sinks beside the
+    configured ones; `close` is given the mirror once training is over. None in a process that another one speaks for,
+    and with `detach`, once a scheduler has the run. Raises what the run ended with; `UntrainedError` where it came to
+    its end, and no step was taken.
     """
-    data = _check(prepared, plan)
+    from ..fabrics.kinds import Elsewhere
     from ..launch import launcher_on
     from ..launch.launching import launch
 
+    if isinstance(fabric_of(prepared.experiment), Elsewhere):
+        directory = _opened_for_a_job(prepared, plan, root)
+        sinks = [*([] if quiet else [progress(directory.path, plain=plain)]), *opened(directory)]
+        return _submit(prepared, directory, sinks, (lambda _: None) if quiet else _say, started, detach)
+    data = _check(prepared, plan)
     launcher, layout = launcher_on(fabric_of(prepared.experiment)), plan.layout
     tells = launcher.fabric.tells(layout)
     make_ready(plan, quiet or not tells)
@@ -425,6 +435,21 @@ def carry_out(
     if result is not None and result.status == "failed":
         raise UntrainedError(f"run {result.name}: {result.summary['reason']}")
     return result
+
+
+def _opened_for_a_job(prepared: Prepared, plan: "Plan", root: Path) -> RunDirectory:
+    """The directory of a run for a scheduler: made anew, or one whose job goes on. Raises what `_check` raises."""
+    from ..jobs.making import scheduler_of
+    from ..jobs.submission import check
+
+    if prepared.directory is not None and open_job(prepared.directory.path) is not None:
+        return prepared.directory
+    check(prepared.experiment, scheduler_of(prepared.experiment, prepared.allowed))
+    return open_directory(prepared, plan, root, _check(prepared, plan))[0]
+
+
+def _say(text: str) -> None:
+    print(visible(text), file=sys.stderr, flush=True)
 
 
 def _check_machine(prepared: Prepared, plan: "Plan") -> None:

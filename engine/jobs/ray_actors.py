@@ -19,7 +19,6 @@ from annotated_types import Ge, Gt
 
 from ...conf.errors import ConfigError
 from ..base.errors import MachineError
-from ..base.started import SUBMITTED
 from .local_supervisor import LocalSupervisor
 from .scheduler import Retries, SubmittedRun
 
@@ -68,7 +67,7 @@ class RayActors(LocalSupervisor):
         return json.dumps(self._described(job), indent=2)
 
     def start(self, job: SubmittedRun, attempt: Path) -> subprocess.Popen[bytes]:
-        told = self._described(job) | {"variables": {SUBMITTED: str(attempt)}}
+        told = self._described(job) | {"variables": job.variables(attempt)}
         return subprocess.Popen([sys.executable, "-m", DRIVER, json.dumps(told)], stdin=subprocess.DEVNULL)
 
     def _described(self, job: SubmittedRun) -> dict[str, Any]:

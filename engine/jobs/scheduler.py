@@ -1,5 +1,6 @@
 """The interface of a scheduler: it starts the processes of a run somewhere else, and can be asked about them."""
 
+import os
 import subprocess
 import sys
 from abc import ABC, abstractmethod
@@ -10,6 +11,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ...conf.errors import ConfigError
+from ..base.started import SUBMITTED
 
 FINAL = (2, 3, 6, 7)  # exit statuses after which the same would come again
 TOKEN = "token"  # a file of the job's folder: by it, the workers of a job know one another
@@ -37,6 +39,11 @@ class SubmittedRun:
         """Returns the command of each process."""
         allow = [word for module in self.allowed for word in ("--allow-module", module)]
         return [self.python, "-m", "paceline.cli.main", "train", "--submitted", str(self.run), *allow]
+
+    def variables(self, attempt: Path) -> dict[str, str]:
+        """Returns the environment of each process, beside what its node has."""
+        modules = {key: os.environ[key] for key in ("PYTHONPATH",) if key in os.environ}
+        return {SUBMITTED: str(attempt), **modules}
 
     @property
     def supervisor(self) -> list[str]:

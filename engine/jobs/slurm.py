@@ -21,7 +21,6 @@ from annotated_types import Ge
 from ...conf.errors import ConfigError
 from ...tracking.job_files import FOLDER
 from ..base.errors import MachineError
-from ..base.started import SUBMITTED
 from .scheduler import JobState, Retries, Scheduler, SubmittedRun
 
 PATIENCE = 30.0  # seconds for an answer of SLURM's commands
@@ -147,7 +146,7 @@ class Slurm(Scheduler):
         says = "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID "
         says += f'LOCAL_WORLD_SIZE={self.workers_per_node} MASTER_ADDR= MASTER_PORT=0; exec "$@"'
         command = ["srun", "--kill-on-bad-exit=0", "--wait=0", "sh", "-c", says, "worker"]
-        return subprocess.Popen([*command, *job.worker], env={**os.environ, SUBMITTED: str(attempt)})
+        return subprocess.Popen([*command, *job.worker], env=os.environ | job.variables(attempt))
 
     def ask_to_stop(self, workers: subprocess.Popen[bytes]) -> None:
         _asked_slurm(["scancel", "--signal=TERM", os.environ["SLURM_JOB_ID"]])  # without --batch: the workers alone

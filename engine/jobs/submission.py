@@ -5,10 +5,9 @@ Nothing is decided by a question that was not answered: a scheduler that cannot 
 
 import signal
 import socket
-import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
@@ -16,8 +15,8 @@ from types import FrameType
 from ...comm.rendezvous import make_token
 from ...conf.errors import ConfigError
 from ...tracking.job_files import FOLDER, JobEnd, JobNote, forget_job
+from ...tracking.mirror import Sink
 from ...tracking.run_directory import RunDirectory, follow
-from ...tracking.shown_progress import progress
 from ..base.errors import InterruptedRunError, MachineError, WorkerFailedError
 from ..base.signals import STOP_SIGNALS
 from ..config.compose import hidden_keys
@@ -48,22 +47,21 @@ def submit(directory: RunDirectory, experiment: Experiment, scheduler: Scheduler
     launcher = experiment.choice("launcher").name
     note = JobNote(launcher, scheduler.submit(job), socket.gethostname(), time.strftime("%Y-%m-%dT%H:%M:%S"))
     note.write(directory.path)
-    print(f"run {directory.name}: submitted as job {note.id}", file=sys.stderr, flush=True)
     return note
 
 
 class Followed:
     """A job, and the signals for which it is to stop."""
 
-    def __init__(self, scheduler: Scheduler, id: str, has_ended: Callable[[], bool]) -> None:
-        """`has_ended`: whether the job has said how it ended."""
-        self._scheduler, self._id, self._has_ended = scheduler, id, has_ended
+    def __init__(self, scheduler: Scheduler, id: str, run: Path, say: Callable[[str], object]) -> None:
+        """`run`: the directory of its run. `say`: tells the user what the scheduler says."""
+        self._scheduler, self._id, self._run, self._say = scheduler, id, run, say
         self.stop_signal, self._presses = 0, 0
         self.over = threading.Event()
         self.last: JobState | None = None
 
-    def hear(self, number: int, _: FrameType | None = None) -> None:
-        """The first signal asks the workers to save and stop, the second ends them."""
+    def ask_to_stop(self, number: int = signal.SIGTERM, _: FrameType | None = None) -> None:
+        """Handles a signal: the first asks the workers to save and stop, the second ends them."""
         self.stop_signal = number
         self._presses += 1
 
@@ -72,17 +70,19 @@ class Followed:
         shown, passed_on, seen_over = "", 0, None
         while not self.over.is_set():
             if passed_on < (passed_on := min(self._presses, 2)):
-                print("asking the job to save and stop" if passed_on == 1 else "ending the job", file=sys.stderr)
+                self._say("asking the job to save and stop" if passed_on == 1 else "ending the job")
                 with suppress(MachineError):  # it is asked again by whoever presses again
                     self._scheduler.cancel(self._id, now=passed_on == 2)
             state = self._scheduler.look(self._id)
             word = "the scheduler cannot be reached; waiting for it" if state is None else state.word
             if word != shown:
-                print(f"job {self._id}: {word}", file=sys.stderr, flush=True)
+                self._say(f"job {self._id}: {word}")
                 shown = word
             if state is None or state.phase != "over":
                 seen_over = None
-            elif self._has_ended() or (seen_over is not None and time.monotonic() > seen_over + SETTLES):
+            elif JobEnd.read(self._run) is not None or (
+                seen_over is not None and time.monotonic() > seen_over + SETTLES
+            ):
                 self.last = state
                 self.over.set()
             else:
@@ -90,17 +90,27 @@ class Followed:
             time.sleep(LOOK)
 
 
-def follow_to_the_end(directory: RunDirectory, scheduler: Scheduler, note: JobNote, quiet: bool, plain: bool) -> None:
-    """Show the run's progress until its job is over. Raises what it ended with."""
-    followed = Followed(scheduler, note.id, lambda: JobEnd.read(directory.path) is not None)
+def follow_to_the_end(
+    directory: RunDirectory,
+    scheduler: Scheduler,
+    note: JobNote,
+    sinks: Sequence[Sink],
+    say: Callable[[str], object],
+    started: Callable[[Followed], object] = lambda _: None,
+) -> None:
+    """Hand the run's records to `sinks` until its job is over. `started` is given the job, to stop it from elsewhere.
+
+    Raises what it ended with.
+    """
+    followed = Followed(scheduler, note.id, directory.path, say)
+    started(followed)
     watcher = threading.Thread(target=followed.look, name="paceline-job", daemon=True)
-    sink = None if quiet else progress(directory.path, plain=plain)
     with _heard(followed):
         watcher.start()
         for record in follow(directory.metrics, followed.over):
-            if sink is not None:
+            for sink in sinks:
                 sink.record(record)
-    if sink is not None:
+    for sink in sinks:
         sink.close(None)
     _check_end(directory, followed, note)
 
@@ -130,7 +140,7 @@ def _heard(followed: Followed) -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.signal(number, followed.hear) for number in STOP_SIGNALS}
+    before = {number: signal.signal(number, followed.ask_to_stop) for number in STOP_SIGNALS}
     try:
         yield
     finally:

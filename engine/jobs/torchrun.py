@@ -19,7 +19,6 @@ from annotated_types import Ge, Le
 from ...conf.errors import ConfigError
 from ...tracking.job_files import FOLDER
 from ..base.errors import MachineError
-from ..base.started import SUBMITTED
 from .local_supervisor import LocalSupervisor
 from .scheduler import Retries, SubmittedRun
 
@@ -79,7 +78,7 @@ class Agents(LocalSupervisor):
             where = f"--nnodes={self.nodes} --nproc-per-node={self.workers_per_node} --node-rank={rank}"
             where += f" --master-addr={first} --master-port={port}"
             agent = [job.python, "-m", "torch.distributed.run", *where.split(), "--no-python", *job.worker]
-            variables = [f"{SUBMITTED}={attempt}", "OMP_NUM_THREADS=1"]
+            variables = [f"{key}={value}" for key, value in job.variables(attempt).items()] + ["OMP_NUM_THREADS=1"]
             if host is None:
                 commands.append(["env", *variables, *agent])
                 continue

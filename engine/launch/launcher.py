@@ -24,8 +24,16 @@ from .local_workers import Ended
 Opened = tuple[RunDirectory, Path | None]
 
 
-class Handle(Protocol):
-    """The workers of a run, which have been started."""
+class Stoppable(Protocol):
+    """The workers of a run, wherever they are."""
+
+    def ask_to_stop(self, number: int = signal.SIGTERM) -> None:
+        """Asks the workers to stop after their present step; their run is recorded as stopped by signal `number`."""
+        ...
+
+
+class Handle(Stoppable, Protocol):
+    """The workers of a run, which have been started here."""
 
     @property
     def stop_signal(self) -> int:
@@ -43,10 +51,6 @@ class Handle(Protocol):
 
     def stop(self, number: int) -> None:
         """Handles a signal: the first asks the workers to save and stop, the second ends them."""
-        ...
-
-    def ask_to_stop(self, number: int = signal.SIGTERM) -> None:
-        """Asks the workers to stop after their present step; their run is recorded as stopped by signal `number`."""
         ...
 
     def kill(self) -> None:
