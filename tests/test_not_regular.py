@@ -18,7 +18,7 @@ from paceline.engine.config.compose import compose
 from paceline.engine.config.stored import read_stored
 from paceline.engine.fabrics.stragglers import Trace
 from paceline.engine.features import weights
-from paceline.engine.launch.worker_process import _log_to
+from paceline.engine.launch.worker_process import log_to
 from paceline.strategies.external import deepspeed_settings
 from paceline.strategies.pipelining.own import rows_of
 from paceline.sweep import directory, schema, study
@@ -154,7 +154,7 @@ def records(place: Path) -> tuple[Path, Callable[[], object]]:
 
 
 def log_of_a_worker(place: Path) -> tuple[Path, Callable[[], object]]:
-    return place / "worker-000.log", lambda: _log_to(place / "worker-000.log")
+    return place / "worker-000.log", lambda: log_to(place / "worker-000.log")
 
 
 def checkpoint(place: Path) -> Path:

@@ -8,7 +8,8 @@ import torch
 
 from ...comm.network import Network, NetworkLink
 from ...conf.errors import ConfigError
-from ..base.started import UNSET, place, was_started
+from ...conf.groups import BY_NAME
+from ..base.started import SUBMITTED, UNSET, place, was_started
 from ..config.experiment import Experiment, Hardware, Machine, VirtualHardware
 from .compute import ComputeModel
 from .layout import RunLayout
@@ -137,6 +138,14 @@ class Started(FabricKind):
         self.world_size = size
         each = int(os.environ.get("LOCAL_WORLD_SIZE") or 0)  # others than torchrun need not say it
         self._local = (int(os.environ.get("LOCAL_RANK") or self.rank % each), each) if each else None
+
+    def check(self, experiment: Experiment, resumes: bool) -> None:
+        """The processes of a scheduler's job have its launcher in their configuration; nobody else may name one."""
+        launcher, usual = experiment.choice("launcher").name, BY_NAME["launcher"].usual
+        if launcher != usual and SUBMITTED not in os.environ:
+            raise ConfigError(
+                f"launcher={launcher}: torchrun has started this process already. Choose launcher={usual}. {UNSET}"
+            )
 
     def processes_here(self, layout: RunLayout) -> int:
         return layout.world_size if self._local is None else self._local[1]

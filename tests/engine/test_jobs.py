@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.jobs import ends, supervisor
 from paceline.engine.jobs.scheduler import JobState, Retries, Scheduler, SubmittedRun
@@ -192,3 +193,18 @@ def test_without_slurm_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
 
     with pytest.raises(MachineError, match="there is no sbatch on this host"):
         Slurm().check()
+
+
+@pytest.mark.parametrize("launcher", ["local", "slurm", "torchrun"])
+def test_a_process_of_torchrun_starts_no_others(monkeypatch: pytest.MonkeyPatch, launcher: str) -> None:
+    for name, value in {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "9"}.items():
+        monkeypatch.setenv(name, value)
+    engine.prepare(["tracking=none"])
+    with pytest.raises(ConfigError, match=rf"^launcher={launcher}: torchrun has started this process already"):
+        engine.prepare(["tracking=none", f"launcher={launcher}"])
+
+
+def test_a_run_that_is_not_submitted_has_nothing_to_print_and_nobody_to_leave_it_to(tmp_path: Path) -> None:
+    assert engine.prepare(["launcher=local", "tracking=none"]).submission() is None
+    with pytest.raises(ConfigError, match=r"^--detach: launcher=local starts workers of this command"):
+        engine.run(["launcher=local", "tracking=none"], detach=True, root=tmp_path, quiet=True)

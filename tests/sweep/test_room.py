@@ -18,7 +18,8 @@ WAIT = 20.0  # seconds
 
 def plan(device: str, workers: int, servers: int = 0, fabric: str = "process") -> Any:
     layout = SimpleNamespace(workers=workers, world_size=workers + servers)
-    experiment = SimpleNamespace(hardware=SimpleNamespace(fabric=fabric))
+    launcher = SimpleNamespace(knobs={})
+    experiment = SimpleNamespace(hardware=SimpleNamespace(fabric=fabric), choice=lambda group: launcher)
     return SimpleNamespace(device=torch.device(device), layout=layout, threads=2, experiment=experiment)
 
 
@@ -89,7 +90,7 @@ def test_the_workers_of_a_trial_see_its_gpus_alone(tmp_path: Any, monkeypatch: p
     def leave(channel: Any, ended: Any) -> None:
         raise SystemExit
 
-    monkeypatch.setattr(worker_process, "_log_to", log_to)
+    monkeypatch.setattr(worker_process, "log_to", log_to)
     monkeypatch.setattr(worker_process, "_leave", leave)
     with pytest.raises(SystemExit):
         worker_process.worker_main(None, 0, told, None)  # pyright: ignore
