@@ -5,8 +5,8 @@ from pathlib import Path
 
 from ...conf.errors import ConfigError
 from ...tracking.run_directory import RunDirectory
-from ..base.errors import InterruptedRunError, MachineError
-from ..base.started import SUBMITTED, place, was_started
+from ..base.errors import InterruptedRunError, MachineError, WorkerFailedError
+from ..base.started import SUBMITTED, is_submitted, place, was_started
 from ..config.stored import read_stored
 from .results import Result
 from .session import Prepared, carry_out
@@ -18,6 +18,7 @@ def take_up(run: Path, allowed: tuple[str, ...]) -> Result | None:
     Raises what the run ended with.
     """
     from ..launch.worker_process import log_to
+    from ..planning import resizing
 
     attempt, rank = _attempt(), place()[0]
     try:
@@ -26,21 +27,23 @@ def take_up(run: Path, allowed: tuple[str, ...]) -> Result | None:
         log_to(run / "logs" / f"worker-{rank:03d}.log")
         directory = RunDirectory(run)
         stored = read_stored(directory)
-        prepared = Prepared(stored.experiment, allowed, directory, stored, _newest(directory), None)
+        checkpoint = _newest(directory)
+        experiment = resizing.at_this_size(stored.experiment, allowed, checkpoint)
+        prepared = Prepared(experiment, allowed, directory, stored, checkpoint, None)
         return carry_out(prepared, prepared.plan(), run.parent, quiet=True)
     except BaseException as error:
         from ..jobs.ends import say
         from ..launch.worker_process import describe
 
         words = describe(error)
-        if isinstance(error, InterruptedRunError):
+        if isinstance(error, InterruptedRunError | WorkerFailedError):  # whose messages are whole
             words |= {"exit_code": error.exit_code, "message": str(error)}
         say(attempt, rank, words)
         raise
 
 
 def _attempt() -> Path:
-    if not was_started() or SUBMITTED not in os.environ:
+    if not was_started() or not is_submitted():
         raise ConfigError(
             "--submitted: is for the processes of a scheduler's job. Choose launcher=slurm, or --resume RUN."
         )

@@ -32,7 +32,7 @@ from ..base import ROOT
 from ..base.errors import DivergedError, InterruptedRunError, MachineError, UntrainedError
 from ..base.failures import exit_code_of
 from ..base.signals import noted
-from ..base.started import is_first, was_started
+from ..base.started import is_first, is_submitted, was_started
 from ..config.compose import compose, override_stored
 from ..config.experiment import Experiment
 from ..config.settings import Settings, asked
@@ -513,6 +513,8 @@ def open_directory(prepared: Prepared, plan: "Plan", root: Path, data: "Data") -
         directory.forget_summary()
         if not was_started():
             forget_job(directory.path)  # it goes on here
+    if is_submitted():  # whoever submitted it wrote it
+        return directory, checkpoint
     # a resumed run's too: the next time it goes on with what was changed this time
     directory.write_config(yaml.safe_dump(prepared.config, sort_keys=False))
     return directory, checkpoint

@@ -17,6 +17,11 @@ def was_started() -> bool:
     return all(name in os.environ for name in _ENV)
 
 
+def is_submitted() -> bool:
+    """Returns whether this is a process of a scheduler's job."""
+    return SUBMITTED in os.environ
+
+
 def is_first() -> bool:
     """Returns whether this process prints messages that all of them share, before it is known who is the chief."""
     return not was_started() or os.environ["RANK"] == "0"

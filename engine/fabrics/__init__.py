@@ -23,8 +23,17 @@ def fabric_of(experiment: Experiment) -> "FabricKind":
         return VirtualCluster()
     if was_started():
         return Started()
-    launcher = experiment.choice("launcher").knobs
-    if "nodes" not in launcher:
+    if asked_for(experiment) is None:
         return ThisHost()
-    nodes = launcher["nodes"]
-    return Elsewhere(nodes if isinstance(nodes, int) else len(nodes), launcher["workers_per_node"])
+    launcher = experiment.choice("launcher").knobs
+    return Elsewhere(_count(launcher["nodes"]), launcher["workers_per_node"])
+
+
+def asked_for(experiment: Experiment) -> int | None:
+    """Returns the number of processes that the launcher is to start elsewhere; None of one that starts none."""
+    launcher = experiment.choice("launcher").knobs
+    return _count(launcher["nodes"]) * launcher["workers_per_node"] if "nodes" in launcher else None
+
+
+def _count(nodes: int | list[str]) -> int:
+    return nodes if isinstance(nodes, int) else len(nodes)

@@ -9,7 +9,7 @@ import torch
 from ...comm.network import Network, NetworkLink
 from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
-from ..base.started import SUBMITTED, UNSET, place, was_started
+from ..base.started import UNSET, is_submitted, place, was_started
 from ..config.experiment import Experiment, Hardware, Machine, VirtualHardware
 from .compute import ComputeModel
 from .layout import RunLayout
@@ -142,7 +142,7 @@ class Started(FabricKind):
     def check(self, experiment: Experiment, resumes: bool) -> None:
         """The processes of a scheduler's job have its launcher in their configuration; nobody else may name one."""
         launcher, usual = experiment.choice("launcher").name, BY_NAME["launcher"].usual
-        if launcher != usual and SUBMITTED not in os.environ:
+        if launcher != usual and not is_submitted():
             raise ConfigError(
                 f"launcher={launcher}: torchrun has started this process already. Choose launcher={usual}. {UNSET}"
             )

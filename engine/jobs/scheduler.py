@@ -123,6 +123,10 @@ class Scheduler(JobLauncher):
     def ask_to_stop(self, workers: subprocess.Popen[bytes]) -> None:
         """Send the workers SIGTERM, for which they save and stop."""
 
+    def is_better_now(self) -> bool:
+        """Returns whether the workers had better save and start anew, since there is more room. Is asked often."""
+        return False
+
     @abstractmethod
     def put_back(self) -> None:
         """Have the job started again later: its time is over, and its work is not."""

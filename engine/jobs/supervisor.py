@@ -25,6 +25,7 @@ from .ends import AttemptEnd
 from .making import scheduler_of
 from .scheduler import FINAL, Scheduler, SubmittedRun
 
+LOOK = 0.2  # seconds between two looks at the workers
 IN_VAIN = 10  # attempts in a row in which the workers do not even meet
 PAUSES = (1.0, 5.0, 30.0, 120.0)  # seconds before workers are started again; the last one from then on
 
@@ -42,6 +43,7 @@ class Supervisor:
         self._job, self._scheduler = job, scheduler
         self._run = RunDirectory(job.run)
         self._stop = 0  # the signal for which the workers were asked to stop
+        self._grows = False  # the workers were asked to stop, since there is more room for them
         self._steps: subprocess.Popen[bytes] | None = None
 
     def hear(self, number: int, _: FrameType | None = None) -> None:
@@ -57,6 +59,9 @@ class Supervisor:
         first, vain, before = "", 0, self._progress()
         while True:
             ended, here = self._attempt(), self._progress()
+            if self._grows and ended.kind == "stopped" and not self._stop:
+                self._grows = False
+                continue
             if ended.kind == "stopped" and self._stop == signal.SIGUSR1:
                 self._scheduler.put_back()
                 return ended.exit_code
@@ -87,7 +92,11 @@ class Supervisor:
         with self._scheduler.start(self._job, attempt) as self._steps:
             if self._stop:  # it came before there was anybody to ask
                 self._scheduler.ask_to_stop(self._steps)
-            status = self._steps.wait()
+            while (status := self._steps.poll()) is None:
+                time.sleep(LOOK)
+                if not self._grows and self._scheduler.is_better_now():
+                    self._grows = True
+                    self._scheduler.ask_to_stop(self._steps)
         self._steps = None
         ended = AttemptEnd.of(attempt, self._run, status)
         if ended.kind == "lost" and self._stop:

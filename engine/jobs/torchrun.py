@@ -9,6 +9,7 @@ import shlex
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -23,6 +24,7 @@ from .local_supervisor import LocalSupervisor
 from .scheduler import Retries, SubmittedRun
 
 PORTS = range(20000, 30000)  # below those that the kernel gives to connections
+OFTEN = 10.0  # seconds between two looks at hosts that are away
 ANSWERS = 20.0  # seconds for a host to answer by ssh
 
 
@@ -30,6 +32,7 @@ class Agents(LocalSupervisor):
     def __init__(
         self,
         nodes: Annotated[int, Ge(1)] | Sequence[str] = 1,
+        least: Annotated[int, Ge(1)] | None = None,
         workers_per_node: Annotated[int, Ge(1)] = 2,
         port: Annotated[int, Ge(1), Le(65535)] | None = None,
         setup: Sequence[str] = (),
@@ -40,42 +43,58 @@ class Agents(LocalSupervisor):
         self._hosts: list[str | None] = [None] * nodes if isinstance(nodes, int) else list(nodes)
         self.nodes, self.workers_per_node = len(self._hosts), workers_per_node
         self.retries = Retries.of(retries)
+        self._least = self.nodes if least is None else least
+        if self._least > self.nodes:
+            raise ConfigError(f"launcher.least={least}: launcher.nodes has {self.nodes}. Choose at most {self.nodes}.")
+        self._here: list[str | None] = []  # the hosts of the present attempt
+        self._looked = 0.0
         self._port, self._setup = port, tuple(setup)
 
     def check(self) -> None:
         remote = [host for host in dict.fromkeys(self._hosts) if host is not None]
         if remote and shutil.which("ssh") is None:
             raise MachineError("launcher=torchrun: there is no ssh on this host, which starts the agents on others")
+        away: list[str] = []
         for host in remote:
-            probe = f"test -x {shlex.quote(sys.executable)} && test -d {shlex.quote(str(Path.cwd()))}"
-            done = subprocess.run(
-                ["ssh", *_QUIET, host, probe], capture_output=True, text=True, stdin=subprocess.DEVNULL
-            )
+            done = _probe(host)
             if done.returncode == 255:
-                raise MachineError(f"launcher.nodes: ssh does not reach {host} ({' '.join(done.stderr.split())})")
-            if done.returncode:
-                raise MachineError(
-                    f"launcher.nodes: {host} does not see {sys.executable}, or {Path.cwd()}. All hosts need both at "
-                    "the same paths."
+                away.append(f"ssh does not reach {host} ({' '.join(done.stderr.split())})")
+            elif done.returncode:
+                away.append(
+                    f"{host} does not see {sys.executable}, or {Path.cwd()}. All hosts need both at the same paths"
                 )
+        if self.nodes - len(away) < self._least:
+            raise MachineError(f"launcher.nodes: {'; '.join(away)}")
 
     def text(self, job: SubmittedRun) -> str:
-        commands = self._commands(job, job.run / FOLDER / "1", self._port or PORTS[0])
+        commands = self._commands(self._hosts, job, job.run / FOLDER / "1", self._port or PORTS[0])
         return "\n".join(shlex.join(command) for command in commands) + "\n"
 
     # -- in the supervisor
 
     def start(self, job: SubmittedRun, attempt: Path) -> subprocess.Popen[bytes]:
-        commands = self._commands(job, attempt, self._port or PORTS[secrets.randbelow(len(PORTS))])
+        self._here = [host for host in self._hosts if self._least == self.nodes or _answers(host)]
+        if len(self._here) < self._least:
+            print(f"{len(self._here)} hosts answer, of {self._least} at least", file=sys.stderr, flush=True)
+            return subprocess.Popen(["false"])
+        port = self._port or PORTS[secrets.randbelow(len(PORTS))]
+        commands = self._commands(self._here, job, attempt, port)
         told = [word for command in commands for word in (str(len(command)), *command)]
         return subprocess.Popen([sys.executable, "-m", "paceline.engine.jobs.side_by_side", *told])
 
-    def _commands(self, job: SubmittedRun, attempt: Path, port: int) -> list[list[str]]:
+    def is_better_now(self) -> bool:
+        """Returns whether hosts answer that were away when the present attempt began."""
+        if time.monotonic() < self._looked + OFTEN:
+            return False
+        self._looked = time.monotonic()
+        return any(_answers(host) for host in self._hosts if host not in self._here)
+
+    def _commands(self, hosts: Sequence[str | None], job: SubmittedRun, attempt: Path, port: int) -> list[list[str]]:
         """The command of each agent."""
-        first = self._hosts[0] or "127.0.0.1"
+        first = hosts[0] or "127.0.0.1"
         commands: list[list[str]] = []
-        for rank, host in enumerate(self._hosts):
-            where = f"--nnodes={self.nodes} --nproc-per-node={self.workers_per_node} --node-rank={rank}"
+        for rank, host in enumerate(hosts):
+            where = f"--nnodes={len(hosts)} --nproc-per-node={self.workers_per_node} --node-rank={rank}"
             where += f" --master-addr={first} --master-port={port}"
             agent = [job.python, "-m", "torch.distributed.run", *where.split(), "--no-python", *job.worker]
             variables = [f"{key}={value}" for key, value in job.variables(attempt).items()] + ["OMP_NUM_THREADS=1"]
@@ -85,6 +104,16 @@ class Agents(LocalSupervisor):
             there = [f"cd {shlex.quote(str(Path.cwd()))}", *self._setup, f"exec env {shlex.join([*variables, *agent])}"]
             commands.append(["ssh", *_QUIET, "-tt", host, " && ".join(there)])
         return commands
+
+
+def _probe(host: str) -> "subprocess.CompletedProcess[str]":
+    """Ask the host whether it sees the environment and the folder: status 255 where ssh does not reach it."""
+    words = f"test -x {shlex.quote(sys.executable)} && test -d {shlex.quote(str(Path.cwd()))}"
+    return subprocess.run(["ssh", *_QUIET, host, words], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+
+
+def _answers(host: str | None) -> bool:
+    return host is None or _probe(host).returncode == 0
 
 
 _QUIET = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={ANSWERS:g}")

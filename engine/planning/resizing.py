@@ -8,9 +8,12 @@ What was saved once for all replicas is given to each of the new ones. Where rep
 sync mode keeps (momenta of local steps, residuals of a compressor), the run is refused.
 """
 
+from pathlib import Path
+
 from ...conf.errors import ConfigError
+from ..base.checkpoint import read_manifest
 from ..config.experiment import Experiment
-from ..fabrics import fabric_of
+from ..fabrics import asked_for, fabric_of
 from .build import assemble
 
 
@@ -23,6 +26,26 @@ def batch_size(workers: int, each: int, now: int) -> int:
             f"{workers * each} for every part of a replica, and {now} do not divide them. Choose one of {fits}."
         )
     return workers * each // now
+
+
+def at_this_size(experiment: Experiment, allowed: tuple[str, ...], checkpoint: Path | None) -> Experiment:
+    """The experiment as the processes of a job train it, of which there may be fewer than were asked for, or other
+    than there were. Raises `ConfigError`.
+    """
+    workers, size = _workers(experiment, allowed, fabric_of(experiment).world_size), experiment.batch_size
+    manifest = None if checkpoint is None else read_manifest(checkpoint)
+    if manifest is not None and manifest.workers is not None:
+        before, size = manifest.workers, manifest.batch_size or size
+    else:
+        before = _workers(experiment, allowed, asked_for(experiment))
+    hardware = experiment.hardware.model_copy(update={"workers": workers})
+    return experiment.model_copy(update={"hardware": hardware, "batch_size": batch_size(before, size, workers)})
+
+
+def _workers(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None) -> int:
+    """The workers among so many processes."""
+    free = experiment.hardware.model_copy(update={"workers": None})
+    return assemble(experiment.model_copy(update={"hardware": free}), allowed, world_size).layout.workers
 
 
 def check(experiment: Experiment, allowed: tuple[str, ...], before: int) -> None:

@@ -11,10 +11,19 @@ from pathlib import Path
 import pytest
 from process_table import MARK
 from short_runs import HERE, QUICK, Launcher, Start, Train, clean_environment
+from submitted_runs import SubmittedProcess
 
 from paceline import engine
 from paceline.engine import Result
 from paceline.tracking.run_directory import RunDirectory
+
+
+@pytest.fixture(autouse=True)
+def nobody_left() -> Iterator[None]:
+    """Runs that a test submitted outlive it, if it fails before their end."""
+    yield
+    while SubmittedProcess.made:
+        SubmittedProcess.made.pop().close()
 
 
 @pytest.fixture

@@ -1,11 +1,16 @@
 """Runs that a scheduler has, submitted by `paceline train` as a process that follows its job."""
 
+import os
+import signal
 import subprocess
 import sys
+import uuid
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
-from process_table import until
+from process_table import MARK, marked, until
 from short_runs import HERE, QUICK, Train, clean_environment, weights
 
 from paceline.tracking.job_files import JobEnd, JobNote
@@ -21,9 +26,13 @@ OWN = ("--config-dir", str(HERE / "conf"), "--allow-module", "saboteur")
 class SubmittedProcess:
     """`paceline train`, which follows the job of the run `mine`. `environment`: by which the scheduler is found."""
 
+    made: ClassVar[list["SubmittedProcess"]] = []
+
     def __init__(self, root: Path, environment: dict[str, str], *overrides: str, options: Sequence[str] = ()) -> None:
         self.run, self._root, self._environment = RunDirectory(root / "runs" / "mine"), root, environment
+        self._mark = uuid.uuid4().hex
         (root / "said").touch()
+        self.made.append(self)
         self.process = self.start("train", *QUICK, *overrides, "--name=mine", *OWN, *options)
 
     def start(self, *words: str) -> "subprocess.Popen[bytes]":
@@ -31,11 +40,17 @@ class SubmittedProcess:
             return subprocess.Popen(
                 [sys.executable, "-m", "paceline.cli.main", *words],
                 cwd=self._root,
-                env=clean_environment(self._root) | self._environment,
+                env=clean_environment(self._root) | self._environment | {MARK: self._mark},
                 stdin=subprocess.DEVNULL,
                 stdout=said,
                 stderr=said,
             )
+
+    def close(self) -> None:
+        """Kill what a test that failed has left."""
+        for pid in marked(self._mark):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     @property
     def job(self) -> str:

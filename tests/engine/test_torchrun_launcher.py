@@ -2,12 +2,14 @@
 
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from process_table import until
+from safetensors.torch import load_file
 from short_runs import Train, weights
-from submitted_runs import BROKEN, LONG, OWN, SLOW, WAIT, SubmittedProcess, undisturbed, workers_of
+from submitted_runs import BROKEN, LONG, OWN, SLOW, WAIT, SubmittedProcess, pids, undisturbed, workers_of
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
@@ -77,6 +79,67 @@ def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
     until(lambda: not workers_of(run.run.path), WAIT, "workers outlive their supervisor")
     assert run.end() == 4
     assert "ended and did not say how" in run.said().splitlines()[-1]
+
+
+SSH = """#!/bin/sh
+# ssh -o ... -o ... [-tt] HOST COMMAND, on this machine
+shift 4
+[ "$1" = -tt ] && shift
+[ -e "$HOSTS/$1" ] || { echo no route to it >&2; exit 255; }
+export ON_HOST=$1
+exec sh -c "$2"
+"""
+
+
+class Hosts:
+    """Hosts that ssh reaches, which are this machine; 127.0.0.1, 127.0.0.2, ..."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder / "hosts"
+        self._folder.mkdir()
+        (folder / "ssh").write_text(SSH)
+        (folder / "ssh").chmod(0o755)
+        self.environment = {"PATH": f"{folder}:{os.environ['PATH']}", "HOSTS": str(self._folder)}
+
+    def up(self, *names: str) -> None:
+        for name in names:
+            (self._folder / name).touch()
+
+    def down(self, name: str) -> None:
+        """Lose the host, with all that runs on it."""
+        (self._folder / name).unlink()
+        for pid in pids():
+            with suppress(OSError):
+                if f"ON_HOST={name}".encode() in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+                    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.fault
+def test_a_run_goes_on_with_the_hosts_that_there_are(tmp_path: Path, train: Train) -> None:
+    """One, two, one and three hosts: each size takes the samples that the others would have taken."""
+    hosts, there = Hosts(tmp_path), ("127.0.0.1", "127.0.0.2", "127.0.0.3")
+    size = ("batch_size=4", "strategy=sabotage", "strategy.pause=0.05", "steps=900", "checkpoint.every_steps=20")
+    agents = ("launcher=torchrun", f"launcher.nodes=[{','.join(there)}]", "launcher.least=1")
+    hosts.up(there[0])
+    run = SubmittedProcess(tmp_path, hosts.environment, *agents, "launcher.workers_per_node=1", *size)
+
+    def trains(workers: int) -> None:
+        until(lambda: len(workers_of(run.run.path)) == workers, WAIT, f"no {workers} workers: {run.said()}")
+        step = run.steps()
+        until(lambda: run.steps() > step + 25, WAIT, f"{workers} workers make no steps: {run.said()}")
+
+    trains(1)
+    hosts.up(there[1])
+    trains(2)
+    hosts.down(there[1])
+    trains(1)
+    hosts.up(*there[1:])
+    trains(3)
+    assert run.end() == 0, run.said()
+    whole = train(*size, "hardware.workers=3", name="undisturbed").path
+    mine, other = load_file(run.run.path / "model.safetensors"), load_file(whole / "model.safetensors")
+    assert all((mine[name] - other[name]).abs().max() < 1e-4 for name in other)
+    assert run.ended().lost == 1, "a host that comes is no loss"
 
 
 @pytest.mark.parametrize("nodes", ["[]", "[-x]", "['']"])
