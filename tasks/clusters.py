@@ -38,7 +38,7 @@ from torch import Tensor
 
 from ..conf.errors import ConfigError
 from .base import DataSpec
-from .partition import OwnedPartition, Partitioner
+from .partition import OwnedPartition, Partitioner, whole_of
 
 _DRAW = 2  # tells its seed from those of dealing by label, and of the epochs' orders
 _AT_ONCE = 2**22  # entries that are taken to float64 at once
@@ -55,6 +55,7 @@ class Clusters(Partitioner):
         self,
         method: Literal["balanced", "first_come", "random"] = "balanced",
         passes: Annotated[int, Ge(1)] | None = None,
+        drop_last: bool = False,
     ) -> None:
         """`passes`: of k-means, at most; None: 50."""
         if passes is not None and method != "balanced":
@@ -62,14 +63,19 @@ class Clusters(Partitioner):
                 f"partition.passes={passes}: are of k-means, and partition.method={method} makes none. Leave it out, "
                 "or choose partition.method=balanced."
             )
-        self.method, self.passes = method, 50 if passes is None else passes
+        self.method, self.passes, self.drop_last = method, 50 if passes is None else passes, drop_last
 
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int:
-        return -(-max(sizes_of(samples, replicas)) // batch_size)
+        return -(-max(self._taken(samples, replicas, batch_size)) // batch_size)
 
     def in_last_step(self, samples: int, replicas: int, batch_size: int) -> int:
         before = (self.steps_per_epoch(samples, replicas, batch_size) - 1) * batch_size
-        return sum(size > before for size in sizes_of(samples, replicas))
+        return sum(size > before for size in self._taken(samples, replicas, batch_size))
+
+    def _taken(self, samples: int, replicas: int, batch_size: int) -> list[int]:
+        """Returns the samples of each replica in an epoch. Raises `ConfigError`, see `whole_of`."""
+        sizes = sizes_of(samples, replicas)
+        return whole_of(sizes, batch_size) if self.drop_last else sizes
 
     def check(self, spec: DataSpec, replicas: int) -> None:
         why = unmeasured(spec)
@@ -107,7 +113,7 @@ class Clusters(Partitioner):
             else:
                 labels = first_come(distances(inputs, begin))
             parts = [np.flatnonzero(labels == part) for part in range(replicas)]
-        return OwnedPartition([np.sort(part) for part in parts], batch_size, seed)
+        return OwnedPartition([np.sort(part) for part in parts], batch_size, seed, self.drop_last)
 
 
 def unmeasured(spec: DataSpec) -> str:

@@ -80,6 +80,7 @@ class Partitioner(ABC):
     looks_at_inputs: bool = False
     owns: bool = False
     draws: bool = False
+    drop_last: bool = False  # leaves out the last batch of an epoch where it is smaller than the others
     copies: int = 1  # so many replicas in a row take the same samples
 
     @abstractmethod
@@ -107,17 +108,20 @@ class Shuffled(Partitioner):
 
     looks_at_targets = False
 
+    def __init__(self, drop_last: bool = False) -> None:
+        self.drop_last = drop_last
+
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> int:
-        return ShuffledPartition(samples, replicas, batch_size, 0).steps_per_epoch
+        return ShuffledPartition(samples, replicas, batch_size, 0, self.drop_last).steps_per_epoch
 
     def in_last_step(self, samples: int, replicas: int, batch_size: int) -> int:
-        dealt = ShuffledPartition(samples, replicas, batch_size, 0)
+        dealt = ShuffledPartition(samples, replicas, batch_size, 0, self.drop_last)
         return min(dealt.total(dealt.steps_per_epoch - 1), replicas)
 
     def deal(
         self, targets: Tensor, replicas: int, batch_size: int, seed: int, inputs: Tensor | None = None
     ) -> "ShuffledPartition":
-        return ShuffledPartition(len(targets), replicas, batch_size, seed)
+        return ShuffledPartition(len(targets), replicas, batch_size, seed, self.drop_last)
 
 
 @lru_cache(maxsize=4)  # replicas in one process may stand in different epochs
@@ -147,8 +151,22 @@ class ShuffledPartition(FromAll):
     """Deals all samples in a new order each epoch.
 
     Replicas' sizes at a step differ by one at most, larger ones first. Only an epoch's last step is uneven, and there
-    a replica may get none.
+    a replica may get none. `drop_last` leaves the uneven step out. Raises `ConfigError` if no step is left.
     """
+
+    drop_last: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.steps_per_epoch == 0:
+            whole = f"A step of {self.replicas} replicas takes {self.replicas * self.batch_size} samples"
+            raise nothing_left(whole, self.samples, self.samples // self.replicas)
+
+    @property
+    def steps_per_epoch(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
+        if self.drop_last:
+            return self.samples // (self.replicas * self.batch_size)
+        return super().steps_per_epoch
 
     def size(self, step: int, replica: int) -> int:
         assert 0 <= replica < self.replicas, (replica, self.replicas)
@@ -234,8 +252,8 @@ class Dirichlet(Partitioner):
 
     owns = True
 
-    def __init__(self, alpha: Annotated[float, Gt(0), Le(1e9)] = 0.5) -> None:
-        self.alpha = alpha
+    def __init__(self, alpha: Annotated[float, Gt(0), Le(1e9)] = 0.5, drop_last: bool = False) -> None:
+        self.alpha, self.drop_last = alpha, drop_last
 
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> None:
         return None
@@ -265,7 +283,8 @@ class Dirichlet(Partitioner):
             cuts = np.rint(np.cumsum(p)[:-1] * len(members)).astype(np.int64)
             for mine, piece in zip(owned, np.split(members, cuts), strict=True):
                 mine.append(piece)
-        return OwnedPartition(_none_empty([np.concatenate(mine) for mine in owned]), batch_size, seed)
+        dealt = _none_empty([np.concatenate(mine) for mine in owned])
+        return OwnedPartition(dealt, batch_size, seed, self.drop_last)
 
 
 class ByLabel(Partitioner):
@@ -277,8 +296,8 @@ class ByLabel(Partitioner):
 
     owns = True
 
-    def __init__(self, labels: Annotated[int, Ge(1)] = 2) -> None:
-        self.labels = labels
+    def __init__(self, labels: Annotated[int, Ge(1)] = 2, drop_last: bool = False) -> None:
+        self.labels, self.drop_last = labels, drop_last
 
     def steps_per_epoch(self, samples: int, replicas: int, batch_size: int) -> None:
         return None
@@ -306,7 +325,8 @@ class ByLabel(Partitioner):
         rng = np.random.default_rng(np.random.SeedSequence(seed, spawn_key=(_DEAL,)))
         shards = np.array_split(np.argsort(labels, kind="stable"), count)  # sizes differ by one at most
         hands = rng.permutation(count).reshape(replicas, self.labels)
-        return OwnedPartition([np.concatenate([shards[i] for i in hand]) for hand in hands], batch_size, seed)
+        dealt = [np.concatenate([shards[i] for i in hand]) for hand in hands]
+        return OwnedPartition(dealt, batch_size, seed, self.drop_last)
 
 
 class OwnedPartition(Partition):
@@ -316,13 +336,14 @@ class OwnedPartition(Partition):
     samples in the order in which `Shuffled` deals that epoch's, so that one replica alone trains alike under both.
     """
 
-    def __init__(self, owned: Sequence[np.ndarray], batch_size: int, seed: int) -> None:
-        """`owned`: together every sample exactly once, nobody without one."""
+    def __init__(self, owned: Sequence[np.ndarray], batch_size: int, seed: int, drop_last: bool = False) -> None:
+        """`owned`: together every sample exactly once, nobody without one. Raises `ConfigError`, see `whole_of`."""
         self.replicas, self.batch_size, self.seed = len(owned), batch_size, seed
         self._owned = owned
-        self._sizes = [len(mine) for mine in owned]  # n_k
-        assert min(self._sizes) >= 1, self._sizes
-        self.samples = sum(self._sizes)
+        sizes = [len(mine) for mine in owned]
+        assert min(sizes) >= 1, sizes
+        self.samples = sum(sizes)
+        self._sizes = whole_of(sizes, batch_size) if drop_last else sizes  # n_k
         self.steps_per_epoch = -(-max(self._sizes) // batch_size)
         full, rest = np.divmod(self._sizes, batch_size)  # whole batches, and samples in the last, uneven one
         whole = self.replicas - np.cumsum(np.bincount(full, minlength=self.steps_per_epoch))  # still full at each step
@@ -340,7 +361,7 @@ class OwnedPartition(Partition):
     def indices(self, step: int, replica: int) -> Tensor:
         epoch, step_of_epoch = divmod(step, self.steps_per_epoch)
         start = step_of_epoch * self.batch_size
-        return self._order(epoch, replica)[start : start + self.batch_size].clone()
+        return self._order(epoch, replica)[start : start + self.size(step, replica)].clone()
 
     def owned(self, owner: int) -> Tensor:
         return torch.from_numpy(self._owned[owner])
@@ -358,6 +379,23 @@ class OwnedPartition(Partition):
             order = torch.from_numpy(mine[np.argsort(_places(self.samples, self.seed, epoch)[mine])])
             self._orders[replica] = epoch, order
         return order
+
+
+def whole_of(sizes: Sequence[int], batch_size: int) -> list[int]:
+    """Returns the samples of each replica that fill whole batches. Raises `ConfigError` if one has no batch."""
+    least = min(sizes)
+    if least < batch_size:
+        replica = sizes.index(least)
+        raise nothing_left(f"A batch of replica {replica} takes {batch_size} samples", least, least)
+    return [size // batch_size * batch_size for size in sizes]
+
+
+def nothing_left(whole: str, samples: int, most: int) -> ConfigError:
+    """Returns the refusal of `drop_last`. `most`: the largest batch size with a whole batch."""
+    return ConfigError(
+        f"drop_last=true: leaves nothing to train on. {whole}, and there are {samples}. Choose batch_size={most} or "
+        "less, or drop_last=false."
+    )
 
 
 @lru_cache(maxsize=4)

@@ -10,7 +10,7 @@ from .selection import configured
 
 _WITH_A_COLUMN = (*(group.name for group in SHOWN), "hardware.workers")
 _GROUPS = frozenset((*(group.name for group in GROUPS), "callbacks"))
-_OTHERS = ("batch_size", "accumulate", "compile")  # beside the groups and their knobs
+_OTHERS = ("batch_size", "drop_last", "accumulate", "compile")  # beside the groups and their knobs
 
 
 def differing(runs: Sequence[RunData]) -> list[str]:

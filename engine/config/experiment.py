@@ -21,7 +21,7 @@ from .moved import renewed
 Positive = Annotated[int, Ge(1)]
 Natural = Annotated[int, Ge(0)]
 STORED = {"name", "target", "knobs"}  # the keys of a choice in a run's config.yaml
-RENAMED = {"warmup": "measure.after", "strategy.cuts": "strategy.cut"}
+RENAMED = {"warmup": "measure.after", "strategy.cuts": "strategy.cut", "data.drop_last": "drop_last"}
 
 
 class _Frozen(BaseModel):
@@ -256,6 +256,7 @@ class Experiment(_Choices):
     epochs: Positive
     steps: Positive | None
     batch_size: Annotated[int, Ge(1), Le(2**31 - 1)]
+    drop_last: bool = False
     accumulate: Annotated[int, Ge(1), Le(2**31 - 1)] = 1
     compile: bool = False
     target_accuracy: Annotated[float, Ge(0), Le(1)]

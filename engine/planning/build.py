@@ -135,7 +135,7 @@ def choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | N
     load = cache(partial(load_checked, experiment.data.name, source, task.check_targets))
     seen = seen_by(task, source, load)
     data, load = (source, load) if seen is None else (seen, cache(seen.load))
-    partitioner = build("partition", experiment.partition, Partitioner, allowed, {})
+    partitioner = _partitioner(experiment, allowed)
     schedule = build("schedule", experiment.schedule, Schedule, allowed, {})
     stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
     fabric = fabric_of(experiment)
@@ -177,6 +177,16 @@ def choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | N
         ),
         taken,
     )
+
+
+def _partitioner(experiment: Experiment, allowed: tuple[str, ...]) -> Partitioner:
+    found = build("partition", experiment.partition, Partitioner, allowed, {"drop_last": experiment.drop_last})
+    if experiment.drop_last and not found.drop_last:
+        raise ConfigError(
+            f"drop_last=true: partition={experiment.partition.name} has no last batch to leave out. Choose "
+            "drop_last=false, or partition=shuffled."
+        )
+    return found
 
 
 def pair_of(

@@ -9,7 +9,10 @@ from typing import Any
 
 import pytest
 from process_table import until
+from safetensors.torch import load_file
 from short_runs import HERE, QUICK, Start, Train, weights
+from torch import Tensor
+from torch.testing import assert_close
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
@@ -340,3 +343,14 @@ def test_a_stopped_run_ends_and_leaves_nothing_alive(
     until(lambda: not launcher.alive(), GONE, "everything to be gone")
     summary = launcher.run.read_summary()
     assert summary is not None and summary["status"] == "interrupted" and 5 <= summary["steps"] < 1_000_000
+
+
+@pytest.mark.parametrize("sync", ["sync=bsp", "sync.shard=gradients"])
+def test_replicas_with_drop_last_train_as_one_worker_with_the_batch_of_all(virtual: Virtual, sync: str) -> None:
+    def trained(*overrides: str) -> dict[str, Tensor]:
+        result = virtual("steps=null", "epochs=2", "optimizer.lr=0.5", "drop_last=true", *overrides)
+        assert result.steps == 2 * (200 // 64)
+        return load_file(result.weights)
+
+    one = trained("hardware.workers=1", "batch_size=64")
+    assert_close(trained("hardware.workers=2", "batch_size=32", sync), one)

@@ -76,6 +76,26 @@ def test_sizes_and_totals_are_those_of_the_indices_and_only_a_last_batch_is_unev
         assert partition.total(step) == sum(sizes)
 
 
+@given(partitioners, labels, replicas, batch_sizes, seeds, st.integers(0, 3))
+def test_drop_last_leaves_out_the_smaller_batch_of_each_replica_and_changes_no_other(
+    partitioner, targets, count, size, seed, epoch
+):
+    partition = deal(partitioner, targets, count, size, seed)
+    mine = [epoch_of(partition, replica, epoch) for replica in range(count)]
+    partitioner.drop_last = True
+    if min(map(len, mine)) < size:
+        with pytest.raises(ConfigError, match=rf"A batch of replica \d+ takes {size} samples, and there are "):
+            partitioner.deal(targets, count, size, seed)
+        return
+    dropped = deal(partitioner, targets, count, size, seed)
+    assert [epoch_of(dropped, replica, epoch) for replica in range(count)] == [
+        own[: len(own) // size * size] for own in mine
+    ]
+    assert dropped.steps_per_epoch == max(map(len, mine)) // size
+    assert dropped.sizes() <= {0, size} and set(dropped.indices(0, 0).shape) == {size}
+    assert torch.cat([dropped.owned(k) for k in range(count)]).unique().tolist() == list(range(len(targets)))
+
+
 @given(partitioners, labels, replicas, seeds)
 def test_dealing_depends_on_the_seed_alone(partitioner, targets, count, seed):
     first = deal(partitioner, targets, count, 4, seed)
@@ -269,7 +289,7 @@ def test_a_thousand_replicas_cost_a_step_no_more_than_ten(monkeypatch):
         partition.size(step, 5)
         partition.total(step)
         partition.indices(step, 5)
-    assert cast(Any, partition._sizes).asked == Counter({5: partition.steps_per_epoch})
+    assert cast(Any, partition._sizes).asked == Counter({5: 2 * partition.steps_per_epoch})
 
 
 class Watched(list):

@@ -1,8 +1,13 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from paceline.conf.errors import ConfigError
+from paceline.engine import prepare
+from paceline.engine.config.compose import compose
 from paceline.tasks.partition import ShuffledPartition
 
 partitions = st.builds(
@@ -87,3 +92,37 @@ def test_writing_into_the_indices_does_not_change_the_order() -> None:
 def test_a_replica_that_does_not_exist_is_refused() -> None:
     with pytest.raises(AssertionError):
         ShuffledPartition(samples=8, replicas=2, batch_size=4, seed=3).indices(0, 2)
+
+
+@settings(deadline=None)
+@given(partitions, st.integers(0, 1000))
+def test_drop_last_leaves_out_the_uneven_step_and_changes_no_other(partition: ShuffledPartition, step: int) -> None:
+    whole = partition.replicas * partition.batch_size
+    if partition.samples < whole:
+        with pytest.raises(ConfigError, match=r"^drop_last=true: leaves nothing to train on\. "):
+            replace(partition, drop_last=True)
+        return
+    dropped = replace(partition, drop_last=True)
+    assert dropped.steps_per_epoch == partition.samples // whole
+    epoch, of_epoch = divmod(step, dropped.steps_per_epoch)
+    same = epoch * partition.steps_per_epoch + of_epoch
+    assert taken(dropped, step) == taken(partition, same)
+    assert dropped.total(step) == whole and dropped.sizes() == {partition.batch_size}
+    assert list(dropped.shares) == [1 / dropped.replicas] * dropped.replicas
+
+
+def test_a_plan_counts_whole_batches_and_refuses_drop_last_where_none_is_left() -> None:
+    def steps(*overrides: str) -> int | None:
+        return prepare([*overrides, "hardware.workers=2", "drop_last=true"]).plan().steps_per_epoch
+
+    clusters = "partition=clusters", "partition.method=random"
+    assert steps("batch_size=32") == 1437 // 64
+    assert steps("batch_size=32", *clusters) == 719 // 32
+    with pytest.raises(ConfigError, match=r"A step of 2 replicas takes 1600 samples, and there are 1437\. .*=718 or"):
+        steps("batch_size=800")
+    with pytest.raises(ConfigError, match=r"A batch of replica 1 takes 719 samples, and there are 718\. .*=718 or"):
+        steps("batch_size=719", *clusters)
+    with pytest.raises(ConfigError, match=r"^drop_last=true: partition=poisson has no last batch to leave out"):
+        steps("partition=poisson")
+    with pytest.raises(ConfigError, match=r"^data\.drop_last=true: is called drop_last now$"):
+        compose(["data.drop_last=true"])
