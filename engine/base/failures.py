@@ -31,7 +31,7 @@ _SIGNS = ("not enough memory", "can't allocate memory", "cannot allocate memory"
 ONE_SAMPLE = "Expected more than 1 value per channel when training"  # torch's word in batch norm
 WAY_OUT = (
     "Batch norm cannot train on a batch of one sample; the last batch of an epoch may have one. "
-    "Drop a sample by data.limit, or choose another batch_size or a model with group norm."
+    "Choose drop_last=true, another batch_size, or a model with group norm."
 )
 _LIBRARIES = ("site-packages", "dist-packages")
 _STANDARD = Path(sysconfig.get_path("stdlib"))

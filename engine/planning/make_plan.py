@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from ...batches import Samples
+from ...batches import Samples, call
 from ...compat import checkpointing
 from ...compat.dynamo import without_dynamo
 from ...conf.errors import ConfigError
@@ -32,6 +32,7 @@ from ...tasks.contents import contents
 from ...tasks.contents import notes_on as notes_on_contents
 from ...tasks.partition import Repeated
 from ..base import memory
+from ..base.failures import ONE_SAMPLE
 from ..base.meta import Repeats
 from ..config import looking
 from ..config.experiment import Experiment
@@ -106,6 +107,7 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
             *(injected.named(note, experiment) for note in _uncalled(parts)),
             *surprises,
             *(note for feature in parts.features for note in feature.notes(known)),
+            *_on_one_sample(parts, known.steps),
             *notes_on_contents(spec, described),
             *looking.notes_on(experiment),
         ],
@@ -123,6 +125,48 @@ def _uncalled(parts: Parts) -> Iterator[Note]:
     owns = parts.strategy.own_sync() is not None
     for group, choice in (("strategy", parts.strategy), ("strategy" if owns else "sync", parts.sync)):
         yield from (Note((group,), text) for text in uncalled(choice))
+
+
+def _on_one_sample(parts: Parts, steps: int | None) -> Iterator[str]:
+    """Yields a note if the last batch of an epoch leaves a batch norm one value per channel, which torch refuses."""
+    experiment, partitioner, samples = parts.experiment, parts.partitioner, parts.data.spec.train_size
+    if samples is None or partitioner.looks_at_targets or partitioner.looks_at_inputs or partitioner.draws:
+        return
+    among, size = clients.dealt_to(parts.sync, parts.layout), experiment.batch_size
+    dealt = partitioner.deal(torch.empty(samples, device="meta"), among, size, experiment.seed)
+    last = [dealt.size(dealt.steps_per_epoch - 1, replica) for replica in range(among)]
+    alone = sum(1 in _micro_sizes(parts, each) for each in last)
+    if not alone or 1 in _micro_sizes(parts, size) or parts.strategy.traits.across_replicas:
+        return
+    if steps is not None and steps < dealt.steps_per_epoch:
+        return
+    if _refuses_one(parts):
+        yield (
+            f"batch_size={size}: of {samples:,} samples the last step of an epoch leaves a batch of 1 to {alone:,} of "
+            f"{among:,} replicas, and batch norm in model={experiment.model.name} cannot train on it. Choose "
+            "drop_last=true, or another batch_size."
+        )
+
+
+def _micro_sizes(parts: Parts, size: int) -> set[int]:
+    """Returns the sizes of the batches on which the model computes, for a replica with `size` samples."""
+    sizes = {each for each in parts.accumulation.sizes(size) if each}
+    if isinstance(parts.strategy, StagedStrategy):
+        return {micro for each in sizes for micro in parts.strategy.micro_sizes(each)}
+    return sizes
+
+
+def _refuses_one(parts: Parts) -> bool:
+    """Returns whether a batch norm of the model refuses to train on one sample."""
+    model = looking.built(parts.experiment, parts.make_model).train()
+    real = looking.tried(parts.experiment) is looking.Tried.REAL
+    inputs, _ = looking.real_batch(parts.load()[0], 1) if real else batch_of(parts.data.spec, 1)
+    try:
+        with torch.no_grad(), torch.random.fork_rng(devices=[]):
+            call(model, inputs)
+    except Exception as error:  # of whatever kind: it is the user's forward
+        return str(error).startswith(ONE_SAMPLE)
+    return False
 
 
 def _phases(parts: Parts, steps_per_epoch: int | None, device: torch.device) -> tuple[list[PlanPhase], list[str]]:

@@ -23,6 +23,10 @@ class Odd(nn.Sequential):
                 layers.append(Masked(register=True))
             case "attribute":
                 layers.append(Masked(register=False))
+            case "batch_norm":
+                layers.append(nn.BatchNorm1d(16))
+            case "group_norm":
+                layers.append(nn.GroupNorm(2, 16))
             case "frozen":
                 shared.requires_grad_(False)
             case "two_dtypes":

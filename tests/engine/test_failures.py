@@ -238,5 +238,5 @@ def test_other_errors_are_no_lack_of_the_machines(error: Exception) -> None:
 def test_batch_norm_on_one_sample_is_said_with_the_way_out() -> None:
     error = raised(lambda: torch.nn.BatchNorm1d(3)(torch.zeros(1, 3)))
     told = words_of(error)
-    assert told.startswith("Expected more than 1 value per channel") and "Drop a sample by data.limit" in told
+    assert told.startswith("Expected more than 1 value per channel") and "Choose drop_last=true" in told
     assert "batch_size" in said(error) and "data.limit" not in words_of(ValueError("Expected more"))

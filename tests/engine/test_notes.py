@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 from choices import STRATEGIES, SYNCS
-from short_runs import Train
+from short_runs import HERE, Train
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
@@ -171,3 +171,38 @@ def test_a_run_says_once_that_there_is_no_compiler_for_sums_in_memory(
     assert capsys.readouterr().err.count("no native code can be compiled here") == says
     make_ready(engine.prepare(overrides).plan(), quiet=True)
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["data.limit=130"], "of 130 samples the last step of an epoch leaves a batch of 1 to 2 of 2 replicas"),
+        (["data.limit=129"], "of 129 samples the last step of an epoch leaves a batch of 1 to 1 of 2 replicas"),
+        (["data.limit=129", "accumulate=2"], "leaves a batch of 1 to 1 of 2 replicas"),
+        (["data.limit=129", "strategy=pipeline"], "leaves a batch of 1 to 1 of 1 replicas"),
+    ],
+)
+def test_a_last_batch_of_one_sample_is_noted_for_a_batch_norm(overrides: list[str], told: str) -> None:
+    (note,) = one_sample_notes("model.kind=batch_norm", *overrides)
+    assert note.startswith("batch_size=32: ") and told in note
+    assert note.endswith("model=odd cannot train on it. Choose drop_last=true, or another batch_size.")
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["model.kind=group_norm"],
+        ["drop_last=true"],
+        ["strategy.batch_norm=all"],
+        ["data.limit=132"],
+        ["steps=2"],
+    ],
+)
+def test_no_last_batch_of_one_sample_is_noted_where_nothing_refuses_it(overrides: list[str]) -> None:
+    assert one_sample_notes("data.limit=130", "model.kind=batch_norm", *overrides) == []
+
+
+def one_sample_notes(*overrides: str) -> list[str]:
+    asked = ["model=odd", "hardware.workers=2", *overrides]
+    prepared = engine.prepare(asked, config_dir=HERE / "conf", allow_modules=["odd_models"])
+    return [note for note in prepared.plan().notes if "batch norm in model" in note]
