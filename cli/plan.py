@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from ..engine.planning.planned import PartPlan, Plan
     from ..strategies.core.cost import Traffic
     from ..strategies.core.mesh import Mesh
+    from ..tasks.first_rows import FirstRows
 
 Format = Literal["table", "json", "yaml"]
 
@@ -33,6 +34,7 @@ Fit = Annotated[
         "--fit", help="The largest GPT, the largest batch and the strategies that fit into the hardware's memory."
     ),
 ]
+ShowData = Annotated[bool, typer.Option("--show-data", help="Read the data and show the first rows.")]
 Tokens = Annotated[
     str | None,
     typer.Option(metavar="N", help="How long so many tokens take, and what they cost: 20e9 or 20B; for accelerators."),
@@ -56,6 +58,7 @@ def plan(
     allow_module: AllowModule = None,
     format: Annotated[Format, typer.Option(help="json and yaml hold raw values: bytes, and bytes a step.")] = "table",
     fit: Fit = False,
+    show_data: ShowData = False,
     tokens: Tokens = None,
     svg: Svg = None,
     html: Html = None,
@@ -70,6 +73,7 @@ def plan(
     paceline plan strategy=pipeline strategy.schedule=1f1b --svg 1f1b.svg
     paceline plan sync=asp --format json | jq .bytes_per_step
     paceline plan hardware=a100_8 model=gpt_1b data=text strategy=zero precision=bf16 --tokens 20e9
+    paceline plan data=table data.path=prices.csv --show-data   the first rows, as the model gets them
     paceline plan --fit hardware=h200 model=gpt_1b data=text
     paceline plan --config runs/NAME/config.yaml hardware.workers=8   a run, on more workers
 
@@ -88,6 +92,8 @@ def plan(
         if tokens is not None:
             raise ConfigError("--tokens: is of one plan, and --fit makes many; leave one of them out")
         names = [choice.name for choice in group_of("strategy", config_dir)]
+        if show_data:
+            raise ConfigError("--show-data: is of one plan, and --fit makes many; leave one of them out")
         with blamed:
             found = engine.find_fit(chosen, names, config_dir, allow_module or [])
         text, raw = fit_for_people(found), raw_fit(found)
@@ -95,10 +101,11 @@ def plan(
         with blamed:
             prepared = engine.prepare(chosen, config_dir, allow_module or [])
             planned, timetable = prepared.plan(), prepared.timetable()
+            rows = prepared.first_rows() if show_data else None
         table = None if timetable is None else timetable.as_dict()
         step, raw_step = predicted(prepared, planned, None if read is None else read.value)
-        text = _for_people(planned, table, step)
-        raw = raw_plan(planned, table) | raw_step
+        text = _for_people(planned, table, step, rows)
+        raw = raw_plan(planned, table) | raw_step | ({} if rows is None else {"first_rows": rows.plain()})
         note_all(planned.notes)
         if svg is not None:
             _picture(planned, table, svg)
@@ -191,13 +198,14 @@ def _ranks(plan: "Plan", role: str, part: int) -> list[int]:
 # -- for people
 
 
-def _for_people(plan: "Plan", timetable: dict[str, Any] | None, step: list[str]) -> str:
+def _for_people(plan: "Plan", timetable: dict[str, Any] | None, step: list[str], rows: "FirstRows | None") -> str:
     from ..tracking.compare import human_bytes
 
     shared = " (its share of what servers send included)" if plan.layout.servers else ""
     shared += ", on average over the run" if len(plan.phases) > 1 else ""
     paragraphs = [
         f"{_title(plan)}\ndata: {plan.contents.in_words()}",
+        *([] if rows is None else ["\n".join(_first(rows))]),
         "\n".join(_configuration(plan.experiment)),
         "\n".join(_who(plan)),
         *(["\n".join(drawn_mesh(plan))] if is_shown(plan) else []),
@@ -211,6 +219,12 @@ def _for_people(plan: "Plan", timetable: dict[str, Any] | None, step: list[str])
         *(["\n".join(plan.decided)] if plan.decided else []),
     ]
     return "\n\n".join(paragraphs)
+
+
+def _first(rows: "FirstRows") -> list[str]:
+    shown = rows.table()
+    title = f"first {len(shown) - 1:,} of {rows.of:,} training samples, as the model gets them:"
+    return [title, *rows.described(), *aligned(shown, numbers_from=len(shown[0]))]
 
 
 def _sent(plan: "Plan") -> str:

@@ -43,7 +43,7 @@ class Contents:
     def _inputs(self) -> str:
         told = [f"{name} {what}" for name, what in self.inputs.items()]
         columns = f" ({', '.join(self.columns)})" if self.columns else ""
-        return f"{_some(told, len(told))}{columns}"
+        return f"{some(told, len(told))}{columns}"
 
     def _samples(self) -> str:
         if self.train is None:
@@ -57,7 +57,7 @@ class Contents:
         each = f" for each of {self.each}" if self.each else ""
         if not self.classes:
             return f"{of}{'a number' if not self.each else f'numbers {self.each}'}"
-        names = f" ({_some(self.class_names, self.classes)})" if self.class_names else ""
+        names = f" ({some(self.class_names, self.classes)})" if self.class_names else ""
         return f"{of}{_count(self.classes, 'class')}{names}{each}"
 
 
@@ -71,9 +71,7 @@ def contents(spec: DataSpec, told: Described, train: int | None = None, test: in
     else:
         names = told.inputs if spec.inputs is None else spec.fields
         columns = told_first([name for name in told.inputs if spec.inputs is not None and name not in spec.fields])
-        inputs = {
-            _safe(str(name)): _what(f.dtype, f.shape) for name, f in zip(names, spec.fields.values(), strict=True)
-        }
+        inputs = {safe(str(name)): _what(f.dtype, f.shape) for name, f in zip(names, spec.fields.values(), strict=True)}
     return Contents(
         inputs,
         columns,
@@ -84,7 +82,7 @@ def contents(spec: DataSpec, told: Described, train: int | None = None, test: in
         [] if told.classes is None else told_first(told.classes)[:FEW],
         list(spec.target_shape),
         told_first(told.left_out),
-        _safe(told.held_from) if told.held_from else "",
+        safe(told.held_from) if told.held_from else "",
     )
 
 
@@ -97,7 +95,7 @@ def notes_on(spec: DataSpec, told: Described) -> list[str]:
         if _INDEX.fullmatch(name)
     ]
     if spec.targets == "labels" and told.seen == 1:
-        name = f", {_safe(told.classes[0])}" if told.classes else ""
+        name = f", {safe(told.classes[0])}" if told.classes else ""
         notes.append(f"data.targets: all samples are of one class{name}, so that there is nothing to learn")
     elif spec.targets == "labels" and (alike := _alike(told.classes or ())):
         notes.append(
@@ -129,17 +127,17 @@ def folded(name: str) -> str:
 
 def told_first(names: Sequence[str]) -> list[str]:
     """Returns the first few, and how many more there are."""
-    found = [_safe(name) for name in names[:FEW]]
+    found = [safe(name) for name in names[:FEW]]
     return found if len(names) <= FEW else [*found, f"and {len(names) - FEW:,} more"]
 
 
-def _safe(name: str) -> str:
+def safe(name: str) -> str:
     """Names come from files: nothing in them may reach a terminal as a command."""
     shown = name if name.isprintable() and name and name == name.strip() else ascii(name)
     return shown if len(shown) <= LONGEST else f"{shown[: LONGEST - 3]}..."
 
 
-def _some(told: list[str], count: int) -> str:
+def some(told: list[str], count: int) -> str:
     return ", ".join(told[:FEW] if count <= FEW else [*told[:FEW], f"and {count - FEW:,} more"])
 
 

@@ -43,6 +43,7 @@ from .results import Result
 if TYPE_CHECKING:
     from ...cost.predicted import PredictedStep
     from ...tasks.base import Data
+    from ...tasks.first_rows import FirstRows
     from ..fabrics.assignment import Assignment
     from ..launch.launcher import Stoppable
     from ..planning.planned import Plan
@@ -101,6 +102,16 @@ class Prepared:
 
             check(self.experiment.weights, plan.shapes, self.experiment.model.name, plan.added, plan.experts)
         return plan
+
+    def first_rows(self) -> "FirstRows":
+        """Returns the first training samples as the model gets them. Raises as a run does where the data are missing
+        or broken.
+        """
+        from ...tasks.first_rows import first_rows
+        from ..planning.build import assemble
+
+        parts = assemble(self.experiment, self.allowed, fabric_of(self.experiment).world_size)
+        return first_rows(parts.data, parts.load()[0])
 
     def absent(self) -> str | None:
         """The data that a run would look for, or fetch, before it starts: a plan needs none of them."""

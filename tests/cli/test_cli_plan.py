@@ -308,3 +308,66 @@ def test_a_users_schedule_that_deadlocks_is_exit_code_2(paceline, here: Path) ->
     own = [*DRAWN, "strategy.micro_batches=2", f"strategy.schedule={here / 'own.csv'}"]
     refused = paceline(*own)
     assert refused.status == 2 and "it deadlocks: these wait forever: worker 0 at 0B0 for 1B0" in refused.last
+
+
+def shown_rows(paceline, *arguments: str) -> tuple[list[str], dict[str, Any]]:
+    """Returns the lines of the rows, and what the JSON has."""
+    ended = paceline("plan", *arguments, "--show-data")
+    assert ended.status == 0, ended.err
+    lines = ended.out.split("as the model gets them:\n")[1].split("\n\n")[0].splitlines()
+    return lines, json.loads(paceline("plan", *arguments, "--show-data", "--format", "json").out)["first_rows"]
+
+
+def test_the_first_rows_of_a_table_are_shown_as_the_model_gets_them(paceline, here: Path) -> None:
+    kinds = ["flat", "house", "castle"]
+    (here / "t.csv").write_text("wide,rooms,kind\n" + "".join(f"{i},{i % 4},{kinds[i % 3]}\n" for i in range(50)))
+    table = "data=table", "data.path=t.csv", "data.targets=kind", "data.standardize=false"
+    lines, raw = shown_rows(paceline, *table)
+    [inputs] = raw["inputs"]
+    assert (raw["of"], inputs["type"], inputs["shape"], inputs["columns"]) == (40, "float32", [2], ["wide", "rooms"])
+    flat = [value for row in inputs["values"] for value in row]
+    assert (inputs["least"], inputs["most"]) == (min(flat), max(flat)) and len(inputs["values"]) == 5
+    labels = [raw["class_names"][label] for [label] in raw["targets"]["values"]]
+    assert labels == [kinds[int(wide) % 3] for wide, _ in inputs["values"]]
+    assert lines[0] == f"inputs: float32 [2], {min(flat):g} to {max(flat):g} in these rows"
+    assert lines[1].startswith("kind: int64 [], ") and lines[1].endswith(", 3 classes (castle, flat, house)")
+    assert lines[2].split() == ["row", "wide", "rooms", "kind"] and len(lines) == 8
+    (wide, rooms), label = inputs["values"][0], raw["targets"]["values"][0][0]
+    assert lines[3].split() == ["1", f"{wide:g}", f"{rooms:g}", str(label), f"({labels[0]})"]
+
+
+def test_the_first_rows_of_images_of_text_and_of_own_data_are_shown(paceline, here: Path) -> None:
+    from PIL import Image
+
+    for number in range(12):
+        (here / "photos" / f"kind{number % 2}").mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 6), (255, 0, 0)).save(here / "photos" / f"kind{number % 2}" / f"{number}.png")
+    lines, raw = shown_rows(paceline, "data=images", "data.path=photos")
+    assert (raw["inputs"][0]["shape"], raw["inputs"][0]["most"]) == ([3, 6, 8], 1.0)
+    assert raw["class_names"] == ["kind0", "kind1"]
+    assert re.search(r"1 1 1 1 1 1 \.\.\. 144 in all +[01] \(kind[01]\)", lines[3])
+    lines, raw = shown_rows(paceline, "data=text", "model=gpt")
+    assert raw["inputs"][0]["values"][0][1:] == raw["targets"]["values"][0][:5], "each byte's target is the next one"
+    (here / "mine.py").write_text(
+        "import torch\n"
+        "from torch.utils.data import Dataset\n"
+        "class Pairs(Dataset):\n"
+        "    def __len__(self): return 10\n"
+        "    def __getitem__(self, i):\n"
+        "        return {'a': torch.full((3,), 0.5), 'b': torch.tensor(float('nan')), 'label': i % 2}\n"
+        "class Model(torch.nn.Linear):\n"
+        "    def __init__(self): super().__init__(3, 2)\n"
+        "    def forward(self, a, b): return super().forward(a)\n"
+    )
+    own = "data={_target_:mine.Pairs,classes:2}", "model={_target_:mine.Model}", "--allow-module", "mine"
+    lines, raw = shown_rows(paceline, *own)
+    assert lines[0] == "a: float32 [3], 0.5 to 0.5 in these rows"
+    assert lines[1] == "b: float32 [], no finite value in these rows"
+    assert lines[3].split() == ["row", "a", "b", "targets"] and lines[4].split() == ["1", "0.5", "0.5", "0.5", "nan", "0"]
+    assert [each["name"] for each in raw["inputs"]] == ["a", "b"] and raw["inputs"][1]["least"] is None
+
+
+def test_first_rows_are_refused_with_fit_and_where_the_data_are_missing(paceline) -> None:
+    assert paceline("plan", "--fit", "--show-data").last.startswith("--show-data: is of one plan")
+    gone = paceline("plan", "data=fashion_mnist", "data.root=nowhere", "--show-data")
+    assert gone.status == 3 and "nowhere" in gone.last
