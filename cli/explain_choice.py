@@ -95,7 +95,7 @@ def _measured(run: "SmallRun") -> str:
 
 
 def _value(value: Any) -> str:
-    from ..engine.base.grammar import as_override
+    from ..conf.grammar import as_override
 
     return as_override(value)
 

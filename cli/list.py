@@ -137,7 +137,7 @@ def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]
 
 
 def _value(value: Any) -> str:
-    from ..engine.base.grammar import as_override
+    from ..conf.grammar import as_override
 
     return as_override(value)
 

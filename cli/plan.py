@@ -295,7 +295,7 @@ def _configuration(experiment: "Experiment") -> list[str]:
 
 
 def _overrides(knobs: dict[str, Any], prefix: str) -> str:
-    from ..engine.base.grammar import as_override
+    from ..conf.grammar import as_override
 
     return " ".join(f"{prefix}{key}={as_override(value)}" for key, value in knobs.items())
 

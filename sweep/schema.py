@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ..conf.errors import ConfigError
-from ..engine.base.grammar import as_override
+from ..conf.grammar import as_override
 from ..tracking.errors import TableError
 from ..tracking.figures.request import FigureRequest, in_description
 from ..tracking.files import UnusableFileError, read_yaml

@@ -6,8 +6,8 @@ from functools import cache
 from typing import Any
 
 from ..conf.errors import ConfigError
+from ..conf.grammar import as_override
 from ..conf.groups import ConfigGroup
-from ..engine.base.grammar import as_override
 from ..engine.config.experiment import CONF, Choice, shipped
 from ..engine.config.targets import build, load_class
 from ..engine.features import injected, pairs

@@ -29,10 +29,10 @@ from pydantic import ValidationError
 from ...compat.hydra import apply_overrides, files_checked, files_kept
 from ...compat.omegaconf import no_resolvers
 from ...conf.errors import ConfigError
+from ...conf.grammar import as_text
 from ...conf.groups import BY_NAME, CONF
 from ...tracking.files import UnusableFileError, check_values
 from ...tracking.redact import HIDDEN, holds_secret
-from ..base.grammar import as_text
 from .choice_files import (
     Files,
     check_file,

@@ -20,10 +20,10 @@ from pathlib import Path
 from typing import Any
 
 from ...conf.errors import ConfigError
+from ...conf.grammar import as_override
 from ...conf.groups import BY_NAME, CALLBACKS
 from ...tracking.files import MOST_COMPOSED, UnusableFileError, parse_yaml, read_text
 from ...tracking.redact import HIDDEN, hide_in_urls
-from ..base.grammar import as_override
 from .compose import GROUPS, after, choices_in, compose, hidden_keys, keys_in, receivers_typed
 from .described import as_described, class_of
 from .experiment import STORED, Experiment, from_plain

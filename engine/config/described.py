@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import Any
 
 from ...conf.errors import ConfigError
+from ...conf.grammar import as_override
 from ...conf.groups import BY_NAME
 from ...tracking.redact import HIDDEN
-from ..base.grammar import as_override
 from .choice_files import choices_of
 from .experiment import Choice
 

@@ -4,9 +4,9 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+from ...conf.grammar import as_override
 from ...conf.groups import BY_NAME
 from ...tracking.files import read_yaml
-from ..base.grammar import as_override
 from .choice_files import file_of
 from .compose import compose
 from .described import as_described

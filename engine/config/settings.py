@@ -12,9 +12,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from ...conf.errors import ConfigError
+from ...conf.grammar import as_override
 from ...conf.groups import BY_NAME, NAMING
 from ...tracking.files import UnusableFileError, check_values
-from ..base.grammar import as_override
 from .experiment import CONF, STORED, Choice, Experiment, explain, from_config, from_plain, shipped
 
 Settings = str | Sequence[str] | Mapping[str, Any] | Experiment

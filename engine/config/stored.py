@@ -11,6 +11,7 @@ from typing import Any
 import yaml
 
 from ...conf.errors import ConfigError
+from ...conf.grammar import typed
 from ...tracking.checksums import sha256, verdict_on
 from ...tracking.files import parse_yaml, read_text
 from ...tracking.run_directory import RunDirectory
@@ -95,4 +96,4 @@ def anew(directory: RunDirectory) -> str:
 
     made = [path for path in [directory.path / "model.safetensors"] if path.exists()]
     made += reversed(steps_of(directory.checkpoints))
-    return f"; to train anew from its weights: weights={made[0]}" if made else ""
+    return f"; to train anew from its weights: {typed('weights', str(made[0]))}" if made else ""

@@ -11,11 +11,11 @@ from functools import cached_property
 from typing import Any
 
 from ...conf.errors import MOST_NAMED, Alternative, ConfigError, Refusal
+from ...conf.grammar import as_override
 from ...conf.groups import BY_NAME
 from ...strategies import Strategy, Sync
 from ...strategies.core.terms import Compatible, Need, Term, lacks_of, needs_of
 from ...tracking.files import parse_yaml
-from ..base.grammar import as_override
 from ..config.choice_files import file_of
 from ..config.experiment import CONF, Choice, Experiment, shipped
 from ..config.targets import base_of, build

@@ -21,6 +21,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from ...conf.errors import ConfigError
+from ...conf.grammar import typed
 from ...strategies.core.state import load_state, state_of
 from ...strategies.sync.routed import state_of_expert
 from ...tracking.checksums import verdict_on_tensors
@@ -78,7 +79,7 @@ def learnt(told: str, run: Path, key: str = "weights") -> Path:
     if file.exists():
         return file
     kept = checkpoint.steps_of(run / "checkpoints")
-    instead = f"; its last checkpoint may do: weights={kept[-1]}" if kept and key == "weights" else ""
+    instead = f"; its last checkpoint may do: {typed('weights', str(kept[-1]))}" if kept and key == "weights" else ""
     raise ConfigError(f"{key}={told}: the run has no model.safetensors, as it came to no end{instead}")
 
 

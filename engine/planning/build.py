@@ -13,6 +13,7 @@ from torch.optim import Optimizer
 
 from ...batches import Samples, call, of_each
 from ...conf.errors import ConfigError
+from ...conf.grammar import as_override
 from ...exchange.aggregate import Aggregator
 from ...exchange.compress import Compressor
 from ...strategies import Strategy, Sync
@@ -31,7 +32,6 @@ from ...tasks.partition import Partition, Partitioner, Repeated
 from ...tasks.task_data import seen_by
 from ...tracking.redact import know_secrets
 from ..base.blame import blaming
-from ..base.grammar import as_override
 from ..base.meta import Repeats
 from ..base.refusals import refuse_all
 from ..config import looking

@@ -4,6 +4,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ...conf.errors import ConfigError
+from ...conf.grammar import typed
 from ...tasks.base import Data
 from ...tracking.errors import CorruptRunError
 from ...tracking.run_directory import RunDirectory
@@ -25,7 +26,7 @@ def checkpoint_of(directory: RunDirectory, step: str) -> Path:
         raise ConfigError(
             f"--resume {directory.name}: the run has no checkpoint (checkpoint.every=0, or it ended before the first "
             "was due; checkpoint.every_steps=... makes them more often)"
-            + (f"; its weights are there to start anew from: weights={model}" if model.exists() else "")
+            + (f"; its weights are there to start anew from: {typed('weights', str(model))}" if model.exists() else "")
         )
     if not step:
         return whole[-1]
@@ -64,7 +65,7 @@ def best_of(directory: RunDirectory) -> str:
     if not found.is_dir():
         raise ConfigError(
             f"--resume {directory.name}@best: there is no checkpoint of its best step, {step}; to start anew from its "
-            f"weights: weights={directory.path / FILE}"
+            f"weights: {typed('weights', str(directory.path / FILE))}"
         )
     return found.name
 

@@ -12,6 +12,7 @@ import torch
 from annotated_types import Ge, MinLen
 
 from ...conf.errors import ConfigError
+from ...conf.grammar import typed
 from ..base import Data, DataSpec, Described, Field
 from ..columns import Columns, FileColumn, given_dtype
 from .files import are_shown
@@ -166,7 +167,7 @@ class Arrays(Data):
         for name, array in arrays.items():
             if not array.is_numbers:
                 left = [each for each in inputs if found[each].is_numbers]
-                how = f", or left out: data.inputs=[{','.join(left)}]" if name in inputs and left else ""
+                how = f", or left out: {typed('data.inputs', left)}" if name in inputs and left else ""
                 raise ConfigError(
                     f"{path}: {name} is an array of {array.dtype}; must be of numbers (nothing is unpickled){how}"
                 )

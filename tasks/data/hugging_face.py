@@ -14,6 +14,7 @@ from annotated_types import Ge, MinLen
 from torch import Tensor
 
 from ...conf.errors import ConfigError
+from ...conf.grammar import typed
 from ..base import Data, DataSpec, Described, Field
 from ..columns import Columns, FileColumn, given_dtype
 from ..errors import CorruptDataError, MissingDataError, SampleError
@@ -196,7 +197,7 @@ class HuggingFace(Data):
     def _left(self, data: Any, name: str) -> str:
         """The inputs without those that are no numbers, where `name` is an input."""
         left = [each for each in self._names if _is_numbers(data.features[each])]
-        return f", or left out: data.inputs=[{','.join(left)}]" if name in self._names and left else ""
+        return f", or left out: {typed('data.inputs', left)}" if name in self._names and left else ""
 
     @cached_property
     def _names(self) -> list[str]:

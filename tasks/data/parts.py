@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from ...conf.errors import ConfigError
+from ...conf.grammar import typed
 from ..errors import MissingDataError, SampleError
 from ..items import label_in_words
 from .files import is_there
@@ -86,7 +87,7 @@ def inputs_of(
     answers = [name for name in found if name in targets]
     if answers and set(found) != set(targets):
         left = [name for name in found if name not in targets]
-        how = f"data.inputs={_listed(left)}" if left else f"{things} that are no targets, or all targets"
+        how = typed("data.inputs", left) if left else f"{things} that are no targets, or all targets"
         raise ConfigError(
             f"data.inputs={_listed(found)}: {answers[0]} is a target, and a model would read the answer. Choose {how}."
         )
@@ -106,8 +107,8 @@ def check_like(
     more = [name for name in names if name not in inputs and name not in others]
     if more:
         raise ConfigError(
-            f"{test} has the {things} {', '.join(more)}, which {train} lacks. Choose data.inputs={_listed(inputs)}, or "
-            "leave them out."
+            f"{test} has the {things} {', '.join(more)}, which {train} lacks. Choose {typed('data.inputs', inputs)}, "
+            "or leave them out."
         )
     _check_unique(names, inputs, test)
 

@@ -19,6 +19,7 @@ from annotated_types import Ge, MinLen
 from torch import Tensor
 
 from ...conf.errors import ConfigError
+from ...conf.grammar import typed
 from ..base import Data, DataSpec, Described, Field, Split, at_most
 from ..contents import folded
 from ..errors import CorruptDataError, MissingDataError
@@ -327,7 +328,7 @@ class Table(Data):
             if is_input(name) if name in inputs else is_number(name):
                 continue
             numbers = [each for each in inputs if is_input(each)]
-            how = f", or left out: data.inputs=[{','.join(numbers)}]" if name in inputs and numbers else ""
+            how = f", or left out: {typed('data.inputs', numbers)}" if name in inputs and numbers else ""
             if name in inputs and is_text(head.types.field(name).type):
                 how += ". data.tokens=bytes reads text"
             elif types.is_nested(head.types.field(name).type):

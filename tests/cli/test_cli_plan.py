@@ -130,7 +130,7 @@ def test_no_data_are_needed_and_nothing_is_written(
         (2, "data.path=null: must name what is to be read. ", ["data=table"]),
         (
             2,
-            "data.inputs: column b of here.csv is string; must be numbers, or left out: data.inputs=[a]. data.tokens="
+            "data.inputs: column b of here.csv is string; must be numbers, or left out: 'data.inputs=[a]'. data.tokens="
             "bytes reads text",
             ["data=table", "data.path=here.csv", "task=huber"],
         ),
@@ -363,7 +363,14 @@ def test_the_first_rows_of_images_of_text_and_of_own_data_are_shown(paceline, he
     lines, raw = shown_rows(paceline, *own)
     assert lines[0] == "a: float32 [3], 0.5 to 0.5 in these rows"
     assert lines[1] == "b: float32 [], no finite value in these rows"
-    assert lines[3].split() == ["row", "a", "b", "targets"] and lines[4].split() == ["1", "0.5", "0.5", "0.5", "nan", "0"]
+    assert lines[3].split() == ["row", "a", "b", "targets"] and lines[4].split() == [
+        "1",
+        "0.5",
+        "0.5",
+        "0.5",
+        "nan",
+        "0",
+    ]
     assert [each["name"] for each in raw["inputs"]] == ["a", "b"] and raw["inputs"][1]["least"] is None
 
 

@@ -1,6 +1,7 @@
 """A stored configuration as the overrides that one would type."""
 
 import re
+import shlex
 from typing import Any
 
 import pytest
@@ -8,7 +9,7 @@ import yaml
 from stored_configs import to_yaml
 
 from paceline.conf.errors import ConfigError
-from paceline.engine.base.grammar import as_override
+from paceline.conf.grammar import as_override, typed
 from paceline.engine.config.compose import compose
 from paceline.engine.config.overrides import overrides_of
 
@@ -113,10 +114,35 @@ def test_what_is_no_configuration_of_ours_is_an_error(config):
 @pytest.mark.parametrize(
     "value",
     [None, True, 3, -0.5, 1e-8, float("inf"), "plain/path.txt", "", "null", "True", "1e5", "3", "two words", "it's",
-     "a\\", "a\\'b", "comma,=[]{}", "$x", "é", [1, [2.5, "x y"]], {"a": {"b": [None]}}],
+     "a\\", "a\\'b", "comma,=[]{}", "$x", "é", "größe", [1, [2.5, "x y"]], {"a": {"b": [None]}}],
     ids=repr,
 )  # fmt: skip
 def test_a_value_is_read_back_by_hydra(value):
     from hydra.core.override_parser.overrides_parser import OverridesParser
 
     assert OverridesParser.create().parse_override(f"key={as_override(value)}").value() == value
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plain/path.txt",
+        "my file=1.csv",
+        "a[1].csv",
+        "a,b",
+        "it's",
+        'say "hi"',
+        'a\\"',
+        "größe",
+        "",
+        "null",
+        "1e3",
+        "$x",
+        "a;b",
+    ],
+)
+def test_what_one_is_told_to_type_is_the_value_after_a_shell_and_hydra(text: str) -> None:
+    [one], [several] = shlex.split(typed("data.path", text)), shlex.split(typed("data.inputs", [text, "b"]))
+    knobs = compose(["data=table", one, several]).data.knobs
+    assert (knobs["path"], knobs["inputs"]) == (text, [text, "b"])
+    assert typed("data.path", "my file=1.csv") == """'data.path="my file=1.csv"'"""

@@ -213,5 +213,5 @@ def test_other_files_are_refused_with_what_reads_them(name: str, said: str, tmp_
 def test_nested_lists_are_for_hugging_face(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text('{"a": [[1]], "b": [1], "kind": 1}\n' * 10)
-    with pytest.raises(ConfigError, match=r"or left out: data.inputs=\[b\]. data=hugging_face reads nested lists"):
+    with pytest.raises(ConfigError, match=r"or left out: 'data.inputs=\[b\]'. data=hugging_face reads nested lists"):
         loaded(file)

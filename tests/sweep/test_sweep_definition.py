@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 from sweep_files import COMMAND, parameter, schema, written
 
 from paceline.conf.errors import ConfigError
-from paceline.engine.base.grammar import as_override
+from paceline.conf.grammar import as_override
 from paceline.engine.config.compose import sweep_values
 from paceline.sweep import definition as sweeps
 from paceline.sweep.define import define

@@ -229,7 +229,7 @@ def test_an_array_that_is_no_numbers_is_no_hindrance_where_nobody_asks_for_it(
     path = str(written(kind, tmp_path, {**arrays, "names": np.array([value] * N)}))
     train, _ = Arrays(path, inputs="x").load()
     assert len(train) == 19
-    with pytest.raises(ConfigError, match=r"names is an array of .*; must be of numbers .* data\.inputs=\[x\]"):
+    with pytest.raises(ConfigError, match=r"names is an array of .*; must be of numbers .* 'data\.inputs=\[x\]'"):
         _ = Arrays(path).spec
 
 

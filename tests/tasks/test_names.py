@@ -56,7 +56,7 @@ def test_columns_of_a_test_file_are_read_by_name(write: Any, tmp_path: Path) -> 
     with pytest.raises(ConfigError, match=rf"fewer{suffix} lacks the columns b, which are inputs of .*train{suffix}"):
         _ = Table(train, fewer).spec
     more = write(tmp_path / f"more{suffix}", target=LABELS, a=A, c=A, b=B)
-    with pytest.raises(ConfigError, match=rf"more{suffix} has the columns c, which .* Choose data\.inputs=\[a,b\]"):
+    with pytest.raises(ConfigError, match=rf"more{suffix} has the columns c, which .* Choose 'data\.inputs=\[a,b\]'"):
         _ = Table(train, more).spec
     assert torch.equal(of_test(Table(train, more, ["a", "b"], standardize=False)).inputs, taken.inputs)  # pyright: ignore
 
@@ -127,7 +127,7 @@ def test_arrays_of_a_test_file_are_read_by_name(kind: str, tmp_path: Path) -> No
     with pytest.raises(ConfigError, match=r"fewer.* lacks the arrays b, which are inputs of .*train"):
         _ = Arrays(train, write("fewer", a=A, targets=LABELS)).spec
     more = write("more", a=A, b=B, c=B, targets=LABELS)
-    with pytest.raises(ConfigError, match=r"more.* has the arrays c, which .*train.* Choose data\.inputs=\[b,a\]"):
+    with pytest.raises(ConfigError, match=r"more.* has the arrays c, which .*train.* Choose 'data\.inputs=\[b,a\]'"):
         _ = Arrays(train, more).spec
     assert [*Arrays(train, more, ["a", "b"]).spec.fields] == ["a", "b"]
 
@@ -149,7 +149,7 @@ def test_columns_of_a_saved_test_split_are_read_by_name(tmp_path: Path) -> None:
     np.testing.assert_array_equal(found["b"], B)
     for test, sentence in (
         ({"a": A, "label": LABELS}, "the split test .* lacks the columns b, which are inputs of the split train"),
-        ({**train, "c": A}, r"the split test .* has the columns c, .* Choose data\.inputs=\[a,b\]"),
+        ({**train, "c": A}, r"the split test .* has the columns c, .* Choose 'data\.inputs=\[a,b\]'"),
     ):
         with pytest.raises(ConfigError, match=sentence):
             _ = HuggingFace(saved(tmp_path / str(len(test)), train=train, test=test)).spec
