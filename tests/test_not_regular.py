@@ -89,12 +89,16 @@ def images_of_a_plan(place: Path) -> tuple[Path, Callable[[], object]]:
     return labels, lambda: FashionMNIST(str(place)).spec
 
 
-def begun_with(place: Path) -> tuple[Path, Callable[[], object]]:
+def begun_with(place: Path, file: str = "w.safetensors") -> tuple[Path, Callable[[], object]]:
     def look() -> None:
-        experiment = compose([f"weights={place / 'w.safetensors'}"])
+        experiment = compose([f"weights={place / file}"])
         weights.check(str(weights.resolved(experiment, False).weights), {}, "mlp", frozenset())
 
-    return place / "w.safetensors", look
+    return place / file, look
+
+
+def begun_with_torchs(place: Path) -> tuple[Path, Callable[[], object]]:
+    return begun_with(place, "w.pt")
 
 
 def deepspeeds_latest(place: Path) -> tuple[Path, Callable[[], object]]:
@@ -207,7 +211,17 @@ def sweep_that_was_stored(place: Path) -> tuple[Path, Callable[[], object]]:
 
 
 NAMED: tuple[Reader, ...] = (
-    *(text, samples, samples_for_test, images, images_of_a_plan, begun_with, deepspeeds_latest, deepspeeds_part),
+    *(
+        text,
+        samples,
+        samples_for_test,
+        images,
+        images_of_a_plan,
+        begun_with,
+        begun_with_torchs,
+        deepspeeds_latest,
+        deepspeeds_part,
+    ),
     *(deepspeeds_settings, slow_workers, schedule_of_ones_own, definition_of_a_sweep, choice_of_ones_own, token),
 )
 OWN: tuple[Reader, ...] = (

@@ -1,9 +1,9 @@
 """The weights that a run begins with, where they are not drawn at random: `weights=`.
 
-A safetensors file, such as any run's model.safetensors, whatever strategy made it; or a run, by its name or its
-directory, which means that file; or a run's checkpoint; or the directory of a checkpoint that DeepSpeed wrote
-elsewhere. That is pickled, and reading it runs whatever code it holds: it has to be trusted explicitly. A checkpoint is
-read once, into the run's own directory.
+A safetensors file, such as any run's model.safetensors, whatever strategy made it; or a file of torch.save that holds
+tensors alone (torch_files.py); or a run, by its name or its directory, which means its model.safetensors; or a run's
+checkpoint; or the directory of a checkpoint that DeepSpeed wrote elsewhere. That is pickled, and reading it runs
+whatever code it holds: it has to be trusted explicitly. A checkpoint is read once, into the run's own directory.
 
 What paceline wrote has a checksum, and is refused when that differs. Anyone else's file is taken as it is.
 
@@ -12,9 +12,10 @@ begin as they were made.
 """
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from pathlib import Path
+from typing import TypeVar
 
 import safetensors.torch
 from safetensors import SafetensorError, safe_open
@@ -32,10 +33,11 @@ from ...tracking.text import did_you_mean
 from ..base import ROOT, checkpoint
 from ..base.errors import CorruptCheckpointError
 from ..config.experiment import Experiment
-from . import experts
+from . import experts, torch_files
 
-PICKLED = (".pt", ".pth", ".bin", ".ckpt", ".pkl")  # as torch.save writes them
 CONVERTED = "weights.safetensors"  # in the run directory
+WRAPPERS = ("module.", "_orig_mod.")  # before the names of a model in DistributedDataParallel, in torch.compile
+T = TypeVar("T")
 
 
 def resolved(experiment: Experiment, trusts: bool, root: Path | str = ROOT) -> Experiment:
@@ -46,11 +48,6 @@ def resolved(experiment: Experiment, trusts: bool, root: Path | str = ROOT) -> E
     if experiment.weights is None:
         return experiment
     path = find(experiment.weights, root)
-    if path.suffix in PICKLED and path.is_file():
-        raise ConfigError(
-            f"weights={experiment.weights}: is a pickle, which runs code as it is read. Convert it once: "
-            "safetensors.torch.save_file(torch.load(FILE, weights_only=True), 'weights.safetensors')"
-        )
     if is_run(path):
         path = learnt(experiment.weights, path)
     if path.is_dir() and not _is_ours(path):
@@ -91,9 +88,9 @@ def _is_ours(folder: Path) -> bool:
 def _check_deepspeed(told: str, path: Path, trusts: bool) -> None:
     if not (path / "latest").is_file():
         raise ConfigError(
-            f"weights={told}: must be a run, a safetensors file, such as runs/NAME/model.safetensors, a run's "
-            "checkpoint, such as runs/NAME/checkpoints/step-00000100, or the directory of a DeepSpeed checkpoint, "
-            "which has a file named latest"
+            f"weights={told}: must be a run, a safetensors file, such as runs/NAME/model.safetensors, a file of "
+            "torch.save with tensors alone, a run's checkpoint, such as runs/NAME/checkpoints/step-00000100, or the "
+            "directory of a DeepSpeed checkpoint, which has a file named latest"
         )
     if not trusts:
         raise ConfigError(
@@ -119,12 +116,7 @@ def check(
             _check_no_experts(path)
             _check_shapes(path, _shapes_of(checkpoint.read_parameters(path)), shapes, model, added)
         return  # DeepSpeed's: only known once it has been read
-    _check_whole(path, key)
-    try:
-        with safe_open(path, framework="pt") as file:
-            theirs = {key: list(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 no mapping
-    except (OSError, SafetensorError) as error:
-        raise CorruptCheckpointError(f"{path} is not a whole safetensors file: {error}") from None
+    theirs = unwrapped(_shapes_in(path, key), shapes)
     if not experts.is_of_experts(theirs):
         _check_shapes(path, theirs, shapes, model, added, key)
         return
@@ -139,6 +131,26 @@ def check(
         )
     for replica in range(found):
         _check_shapes(path, state_of_expert(theirs, replica), shapes, model, added)
+
+
+def _shapes_in(path: Path, key: str) -> dict[str, list[int]]:
+    """Raises `ConfigError` or `CorruptCheckpointError`."""
+    if path.suffix in torch_files.SUFFIXES:
+        return _shapes_of(torch_files.read_tensors(path))
+    _check_whole(path, key)
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {key: list(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 no mapping
+    except (OSError, SafetensorError) as error:
+        raise CorruptCheckpointError(f"{path} is not a whole safetensors file: {error}") from None
+
+
+def unwrapped(theirs: dict[str, T], mine: Collection[str]) -> dict[str, T]:
+    """Returns `theirs` without the prefixes of DistributedDataParallel and torch.compile. `mine`: the model's names."""
+    for prefix in (*WRAPPERS, *WRAPPERS):  # either may be inside of the other
+        if not theirs.keys() & mine and all(name.startswith(prefix) for name in theirs):
+            theirs = {name.removeprefix(prefix): each for name, each in theirs.items()}
+    return theirs
 
 
 def _check_no_experts(folder: Path) -> None:
@@ -194,16 +206,6 @@ def _check_shapes(
 ) -> None:
     if not added & theirs.keys():
         mine = {key: shape for key, shape in mine.items() if key not in added}
-    if mine.keys() != theirs.keys() and {name.removeprefix("_orig_mod.") for name in theirs} == mine.keys():
-        raise ConfigError(
-            f"{key}={path}: names begin with _orig_mod., as a model of torch.compile saves them. Save "
-            "model._orig_mod.state_dict() in place of model.state_dict()"
-        )
-    if mine.keys() != theirs.keys() and {name.removeprefix("module.") for name in theirs} == mine.keys():
-        raise ConfigError(
-            f"{key}={path}: names begin with module., as DistributedDataParallel saves them. Save "
-            "model.module.state_dict() in place of model.state_dict()"
-        )
     if mine.keys() != theirs.keys() and theirs and all(".lora_" in f".{name}" for name in theirs):
         raise ConfigError(
             f"{key}={path}: holds adapters alone, and no weights that they are added to. Choose the whole model, which "
@@ -256,7 +258,8 @@ def put_into(
     """`centres`: of the parts, where replicas are experts, of which this is one. Raises `CorruptCheckpointError` or
     `ConfigError`.
     """
-    state, own = load(weights, run), state_of(model)
+    own = state_of(model)
+    state = unwrapped(load(weights, run), own)
     if experts.is_of_experts(state):
         state = experts.begins_with(state, own, replica, centres, weights)
     check_kinds(f"weights={weights}", state, own)
@@ -280,5 +283,7 @@ def load(weights: str, run: Path, key: str = "weights") -> dict[str, Tensor]:
     """Raises `CorruptCheckpointError` or `ConfigError`."""
     path = Path(weights)
     path = run / CONVERTED if path.is_dir() else path
+    if path.suffix in torch_files.SUFFIXES:
+        return torch_files.read_tensors(path)
     _check_whole(path, key)
     return safetensors.torch.load_file(path)

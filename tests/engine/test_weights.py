@@ -1,5 +1,7 @@
 """Weights to begin with: any strategy's, from a safetensors file; DeepSpeed's own, once they are trusted."""
 
+import pickle
+
 import pytest
 import safetensors.torch
 import torch
@@ -8,6 +10,7 @@ from torch import nn
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.base.errors import CorruptCheckpointError, WorkerFailedError
+from paceline.engine.features.weights import unwrapped
 
 SMALL = ["tracking=none", "model.hidden=[16,12]", "hardware.threads=1", "hardware.workers=2", "checkpoint.every=0"]
 STILL = ["steps=1", "optimizer.lr=1e-30"]  # trains nothing: what comes out is what went in
@@ -54,6 +57,17 @@ def test_what_zero_made_is_taken_by_others(fork_server, tmp_path):
     file = made.path / "model.safetensors"
     taken = engine.run([*SMALL, *STILL, f"weights={file}"], root=tmp_path, quiet=True)
     assert equal(weights_of(taken), weights_of(made))
+
+
+@pytest.fixture
+def virtual_linear(fork_server, tmp_path):
+    """A run of a linear model that begins with a file and trains nothing."""
+
+    def run(file):
+        small = ["model=linear", "tracking=none", "hardware=virtual", "checkpoint.every=0", *STILL]
+        return engine.run([*small, f"weights={file}"], root=tmp_path, quiet=True)
+
+    return run
 
 
 def planned(*overrides, **how):
@@ -136,10 +150,65 @@ def test_a_run_that_came_to_no_end_has_no_weights_to_begin_with(tmp_path):
         engine.prepare([*SMALL, "weights=stopped"], root=tmp_path)
 
 
-def test_a_pickle_is_refused_with_the_way_to_convert_it(tmp_path):
-    torch.save({"a": torch.zeros(1)}, tmp_path / "mine.pt")
-    with pytest.raises(ConfigError, match=r"is a pickle.*save_file"):
-        engine.prepare([f"weights={tmp_path / 'mine.pt'}"])
+class Runs:
+    """Leaves a file behind where a pickle runs it."""
+
+    def __init__(self, mark):
+        self.mark = mark
+
+    def __reduce__(self):
+        return open, (str(self.mark), "w")
+
+
+@pytest.mark.parametrize("legacy", [False, True], ids=["zip", "legacy"])
+@pytest.mark.parametrize("told", ["plain", "state_dict", "model", "both", "wrapped"])
+def test_a_file_of_torch_save_with_tensors_alone_is_read(told, legacy, virtual_linear, tmp_path):
+    tensors = {name: torch.randn(shape) for name, shape in engine.prepare(["model=linear"]).plan().shapes.items()}
+    content = {
+        "plain": tensors,
+        "state_dict": {"state_dict": tensors, "epoch": 3, "optimizer": {"lr": 0.1}},
+        "model": {"model": {name: nn.Parameter(tensor) for name, tensor in tensors.items()}},
+        "both": {"model": {"state_dict": tensors}},
+        "wrapped": {"state_dict": {f"_orig_mod.module.{name}": tensor for name, tensor in tensors.items()}},
+    }[told]
+    torch.save(content, tmp_path / "w.pth", _use_new_zipfile_serialization=not legacy)
+    assert equal(weights_of(virtual_linear(tmp_path / "w.pth")), tensors)
+
+
+@pytest.mark.parametrize(
+    ("content", "error", "said"),
+    [
+        (nn.Linear(2, 2), ConfigError, "holds more than tensors"),
+        ({"model": nn.Linear(2, 2)}, ConfigError, "holds more than tensors .*torch.nn.modules.linear.Linear"),
+        ({"a": torch.zeros(1), "epoch": 3}, ConfigError, "holds epoch, a int, beside tensors. Save model.state_dict"),
+        ({"\x1b[2J": 3}, ConfigError, r"holds \\x1b\[2J, a int,"),
+        ([torch.zeros(1)], ConfigError, "holds a list in place of tensors by name"),
+        ({}, ConfigError, "holds a dict in place"),
+        ({"a": torch.eye(2).to_sparse()}, ConfigError, "a is sparse or quantized"),
+        (b"garbage", ConfigError, "holds more than tensors, and nothing runs it"),
+        (b"PK\x03\x04" + bytes(30), CorruptCheckpointError, "is not a whole file of torch.save"),
+        ({"output.bias": torch.zeros(3)}, ConfigError, r"has \[3\] as output.bias, where model=linear has"),
+    ],
+    ids=["module", "nested", "number", "name", "list", "nothing", "sparse", "no pickle", "cut", "shape"],
+)
+def test_a_file_of_torch_save_with_more_or_less_is_refused_with_the_reason(content, error, said, tmp_path):
+    file = tmp_path / "w.pt"
+    if isinstance(content, bytes):
+        file.write_bytes(content)
+    else:
+        torch.save(content, file)
+    with pytest.raises(error, match=said):
+        engine.prepare(["model=linear", f"weights={file}"]).plan()
+
+
+@pytest.mark.parametrize("suffix", [".pt", ".bin", ".pkl"])
+def test_nothing_in_a_file_of_torch_save_runs(suffix, tmp_path):
+    file, mark = tmp_path / f"w{suffix}", tmp_path / "it-ran"
+    for write in (lambda: torch.save({"a": Runs(mark)}, file), lambda: file.write_bytes(pickle.dumps(Runs(mark)))):
+        write()
+        with pytest.raises(ConfigError, match="holds more than tensors"):
+            engine.prepare(["model=linear", f"weights={file}"]).plan()
+    assert not mark.exists()
 
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.bool, torch.complex64])
@@ -153,19 +222,17 @@ def test_numbers_of_another_kind_are_refused(dtype, fork_server, tmp_path):
     assert caught.value.exit_code == 2
 
 
-@pytest.mark.parametrize(
-    ("prefix", "said"),
-    [
-        ("module.", r"names begin with module\., as DistributedDataParallel saves them"),
-        ("_orig_mod.", r"names begin with _orig_mod\., as a model of torch.compile saves them"),
-    ],
-)
-def test_names_that_a_wrapper_gave_are_said_to_be_so(prefix, said, tmp_path):
-    plain = engine.prepare(["model=linear"]).plan().shapes
-    tensors = {f"{prefix}{name}": torch.zeros(shape) for name, shape in plain.items()}
-    safetensors.torch.save_file(tensors, tmp_path / "ddp.safetensors")
-    with pytest.raises(ConfigError, match=said):
-        engine.prepare(["model=linear", f"weights={tmp_path / 'ddp.safetensors'}"]).plan()
+@pytest.mark.parametrize("prefix", ["module.", "_orig_mod.", "module._orig_mod.", "_orig_mod.module."])
+def test_prefixes_that_a_wrapper_gave_are_left_out(prefix, virtual_linear, tmp_path):
+    tensors = {name: torch.randn(shape) for name, shape in engine.prepare(["model=linear"]).plan().shapes.items()}
+    file = tmp_path / "ddp.safetensors"
+    safetensors.torch.save_file({f"{prefix}{name}": each for name, each in tensors.items()}, file)
+    assert equal(weights_of(virtual_linear(file)), tensors)
+
+
+def test_names_keep_their_beginning_where_not_all_have_it_or_the_model_has_one_of_them():
+    assert unwrapped({"module.a": 1, "b": 2}, {"a", "b"}) == {"module.a": 1, "b": 2}
+    assert unwrapped({"module.a": 1, "module.b": 2}, {"module.a", "c"}) == {"module.a": 1, "module.b": 2}
 
 
 @pytest.mark.parametrize("adapt", ["none", "lora"])
