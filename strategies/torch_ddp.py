@@ -103,22 +103,10 @@ class TorchDDP(Strategy):
             if batch.size == 0:  # DDP needs a backward pass on every replica
                 self._backward(call(self.wrapped, batch.inputs).sum() * 0)
                 return None
-            loss = self._loss(self._forward(batch), batch.targets)
+            loss = self._loss(call(self.wrapped, batch.inputs), batch.targets)
             weight = batch.share * self.replicas
             self._backward(loss if weight == 1 else loss * weight)
             return loss.detach()
-
-    def _forward(self, batch: Batch) -> Tensor:
-        try:
-            return call(self.wrapped, batch.inputs)
-        except RuntimeError as error:
-            if "Expected to have finished reduction in the prior iteration" not in str(error):
-                raise
-            raise ConfigError(
-                f"strategy.find_unused={str(self.find_unused).lower()}: a parameter had no gradient in the step "
-                "before, for which DistributedDataParallel waits. Choose strategy.find_unused=true, or "
-                "strategy=data_parallel."
-            ) from error
 
     def _sending(self, gradients: bool) -> AbstractContextManager[None]:
         if gradients or not isinstance(self.wrapped, DistributedDataParallel):
@@ -143,6 +131,7 @@ class _DDPUpdate(Sync):
         self._strategy, self.clip = strategy, strategy.clip
         self.traits = replace(self.traits, may_begin_anew=not strategy.zero_optimizer)
         self._seen: dict[int, Tensor] = {}  # DDP's buckets, by index
+        self._reduced = True  # the last of them was, in this step
 
     def prepare(self, parameters: dict[str, nn.Parameter], optimizer: Optimizer, comm: Comm) -> None:
         super().prepare(parameters, optimizer, comm)
@@ -160,6 +149,7 @@ class _DDPUpdate(Sync):
 
         def reduce(comm: ProcessComm, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
             self._seen[bucket.index()] = bucket.buffer()
+            self._reduced = self._reduced or bucket.is_last()
             gradient = bucket.buffer().div_(comm.size)
             with comm.timeline.named("gradients"):
                 return comm.all_reduce_future(gradient, blocks=bucket.is_last()).then(lambda done: done.value()[0])
@@ -177,8 +167,15 @@ class _DDPUpdate(Sync):
 
     def begin(self, batch: Batch) -> None:
         (self._zero.torchs if self._zero else self.optimizer).zero_grad()  # the second may have some alone
+        self._reduced = self.comm.size == 1
 
     def update(self) -> None:
+        if not self._reduced:  # torch says so in the next step, and in none after the last
+            raise ConfigError(
+                f"strategy.find_unused={str(self._strategy.find_unused).lower()}: a parameter had no gradient in this "
+                "step, for which DistributedDataParallel waits. Choose strategy.find_unused=true, or "
+                "strategy=data_parallel."
+            )
         self.clip_gradients()
         (self._zero.torchs if self._zero else self.optimizer).step()
 

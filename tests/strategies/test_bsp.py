@@ -1,6 +1,7 @@
 """BSP by all-reduce: K replicas are one worker with the batch of all, and every version of it is the same."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -25,6 +26,7 @@ from oracles import (
     train,
     weights_of,
 )
+from torch import nn
 
 from paceline.batches import lone
 from paceline.comm.ledger import all_reduce_bytes
@@ -192,6 +194,28 @@ def test_torch_ddp_with_find_unused_trains_an_unused_branch_too(workers):
     results = workers(2, train, Plan(TorchDDP(find_unused=True), BSP(), case))
     assert agree(results)
     assert distance(results[0]["weights"], serial(case)) < ROUNDING
+
+
+def without_never() -> nn.Module:
+    model = branching64()
+    del model.never
+    return model
+
+
+@pytest.mark.parametrize(
+    ("model", "branches"),
+    [(branching64, [[True, True]]), (without_never, [[True, True], [False, False]])],
+    ids=["from the start", "in the last step"],
+)
+def test_torch_ddp_names_find_unused_in_the_step_that_leaves_a_parameter_without_gradient(workers, model, branches):
+    """torch itself speaks in the next step. After the last one replicas would differ in silence."""
+    case = Case([[4, 4]] * len(branches), model=model, branches=branches)
+    told = r"find_unused=false: a parameter had no gradient in this step.*Choose strategy\.find_unused=true"
+    with pytest.raises(Exception, match=told):
+        workers(2, train, Plan(TorchDDP(), BSP(), case))
+    if model is without_never:
+        assert agree(workers(2, train, Plan(TorchDDP(find_unused=True), BSP(), case)))
+        assert agree(workers(2, train, Plan(TorchDDP(), BSP(), replace(case, branches=[[True, True]] * 2))))
 
 
 def test_leaves_are_the_parameters_that_backward_reaches():
