@@ -8,7 +8,7 @@ import typer
 from ..conf.errors import ConfigError
 from .completion import complete_source
 from .options import ConfigDir
-from .output import aligned, note_damage, show, show_json
+from .output import aligned, note_damage, note_disturbed, show, show_json
 
 if TYPE_CHECKING:
     from ..tracking.difference import RunDifference, ValuePair
@@ -57,6 +57,7 @@ def diff(first: Run, second: Run, config_dir: ConfigDir = None, format: Format =
         show_json(found.plain())
     else:
         show(_text(found, only_configurations=any(files)))
+    note_disturbed([{"run": run.name, "disturbed": run.summary.get("disturbed")} for run in runs])
 
 
 def _of_file(file: Path, config_dir: Path | None) -> "RunData":

@@ -6,6 +6,7 @@ from typing import Any
 
 from .columns import BY_KEY, COLUMNS, anything
 from .compare import rows
+from .disturbance import is_timed
 from .run_data import RunData
 from .run_directory import RunDirectory, read_object
 from .selection import configured
@@ -16,11 +17,15 @@ OF_THE_RUN = ("run", "front", "runs", "others", "why")  # no results
 
 @dataclass(frozen=True)
 class ValuePair:
-    """`difference`: the second less the first, of numbers; `ratio`: of the second to the first, where that is not 0."""
+    """`difference`: the second less the first, of numbers; `ratio`: of the second to the first, where that is not 0.
+
+    `disturbed`: it is a time, and other programs disturbed one of the runs.
+    """
 
     key: str
     first: Any  # None: not known
     second: Any
+    disturbed: bool = False
 
     @property
     def difference(self) -> float | None:
@@ -34,7 +39,8 @@ class ValuePair:
 
     def plain(self) -> dict[str, Any]:
         told = {"key": self.key, "first": self.first, "second": self.second}
-        return told if self.difference is None else {**told, "difference": self.difference, "ratio": self.ratio}
+        told = told if self.difference is None else {**told, "difference": self.difference, "ratio": self.ratio}
+        return {**told, "disturbed": True} if self.disturbed else told
 
     def texts(self) -> list[str]:
         """Returns texts for people, in the column's units: key, first, second, difference, percent of the first."""
@@ -47,7 +53,8 @@ class ValuePair:
         apart = column.text(abs(self.difference))
         sign = "" if apart == column.text(0) else "+" if self.difference > 0 else "-"
         percent = f"{self.ratio - 1:+.1%}" if self.ratio is not None and self.first > 0 else ""
-        return [column.title, *both, sign + apart, percent]
+        blurred = "~" if self.disturbed else ""
+        return [column.title, *both, blurred + sign + apart, percent and blurred + percent]
 
 
 @dataclass(frozen=True)
@@ -86,7 +93,8 @@ def _results(first: RunData, second: RunData) -> list[ValuePair]:
     one, other = rows([first, second])
     configured_keys = {"strategy", "sync", *configured(first), *configured(second)}
     keys = [column.key for column in COLUMNS if column.key not in (*OF_THE_RUN, *configured_keys)]
-    pairs = [ValuePair(key, one.get(key), other.get(key)) for key in keys]
+    loud = bool(one.get("disturbed") or other.get("disturbed"))
+    pairs = [ValuePair(key, one.get(key), other.get(key), loud and is_timed(key)) for key in keys]
     weights = ValuePair("model_sha256", first.summary.get("model_sha256"), second.summary.get("model_sha256"))
     known = [pair for pair in pairs if pair.first is not None or pair.second is not None]
     return [pair for pair in known if BY_KEY[pair.key].is_number or pair.first != pair.second] + [

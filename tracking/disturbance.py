@@ -25,7 +25,8 @@ INTERRUPTED = 20.0  # involuntary context switches a second of a process: it sha
 SPREAD = 2.0  # 90th percentile of the step times over their median
 TIMES = (
     *("throughput_samples_per_s", "updates_per_second", "step_ms", "compute_ms", "communication_ms", "waiting_ms"),
-    *("time_to_accuracy_s", "time_per_pass_s", "dollars"),
+    *("time_to_accuracy_s", "time_per_pass_s", "dollars", "blocked", "compile_s", "predicted_error"),
+    *("speedup_throughput", "speedup_time_to_accuracy", "dollars_ratio"),
 )
 REPEAT = "Repeat them while nothing else runs."
 
@@ -138,7 +139,12 @@ def note_on(table: Sequence[Mapping[str, Any]]) -> str:
         return ""
     named = ", ".join(f"{row['run']} ({row['disturbed']})" for row in rows[:4])
     more = f" and {len(rows) - 4} more" if len(rows) > 4 else ""
-    ratios = " Speed-ups with ~ may be theirs." if any(row.get("speedup_throughput") for row in rows) else ""
+    blurred = {
+        "speed-ups": any(row.get("speedup_throughput") for row in rows),
+        "marks of the front": any("~" in (row.get("front") or "") for row in table),
+    }
+    named_so = " and ".join(what for what, is_there in blurred.items() if is_there)
+    ratios = f" {named_so.capitalize()} with ~ may be theirs." if named_so else ""
     return f"other programs disturbed the times of {named}{more}.{ratios} {REPEAT}"
 
 

@@ -24,7 +24,10 @@ _RATIO = "ratio"
 _SINCE = "; of a run that was resumed, since then"
 MEANINGS: dict[str, tuple[str, str]] = {
     "run": ("", "the run's name, or that of runs that differ in their seed alone"),
-    "front": ("", "* where no other run is better in all of --pareto's columns"),
+    "front": (
+        "",
+        "* where no other run is better in all of --pareto's columns; with ~ where a time was disturbed",
+    ),
     "status": ("", "completed, diverged, failed, pruned, interrupted, unfinished or damaged"),
     "modelled": ("", "whether times are those of a virtual cluster"),
     **{group.name: ("", group.meaning) for group in SHOWN},

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .columns import BY_KEY, TRAINED, known, no_column, titled, unknown
+from .disturbance import is_timed
 from .errors import TableError
 from .run_data import RunData
 from .summaries import Row
@@ -172,6 +173,9 @@ def mark_front(table: list[Row], larger: dict[str, bool], targets: Sequence[Any]
 
     Compared are completed runs with every value known, of one model, data set and task, modelled with modelled; times
     to accuracy only between runs of one target (`targets`: each row's target_accuracy).
+
+    Where other programs disturbed a time that is compared, `~*` marks the front as measured, and `~` the disturbed
+    rows beside it: without the disturbance they may be on it.
     """
     timed = "time_to_accuracy_s" in larger and targets
     contests: dict[str, list[tuple[Merits, Row]]] = {}
@@ -189,6 +193,9 @@ def mark_front(table: list[Row], larger: dict[str, bool], targets: Sequence[Any]
             if not any(_dominates(best, merits) for best in front):
                 row["front"] = "*"
                 front += [] if front[-1:] == [merits] else [merits]
+        if any(map(is_timed, larger)) and any(row.get("disturbed") for _, row in judged):
+            for _, row in judged:
+                row["front"] = "~*" if row["front"] else "~" if row.get("disturbed") else None
 
 
 def _dominates(one: Merits, other: Merits) -> bool:

@@ -34,6 +34,13 @@ def test_diff_shows_what_differs(paceline, two: Path) -> None:
     ] in lines
 
 
+def test_diff_says_below_that_other_programs_disturbed_a_run(paceline, two: Path) -> None:
+    summary = {"name": "other", "status": "completed", "workers": 2, "throughput": 5.0, "disturbed": "the load was 20"}
+    (two / "runs" / "other" / "summary.json").write_text(json.dumps(summary))
+    for ended in (paceline("diff", "one", "other"), paceline("diff", "one", "other", "--format", "json")):
+        assert "note: other programs disturbed the times of other (the load was 20)." in ended.err
+
+
 def test_diff_as_json_is_one_document(paceline, two: Path) -> None:
     told = json.loads(paceline("diff", "one", "other", "--format", "json").out)
     assert told["configuration"] == [

@@ -39,6 +39,19 @@ def test_keys_versions_and_results_that_differ_are_named(tmp_path: Path) -> None
     assert results["model_sha256"].plain() == {"key": "model_sha256", "first": "aa", "second": "bb"}
 
 
+def test_a_difference_of_times_says_that_other_programs_disturbed_one_of_the_runs(tmp_path: Path) -> None:
+    one = made(tmp_path, "one", 0.1, 0.5, "2.13", throughput=100.0)
+    loud = made(tmp_path, "loud", 0.1, 0.75, "2.13", throughput=50.0, disturbed="the load average was 20 on 2 cores")
+    for runs, sign in ((of(one, loud), "-"), (of(loud, one), "+")):
+        found = {pair.key: pair for pair in difference(*runs).results}
+        throughput = found["throughput_samples_per_s"]
+        assert throughput.texts()[3].startswith(f"~{sign}") and throughput.texts()[4].startswith(f"~{sign}")
+        assert throughput.plain()["disturbed"] is True
+        assert "~" not in "".join(found["accuracy"].texts()) and "disturbed" not in found["accuracy"].plain()
+    quiet = {pair.key: pair for pair in difference(*of(one, one)).results}
+    assert "~" not in "".join(quiet["throughput_samples_per_s"].texts())
+
+
 def test_a_run_and_itself_differ_in_nothing(tmp_path: Path) -> None:
     run = made(tmp_path, "one", 0.1, 0.5, "2.13", model_sha256="aa")
     found = difference(*of(run, run))

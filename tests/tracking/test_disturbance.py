@@ -112,3 +112,20 @@ def test_of_seeds_one_that_was_disturbed_is_enough() -> None:
 
 def test_what_depends_on_the_machine() -> None:
     assert is_timed("throughput") and is_timed("time_to_accuracy_s") and not is_timed("accuracy")
+
+
+def fronts(*runs: RunData, columns: tuple[str, ...]) -> tuple[dict[str, str | None], str]:
+    """Returns each run's mark, and the note below the table."""
+    found, _ = table([*runs], ComparisonRequest(group=False, pareto=columns))
+    return {row["run"]: row["front"] for row in found}, note_on(found)
+
+
+def test_marks_of_the_front_say_that_a_time_was_disturbed() -> None:
+    fast, slow = (recorded(name, summary={"throughput": rate}) for name, rate in (("fast", 300.0), ("slow", 100.0)))
+    assert fronts(fast, slow, columns=("throughput",)) == ({"fast": "*", "slow": None}, "")
+    loud = busy("loud", throughput=200.0)
+    marks, note = fronts(fast, slow, loud, columns=("throughput",))
+    assert marks == {"fast": "~*", "slow": None, "loud": "~"}
+    assert "Marks of the front with ~ may be theirs." in note
+    marks, note = fronts(fast, slow, loud, columns=("accuracy",))
+    assert set(marks.values()) == {"*"} and "with ~" not in note
