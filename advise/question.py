@@ -7,6 +7,7 @@ from math import ceil
 from pathlib import Path
 
 from ..conf.errors import ConfigError
+from ..engine.api.session import find_modules
 from ..engine.config.compose import compose
 from ..engine.config.experiment import Experiment
 from ..tracking.visible import visible
@@ -84,6 +85,7 @@ def ask(
     allowed: Sequence[str] = (),
 ) -> Question:
     """Raises `ConfigError`."""
+    find_modules(allowed)
     experiment = compose(list(overrides), config_dir)
     workers = experiment.hardware.workers
     machine = experiment.hardware.machine

@@ -122,8 +122,7 @@ def _show_pairs(config_dir: Path | None, allowed: tuple[str, ...], format: str) 
 
 
 def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]":
-    import sys
-
+    from ..engine.api.session import find_modules
     from ..engine.config.experiment import Choice
     from ..engine.features.pairs import pairs
 
@@ -131,8 +130,7 @@ def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]
         choices = group_of(group, config_dir)
         return [Choice(name=each.name, target=each.target(), knobs=each.knobs()) for each in choices]
 
-    if allowed and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
+    find_modules(allowed)
     return pairs(chosen("strategy"), chosen("sync"), allowed)
 
 

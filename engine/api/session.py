@@ -222,11 +222,16 @@ def prepare(
     if experiment.name is not None and resume is None and is_first() and not _is_of_this_job(root, experiment.name):
         RunDirectory.check_free(root, experiment.name)  # torchrun's other workers may come after the first made it
     check_tracking(experiment.tracking)
-    if allow_modules and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # a user's module lies where the user is
+    find_modules(allow_modules)
     fabric_of(experiment).check(experiment, resumes=resume is not None)
     experiment = _with_files_read(experiment, tuple(allow_modules))
     return Prepared(experiment, tuple(allow_modules), directory, stored, chosen, trace_file)
+
+
+def find_modules(allowed: Sequence[str]) -> None:
+    """Lets Python find the user's own modules where the user is."""
+    if allowed and str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))
 
 
 def plan(overrides: "Settings | Prepared" = (), **options: Any) -> "Plan":

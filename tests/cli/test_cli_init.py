@@ -46,6 +46,14 @@ def test_the_starter_folder_can_be_trained_and_its_own_test_passes(paceline, her
     test_mine.test_two_workers_train_as_one_does()
 
 
+@pytest.mark.usefixtures("forgotten")
+def test_advise_finds_a_module_of_the_folder_that_it_is_given_in(paceline, here: Path) -> None:
+    paceline("init")
+    typed = "model=mine", "data=mine", "strategy=data_parallel", "sync=bsp", "hardware.workers=2"
+    ended = paceline("advise", *typed, "--config-dir", "conf", "--allow-module", "mine")
+    assert ended.status == 0, ended.err
+
+
 def test_nothing_is_written_where_one_file_is_there_already(paceline, here: Path) -> None:
     (here / "mine").mkdir()
     (here / "mine/model.py").write_text("mine")
