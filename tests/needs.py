@@ -64,6 +64,12 @@ def _has_namespaces() -> bool:
 
 
 @cache
+def _has_booktabs() -> bool:
+    look = ["kpsewhich", "booktabs.sty"]
+    return _has("pdflatex", "kpsewhich")() and subprocess.run(look, capture_output=True).returncode == 0
+
+
+@cache
 def _has_cuda() -> bool:
     import torch
 
@@ -110,6 +116,7 @@ NEEDS = {
     "kubernetes_validate": Need(
         "Kubernetes' schema", "pip install kubernetes-validate", _has_module("kubernetes_validate")
     ),
+    "latex": Need("pdfLaTeX with booktabs", "apt-get install texlive-latex-recommended", _has_booktabs),
     "make": Need("make", "apt-get install make", _has("make")),
     "mlflow": Need("MLflow", "pip install 'paceline[mlflow]'", _has_package("mlflow")),
     "namespaces": Need(
@@ -144,6 +151,7 @@ needs_gpu = pytest.mark.needs("gpu")
 needs_jupyter = pytest.mark.needs("jupyter")
 needs_kubeflow = pytest.mark.needs("kubeflow")
 needs_kubernetes_validate = pytest.mark.needs("kubernetes_validate")
+needs_latex = pytest.mark.needs("latex")
 needs_make = pytest.mark.needs("make")
 needs_mlflow = pytest.mark.needs("mlflow")
 needs_namespaces = pytest.mark.needs("namespaces")

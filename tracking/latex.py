@@ -18,9 +18,18 @@ _MEANINGS = {
     "\u2026": r"\ldots{}",
     "[": "{[}",  # after the end of a row it would be a length
     "]": "{]}",
+    "*": "{*}",  # and this a part of that end
+    "`": r"\textasciigrave{}",
+    "'": r"\textquotesingle{}",
+    '"': r"{\ttfamily\char34}",  # other fonts have none in LaTeX's usual encoding
+    "-": "-{}",  # before another one: no dash is made of them
+    "\u2264": r"$\leq$",
+    "\u2265": r"$\geq$",
+    "\u2192": r"$\rightarrow$",
     **{character: f"\\{character}" for character in "&%$#_{}"},
 }
-_SPECIAL = re.compile("|".join(map(re.escape, _MEANINGS)))
+_SPECIAL = re.compile("-(?=-)|" + "|".join(re.escape(each) for each in _MEANINGS if each != "-"))
+_OTHER = re.compile("[^\u0000-\u017f\u2013\u2014\u2018\u2019\u201c\u201d\u20ac]")  # letters that pdfLaTeX does not know
 
 
 def escaped(text: str) -> str:
@@ -52,10 +61,12 @@ def latex_table(
         r"\end{tabular}",
     ]
     if caption is not None or label is not None:
-        head = [rf"\caption{{{escaped(caption)}}}"] if caption is not None else []
+        head = [rf"\caption{{{escaped(' '.join(caption.split()))}}}"] if caption is not None else []
         head += [rf"\label{{{label}}}"] if label is not None else []  # after the caption, whose number it takes
         lines = [r"\begin{table}", *(f"  {line}" for line in [r"\centering", *head, *lines]), r"\end{table}"]
-    return "\n".join([r"% needs \usepackage{booktabs}", *lines]) + "\n"
+    others = "".join(dict.fromkeys(_OTHER.findall("".join(lines))))
+    needs = rf"% needs \usepackage{{booktabs}}{f', and XeLaTeX or LuaLaTeX for {others}' if others else ''}"
+    return "\n".join([needs, *lines]) + "\n"
 
 
 def _line(cells: Sequence[str]) -> str:

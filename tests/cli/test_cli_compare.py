@@ -10,8 +10,9 @@ import types
 from pathlib import Path
 
 import pytest
+from needs import needs_latex
 
-from paceline.tracking.latex import escaped
+from paceline.tracking.latex import escaped, latex_table
 from paceline.tracking.run_directory import RunDirectory
 
 
@@ -92,8 +93,33 @@ def test_latex_has_booktabs_rules_and_shows_special_characters_as_they_are(pacel
 
 def test_latex_escapes_every_special_character() -> None:
     told = {"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "[a]": "{[}a{]}"}
+    told |= {"--x---": "-{}-x-{}-{}-", "a-b": "a-b", "*": "{*}", "`'": r"\textasciigrave{}\textquotesingle{}"}
     told |= {mark: f"\\{mark}" for mark in "&%$#_{}"} | {"1 \u00b12": r"1 $\pm$2"}
     assert {text: escaped(text) for text in told} == told
+
+
+def test_latex_names_the_letters_that_pdflatex_does_not_know() -> None:
+    assert latex_table(["run"], [False], [["\u00fc\u00df \u6570\u6570"]]).startswith(
+        "% needs \\usepackage{booktabs}, and XeLaTeX or LuaLaTeX for \u6570\n"
+    )
+
+
+@pytest.mark.slow
+@needs_latex
+def test_latex_is_compiled_with_every_special_character(paceline, runs: Path, here: Path) -> None:
+    """Those of ASCII, as LaTeX gives most of them a meaning, umlauts, and what a table itself has."""
+    odd = (
+        "".join(map(chr, range(33, 127)))
+        + " -- --- \u00e4\u00f6\u00fc\u00df \u00e9 \u2264 \u2265 \u2192 \u2026 \u00d7 \u20ac"
+    )
+    captioned = paceline("compare", "--baseline", "slow", "--format", "latex", "--caption", f"a\n\n{odd}")
+    rows = [["*", "[x]", odd], ["[1ex]", odd, "1 \u00b12"], ["*", "", "-"]]
+    cells = latex_table([odd, "[1ex]", "*"], [True, False, False], rows, odd, "t:a_b")
+    head = "\\documentclass{article}\n\\usepackage{booktabs}\n\\begin{document}\n"
+    (here / "t.tex").write_text(f"{head}{captioned.out}{cells}\\ref{{t:a_b}}\n\\end{{document}}\n")
+    compiled = subprocess.run(["pdflatex", "-halt-on-error", "t.tex"], capture_output=True, cwd=here, text=True)
+    assert compiled.returncode == 0, compiled.stdout[-2000:]
+    assert "Missing character" not in (here / "t.log").read_text(errors="replace")
 
 
 @pytest.mark.parametrize(
