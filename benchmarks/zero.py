@@ -6,10 +6,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from functools import partial
 from pathlib import Path
 
 from paceline.strategies.external.deepspeed_ops import build_ops
+from paceline.tracking.moving_lines import MovingLines
 
 from .measure import Outcome
 from .slices import SAID, Timed, in_slices
@@ -30,7 +30,7 @@ def zero_against_deepspeed(rounds: int) -> list[Outcome]:
             print(f"{name}: left out, there is no g++ to compile CPU Adam with", file=sys.stderr)
             continue
         if offload != "none":
-            build_ops(partial(print, file=sys.stderr))  # or both sides would, at once
+            build_ops(MovingLines())  # or both sides would, at once
         with (
             tempfile.TemporaryDirectory() as a,
             tempfile.TemporaryDirectory() as b,

@@ -14,7 +14,7 @@ from typing import Annotated
 import typer
 
 from .options import Format
-from .output import note, results_alone, show, show_json
+from .output import results_alone, show, show_json
 
 IMPOSSIBLE = 3
 MIB, GIB = 2**20, 2**30
@@ -57,8 +57,9 @@ def doctor(
     """
     if build_ops:
         from ..strategies.external.deepspeed_ops import build_ops as build
+        from ..tracking.moving_lines import MovingLines
 
-        build(note)
+        build(MovingLines())
     findings = {check.name: _find(check) for check in [*CHECKS, *_data_checks()]}
     lacking = [check.name for check in CHECKS if check.needed and not findings[check.name].works]
     if not any(finding.works for name, finding in findings.items() if name.startswith("data=")):

@@ -1,5 +1,7 @@
 """DeepSpeed's insides: where its optimizers keep what belongs to a parameter, and which tensors they hold."""
 
+from importlib.util import module_from_spec, spec_from_file_location
+from pathlib import Path
 from typing import Any, NamedTuple, cast
 
 from torch import Tensor, nn
@@ -126,6 +128,17 @@ def leave_out(op: str) -> None:
     import deepspeed.ops
 
     cast(dict[str, Any], deepspeed.ops.__compatible_ops__)[op] = False
+
+
+def preload(op: str, file: Path) -> None:
+    """Have DeepSpeed take an operation that was compiled before from `file`, in place of compiling it."""
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
+    loaded = need(OpBuilder, "_loaded_ops", "deepspeed", "where it looks for operations that are loaded")
+    spec = spec_from_file_location(op, file)
+    assert spec is not None and spec.loader is not None, file
+    loaded[op] = module_from_spec(spec)
+    spec.loader.exec_module(loaded[op])
 
 
 def _of(owner: Any, name: str) -> Any:

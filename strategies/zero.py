@@ -25,7 +25,7 @@ does), or not even its weights do (stage 3, for half as much again), and layers 
 
 import json
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
@@ -57,12 +57,13 @@ from .core.batch import Batch, BeforeBackward, Pass
 from .core.cost import Memory, Transfers, World
 from .core.loss import Loss
 from .core.placements import kept_by_first
+from .core.protocols import Say
 from .core.state import State
 from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.deepspeed_memory import DeepSpeedPeaks, stated
-from .external.deepspeed_ops import build_ops, end_with_parent
+from .external.deepspeed_ops import build_ops, end_with_parent, load_built
 from .external.deepspeed_settings import Noting, merged, read
 from .external.deepspeed_start import import_for, quiet_import
 from .precision import Float16, Float32, Precision
@@ -174,7 +175,7 @@ class Zero(Strategy):
     def own_sync(self) -> Sync:
         return _ZeroUpdate(self)
 
-    def make_ready(self, say: Callable[[str], None]) -> None:
+    def make_ready(self, say: Say) -> None:
         if self.offload != "none":
             build_ops(say)
 
@@ -510,6 +511,7 @@ def _on_the_host(optimizer: Optimizer) -> Optimizer:
     """DeepSpeed's CPU Adam in place of torch's; any other optimizer steps on the host as it is."""
     if not isinstance(optimizer, torch.optim.Adam):
         return optimizer
+    load_built()
     from deepspeed.ops.adam import DeepSpeedCPUAdam
 
     group = optimizer.param_groups[0]

@@ -301,8 +301,14 @@ def make_ready(plan: "Plan", quiet: bool) -> None:
     """Prepares this host, once, for a strategy and for sums in shared memory, where that takes long."""
     from ...comm.shared_sum import NativeSum
     from ...strategies.core.protocols import MakesReady
+    from ...tracking.moving_lines import MovingLines
 
-    say = (lambda _: None) if quiet else _say
+    show = MovingLines()
+
+    def say(text: str, moves: bool = False) -> None:
+        if not quiet:
+            show(text, moves)
+
     if isinstance(plan.strategy, MakesReady):
         plan.strategy.make_ready(say)
     fabric, size = fabric_of(plan.experiment), plan.layout.world_size

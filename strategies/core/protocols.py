@@ -225,11 +225,17 @@ class ReadsFiles(Protocol):
         ...
 
 
+class Say(Protocol):
+    """Shows a line. One that `moves` takes the place of the one before it, where that moved, too."""
+
+    def __call__(self, text: str, moves: bool = False) -> None: ...
+
+
 @runtime_checkable
 class MakesReady(Protocol):
     """A strategy that makes on each host what takes long and is kept."""
 
-    def make_ready(self, say: Callable[[str], None]) -> None:
+    def make_ready(self, say: Say) -> None:
         """Makes it. Called on each host before workers start. Raises `MissingToolError`."""
         ...
 

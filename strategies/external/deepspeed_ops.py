@@ -1,12 +1,14 @@
 """DeepSpeed's CPU Adam, which is compiled once on each machine, for a minute or two, by torch and ninja.
 
-torch would keep it by its name alone, so that two virtual environments compile over each other's; here each
-installation has a folder of its own.
+torch would keep it by its name alone, and compile it again for each virtual environment, as its command has the paths
+of one. Here environments with the same Python, torch, DeepSpeed, compiler and processor share a folder of this user's,
+and load the compiled file as it is.
 """
 
 import fcntl
 import hashlib
 import os
+import platform
 import shutil
 import signal
 import subprocess
@@ -22,14 +24,18 @@ from pathlib import Path
 import torch
 
 from ...comm.private import NotPrivateError, private
+from ...compat.deepspeed import preload
 from ...compat.extensions import build_directory
 from ..core.errors import MissingToolError
+from ..core.protocols import Say
 
 OP = "cpu_adam"  # as DeepSpeed calls it
-PATIENCE = 15  # seconds between two words while it is compiled
+WHAT = "DeepSpeed's CPU Adam"
+USUAL = "usually 60 to 120 s"
+BUILT = "built"  # a file beside the compiled one: it is whole
 
 
-def build_ops(say: Callable[[str], None]) -> None:
+def build_ops(say: Say) -> None:
     """Compile DeepSpeed's CPU Adam unless that was done; torch keeps what it compiles. Raises `MissingToolError`."""
     from torch.utils.cpp_extension import get_cxx_compiler
 
@@ -56,21 +62,25 @@ def build_ops(say: Callable[[str], None]) -> None:
                 f"strategy.offload: DeepSpeed compiles its CPU Adam, and there is no {compiler} here; "
                 "on Debian: apt-get install g++"
             )
-        say("compiling DeepSpeed's CPU Adam for this machine, once: one to two minutes")
+        say(f"compiling {WHAT} for this machine, once; {USUAL}")
         (folder / "lock").unlink(missing_ok=True)  # of one that was stopped; torch would wait for it for ever
         start = time.perf_counter()
-        said = _compile(lambda: say(f"compiling: {time.perf_counter() - start:.0f} s"))
+        said = _compile(lambda: say(f"compiling {WHAT}: {time.perf_counter() - start:.0f} s, {USUAL}", moves=True))
         if said is not None:
             raise MissingToolError(f"DeepSpeed's CPU Adam cannot be compiled here:\n{said}")
+        (folder / BUILT).touch()
         say(f"compiled in {time.perf_counter() - start:.0f} s; kept in {folder}")
 
 
 def _is_built(folder: Path) -> bool:
-    """Asks ninja whether torch would load the compiled file in `folder` without compiling it again."""
-    if not (folder / f"{OP}.so").exists():
-        return False
-    asked = subprocess.run(["ninja", "-n"], cwd=folder, capture_output=True, text=True)
-    return "no work to do" in asked.stdout
+    return (folder / f"{OP}.so").exists() and (folder / BUILT).exists()
+
+
+def load_built() -> None:
+    """Has DeepSpeed use what was compiled, by whichever environment. Without it, DeepSpeed compiles by itself."""
+    folder = build_directory(OP)
+    if _is_built(folder):
+        preload(OP, folder / f"{OP}.so")
 
 
 def _compile(still_at_it: Callable[[], None]) -> str | None:
@@ -90,7 +100,7 @@ def _compile(still_at_it: Callable[[], None]) -> str | None:
             try:
                 while build.poll() is None:
                     with suppress(subprocess.TimeoutExpired):
-                        build.wait(PATIENCE)
+                        build.wait(1.0)
                     if build.poll() is None:
                         still_at_it()
             except BaseException:
@@ -107,20 +117,36 @@ def _gist(said: str) -> str:
 
 
 def _extensions() -> Path:
-    """Returns the folder of torch's compiled files of this installation alone.
+    """Returns the folder of what this user's environments of the same versions compile."""
+    from torch.utils.cpp_extension import get_default_build_root
 
-    Installations that shared a folder would overwrite each other's files.
-    """
-    from torch.utils.cpp_extension import get_cxx_compiler, get_default_build_root
-
-    made_from = sys.version, sys.prefix, torch.__version__, version("deepspeed"), get_cxx_compiler()
+    made_from = sys.version, torch.__version__, version("deepspeed"), _compiler(), _processor()
     name = f"paceline-{hashlib.sha256(repr(made_from).encode()).hexdigest()[:12]}"
     root = Path(os.environ.get("TORCH_EXTENSIONS_DIR") or get_default_build_root())
     return root if root.name == name else root / name
 
 
+def _compiler() -> tuple[str, ...]:
+    from torch.utils.cpp_extension import get_cxx_compiler
+
+    name = get_cxx_compiler()
+    found = Path(shutil.which(name) or name).resolve()
+    with suppress(OSError):
+        there = found.stat()
+        return str(found), str(there.st_size), str(there.st_mtime_ns)
+    return (str(found),)
+
+
+def _processor() -> str:
+    """Returns the instructions of this processor, for which DeepSpeed has it compiled (-march=native)."""
+    with suppress(OSError):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next((line for line in lines if line.startswith(("flags", "Features"))), platform.machine())
+    return platform.machine()
+
+
 def use_own_folder() -> None:
-    """Have torch find ninja, and what it compiles for this installation, before DeepSpeed is imported.
+    """Have torch find ninja, and what was compiled for these versions, before DeepSpeed is imported.
 
     Raises `MissingToolError` where another user could put code of his own there.
     """
