@@ -13,7 +13,7 @@ from .accelerators import Ground, Searched, ground, search
 from .candidate import Predicted
 from .limits import Missed, beyond, meets, nearest
 from .modes import alternatives
-from .plans import planned
+from .plans import planned, takes_profile
 from .question import Question
 from .ranking import Sort, best_of_groups, front, ranked, spread
 from .why_not import Family, families, least_over
@@ -23,7 +23,10 @@ FRONT = 6  # of its points that are shown
 TRIES = 2  # plans of what does not fit by its closed form
 CUT_SHORT = "interrupted: this answer is partial"
 Progress = Callable[[str], None]  # is given what is done now, in a few words
-NO_CALIBRATION = "times are not predicted here: run `paceline calibrate` once, then choose the hardware that it writes"
+BY_PROFILE = (
+    "times are of a shipped profile, two cores of a server, and not of this machine: `paceline calibrate` measures it; "
+    "then choose the hardware that it writes"
+)
 
 
 @dataclass(frozen=True)
@@ -214,13 +217,13 @@ def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, 
     if rows and not timed and question.tokens is not None:
         raise ConfigError(f"--tokens: a step's time is not predicted: {rows[0].untimed or why}")
     order: Sort = sort or ("time" if timed else "bytes")
-    notes: list[str] = []
+    notes: list[str] = [BY_PROFILE] if timed and takes_profile(question.experiment) else []
     if not timed:
-        measured = question.experiment.hardware.calibration is not None
-        if measured:  # and what is asked for was not
+        if (
+            machine is None or question.experiment.hardware.calibration is not None
+        ):  # what is asked for was not measured
             why = next((row.untimed for row in rows if row.untimed), why)
-        none = machine is None and not measured
-        notes.append(f"{NO_CALIBRATION} ({why})" if none else f"times are not predicted: {why}")
+        notes.append(f"times are not predicted: {why}")
         if order in ("time", "dollars"):
             notes.append(f"so that --sort {order} knows no order; --sort bytes and memory do")
     looked = len(rows) + len(refused)

@@ -1,19 +1,24 @@
 """A configuration planned exactly: what is shown, and all where no closed form is known."""
 
 from dataclasses import replace
+from pathlib import Path
 
 from ..cost.predicted import NotPredicted, PredictedStep
 from ..engine.api.session import Prepared, prepare
 from ..engine.base.errors import InterruptedRunError
 from ..engine.base.failures import named
+from ..engine.config.experiment import Experiment
 from ..engine.fabrics import fabric_of
 from ..engine.planning.planned import Plan
 from ..engine.predict.device_use import device_use
 from ..engine.predict.fit import capacity_of, need_of
+from ..tracking.files import read_yaml
 from .candidate import Candidate, Predicted
 from .commands import overrides_of
 from .limits import dollars
 from .question import Question
+
+PROFILE = Path(__file__).with_name("two_cores.yaml")
 
 
 def prepared(question: Question, candidate: Candidate) -> Prepared:
@@ -64,9 +69,25 @@ def _holds_whatever_it_needs(ready: Prepared) -> bool:
     return fabric_of(ready.experiment).modelled and ready.experiment.hardware.machine is None
 
 
+def takes_profile(experiment: Experiment) -> bool:
+    """Returns whether times are by the shipped profile: workers are processes here, and nobody has measured this
+    machine.
+    """
+    hardware, fabric = experiment.hardware, fabric_of(experiment)
+    return not fabric.modelled and hardware.machine is None and hardware.calibration is None
+
+
+def _with_times(ready: Prepared, plan: Plan) -> Prepared:
+    experiment = ready.experiment
+    if plan.device.type != "cpu" or not takes_profile(experiment):
+        return ready
+    hardware = experiment.hardware.model_copy(update={"calibration": read_yaml(PROFILE)})
+    return replace(ready, experiment=experiment.model_copy(update={"hardware": hardware}))
+
+
 def _timed(question: Question, ready: Prepared, plan: Plan, found: Predicted) -> tuple[Predicted, PredictedStep | None]:
     try:
-        step = ready.step_time(plan)
+        step = _with_times(ready, plan).step_time(plan)
     except NotPredicted as why:
         return replace(found, untimed=str(why)), None
     price = dollars(question, step.seconds, found.candidate.hosts)

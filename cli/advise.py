@@ -167,6 +167,7 @@ def _answer(
         from .advise_explain import explained
 
         show(explained(found, explain))
+        note_all(found.notes)
     else:
         _show(found, format, html, every)
     if found.interrupted:

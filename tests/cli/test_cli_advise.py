@@ -46,18 +46,36 @@ def test_times_that_are_not_predicted_are_said_to_be_so(paceline, monkeypatch) -
     names = {"strategy": ["single", "data_parallel"], "sync": ["bsp", "asp"]}
     monkeypatch.setattr(modes, "_choices", lambda group, _: [shipped(group, name) for name in names[group]])
     monkeypatch.setattr(modes, "BESIDE", ())
-    ended = paceline("advise", "hardware.workers=2", "--format", "csv")
+    asked = "hardware.workers=2", "precision=bf16"
+    ended = paceline("advise", *asked, "--format", "csv")
     assert ended.status == 0
     rows = list(csv.DictReader(io.StringIO(ended.out)))
     assert [row["step_seconds"] for row in rows] == [""] * len(rows)
     assert any("sync=asp" in row["command"] for row in rows)
-    assert "run `paceline calibrate`" in ended.err
-    table = paceline("advise", "hardware.workers=2").out
+    assert "times are not predicted: precision=bf16: a calibration measures float32 alone" in ended.err
+    assert "shipped profile" not in ended.err
+    table = paceline("advise", *asked).out
     first = table.splitlines()
     assert first[0].startswith("recommended: paceline train ") and first[1].startswith("  time: not predicted")
     assert first[4] == "  to try: --race 2 trains the first two here, until one wins"
     assert "front" not in table, "nothing is timed, so that nothing is on a front"
     assert "must be raced: asynchronous" in table and "price_per_hour=DOLLARS" in table
+
+
+def test_a_machine_that_nobody_measured_has_times_of_a_shipped_profile_that_say_so(paceline, here, monkeypatch) -> None:
+    from paceline.advise import modes
+
+    names = {"strategy": ["single", "data_parallel"], "sync": ["bsp"]}
+    monkeypatch.setattr(modes, "_choices", lambda group, _: [shipped(group, name) for name in names[group]])
+    monkeypatch.setattr(modes, "BESIDE", ())
+    found = json.loads(paceline("advise", "hardware.workers=2", "--format", "json").out)
+    assert found["sort"] == "time" and all(row["step_seconds"] > 0 for row in found["rows"][:2])
+    assert "calibration" not in json.dumps(found["rows"])
+    told = paceline("advise", "hardware.workers=2", "--explain", "2")
+    note = "times are of a shipped profile, two cores of a server, and not of this machine: `paceline calibrate`"
+    assert note in told.err and note in paceline("advise", "hardware.workers=2").out
+    machine(here)
+    assert "shipped profile" not in paceline("advise", "hardware=lab", "--config-dir", ".", "hardware.workers=2").out
 
 
 @pytest.mark.slow
@@ -193,7 +211,7 @@ def test_tokens_without_a_predicted_time_are_refused(paceline, monkeypatch) -> N
 
     names = {"strategy": ["data_parallel"], "sync": ["bsp"]}
     monkeypatch.setattr(modes, "_choices", lambda group, _: [shipped(group, name) for name in names[group]])
-    ended = paceline("advise", "model=gpt", "data=text", "--tokens", "1B", "--deadline", "1d")
+    ended = paceline("advise", "model=gpt", "data=text", "precision=bf16", "--tokens", "1B", "--deadline", "1d")
     assert ended.status == 2 and "--tokens: a step's time is not predicted" in ended.err
 
 

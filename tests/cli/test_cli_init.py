@@ -1,5 +1,6 @@
 """`paceline init`: what it writes runs, and it writes over nothing."""
 
+import re
 import shlex
 import sys
 from pathlib import Path
@@ -52,6 +53,7 @@ def test_advise_finds_a_module_of_the_folder_that_it_is_given_in(paceline, here:
     typed = "model=mine", "data=mine", "strategy=data_parallel", "sync=bsp", "hardware.workers=2"
     ended = paceline("advise", *typed, "--config-dir", "conf", "--allow-module", "mine")
     assert ended.status == 0, ended.err
+    assert re.search(r"^  time: [\d.]+ ms a step", ended.out, re.MULTILINE) and "of a shipped profile" in ended.out
 
 
 def test_nothing_is_written_where_one_file_is_there_already(paceline, here: Path) -> None:
