@@ -58,6 +58,8 @@ class ParallelLayout:
     split_inputs: bool = False  # what full recomputation keeps is cut over `tensor` ("ZeRO", section 6)
     inputs_on_host: bool = False  # and goes to the host's memory
     experts: int = 1  # devices that share a layer's experts: along tensor, then context, then data
+    gathers_keys: bool = False  # devices of a sample gather its keys and values, and do not pass them round a ring
+    balanced: bool = True  # of a causal sample, each of them has a part of the start and one of the end
     grouped: bool = False  # a product of all experts of a device is one kernel, or a graph launches them
 
     def __post_init__(self) -> None:

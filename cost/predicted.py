@@ -9,6 +9,7 @@ from .published import Published
 PARTS = {  # in the order in which they are told
     "compute": "compute",
     "tensor": "sums within layers",
+    "context": "keys and values of others",
     "experts": "tokens to experts",
     "bubble": "bubble",
     "shards": "waiting for weights",

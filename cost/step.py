@@ -16,6 +16,14 @@ and two where the layer is recomputed, which nothing hides. Each moves (n-1)/n o
 
     alpha + (n-1)/n S beta           on one host
     alpha + the longer of what stays on the host over its links, and of the rest of all its devices over its card
+
+Where c devices share a sample's tokens, each computes its queries with the keys and values of all. These go round a
+ring (Liu et al. 2023, "Ring Attention", arXiv 2310.01889): c - 1 times a device sends what it got, while it computes
+with it, and waits for what the message takes longer. Backward the gradients of keys and values go round with them.
+What each turn computes is added to a sum. Or keys and values are gathered first, and their gradients scattered, which
+nothing hides (Grattafiori et al. 2024, "The Llama 3 Herd of Models", arXiv 2407.21783, section 3.3.2). With a causal
+mask the device of the last tokens has 2 - 1/c times the mean of the scores, unless each device has one part from the
+start and one from the end, as both of these have it.
 """
 
 from collections.abc import Sequence
@@ -36,6 +44,9 @@ FUSED_BACKWARD = (
 )
 CAST_BYTES = 12  # of an entry and micro-batch under autocast: read and rounded forward, its gradient widened backward
 ADAM_BYTES = 32  # that mixed-precision Adam reads and writes for an entry: gradient twice, weight, master, both moments
+# Bytes of an entry and turn of a ring: a result is read, and its sum in float32 read and written; backward a gradient
+SUMMED_BYTES, SUMMED_BACKWARD_BYTES = 10, 6
+RING_KERNELS, RING_BACKWARD_KERNELS = 3, 4  # of a turn: attention, and its sums
 NEVER_HIDDEN = 0.05  # of the gradients' sum: its last bucket
 
 
@@ -53,6 +64,7 @@ class StepTime:
 
     compute: float
     tensor: float  # all-reduces within layers
+    context: float  # waiting for other devices' keys and values
     experts: float  # all-to-alls of tokens
     bubble: float
     shards: float  # waiting for ZeRO's weights
@@ -69,17 +81,18 @@ class StepTime:
 @dataclass(frozen=True)
 class PassBreakdown:
     """The time of a layer or of the head for one micro-batch. Seconds: of kernels, of all-reduces, of waiting for
-    launches, of all-to-alls.
+    launches, of all-to-alls, of waiting for keys and values.
     """
 
     compute: float
     tensor: float = 0.0
     waiting: float = 0.0
     experts: float = 0.0
+    context: float = 0.0
 
     @property
     def total(self) -> float:
-        return self.compute + self.tensor + self.waiting + self.experts
+        return self.compute + self.tensor + self.waiting + self.experts + self.context
 
     def __add__(self, other: "PassBreakdown") -> "PassBreakdown":
         return PassBreakdown(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
@@ -102,6 +115,7 @@ def step_time(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: E
     return StepTime(
         compute=micro_batches * (each.compute + casts),
         tensor=micro_batches * each.tensor,
+        context=micro_batches * each.context,
         experts=micro_batches * each.experts,
         bubble=(layout.stages - 1) / layout.chunks * (stage.total + handed_on)
         + micro_batches * handed_on * layout.chunks,
@@ -138,6 +152,8 @@ def layer_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits
                 matrices, rank = matrices + 1, of.factors.rank
                 thin += product(device, fits, layout.dtype, each.m, rank, each.k, each.count)
                 thin += product(device, fits, layout.dtype, each.m, each.n, rank, each.count)
+    if of.causal and layout.fused and not layout.balanced:
+        scores *= 2 - 1 / layout.context
     back = FUSED_BACKWARD * scores * fits.attention / fits.attention_back if layout.fused else 2 * scores
     entries = streamed_entries(of, layout.samples, layout.tensor, layout.experts, fits.norm)
     moved = streamed(device, fits, layout.entry * entries)
@@ -155,11 +171,15 @@ def layer_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits
         kernels_of_experts = _kernels_of_experts(of, layout)
         launched, launched_back = launched + kernels_of_experts, launched_back + 2 * kernels_of_experts
     collectives = 2 * fits.collective * ((layout.tensor > 1) + (layout.experts > 1))
-    kernels = linear + thin + scores + moved + softmax
-    forward = _passes(kernels, summed, exchanged, launched * fits.launch + collectives)
+    turns = layout.context if layout.context > 1 and not layout.gathers_keys else 0
+    launched, launched_back = launched + RING_KERNELS * turns, launched_back + RING_BACKWARD_KERNELS * turns
+    joined, joined_back = (streamed(device, fits, turns * nbytes) for nbytes in _summed_bytes(of, layout))
+    waited, waited_back = _waiting_for_keys(of, layout, cluster, fits, scores, back)
+    kernels = linear + thin + scores + moved + softmax + joined
+    forward = _passes(kernels, summed, exchanged, launched * fits.launch + collectives, waited)
     by_weights = linear if of.factors is None else 0.0  # frozen ones need no gradient
-    again = linear + by_weights + 2 * (thin + moved + softmax) + back
-    backward = _passes(again, summed, exchanged, launched_back * fits.launch + collectives)
+    again = linear + by_weights + 2 * (thin + moved + softmax) + back + joined_back
+    backward = _passes(again, summed, exchanged, launched_back * fits.launch + collectives, waited_back)
     match layout.recompute:
         case "full":
             once_more = forward
@@ -180,8 +200,40 @@ def _kernels_of_experts(of: Transformer, layout: ParallelLayout) -> float:
     return each * of.experts / layout.experts
 
 
-def _passes(compute: float, summed: float, exchanged: float, host: float) -> PassBreakdown:
-    return PassBreakdown(compute, summed, max(0.0, host - compute - summed - exchanged), exchanged)
+def _summed_bytes(of: Transformer, layout: ParallelLayout) -> tuple[float, float]:
+    """Returns the bytes that one turn of a ring moves to add up its results, and backward the gradients of queries,
+    keys and values.
+    """
+    entries = layout.samples * of.context / layout.tensor
+    return (
+        SUMMED_BYTES * entries * of.query_width,
+        SUMMED_BACKWARD_BYTES * entries * (of.query_width + 2 * of.kv_width),
+    )
+
+
+def _waiting_for_keys(
+    of: Transformer, layout: ParallelLayout, cluster: Cluster, fits: Efficiency, scores: float, back: float
+) -> tuple[float, float]:
+    """Returns the seconds of a layer, forward and backward, that attention waits for other devices' keys and values."""
+    size, stride = layout.context, layout.tensor
+    if size == 1:
+        return 0.0, 0.0
+    own = layout.entry * layout.samples * of.context * 2 * of.kv_width / layout.tensor
+    if layout.gathers_keys:
+        gathered = cluster.links.all_gather(size * own, size, stride)
+        return gathered, 2 * gathered
+    link = cluster.links.slowest(size, stride)
+
+    def waited(nbytes: float, computed: float) -> float:
+        turn = link.latency + nbytes / link.bandwidth
+        return (size - 1) * (beside(turn, computed / size, fits) - computed / size)
+
+    return waited(own, scores), waited(2 * own, back)
+
+
+def _passes(compute: float, summed: float, exchanged: float, host: float, waited: float = 0.0) -> PassBreakdown:
+    waiting = max(0.0, host - compute - summed - exchanged - waited)
+    return PassBreakdown(compute, summed, waiting, exchanged, waited)
 
 
 def attention_dtype(device: Device, dtype: str) -> str:

@@ -102,6 +102,19 @@ def test_links_between_hosts_are_read_as_they_are_written(text: str, bandwidth: 
     assert case_of(row(interconnect=text)).cluster.links.between.bandwidth == bandwidth
 
 
+def test_a_batch_of_long_sequences_is_read_from_the_later_edition_of_their_table() -> None:
+    values = {"group": "nemo-long-context", "seq": 32768, "global_batch": "", "gpus": 32, "dp": 8, "tp": 2, "cp": 2}
+    layout = case_of(row(**values)).layout
+    assert (layout.batch, layout.context, layout.devices) == (128, 2, 32)
+    assert case_of(row(**values | {"global_batch": 64})).layout.batch == 64
+
+
+def test_nemo_of_the_launcher_has_the_attention_of_flash_attention_2_on_an_h100() -> None:
+    values = {"gpu": "H100-SXM", "seq": 8192, "recompute": "none", "micro_batch": 1}
+    old, new = (case_of(row(framework=name, **values)).predicted(Efficiency()) for name in ("NeMo 24.07", "NeMo 25.02"))
+    assert old > 1.1 * new
+
+
 def test_what_a_row_says_of_its_software_is_read() -> None:
     selective = case_of(row(recompute="selective + sequence parallel", dp=4, tp=2)).layout
     assert (selective.recompute, selective.sequence) == ("selective", True)

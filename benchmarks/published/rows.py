@@ -37,6 +37,9 @@ SCALED_BY_LAYER = ("NeMo Framework 23.07",)
 EAGER_NORMS = ("litgpt (FSDP, eager", "litgpt (DDP, eager", "litgpt (single, eager")
 LORA_RANK = 32  # NeMo's default; its recipes that are timed adapt linear_qkv alone
 FLASH_2 = {"attention": 0.6, "attention_back": 0.5}  # fused attention of Dao 2023, as shares of `Efficiency`
+# NVTE_FUSED_ATTN: 0 in conf/config.yaml of NVIDIA/NeMo-Framework-Launcher until its pull request 422 of August 2024:
+# attention is that of FlashAttention 2, and not cuDNN's
+WITHOUT_CUDNN = ("NeMo 24.03", "NeMo 24.07")
 OVERLAPS = (*FUSED, "DDP", "FSDP")  # gradients' sums go on during backward
 BETWEEN = Link(6e-5, 1e11)  # of a host, where the source does not say
 DGX = Link(6e-5, 4e11)  # between DGX H100, B200 and B300: 8 cards of 400 Gb/s by their data sheets
@@ -48,6 +51,8 @@ STEPWISE_LOSS = ("torchao-h100",)
 # capacity, whose shapes a graph can hold
 GROUPS_EXPERTS = "26.06"
 FREES_RESULTS = ("NeMo", "Megatron-Bridge")  # of stages: Megatron-LM's since 2022
+# of a step in NeMo's table of long sequences: a later edition of the page states 1,024 sequences of 4,096 to 4 of 2^20
+TOKENS = {"nemo-long-context": 2**22}
 COUNTED = {  # what a tool prints of memory; others are taken as nvidia-smi is, in GiB
     "litgpt": ("allocated", 1e9),
     "torchtitan": ("reserved", 2**30),
@@ -96,7 +101,7 @@ class Case:
         """Seconds of a step. From 2023 on fused attention is that of Dao 2023, or PyTorch's on newer devices."""
         if _has(self.row["framework"], FUSED_2023):
             fits = replace(fits, **FLASH_2)
-            if software_of(self.row) == PYTORCH:
+            if software_of(self.row) == PYTORCH or _has(self.row["framework"], WITHOUT_CUDNN):
                 fits = with_attention(fits, self.cluster.device)
         if _has(self.row["framework"], EAGER_NORMS):
             fits = replace(fits, norm=20)
@@ -163,6 +168,8 @@ def case_of(row: Row) -> Case:
         raise Unscored(f"arch={row['arch']} is not modelled")
     if "INCONSISTENT" in row["note"]:
         raise Unscored("contradicts itself in its source")
+    if row["group"] in TOKENS and not row["global_batch"]:
+        row = row | {"global_batch": str(TOKENS[row["group"]] // _whole(row, "seq", 1))}
     for key in ("hidden", "layers", "global_batch", "gpus"):
         if not row[key]:
             raise Unscored(f"no {key}")

@@ -42,6 +42,7 @@ FORMULAS = {
     "96 B s l h^2 (1 + s/6h + V/16lh) with recomputation (Narayanan et al. 2021; other widths and gates alike), times "
     "the level of PyTorch's published runs on this generation of devices",
     "tensor": "4 sums a layer, 6 with recomputation, each alpha + 2 (t-1)/t S beta (Shoeybi et al. 2019)",
+    "context": "messages of a ring that are longer than attention (Liu et al. 2023)",
     "experts": "4 all-to-alls a layer, 6 with recomputation, each alpha + (n-1)/n S beta (Lepikhin et al. 2020)",
     "bubble": "(p-1)/v passes of a stage (Narayanan et al. 2021)",
     "shards": "gathers of weights that are longer than the layers (Rajbhandari et al. 2020)",

@@ -259,6 +259,53 @@ def test_context_parallel_shares_a_sample_s_tokens() -> None:
     assert shared.compute == pytest.approx(whole.compute / 2, rel=0.1)
 
 
+SHARED = replace(ONE, context=4, fused=True)
+
+
+def test_keys_and_values_go_round_a_ring_and_attention_waits_for_slow_messages_alone() -> None:
+    """3 messages forward of a device's keys and values, 3 backward with their gradients (Liu et al. 2023)."""
+    slow, quick = (Cluster(DEVICE, Links(Link(0.0, rate), Link(0.0, 1.0), 8)) for rate in (1e6, 1e30))
+    own = 2 * OF.context * 2 * OF.width  # 4 samples, of which a device has a fourth
+    busy = replace(FREE, contended=0.0)
+    waited = layer_passes(OF, SHARED, slow, busy).context
+    assert waited == pytest.approx(3 * (own + 2 * own) / 1e6, rel=0.01)
+    assert layer_passes(OF, SHARED, quick, busy).context == 0
+    assert step_time(OF, replace(SHARED, batch=8), slow, busy).context == pytest.approx(2 * OF.layers * waited)
+
+
+def test_the_results_of_a_ring_s_turns_are_added_up_in_float32() -> None:
+    free = replace(FREE, ramp=0.0)
+    ring, gathered = (
+        layer_passes(OF, replace(SHARED, gathers_keys=each), CLUSTER, free).compute for each in (False, True)
+    )
+    assert ring - gathered == pytest.approx(4 * streamed(DEVICE, free, OF.context * OF.width * (10 + 3 * 6)))
+
+
+def test_keys_and_values_that_are_gathered_first_are_waited_for() -> None:
+    once = CLUSTER.links.all_gather(2 * 4 * OF.context * 2 * OF.width, 4, 1)
+    assert layer_passes(OF, replace(SHARED, gathers_keys=True), CLUSTER, FREE).context == pytest.approx(3 * once)
+
+
+def test_the_device_of_the_last_tokens_has_more_scores_unless_parts_are_balanced() -> None:
+    balanced, last, whole = (
+        layer_passes(of, replace(SHARED, balanced=each), CLUSTER, FREE).compute
+        for of, each in ((OF, True), (OF, False), (replace(OF, causal=False), False))
+    )
+    scores = sum(each.flops for each in products(OF, 1, fused=True) if each.of_scores) / DEVICE.peak["float16"]
+    passes = scores / FREE.attention + 2.5 * scores / FREE.attention_back
+    assert last - balanced == pytest.approx(0.75 * passes)
+    assert whole - balanced == pytest.approx(passes)
+
+
+def test_the_host_launches_the_kernels_of_each_turn() -> None:
+    tiny = Transformer(4, 64, 4, 32, 100)
+    one, two = (
+        layer_passes(tiny, replace(ONE, micro_batch=1, context=n), CLUSTER, replace(FREE, launch=1.0)).total
+        for n in (1, 2)
+    )
+    assert two - one == pytest.approx(2 * (3 + 4))
+
+
 def test_passes_add_and_multiply_part_by_part() -> None:
     assert PassBreakdown(1.0, 2.0, 3.0) * 2 + PassBreakdown(1.0) == PassBreakdown(3.0, 4.0, 6.0)
 
