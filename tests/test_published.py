@@ -248,6 +248,9 @@ def test_hosts_of_dgx_are_linked_as_their_data_sheets_say() -> None:
     values = {"framework": "NeMo 24.07", "gpu": "H100-SXM", "interconnect": "NVLink + InfiniBand"}
     assert case_of(row(**values)).cluster.links.between.bandwidth == 4e11
     assert case_of(row(**values | {"framework": "FSDP"})).cluster.links.between.bandwidth == 1e11
+    for gpu, rate in (("GB200", 5e10), ("GB300", 1e11)):
+        links = case_of(row(gpu=gpu, interconnect="NVLink (72-GPU NVL domain)")).cluster.links
+        assert (links.per_host, links.between.bandwidth) == (72, 72 * rate)
 
 
 def test_errors_stand_beside_one_constant_efficiency_and_what_is_left_out_is_counted() -> None:

@@ -43,6 +43,7 @@ WITHOUT_CUDNN = ("NeMo 24.03", "NeMo 24.07")
 OVERLAPS = (*FUSED, "DDP", "FSDP")  # gradients' sums go on during backward
 BETWEEN = Link(6e-5, 1e11)  # of a host, where the source does not say
 DGX = Link(6e-5, 4e11)  # between DGX H100, B200 and B300: 8 cards of 400 Gb/s by their data sheets
+CARD = {"GB200": 5e10, "GB300": 1e11}  # of each device of DGX GB200 and GB300 by their data sheets: 400 and 800 Gb/s
 # in one kernel: loss_fn=fused_crossentropy is llm-foundry's default; torchtitan compiles its loss since April 2025, and
 # torchao's runs on H100 are of version 0.0.2, before that
 FUSED_LOSS = (*(name for name in FUSED_2023 if name != "litgpt"), "llm-foundry")
@@ -340,6 +341,7 @@ def _cluster(row: Row, device: Device) -> Cluster:
         between = Link(BETWEEN.latency, cards * int(found[2]) / 8 * 1e9)
     if "NVL domain" in text:
         per_host = int(found[1]) if (found := re.search(r"(\d+)-GPU", text)) else 72
+        between = Link(between.latency, per_host * CARD[device.name])
     return Cluster(device, Links(INSIDE[device.name], between, per_host))
 
 
