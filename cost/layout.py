@@ -23,12 +23,13 @@ class ReplicaLayout:
     Args:
         micro_batches: of a step.
         zero: the stage of ZeRO; None where the sync mode decides it.
-        chunks, offload, sequence: as those of `ParallelLayout`.
+        chunks, offload, sequence, shard_over: as those of `ParallelLayout`.
         recompute: layers are computed again in backward.
     """
 
     micro_batches: int
     zero: int | None = None
+    shard_over: int | None = None
     chunks: int = 1
     recompute: bool = False
     offload: Offload = "none"
@@ -47,6 +48,7 @@ class ParallelLayout:
     context: int = 1  # devices that share a sample's tokens
     chunks: int = 1  # of a stage (interleaved)
     zero: int = 0
+    shard_over: int | None = None  # replicas that share ZeRO's shards, one after the other in rank; None: all of them
     recompute: Recompute = "none"
     recomputed: float = 1.0  # of the layers, the share that `recompute` is for
     offload: Offload = "none"
@@ -78,6 +80,10 @@ class ParallelLayout:
         if self.experts > 1 and (self.experts % self.tensor or (self.tensor * self.replicas) % self.experts):
             raise CostError(
                 f"experts={self.experts}: must be a multiple of tensor={self.tensor} and divide tensor x context x data"
+            )
+        if self.shard_over is not None and (self.replicas % self.shard_over or self.experts > 1):
+            raise CostError(
+                f"shard_over={self.shard_over}: must divide {self.replicas} replicas, and is not modelled with experts"
             )
         if self.chunks > 1 and self.stages == 1:
             raise CostError(f"chunks={self.chunks}: interleaving takes at least 2 stages")
@@ -123,11 +129,14 @@ class ParallelLayout:
 
 
 class HeldEntries(NamedTuple):
-    """Entries of one device, and the devices that hold the same: how many, and how far apart their ranks are."""
+    """Entries of one device, and the devices that hold the same: how many, how far apart their ranks are, and how many
+    of them share ZeRO's shards.
+    """
 
     entries: float
     size: int
     stride: int
+    shards: int
 
 
 def shards_of(of: Transformer, layout: ParallelLayout, layers: float, ends: int) -> Sequence[HeldEntries]:
@@ -135,13 +144,14 @@ def shards_of(of: Transformer, layout: ParallelLayout, layers: float, ends: int)
     devices share them.
     """
     whole = ends * of.vocabulary * of.width
+    size, shards = layout.replicas, layout.shard_over or layout.replicas
     if layout.experts == 1:
-        return [HeldEntries((layers * of.layer_entries() + whole) / layout.tensor, layout.replicas, layout.tensor)]
+        return [HeldEntries((layers * of.layer_entries() + whole) / layout.tensor, size, layout.tensor, shards)]
     experts = of.expert_entries()
     rest = layers * (of.layer_entries() - experts) + whole
     return [
-        HeldEntries(rest / layout.tensor, layout.replicas, layout.tensor),
-        HeldEntries(layers * experts / layout.experts, layout.expert_replicas, layout.experts),
+        HeldEntries(rest / layout.tensor, size, layout.tensor, shards),
+        HeldEntries(layers * experts / layout.experts, layout.expert_replicas, layout.experts, layout.expert_replicas),
     ]
 
 

@@ -109,7 +109,7 @@ def _of_stage(of: Transformer, layout: ParallelLayout, software: Software, first
     on_host = layout.offload != "none"
 
     def sharded(of_these: Sequence[HeldEntries], stage: int) -> float:
-        return sum(each.entries / (each.size if layout.zero >= stage else 1) for each in of_these)
+        return sum(each.entries / (each.shards if layout.zero >= stage else 1) for each in of_these)
 
     weights = 0.0 if layout.offload == "all" else 2 * (sharded(held, 3) + factors)
     gradients = software.gradient * sharded(trained, 2)

@@ -11,7 +11,7 @@ from .devices import generation
 
 # Times that PyTorch's kernels take what `Efficiency` says, by generation: levels.csv of benchmarks/published has their
 # groups of runs. Three are of Ampere, one each of Hopper and of Blackwell, none of Ada and CDNA.
-LEVELS = {"Ampere": 1.07, "Ada": 1.07, "Hopper": 1.24, "Blackwell": 1.80, "CDNA": 1.80}
+LEVELS = {"Ampere": 1.06, "Ada": 1.06, "Hopper": 1.23, "Blackwell": 1.79, "CDNA": 1.79}
 
 # Shares of the peak, forward and backward, that PyTorch's fused attention reaches where `Efficiency` has others:
 # FlashAttention 2 on an H100, by Shah et al. 2024 (arXiv 2407.08608)
@@ -48,12 +48,12 @@ class Published:
 PYTORCH, DEEPSPEED = "PyTorch", "DeepSpeed"
 RUNS = (
     Published(PYTORCH, "A100", 61, 0.95, 1.07),
-    Published(PYTORCH, "A100 40 GB", 84, 0.99, 1.15),
-    Published(PYTORCH, "H100", 3, 1.15, 1.28),
-    Published(PYTORCH, "B200", 5, 1.43, 1.66),
-    Published(PYTORCH, None, 153, 0.98, 1.18),
+    Published(PYTORCH, "A100 40 GB", 84, 0.99, 1.14),
+    Published(PYTORCH, "H100", 3, 1.14, 1.27),
+    Published(PYTORCH, "B200", 5, 1.43, 1.65),
+    Published(PYTORCH, None, 153, 0.97, 1.17),
     Published(DEEPSPEED, "A100", 1189, 0.84, 1.07),
-    Published(DEEPSPEED, "V100", 36, 0.87, 1.39),
+    Published(DEEPSPEED, "V100", 36, 0.86, 1.38),
     Published(DEEPSPEED, "T4", 47, 1.25, 1.93),
     Published(DEEPSPEED, None, 1272, 0.84, 1.16),
 )

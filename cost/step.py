@@ -8,7 +8,9 @@ GPipe is (p-1) passes of a stage, divided by v where each device has v chunks (N
 
 ZeRO 3 and FSDP gather each layer's weights in forward and in backward and scatter its gradient's sum, while the layer
 before computes: a layer takes the longer of both, or their sum without overlap (Rajbhandari et al. 2020, "ZeRO",
-section 7.2: 3 times the parameters travel, where an all-reduce moves 2).
+section 7.2: 3 times the parameters travel, where an all-reduce moves 2). Where some replicas share the shards and
+others hold the same, they sum their shards of the gradient by an all-reduce (Zhao et al. 2023, "PyTorch FSDP",
+arXiv 2304.11277, section 3.2.2).
 
 Where n devices share a layer's experts (Lepikhin et al. 2020, "GShard", arXiv 2006.16668), each sends the k h numbers
 of each of its tokens to the k experts that compute it, and gets as many back: two all-to-alls forward, two backward,
@@ -272,15 +274,29 @@ def _waiting_for_shards(
 ) -> float:
     """Returns the seconds of a step by which gathering weights and scattering gradients takes longer than the layers.
 
-    In stages 1 and 2 weights are gathered once, after the optimizer's step, and nothing hides it.
+    What is gathered first and scattered last has no layer beside it: the embedding with the head, and one layer. In
+    stages 1 and 2 weights are gathered once, after the optimizer's step, and nothing hides it.
     """
     links = cluster.links
     if layout.zero < 3:
-        return sum(links.all_gather(layout.held * n, size, stride) for n, size, stride in held) if layout.zero else 0.0
+        return sum(_gathered(layout, links, each) for each in held) if layout.zero else 0.0
     one = shards_of(of, layout, 1, 0)
-    moved = sum(3 * links.all_gather(layout.held * n, size, stride) for n, size, stride in one)
+    moved = sum(2 * _gathered(layout, links, each) + _scattered(layout, links, each) for each in one)
     longer = beside(moved, layer.total, fits) - layer.total if layout.overlap else moved
-    return layout.micro_batches * ceil(of.layers / layout.stages) * longer
+    ends = shards_of(of, layout, 0, 1 if of.tied or layout.stages > 1 else 2)
+    alone = [*ends, *(one if layout.overlap else [])]
+    exposed = sum(_gathered(layout, links, each) + _scattered(layout, links, each) for each in alone)
+    return layout.micro_batches * (ceil(of.layers / layout.stages) * longer + exposed)
+
+
+def _gathered(layout: ParallelLayout, links: Links, held: HeldEntries) -> float:
+    return links.all_gather(layout.held * held.entries, held.shards, held.stride)
+
+
+def _scattered(layout: ParallelLayout, links: Links, held: HeldEntries) -> float:
+    """Returns the seconds after which each device has the sum of all gradients of its shard."""
+    shard = layout.held * held.entries / held.shards
+    return _gathered(layout, links, held) + links.all_reduce(shard, held.size // held.shards, held.stride * held.shards)
 
 
 def beside(moved: float, computed: float, fits: Efficiency) -> float:
@@ -298,7 +314,7 @@ def _sum_of_gradients(
 ) -> float:
     """Exposed: all of it, or what the last micro-batch's backward pass, of `backward` seconds, does not hide.
 
-    ZeRO 1 and 2 scatter the sum, which takes half of an all-reduce.
+    ZeRO 1 and 2 scatter the sum, which takes half of an all-reduce where all replicas share the shards.
     """
     links = cluster.links
     ends = 0.0
@@ -308,15 +324,19 @@ def _sum_of_gradients(
         )
     if layout.zero >= 3:
         return ends
-    collective = links.all_gather if layout.zero else links.all_reduce
-    summed = sum(collective(layout.held * n, size, stride) for n, size, stride in held)
+    summed = sum(
+        _scattered(layout, links, each)
+        if layout.zero
+        else links.all_reduce(layout.held * each.entries, each.size, each.stride)
+        for each in held
+    )
     if layout.overlap:
         return ends + max(beside(summed, backward, fits) - backward, NEVER_HIDDEN * summed)
     return ends + summed
 
 
 def _own(layout: ParallelLayout, held: Sequence[HeldEntries]) -> float:
-    return sum(each.entries / (each.size if layout.zero >= 1 else 1) for each in held)
+    return sum(each.entries / (each.shards if layout.zero >= 1 else 1) for each in held)
 
 
 def _offload(layout: ParallelLayout, cluster: Cluster, held: Sequence[HeldEntries]) -> float:

@@ -95,11 +95,9 @@ class TorchFSDP(Strategy):
         )
 
     def closed_form(self, accumulate: int) -> ReplicaLayout | None:
-        if self.shard_over is not None:
-            return None
         if accumulate > 1:
             raise NotPredicted(f"accumulate={accumulate}: torch_fsdp sums in one pass, cost/ in each")
-        return ReplicaLayout(accumulate, zero=3)
+        return ReplicaLayout(accumulate, zero=3, shard_over=self.shard_over)
 
     def own_sync(self) -> Sync:
         return _FSDPUpdate(self)

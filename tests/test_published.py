@@ -115,6 +115,11 @@ def test_nemo_of_the_launcher_has_the_attention_of_flash_attention_2_on_an_h100(
     assert old > 1.1 * new
 
 
+@pytest.mark.parametrize(("scope", "over"), [("all replicas (zero1=all)", None), ("4 GPUs of a node (zero1=4)", 4)])
+def test_the_replicas_that_share_shards_are_read(scope: str, over: int | None) -> None:
+    assert case_of(row(zero=1, note=f"optimizer state shared over {scope}")).layout.shard_over == over
+
+
 def test_what_a_row_says_of_its_software_is_read() -> None:
     selective = case_of(row(recompute="selective + sequence parallel", dp=4, tp=2)).layout
     assert (selective.recompute, selective.sequence) == ("selective", True)

@@ -189,6 +189,7 @@ def case_of(row: Row) -> Case:
         context=context,
         chunks=_whole(row, "vp", 1) if stages > 1 else 1,
         zero=_zero(row),
+        shard_over=int(found[1]) if (found := re.search(r"zero1=(\d+)", row["note"])) else None,
         recompute=_recompute(row),
         offload=_offload(row),
         fused=_has(row["framework"], FUSED)

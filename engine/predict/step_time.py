@@ -45,7 +45,7 @@ FORMULAS = {
     "context": "messages of a ring that are longer than attention (Liu et al. 2023)",
     "experts": "4 all-to-alls a layer, 6 with recomputation, each alpha + (n-1)/n S beta (Lepikhin et al. 2020)",
     "bubble": "(p-1)/v passes of a stage (Narayanan et al. 2021)",
-    "shards": "gathers of weights that are longer than the layers (Rajbhandari et al. 2020)",
+    "shards": "gathers of weights that are longer than the layers, and what is first or last (Rajbhandari et al. 2020)",
     "data": "alpha + 2 (d-1)/d S beta, less what backward hides (Patarasuk and Yuan 2009)",
     "optimizer": "the bytes that Adam (whatever the optimizer is), clipping and averaging read and write, over the "
     "memory's bandwidth",
@@ -192,6 +192,7 @@ def layout_of(experiment: Experiment, workers: Workers, allowed: tuple[str, ...]
             stages=axes.get("stage", 1),
             chunks=found.chunks,
             zero=zero,
+            shard_over=found.shard_over,
             recompute=recompute,
             offload=found.offload,
             fused=True,

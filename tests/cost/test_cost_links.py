@@ -27,6 +27,15 @@ def test_across_hosts_a_group_goes_at_the_pace_of_the_cards() -> None:
     assert LINKS.all_reduce(1e9, 8 * hosts, 1) == pytest.approx(expected)
 
 
+def test_each_turn_of_a_gather_s_ring_adds_its_latency_across_hosts() -> None:
+    """Large messages go by the protocol of the whole bandwidth, small ones by the quicker one (NCCL's tuning.cc)."""
+    large = 5e-5 + 3 * 1.4e-5 + 28 * 3.4e-6 + 31 / 32 * 1e9 / 2e10
+    assert LINKS.all_gather(1e9, 32, 1) == pytest.approx(large)
+    small = 5e-5 + 3 * 4e-6 + 28 * 1.9e-6 + 31 / 32 * 1e5 / 2e10 / 0.92
+    assert LINKS.all_gather(1e5, 32, 1) == pytest.approx(small)
+    assert LINKS.all_gather(0, 4, 8) == pytest.approx(5e-5 + 3 * 4e-6)
+
+
 @pytest.mark.parametrize(("stride", "sharing"), [(1, 1), (2, 2), (8, 8), (32, 8)])
 def test_groups_of_one_host_share_its_card(stride: int, sharing: int) -> None:
     link = LINKS.slowest(64, stride)

@@ -35,6 +35,8 @@ def test_states_are_16_bytes_an_entry_and_zero_shards_them() -> None:
     assert plain[1] == pytest.approx((4 + 12 / 64) * entries)
     assert plain[2] == pytest.approx((2 + 14 / 64) * entries)
     assert plain[3] == pytest.approx(16 / 64 * entries + layers_gathered)
+    hybrid = held(GPT_3, replace(layout, zero=1, shard_over=8))
+    assert hybrid.optimizer == pytest.approx(12 / 8 * entries)
 
 
 def test_frozen_matrices_have_neither_gradients_nor_states() -> None:

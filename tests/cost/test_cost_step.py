@@ -218,17 +218,47 @@ def test_zero_3_waits_for_weights_only_where_layers_are_quicker() -> None:
     layer = layer_passes(OF, layout, CLUSTER, FREE).total
     moved = 3 * CLUSTER.links.all_gather(2 * OF.layer_entries(), 4, 1)
     assert moved < layer
-    expected = 1 * OF.layers * FREE.contended * moved
+    expected = OF.layers * FREE.contended * moved + first_and_last(CLUSTER.links, 1)
     assert step_time(OF, layout, CLUSTER, FREE).shards == pytest.approx(expected)
     slow = replace(CLUSTER, links=Links(Link(0.0, 1e9), Link(0.0, 1e9), 8))
-    waited = 1 * OF.layers * (3 * slow.links.all_gather(2 * OF.layer_entries(), 4, 1) - layer)
-    assert step_time(OF, layout, slow, FREE).shards == pytest.approx(waited)
+    waited = OF.layers * (3 * slow.links.all_gather(2 * OF.layer_entries(), 4, 1) - layer)
+    assert step_time(OF, layout, slow, FREE).shards == pytest.approx(waited + first_and_last(slow.links, 1))
 
 
 def test_zero_3_waits_for_all_weights_without_overlap() -> None:
     moved = 3 * CLUSTER.links.all_gather(2 * OF.layer_entries(), 4, 1)
-    step = step_time(OF, replace(ONE, data=4, zero=3), CLUSTER, FREE)
-    assert step.shards == pytest.approx(OF.layers * moved)
+    layout = replace(ONE, batch=32, data=4, zero=3)
+    expected = 2 * (OF.layers * moved + first_and_last(CLUSTER.links, 0))
+    assert step_time(OF, layout, CLUSTER, FREE).shards == pytest.approx(expected)
+    untied = step_time(replace(OF, tied=False), layout, CLUSTER, FREE).shards
+    more = CLUSTER.links.all_gather(4 * OF.vocabulary * OF.width, 4, 1) - CLUSTER.links.all_gather(
+        2 * OF.vocabulary * OF.width, 4, 1
+    )
+    assert untied - expected == pytest.approx(2 * 2 * more)
+
+
+def first_and_last(links: Links, layers: int) -> float:
+    """A gather before the first layer and a scatter after the last gradient, of the embedding and of `layers`."""
+    sizes = [OF.vocabulary * OF.width, *[OF.layer_entries()] * layers]
+    return sum(2 * links.all_gather(2 * each, 4, 1) for each in sizes)
+
+
+@pytest.mark.parametrize("zero", [1, 2, 3])
+def test_replicas_that_share_shards_on_a_host_gather_there_and_sum_their_shards_with_others(zero: int) -> None:
+    """Hybrid sharding (Zhao et al. 2023, 3.2.2): 8 devices of a host have the shards, 4 hosts hold the same."""
+    layout = replace(ONE, batch=128, data=32, zero=zero)
+    entries = (OF.layers if zero < 3 else 1) * OF.layer_entries() + (OF.vocabulary * OF.width if zero < 3 else 0)
+    inside, shard = CLUSTER.links.all_gather(2 * entries, 8, 1), CLUSTER.links.all_reduce(2 * entries / 8, 4, 8)
+    hybrid, whole = (step_time(OF, replace(layout, shard_over=n), CLUSTER, FREE) for n in (8, None))
+    if zero < 3:
+        assert (hybrid.shards, hybrid.data) == (pytest.approx(inside), pytest.approx(inside + shard))
+    else:
+        ends = 2 * OF.vocabulary * OF.width
+        first = 2 * CLUSTER.links.all_gather(ends, 8, 1) + CLUSTER.links.all_reduce(ends / 8, 4, 8)
+        assert hybrid.shards == pytest.approx(OF.layers * (3 * inside + shard) + first)
+    assert hybrid.shards < whole.shards
+    assert hybrid.optimizer == pytest.approx(4 * whole.optimizer)
+    assert step_time(OF, replace(layout, shard_over=32), CLUSTER, FREE) == whole
 
 
 def test_layers_inputs_go_to_the_host_and_back() -> None:
@@ -316,6 +346,7 @@ def test_passes_add_and_multiply_part_by_part() -> None:
         ({"batch": 0}, "batch=0: it is at least 1"),
         ({"zero": 4}, "zero=4: stages are 0, 1, 2 and 3"),
         ({"data": 8}, "batch=16: 8 replicas with micro-batches of 4 need at least 32 samples"),
+        ({"shard_over": 2}, "shard_over=2: must divide 1 replicas"),
         ({"chunks": 2}, "chunks=2: interleaving takes at least 2 stages"),
     ],
 )
