@@ -55,6 +55,7 @@ class ParallelLayout:
     fused: bool = False  # attention in one kernel
     sequence: bool = False  # norms and dropout cut by tokens (Korthikanti et al. 2022)
     overlap: bool = False  # sums of gradients, and gathers of ZeRO 3, go on while layers compute
+    hides_sums: bool = False  # sums within layers go on, piece by piece, while the products beside them compute
     dtype: str = "float16"
     kept: str | None = None  # of weights and gradients, where it is another than that of the passes (autocast)
     split_inputs: bool = False  # what full recomputation keeps is cut over `tensor` ("ZeRO", section 6)

@@ -12,6 +12,9 @@ section 7.2: 3 times the parameters travel, where an all-reduce moves 2). Where 
 others hold the same, they sum their shards of the gradient by an all-reduce (Zhao et al. 2023, "PyTorch FSDP",
 arXiv 2304.11277, section 3.2.2).
 
+Libraries may cut the sums of tensor parallelism into pieces that travel while the next piece of a product computes (Wang
+et al. 2023, "Overlap Communication with Dependent Computation via Decomposition in Large Deep Learning Models").
+
 Where n devices share a layer's experts (Lepikhin et al. 2020, "GShard", arXiv 2006.16668), each sends the k h numbers
 of each of its tokens to the k experts that compute it, and gets as many back: two all-to-alls forward, two backward,
 and two where the layer is recomputed, which nothing hides. Each moves (n-1)/n of S = tokens k h numbers from a device:
@@ -178,10 +181,11 @@ def layer_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits
     joined, joined_back = (streamed(device, fits, turns * nbytes) for nbytes in _summed_bytes(of, layout))
     waited, waited_back = _waiting_for_keys(of, layout, cluster, fits, scores, back)
     kernels = linear + thin + scores + moved + softmax + joined
-    forward = _passes(kernels, summed, exchanged, launched * fits.launch + collectives, waited)
     by_weights = linear if of.factors is None else 0.0  # frozen ones need no gradient
+    summed, summed_back = (_exposed(summed, layout, fits, products) for products in (linear, linear + by_weights))
+    forward = _passes(kernels, summed, exchanged, launched * fits.launch + collectives, waited)
     again = linear + by_weights + 2 * (thin + moved + softmax) + back + joined_back
-    backward = _passes(again, summed, exchanged, launched_back * fits.launch + collectives, waited_back)
+    backward = _passes(again, summed_back, exchanged, launched_back * fits.launch + collectives, waited_back)
     match layout.recompute:
         case "full":
             once_more = forward
@@ -192,6 +196,18 @@ def layer_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits
         case _:
             return forward + backward
     return forward + backward + once_more * layout.recomputed
+
+
+def _exposed(summed: float, layout: ParallelLayout, fits: Efficiency, products: float) -> float:
+    """Returns the seconds of sums within a layer that its products do not hide.
+
+    A sum is a scatter of a product's result and a gather of the next one's input. Both go piece by piece, as many as
+    devices; the last piece of a scatter has nothing beside it.
+    """
+    if not layout.hides_sums:
+        return summed
+    alone = summed / 2 / layout.tensor
+    return alone + beside(summed - alone, products, fits) - products
 
 
 def _kernels_of_experts(of: Transformer, layout: ParallelLayout) -> float:

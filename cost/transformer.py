@@ -34,6 +34,7 @@ class Transformer:
         head_width: of a head; None is the share of one head in `width`.
         experts: in a layer, `active` of which compute a token; 0: one feed-forward layer computes all tokens.
         shared: experts of the same width that compute every token.
+        text: tokens of each of the texts that fill a sample, where scores are within a text; None: a sample is one.
     """
 
     layers: int
@@ -53,6 +54,12 @@ class Transformer:
     active: int = 1
     shared: int = 0
     factors: Factors | None = None  # None: all is trained
+    text: int | None = None
+
+    @property
+    def scored(self) -> int:
+        """Tokens that a token has scores with, before a causal mask."""
+        return self.text or self.context
 
     @property
     def feed_forward(self) -> int:
@@ -117,7 +124,7 @@ class Transformer:
     def forward_flops(self, samples: float) -> tuple[float, float]:
         """Floating-point operations of a forward pass: of all layers, and of the head."""
         tokens = samples * self.context
-        layer = 2 * tokens * self.active_layer_entries() + 4 * tokens * self.context * self.query_width
+        layer = 2 * tokens * self.active_layer_entries() + 4 * tokens * self.scored * self.query_width
         return self.layers * layer, 2 * tokens * self.width * self.vocabulary
 
     def pass_flops(self, samples: float, recomputed: bool) -> float:
@@ -155,10 +162,10 @@ def products(
     hides: half of both products. Without it the products are whole, as libraries compute them.
     """
     tokens, width, head = samples * of.context, of.width, of.query_width / of.heads
-    heads = samples * of.heads / tensor * (0.5 if fused and of.causal else 1)
+    heads = samples * of.context / of.scored * of.heads / tensor * (0.5 if fused and of.causal else 1)
     yield Product(tokens, (of.query_width + 2 * of.kv_width) / tensor, width)
-    yield Product(of.context, of.context, head, heads, of_scores=True)
-    yield Product(of.context, head, of.context, heads, of_scores=True)
+    yield Product(of.scored, of.scored, head, heads, of_scores=True)
+    yield Product(of.scored, head, of.scored, heads, of_scores=True)
     yield Product(tokens, width, of.query_width / tensor)
     up = of.feed_forward * (2 if of.gated else 1)
     if whole := of.shared if of.experts else 1:
@@ -190,4 +197,4 @@ def streamed_entries(of: Transformer, samples: float, tensor: int = 1, experts: 
 
 def score_entries(of: Transformer, samples: float, tensor: int = 1) -> float:
     """Entries that softmax and the dropout of scores read and write: 4 of all scores."""
-    return 4 * samples * of.heads / tensor * of.context**2
+    return 4 * samples * of.heads / tensor * of.context * of.scored

@@ -115,6 +115,30 @@ def test_nemo_of_the_launcher_has_the_attention_of_flash_attention_2_on_an_h100(
     assert old > 1.1 * new
 
 
+@pytest.mark.parametrize(
+    ("values", "hides"),
+    [
+        ({"framework": "NeMo 25.02 (Megatron-Core, distributed Adam, TP overlap, sequence parallel)"}, True),
+        ({"framework": "NeMo 24.07"}, False),
+        ({"framework": "NeMo 24.07", "model": "GPT3-175B"}, True),
+        ({"framework": "NeMo / Megatron-Bridge 26.02"}, True),
+        ({"framework": "NeMo / Megatron-Bridge 26.02", "precision": "NVFP4", "gpu": "B200"}, False),
+        (
+            {"framework": "NeMo / Megatron-Bridge 26.02", "arch": "moe", "model": "Qwen3_30B_a3B", "gpu": "H100-SXM"},
+            False,
+        ),
+    ],
+)
+def test_sums_within_layers_are_hidden_where_the_source_says_so(values: dict[str, object], hides: bool) -> None:
+    assert case_of(row(**values)).layout.hides_sums is hides
+
+
+def test_samples_of_nemos_fine_tuning_are_packed_texts() -> None:
+    names = ("LLAMA3_70B SFT", "LLAMA3_70B LoRA", "LLAMA3_70B")
+    assert [case_of(row(framework="NeMo 25.02", model=name)).of.text for name in names] == [200, 200, None]
+    assert case_of(row(framework="litgpt", model="Llama 8B LoRA")).of.text is None
+
+
 @pytest.mark.parametrize(("scope", "over"), [("all replicas (zero1=all)", None), ("4 GPUs of a node (zero1=4)", 4)])
 def test_the_replicas_that_share_shards_are_read(scope: str, over: int | None) -> None:
     assert case_of(row(zero=1, note=f"optimizer state shared over {scope}")).layout.shard_over == over

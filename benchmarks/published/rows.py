@@ -36,6 +36,9 @@ SCALED_BY_LAYER = ("NeMo Framework 23.07",)
 # lit-gpt's rmsnorm.py without a compiler: 7 kernels, of which 6 read or write float32
 EAGER_NORMS = ("litgpt (FSDP, eager", "litgpt (DDP, eager", "litgpt (single, eager")
 LORA_RANK = 32  # NeMo's default; its recipes that are timed adapt linear_qkv alone
+# of a text of SQuAD with its question and answer, which NeMo's fine-tuning packs into its samples (packed_sequence=True
+# in scripts/performance of Megatron-Bridge)
+TEXT = 200
 FLASH_2 = {"attention": 0.6, "attention_back": 0.5}  # fused attention of Dao 2023, as shares of `Efficiency`
 # NVTE_FUSED_ATTN: 0 in conf/config.yaml of NVIDIA/NeMo-Framework-Launcher until its pull request 422 of August 2024:
 # attention is that of FlashAttention 2, and not cuDNN's
@@ -197,6 +200,7 @@ def case_of(row: Row) -> Case:
         and "no flash attention" not in row["note"],
         sequence=tensor > 1 and ("NeMo" in row["framework"] or _has(row["recompute"], ("sequence",))),
         overlap=_has(row["framework"], OVERLAPS) or (_zero(row) > 0 and not _deepspeeds_zero(row)),
+        hides_sums=_hides_sums(row),
         dtype=dtype,
         split_inputs=_deepspeeds_zero(row),
         inputs_on_host=_deepspeeds_zero(row) and "checkpoint-in-cpu=N" not in row["note"],
@@ -309,6 +313,7 @@ def _shape(row: Row) -> Transformer:
         experts=128 if row["arch"] == "moe" else 0,
         active=_whole(row, "k", 1),
         factors=Factors(LORA_RANK, narrow=True, only_queries=True) if "LoRA" in row["model"] else None,
+        text=TEXT if "NeMo" in row["framework"] and _has(row["model"], ("LoRA", "SFT")) else None,
     )
 
 
@@ -371,6 +376,15 @@ def _recompute(row: Row) -> Recompute:
             return "operators" if "op" in kind.split() else "selective"
         case _:
             return "full"
+
+
+def _hides_sums(row: Row) -> bool:
+    """tp_comm_overlap, as a row states it or as scripts/performance of Megatron-Bridge and 175b.yaml of NeMo's launcher
+    set it.
+    """
+    if "Megatron-Bridge" in row["framework"]:
+        return row["precision"] != "NVFP4" and not (row["arch"] == "moe" and row["gpu"].startswith("H100"))
+    return "TP overlap" in row["framework"] or (row["framework"] == "NeMo 24.07" and row["model"] == "GPT3-175B")
 
 
 def _zero(row: Row) -> int:

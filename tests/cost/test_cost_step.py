@@ -147,6 +147,26 @@ def test_tensor_parallel_sums_four_times_a_layer_and_six_with_recomputation() ->
     assert layer_passes(OF, replace(layout, recompute="full"), CLUSTER, FREE).tensor == pytest.approx(6 * once)
 
 
+@pytest.mark.parametrize("bandwidth", [1e9, 1e14])
+def test_sums_that_go_piece_by_piece_expose_the_last_piece_and_what_is_longer_than_the_products(
+    bandwidth: float,
+) -> None:
+    """Of a sum's two halves the scatter has nothing beside its last piece, of 4 (Wang et al. 2023)."""
+    links = Links(Link(0.0, bandwidth), Link(0.0, bandwidth), 8)
+    layout = replace(ONE, tensor=4, hides_sums=True, dtype="float16")
+    once = 2 * links.all_reduce(2 * 4 * OF.context * OF.width, 4, 1)
+    linear = sum(
+        product(DEVICE, FREE, "float16", each.m, each.n, each.k)
+        for each in products(OF, 4, tensor=4)
+        if not each.of_scores
+    )
+    found = layer_passes(OF, layout, replace(CLUSTER, links=links), FREE).tensor
+    hidden = 7 / 8 * once
+    expected = sum(once / 8 + beside(hidden, passes * linear, FREE) - passes * linear for passes in (1, 2))
+    assert found == pytest.approx(expected)
+    assert (found < once) == (bandwidth > 1e9)
+
+
 MIXTURE = replace(OF, experts=16, active=2, inner=1024)
 
 

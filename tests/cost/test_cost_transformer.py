@@ -129,3 +129,13 @@ def test_what_is_cut_over_devices_is_streamed_once_in_all() -> None:
     cut = [streamed_entries(GPT_3, 2, tensor) - whole for tensor in (1, 8)]
     assert cut[0] == pytest.approx(8 * cut[1])
     assert score_entries(GPT_3, 2) == 8 * score_entries(GPT_3, 2, 8) == 4 * 2 * 96 * 2048**2
+
+
+@pytest.mark.parametrize("fused", [True, False])
+def test_texts_that_fill_a_sample_have_scores_within_themselves(fused: bool) -> None:
+    packed = replace(GPT_3, text=128)
+    whole, within = (sum(each.flops for each in products(of, 3, 2, fused) if each.of_scores) for of in (GPT_3, packed))
+    assert within == pytest.approx(whole * 128 / 2048)
+    assert score_entries(packed, 3) == score_entries(GPT_3, 3) * 128 / 2048
+    layers = [of.forward_flops(3)[0] for of in (GPT_3, packed)]
+    assert layers[0] - layers[1] == pytest.approx(GPT_3.layers * 4 * 3 * 2048 * (2048 - 128) * GPT_3.width)
