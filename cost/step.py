@@ -12,8 +12,8 @@ section 7.2: 3 times the parameters travel, where an all-reduce moves 2). Where 
 others hold the same, they sum their shards of the gradient by an all-reduce (Zhao et al. 2023, "PyTorch FSDP",
 arXiv 2304.11277, section 3.2.2).
 
-Libraries may cut the sums of tensor parallelism into pieces that travel while the next piece of a product computes (Wang
-et al. 2023, "Overlap Communication with Dependent Computation via Decomposition in Large Deep Learning Models").
+Libraries may cut the sums of tensor parallelism into pieces that travel while the next piece of a product computes
+(Wang et al. 2023, "Overlap Communication with Dependent Computation via Decomposition in Large Deep Learning Models").
 
 Where n devices share a layer's experts (Lepikhin et al. 2020, "GShard", arXiv 2006.16668), each sends the k h numbers
 of each of its tokens to the k experts that compute it, and gets as many back: two all-to-alls forward, two backward,

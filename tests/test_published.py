@@ -115,6 +115,9 @@ def test_nemo_of_the_launcher_has_the_attention_of_flash_attention_2_on_an_h100(
     assert old > 1.1 * new
 
 
+BRIDGE = {"framework": "NeMo / Megatron-Bridge 26.02"}
+
+
 @pytest.mark.parametrize(
     ("values", "hides"),
     [
