@@ -34,8 +34,8 @@ class Efficiency:
     """The share of a data sheet that is reached, and the overhead of software: fitted once (see docs/predictions.md),
     for all devices.
 
-    `best` to `contended` are shares; `level` is a factor; `norm` is a count; `inner` is a length; all others are
-    seconds.
+    `best` to `contended` are shares; `level` is a factor; `norm` to `scores` are counts; `inner` is a length; all
+    others are seconds.
     """
 
     best: float = 0.869  # A100 in bfloat16, where a device's own is not known
@@ -45,6 +45,9 @@ class Efficiency:
     contended: float = 0.189  # of compute, lost while a collective runs beside (Lee et al. 2025, arXiv 2507.03114)
     level: float = 1.0  # times that a kernel takes what it takes at these rates: see cost/profiles.py
     norm: int = 2  # entries that a layer's norm reads and writes for each of its input
+    residual: int = 3  # that dropout and the residual's sum do
+    activation: int = 2  # that an activation function without gates does
+    scores: int = 4  # that softmax and dropout do for each score
     inner: float = 87.0
     ramp: float = 3.8e-5
     launch: float = 3.9e-5  # of the host, for each kernel that it launches

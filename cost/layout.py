@@ -9,9 +9,10 @@ from typing import Literal, NamedTuple
 from .rules import CostError
 from .transformer import Transformer
 
-# selective: attention's scores; operators: every second product, and all kernels without products (torchtitan's
+# selective: attention's scores; others: all but a layer's products, attention among it (JAX's
+# checkpoint_dots_with_no_batch_dims); operators: every second product, and all kernels without products (torchtitan's
 # "selective op")
-Recompute = Literal["none", "selective", "operators", "full"]
+Recompute = Literal["none", "selective", "others", "operators", "full"]
 Offload = Literal["none", "optimizer", "all"]
 DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16"}  # by the name of `precision`
 
@@ -58,6 +59,7 @@ class ParallelLayout:
     hides_sums: bool = False  # sums within layers go on, piece by piece, while the products beside them compute
     dtype: str = "float16"
     kept: str | None = None  # of weights and gradients, where it is another than that of the passes (autocast)
+    wide_sums: bool = False  # gradients are sent in float32, however they are kept
     split_inputs: bool = False  # what full recomputation keeps is cut over `tensor` ("ZeRO", section 6)
     inputs_on_host: bool = False  # and goes to the host's memory
     experts: int = 1  # devices that share a layer's experts: along tensor, then context, then data
@@ -107,6 +109,11 @@ class ParallelLayout:
     def held(self) -> int:
         """Bytes of a weight and of a gradient, as they are kept and sent."""
         return self.entry if self.kept is None else _bytes_of(self.kept)
+
+    @property
+    def summed(self) -> int:
+        """Bytes of a gradient as it is summed over replicas."""
+        return 4 if self.wide_sums else self.held
 
     @property
     def casts(self) -> bool:

@@ -166,7 +166,7 @@ def layer_activations(of: Transformer, layout: ParallelLayout, software: Softwar
     if of.experts:  # what experts are given, and what they answer, for the gradient of its weight in the sum
         feed_forward += (product_input + 2) * tokens * of.active * of.width
     scores = (5 if of.dropout else 2) * layout.samples * of.heads * of.context * of.scored
-    if layout.fused or layout.recompute == "selective":
+    if layout.fused or layout.recompute in ("selective", "others"):
         scores = 0.0
     return whole + (attention + feed_forward + scores) / t
 

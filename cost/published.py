@@ -53,9 +53,9 @@ RUNS = (
     Published(PYTORCH, "B200", 5, 1.43, 1.65),
     Published(PYTORCH, None, 153, 0.97, 1.17),
     Published(DEEPSPEED, "A100", 1189, 0.84, 1.07),
-    Published(DEEPSPEED, "V100", 36, 0.86, 1.38),
-    Published(DEEPSPEED, "T4", 47, 1.25, 1.93),
-    Published(DEEPSPEED, None, 1272, 0.84, 1.16),
+    Published(DEEPSPEED, "V100", 36, 0.85, 1.37),
+    Published(DEEPSPEED, "T4", 47, 1.12, 1.55),
+    Published(DEEPSPEED, None, 1272, 0.84, 1.15),
 )
 
 

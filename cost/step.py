@@ -160,11 +160,12 @@ def layer_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits
     if of.causal and layout.fused and not layout.balanced:
         scores *= 2 - 1 / layout.context
     back = FUSED_BACKWARD * scores * fits.attention / fits.attention_back if layout.fused else 2 * scores
-    entries = streamed_entries(of, layout.samples, layout.tensor, layout.experts, fits.norm)
-    moved = streamed(device, fits, layout.entry * entries)
-    softmax = (
-        0.0 if layout.fused else streamed(device, fits, layout.entry * score_entries(of, layout.samples, layout.tensor))
+    entries = streamed_entries(
+        of, layout.samples, layout.tensor, layout.experts, fits.norm, fits.residual, fits.activation
     )
+    moved = streamed(device, fits, layout.entry * entries)
+    scored = 0.0 if layout.fused else score_entries(of, layout.samples, layout.tensor, fits.scores)
+    softmax = streamed(device, fits, layout.entry * scored)
     summed = 2 * cluster.links.all_reduce(layout.entry * layout.samples * of.context * of.width, layout.tensor, 1)
     dispatched = layout.entry * layout.samples * of.context * of.active * of.width / layout.tensor
     exchanged = 2 * cluster.links.all_to_all(dispatched, layout.experts)
@@ -191,6 +192,8 @@ def layer_passes(of: Transformer, layout: ParallelLayout, cluster: Cluster, fits
             once_more = forward
         case "selective" if not layout.fused:  # scores, softmax, and their product with the values
             once_more = PassBreakdown(scores + softmax)
+        case "others":
+            once_more = _passes(scores + moved + softmax, 0.0, 0.0, launched * fits.launch)
         case "operators":
             once_more = _passes((linear + thin) / 2 + moved, 0.0, 0.0, launched * fits.launch)
         case _:
@@ -343,7 +346,7 @@ def _sum_of_gradients(
     summed = sum(
         _scattered(layout, links, each)
         if layout.zero
-        else links.all_reduce(layout.held * each.entries, each.size, each.stride)
+        else links.all_reduce(layout.summed * each.entries, each.size, each.stride)
         for each in held
     )
     if layout.overlap:

@@ -180,21 +180,30 @@ def products(
         yield Product(rows, width, of.feed_forward / tensor, of.experts / experts)
 
 
-def streamed_entries(of: Transformer, samples: float, tensor: int = 1, experts: int = 1, norm: int = 2) -> float:
+def streamed_entries(
+    of: Transformer,
+    samples: float,
+    tensor: int = 1,
+    experts: int = 1,
+    norm: int = 2,
+    residual: int = 3,
+    activation: int = 2,
+) -> float:
     """Entries that a layer's other kernels read and write in a forward pass, those of scores aside.
 
-    Norms: `norm` each of two; residual and dropout: 3 each of two; activation: 2, or 5 where gated (its function, then
-    the product); splitting and joining heads: 2 of queries, keys, values and of the result; rotating queries and keys,
-    where positions are not learned: 4; sorting tokens by expert, and back: 2 each for each active expert, and once
-    more by the experts of a device where devices share them.
+    Norms: `norm` each of two; residual and dropout: `residual` each of two; activation: `activation`, or 5 where gated
+    (its function, then the product); splitting and joining heads: 2 of queries, keys, values and of the result;
+    rotating queries and keys, where positions are not learned: 4; sorting tokens by expert, and back: 2 each for each
+    active expert, and once more by the experts of a device where devices share them.
     """
     tokens = samples * of.context
-    whole = tokens * of.width * (2 * norm + 2 * 3)
+    whole = tokens * of.width * 2 * (norm + residual)
     heads = (4 if of.positions else 8) * (of.query_width + of.kv_width)
     sorted_ = (4 if experts == 1 else 8) * of.active * of.width if of.experts else 0
-    return whole + tokens * (of.computing * of.feed_forward * (5 if of.gated else 2) + heads + sorted_) / tensor
+    inner = (5 if of.gated else activation) * of.computing * of.feed_forward
+    return whole + tokens * (inner + heads + sorted_) / tensor
 
 
-def score_entries(of: Transformer, samples: float, tensor: int = 1) -> float:
-    """Entries that softmax and the dropout of scores read and write: 4 of all scores."""
-    return 4 * samples * of.heads / tensor * of.context * of.scored
+def score_entries(of: Transformer, samples: float, tensor: int = 1, each: int = 4) -> float:
+    """Entries that softmax and the dropout of scores read and write: `each` of all scores."""
+    return each * samples * of.heads / tensor * of.context * of.scored

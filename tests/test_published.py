@@ -115,9 +115,6 @@ def test_nemo_of_the_launcher_has_the_attention_of_flash_attention_2_on_an_h100(
     assert old > 1.1 * new
 
 
-BRIDGE = {"framework": "NeMo / Megatron-Bridge 26.02"}
-
-
 @pytest.mark.parametrize(
     ("values", "hides"),
     [
@@ -145,6 +142,41 @@ def test_samples_of_nemos_fine_tuning_are_packed_texts() -> None:
 @pytest.mark.parametrize(("scope", "over"), [("all replicas (zero1=all)", None), ("4 GPUs of a node (zero1=4)", 4)])
 def test_the_replicas_that_share_shards_are_read(scope: str, over: int | None) -> None:
     assert case_of(row(zero=1, note=f"optimizer state shared over {scope}")).layout.shard_over == over
+
+
+AMP = {"framework": "DeepSpeed 0.3.1 + Megatron 1.1.5 (AMP pipeline engine, fp16)", "gpu": "T4", "dp": 4}
+
+
+def test_amp_s_megatron_has_kernels_of_their_own_and_sums_gradients_in_float32() -> None:
+    amp, other = (case_of(row(**AMP | {"framework": name})) for name in (AMP["framework"], "DeepSpeed 0.5 + Megatron"))
+    assert (amp.layout.wide_sums, other.layout.wide_sums) == (True, False)
+    narrow = replace(amp, layout=replace(amp.layout, wide_sums=False))
+    assert narrow.predicted(Efficiency()) > 1.05 * other.predicted(Efficiency())
+
+
+def test_old_branches_of_jean_zay_s_megatron_have_kernels_of_their_own() -> None:
+    old, new = (case_of(row(note=note)).predicted(Efficiency()) for note in ("512 GPUs (old branch)", "512 GPUs"))
+    assert old > 1.05 * new
+
+
+def test_what_jax_keeps_of_a_layer_is_read() -> None:
+    values = {"framework": "Pax (JAX)", "recompute": "selective"}
+    policies = ("checkpoint policy SAVE_DOT_WITH_NO_BATCH_DIM", "")
+    assert [case_of(row(**values, note=each)).layout.recompute for each in policies] == ["others", "selective"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "arch", "fused"),
+    [
+        ("Pax (JAX, without Transformer Engine)", "gpt", False),
+        ("Pax (JAX, without Transformer Engine)", "llama", True),
+        ("Pax (JAX)", "gpt", True),
+    ],
+)
+def test_gpts_of_early_pax_have_attention_in_one_kernel_with_transformer_engine_alone(
+    framework: str, arch: str, fused: bool
+) -> None:
+    assert case_of(row(framework=framework, arch=arch)).layout.fused is fused
 
 
 def test_what_a_row_says_of_its_software_is_read() -> None:

@@ -35,6 +35,10 @@ FUSED = (*FUSED_2023, "llm-foundry", "NeMo", "Megatron-Core", "MaxText", "Pax", 
 SCALED_BY_LAYER = ("NeMo Framework 23.07",)
 # lit-gpt's rmsnorm.py without a compiler: 7 kernels, of which 6 read or write float32
 EAGER_NORMS = ("litgpt (FSDP, eager", "litgpt (DDP, eager", "litgpt (single, eager")
+# Megatron-LM 1.1.5, whose fusions are off unless a flag asks for them: ds_pretrain_gpt2_pipe.sh of AMP and the scripts
+# of bigscience-workshop's old branches have none of these flags. A bias, an activation function, dropout, a residual's
+# sum and a mask are kernels of their own
+SEPARATE = {"residual": 7, "activation": 4, "scores": 6}
 LORA_RANK = 32  # NeMo's default; its recipes that are timed adapt linear_qkv alone
 # of a text of SQuAD with its question and answer, which NeMo's fine-tuning packs into its samples (packed_sequence=True
 # in scripts/performance of Megatron-Bridge)
@@ -109,6 +113,8 @@ class Case:
                 fits = with_attention(fits, self.cluster.device)
         if _has(self.row["framework"], EAGER_NORMS):
             fits = replace(fits, norm=20)
+        if "Megatron 1.1.5" in self.row["framework"] or "(old branch)" in self.row["note"]:
+            fits = replace(fits, **SEPARATE)
         return step_time(self.of, self.layout, self.cluster, fits).total
 
     @property
@@ -197,11 +203,13 @@ def case_of(row: Row) -> Case:
         offload=_offload(row),
         fused=_has(row["framework"], FUSED)
         and not _has(row["framework"], SCALED_BY_LAYER)
-        and "no flash attention" not in row["note"],
+        and "no flash attention" not in row["note"]
+        and not _is_early_pax(row),
         sequence=tensor > 1 and ("NeMo" in row["framework"] or _has(row["recompute"], ("sequence",))),
         overlap=_has(row["framework"], OVERLAPS) or (_zero(row) > 0 and not _deepspeeds_zero(row)),
         hides_sums=_hides_sums(row),
         dtype=dtype,
+        wide_sums="Megatron 1.1.5" in row["framework"],  # fp32_allreduce in ds_config.json of AMP
         split_inputs=_deepspeeds_zero(row),
         inputs_on_host=_deepspeeds_zero(row) and "checkpoint-in-cpu=N" not in row["note"],
         experts=_whole(row, "ep", 1) if row["arch"] == "moe" else 1,
@@ -373,9 +381,16 @@ def _recompute(row: Row) -> Recompute:
         case "" | "none":
             return "none"
         case kind if kind.startswith("selective"):
+            if "SAVE_DOT_WITH_NO_BATCH_DIM" in row["note"]:
+                return "others"
             return "operators" if "op" in kind.split() else "selective"
         case _:
             return "full"
+
+
+def _is_early_pax(row: Row) -> bool:
+    """The GPTs of Pax's container of 2023, whose attention is one kernel in Transformer Engine alone."""
+    return "without Transformer Engine" in row["framework"] and row["arch"] == "gpt"
 
 
 def _hides_sums(row: Row) -> bool:

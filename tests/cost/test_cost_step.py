@@ -110,6 +110,31 @@ def test_a_norm_of_several_kernels_and_a_second_sort_of_tokens_stream_more() -> 
     assert streamed_entries(OF, 4, experts=4) == streamed_entries(OF, 4)
 
 
+def test_kernels_that_are_not_fused_stream_more() -> None:
+    """A residual's of two a layer, an activation function's of the inner width, softmax's of each score."""
+    fused, apart = (
+        layer_passes(OF, ONE, CLUSTER, each).compute
+        for each in (FREE, replace(FREE, residual=7, activation=4, scores=6))
+    )
+    tokens = 4 * OF.context
+    more = tokens * (2 * 4 * OF.width + 2 * 4 * OF.width + 2 * OF.heads * OF.context)
+    assert apart - fused == pytest.approx(3 * streamed(DEVICE, FREE, 2 * more))
+
+
+def test_all_but_products_is_computed_once_more() -> None:
+    """Of attention in one kernel, its products too: JAX's checkpoint_dots_with_no_batch_dims."""
+    plain, others = (
+        layer_passes(OF, replace(ONE, fused=True, recompute=each), CLUSTER, FREE).compute for each in ("none", "others")
+    )
+    attention = sum(each.flops for each in products(OF, 4, fused=True) if each.of_scores) / DEVICE.peak["float16"]
+    moved = streamed(DEVICE, FREE, 2 * streamed_entries(OF, 4))
+    assert others - plain == pytest.approx(attention / FREE.attention + moved)
+    unfused = [
+        layer_passes(OF, replace(ONE, recompute=each), CLUSTER, FREE).compute for each in ("selective", "others")
+    ]
+    assert unfused[1] - unfused[0] == pytest.approx(moved)
+
+
 def test_selective_recomputation_lies_between() -> None:
     none, selective, full = (
         layer_passes(OF, replace(ONE, recompute=kind), CLUSTER, FREE).total for kind in ("none", "selective", "full")
@@ -223,6 +248,15 @@ def test_gradients_are_summed_over_replicas_and_an_overlap_hides_most_of_it() ->
     exposed = step_time(OF, layout, CLUSTER, FREE).data
     assert exposed == pytest.approx(CLUSTER.links.all_reduce(2 * entries, 4, 1))
     assert step_time(OF, replace(layout, overlap=True), CLUSTER, FREE).data < exposed / 2
+
+
+def test_gradients_that_are_sent_in_float32_are_twice_as_long() -> None:
+    links = Links(Link(0.0, 1e9), Link(0.0, 1e9), 8)
+    narrow, wide = (
+        step_time(OF, replace(ONE, data=4, wide_sums=each), replace(CLUSTER, links=links), FREE).data
+        for each in (False, True)
+    )
+    assert wide == pytest.approx(2 * narrow)
 
 
 def test_zero_1_scatters_and_gathers_what_an_all_reduce_moves() -> None:
