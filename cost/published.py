@@ -10,8 +10,9 @@ from .device import Device, Efficiency
 from .devices import generation
 
 # Times that PyTorch's kernels take what `Efficiency` says, by generation: levels.csv of benchmarks/published has their
-# groups of runs. Three are of Ampere, one each of Hopper and of Blackwell, none of Ada and CDNA.
-LEVELS = {"Ampere": 1.06, "Ada": 1.06, "Hopper": 1.23, "Blackwell": 1.79, "CDNA": 1.79}
+# groups of runs. Three are of Ampere, one each of Hopper and of Blackwell, none of Ada and CDNA. PyTorch has none of
+# Volta and Turing, which have the mean of other software's levels.
+LEVELS = {"Volta": 1.08, "Turing": 1.19, "Ampere": 1.06, "Ada": 1.06, "Hopper": 1.23, "Blackwell": 1.79, "CDNA": 1.79}
 
 # Shares of the peak, forward and backward, that PyTorch's fused attention reaches where `Efficiency` has others:
 # FlashAttention 2 on an H100, by Shah et al. 2024 (arXiv 2407.08608)
@@ -53,8 +54,8 @@ RUNS = (
     Published(PYTORCH, "B200", 5, 1.43, 1.65),
     Published(PYTORCH, None, 153, 0.97, 1.17),
     Published(DEEPSPEED, "A100", 1189, 0.84, 1.07),
-    Published(DEEPSPEED, "V100", 36, 0.85, 1.37),
-    Published(DEEPSPEED, "T4", 47, 1.12, 1.55),
+    Published(DEEPSPEED, "V100", 36, 0.84, 1.36),
+    Published(DEEPSPEED, "T4", 47, 1.05, 1.49),
     Published(DEEPSPEED, None, 1272, 0.84, 1.15),
 )
 

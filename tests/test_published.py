@@ -259,8 +259,24 @@ def test_a_level_is_that_of_other_groups_and_of_the_generation_before(monkeypatc
     made[AlikeRuns("some", "Hopper", 16, "second", "H200")] = 3.0
     assert level(AlikeRuns("some", "Hopper", 16, "second", "H100")) > ampere
     assert level(AlikeRuns("some", "Hopper", 16, "second", "H100"), whole_group=True) == pytest.approx(ampere)
-    assert level(AlikeRuns("some", "Volta", 16, "", "")) == level(AlikeRuns("none", "Hopper", 16, "", "")) == 1.0
+    assert level(AlikeRuns("some", "Volta", 16, "", "")) == 1.0
     assert level(AlikeRuns("some", "Hopper", 16, "vtrain-single-node", "A100")) == 1.0
+
+
+def test_a_software_that_no_run_speaks_of_has_the_mean_of_the_others_levels(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = {
+        AlikeRuns("some", "Ampere", 16, "first", "A100"): 1.21,
+        AlikeRuns("other", "Hopper", 16, "second", "H100"): 4.0,
+        AlikeRuns("own", "Hopper", 16, "third", "H100"): 5.0,
+        AlikeRuns("late", "Blackwell", 16, "fourth", "B200"): 9.0,
+    }
+    monkeypatch.setattr("benchmarks.published.levels.figures", lambda: made)
+    both = (1.21**0.5 * 4.0**0.5) ** 0.5
+    assert level(AlikeRuns("own", "Hopper", 16, "third", "H100")) == pytest.approx(both)
+    assert level(AlikeRuns("own", "Ampere", 16, "", "")) == pytest.approx(1.21**0.5)
+    assert level(AlikeRuns("own", "Hopper", 16, "second", "H100")) == pytest.approx(5.0**0.5)
+    made[AlikeRuns("other", "Hopper", 16, "third", "H100")] = 16.0  # the same group by another software
+    assert level(AlikeRuns("own", "Hopper", 16, "third", "H100")) == pytest.approx(both)
 
 
 def test_a_level_makes_its_runs_take_as_long_as_measured() -> None:

@@ -3,18 +3,19 @@ runs are predicted as they were measured.
 
 The runs of one group on one kind of device give one figure, their median: that of the same bits, or else the mean of
 all bits. A level is the mean of the logarithms of its figures and of the level of the generation before, which counts
-as much as one of them; it begins at 1. The level of a run leaves out the figures of its own group on its kind of
-device: no run has a part in its own prediction. levels.csv has the figures that `--fit` prints.
+as much as one of them; it begins at 1. A software without figures of a generation or of those before it has the mean
+of the others' levels. The level of a run leaves out the figures of its own group on its kind of device: no run has a
+part in its own prediction. levels.csv has the figures that `--fit` prints.
 """
 
 import csv
-import statistics
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from math import exp, log
 from pathlib import Path
+from statistics import fmean, median
 from typing import NamedTuple
 
 from paceline.cost.device import Efficiency
@@ -43,11 +44,12 @@ def predicted(case: Case, fits: Efficiency, whole_group: bool = False) -> float:
 
 def beside_plan(case: Case, fits: Efficiency) -> float:
     """Seconds of a step, as `paceline plan` has them: with the kernels of PyTorch. The level leaves out the case's own
-    figures where its generation has others.
+    figures, but PyTorch's where its generation has no others.
     """
     own = alike(case)
     others = {(each.group, each.device) for each in figures() if each[:2] == own[:2]} - {(own.group, own.device)}
-    group = own.group if own.software == PLANNED and others else ""
+    alone = own.software == PLANNED and not others
+    group = "" if alone or own.group.startswith(VTRAIN) else own.group
     return case.predicted(replace(fits, level=level(own._replace(software=PLANNED, group=group))))
 
 
@@ -57,23 +59,32 @@ def level(own: AlikeRuns, whole_group: bool = False) -> float:
     """
     if own.group.startswith(VTRAIN):
         return 1.0
-    its = {
+    shown = {
         place: log(figure)
         for place, figure in figures().items()
-        if place.software == own.software
-        and (place.group != own.group or not (whole_group or place.device == own.device))
+        if place.group != own.group or not (whole_group or place.device == own.device)
     }
-    known = 0.0
+    known = {name: _known(own._replace(software=name), shown) for name in {each.software for each in shown}}
+    its = known.get(own.software)
+    if its is None:
+        others = [each for each in known.values() if each is not None]
+        its = fmean(others) if others else 0.0
+    return exp(its)
+
+
+def _known(own: AlikeRuns, shown: dict[AlikeRuns, float]) -> float | None:
+    """Returns the logarithm of a level, of a software's own figures; None where it has none."""
+    known, seen = 0.0, False
     for name in GENERATIONS:
         groups: dict[tuple[str, str], dict[int, float]] = defaultdict(dict)
-        for place, x in its.items():
-            if place.generation == name:
+        for place, x in shown.items():
+            if place[:2] == (own.software, name):
                 groups[place.group, place.device][place.bits] = x
-        each = [by_bits.get(own.bits, statistics.fmean(by_bits.values())) for by_bits in groups.values()]
-        known = (known + sum(each)) / (1 + len(each))
+        each = [by_bits.get(own.bits, fmean(by_bits.values())) for by_bits in groups.values()]
+        known, seen = (known + sum(each)) / (1 + len(each)), seen or bool(each)
         if name == own.generation:
             break
-    return exp(known)
+    return known if seen else None
 
 
 @cache
@@ -98,7 +109,7 @@ def fitted_levels(cases: Iterable[Case], fits: Efficiency) -> list[str]:
         heading,
         *(
             ",".join([f'"{each}"' if "," in str(each) else str(each) for each in place])
-            + f",{len(its)},{statistics.median(its):.3f}"
+            + f",{len(its)},{median(its):.3f}"
             for place, its in sorted(levels.items())
         ),
     ]
