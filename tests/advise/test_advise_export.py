@@ -292,7 +292,7 @@ def found() -> Answer:
 
 
 def test_the_first_line_is_written_with_its_hosts(found: Answer) -> None:
-    row = next(row for row in found.rows if row.candidate.kind == ("zero", "stage 3", 16))
+    row = next(row for row in found.rows if row.candidate.kind == ("zero", "stage 2", 16))
     made = yaml.safe_load(export(replace(found, rows=[row]), "accelerate", YAML).text)
     assert (made["num_processes"], made["num_machines"]) == (16, 2)
 
