@@ -22,6 +22,8 @@ def test_activations_are_those_of_korthikanti_2022(t: int, b: int) -> None:
     assert layer_activations(GPT_3, sequence) == pytest.approx(once / t * (34 + 5 * A * S / H))
     selective = replace(sequence, recompute="selective")
     assert layer_activations(GPT_3, selective) == pytest.approx(34 * once / t)
+    others = replace(sequence, recompute="others")  # scores are not kept either
+    assert layer_activations(GPT_3, others) == layer_activations(GPT_3, selective)
     assert layer_activations(GPT_3, replace(layout, recompute="full")) == pytest.approx(2 * once)
 
 
