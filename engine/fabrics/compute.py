@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, TypeVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +27,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ...batches import Fields, Samples, call, of_each, tensors_of
 from ...comm import Comm
+from ...compat.flops import ForwardFlops
 from ...strategies.core.copies import copy_of, without_data
 from ...strategies.precision import Float32, Precision
 from ...tracking.files import read_json
@@ -34,6 +35,7 @@ from ..base.caches import without_meta
 from ..base.memory import unaccounted
 from .stragglers import NoStragglers, Stragglers
 
+T = TypeVar("T")
 _RECENT = 50  # steps whose compute time says how long a slowed worker's takes
 
 
@@ -100,37 +102,35 @@ def _pass(module: nn.Module, inputs: Samples, *chunk: int) -> Tensor:
     return module(inputs, *chunk) if isinstance(inputs, Tensor) else call(module, inputs)
 
 
-def _counted(module: nn.Module, inputs: Samples, *chunk: int) -> tuple[nn.Module, Samples, Tensor, FlopCounterMode]:
-    """A forward pass of a copy: the copy, its inputs and outputs, and the flops. On the meta device; on these very
-    inputs where the model looks at values.
+def _counted(count: Callable[[nn.Module, Samples], T], module: nn.Module, inputs: Samples) -> T:
+    """Returns what `count` makes of a copy of the module, and of inputs: on the meta device; or of these very inputs
+    where the model looks at values, or has tensors that no copy knows of.
     """
+
+    def like(x: Samples) -> Samples:
+        for each, its in zip(tensors_of(x), tensors_of(inputs), strict=True):
+            each.requires_grad_(its.requires_grad)
+        return x
+
     try:
-        return _pass_counted(
-            without_data(module), of_each(inputs, lambda each: each.detach().to("meta")), inputs, chunk
-        )
+        return count(without_data(module), like(of_each(inputs, lambda each: each.detach().to("meta"))))
     except Exception:
         with torch.random.fork_rng(devices=[]):  # what is drawn here must not change what is drawn in training
-            return _pass_counted(copy_of(module), of_each(inputs, lambda each: each.detach().clone()), inputs, chunk)
-
-
-def _pass_counted(
-    part: nn.Module, x: Samples, like: Samples, chunk: tuple[int, ...]
-) -> tuple[nn.Module, Samples, Tensor, FlopCounterMode]:
-    for each, its in zip(tensors_of(x), tensors_of(like), strict=True):
-        each.requires_grad_(its.requires_grad)
-    with FlopCounterMode(display=False) as counter:
-        outputs = _pass(part, x, *chunk)
-    return part, x, outputs, counter
+            return count(copy_of(module), like(of_each(inputs, lambda each: each.detach().clone())))
 
 
 def count_flops_to_input(module: nn.Module, inputs: Samples, *chunk: int) -> float:
     """Flops of the gradient of `inputs` alone; 0 where it is not wanted."""
     if not isinstance(inputs, Tensor) or not inputs.requires_grad:
         return 0.0
-    _, x, outputs, _ = _counted(module, inputs, *chunk)
-    with FlopCounterMode(display=False) as counter:
-        outputs.sum().backward(inputs=[*tensors_of(x)])
-    return float(counter.get_total_flops())
+
+    def count(part: nn.Module, x: Samples) -> float:
+        outputs = _pass(part, x, *chunk)
+        with FlopCounterMode(display=False) as counter:
+            outputs.sum().backward(inputs=[*tensors_of(x)])
+        return float(counter.get_total_flops())
+
+    return _counted(count, module, inputs)
 
 
 def count_flops(module: nn.Module, inputs: Samples, *chunk: int) -> tuple[float, float, dict[str, float]]:
@@ -138,7 +138,12 @@ def count_flops(module: nn.Module, inputs: Samples, *chunk: int) -> tuple[float,
 
     A layer's share goes to the first of its parameters that are trained; where none has flops, shares go by entries.
     """
-    part, _, outputs, counter = _counted(module, inputs, *chunk)
+    return _counted(lambda part, x: _flops(part, x, chunk), module, inputs)
+
+
+def _flops(part: nn.Module, x: Samples, chunk: tuple[int, ...]) -> tuple[float, float, dict[str, float]]:
+    with ForwardFlops() as counter:
+        outputs = _pass(part, x, *chunk)
     forward = float(counter.get_total_flops())
     owned: dict[str, float] = {}
     root = type(part).__name__

@@ -102,6 +102,37 @@ def test_flops_of_a_gpt_with_its_attention() -> None:
     assert not any("embedding" in name or "norm" in name or "bias" in name for name in shares)
 
 
+class Forces(torch.nn.Module):
+    """An energy and its gradient by the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.energy = torch.nn.Linear(8, 1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = x.detach().requires_grad_()
+        [force] = torch.autograd.grad(self.energy(x).square().sum(), x, create_graph=True)
+        return force
+
+
+class Unregistered(torch.nn.Module):
+    """Its weight is in a list, of which torch knows nothing."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = [torch.nn.Parameter(torch.randn(8, 2))]
+        self.layer = torch.nn.Linear(8, 8)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x) @ self.weights[0]
+
+
+@pytest.mark.parametrize("model", [Forces, Unregistered])
+def test_flops_of_a_model_that_torchs_counter_or_the_meta_device_refuses(model: type[torch.nn.Module]) -> None:
+    forward, backward, shares = count_flops(model(), torch.randn(4, 8))
+    assert forward > 0 and backward > 0 and sum(shares.values()) == pytest.approx(1)
+
+
 def test_a_model_without_flops_shares_its_time_by_entries() -> None:
     model = nn.Sequential(nn.Embedding(6, 2), nn.LayerNorm(2))
     assert count_flops(model, torch.zeros(3, 4, dtype=torch.int64)) == (
