@@ -74,19 +74,17 @@ class Items:
 
         Raises SampleError, which names the first sample that cannot be read or is other than `spec` says.
         """
-        numbers = numbered(index, len(self)) if self._numbers is None else self._numbers[index]
-        inputs: dict[str | int, list[Tensor]] = {key: [] for key in self._spec.fields}
-        targets: list[Tensor] = []
-        with own_draws() as draw:
-            for number in numbers.tolist():
+        numbers, spec = numbered(index, len(self)) if self._numbers is None else self._numbers[index], self._spec
+        size = len(numbers)
+        inputs = {key: torch.empty(size, *field.shape, dtype=field.dtype) for key, field in spec.fields.items()}
+        targets = torch.empty(size, *spec.target_shape, dtype=spec.target_dtype)
+        with own_draws() as draw, torch.no_grad():
+            for row, number in enumerate(numbers.tolist()):
                 draw((drawn * 1_000_003 + number) % 2**63)
-                fields, target = self._sample(number)
-                for key, tensor in fields.items():
-                    inputs[key].append(tensor)
-                targets.append(target)
-        spec = self._spec
-        stacked = {key: _stacked(rows, spec.fields[key].shape, spec.fields[key].dtype) for key, rows in inputs.items()}
-        return Taken(spec.joined(stacked), _stacked(targets, spec.target_shape, spec.target_dtype), None)
+                fields, targets[row] = self._sample(number)
+                for key, tensor in fields.items():  # copied at once: a source may fill one tensor anew for each sample
+                    inputs[key][row] = tensor
+        return Taken(spec.joined(inputs), targets, None)
 
     def _sample(self, number: int) -> tuple[dict[str | int, Tensor], Tensor]:
         what, spec = f"{self._what}, sample {number}", self._spec
@@ -199,10 +197,6 @@ def label_in_words(label: int) -> str:
 def _check_shape(tensor: Tensor, shape: Sequence[int], what: str) -> None:
     if tuple(tensor.shape) != tuple(shape):
         raise SampleError(f"{what} is of {list(tensor.shape)}; must be {list(shape)}, as that of the first sample")
-
-
-def _stacked(rows: list[Tensor], shape: Sequence[int], dtype: torch.dtype) -> Tensor:
-    return torch.stack(rows) if rows else torch.empty(0, *shape, dtype=dtype)
 
 
 def _called(key: str | int, spec: DataSpec) -> str:

@@ -12,6 +12,8 @@ from torch import Tensor
 from ..batches import Fields, Samples
 from ..conf.errors import ConfigError
 from .base import Data, DataSpec, Described, Field, Readable, Split, Taken, spread
+from .errors import SampleError
+from .items import Items
 from .losses.base import Task
 
 Loaded = tuple[Readable, Readable]
@@ -92,7 +94,18 @@ class TaskSplit:
         return None if targets is None else self.weights_of(slice(None), targets.shape)
 
     def take(self, index: Tensor | slice, drawn: int = 0) -> Taken:
-        return self.seen(self._split.take(index, drawn))
+        """Raises SampleError where samples have other targets than their Dataset's attribute says: the weights of a
+        step are over the mean of those of all replicas, which is made of the attribute.
+        """
+        taken = self._split.take(index, drawn)
+        if _weighs(self._task) and isinstance(self._split, Items) and self._split.targets is not None:
+            known, found = self._split.targets[index].tolist(), taken.targets.tolist()
+            if known != found:
+                raise SampleError(
+                    f"task: the Dataset's attribute `targets`, by which targets are weighed, is {known[:4]} for samples "
+                    f"whose targets are {found[:4]}; must be the targets of the samples"
+                )
+        return self.seen(taken)
 
     def seen(self, taken: Taken) -> Taken:
         """Returns samples as the task sees them."""

@@ -1,5 +1,7 @@
 """A torch Dataset in the place of a data set: shapes of the first sample, samples when they are wanted."""
 
+import itertools
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -12,8 +14,12 @@ from paceline.engine.config.experiment import Choice
 from paceline.engine.config.targets import build
 from paceline.tasks.base import Data
 from paceline.tasks.checks import load_checked
+from paceline.tasks.errors import SampleError
 from paceline.tasks.items import Items
+from paceline.tasks.losses import CrossEntropy
+from paceline.tasks.losses.weighted_labels import WeightedLabels
 from paceline.tasks.partition import Dirichlet
+from paceline.tasks.task_data import TaskData
 
 HERE = __name__
 
@@ -47,6 +53,25 @@ class Whole(Dots):
         super().__init__("known")
 
 
+class Refilled(Dots):
+    """All samples are one tensor, which is filled anew."""
+
+    def __init__(self) -> None:
+        super().__init__("known")
+        self.x = torch.zeros(2, 2)
+
+    def __getitem__(self, number: int) -> Any:
+        return self.x.fill_(number), number % 3
+
+
+class Renumbered(Dots):
+    """Its attribute has other targets than its samples."""
+
+    def __init__(self) -> None:
+        super().__init__("known")
+        self.targets = [(number + 1) % 3 for number in range(20)]
+
+
 class Stream(IterableDataset[Tensor]):
     pass
 
@@ -78,6 +103,23 @@ def test_one_that_is_not_split_gives_a_fifth_for_test_and_numbers_are_a_regressi
     assert train.targets.tolist() == [number % 3 for number in numbers[0]]
     spec = data_of("Dots", kind="numbers").spec
     assert (spec.input_shape, spec.target_shape, spec.targets) == ((2,), (2,), "numbers")
+
+
+def test_a_sample_keeps_its_values_when_the_next_one_takes_its_memory() -> None:
+    train, _ = load_checked("mine", data_of("Refilled"))
+    assert isinstance(train, Items)
+    taken = train.take(torch.tensor([2, 0]))
+    again = [train.take(torch.tensor([each])).inputs[0, 0, 0] for each in (2, 0)]  # pyright: ignore
+    assert taken.inputs[:, 0, 0].tolist() == again and again[0] != again[1]  # pyright: ignore
+
+
+def test_targets_are_not_weighed_by_an_attribute_that_says_others() -> None:
+    for name, task in itertools.product(("Whole", "Renumbered"), (CrossEntropy(), WeightedLabels([1.0, 5.0, 1.0]))):
+        data = data_of(name)
+        train = TaskData(data, task, lambda data=data: load_checked("mine", data)).load()[0]
+        weighed = name == "Renumbered" and task.weighs_classes
+        with pytest.raises(SampleError, match="attribute `targets`") if weighed else nullcontext():
+            train.take(torch.tensor([7, 1]))
 
 
 @pytest.mark.parametrize(
