@@ -40,8 +40,11 @@ def check_spec(name: str, spec: object) -> None:
     sizes = {"train_size": spec.train_size, "test_size": spec.test_size}
     if spec.targets == "labels":
         sizes = {"classes": spec.classes, **sizes}
-    else:
-        sizes |= {f"target_shape[{i}]": size for i, size in enumerate(spec.target_shape)}
+    shapes = {"target_shape": spec.target_shape} | {
+        "input_shape" if spec.inputs is None else f"inputs[{key!r}].shape": field.shape
+        for key, field in spec.fields.items()
+    }
+    sizes |= {f"{key}[{i}]": size for key, shape in shapes.items() for i, size in enumerate(shape)}
     for key, size in sizes.items():
         if size is not None and size < 1:
             raise ConfigError(f"data={name}: spec.{key}={size}: must be 1 or more")

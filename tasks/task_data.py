@@ -102,8 +102,8 @@ class TaskSplit:
             known, found = self._split.targets[index].tolist(), taken.targets.tolist()
             if known != found:
                 raise SampleError(
-                    f"task: the Dataset's attribute `targets`, by which targets are weighed, is {known[:4]} for samples "
-                    f"whose targets are {found[:4]}; must be the targets of the samples"
+                    f"task: the Dataset's attribute `targets`, by which targets are weighed, is {known[:4]} for "
+                    f"samples whose targets are {found[:4]}; must be the targets of the samples"
                 )
         return self.seen(taken)
 

@@ -85,7 +85,10 @@ class Table(Data):
         kind = self._kind(head.types)
         for path in (self.path, self.test_path):
             if path is not None:
-                self._check_types(head if path == self.path else self._schema(path), path, kind)
+                its = head if path == self.path else self._schema(path)
+                self._check_types(its, path, kind)
+                if its.is_empty:
+                    self._read(path)  # says so, unless the names of its columns fill the head
         size, known = head.rows, None
         if kind == "labels" and self.classes is None:
             whole = self._counted()
@@ -524,6 +527,7 @@ class _Head:
     types: Any  # a schema of pyarrow
     rows: int | None
     lengths: dict[str, int]  # of the first list of a column of lists
+    is_empty: bool  # no row was seen
 
     @classmethod
     def of_table(cls, table: Any, schema: Any = None, rows: int | None = None) -> "_Head":
@@ -531,7 +535,7 @@ class _Head:
         schema = table.schema if schema is None else schema
         lists = [field.name for field in table.schema if is_list(field.type)] if table.num_rows else []
         lengths = {name: len(table.column(name)[0].as_py() or ()) for name in lists}
-        return cls(list(schema.names), schema, rows, lengths)
+        return cls(list(schema.names), schema, rows, lengths, not (rows or table.num_rows))
 
 
 def _arrow(module: str) -> Any:

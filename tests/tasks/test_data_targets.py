@@ -103,6 +103,20 @@ def test_too_few_rows_are_refused_before_a_run(size: int, tmp_path: Path) -> Non
         check_spec("arrays", Arrays(str(tmp_path / "x.npz")).spec)
 
 
+@needs_pyarrow
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
+@pytest.mark.parametrize("kind", ["labels", "numbers"])
+def test_a_test_table_without_rows_is_refused_before_a_run(suffix: str, kind: Any, tmp_path: Path) -> None:
+    import pyarrow.csv
+    import pyarrow.parquet
+
+    train, test = text(tmp_path / "x.csv", ["1,0", "2,1"] * 8), tmp_path / f"y.{suffix}"
+    table = pyarrow.csv.read_csv(train).slice(0, 0)
+    (pyarrow.csv.write_csv if suffix == "csv" else pyarrow.parquet.write_table)(table, str(test))
+    with pytest.raises(ConfigError, match=f"{test} has no rows"):
+        check_spec("table", Table(train, str(test), kind=kind).spec)
+
+
 def the_same(kind: str, folder: Path) -> Any:
     """A data set of the numbers a and target, as (inputs, targets, weights) -> Data."""
     columns = {"a": np.arange(10.0), "target": np.arange(10) % 2}
