@@ -37,11 +37,18 @@ class KeyValues(ABC):
     def post(self, key: str, value: str) -> None: ...
 
     @abstractmethod
-    def read(self, key: str, writer: int) -> str:
+    def read(self, key: str, writer: int, look: Callable[[], None] | None = None) -> str:
         """The value once `writer` has posted it; waits as long as `writer` shows that it is alive.
 
         Raises `HangError`, or `PeerLostError` with the writer's rank in the whole run when it has died.
+
+        Args:
+            look: called now and then in the wait, and may raise.
         """
+
+    def all_live_metrics(self) -> dict[int, str]:
+        """Returns the last `live_metrics` of workers that have told them to others."""
+        return {}
 
     @abstractmethod
     def stop_requested(self) -> bool:
@@ -94,9 +101,13 @@ class StoreKeyValues(KeyValues):
     def post(self, key: str, value: str) -> None:
         self._store.set(f"board/{key}", value)
 
-    def read(self, key: str, writer: int) -> str:
-        self.wait_for([f"board/{key}"], [writer], f"'{key}' from worker {writer}")
+    def read(self, key: str, writer: int, look: Callable[[], None] | None = None) -> str:
+        self.wait_for([f"board/{key}"], [writer], f"'{key}' from worker {writer}", look)
         return self._value(f"board/{key}")
+
+    def all_live_metrics(self) -> dict[int, str]:
+        told = self._store.read([f"gauges/{rank}" for rank in range(self.size)])
+        return {rank: its.decode() for rank, its in enumerate(told) if its is not None}
 
     def stop_requested(self) -> bool:
         return self._stop.is_set()
@@ -186,7 +197,7 @@ class StoreKeyValues(KeyValues):
             return False
         return True
 
-    def wait_for(self, keys: list[str], writers: list[int], what: str) -> None:
+    def wait_for(self, keys: list[str], writers: list[int], what: str, look: Callable[[], None] | None = None) -> None:
         """Wait for keys, for as long as those who owe them give signs of life within the timeout, and do not stay in
         one step for longer than that.
 
@@ -196,6 +207,8 @@ class StoreKeyValues(KeyValues):
         while not self._are_there(keys, min(self.timeout, BEAT)):
             self.look()
             self._check_writers(keys, writers, what, time.monotonic() - start)
+            if look is not None:
+                look()
 
     def _check_writers(self, keys: list[str], writers: list[int], what: str, waited: float) -> None:
         looks = self._looks_of_timeout

@@ -167,7 +167,7 @@ class VirtualKeyValues(KeyValues):
         for reader in self._cluster.readers.pop(key, []):
             self._cluster.turns.wake(reader, reader.clock if reader.ledger.is_aside else self._worker.clock)
 
-    def read(self, key: str, writer: int) -> str:
+    def read(self, key: str, writer: int, look: Callable[[], None] | None = None) -> str:
         cluster = self._cluster
         while key not in cluster.posted:
             cluster.readers[key].append(self._worker)

@@ -117,6 +117,8 @@ class Run:
         self._hook = optimizer.register_step_pre_hook(self._check_step)
         self.saved: dict[str, Any] = resumed.own["script"] if resumed else {}
         self.steps, self._skipped = resumed.manifest.step if resumed else 0, 0
+        self._taken = self._meetings = 0  # batches, and calls of `meet`
+        self._comm.key_values.live_metrics = lambda: str(self._taken)
         self._stop = StopAgreement(self._comm.key_values, self.rank, 0, "all", self.steps, time.monotonic)
         self._ctrl_c, self._sigterm = CtrlC(self._comm.key_values.request_stop, self.is_chief), Sigterm()
         self._process = os.getpid()  # a forked child has a copy of the run, and must not end it
@@ -264,6 +266,38 @@ class Run:
                 raise _Unused
             self._open = None
 
+    def take(self) -> None:
+        """Another batch is fetched."""
+        self._taken += 1
+
+    def meet(self, does: str) -> None:
+        """Waits for all workers, which do the same after the same batch. Raises `ScriptError` where one does not.
+
+        Args:
+            does: what this worker does, for messages.
+        """
+        if self.workers == 1:
+            return
+        self._meetings += 1
+        key_values, said = self._comm.key_values, f"{does} after batch {self._taken}"
+        key_values.post(f"meets/{self._meetings}/{self.rank}", said)
+
+        def look() -> None:
+            for rank, taken in key_values.all_live_metrics().items():
+                if int(taken) > self._taken:
+                    raise self._apart(said, rank, f"takes batch {taken}")
+
+        for rank in range(self.workers):
+            its = key_values.read(f"meets/{self._meetings}/{rank}", rank, look)
+            if its != said:
+                raise self._apart(said, rank, its)
+
+    def _apart(self, said: str, other: int, its: str) -> ScriptError:
+        return ScriptError(
+            f"wrap: worker {self.rank} {said}, and worker {other} {its}. Make the same steps, passes and calls of "
+            "run.save on all workers: a break, a return or run.save on one of them alone leaves the others waiting"
+        )
+
     # -- what training made
 
     def save(self, **state: Any) -> None:
@@ -275,6 +309,7 @@ class Run:
         self.check_here()
         if self._record.is_over or self._passes > 0:
             raise ScriptError("save: a step has begun, or the run is over. Call it after run.optimizer.step()")
+        self.meet("saves")
         self._vectors.restore()
         record = self._record
         self._checkpoints.write(record.directory, self.steps, self._meter.seconds, record.reached, self._keep, state)
@@ -283,6 +318,8 @@ class Run:
     def consensus(self) -> Iterator[None]:
         """Gives the model the weights that all replicas agree on, for an evaluation. All workers enter it."""
         self._vectors.restore()
+        if not self.sync.traits.weights_agree:
+            self.meet("enters run.consensus()")
         own = {name: parameter.detach().clone() for name, parameter in self.sync.parameters.items()}
         with self._comm.ledger.aside():
             agreed = self.sync.consensus()
@@ -319,6 +356,7 @@ class Run:
                 f"close: none of the {self.steps} steps was made. Call run.optimizer.step() after run.backward(loss)"
             )
         self._vectors.restore()
+        self.meet("ends its run")
         self.gradients.compare_weights(self.steps)  # the script may have left its loop since the last comparison
         self._end(None)
 
@@ -390,8 +428,10 @@ class _Batches:
 
     def __iter__(self) -> Iterator[Any]:
         self._run.check_here()
+        self._run.meet("begins a pass")
         number = drawn = 0
         for number, (batch, own, drawn) in enumerate(self._loader.passes(), 1):
+            self._run.take()
             if is_compared(number):
                 self._compare(drawn)
             yield self._run.begin(batch, own)

@@ -2,6 +2,7 @@
 
 import random
 import threading
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
@@ -29,7 +30,7 @@ class LocalKeyValues(KeyValues):
             self._notes.values[key] = value
             self._notes.changed.notify_all()
 
-    def read(self, key: str, writer: int) -> str:
+    def read(self, key: str, writer: int, look: Callable[[], None] | None = None) -> str:
         with self._notes.changed:
             assert self._notes.changed.wait_for(lambda: key in self._notes.values, timeout=10), key
             return self._notes.values[key]

@@ -10,11 +10,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from scripts import parts
+from scripts import joined, parts
 
+from paceline.comm import Comm
 from paceline.comm.errors import PeerLostError
 from paceline.engine.base.errors import DivergedError
 from paceline.engine.base.failures import exit_code_of
+from paceline.testing.fabrics import run_virtual
 from paceline.tracking.errors import StorageError
 from paceline.tracking.run_directory import RunDirectory
 from paceline.wrap import ScriptError, refusals, wrap
@@ -275,3 +277,50 @@ with wrap(*parts(), sync, name="mine", epochs=3) as run:
     ended = subprocess.run(launch, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert ended.returncode == status, ended.stderr
     assert "Traceback" not in ended.stderr and ended.stderr.count(said) == 1, ended.stderr
+
+
+LEAVES = {
+    "another leaves its last pass": ("epoch == 2 and run.rank == 1", "break", "worker 1 ends its run after batch 13"),
+    "the first leaves a pass": ("epoch == 0 and run.rank == 0", "break", "worker 0 begins a pass after batch 1"),
+    "the first saves alone": ("epoch == 0 and run.rank == 0", "run.save()", "worker 0 saves after batch 1"),
+}
+
+
+@pytest.mark.slow  # two processes
+@pytest.mark.parametrize("leaves", LEAVES)
+def test_a_worker_that_leaves_its_loop_alone_is_named_at_once(leaves: str, tmp_path: Path) -> None:
+    when, does, said = LEAVES[leaves]
+    (tmp_path / "mine.py").write_text(
+        f"""
+from scripts import parts
+from paceline.wrap import wrap
+with wrap(*parts(), "hardware.timeout=100", name="mine", epochs=3) as run:
+    for epoch in range(3):
+        for batch in run.loader:
+            run.backward(run.model(**batch).loss)
+            run.optimizer.step()
+            run.optimizer.zero_grad()
+            if {when}:
+                {does}
+"""
+    )
+    launch = [sys.executable, "-m", "paceline.cli.main", "launch", "--workers", "2", "mine.py"]
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
+    ended = subprocess.run(launch, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == 2 and f"{said}, and worker" in ended.stderr, ended.stderr
+
+
+def ends_alone(comm: Comm, root: str) -> str:
+    """Worker 1 saves where worker 0 ends its run."""
+    run = joined(comm, root, *parts())
+    try:
+        run.save() if run.rank == 1 else run.close()
+    except ScriptError as error:
+        return str(error)
+    return ""
+
+
+def test_workers_that_do_different_things_after_a_step_are_refused(tmp_path: Path) -> None:
+    one, other = run_virtual(2, ends_alone, str(tmp_path))
+    assert "worker 0 ends its run after batch 0, and worker 1 saves after batch 0" in one
+    assert "worker 1 saves after batch 0, and worker 0 ends its run after batch 0" in other
