@@ -49,6 +49,8 @@ class ProgressLines:
                 self._print(f"resumed at step {record['step']}")
             case "stop":
                 self._print(f"stopping: {record['reason']}")
+            case "note":
+                self._print(f"note: {visible(record['text'])}")
             case "end":
                 self._print(record["status"])
 

@@ -92,6 +92,16 @@ class CheckpointRecord:
 
 
 @dataclass(frozen=True)
+class NoteRecord:
+    """A sentence on what a run does other than one may expect."""
+
+    text: str
+
+    def plain(self) -> dict[str, Any]:
+        return {"kind": "note", **asdict(self)}
+
+
+@dataclass(frozen=True)
 class End:
     status: Status
     reason: str | None = None  # of all but completed runs
@@ -100,7 +110,7 @@ class End:
         return {"kind": "end", **(asdict(self) if self.reason is not None else {"status": self.status})}
 
 
-Written = Start | Resume | StepRecord | EvaluationRecord | CheckpointRecord | End
+Written = Start | Resume | StepRecord | EvaluationRecord | CheckpointRecord | NoteRecord | End
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ class View:
         self._step: Record | None = None
         self._speed = Speed()
         self._said: list[str] = []  # about evaluations, stops
+        self._notes: list[str] = []
         self._losses: list[tuple[float, float]] = []
         self._stride = 1  # steps between points that are kept
         self._times: deque[tuple[float, int]] = deque(maxlen=20)  # (when, step): how fast it goes
@@ -66,6 +67,8 @@ class View:
                 self._said = [f"resumed at step {record.get('step')}"]
             case "stop":
                 self._said = [f"stopping: {record.get('reason')}"]
+            case "note":
+                self._notes.append(f"note: {record.get('text')}")
 
     def _keep(self, record: Record) -> None:
         loss, step = record.get("loss"), record.get("step")
@@ -88,7 +91,7 @@ class View:
             "steps": self._total or None,
             "last": self._step,
             "samples_per_second": self._speed.value,
-            "said": self._said,
+            "said": [*self._notes, *self._said],
             "workers": [
                 {
                     **asdict(each.now),
@@ -108,7 +111,7 @@ class View:
             self._bar(width),
             self._numbers(width, utf8),
         ]
-        lines += [_text(said, encoding) for said in self._said if said]
+        lines += [_text(said, encoding) for said in (*self._notes, *self._said) if said]
         if self.workers:
             lines.append(_table(self.workers, width, encoding))
         return Group(*lines)

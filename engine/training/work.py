@@ -13,7 +13,7 @@ from ...strategies.core.protocols import InRounds
 from ...tasks.base import Readable
 from ...tasks.contents import contents
 from ...tasks.partition import Partition
-from ...tracking.records import Resume, Start, StepRecord
+from ...tracking.records import NoteRecord, Resume, Start, StepRecord
 from ..base.failures import fills_gpu, lack_of_gpu
 from ..base.stop import StopAgreement
 from ..config.data_sums import check_data, sums_of
@@ -28,6 +28,7 @@ from .feed import Batches, Feed
 from .job import Job, drain
 from .live_metrics import live_metrics_of
 from .loop import train
+from .mean_loss import said_of_loss
 from .meters import Meter
 from .outcome import FinishedTraining, memory_of, report
 from .probe import leave_together, watched
@@ -251,6 +252,9 @@ def _announce(worker: Worker, job: Job, test: Readable) -> None:
             contents=contents(data.source.spec, data.described(), len(job.train), len(test)).plain(),
         )
     )
+    shared, judged = worker.layout.replicas > 1 or job.accumulation.micro_batches > 1, worker.judged
+    if shared and judged is not None and (text := said_of_loss(worker.parts, judged, job.train, worker.device)):
+        worker.directory.add(NoteRecord(text))
 
 
 def _after_step(
