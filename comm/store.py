@@ -309,6 +309,7 @@ class StoreClient(dist.Store):
         self.endpoint, self._rank, self._seconds = endpoint, rank, timeout
         self._idle: list[socket.socket] = []
         self._closed = False
+        self._process = os.getpid()
         try:
             self._idle.append(call(endpoint, rank, timeout) if served_by is None else _awaited(endpoint, rank, timeout))
         except RefusedError as error:
@@ -325,10 +326,15 @@ class StoreClient(dist.Store):
             raise RendezvousError(f"worker {rank} cannot reach the rendezvous at {where}: {why}") from None
 
     def close(self) -> None:
-        """Hang up. What torch's threads still ask has a connection for itself."""
+        """Hang up. What torch's threads still ask has a connection for itself.
+
+        A forked child, such as a DataLoader's, has copies of the connections, which must not keep them open.
+        """
         self._closed = True
         while self._idle:
-            self._idle.pop().close()
+            with self._idle.pop() as sock, suppress(OSError):  # the server may have hung up first
+                if os.getpid() == self._process:
+                    sock.shutdown(socket.SHUT_RDWR)
 
     # what torch asks of a store
 

@@ -1,5 +1,6 @@
 """The rendezvous store: what torch asks of a store, for those who know the key, and nothing for anybody else."""
 
+import os
 import struct
 import threading
 import time
@@ -45,6 +46,26 @@ def test_a_frame_is_what_was_put_in_and_a_broken_one_is_refused(parts: list[byte
             assert encode(decode(broken))[4:] == broken
         except ValueError:
             assert broken != body
+
+
+def test_a_forked_child_does_not_keep_connections_open(server: StoreServer) -> None:
+    client = StoreClient(server.endpoint, 0, SECONDS)
+    waits, ends = os.pipe()
+    if (child := os.fork()) == 0:
+        os.close(ends)
+        os.read(waits, 1)
+        client.close()  # its copies
+        os._exit(0)
+    try:
+        client.close()
+        server.wait_for_clients(SECONDS)
+        assert not server._clients
+        other = StoreClient(server.endpoint, 0, SECONDS)
+    finally:
+        os.close(ends)
+        os.waitpid(child, 0)
+    other.set("a", "1")
+    other.close()
 
 
 def test_it_answers_as_torchs_own_store_does(client: StoreClient) -> None:
