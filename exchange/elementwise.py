@@ -6,6 +6,7 @@ own settings.
 
 import copy
 from collections import defaultdict
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -49,33 +50,39 @@ def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
         raise refused
     for group in optimizer.param_groups:
         try:
-            [whole] = _tried(optimizer, group, [weights.clone()], [[gradient] for gradient in gradients])
+            whole = _tried(optimizer, group, weights.clone(), gradients)
         except (RuntimeError, TypeError, ValueError):
             return  # it does not take dense gradients, or wants a closure: whoever steps first says so better
+        if whole is None:
+            raise ConfigError(
+                f"{setting}: a worker steps on views of its weights, and {type(optimizer).__name__} puts new memory "
+                "under a parameter, which would be lost. Let it change parameters in place (copy_, sub_), or choose "
+                f"{instead}."
+            )
         try:
-            pieces = _tried(optimizer, group, cut(weights), [cut(gradient) for gradient in gradients])
-            alike = torch.allclose(torch.cat(pieces), whole.flatten(), rtol=1e-4, atol=1e-6)
+            cuts = zip(cut(weights), *map(cut, gradients), strict=True)
+            made = [_tried(optimizer, group, piece, its) for piece, *its in cuts]  # each as its owner would
+            pieces = torch.cat([each for each in made if each is not None])
+            alike = torch.allclose(pieces, whole.flatten(), rtol=1e-4, atol=1e-6)
         except (RuntimeError, TypeError, ValueError, IndexError):
             alike = False
         if not alike:
             raise refused
 
 
-def _tried(
-    optimizer: Optimizer, group: dict[str, Any], weights: list[Tensor], gradients: list[list[Tensor]]
-) -> list[Tensor]:
-    """`weights` after steps with `gradients` by an optimizer of the same kind and settings as `group` has."""
+def _tried(optimizer: Optimizer, group: dict[str, Any], weights: Tensor, gradients: Sequence[Tensor]) -> Tensor | None:
+    """`weights` after steps with `gradients` by an optimizer of the same kind and settings as `group` has; None if they
+    are in new memory.
+    """
     twin = object.__new__(type(optimizer))
-    params = [nn.Parameter(weight) for weight in weights]
-    twin.__dict__ = {**optimizer.__dict__, "param_groups": [{**group, "params": params}], "state": defaultdict(dict)}
-    for known in [p for p in group["params"] if p in optimizer.state][:1]:
-        for param in params:  # it keeps state from the start, maybe on the meta device
-            twin.state[param] = {key: _like(value, known, param) for key, value in optimizer.state[known].items()}
-    for step in gradients:
-        for param, gradient in zip(params, step, strict=True):
-            param.grad = gradient.clone()
+    param = nn.Parameter(weights)
+    twin.__dict__ = {**optimizer.__dict__, "param_groups": [{**group, "params": [param]}], "state": defaultdict(dict)}
+    for known in [p for p in group["params"] if p in optimizer.state][:1]:  # kept from the start, maybe on meta
+        twin.state[param] = {key: _like(value, known, param) for key, value in optimizer.state[known].items()}
+    for gradient in gradients:
+        param.grad = gradient.clone()
         twin.step()
-    return [param.detach() for param in params]
+    return param.detach() if param.data_ptr() == weights.data_ptr() else None
 
 
 def _like(value: Any, of: Tensor, param: Tensor) -> Any:

@@ -21,7 +21,7 @@ from ..engine.base import machine, memory
 from ..engine.base.errors import DivergedError
 from ..engine.base.started import RESUMES
 from ..engine.base.stop import StopAgreement
-from ..engine.base.trained import TrainedSet, Vectors
+from ..engine.base.trained import TrainedSet, Vectors, keep_memory
 from ..engine.config.experiment import Experiment
 from ..engine.training.meters import Meter
 from ..strategies import Batch
@@ -95,6 +95,7 @@ class Run:
                 self._trained = TrainedSet(model, optimizer, self._vectors)
                 stepped = [each for param_group in optimizer.param_groups for each in param_group["params"]]
                 self.sync.prepare(trained, optimizer, group)
+                keep_memory(optimizer)
                 self._trained.accept(optimizer)
                 self._vectors.accept()
                 views.check(model, f"sync={experiment.sync.name}")

@@ -60,6 +60,11 @@ class ShardedLoader:
                 "wrap: the loader's batches are made by an IterableDataset, or by the data set itself, so that nobody "
                 "can say which samples are in them; give a DataLoader of a data set with __getitem__ and a batch_size"
             )
+        if len(loader) == 0:
+            raise ConfigError(
+                f"wrap: the loader has no batches of its {len(loader.dataset)} samples. Choose a smaller batch_size, "  # type: ignore[arg-type]
+                "or drop_last=False."
+            )
         sampler = getattr(loader.batch_sampler, "sampler", None)
         if getattr(sampler, "generator", 0) is None:  # all workers must draw the same order
             sampler.generator = torch.Generator().manual_seed(seed)  # type: ignore[union-attr]

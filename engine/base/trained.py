@@ -113,6 +113,28 @@ class Vectors:
                 each.data = view
 
 
+def keep_memory(optimizer: Optimizer) -> None:
+    """Has the parameters of a user's optimizer stay in their memory, where a sync mode or a server has views of it: an
+    optimizer may put other memory under a parameter (`p.data = p.data - lr * p.grad`).
+    """
+    if type(optimizer).__module__.startswith(("torch.", f"{__package__.partition('.')[0]}.")):
+        return
+    kept: list[tuple[Tensor, Tensor]] = []
+
+    def before(*_: object) -> None:
+        kept[:] = [(each, each.data) for group in optimizer.param_groups for each in group["params"]]
+
+    def after(*_: object) -> None:
+        for each, data in kept:
+            if each.data_ptr() != data.data_ptr():
+                data.copy_(each.data)
+                each.data = data
+        kept.clear()
+
+    optimizer.register_step_pre_hook(before)
+    optimizer.register_step_post_hook(after)
+
+
 def _stepped(optimizer: Optimizer) -> set[int]:
     return {id(each) for group in optimizer.param_groups for each in group["params"]}
 

@@ -21,7 +21,7 @@ from ...strategies.core.views import HeldViews
 from ...tracking.run_directory import RunDirectory
 from ..base import checkpoint, machine, memory
 from ..base.checkpoint import Manifest
-from ..base.trained import TrainedSet, Vectors
+from ..base.trained import TrainedSet, Vectors, keep_memory
 from ..config.experiment import Experiment
 from ..fabrics.assignment import Assignment
 from ..fabrics.compute import ModelledCompute, RealCompute
@@ -345,6 +345,7 @@ def _begin(
     )
     vectors = Vectors(trained.values() if parts.strategy.own_sync() is None else ())
     sync.prepare(trained, optimizer, of_part)
+    keep_memory(optimizer)
     vectors.accept()
     found = HookList([UnchangedParameters(module, vectors), *hooks] if hooks else [])
     for each in hooks:

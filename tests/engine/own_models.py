@@ -303,3 +303,19 @@ class Defaulting(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(x)
+
+
+class Stepping(torch.optim.Optimizer):
+    """Plain SGD, in place or by new memory under its parameters."""
+
+    def __init__(self, params: Any, renews: bool = False) -> None:
+        self.renews = renews
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> None:
+        for each in self.param_groups[0]["params"]:
+            if self.renews:
+                each.data = each.data - 0.1 * each.grad
+            else:
+                each -= 0.1 * each.grad

@@ -377,3 +377,13 @@ def test_an_optimizer_that_asserts_is_refused_with_its_words(plan) -> None:
 def test_ddp_with_unused_parameters_names_the_knob(train) -> None:
     with pytest.raises(WorkerFailedError, match=r"Choose strategy\.find_unused=true"):
         train("Unused", "strategy=torch_ddp", "hardware=local")
+
+
+@pytest.mark.parametrize("sync", ["local_sgd", "parameter_server", "gossip"])
+def test_an_optimizer_that_renews_the_memory_of_its_parameters_trains(sync: str, train: Any, tmp_path: Path) -> None:
+    found = []
+    for renews in (False, True):
+        optimizer = f"optimizer={{_target_:own_models.Stepping,renews:{renews}}}"
+        run = train("Lazy", f"sync={sync}", optimizer).path.rename(tmp_path / str(renews))
+        found.append(load_file(run / "model.safetensors"))
+    assert all(torch.equal(each, found[1][name]) for name, each in found[0].items())

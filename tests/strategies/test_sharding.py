@@ -210,7 +210,35 @@ def two_dimensional() -> list[nn.Parameter]:
     return [nn.Parameter(torch.randn(4, 3))]
 
 
-@pytest.mark.parametrize("kind", [LARS, torch.optim.Adafactor, torch.optim.Muon])
+class Unit(torch.optim.Optimizer):
+    """Each step has the length lr, over all parameters together."""
+
+    def __init__(self, params):
+        super().__init__(params, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        params = [each for group in self.param_groups for each in group["params"]]
+        length = torch.stack([each.grad.norm() for each in params]).norm()
+        for each in params:
+            each -= 0.1 * each.grad / length
+
+
+class Renewing(torch.optim.SGD):
+    """Puts new memory under its parameters."""
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for each in self.param_groups[0]["params"]:
+            each.data = each.data - 0.1 * each.grad
+
+
+def test_an_optimizer_that_renews_the_memory_of_its_parameters_is_refused():
+    with pytest.raises(ConfigError, match=r"sync\.shard=optimizer: .* Renewing puts new memory under a parameter"):
+        check_elementwise(Renewing(two_dimensional()), "sync.shard=optimizer", "sync.shard=none")
+
+
+@pytest.mark.parametrize("kind", [LARS, Unit, torch.optim.Adafactor, torch.optim.Muon])
 def test_an_optimizer_that_looks_at_whole_tensors_is_refused(kind):
     with pytest.raises(ConfigError, match=f"sync.shard=optimizer.*{kind.__name__} is not element-wise"):
         check_elementwise(kind(two_dimensional()), "sync.shard=optimizer", "sync.shard=none")

@@ -391,6 +391,11 @@ def test_ctrl_c_ends_a_script_as_it_ends_a_run(command: list[str], tmp_path: Pat
     assert said.count("once more to leave at once") == 1
 
 
+def test_a_loader_without_batches_is_refused(root: str) -> None:
+    with pytest.raises(ConfigError, match="no batches of its 3 samples"):
+        wrap(*parts(samples=3, drop_last=True), root=root)
+
+
 def test_a_loader_whose_samples_nobody_can_name_is_refused(root: str) -> None:
     model, optimizer, _ = parts()
     for loader in (DataLoader(Stream()), DataLoader(Sentences(), batch_size=None)):
