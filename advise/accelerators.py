@@ -109,6 +109,8 @@ def ground(question: Question, plan: Plan) -> Ground:
         of.tied,
         of.dropout,
         part.memory["optimizer"] / parameters,
+        of.experts,
+        of.active,
     )
     return Ground(question, machine, of, shape)
 

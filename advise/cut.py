@@ -99,6 +99,8 @@ def staged(of: Shape, place: LayoutProblem, p: int, t: int) -> Iterator[Candidat
 
 def _cannot_cut(of: Shape, t: int) -> str:
     """Attention goes by groups of heads; the feed-forward layers by columns; the vocabulary by rows."""
+    if of.experts:
+        return "experts are not cut over tensor workers"
     if of.kv_heads % t:
         return f"{of.kv_heads} groups of heads are not divided by {t}"
     if of.ffn_width % t:

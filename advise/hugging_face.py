@@ -9,7 +9,7 @@ from ..conf.errors import ConfigError
 from ..tracking.files import UnusableFileError, read_json
 from ..tracking.text import plain, shown
 
-LLAMAS = ("llama", "mistral", "qwen2", "qwen3")  # RMSNorm, rotary positions, a gated feed-forward layer
+LLAMAS = ("llama", "mistral", "mixtral", "qwen2", "qwen3")  # RMSNorm, rotary positions, a gated feed-forward layer
 FAMILIES = (*LLAMAS, "gpt2")
 MOST_BYTES = 2**20
 MOST = 2**31 - 1
@@ -17,7 +17,7 @@ DEEPEST, WIDEST = 4096, 2**20  # of model=gpt
 MOST_LEFT_OUT = 0.003  # of the parameters
 EXPERTS = ("num_experts", "num_local_experts", "n_routed_experts")
 # Defaults that the families' classes have in transformers
-KV_HEADS = {"mistral": 8, "qwen2": 32, "qwen3": 32}
+KV_HEADS = {"mistral": 8, "mixtral": 8, "qwen2": 32, "qwen3": 32}
 WINDOW = 4096
 USUAL_CONTEXT = 1024  # of data=tokens
 
@@ -57,8 +57,8 @@ def read_model(path: Path) -> HuggingFaceModel:
     if family not in FAMILIES:
         raise config.error("model_type", f"is not known. There are {', '.join(FAMILIES)}")
     for key in EXPERTS:
-        if values.get(key) not in (None, 0, 1):
-            raise config.error(key, "model=gpt has no experts")
+        if family != "mixtral" and values.get(key) not in (None, 0, 1):
+            raise config.error(key, "experts are read of mixtral alone. Type model.experts and model.active")
     return _gpt2(config) if family == "gpt2" else _llama(config, family)
 
 
@@ -147,6 +147,12 @@ def _llama(config: _Config, family: str) -> HuggingFaceModel:
         "tied": config.flag("tie_word_embeddings"),
         "bias": False,
     }
+    if family == "mixtral":
+        found.knobs["experts"] = config.whole("num_local_experts", 8)
+        found.knobs["active"] = config.whole("num_experts_per_tok", 2, found.knobs["experts"])
+        found.notes.append(
+            "model_type=mixtral: model=gpt does not divide the weights of experts by their sum, which changes no size"
+        )
     _biases(config, family, found)
     if family == "qwen3":
         raise config.error(
@@ -168,8 +174,9 @@ def _windowed(config: _Config, family: str, found: HuggingFaceModel) -> int:
     """Returns the longest context in which each token sees all former ones: that of a window, where there is one."""
     kinds = config.get("layer_types", [])
     sliding = config.flag("use_sliding_window") or (isinstance(kinds, list) and "sliding_attention" in kinds)
-    if family == "mistral":
-        sliding = "sliding_window" not in config.values or config.values["sliding_window"] is not None
+    if family in ("mistral", "mixtral"):
+        missing = family == "mistral" and "sliding_window" not in config.values  # its class has one by default
+        sliding = missing or config.values.get("sliding_window") is not None
     if family == "llama" or not sliding:
         return found.context
     window = config.whole("sliding_window", WINDOW)

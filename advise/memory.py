@@ -13,6 +13,7 @@ feed-forward layer, V the vocabulary:
     one group   4 w (1 + 2 / heads) of queries, keys and values in place of 12 w, where all heads of a worker share one
                 key and value; heads of several groups get copies
     RMSNorm     4 w more, as on a CPU: torch keeps its input, and its result without the weights, both in float32
+    experts     E, and 8 w for each active one, beside the active ones' feed-forward layers
     head        8 w + 4 V / t, with the last norm
     recompute   4 w of a block
 
@@ -57,12 +58,22 @@ class Shape:
     tied: bool
     dropout: bool
     state: float
+    experts: int = 0  # in place of a feed-forward layer, `active` of which compute a token
+    active: int = 1
 
     @property
     def matrices(self) -> float:
         """Entries of a block's matrices."""
+        return self._matrices(self.experts or 1)
+
+    @property
+    def computing(self) -> float:
+        """Entries of a block's matrices that compute one token."""
+        return self._matrices(self.active)
+
+    def _matrices(self, feed_forwards: int) -> float:
         attention = 2 * (1 + self.kv_heads / self.heads) * self.width**2
-        return attention + (3 if self.gated else 2) * self.width * self.ffn_width
+        return attention + self.width * ((3 if self.gated else 2) * self.ffn_width * feed_forwards + self.experts)
 
     @property
     def norm(self) -> int:
@@ -71,7 +82,8 @@ class Shape:
     @cached_property
     def block(self) -> float:
         expanded = (2 if self.gated else 1) * self.ffn_width
-        biases = (3 + 2 * self.kv_heads / self.heads) * self.width + expanded if self.bias else 0
+        biases = (2 + 2 * self.kv_heads / self.heads) * self.width + (0 if self.experts else self.width + expanded)
+        biases = biases if self.bias else 0
         return self.matrices + 2 * self.norm + biases
 
     @property
@@ -85,7 +97,8 @@ class Shape:
     @property
     def largest(self) -> float:
         """Entries of the largest tensor."""
-        return max(self.vocabulary, self.positions, (2 if self.gated else 1) * self.ffn_width) * self.width
+        expanded = (2 if self.gated else 1) * self.ffn_width * (self.experts or 1)
+        return max(self.vocabulary, self.positions, expanded) * self.width
 
     @property
     def entries(self) -> float:
@@ -197,7 +210,10 @@ def _of_each_stage(of: Shape, candidate: Candidate) -> list[tuple[float, float]]
     tokens = layout.micro_batch * of.context
     unit = tokens * of.width * layout.held / 4
     qkv = 3 if of.kv_heads > t else 1 + 2 * of.kv_heads / of.heads  # of one group: no copies
-    within = layout.held * tokens * ((1 + qkv) * of.width + (4 if of.gated else 2) * of.ffn_width) / t
+    inner = (4 if of.gated else 2) * of.ffn_width
+    if of.experts:
+        inner = of.active * (inner + 2 * of.width) + of.experts
+    within = layout.held * tokens * ((1 + qkv) * of.width + inner) / t
     shared = unit / (t if layout.sequence else 1)
     norm = (8 - layout.held) * tokens * of.width / (t if layout.sequence else 1) if of.rms_norm else 0.0
     logits = 4 * tokens * of.vocabulary / cut_vocabulary
@@ -257,7 +273,7 @@ def _chunks(of: Shape, stages: int) -> list[tuple[int, bool, bool]]:
     """Blocks of each stage, whether the embedding is there, and the head: cut by time, as strategy.cut=time does."""
     if stages == 1:
         return [(of.layers, True, True)]
-    block = 2 * of.matrices + 4 * of.context * of.width
+    block = 2 * of.computing + 4 * of.context * of.width
     weights = [1.0, *[float(block)] * of.layers, 1.0, 2.0 * of.vocabulary * of.width]
     cuts = [0, *balanced(weights, stages), len(weights)]
     return [

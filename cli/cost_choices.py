@@ -55,8 +55,11 @@ class ComposedExperiment:
     def parameters(self) -> Quantity:
         from ..engine.config.parameters import count
 
-        name = self.experiment.model.name
-        return Quantity("P", "parameters", count(self.experiment, self.allowed), "parameters", f"counted: model={name}")
+        model = self.experiment.model
+        source = f"counted: model={model.name}"
+        if model.knobs.get("experts") is not None:
+            source += f", of which model.active={model.knobs['active']} of {model.knobs['experts']} experts"
+        return Quantity("P", "parameters", count(self.experiment, self.allowed), "parameters", source)
 
     def recomputes(self) -> tuple[bool, str] | None:
         """Returns whether backward recomputes the forward pass, and the override that says so; None: the model has no

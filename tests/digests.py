@@ -42,7 +42,7 @@ VIRTUAL, PROCESSES = ("hardware=virtual", "hardware.workers=3"), ("hardware.work
 LEFT_OUT = {"hardware", "tracking", "experiment", "hardware/network", "distillation"}
 OF_FILES = {"arrays", "hugging_face", "images", "svmlight", "table", "fashion_mnist"}
 LARGE = {"gpt_100m", "gpt_10b", "gpt_1b", "gpt_20b", "gpt_400m", "gpt_4b", "alexnet"}
-LARGE |= {"llama_1b", "llama_8b", "llama_70b", "llama_405b"}
+LARGE |= {"llama_1b", "llama_8b", "llama_70b", "llama_405b", "mixtral_8x7b"}
 GPT = "model=gpt data=text data.context=16 model.width=32"
 DEEP = "model.hidden=[16,16,16]"
 MORE = (

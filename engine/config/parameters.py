@@ -1,9 +1,10 @@
-"""Counts the parameters of a model that reads tokens, on the meta device: nothing is allocated."""
+"""Counts the parameters of a model that compute a token, on the meta device: nothing is allocated."""
 
 from torch import nn
 
 from ...conf.errors import ConfigError
 from ...tasks.base import Data
+from ...tasks.models.mixture import idle_entries
 from .experiment import Experiment
 from .looking import on_meta
 from .targets import build
@@ -18,4 +19,4 @@ def count(experiment: Experiment, allowed: tuple[str, ...] = ()) -> int:
             "transformer. Choose one, such as model=gpt_1b data=text."
         )
     model, _ = on_meta(lambda: build("model", experiment.model, nn.Module, allowed, {"spec": data.spec}))
-    return sum(parameter.numel() for parameter in model.parameters())
+    return sum(parameter.numel() for parameter in model.parameters()) - idle_entries(model)

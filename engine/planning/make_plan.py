@@ -30,6 +30,7 @@ from ...strategies.core.uncalled import uncalled
 from ...strategies.core.with_servers import SyncWithServers
 from ...tasks.contents import contents
 from ...tasks.contents import notes_on as notes_on_contents
+from ...tasks.models.mixture import idle_entries
 from ...tasks.partition import Repeated
 from ..base import memory
 from ..base.failures import ONE_SAMPLE
@@ -41,13 +42,13 @@ from ..config.targets import build
 from ..fabrics import clients, fabric_of
 from ..fabrics.layout import share_of_cores
 from ..features import injected, models
-from ..features.feature import MakeOptimizer, Parts
+from ..features.feature import MakeOptimizer, Parts, Stated
 from ..features.known import known_of
 from ..features.phases import ends_of
 from ..features.rates import RatePoint, points_of, rate_of
 from .build import assemble
 from .notes import notes_on
-from .planned import PartPlan, Plan, PlanPhase, SentTraffic
+from .planned import ActiveParameters, PartPlan, Plan, PlanPhase, SentTraffic
 
 
 @without_dynamo()
@@ -115,9 +116,15 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
         contents(spec, described),
         [f"collective={experiment.choice('collective').name}: {why}" for why in collective.explain()],
         rate,
-        {each.key: found for each in parts.features if (found := each.stated(known)) is not None},
+        {each.key: found for each in parts.features if (found := each.stated(known)) is not None}
+        | _experts(parts.model),
         layout.replicas if isinstance(parts.sync, SideBySide) else None,
     )
+
+
+def _experts(model: nn.Module) -> dict[str, Stated]:
+    total, idle = sum(each.numel() for each in model.parameters()), idle_entries(model)
+    return {"experts": ActiveParameters(total - idle, total)} if idle else {}
 
 
 def _uncalled(parts: Parts) -> Iterator[Note]:

@@ -83,6 +83,20 @@ class PlanPhase:
         return _peaks([part.memory for part in self.parts])
 
 
+@dataclass(frozen=True)
+class ActiveParameters:
+    """The entries of a mixture of experts that compute a token, and all of them."""
+
+    active: int
+    total: int
+
+    def in_words(self) -> str:
+        return f"{self.active:,} of {self.total:,} parameters compute a token"
+
+    def as_dict(self) -> dict[str, Any]:
+        return {"active_parameters": self.active, "parameters": self.total}
+
+
 @dataclass(frozen=True, repr=False)
 class Plan:
     experiment: Experiment
@@ -103,7 +117,7 @@ class Plan:
     contents: Contents  # of the data
     decided: list[str]  # what was left to a choice such as collective=auto, and why
     rate: list[RatePoint]  # by its schedule; none where there is none, or the data must say
-    stated: dict[str, Stated]  # of the whole run, by features, by their keys
+    stated: dict[str, Stated]  # of the whole run, by features, by their keys; and of experts of a model
     experts: int | None = None  # the replicas, where each is one (sync=routed)
 
     @property

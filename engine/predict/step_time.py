@@ -138,6 +138,9 @@ def transformer_of(experiment: Experiment, spec: DataSpec, allowed: tuple[str, .
             chosen = f"{feature.key}={experiment.choice(feature.key).name}"
             raise NotPredicted(f"{chosen} {why}, and cost/ models the passes of the model as it is")
     knobs = gpt_knobs(experiment)
+    factors = factors_of(build("adapt", experiment.choice("adapt"), Adapt, allowed, {}))
+    if factors is not None and knobs["experts"] is not None:
+        raise NotPredicted("factors beside attention alone, as adapt has it with model.experts, are not in cost/")
     return Transformer(
         layers=knobs["n_layer"],
         width=knobs["width"],
@@ -150,7 +153,9 @@ def transformer_of(experiment: Experiment, spec: DataSpec, allowed: tuple[str, .
         tied=knobs["tied"],
         positions=knobs["rotary"] is None,
         dropout=knobs["dropout"] > 0,
-        factors=factors_of(build("adapt", experiment.choice("adapt"), Adapt, allowed, {})),
+        experts=knobs["experts"] or 0,
+        active=knobs["active"],
+        factors=factors,
     )
 
 

@@ -149,6 +149,8 @@ def check_model(model: nn.Module, inputs: Samples, targets: Samples, loss: Loss,
     most = min(privacy.at_once or len(inputs), 2)
     call(model, inputs[:1])  # what a plain pass refuses is no affair of privacy
     try:
+        if most > 1 and any(hasattr(layer, "by_values") for layer in model.modules()):
+            raise ValueError("a layer has passes whose shapes follow from values")
         losses, weights = PerSample(model, loss, privacy, 0).losses(model, inputs[:most], targets[:most])
         torch.autograd.grad(losses.sum(), weights, allow_unused=True)
     except (RuntimeError, NotImplementedError, ValueError) as error:

@@ -7,7 +7,8 @@
 
 Pairs are found wherever layers are known to follow one another: in an nn.Sequential, and in a pipeline's stage. A plan
 takes any linear layer of any module, as torch's `parallelize_module` does: that what is between a column and a row
-layer can be computed of each piece alone is then up to the user.
+layer can be computed of each piece alone is then up to the user. A model with a layer that says why it cannot be cut
+(`uncut`) is refused.
 """
 
 import difflib
@@ -54,6 +55,8 @@ def kinds_of(
             `whole`, and adds the layers of `vocabulary`.
         key: of the degree, for errors.
     """
+    if degree > 1 and (why := next((layer.uncut for layer in model.modules() if hasattr(layer, "uncut")), None)):
+        raise ConfigError(f"{key}={degree}: {why}")
     kinds: dict[str, Kind] = {}
     if plan is not None:
         kinds = planned(model, plan)

@@ -26,6 +26,9 @@ layers of `gated`, `rms_norm` and `rotary`:
     rotary      entries i and i + d/2 of a query or key of width d, at place p, turn by the angle p base^(-2i/d)
                 (Su et al. 2021, "RoFormer", arXiv 2104.09864)
 
+With `experts`, each feed-forward layer is a mixture of them (mixture.py), `active` of which compute a place: E experts
+have E (2 or 3) w f entries in place of one's, and their router w E.
+
 Deviates from Llama 3.1: angles are not scaled for contexts of more than 8,192 tokens, which changes no size.
 
 Chen et al. 2016, "Training Deep Nets with Sublinear Memory Cost" (arXiv 1604.06174): with `recompute` a block keeps
@@ -46,6 +49,7 @@ from torch.utils.checkpoint import checkpoint
 from ...conf.errors import ConfigError
 from ..base import DataSpec
 from .checks import need_divisor, need_tokens
+from .mixture import MixtureOfExperts
 
 Count = Annotated[int, Ge(1), Le(2**31 - 1)]
 Depth = Annotated[int, Ge(1), Le(4096)]
@@ -79,6 +83,7 @@ class BlockKind:
         rms_norm: norms are RMSNorm, not LayerNorm.
         rotary: the base of rotary positions; None leaves queries and keys as they are.
         bias: linear layers have biases.
+        experts: feed-forward layers, `active` of which compute a place; None is one that computes all.
     """
 
     ffn_width: int | None = None
@@ -86,12 +91,16 @@ class BlockKind:
     rms_norm: bool = False
     rotary: float | None = None
     bias: bool = True
+    experts: int | None = None
+    active: int = 1
 
     def norm(self, width: int) -> nn.Module:
         return nn.RMSNorm(width, eps=1e-5) if self.rms_norm else nn.LayerNorm(width)
 
     def feed_forward(self, width: int, dropout: float) -> nn.Module:
         ffn_width = self.ffn_width or 4 * width
+        if self.experts is not None:
+            return MixtureOfExperts(width, ffn_width, self.experts, self.active, self.gated, dropout)
         if self.gated:
             return GatedFeedForward(width, ffn_width, dropout, self.bias)
         return nn.Sequential(
@@ -220,8 +229,11 @@ class GPT(nn.Sequential):
     the embedding's. `recompute`: keep only what enters each block. `n_kv_head`: keys and values; None is one a head.
     The rest: see `BlockKind`. With `rotary` no positions are learned.
 
+    `experts`: of a feed-forward layer, `active` of which compute a place; None is one layer that computes all of them.
+
     Raises ConfigError for data that are not tokens, for a vocabulary or context smaller than the data's, where the
-    heads do not divide the width, or keys and values the heads, and for rotary positions of heads of odd width.
+    heads do not divide the width, or keys and values the heads, for rotary positions of heads of odd width, and for
+    more active experts than there are (one without `experts`).
     """
 
     depth_knob = "n_layer"  # more of it makes more layers
@@ -243,6 +255,8 @@ class GPT(nn.Sequential):
         rms_norm: bool = False,
         rotary: Annotated[float, Gt(1)] | None = None,
         bias: bool = True,
+        experts: Count | None = None,
+        active: Count = 1,
     ) -> None:
         need_tokens("gpt", spec)
         vocabulary = _at_least("vocabulary", vocabulary, spec.classes, "tokens")
@@ -256,7 +270,12 @@ class GPT(nn.Sequential):
                 f"model.rotary={rotary:g}: heads of width {width // n_head} have no pairs of entries to turn. Choose "
                 "another model.n_head, so that model.width / model.n_head is even, or model.rotary=null."
             )
-        kind = BlockKind(ffn_width, gated, rms_norm, rotary, bias)
+        if active > (experts or 1):
+            raise ConfigError(
+                f"model.active={active}: must be at most model.experts={experts or 'null'}. Choose more experts, or "
+                f"model.active={experts or 1}."
+            )
+        kind = BlockKind(ffn_width, gated, rms_norm, rotary, bias, experts, active)
         learned = context if rotary is None else None
         stages: OrderedDict[str, nn.Module] = OrderedDict(embedding=Embedding(vocabulary, learned, width, dropout))
         for number in range(1, n_layer + 1):

@@ -42,6 +42,15 @@ MISTRAL = LLAMA_3 | {  # mistralai/Mistral-7B-v0.1
     "rope_theta": 10000.0,
     "sliding_window": 4096,
 }
+MIXTRAL = LLAMA_3 | {  # mistralai/Mixtral-8x7B-v0.1
+    "model_type": "mixtral",
+    "vocab_size": 32000,
+    "max_position_embeddings": 32768,
+    "rope_theta": 1000000.0,
+    "sliding_window": None,
+    "num_local_experts": 8,
+    "num_experts_per_tok": 2,
+}
 QWEN = LLAMA_3 | {  # Qwen/Qwen2.5-0.5B
     "model_type": "qwen2",
     "hidden_size": 896,
@@ -84,6 +93,7 @@ def written(folder: Path, values: Any) -> Path:
         (MISTRAL, 7_241_732_096),
         (QWEN, 494_032_768 - 24 * (896 + 2 * 128)),  # less the biases of queries, keys and values
         (GPT_2, 124_439_808),
+        (MIXTRAL, 46_702_792_704),
     ],
 )
 def test_a_published_model_has_its_number_of_parameters(values: dict[str, Any], parameters: int, tmp_path) -> None:
@@ -93,9 +103,10 @@ def test_a_published_model_has_its_number_of_parameters(values: dict[str, Any], 
 
 
 def test_the_knobs_are_those_of_our_presets(tmp_path: Path) -> None:
-    knobs = read_model(written(tmp_path, LLAMA_3) / "config.json").knobs
-    ours = prepare(["model=llama_8b", "data=tokens"]).experiment.model.knobs
-    assert {key: ours[key] for key in knobs} == knobs | {"context": None}
+    for name, values in (("llama_8b", LLAMA_3), ("mixtral_8x7b", MIXTRAL)):
+        knobs = read_model(written(tmp_path, values) / "config.json").knobs
+        ours = prepare([f"model={name}", "data=tokens"]).experiment.model.knobs
+        assert {key: ours[key] for key in knobs} == knobs | {"context": None}
 
 
 def test_what_changes_no_figure_is_said(tmp_path: Path) -> None:
@@ -126,10 +137,11 @@ def test_biases_everywhere_are_taken_and_typed_keys_win(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "says"),
     [
-        (LLAMA_3 | {"model_type": "mamba"}, "=mamba: is not known. There are llama, mistral, qwen2, qwen3, gpt2"),
+        (LLAMA_3 | {"model_type": "mamba"}, "=mamba: is not known. There are llama, mistral, mixtral, qwen2, "),
         ({}, "model_type is missing: is not known"),
         (LLAMA_3 | {"model_type": ["llama"]}, 'model_type=["llama"]: is not known'),
-        (LLAMA_3 | {"num_local_experts": 8}, "num_local_experts=8: model=gpt has no experts"),
+        (LLAMA_3 | {"num_local_experts": 8}, "num_local_experts=8: experts are read of mixtral alone. Type model.exp"),
+        (MIXTRAL | {"num_experts_per_tok": 9}, "=9: must be a whole number, at least 1 and at most 8"),
         (LLAMA_3 | {"head_dim": 256}, "head_dim=256: heads of model=gpt have hidden_size / num_attention_heads = 128"),
         (LLAMA_3 | {"num_attention_heads": 30}, "num_attention_heads=30: does not divide hidden_size=4096"),
         (LLAMA_3 | {"num_key_value_heads": 5}, "num_key_value_heads=5: does not divide num_attention_heads=32"),

@@ -103,7 +103,44 @@ def test_memory_and_time_of_llamas_layers_are_the_plan_s(family: str, precision:
         assert row.device == pytest.approx(exact.device, rel=0.01)
 
 
-@pytest.mark.parametrize("overrides", [GPT, LLAMA, [*LLAMA, "model.bias=true", "model.tied=true"]])
+MIXED = ["model.experts=6", "model.active=2"]
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp32"])
+@pytest.mark.parametrize("layers", [EIGHT, LLAMA], ids=["gpt", "llama"])
+@pytest.mark.parametrize("family", ["zero", "pipeline"])
+def test_memory_and_time_of_experts_are_the_plan_s(family: str, layers: list[str], precision: str) -> None:
+    question = ask([*layers, *MIXED, f"strategy={family}", f"precision={precision}"])
+    found = [each for each in search(closed_form(question)).fit if each.candidate.family == family]
+    for row in (found[0], found[-1]):
+        exact = planned(question, row.candidate)
+        assert exact.seconds == row.seconds
+        assert row.device == pytest.approx(exact.device, rel=0.01)
+        assert row.host == pytest.approx(exact.host, rel=0.02)
+
+
+def test_experts_are_cut_over_no_tensor_workers() -> None:
+    found = search(closed_form(ask([*EIGHT, *MIXED, "hardware.workers=8"])))
+    assert {row.candidate.family for row in found.fit}.isdisjoint({"tensor", "torch_tensor", "hybrid"})
+    assert {why for family, why in found.pruned if family in ("tensor", "hybrid")} == {
+        "experts are not cut over tensor workers"
+    }
+    for cut, workers in (("tensor", 4), ("torch_tensor", 2), ("hybrid", 4)):
+        with pytest.raises(ConfigError, match=r"^strategy\.(degree|tensor)=2: experts \(model\.experts\) are not cut"):
+            make_plan(compose([*GPT, "data=text", *MIXED, f"strategy={cut}", f"hardware.workers={workers}"]))
+    assert make_plan(compose([*GPT, "data=text", *MIXED, "strategy=hybrid", "strategy.tensor=1", "hardware.workers=2"]))
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        GPT,
+        LLAMA,
+        [*LLAMA, "model.bias=true", "model.tied=true"],
+        [*GPT, *MIXED],
+        [*LLAMA, "model.bias=true", *MIXED],
+    ],
+)
 def test_entries_of_a_shape_are_the_models(overrides: list[str]) -> None:
     ground = closed_form(ask([*EIGHT, *overrides, "strategy=single"]))
     plan = make_plan(compose([*EIGHT, *overrides, "strategy=single", "hardware.workers=1"]))

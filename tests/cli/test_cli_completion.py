@@ -71,6 +71,7 @@ def test_what_follows_a_break_alone_is_inserted(offered) -> None:
         "llama_70b",
         "llama_8b",
         "logistic_regression",
+        "mixtral_8x7b",
         "mlp",
         "pca",
         "random_features",
@@ -123,9 +124,9 @@ def test_runs_and_their_checkpoints(offered, here: Path) -> None:
 def test_a_users_own_choices_are_offered(offered, here: Path) -> None:
     (here / "conf" / "model").mkdir(parents=True)
     (here / "conf" / "model" / "mine.yaml").write_text("# Mine\n_target_: mine.Model\nwidth: 3\n")
-    assert offered("paceline train --config-dir conf model=mi") == ["mine"]
+    assert offered("paceline train --config-dir conf model=min") == ["mine"]
     assert offered("paceline train --config-dir conf model=mine model.w") == ["model.width="]
-    assert offered("paceline train --config-dir nowhere model=mi") == []
+    assert offered("paceline train --config-dir nowhere model=min") == []
 
 
 @pytest.mark.parametrize(

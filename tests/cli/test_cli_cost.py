@@ -147,6 +147,12 @@ def test_parameters_are_counted_without_being_allocated(answer, monkeypatch: pyt
     assert built == [{"meta"}] and 1e8 < inputs["P"]["value"] < 2e8
 
 
+def test_parameters_of_experts_are_those_that_compute_a_token(answer) -> None:
+    _, inputs = answer("model=mixtral_8x7b data=text tokens=1e12 devices=8 flops=1e14")
+    assert inputs["P"]["value"] == 12_879_925_248
+    assert inputs["P"]["source"] == "counted: model=mixtral_8x7b, of which model.active=2 of 8 experts"
+
+
 def test_a_time_beyond_all_measure_is_short(told) -> None:
     assert told("parameters=1e18 tokens=1e18 devices=1 flops=1")[0].startswith("training time 2.53678e29 years")
 

@@ -1,6 +1,7 @@
 """A transformer's operations and kernels: Narayanan's formula, torch's counter, and ours of products one by one."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -9,6 +10,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from paceline.cost.transformer import Transformer, products, score_entries, streamed_entries
 from paceline.tasks.base import DataSpec
 from paceline.tasks.models.gpt import GPT
+from paceline.tasks.models.mixture import idle_entries
 
 TEXT = DataSpec((32,), torch.int64, (32,), 80, None, None)
 GPT_3 = Transformer(layers=96, width=12288, heads=96, context=2048, vocabulary=51200)
@@ -23,13 +25,23 @@ def test_flops_are_those_of_narayanan_2021(of: Transformer, recomputed: bool, ti
 
 
 @pytest.mark.parametrize(
-    ("kv_heads", "inner", "gated"),
-    [(None, None, False), (2, None, False), (1, 96, False), (4, None, True), (2, 88, True)],
+    ("kv_heads", "inner", "gated", "experts"),
+    [
+        (None, None, False, {}),
+        (2, None, False, {}),
+        (1, 96, False, {}),
+        (4, None, True, {}),
+        (2, 88, True, {}),
+        (2, 24, True, {"experts": 8, "active": 3}),
+        (4, 24, False, {"experts": 4}),
+    ],
 )
-def test_flops_are_those_that_torch_counts_in_a_gpt(kv_heads: int | None, inner: int | None, gated: bool) -> None:
-    of = Transformer(2, width=64, heads=4, context=32, vocabulary=80, kv_heads=kv_heads, inner=inner, gated=gated)
+def test_flops_are_those_that_torch_counts_in_a_gpt(
+    kv_heads: int | None, inner: int | None, gated: bool, experts: dict[str, Any]
+) -> None:
+    of = Transformer(2, 64, 4, context=32, vocabulary=80, kv_heads=kv_heads, inner=inner, gated=gated, **experts)
     with torch.device("meta"):
-        model = GPT(TEXT, n_layer=2, n_head=4, n_kv_head=kv_heads, width=64, ffn_width=inner, gated=gated)
+        model = GPT(TEXT, n_layer=2, width=64, n_kv_head=kv_heads, ffn_width=inner, gated=gated, **experts)
         tokens = torch.zeros(3, 32, dtype=torch.int64)
     with FlopCounterMode(display=False) as forward:
         out = model(tokens)
@@ -48,6 +60,10 @@ def test_entries_are_those_of_a_gpt() -> None:
     llama = GPT(TEXT, n_layer=2, n_head=4, n_kv_head=2, width=64, ffn_width=88, gated=True, rotary=1e4, tied=True)
     shape = Transformer(2, 64, 4, 32, 80, kv_heads=2, inner=88, gated=True, positions=False)
     assert shape.entries() == sum(p.numel() for p in llama.parameters() if p.dim() > 1)
+    mixed = GPT(TEXT, n_layer=2, n_head=4, width=64, tied=True, experts=4, active=2)
+    shape = Transformer(2, 64, 4, 32, 80, experts=4, active=2)
+    assert shape.entries() == (matrices := sum(p.numel() for p in mixed.parameters() if p.dim() > 1))
+    assert shape.active_entries() == matrices - idle_entries(mixed)
     untied = Transformer(2, 64, 4, 32, 80, tied=False)
     assert untied.entries() - Transformer(2, 64, 4, 32, 80).entries() == 80 * 64
 

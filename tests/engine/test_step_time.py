@@ -80,6 +80,15 @@ def test_the_feed_forward_layer_of_the_configuration_is_predicted() -> None:
     assert step.flops == of.pass_flops(8 * 64, recomputed=False)
 
 
+def test_the_active_ones_of_all_experts_compute_a_token() -> None:
+    of = replace(OF, experts=4, active=2)
+    step = predicted(*EIGHT, "model.experts=4", "model.active=2")
+    assert step.parts == asdict(step_time(of, USUAL, CLUSTER, efficiency(CLUSTER.device)))
+    assert step.flops == of.pass_flops(8 * 64, recomputed=False)
+    with pytest.raises(NotPredicted, match=r"factors beside attention alone, as adapt has it with model\.experts"):
+        predicted(*EIGHT, "model.experts=8", "adapt=lora")
+
+
 def test_a_gpt_of_your_own_file_that_leaves_knobs_out_has_their_defaults(tmp_path: Path) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "mine.yaml").write_text("_target_: paceline.tasks.models.gpt.GPT\nn_layer: 8\nwidth: 256\n")

@@ -124,10 +124,11 @@ def test_a_gpt_has_the_parameters_that_its_formula_and_its_description_say(name:
         ("llama_8b", 8_030_261_248),
         ("llama_70b", 70_553_706_496),
         ("llama_405b", 405_853_388_800),
+        ("mixtral_8x7b", 46_702_792_704),  # Mistral AI
     ],
 )
 def test_a_llama_has_the_parameters_that_meta_published(name: str, parameters: int) -> None:
-    """Also by the formula V w + L ((2 + 2 g) w^2 + 3 w f + 2 w) + w, and V w for a head that is not tied."""
+    """Also by the formula V w + L ((2 + 2 g) w^2 + 3 w f E + w E + 2 w) + w, and V w for a head that is not tied."""
     target, knobs = read("model", name)
     with torch.device("meta"):
         model = target(Text().spec, **knobs)
@@ -135,7 +136,9 @@ def test_a_llama_has_the_parameters_that_meta_published(name: str, parameters: i
     v, w, f, layers = knobs["vocabulary"], knobs["width"], knobs["ffn_width"], knobs["n_layer"]
     g = knobs["n_kv_head"] / knobs["n_head"]
     ends = v * w * (1 if knobs["tied"] else 2) + w
-    assert parameters == ends + layers * ((2 + 2 * g) * w * w + 3 * w * f + 2 * w)
+    experts = knobs["experts"] or 1
+    router = w * experts if experts > 1 else 0
+    assert parameters == ends + layers * ((2 + 2 * g) * w * w + 3 * w * f * experts + router + 2 * w)
     described = re.search(r"([\d.]+) billion parameters", first := text_of("model", name).splitlines()[0])
     assert described is not None and f"{layers} layers of width {w}" in first
     assert float(described[1]) == round(parameters / 1e9, len(described[1].partition(".")[2]))
