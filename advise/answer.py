@@ -18,7 +18,7 @@ from .question import Question
 from .ranking import Sort, best_of_groups, front, ranked, spread
 from .why_not import Family, families, least_over
 
-PATIENCE = 4.0  # seconds of the processor for exact plans: on a loaded machine they take longer
+PATIENCE = 3.0  # seconds of the processor for exact plans: on a loaded machine they take longer
 FRONT = 6  # of its points that are shown
 TRIES = 2  # plans of what does not fit by its closed form
 CUT_SHORT = "interrupted: this answer is partial"
@@ -144,6 +144,7 @@ class Checked:
         self._question, self._until, self._progress = question, until, progress
         self.interrupted = False
         self._plans: dict[object, Predicted] = {}
+        self._of_part = 0.0  # seconds, of the last plan
         self.refused: list[Predicted] = []
         self.unchecked = 0
 
@@ -166,7 +167,9 @@ class Checked:
     def _checked(self, row: Predicted) -> Predicted:
         key = row.candidate.settings, row.candidate.workers
         if key not in self._plans:
-            if time.process_time() > self._until:
+            layout, began = row.candidate.layout, time.process_time()
+            parts = 1 if layout is None else layout.stages * layout.chunks  # of whose passes a plan is made
+            if began + parts * self._of_part > self._until:
                 self.unchecked += 1
                 return row
             self._progress(f"{len(self._plans)} planned exactly; now {row.candidate.group}")
@@ -176,6 +179,7 @@ class Checked:
                 self.interrupted, self._until = True, float("-inf")
                 self.unchecked += 1
                 return row
+            self._of_part = (time.process_time() - began) / parts
             if not self._plans[key].fits:
                 self.refused.append(self._plans[key])
         return self._plans[key]

@@ -32,9 +32,14 @@ def overrides_of(question: Question, candidate: Candidate) -> list[str]:
 
 def unusual(candidate: Candidate) -> Settings:
     """Returns the settings that differ from the default."""
-    settings = dict(candidate.settings)
-    strategy, sync = settings.get("strategy", ""), settings.get("sync", "bsp")
-    return tuple((key, value) for key, value in candidate.settings if _default(key, strategy, sync) != value)
+    return _unusual(candidate.settings)
+
+
+@lru_cache(maxsize=8192)  # rows are sorted by them again and again
+def _unusual(settings: Settings) -> Settings:
+    chosen = dict(settings)
+    strategy, sync = chosen.get("strategy", ""), chosen.get("sync", "bsp")
+    return tuple((key, value) for key, value in settings if _default(key, strategy, sync) != value)
 
 
 def command(question: Question, candidate: Candidate) -> str:

@@ -26,6 +26,8 @@ def tensor(of: Shape, place: LayoutProblem, t: int) -> Iterator[Candidate | Prun
     for shard, name in shards_of(replicas):
         for chosen in flags("strategy.sequence", "model.recompute"):
             layout = layout_of(
+                place,
+                "tensor",
                 samples,
                 1,
                 replicas,
@@ -38,7 +40,7 @@ def tensor(of: Shape, place: LayoutProblem, t: int) -> Iterator[Candidate | Prun
             yield candidate_of(place, "tensor", f"degree {t}", knobs, layout, shard=shard)
     if replicas == 1:
         for chosen in flags("model.recompute"):
-            layout = layout_of(samples, 1, 1, chosen["model.recompute"], tensor=t)
+            layout = layout_of(place, "torch_tensor", samples, 1, 1, chosen["model.recompute"], tensor=t)
             yield candidate_of(place, "torch_tensor", f"degree {t}", {"strategy.degree": t, **chosen}, layout)
 
 
@@ -72,6 +74,8 @@ def staged(of: Shape, place: LayoutProblem, p: int, t: int) -> Iterator[Candidat
                 for shard, name in shards_of(replicas):
                     for chosen in flags("strategy.recompute", *(["strategy.sequence"] if t > 1 else [])):
                         layout = layout_of(
+                            place,
+                            family,
                             samples,
                             m,
                             replicas,

@@ -1,7 +1,7 @@
 """The common parts of every layout of a GPT: samples of a replica, micro-batches, and the settings that are typed."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..cost.layout import DTYPES, Offload, ParallelLayout, Recompute
 from ..strategies.sync.sharded_bsp import SHARDS
@@ -70,7 +70,6 @@ def candidate_of(
     place: LayoutProblem, family: str, group: str, knobs: dict[str, object], layout: ParallelLayout, **more: object
 ) -> Candidate:
     precision = place.precision_of(family)
-    dtype = DTYPES[precision]
     settings: Settings = (("strategy", family), *((key, typed(value)) for key, value in knobs.items()))
     return Candidate(
         family,
@@ -78,7 +77,7 @@ def candidate_of(
         (*settings, ("precision", precision), ("batch_size", str(place.batch // layout.replicas))),
         place.workers,
         place.hosts,
-        replace(layout, dtype=dtype, kept=dtype if family in place.rounding else "float32"),
+        layout,
         **more,  # pyright: ignore[reportArgumentType]
     )
 
@@ -91,6 +90,8 @@ def typed(value: object) -> str:
 
 
 def layout_of(
+    place: LayoutProblem,
+    family: str,
     samples: int,
     micro_batches: int,
     replicas: int,
@@ -104,6 +105,7 @@ def layout_of(
     sequence: bool = False,
 ) -> ParallelLayout:
     again: Recompute = "full" if recompute else "none"
+    dtype = DTYPES[place.precision_of(family)]
     return ParallelLayout(
         batch=samples * replicas,
         micro_batch=samples // micro_batches,
@@ -117,6 +119,8 @@ def layout_of(
         fused=True,
         sequence=sequence,
         overlap=True,
+        dtype=dtype,
+        kept=dtype if family in place.rounding else "float32",
     )
 
 

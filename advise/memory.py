@@ -25,6 +25,7 @@ A stage keeps what its schedule has in flight (strategies/pipelining/simulate.py
 never more than the plan's need by `BOUND`, so that nothing is pruned that fits.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import pairwise
@@ -35,7 +36,7 @@ from ..engine.base.memory import BUILT_ONCE
 from ..engine.predict.fit import FLOAT, PROCESS, SHARE
 from ..strategies.core.balance import balanced
 from ..strategies.zero import BUCKET
-from .candidate import Candidate
+from .candidate import Candidate, Schedule
 
 BOUND = 0.20  # of the need: by so much at most a closed form is more than the plan; most are within 1 %
 
@@ -128,8 +129,9 @@ def need(of: Shape, candidate: Candidate, capacity: UsableMemory) -> tuple[int, 
     held = _of_each_stage(of, candidate)
     whole = width * sum(entries for entries, _ in held) * layout.tensor
     devices, there = [], 0.0
+    states_of = {entries: _states(of, candidate, entries, width) for entries in {entries for entries, _ in held}}
     for i, (entries, activations) in enumerate(held):
-        states = _states(of, candidate, entries, width)
+        states = states_of[entries]
         fetched = width * of.largest if i == len(held) - 1 else 0.0  # by the chief, to evaluate
         devices.append(states.device + max(activations, fetched, states.stepped))
         there = max(there, states.host, states.parameters)
@@ -201,24 +203,39 @@ def _zero(candidate: Candidate, entries: float, width: int, optimizer: float) ->
     return HeldStates(device + parameters, parameters, min(parameters, width * gradients), host)
 
 
-def _of_each_stage(of: Shape, candidate: Candidate) -> list[tuple[float, float]]:
+def _of_each_stage(of: Shape, candidate: Candidate) -> Sequence[tuple[float, float]]:
     """Entries, and bytes of activations, of a worker of each stage."""
-    layout = candidate.layout
-    assert layout is not None
-    p, v, t, m = layout.stages, layout.chunks, layout.tensor, layout.micro_batches
-    cut_vocabulary = t if candidate.family != "torch_tensor" else 1
-    tokens = layout.micro_batch * of.context
-    unit = tokens * of.width * layout.held / 4
+    its = candidate.layout
+    assert its is not None
+    cut_vocabulary = its.tensor if candidate.family != "torch_tensor" else 1
+    degrees = its.stages, its.chunks, its.tensor, its.micro_batches, its.micro_batch, cut_vocabulary
+    kept = its.recompute == "full", its.sequence, its.held, its.casts
+    return _stages(of, degrees, kept, candidate.schedule, candidate.stage_recompute)
+
+
+@lru_cache(maxsize=64)  # layouts that differ in shards alone come one soon after the other
+def _stages(
+    of: Shape,
+    degrees: tuple[int, int, int, int, int, int],
+    kept: tuple[bool, bool, int, bool],
+    schedule: Schedule | None,
+    stage_recompute: bool,
+) -> Sequence[tuple[float, float]]:
+    """The arguments are named in `_of_each_stage`."""
+    p, v, t, m, micro_batch, cut_vocabulary = degrees
+    recompute, sequence, held, casts = kept
+    tokens = micro_batch * of.context
+    unit = tokens * of.width * held / 4
     qkv = 3 if of.kv_heads > t else 1 + 2 * of.kv_heads / of.heads  # of one group: no copies
     inner = (4 if of.gated else 2) * of.ffn_width
     if of.experts:
         inner = of.active * (inner + 2 * of.width) + of.experts
-    within = layout.held * tokens * ((1 + qkv) * of.width + inner) / t
-    shared = unit / (t if layout.sequence else 1)
-    norm = (8 - layout.held) * tokens * of.width / (t if layout.sequence else 1) if of.rms_norm else 0.0
+    within = held * tokens * ((1 + qkv) * of.width + inner) / t
+    shared = unit / (t if sequence else 1)
+    norm = (8 - held) * tokens * of.width / (t if sequence else 1) if of.rms_norm else 0.0
     logits = 4 * tokens * of.vocabulary / cut_vocabulary
     enters, dropout = 4 * shared, 8 * shared if of.dropout else 0.0
-    if layout.casts:
+    if casts:
         rounded = 2 if t == 1 else 0  # layers of tensor parallelism round again in backward
         block = 12 * shared + 2 * norm + dropout / 2 + within / 2 + rounded * of.matrices
         rest = 6 * shared + norm + logits + rounded * of.head
@@ -234,13 +251,13 @@ def _of_each_stage(of: Shape, candidate: Candidate) -> list[tuple[float, float]]
         first, last = mine[0][1], mine[-1][2]
         entries += (of.vocabulary / cut_vocabulary + of.positions) * of.width if first else 0
         entries += of.head / cut_vocabulary if last and not (of.tied and first) else 0
-        in_flight, ends = _in_flight(candidate, i, p, v, m)
-        if candidate.stage_recompute:
+        in_flight, ends = _in_flight(schedule, i, p, v, m)
+        if stage_recompute:
             most = max(count for count, _, _ in mine) * block
             found.append((entries, _again(most, enters, rest if last else 0.0, logits, in_flight, ends, v, first)))
         else:
-            each = blocks / v * (enters if layout.recompute == "full" else block)
-            once = block - enters if layout.recompute == "full" else 0.0
+            each = blocks / v * (enters if recompute else block)
+            once = block - enters if recompute else 0.0
             found.append((entries, in_flight * each + max(once, rest * ends if last else 0.0)))
     return found
 
@@ -254,9 +271,9 @@ def _again(
     return max(computing, in_flight * others + (logits * ends if rest else 0.0))
 
 
-def _in_flight(candidate: Candidate, i: int, p: int, v: int, m: int) -> tuple[int, int]:
+def _in_flight(schedule: Schedule | None, i: int, p: int, v: int, m: int) -> tuple[int, int]:
     """Micro-batches of chunks that worker i has begun and not ended, and of them those of the last chunk."""
-    match candidate.schedule:
+    match schedule:
         case "naive" | "gpipe":
             return m, m
         case "1f1b":

@@ -49,7 +49,7 @@ def _whole(place: LayoutProblem, family: str) -> Iterator[Candidate | PrunedFami
     for shard, name in shards_of(place.workers if family == "data_parallel" else 1):
         for accumulate, chosen in product(cut, flags("model.recompute")):
             zero = 3 if family == "torch_fsdp" else shard
-            layout = layout_of(samples, accumulate, place.workers, chosen["model.recompute"], zero=zero)
+            layout = layout_of(place, family, samples, accumulate, place.workers, chosen["model.recompute"], zero=zero)
             group = f"sync.shard={name}" if shard else "whole copies" if family == "data_parallel" else family
             knobs = {"sync.shard": name} if family == "data_parallel" else {}
             several = {"accumulate": accumulate} if accumulate > 1 else {}
@@ -68,6 +68,8 @@ def _zero(place: LayoutProblem) -> Iterator[Candidate | PrunedFamily]:
             for micro_batches in pieces(samples):
                 for chosen in flags("strategy.recompute"):
                     layout = layout_of(
+                        place,
+                        "zero",
                         samples,
                         micro_batches,
                         place.workers,

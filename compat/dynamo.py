@@ -3,6 +3,8 @@
 torch keeps methods of its optimizers, dispatch modes and decompositions out of torch.compile (torch._disable_dynamo).
 The first call of any imports torch._dynamo and asks it for the method to call (`disable`); an optimizer's step tells it
 where a compiled graph must end (`graph_break`). Where nothing is compiled, the method stays as it is and no graph ends.
+A checkpointed layer keeps hooks of its passes out, too, and reads a setting of its traces, which it hands on to them
+alone (`config.error_on_nested_fx_trace`).
 """
 
 import sys
@@ -12,7 +14,7 @@ from importlib import import_module
 from types import ModuleType
 from typing import Any
 
-DYNAMO = "torch._dynamo"
+DYNAMO, CHECKPOINT = "torch._dynamo", "torch.utils.checkpoint"
 ANSWER = "__dynamo_disable"  # where torch keeps, on each such method, what it was given
 
 
@@ -36,6 +38,7 @@ class _StandIn(ModuleType):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self._asked: list[Callable[..., Any]] = []
+        self.config = _CompilerConfig(self)
 
     def disable(
         self,
@@ -45,6 +48,8 @@ class _StandIn(ModuleType):
         reason: str | None = None,
         wrapping: bool = True,
     ) -> Any:
+        if fn is not None and fn.__module__ == CHECKPOINT:  # hooks of one pass, which are gone after it
+            return fn
         if fn is None or wrapping:  # not torch for its own methods: a user's torch.compiler.disable
             return self._real().disable(fn, recursive, reason=reason, wrapping=wrapping)
         self._asked.append(fn)
@@ -68,3 +73,15 @@ class _StandIn(ModuleType):
     def _real(self) -> Any:
         self.leave()
         return import_module(DYNAMO)
+
+
+class _CompilerConfig:
+    """The one setting that is read where nothing is compiled; all others are those of the real one."""
+
+    error_on_nested_fx_trace = True
+
+    def __init__(self, stand_in: _StandIn) -> None:
+        self._stand_in = stand_in
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stand_in._real().config, name)

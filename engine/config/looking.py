@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from ...batches import Samples, call
+from ...compat.dynamo import without_dynamo
 from ...conf.errors import ConfigError
 from ...strategies import Strategy
 from ...strategies.core.copies import without_data
@@ -21,6 +22,7 @@ from ...tasks.base import Readable
 from ..base.blame import said
 from ..base.caches import without_meta
 from ..base.failures import speaks_for_itself
+from ..base.meta import Repeats
 from .experiment import Experiment
 from .fits import NotTakenError, model_takes, weighted
 from .targets import load_maker
@@ -68,7 +70,7 @@ def built(experiment: Experiment, make_model: Callable[[], nn.Module]) -> nn.Mod
 def on_meta(make_model: Callable[[], nn.Module]) -> tuple[nn.Module, Exception | None]:
     """The model on the meta device, and why it had to be built for real first. Raises as `make_model`."""
     try:
-        with torch.device("meta"):
+        with torch.device("meta"), without_dynamo(), Repeats():  # the first draws of weights are left out
             return make_model(), None
     except Exception as error:
         if not _is_of_users(error):

@@ -412,3 +412,25 @@ def test_without_limits_none_is_missed_where_no_plan_fits(monkeypatch: pytest.Mo
 def test_questions_that_make_no_sense_are_refused(overrides: list[str], more: dict[str, float], says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         ask(overrides, **more)  # pyright: ignore[reportArgumentType]
+
+
+def test_a_plan_that_would_take_longer_than_what_is_left_is_not_begun(
+    searched: Searched, ground: Ground, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A plan is made of the passes of each part."""
+    clock, made = [0.0], list[Candidate]()
+
+    def plan(_: Question, candidate: Candidate) -> Predicted:
+        made.append(candidate)
+        clock[0] += 1.0
+        return next(row for row in searched.fit if row.candidate is candidate)
+
+    monkeypatch.setattr(answers, "planned", plan)
+    monkeypatch.setattr(answers.time, "process_time", lambda: clock[0])
+    whole = [row for row in searched.fit if row.candidate.family == "zero"][:2]
+    [cut] = [row for row in searched.fit if row.candidate.family == "pipeline" and row.candidate.schedule == "gpipe"][
+        :1
+    ]
+    check = answers.Checked(ground.question, until=2.5)
+    assert check.first([whole[0], cut, whole[1]], 3) == [whole[0], cut, whole[1]]
+    assert made == [whole[0].candidate, whole[1].candidate] and check.unchecked == 1

@@ -36,6 +36,14 @@ def test_an_import_in_between_that_looks_for_its_source_does_not_import_the_comp
     assert not hasattr(stand_in, "__file__"), "as inspect.getmodule asks of every module"
 
 
+def test_a_checkpointed_layer_reads_its_setting_and_others_are_the_real_ones() -> None:
+    import torch._dynamo
+
+    stand_in = _StandIn("torch._dynamo")
+    assert stand_in.config.error_on_nested_fx_trace is torch._dynamo.config.error_on_nested_fx_trace
+    assert stand_in.config.recompile_limit == torch._dynamo.config.recompile_limit
+
+
 def ran(code: str) -> subprocess.CompletedProcess[str]:
     """In a process that has imported nothing yet."""
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=110)
@@ -45,7 +53,13 @@ def ran(code: str) -> subprocess.CompletedProcess[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "overrides", [["model=cnn", "strategy=pipeline", "optimizer=adam"], ["model=gpt", "data=text"]], ids=" ".join
+    "overrides",
+    [
+        ["model=cnn", "strategy=pipeline", "optimizer=adam"],
+        ["model=gpt", "data=text"],
+        ["model=gpt", "data=text", "model.recompute=true"],
+    ],
+    ids=" ".join,
 )
 def test_a_plan_is_the_same_with_and_without_torchs_compiler(overrides: list[str]) -> None:
     plain = ran(PLANNED.format(before="", overrides=overrides))
@@ -61,6 +75,7 @@ def test_a_plan_is_the_same_with_and_without_torchs_compiler(overrides: list[str
         "pass",
         "assert torch.compile(lambda x: x + 1, backend='eager')(torch.ones(2)).sum() == 4",
         "import torch._dynamo.config; assert torch._dynamo.config.recompile_limit",
+        "assert torch._dynamo.config.recompile_limit; assert hasattr(sys.modules['torch._dynamo'], 'optimize')",
         "assert torch.compiler.disable(lambda: 5)() == 5 and hasattr(sys.modules['torch._dynamo'], 'optimize')",
     ],
 )
