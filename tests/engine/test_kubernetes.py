@@ -40,8 +40,7 @@ def of_kind(kind: str, *overrides: str) -> dict[str, Any]:
     ],
 )
 def test_every_manifest_is_one_of_kubernetes(overrides: list[str]) -> None:
-    import kubernetes_validate
-
+    kubernetes_validate = import_module("kubernetes_validate")
     found = manifests(*overrides)
     assert [each["kind"] for each in found] == ["Secret", "ConfigMap", "Service", "Job"]
     for each in found:
@@ -50,8 +49,7 @@ def test_every_manifest_is_one_of_kubernetes(overrides: list[str]) -> None:
 
 @needs_kubernetes_validate
 def test_the_schema_refuses_a_key_that_is_misspelt() -> None:
-    import kubernetes_validate
-
+    kubernetes_validate = import_module("kubernetes_validate")
     job = of_kind("Job")
     job["spec"]["completion"] = job["spec"].pop("completions")
     with pytest.raises(kubernetes_validate.ValidationError):
@@ -60,12 +58,11 @@ def test_the_schema_refuses_a_key_that_is_misspelt() -> None:
 
 @needs_kubeflow
 def test_a_train_job_is_one_of_kubeflow() -> None:
-    from kubeflow_trainer_api.models import TrainerV1alpha1TrainJob
-
+    models = import_module("kubeflow_trainer_api.models")
     job = of_kind(
         "TrainJob", "launcher.kind=trainjob", "launcher.nodes=2", "launcher.gpus_per_node=4", "launcher.claim=c"
     )
-    read = TrainerV1alpha1TrainJob.from_dict(job)
+    read = models.TrainerV1alpha1TrainJob.from_dict(job)
     assert read is not None and read.to_dict() == job, "a key that it does not know is left out"
 
 
