@@ -1,5 +1,6 @@
 """Manifests for Kubernetes, held to its own schema; nothing is applied."""
 
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
