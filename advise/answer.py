@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from ..conf.errors import ConfigError
 from ..cost.predicted import NotPredicted
-from ..engine.api.session import prepare
+from ..engine.api.preparing import prepare
 from ..engine.config.compose import instead
 from .accelerators import Ground, Searched, ground, search
 from .candidate import Predicted

@@ -4,7 +4,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from ..cost.predicted import NotPredicted, PredictedStep
-from ..engine.api.session import Prepared, prepare
+from ..engine.api.preparing import Prepared, prepare
 from ..engine.base.errors import InterruptedRunError
 from ..engine.base.failures import named
 from ..engine.config.experiment import Experiment

@@ -7,7 +7,7 @@ from math import ceil
 from pathlib import Path
 
 from ..conf.errors import ConfigError
-from ..engine.api.session import find_modules
+from ..engine.api.preparing import find_modules
 from ..engine.config.compose import compose
 from ..engine.config.experiment import Experiment
 from ..tracking.visible import visible

@@ -17,7 +17,7 @@ from .step_time import predicted
 from .timetable import drawn, title_of
 
 if TYPE_CHECKING:
-    from ..engine.api.session import Prepared
+    from ..engine.api.preparing import Prepared
     from ..engine.config.experiment import Experiment
     from ..engine.planning.planned import PartPlan, Plan
     from ..strategies.core.cost import Traffic

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from .timetable import title_of
 
 if TYPE_CHECKING:
-    from ..engine.api.session import Prepared
+    from ..engine.api.preparing import Prepared
     from ..engine.planning.planned import Plan
 
 

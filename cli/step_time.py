@@ -8,7 +8,7 @@ from .output import aligned
 
 if TYPE_CHECKING:
     from ..cost.predicted import PredictedStep
-    from ..engine.api.session import Prepared
+    from ..engine.api.preparing import Prepared
     from ..engine.planning.planned import Plan
     from ..engine.predict.device_use import DeviceUse
 

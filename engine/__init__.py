@@ -17,8 +17,9 @@ if TYPE_CHECKING:
     from .api.advising import Advice, advise
     from .api.comparison import Comparison, compare
     from .api.elsewhere import take_up
+    from .api.preparing import Prepared, find_fit, plan, prepare
     from .api.results import Result, load
-    from .api.session import Prepared, find_fit, plan, prepare, run
+    from .api.session import run
 
 __all__ = [
     "ROOT",
@@ -41,7 +42,8 @@ _MODULES = {
     "take_up": "api.elsewhere",
     **dict.fromkeys(("Comparison", "compare"), "api.comparison"),
     **dict.fromkeys(("Result", "load"), "api.results"),
-    **dict.fromkeys(("Prepared", "find_fit", "plan", "prepare", "run"), "api.session"),
+    **dict.fromkeys(("Prepared", "find_fit", "plan", "prepare"), "api.preparing"),
+    "run": "api.session",
 }
 
 

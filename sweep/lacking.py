@@ -6,7 +6,7 @@ Otherwise every trial would begin, and fail for the same reason.
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..engine.api.session import check_data, prepare
+from ..engine.api.preparing import check_data, prepare
 from ..engine.base.lacks import LACKS
 from .definition import WAY, Definition, Point, Range, Values
 from .study import Study

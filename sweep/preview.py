@@ -61,7 +61,7 @@ def _all_planned(definition: Definition) -> Iterator[Planned]:
     context = multiprocessing.get_context("forkserver")
     cores = len(os.sched_getaffinity(0))
     with without_main(), ProcessPoolExecutor(cores, context, initializer=_begin) as pool:
-        start_fork_server(__name__, "paceline.engine.planning.make_plan", "paceline.engine.api.session")
+        start_fork_server(__name__, "paceline.engine.planning.make_plan", "paceline.engine.api.preparing")
         yield from pool.map(one, points, chunksize=CHUNK)
 
 
@@ -82,7 +82,7 @@ def _points(definition: Definition) -> Iterator[Point]:
 
 def plan_point(definition: Definition, chosen: Point) -> Planned:
     """Raises nothing for a point that is refused."""
-    from ..engine.api.session import prepare
+    from ..engine.api.preparing import prepare
 
     directory = Path(definition.config_dir) if definition.config_dir else None
     try:

@@ -23,7 +23,8 @@ from types import FrameType
 from typing import Any, Protocol
 
 from ..conf.errors import ConfigError
-from ..engine.api.session import Prepared, carry_out, prepare
+from ..engine.api.preparing import Prepared, prepare
+from ..engine.api.session import carry_out
 from ..engine.base.errors import InterruptedRunError, WorkerFailedError
 from ..engine.base.failures import exit_code_of, lack_of, named, words_of
 from ..engine.base.signals import STOP_SIGNALS

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from paceline.engine.api.session import prepare
+from paceline.engine.api.preparing import prepare
 from paceline.engine.config.compose import compose
 from paceline.sweep.define import define
 from paceline.tracking.figures.built import check

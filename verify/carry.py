@@ -8,7 +8,8 @@ from pathlib import Path
 
 import torch
 
-from ..engine.api.session import Prepared, make_ready
+from ..engine.api.preparing import Prepared
+from ..engine.api.session import make_ready
 from ..engine.base.errors import InterruptedRunError
 from ..engine.fabrics import fabric_of
 from ..engine.features.feature import Parts

@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn, get_swa_m
 
 from ..batches import Samples
 from ..conf.errors import ConfigError
-from ..engine.api.session import Prepared, prepare
+from ..engine.api.preparing import Prepared, prepare
 from ..engine.base.errors import InterruptedRunError, MachineError
 from ..engine.base.failures import exit_code_of, named
 from ..engine.base.started import was_started

@@ -11,7 +11,7 @@ from typing import Any
 from ...conf.errors import ConfigError
 from ...cost.predicted import NotPredicted, PredictedStep
 from ..config.repeat import allowing, quoted
-from .session import Prepared, prepare
+from .preparing import Prepared, prepare
 
 LEAST = 1.01  # a change that makes less of it is not told
 TOLD = 3

@@ -8,8 +8,9 @@ from ...tracking.run_directory import RunDirectory
 from ..base.errors import InterruptedRunError, MachineError, WorkerFailedError
 from ..base.started import SUBMITTED, is_submitted, place, was_started
 from ..config.stored import read_stored
+from .preparing import Prepared
 from .results import Result
-from .session import Prepared, carry_out
+from .session import carry_out
 
 
 def take_up(run: Path, allowed: tuple[str, ...]) -> Result | None:

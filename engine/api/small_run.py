@@ -8,7 +8,8 @@ from typing import Any
 
 from ...conf.errors import ConfigError
 from ..base.signals import noted
-from .session import carry_out, prepare
+from .preparing import prepare
+from .session import carry_out
 
 BASE = (
     "hardware=virtual",

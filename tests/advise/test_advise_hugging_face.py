@@ -8,7 +8,7 @@ import pytest
 
 from paceline.advise.hugging_face import read_model
 from paceline.conf.errors import ConfigError
-from paceline.engine.api.session import prepare
+from paceline.engine.api.preparing import prepare
 
 LLAMA_3 = {  # meta-llama/Meta-Llama-3-8B
     "model_type": "llama",

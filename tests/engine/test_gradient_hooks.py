@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from paceline.conf.errors import ConfigError
-from paceline.engine.api.session import prepare
+from paceline.engine.api.preparing import prepare
 from paceline.engine.config.experiment import shipped
 from paceline.engine.config.targets import build
 from paceline.engine.features import order

@@ -11,7 +11,7 @@ import yaml
 from paceline.comm.errors import HangError
 from paceline.comm.key_values import KeyValues
 from paceline.conf.errors import ConfigError
-from paceline.engine.api.session import prepare
+from paceline.engine.api.preparing import prepare
 from paceline.engine.base.started import is_first
 from paceline.engine.config.compose import compose
 from paceline.engine.fabrics import fabric_of

@@ -13,7 +13,7 @@ import yaml
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.api import generations, session
-from paceline.engine.api.session import Prepared
+from paceline.engine.api.preparing import Prepared, check_data
 from paceline.engine.base.errors import CorruptCheckpointError
 from paceline.engine.config.stored import identity
 from paceline.tracking.checksums import KEY, json_sealed, marked, verdict_on
@@ -250,7 +250,7 @@ def earlier_of(run: Path, *overrides: str) -> tuple[Path, str] | None:
     """Looks for the run as a new generation of the job does, with the same command and `overrides`."""
     prepared = engine.prepare([*SMALL, *STEPS, "hardware.workers=2", *overrides], name="mine", root=run.parent)
     plan = prepared.plan()
-    data = session.check_data(prepared)
+    data = check_data(prepared)
     found = generations.earlier(run, prepared.config, plan, data)
     return None if found is None else (found[0].path, found[1].name)
 
@@ -285,7 +285,7 @@ def test_a_run_of_another_job_is_not_gone_on_with(run: Path, job: str, monkeypat
 
 def test_a_generation_of_another_size_is_refused(run: Path, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
     prepared = engine.prepare([*SMALL, *STEPS, "hardware.workers=2"], name="mine", root=run.parent)
-    data = session.check_data(prepared)
+    data = check_data(prepared)
     three = engine.prepare([*SMALL, *STEPS, "hardware.workers=3"], name="mine", root=run.parent)
     under_torchrun(monkeypatch, 3)
     with pytest.raises(ConfigError, match="was trained by 2 workers, and 3 workers would go on"):

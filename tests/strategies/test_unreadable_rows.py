@@ -11,7 +11,7 @@ from torch import Tensor
 
 from paceline.comm import MessageError
 from paceline.comm.virtual import VirtualComm
-from paceline.engine.api.session import prepare
+from paceline.engine.api.preparing import prepare
 from paceline.engine.launch.virtual import cluster_of, run
 from paceline.engine.planning.build import assemble
 from paceline.exchange.aggregate import Median

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from paceline.engine.api.session import prepare
+from paceline.engine.api.preparing import prepare
 from paceline.sweep.sweeper import Room, _wants, visible_devices
 from paceline.tracking.run_directory import RunDirectory
 

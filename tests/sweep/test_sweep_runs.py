@@ -16,7 +16,8 @@ import yaml
 from process_table import until
 
 from paceline.conf.errors import ConfigError
-from paceline.engine.api.session import Prepared, Result
+from paceline.engine.api.preparing import Prepared
+from paceline.engine.api.session import Result
 from paceline.engine.base.errors import DivergedError, InterruptedRunError, WorkerFailedError
 from paceline.sweep.define import define
 from paceline.sweep.definition import EarlyTermination
