@@ -4,12 +4,13 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any
+from weakref import ref
 
 import torch
 from torch import Tensor, nn
@@ -128,6 +129,10 @@ class Run:
         self._passes = 0  # calls of `backward` in the step
         self._armed = False  # the last one of them has been
         self._own: Own = (0, 1)
+        self._former: Own = (0, 1)  # of the batch before
+        self._fetched: ref[Tensor] | None = None  # a tensor of the last batch
+        self._unused: ref[Tensor] | None = None  # of a batch that no pass was on
+        self._fetches_ahead = False
 
     def _resumed(self, experiment: Experiment, root: Path) -> Resumed:
         path = agreed(self._comm, self.workers, "resumed", lambda: newest(experiment, root))
@@ -164,9 +169,11 @@ class Run:
         if self._count is not None:
             own = self._counted(batch, own)
         if self._passes == 0:
+            self._unused = self._fetched if self._open is not None else None
             self._leave_out()
+        self._fetched = ref(first) if (first := _first_tensor(batch)) is not None else None
         if self._open is None:
-            self._armed, self._own = False, own
+            self._armed, self._own, self._former = False, own, self._own
             self._open = ExitStack()
             if self.steps == 0:
                 self._open.enter_context(memory.activations(self._activations))
@@ -198,6 +205,7 @@ class Run:
                 "run.loader; for gradient accumulation give last=False to all but the last"
             )
         if self._passes == 0:
+            self._check_share()
             self._begin()
         if self.workers > 1 and is_compared(self.steps + 1):
             self.gradients.look(loss, self._passes == 0)
@@ -213,6 +221,19 @@ class Run:
         if last:
             self._trained.check(self.steps)
             self.gradients.finish()
+
+    def _check_share(self) -> None:
+        """Raises `ScriptError` where the pass may be of an earlier batch than the last, with another share of samples.
+
+        A script that fetches ahead still holds a batch that no pass was on; one that left it out does not.
+        """
+        self._fetches_ahead |= self._unused is not None and self._unused() is not None
+        if self._fetches_ahead and self._own[0] * self._former[1] != self._former[0] * self._own[1]:
+            raise ScriptError(
+                f"backward: a batch was fetched ahead, of which this worker has {self._own[0]} of {self._own[1]} "
+                f"samples, and {self._former[0]} of {self._former[1]} of the one before. Fetch a batch after the step "
+                "before it, or use drop_last=True and a batch_size that workers divide"
+            )
 
     def _begin(self) -> None:
         """Gradients of passes that the script made by itself, before it called `backward`, count."""
@@ -447,6 +468,13 @@ class _Batches:
                 "workers draw different orders from the loader's sampler, so that they would train on samples twice; "
                 "give the sampler a generator with the same seed on all of them, or shuffle=True"
             )
+
+
+def _first_tensor(batch: Any) -> Tensor | None:
+    if isinstance(batch, Tensor):
+        return batch
+    inside = batch.values() if isinstance(batch, Mapping) else batch if isinstance(batch, list | tuple) else ()
+    return next((found for each in inside if (found := _first_tensor(each)) is not None), None)
 
 
 def _put(parameters: dict[str, nn.Parameter], weights: dict[str, Tensor]) -> None:

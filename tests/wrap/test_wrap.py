@@ -391,6 +391,27 @@ def test_ctrl_c_ends_a_script_as_it_ends_a_run(command: list[str], tmp_path: Pat
     assert said.count("once more to leave at once") == 1
 
 
+def fetches_ahead(comm: Any, root: str, **how: Any) -> str:
+    """Fetches each batch before the step with the one before."""
+    run = joined(comm, root, *parts(**how), epochs=2)
+    try:
+        batches = iter(run.loader)
+        batch = next(batches)
+        for following in batches:
+            run.backward(run.model(**batch).loss)
+            run.optimizer.step()
+            batch = following
+    except ScriptError as error:
+        return str(error)
+    return ""
+
+
+def test_a_batch_that_is_fetched_ahead_has_the_weight_of_the_one_before_or_is_refused(tmp_path: Path) -> None:
+    uneven = run_virtual(2, partial(fetches_ahead, batch_size=3), str(tmp_path / "uneven"))
+    even = run_virtual(2, partial(fetches_ahead, samples=20), str(tmp_path / "even"))
+    assert all("a batch was fetched ahead" in said for said in uneven) and even == ["", ""]
+
+
 def test_a_loader_without_batches_is_refused(root: str) -> None:
     with pytest.raises(ConfigError, match="no batches of its 3 samples"):
         wrap(*parts(samples=3, drop_last=True), root=root)
