@@ -319,3 +319,15 @@ class Stepping(torch.optim.Optimizer):
                 each.data = each.data - 0.1 * each.grad
             else:
                 each -= 0.1 * each.grad
+
+
+class Transposed(nn.Module):
+    """[n, 8] -> [n, 2]; two parameters are one memory, as in an autoencoder that ties its weights by a transpose."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(8, 4), nn.Linear(4, 8), nn.Linear(8, 2)
+        self.second.weight = nn.Parameter(self.first.weight.t())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.second(torch.tanh(self.first(x))))

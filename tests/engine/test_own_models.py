@@ -387,3 +387,14 @@ def test_an_optimizer_that_renews_the_memory_of_its_parameters_trains(sync: str,
         run = train("Lazy", f"sync={sync}", optimizer).path.rename(tmp_path / str(renews))
         found.append(load_file(run / "model.safetensors"))
     assert all(torch.equal(each, found[1][name]) for name, each in found[0].items())
+
+
+@pytest.mark.parametrize("chosen", ["sync=bsp", "sync=local_sgd", "sync=parameter_server"])
+def test_parameters_that_share_memory_stay_together_or_are_refused(chosen: str, train: Any) -> None:
+    if chosen == "sync=bsp":
+        weights = load_file(train("Transposed", chosen).path / "model.safetensors")
+        assert torch.equal(weights["first.weight"].t(), weights["second.weight"])
+        return
+    with pytest.raises(WorkerFailedError, match=r"first\.weight and second\.weight share memory") as told:
+        train("Transposed", chosen)
+    assert told.value.exit_code == 2
