@@ -52,6 +52,7 @@ def evaluate(
             own: Tensor | None = None  # the model's own loss
             if isinstance(task, OwnLoss):
                 own, logits = loss_and_logits(model, taken.inputs.to(device))
+                task.check_logits(logits, taken.targets)
                 outputs = task.aligned(logits)
             else:
                 outputs = call(model, taken.inputs.to(device))

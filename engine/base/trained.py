@@ -117,7 +117,7 @@ def keep_memory(optimizer: Optimizer) -> None:
     """Has the parameters of a user's optimizer stay in their memory, where a sync mode or a server has views of it: an
     optimizer may put other memory under a parameter (`p.data = p.data - lr * p.grad`).
     """
-    if type(optimizer).__module__.startswith(("torch.", f"{__package__.partition('.')[0]}.")):
+    if type(optimizer).__module__.startswith(("torch.", f"{__name__.partition('.')[0]}.")):
         return
     kept: list[tuple[Tensor, Tensor]] = []
 

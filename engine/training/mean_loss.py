@@ -26,7 +26,7 @@ NEAR = 1e-3  # of the loss; more in half precision
 
 def said_of_loss(parts: Parts, judged: nn.Module, train: Readable, device: torch.device) -> str | None:
     """Returns what to tell of the task's loss; None: it is a mean, or nobody can say (it draws random numbers)."""
-    ours = type(parts.task).__module__.startswith(f"{__package__.partition('.')[0]}.tasks.")
+    ours = type(parts.task).__module__.startswith(f"{__name__.partition('.')[0]}.tasks.")
     if (ours and not isinstance(parts.task, OwnLoss)) or len(train) < SAMPLES:
         return None
     training = judged.training

@@ -66,7 +66,7 @@ def _overlapping(tensors: Mapping[str, Tensor]) -> Iterator[tuple[str, str]]:
 
 def _span(tensor: Tensor) -> tuple[int, int]:
     """Returns the places in the storage of the first entry, and behind the last one."""
-    begin = tensor.storage_offset()
+    begin = int(tensor.storage_offset())
     last = sum((size - 1) * stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
     return (begin, begin + last + 1) if tensor.numel() else (begin, begin)
 

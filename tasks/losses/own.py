@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from ...batches import Fields
+from ...conf.errors import ConfigError
 from ..base import DataSpec
 from .base import Task
 from .metrics import Accuracy, RSquared
@@ -45,6 +46,14 @@ class OwnLoss(Task):
     def aligned(self, logits: Tensor) -> Tensor:
         """Returns logits [n, ...] at the position of the label that each predicts."""
         return logits.roll(1, dims=1) if self.leaves_first else logits
+
+    def check_logits(self, logits: Tensor, targets: Tensor) -> None:
+        """Raises `ConfigError` for logits that are no scores of classes for each label."""
+        if self.targets == "labels" and logits.shape[:-1] != targets.shape:
+            raise ConfigError(
+                f"task=model: the model's `logits` are {list(logits.shape)} for labels {list(targets.shape)}; must be "
+                "the scores of all classes for each label, in the last dimension"
+            )
 
     def accepts(self, outputs: Tensor, spec: DataSpec) -> bool:
         return outputs.dim() == 0

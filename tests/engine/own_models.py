@@ -313,7 +313,7 @@ class Stepping(torch.optim.Optimizer):
         super().__init__(params, {"lr": 0.1})
 
     @torch.no_grad()
-    def step(self, closure: Any = None) -> None:
+    def step(self, closure: Any = None) -> Any:
         for each in self.param_groups[0]["params"]:
             if self.renews:
                 each.data = each.data - 0.1 * each.grad

@@ -217,7 +217,7 @@ class Unit(torch.optim.Optimizer):
         super().__init__(params, {"lr": 0.1})
 
     @torch.no_grad()
-    def step(self, closure=None):
+    def step(self, closure=None) -> Any:
         params = [each for group in self.param_groups for each in group["params"]]
         length = torch.stack([each.grad.norm() for each in params]).norm()
         for each in params:

@@ -13,6 +13,7 @@ from paceline.tasks.evaluation import evaluate
 from paceline.tasks.losses import BinaryCrossEntropy, CrossEntropy, Hinge, Huber, Squared, SquaredHinge, Task
 from paceline.tasks.losses.cross_entropy import cross_entropy
 from paceline.tasks.losses.metrics import Accuracy, BinaryAccuracy, RSquared
+from paceline.tasks.losses.own import OwnLoss
 
 
 def by_hand(outputs: Tensor, targets: Tensor) -> tuple[float, float]:
@@ -389,3 +390,22 @@ def test_a_smoothed_loss_is_not_said_to_be_the_mean_cross_entropy() -> None:
     spec = DataSpec((6,), classes=4)
     assert is_mean_cross_entropy(CrossEntropy().function(spec))
     assert not is_mean_cross_entropy(CrossEntropy(label_smoothing=0.1).function(spec))
+
+
+class Guessed(nn.Module):
+    """Its logits are no scores: the class itself, or scores with the samples last."""
+
+    def __init__(self, transposes: bool) -> None:
+        super().__init__()
+        self.transposes = transposes
+
+    def forward(self, inputs: Tensor, labels: Tensor) -> dict[str, Tensor]:
+        return {"loss": inputs.mean(), "logits": inputs.t() if self.transposes else inputs.argmax(1)}
+
+
+@pytest.mark.parametrize("transposes", [True, False])
+def test_logits_of_a_model_that_are_no_scores_of_each_label_are_refused(transposes: bool) -> None:
+    inputs: dict[str | int, Tensor] = {0: torch.randn(3, 2), "labels": torch.tensor([0, 1, 1])}
+    split = Split(inputs, torch.tensor([0, 1, 1]))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ConfigError, match=r"`logits` are \[.*\] for labels \[3\]"):
+        evaluate(OwnLoss(), Guessed(transposes), split)
