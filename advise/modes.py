@@ -77,7 +77,7 @@ def _smaller(question: Question, batch: int) -> Iterator[tuple[str, Settings]]:
     if machine is None or not machine.devices or batch < 2:
         return
     half = machine.flops.get("bfloat16", 0.0) > machine.flops.get("float32", 0.0) and not question.fixes("precision")
-    narrow = half and "base" in question.experiment.choice("adapt").knobs
+    narrow = half and "base" in question.experiment.choice("adapt").knobs and not question.fixes("adapt.base")
     one: Settings = (("accumulate", str(batch)), *((("precision", "bf16"),) if half else ()))
     one += (("adapt.base", "bf16"),) if narrow else ()
     yield "a sample at a time", one

@@ -48,7 +48,7 @@ class _StandIn(ModuleType):
         reason: str | None = None,
         wrapping: bool = True,
     ) -> Any:
-        if fn is not None and fn.__module__ == CHECKPOINT:  # hooks of one pass, which are gone after it
+        if getattr(fn, "__module__", None) == CHECKPOINT:  # hooks of one pass, which are gone after it
             return fn
         if fn is None or wrapping:  # not torch for its own methods: a user's torch.compiler.disable
             return self._real().disable(fn, recursive, reason=reason, wrapping=wrapping)

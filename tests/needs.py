@@ -102,6 +102,7 @@ def _has_jupyter() -> bool:
 
 NEEDS = {
     "accelerate": Need("Hugging Face's Accelerate", "pip install accelerate", _has_module("accelerate")),
+    "bitsandbytes": Need("bitsandbytes", "pip install 'paceline[quantized]'", _has_module("bitsandbytes")),
     "bash": Need("bash", "apt-get install bash", _has("bash")),
     "chromium": Need(
         "a Chromium and its driver",
@@ -144,6 +145,7 @@ NEEDS = {
 
 needs_accelerate = pytest.mark.needs("accelerate")
 needs_bash = pytest.mark.needs("bash")
+needs_bitsandbytes = pytest.mark.needs("bitsandbytes")
 needs_chromium = pytest.mark.needs("chromium")
 needs_compiler = pytest.mark.needs("compiler")
 needs_fashion_mnist = pytest.mark.needs("fashion_mnist")

@@ -224,9 +224,11 @@ def _check_machine(prepared: Prepared, plan: "Plan") -> None:
     """A run needs the machine that its hardware describes. Raises `ConfigError` or `MachineError`."""
     import torch
 
+    from ..features import adapting
     from ..features.compiling import check_machine
 
     check_machine(prepared.experiment, plan.device)
+    adapting.check_machine(prepared.experiment, prepared.allowed)
     machine = prepared.experiment.hardware.machine
     if machine is None or plan.device.type != "cuda":
         return

@@ -107,6 +107,12 @@ class Adapted(ModelFeature):
     def added(self, names: frozenset[str]) -> frozenset[str]:
         return self.adapt.added(names)
 
+    def plain_shapes(self, shapes: Mapping[str, list[int]]) -> dict[str, list[int]]:
+        return self.adapt.plain_shapes(shapes)
+
+    def begun(self, state: State, names: frozenset[str]) -> State:
+        return self.adapt.begun(state, names)
+
     def exported(self, state: State) -> State:
         return self.adapt.merged(state)
 
@@ -129,6 +135,11 @@ class Adapted(ModelFeature):
     def notes(self, known: Known) -> list[str]:
         of_kept = kept.notes(known.parts, self.adapt, known.parts.strategy.setting.worlds)
         return [*self.adapt.notes(known.training), *of_kept]
+
+
+def check_machine(experiment: Experiment, allowed: tuple[str, ...]) -> None:
+    """Raises `ConfigError` where this machine lacks a package that a run needs."""
+    build("adapt", experiment.choice("adapt"), Adapt, allowed, {}).check_machine()
 
 
 @dataclass(frozen=True)

@@ -42,6 +42,14 @@ class ModelFeature(Feature):
         """Returns those of a model's tensors, by name, that the model did not have before."""
         return frozenset()
 
+    def plain_shapes(self, shapes: Mapping[str, list[int]]) -> dict[str, list[int]]:
+        """Returns the shapes of a model's tensors as the model had them before, beside those that were added."""
+        return dict(shapes)
+
+    def begun(self, state: State, names: frozenset[str]) -> State:
+        """Returns the state, with tensors of these `names`, that begins with a state of the model as it was before."""
+        return state
+
     def exported(self, state: State) -> State:
         """Returns the state of the model as it was before, which computes the same."""
         return state
@@ -74,6 +82,20 @@ def trainings(features: Sequence[Feature]) -> int:
 def added(parts: Parts, names: frozenset[str]) -> frozenset[str]:
     """Returns those of a model's tensors, by name, that features have added."""
     return frozenset[str]().union(*(each.added(names) for each in of_model(parts)))
+
+
+def plain_shapes(parts: Parts, shapes: dict[str, list[int]]) -> dict[str, list[int]]:
+    """Returns the shapes of a model's tensors as they are without features, beside those that features have added."""
+    for each in reversed(of_model(parts)):
+        shapes = each.plain_shapes(shapes)
+    return shapes
+
+
+def begun(parts: Parts, state: State, names: frozenset[str]) -> State:
+    """Returns the state of the model with features, with tensors of these `names`, that begins with `state`."""
+    for each in of_model(parts):
+        state = each.begun(state, names)
+    return state
 
 
 def carried(parts: Parts, model: nn.Module, state: State) -> Mapping[str, Tensor]:

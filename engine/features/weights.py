@@ -254,16 +254,20 @@ def put_into(
     added: Callable[[frozenset[str]], frozenset[str]],
     replica: int = 0,
     centres: Tensor | None = None,
+    begun: Callable[[dict[str, Tensor], frozenset[str]], dict[str, Tensor]] = lambda state, _: state,
 ) -> None:
-    """`centres`: of the parts, where replicas are experts, of which this is one. Raises `CorruptCheckpointError` or
-    `ConfigError`.
+    """Gives a model the weights of a file. Raises `CorruptCheckpointError` or `ConfigError`.
+
+    Args:
+        centres: of the parts, where replicas are experts, of which this is one.
+        begun: makes them those of a model with features (models.py).
     """
     own = state_of(model)
     state = unwrapped(load(weights, run), own)
     if experts.is_of_experts(state):
         state = experts.begins_with(state, own, replica, centres, weights)
     check_kinds(f"weights={weights}", state, own)
-    load_state(model, {name: own[name] for name in added(frozenset(own))} | state)
+    load_state(model, {name: own[name] for name in added(frozenset(own))} | begun(state, frozenset(own)))
 
 
 def check_kinds(given: str, state: Mapping[str, Tensor], own: Mapping[str, Tensor]) -> None:

@@ -75,7 +75,7 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
     for feature in parts.features:
         feature.check_steps(known)
     device = parts.fabric.device(experiment, layout)
-    shapes = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
+    shapes = models.plain_shapes(parts, {name: list(each.shape) for name, each in state_of(parts.model).items()})
     planned, surprises = _phases(parts, steps_per_epoch, device)
     rate: list[RatePoint] = []
     if steps_per_epoch is not None and spec.train_size is not None:

@@ -169,7 +169,8 @@ def _initialise(assignment: Assignment, parts: Parts, model: nn.Module, comm: Co
             feature.initialise(parts, model)
         return
     replica = parts.layout.role(comm.rank).replica
-    weights.put_into(model, told, assignment.run, partial(models.added, parts), replica, parts.sync.setting.centres)
+    added, begun = partial(models.added, parts), partial(models.begun, parts)
+    weights.put_into(model, told, assignment.run, added, replica, parts.sync.setting.centres, begun)
 
 
 def set_up_again(worker: Worker) -> Worker:

@@ -118,6 +118,14 @@ class Adapt(Compatible, ABC):
         """Returns the names of the tensors that `apply` added to the model, out of `names`."""
         return frozenset()
 
+    def plain_shapes(self, shapes: Mapping[str, list[int]]) -> dict[str, list[int]]:
+        """Returns the shapes of this model's tensors as the original model has them, beside those that were added."""
+        return dict(shapes)
+
+    def begun(self, state: State, names: frozenset[str]) -> dict[str, Tensor]:
+        """Returns the state, with tensors of these `names`, that begins with a state of the original model."""
+        return dict(state)
+
     def merged(self, state: State) -> dict[str, Tensor]:
         """Returns the state of the original model that computes the same as this state of the model from `apply`."""
         return dict(state)
@@ -132,6 +140,9 @@ class Adapt(Compatible, ABC):
 
     def check(self, strategy: "Strategy", sync: "Sync", parts: Sequence[nn.Module], names: tuple[str, str]) -> None:
         """Refuses a strategy or sync mode that does not fit. `names`: of both, as chosen. Raises `ConfigError`."""
+
+    def check_machine(self) -> None:
+        """Refuses a machine that lacks a package which a run needs, and a plan does not. Raises `ConfigError`."""
 
     def check_steps(self, steps: int) -> None:
         """Refuse a training of so many steps. Raises `ConfigError`."""

@@ -12,8 +12,8 @@ one again:
     W' = W + (alpha / r) B A
 
 With base=bf16 the W of adapted layers are held in bfloat16, 2 bytes an entry in place of 4, as practice has it where
-a model of 7 billion parameters is to fit on a card of 24 GB (QLoRA, Dettmers et al. 2023, arXiv 2305.14314, section 3,
-goes on to 4 bits). W is rounded once, and passes in float32 widen one layer's at a time; A, B and W' are in float32.
+a model of 7 billion parameters is to fit on a card of 24 GB. base=int8 and base=nf4 (QLoRA) hold them in 8 and 4 bits
+(narrow.py). W is rounded once, and passes widen one layer's at a time; A, B and W' are in float32.
 
 Deviations: A is drawn from the uniform distribution on +-1/sqrt(in), as the authors' code and peft have it; in the
 paper it is Gaussian. The paper adapts the attention's matrices alone; here that is said by `modules`.
@@ -28,8 +28,8 @@ take too long to send. From random weights (without `weights`) it learns little:
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from typing import Annotated, Any, Literal, cast
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import torch
 import torch.nn.functional as F
@@ -40,7 +40,12 @@ from ...compat.modules import is_plain
 from ...conf.errors import ConfigError
 from ...cost.transformer import Factors
 from .base import Adapt, Apart, State
+from .narrow import BASES, NarrowBase, NarrowLinear, check_there
 from .patterns import matches, shown
+
+if TYPE_CHECKING:
+    from ..core.strategy import Strategy
+    from ..core.sync import Sync
 
 A, B = "lora_A", "lora_B"  # as peft calls them
 IN_PEFT = "base_model.model."  # before each name
@@ -67,14 +72,20 @@ class WidenedLinear(torch.autograd.Function):
 
 class LoRALinear(nn.Module):
     """[..., in] -> [..., out]. Its `weight` and `bias` are the frozen ones of the layer whose place it takes; `held`:
-    the weight is rounded to this.
+    the weight is rounded to this. The tensors of a narrow base take the place of `weight`.
     """
 
     def __init__(
-        self, frozen: nn.Linear, rank: int, scale: float, dropout: float, held: torch.dtype | None = None
+        self, frozen: nn.Linear, rank: int, scale: float, dropout: float, held: torch.dtype | NarrowBase | None = None
     ) -> None:
         super().__init__()
-        self.weight, self.bias = frozen.weight, frozen.bias
+        self.base = None if isinstance(held, torch.dtype) else held
+        if self.base is None:
+            self.weight = frozen.weight
+        else:
+            for name, tensor in zip(self.base.names, self.base.packed(frozen.weight.detach()), strict=True):
+                self.register_parameter(name, nn.Parameter(tensor, requires_grad=False))
+        self.bias = frozen.bias
         self.scale, self.rank = scale, rank  # alpha / r, and r
         self.sizes = frozen.in_features, frozen.out_features
         self.dropout = nn.Dropout(dropout)
@@ -82,7 +93,7 @@ class LoRALinear(nn.Module):
         self.lora_A = nn.Parameter(torch.empty(rank, frozen.in_features, **like))
         self.lora_B = nn.Parameter(torch.zeros(frozen.out_features, rank, **like))
         nn.init.kaiming_uniform_(self.lora_A, a=5**0.5)  # on +-1/sqrt(in)
-        if held is not None:
+        if isinstance(held, torch.dtype):
             self.weight.data = self.weight.data.to(held)
 
     def forward(self, x: Tensor) -> Tensor:
@@ -92,6 +103,11 @@ class LoRALinear(nn.Module):
 
     def _frozen(self, x: Tensor) -> Tensor:
         autocast = torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("cuda")  # which rounds x itself
+        if self.base is not None:
+            if autocast:
+                x = x.to(torch.get_autocast_dtype("cuda" if torch.is_autocast_enabled("cuda") else "cpu"))
+            held = (self.get_parameter(name) for name in self.base.names)
+            return cast(Tensor, NarrowLinear.apply(x, self.bias, self.base, self.sizes[::-1], *held))
         if x.dtype == self.weight.dtype or autocast:
             return F.linear(x, self.weight, self.bias)
         return cast(Tensor, WidenedLinear.apply(x, self.weight, self.bias))
@@ -110,20 +126,21 @@ class LoRA(Adapt):
         alpha: Annotated[float, Gt(0)] = 16.0,
         modules: Annotated[Sequence[Annotated[str, MinLen(1)]], MinLen(1)] = ("*",),
         dropout: Annotated[float, Ge(0), Lt(1)] = 0.0,
-        base: Literal["fp32", "bf16"] = "fp32",
+        base: Literal["fp32", "bf16", "int8", "nf4"] = "fp32",
     ) -> None:
         """`rank`, `alpha`: r and alpha. `modules`: which linear layers, by name, or by what their names end in after a
         dot; * stands for anything. `dropout`: of x before A. `base`: what the W of adapted layers are held in.
         """
         self.rank, self.alpha, self.modules, self.dropout = rank, alpha, tuple(modules), dropout
-        self.held = torch.bfloat16 if base == "bf16" else None
+        self.base = base
+        self.held = torch.bfloat16 if base == "bf16" else BASES.get(base)
 
     @property
     def scale(self) -> float:
         return self.alpha / self.rank
 
     def factors(self) -> Factors | None:
-        return Factors(self.rank, self.held is not None) if self.modules == ("*",) else None
+        return Factors(self.rank, self.base == "bf16") if self.modules == ("*",) else None
 
     def apply(self, model: nn.Module) -> nn.Module:
         chosen = self._chosen(model)
@@ -196,12 +213,46 @@ class LoRA(Adapt):
     def added(self, names: frozenset[str]) -> frozenset[str]:
         return frozenset(name for name in names if _ends_in(name, A) or _ends_in(name, B))
 
+    def plain_shapes(self, shapes: Mapping[str, list[int]]) -> dict[str, list[int]]:
+        found, base = dict(shapes), BASES.get(self.base)
+        if base is None:
+            return found
+        for layer in _layers(shapes):
+            for name in base.names:
+                del found[layer + name]
+            found[f"{layer}weight"] = [shapes[layer + B][0], shapes[layer + A][1]]
+        return found
+
+    def begun(self, state: State, names: frozenset[str]) -> dict[str, Tensor]:
+        found, base = dict(state), BASES.get(self.base)
+        if base is None:
+            return found
+        for layer in _layers(names):
+            for name, tensor in zip(base.names, base.packed(found.pop(f"{layer}weight")), strict=True):
+                found[layer + name] = tensor
+        return found
+
     def merged(self, state: State) -> dict[str, Tensor]:
         found = {name: tensor for name, tensor in state.items() if name not in self.added(frozenset(state))}
+        base = BASES.get(self.base)
         for layer in _layers(state):
+            b, a = state[layer + B], state[layer + A]
+            if base is not None:
+                held = [found.pop(layer + name) for name in base.names]
+                found[f"{layer}weight"] = base.widened(held, (len(b), a.shape[1]), b.dtype)
             # W' = W + (alpha / r) B A
-            found[f"{layer}weight"] = state[f"{layer}weight"] + self.scale * (state[layer + B] @ state[layer + A])
+            found[f"{layer}weight"] = found[f"{layer}weight"] + self.scale * (b @ a)
         return found
+
+    def check(self, strategy: "Strategy", sync: "Sync", parts: Sequence[nn.Module], names: tuple[str, str]) -> None:
+        if self.base in BASES and (strategy.traits.rounds_weights or strategy.parts > 1):
+            raise ConfigError(
+                f"adapt.base={self.base}: its numbers have dtypes that strategy={names[0]} does not hold. Choose "
+                "strategy=data_parallel, or adapt.base=bf16."
+            )
+
+    def check_machine(self) -> None:
+        check_there(self.base)
 
     def apart(self, state: State) -> Apart:
         """Returns the adapter in peft's layout."""
@@ -227,7 +278,7 @@ def _ends_in(name: str, own: str) -> bool:
     return name.rpartition(".")[2] == own
 
 
-def _layers(state: State) -> list[str]:
+def _layers(state: Iterable[str]) -> list[str]:
     """The names of adapted layers, each with the dot behind it."""
     return [name.removesuffix(A) for name in state if _ends_in(name, A)]
 
