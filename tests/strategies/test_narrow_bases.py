@@ -41,7 +41,7 @@ def test_a_step_is_that_of_lora_over_widened_weights(base: str) -> None:
     weights = {k: widened(base, v) if k.endswith("weight") else v for k, v in plain.state_dict().items()}
     rounded.load_state_dict(weights)
     held, oracle = LoRA(rank=2, base=base).apply(plain), LoRA(rank=2).apply(rounded)  # pyright: ignore[reportArgumentType]
-    trained_ones = {name: each for name, each in held.named_parameters() if each.requires_grad}
+    trained_ones: dict[str, Tensor] = {name: each for name, each in held.named_parameters() if each.requires_grad}
     for name, each in trained_ones.items():
         oracle.get_parameter(name).data.copy_(nn.init.normal_(each))
     x = torch.randn(5, 64)
