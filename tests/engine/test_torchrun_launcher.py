@@ -63,7 +63,9 @@ def test_an_error_of_the_program_comes_first_and_ends_the_run(tmp_path: Path) ->
 def test_a_detached_run_is_cancelled_saves_and_leaves_nobody(tmp_path: Path) -> None:
     run = submitted(tmp_path, *SLOW, "steps=100000", "checkpoint.every_steps=50000", options=("--detach",))
     assert run.end() == 0
-    workers = run.until_it_trains()
+    until(lambda: run.steps() > 20, WAIT, "it does not train")
+    workers = workers_of(run.run.path)
+    assert len(workers) == 2
     assert run.start("cancel", "mine", *OWN[2:]).wait(WAIT) == 0
     until(lambda: not workers_of(run.run.path), WAIT, f"workers are left: {workers}")
     until(lambda: (run.run.path / "job" / "end.json").exists(), WAIT, "the supervisor does not end")
