@@ -29,7 +29,6 @@ from ..engine.base.errors import InterruptedRunError, WorkerFailedError
 from ..engine.base.failures import exit_code_of, lack_of, named, words_of
 from ..engine.base.signals import STOP_SIGNALS
 from ..engine.fabrics import fabric_of
-from ..engine.fabrics.kinds import Elsewhere
 from ..engine.launch.launcher import Stoppable
 from ..engine.launch.local_workers import ONE_PRESS, WORKER_FAILED
 from ..engine.planning.planned import Plan
@@ -450,7 +449,7 @@ def _wants(plan: Plan) -> tuple[int, int]:
     """Cores and GPUs. Workers on GPUs mostly wait for them: no core is counted."""
     if plan.experiment.hardware.fabric == "virtual":
         return 1, 0
-    if isinstance(fabric_of(plan.experiment), Elsewhere):
+    if fabric_of(plan.experiment).submits:
         return 0, 0
     if plan.device.type == "cuda":
         return 0, plan.layout.workers

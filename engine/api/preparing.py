@@ -108,12 +108,11 @@ class Prepared:
         """Returns what its scheduler would be given, as text; None where it has none. Raises `ConfigError` or
         `MachineError`.
         """
-        from ..fabrics.kinds import Elsewhere
         from ..jobs.making import job_launcher_of
         from ..jobs.scheduler import SubmittedRun
         from ..jobs.submission import check
 
-        if not isinstance(fabric_of(self.experiment), Elsewhere):
+        if not fabric_of(self.experiment).submits:
             return None
         launcher = job_launcher_of(self.experiment, self.allowed)
         check(self.experiment, launcher)

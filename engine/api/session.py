@@ -91,8 +91,6 @@ def run(
     the DeepSpeed checkpoint that `weights` names. `detach`: return None once a scheduler has the run. Raises errors
     with an `exit_code` (docs/running.md, "How it fails").
     """
-    from ..fabrics.kinds import Elsewhere
-
     with noted():
         if isinstance(overrides, Prepared):
             if settings or allow_modules or trust_checkpoint or any((config_dir, name, resume, trace)):
@@ -107,7 +105,7 @@ def run(
         if not quiet and is_first():
             for text in plan.notes:
                 print(f"note: {text}", file=sys.stderr, flush=True)
-        if detach and not isinstance(fabric_of(prepared.experiment), Elsewhere):
+        if detach and not fabric_of(prepared.experiment).submits:
             raise ConfigError(
                 f"--detach: launcher={prepared.experiment.choice('launcher').name} starts workers of this command. "
                 "Choose a scheduler: paceline list launcher."
@@ -170,11 +168,10 @@ def carry_out(
     and with `detach`, once a scheduler has the run. Raises what the run ended with; `UntrainedError` where it came to
     its end, and no step was taken.
     """
-    from ..fabrics.kinds import Elsewhere
     from ..launch import launcher_on
     from ..launch.launching import launch
 
-    if isinstance(fabric_of(prepared.experiment), Elsewhere):
+    if fabric_of(prepared.experiment).submits:
         directory = _opened_for_a_job(prepared, plan, root)
         sinks = [*([] if quiet else [progress(directory.path, plain=plain)]), *opened(directory)]
         return _submit(prepared, directory, sinks, (lambda _: None) if quiet else _say, started, detach)

@@ -18,13 +18,14 @@ from .layout import RunLayout
 class FabricKind:
     """`saves`: workers keep checkpoints, from which a run that was stopped goes on; else `instead` says how to have it
     again. `modelled`: times are those of a model. `world_size`: the processes that are there already; None where they
-    are yet to be started.
+    are yet to be started. `submits`: a scheduler starts the processes, and this one trains nothing.
     """
 
     saves: bool = True
     instead: str = ""
     modelled: bool = False
     world_size: int | None = None
+    submits: bool = False
 
     def check(self, experiment: Experiment, resumes: bool) -> None:
         """Refuse what cannot be launched. Raises `ConfigError`."""
@@ -184,6 +185,8 @@ class Started(FabricKind):
 
 class Elsewhere(FabricKind):
     """Processes that a scheduler is to start. This one only plans and submits them: their devices are not here."""
+
+    submits = True
 
     def __init__(self, nodes: int, workers_per_node: int) -> None:
         self.world_size, self._each = nodes * workers_per_node, workers_per_node

@@ -142,7 +142,7 @@ def the_same(kind: str, folder: Path) -> Any:
 )
 def test_a_target_among_the_inputs_is_refused_unless_it_is_all_of_them(kind: str, tmp_path: Path) -> None:
     make = the_same(kind, tmp_path)
-    said = r"data\.inputs=\[a,target\]: target is a target, .* Choose data\.inputs=\[a\]"
+    said = r"data\.inputs=\[a,target\]: target is a target, .* Choose 'data\.inputs=\[a\]'\."
     with pytest.raises(ConfigError, match=said):
         _ = make(inputs=["a", "target"]).spec
     with pytest.raises(ConfigError, match=r"names 'a' 2 times"):
