@@ -53,7 +53,8 @@ def why(experiment: Experiment) -> str:
 
 
 def _key(experiment: Experiment) -> str:
-    return repr((experiment.model, experiment.data, experiment.choice("adapt")))
+    """A loss may need values where its model does not: the task counts."""
+    return repr((experiment.model, experiment.data, experiment.task, experiment.choice("adapt")))
 
 
 def built(experiment: Experiment, make_model: Callable[[], nn.Module]) -> nn.Module:
