@@ -7,6 +7,7 @@ write. Nodes share the folder of runs and the Python environment.
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -23,6 +24,7 @@ from .local_supervisor import LocalSupervisor
 from .scheduler import Retries, SubmittedRun
 
 DRIVER = "paceline.engine.jobs.ray_driver"
+ANSWERS = 10.0  # seconds for a head to answer
 PATIENCE = 120.0  # seconds for a cluster to say what it has
 
 
@@ -53,11 +55,18 @@ class RayActors(LocalSupervisor):
         if find_spec("ray") is None:
             raise MachineError("launcher=ray: Ray is not installed. Run: pip install 'paceline[ray]'")
         check_token()
+        address = self._told["address"]
+        host, _, port = address.rpartition(":")
+        if port.isdecimal():  # Ray itself tries for minutes
+            try:
+                socket.create_connection((host, int(port)), ANSWERS).close()
+            except OSError as error:
+                raise MachineError(f"launcher.address={address}: no Ray cluster answers ({error.strerror})") from None
         command = [sys.executable, "-m", DRIVER, json.dumps(self._told)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=PATIENCE)
         except subprocess.TimeoutExpired:
-            raise MachineError(f"launcher=ray: {self._told['address']} gave no answer in {PATIENCE:g} s") from None
+            raise MachineError(f"launcher=ray: {address} gave no answer in {PATIENCE:g} s") from None
         if done.returncode == ConfigError.exit_code:
             raise ConfigError(done.stdout.strip())
         if done.returncode:

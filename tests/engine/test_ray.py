@@ -50,9 +50,7 @@ class RayCluster:
         assert "done" in self._process.stdout.readline()
 
     def stop(self) -> None:
-        assert self._process.stdin is not None
-        self._process.stdin.close()
-        self._process.wait(WAIT)
+        self._process.communicate(timeout=WAIT)
 
 
 @pytest.fixture(scope="module")
