@@ -118,11 +118,11 @@ def _meet_in(folder: Path, told: Environment, key: bytes, timeout: float) -> tup
         return server, server.endpoint
     deadline, said = time.monotonic() + timeout, False
     while time.monotonic() < deadline:
-        with suppress(OSError, ValueError):
+        with suppress(OSError, ValueError, TypeError):  # not there yet, or not by one of ours
             host, port, proof = json.loads(file.read_text())
+            said = True
             if hmac.compare_digest(str(proof), _proof(key, port, host)):
                 return None, Endpoint(NAME, host, port, key)
-            said = True
         time.sleep(RETRY)
     if said:
         raise RendezvousError(f"worker {told.rank} cannot join the run: {file} is not signed by worker 0 of this job")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ...conf.errors import ConfigError
+from ...tracking.job_files import open_job
 from ...tracking.redact import redact
 from ...tracking.run_directory import SWEEP_NOTE, RunDirectory
 from ...tracking.sinks import check as check_tracking
@@ -175,6 +176,11 @@ def prepare(
             sweep = directory.path.parent.name
             how = f"paceline sweep --resume --name {sweep}"
             raise ConfigError(f"--resume {run_name}: is a trial of the sweep {sweep}; go on with: {how}")
+        if (job := open_job(directory.path)) is not None:
+            raise ConfigError(
+                f"--resume {run_name}: job {job.id} of launcher={job.launcher} has this run. Choose paceline watch "
+                f"{run_name}, or paceline cancel {run_name} first."
+            )
         stored = read_stored(directory)
         if not (fabric := fabric_of(stored.experiment)).saves:  # whatever is asked of it now
             fabric.check(stored.experiment, resumes=True)

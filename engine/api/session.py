@@ -115,21 +115,29 @@ def run(
 
 def _submit(
     prepared: Prepared,
-    directory: RunDirectory,
-    sinks: Sequence[Sink],
-    say: Callable[[str], object],
+    plan: "Plan",
+    root: Path,
+    quiet: bool,
     started: "Callable[[Stoppable], object]",
+    opened: Callable[[RunDirectory], Sequence[Sink]],
+    plain: bool,
     detach: bool,
 ) -> Result | None:
-    """Submits the run, or finds its job if it has one, and follows it to its end; `detach`: without following.
+    """Submits a run, or finds its job if it has one, and follows it to its end; `detach`: without following.
 
     Raises what the run ended with.
     """
     from ..jobs import submission
     from ..jobs.making import scheduler_of
 
-    scheduler = scheduler_of(prepared.experiment, prepared.allowed)
-    if (note := open_job(directory.path)) is None:
+    scheduler, directory = scheduler_of(prepared.experiment, prepared.allowed), prepared.directory
+    say = (lambda _: None) if quiet else _say
+    note = None if directory is None else open_job(directory.path)
+    if directory is None or note is None:
+        submission.check(prepared.experiment, scheduler)
+        directory, _ = open_directory(prepared, plan, root, _check(prepared, plan))
+    sinks = [*([] if quiet else [progress(directory.path, plain=plain)]), *opened(directory)]
+    if note is None:
         note = submission.submit(directory, prepared.experiment, scheduler, prepared.allowed)
         say(f"run {directory.name}: submitted as job {note.id}")
     if detach:
@@ -172,9 +180,7 @@ def carry_out(
     from ..launch.launching import launch
 
     if fabric_of(prepared.experiment).submits:
-        directory = _opened_for_a_job(prepared, plan, root)
-        sinks = [*([] if quiet else [progress(directory.path, plain=plain)]), *opened(directory)]
-        return _submit(prepared, directory, sinks, (lambda _: None) if quiet else _say, started, detach)
+        return _trained(_submit(prepared, plan, root, quiet, started, opened, plain, detach))
     data = _check(prepared, plan)
     launcher, layout = launcher_on(fabric_of(prepared.experiment)), plan.layout
     tells = launcher.fabric.tells(layout)
@@ -196,21 +202,14 @@ def carry_out(
         finally:
             if mirror is not None:
                 close(mirror)
-    result = result_of(directory) if tells else None
+    return _trained(result_of(directory) if tells else None)
+
+
+def _trained(result: Result | None) -> Result | None:
+    """Raises `UntrainedError` for a run that came to its end without a step."""
     if result is not None and result.status == "failed":
         raise UntrainedError(f"run {result.name}: {result.summary['reason']}")
     return result
-
-
-def _opened_for_a_job(prepared: Prepared, plan: "Plan", root: Path) -> RunDirectory:
-    """The directory of a run for a scheduler: made anew, or one whose job goes on. Raises what `_check` raises."""
-    from ..jobs.making import scheduler_of
-    from ..jobs.submission import check
-
-    if prepared.directory is not None and open_job(prepared.directory.path) is not None:
-        return prepared.directory
-    check(prepared.experiment, scheduler_of(prepared.experiment, prepared.allowed))
-    return open_directory(prepared, plan, root, _check(prepared, plan))[0]
 
 
 def _say(text: str) -> None:

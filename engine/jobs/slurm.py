@@ -28,7 +28,7 @@ WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "R
 RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "RESIZING")
 UNREACHABLE = ("Unable to contact", "Connection refused", "Socket timed out", "Zero Bytes", "connect failure")
 _UNITS = {"s": 1 / 60, "m": 1, "h": 60, "d": 24 * 60}
-# What sbatch --test-only says, and the key that it is about
+# Words of sbatch --test-only, and the key that each is about
 _KEYS = (
     ("partition", "partition"),
     ("account", "account"),

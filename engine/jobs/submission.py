@@ -119,20 +119,17 @@ def _check_end(directory: RunDirectory, followed: Followed, note: JobNote) -> No
     end = JobEnd.read(directory.path)
     if end is not None and end.exit_code == 0:
         return
-    if end is None and followed.stop_signal:
-        end = JobEnd(128 + followed.stop_signal, f"job {note.id} was cancelled")
-    if end is None:
+    if end is None:  # it was killed, or cancelled before it began
         word = "" if followed.last is None else f" ({followed.last.word})"
-        raise WorkerFailedError(f"job {note.id} ended and did not say how{word}", 4, [_log(directory.path)])
+        end = JobEnd(4, f"job {note.id} ended and did not say how{word}")
+        if followed.stop_signal:
+            end = JobEnd(128 + followed.stop_signal, f"job {note.id} was cancelled")
+        end.write(directory.path)
     if end.exit_code > 128:
         raise InterruptedRunError(end.message, end.exit_code)
     times = ", ".join(f"{number} {kind}" for kind, number in (("lost", end.lost), ("failed", end.failed)) if number)
     details = [f"the first of its ends was: {end.first}; its workers were started again ({times})"] if times else []
-    raise WorkerFailedError(end.message, end.exit_code, [*details, _log(directory.path)])
-
-
-def _log(run: Path) -> str:
-    return f"logs: {run / 'logs'}"
+    raise WorkerFailedError(end.message, end.exit_code, [*details, f"logs: {directory.path / 'logs'}"])
 
 
 @contextmanager

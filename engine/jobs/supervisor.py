@@ -60,7 +60,6 @@ class Supervisor:
         while True:
             ended, here = self._attempt(), self._progress()
             if self._grows and ended.kind == "stopped" and not self._stop:
-                self._grows = False
                 continue
             if ended.kind == "stopped" and self._stop == signal.SIGUSR1:
                 self._scheduler.put_back()
@@ -88,7 +87,7 @@ class Supervisor:
             time.sleep(0.1)
 
     def _attempt(self) -> AttemptEnd:
-        attempt = _next(self._job.run / FOLDER)
+        attempt, self._grows = _next(self._job.run / FOLDER), False
         with self._scheduler.start(self._job, attempt) as self._steps:
             if self._stop:  # it came before there was anybody to ask
                 self._scheduler.ask_to_stop(self._steps)

@@ -107,7 +107,7 @@ def test_latex_names_the_letters_that_pdflatex_does_not_know() -> None:
 @pytest.mark.slow
 @needs_latex
 def test_latex_is_compiled_with_every_special_character(paceline, runs: Path, here: Path) -> None:
-    """Those of ASCII, as LaTeX gives most of them a meaning, umlauts, and what a table itself has."""
+    """The characters of ASCII, of which LaTeX gives most a meaning, umlauts, and what a table itself has."""
     odd = (
         "".join(map(chr, range(33, 127)))
         + " -- --- \u00e4\u00f6\u00fc\u00df \u00e9 \u2264 \u2265 \u2192 \u2026 \u00d7 \u20ac"

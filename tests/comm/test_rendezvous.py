@@ -16,7 +16,7 @@ import torch.distributed as dist
 from paceline.comm.connecting import check_place
 from paceline.comm.errors import HangError, RendezvousError, TokenError
 from paceline.comm.handshake import Endpoint
-from paceline.comm.rendezvous import TOKEN, Environment, _job, job_of_torchrun, meet
+from paceline.comm.rendezvous import JOB, TOKEN, Environment, _job, job_of_torchrun, meet
 from paceline.comm.store import StoreClient
 
 SECONDS = 20.0
@@ -121,6 +121,67 @@ def test_where_no_file_can_be_kept_a_sentence_says_what_to_do(home: Path) -> Non
     (home / "paceline").write_text("in the way")
     with pytest.raises(TokenError, match=r"cannot keep a token there .*export PACELINE_TOKEN="):
         meet(ALONE, SECONDS)
+
+
+# -- the folder of a scheduler's job, which all nodes see
+
+
+@pytest.fixture
+def in_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
+    """Worker 0 of two on one node, in the first attempt of a job."""
+    (tmp_path / "job" / "1").mkdir(parents=True)
+    (tmp_path / "job" / "token").write_text(SECRET)
+    (tmp_path / "job" / "token").chmod(0o600)
+    place = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "MASTER_ADDR": "", "MASTER_PORT": "0"}
+    for name, value in (place | {JOB: str(tmp_path / "job" / "1")}).items():
+        monkeypatch.setenv(name, value)
+    return Environment.read()
+
+
+def test_workers_of_a_job_meet_by_a_file_that_worker_0_signs(in_a_job: Environment) -> None:
+    server, _ = meet(in_a_job, SECONDS)
+    assert server is not None
+    none, store = meet(replace(in_a_job, rank=1), SECONDS)
+    with closing(server), closing(StoreClient(store, 1, SECONDS)) as client:
+        client.set("a", "1")
+        assert none is None and client.get("a") == b"1"
+
+
+@pytest.mark.parametrize(
+    "words", ['["127.0.0.1", 4711, "forged"]', '["127.0.0.1", 4711, 5]', '{"a": 1, "b": 2, "c": 3}']
+)
+def test_a_file_that_worker_0_has_not_signed_leads_nobody_astray(in_a_job: Environment, words: str) -> None:
+    assert in_a_job.folder is not None
+    (in_a_job.folder / "rendezvous").write_text(words)
+    with pytest.raises(RendezvousError, match="is not signed by worker 0 of this job"):
+        meet(replace(in_a_job, rank=1), 0.2)
+
+
+@pytest.mark.parametrize("words", ["", "5", "null", "[1, 2]", "no JSON"])
+def test_a_file_that_is_none_of_ours_is_waited_over(in_a_job: Environment, words: str) -> None:
+    assert in_a_job.folder is not None
+    (in_a_job.folder / "rendezvous").write_text(words)
+    with pytest.raises(HangError, match="for worker 0 to say in"):
+        meet(replace(in_a_job, rank=1), 0.2)
+
+
+def test_a_file_of_another_attempt_is_not_taken(in_a_job: Environment) -> None:
+    assert in_a_job.folder is not None
+    server, _ = meet(in_a_job, SECONDS)
+    assert server is not None
+    server.close()
+    second = in_a_job.folder.with_name("2")
+    second.mkdir()
+    (second / "rendezvous").write_bytes((in_a_job.folder / "rendezvous").read_bytes())
+    with pytest.raises(RendezvousError, match="is not signed by worker 0 of this job"):
+        meet(replace(in_a_job, rank=1, folder=second, run=str(second)), 0.2)
+
+
+def test_a_token_that_others_can_read_is_refused(in_a_job: Environment) -> None:
+    assert in_a_job.folder is not None
+    (in_a_job.folder.parent / "token").chmod(0o644)
+    with pytest.raises(TokenError, match="nobody else can read"):
+        meet(in_a_job, SECONDS)
 
 
 # -- torchrun's store, which anybody can write to

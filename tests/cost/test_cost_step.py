@@ -122,7 +122,7 @@ def test_kernels_that_are_not_fused_stream_more() -> None:
 
 
 def test_all_but_products_is_computed_once_more() -> None:
-    """Of attention in one kernel, its products too: JAX's checkpoint_dots_with_no_batch_dims."""
+    """The products of attention in one kernel are recomputed too: JAX's checkpoint_dots_with_no_batch_dims."""
     plain, others = (
         layer_passes(OF, replace(ONE, fused=True, recompute=each), CLUSTER, FREE).compute for each in ("none", "others")
     )
@@ -176,7 +176,7 @@ def test_tensor_parallel_sums_four_times_a_layer_and_six_with_recomputation() ->
 def test_sums_that_go_piece_by_piece_expose_the_last_piece_and_what_is_longer_than_the_products(
     bandwidth: float,
 ) -> None:
-    """Of a sum's two halves the scatter has nothing beside its last piece, of 4 (Wang et al. 2023)."""
+    """The scatter, half of a sum, has nothing beside its last piece of 4 (Wang et al. 2023)."""
     links = Links(Link(0.0, bandwidth), Link(0.0, bandwidth), 8)
     layout = replace(ONE, tensor=4, hides_sums=True, dtype="float16")
     once = 2 * links.all_reduce(2 * 4 * OF.context * OF.width, 4, 1)

@@ -11,11 +11,12 @@ import pytest
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
-from paceline.engine.jobs import ends, supervisor
+from paceline.engine.base.errors import MachineError, WorkerFailedError
+from paceline.engine.jobs import ends, submission, supervisor
 from paceline.engine.jobs.scheduler import JobState, Retries, Scheduler, SubmittedRun
 from paceline.engine.jobs.slurm import Slurm, SlurmPartition, minutes_of
 from paceline.engine.jobs.supervisor import Supervisor
-from paceline.tracking.job_files import JobEnd, JobNote
+from paceline.tracking.job_files import JobEnd, JobNote, open_job
 from paceline.tracking.records import End
 from paceline.tracking.run_directory import RunDirectory
 from paceline.tracking.state import state_of
@@ -29,6 +30,8 @@ class Scripted(Scheduler):
     def __init__(self, run: RunDirectory, *attempts: "Attempt", lost: float = inf, failed: float = 0) -> None:
         self._run, self._attempts, self.retries = run, list(attempts), Retries(lost, failed)
         self.started: list[Path] = []
+        self.grows: set[int] = set()  # the attempts, from 1, in which there is more room
+        self.asked: list[int] = []  # the attempts whose workers were asked to stop
 
     def check(self) -> None: ...
 
@@ -46,9 +49,14 @@ class Scripted(Scheduler):
     def start(self, job: SubmittedRun, attempt: Path) -> subprocess.Popen[bytes]:
         self.started.append(attempt)
         self._attempts.pop(0).happen(self._run, attempt)
-        return subprocess.Popen([sys.executable, "-c", ""], stdin=subprocess.DEVNULL)
+        last = 3 * supervisor.LOOK if self.grows else 0
+        return subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({last})"], stdin=subprocess.DEVNULL)
 
-    def ask_to_stop(self, workers: subprocess.Popen[bytes]) -> None: ...
+    def ask_to_stop(self, workers: subprocess.Popen[bytes]) -> None:
+        self.asked.append(len(self.started))
+
+    def is_better_now(self) -> bool:
+        return len(self.started) in self.grows
 
     def put_back(self) -> None: ...
 
@@ -72,6 +80,7 @@ class Attempt:
 
 BUG = ("WorkerFailedError", "worker 0 failed: ValueError: no such column", 4)
 LOST_PEER = ("PeerLostError", "worker 1 has died", 4)
+STOPPED = ("InterruptedRunError", "stopped by SIGTERM", 143)
 REFUSED = ("ConfigError", "data.path=x: there is no such file", 2)
 DONE = Attempt(9, complete=True)
 
@@ -135,6 +144,13 @@ def test_workers_that_never_meet_end_the_run(run: RunDirectory) -> None:
     assert end.lost == supervisor.IN_VAIN - 1 and "so often at this step" in end.message
 
 
+def test_more_room_is_no_loss_and_is_taken_again_after_one(run: RunDirectory) -> None:
+    scheduler = Scripted(run, Attempt(3, STOPPED), Attempt(4, LOST_PEER), Attempt(5, STOPPED), DONE)
+    scheduler.grows = {1, 2, 3}
+    end = supervised(run, scheduler)
+    assert (end.exit_code, end.lost) == (0, 1) and scheduler.asked == [1, 2, 3]
+
+
 def test_losses_may_be_limited(run: RunDirectory) -> None:
     end = supervised(run, Scripted(run, Attempt(1), Attempt(2), DONE, lost=1))
     assert (end.exit_code, end.lost) == (4, 1)
@@ -146,6 +162,24 @@ def test_a_submitted_run_is_neither_dead_nor_interrupted_before_its_job_says_so(
     assert state_of(run) == ("submitted", "job 12 of slurm")
     JobEnd(130, "job 12 was cancelled").write(run.path)
     assert state_of(run)[0] == "interrupted"
+
+
+def test_a_run_that_a_job_has_is_not_trained_beside_it(run: RunDirectory) -> None:
+    JobNote("slurm", "12", "login", "2026-01-01T00:00:00").write(run.path)
+    with pytest.raises(ConfigError, match=r"^--resume mine: job 12 of launcher=slurm has this run"):
+        engine.prepare(["launcher=local"], resume="mine", root=run.path.parent)
+
+
+def test_a_job_that_ends_without_a_word_is_closed(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submission, "SETTLES", 0.0)
+    monkeypatch.setattr(submission, "LOOK", 0.01)
+    note = JobNote("slurm", "12", "login", "2026-01-01T00:00:00")
+    note.write(run.path)
+    scheduler = Scripted(run)
+    monkeypatch.setattr(scheduler, "look", lambda id: JobState("over", "NODE_FAIL"))
+    with pytest.raises(WorkerFailedError, match=r"^job 12 ended and did not say how \(NODE_FAIL\)$"):
+        submission.follow_to_the_end(run, scheduler, note, [], lambda text: None)
+    assert open_job(run.path) is None and JobEnd.read(run.path) is not None
 
 
 @pytest.mark.parametrize(
@@ -189,8 +223,6 @@ def test_what_a_partition_can_never_give(nodes: int, cpus: int, minutes: float |
 
 def test_without_slurm_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "PATH", "/nowhere")
-    from paceline.engine.base.errors import MachineError
-
     with pytest.raises(MachineError, match="there is no sbatch on this host"):
         Slurm().check()
 

@@ -81,7 +81,7 @@ def test_one_worker_alone_trains_by_any_loss(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_needs_values_is_not_laid_to_its_model() -> None:
-    """In one process, as a sweep's trials are: the same model under another task is planned without values."""
+    """The same model under another task is planned without values in one process, as a sweep's trials are."""
     few = ("tracking=none", "data.limit=64", "batch_size=16", "hardware.workers=2")
     engine.plan([*few, f"task={{_target_:{HERE}.OwnMean,kind:classes}}"], allow_modules=[HERE])
     engine.plan([*few, "strategy=pipeline"])
