@@ -16,10 +16,12 @@ from paceline.engine.jobs import ends, submission, supervisor
 from paceline.engine.jobs.scheduler import JobState, Retries, Scheduler, SubmittedRun
 from paceline.engine.jobs.slurm import Slurm, SlurmPartition, minutes_of
 from paceline.engine.jobs.supervisor import Supervisor
+from paceline.tracking.errors import RunNameError
 from paceline.tracking.job_files import JobEnd, JobNote, open_job
 from paceline.tracking.records import End
 from paceline.tracking.run_directory import RunDirectory
 from paceline.tracking.state import state_of
+from paceline.tracking.stored import check_removable, stored
 
 
 class Scripted(Scheduler):
@@ -160,6 +162,8 @@ def test_a_submitted_run_is_neither_dead_nor_interrupted_before_its_job_says_so(
     JobNote("slurm", "12", "login", "2026-01-01T00:00:00").write(run.path)
     run.add(End("interrupted", "was asked to stop"))  # at the time limit, before it was put back
     assert state_of(run) == ("submitted", "job 12 of slurm")
+    with pytest.raises(RunNameError, match="mine: still goes on"):
+        check_removable(stored(run.path.parent))
     JobEnd(130, "job 12 was cancelled").write(run.path)
     assert state_of(run)[0] == "interrupted"
 

@@ -81,6 +81,7 @@ def test_a_run_of_an_earlier_version_goes_on(train: Train) -> None:
         (["sync=local_sgd"], "sync=local_sgd: each replica has weights of its own"),
         (["sync=gossip"], "sync=gossip: each replica has weights of its own"),
         (["compress=topk"], "each replica has state (of compress=topk) of its own"),
+        (["privacy=dp_sgd", "privacy.noise=1.0"], "privacy=dp_sgd: noise is accounted for a fixed number of replicas"),
         (["partition=dirichlet"], "partition=dirichlet: deals samples for a fixed number of replicas"),
     ],
 )
