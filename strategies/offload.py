@@ -50,7 +50,7 @@ from .core.batch import Batch, BeforeBackward, Pass
 from .core.copies import without_data
 from .core.cost import Memory, Transfers, World, payload
 from .core.loss import Loss
-from .core.state import State, layers_of
+from .core.state import Named, State, layers_of
 from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Measures, Sync, SyncTraits
 from .memory.offloaded_step import OffloadedStep
@@ -298,12 +298,16 @@ class DelayedUpdate(Sync):
     def state_dict(self) -> State:
         """The weights saved beside it are the newest; here are those that the next gradient is computed from."""
         self._delayed.wait()
-        return {**super().state_dict(), "before": [v.detach().clone() for v in self.parameters.values()]}
+        before = Named((name, v.detach().clone()) for name, v in self.parameters.items())
+        return {**super().state_dict(), "before": before}
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        for v, saved in zip(self.parameters.values(), state["before"], strict=True):
-            v.data.copy_(saved)
+        before = state.get("before", {})  # of another strategy there is none
+        if isinstance(before, list):  # as earlier versions wrote it
+            before = dict(zip(self.parameters, before, strict=True))
+        for name, saved in before.items():
+            self.parameters[name].data.copy_(saved)
 
     def buffers(self) -> list[Tensor]:
         return self._bsp.buffers()

@@ -342,7 +342,7 @@ class _ZeroUpdate(Sync):
         for i, parameter in enumerate(self._strategy.module.parameters()):
             for key, value in kept.get(i, {}).items():
                 self._keep(parameter, key, value)
-        set_loss_scale(self._engine, state["scaler"])
+        set_loss_scale(self._engine, state.get("scaler", {}))
 
     def _keep(self, parameter: nn.Parameter, key: str | None, whole: Any) -> None:
         """Sets this replica's piece of a parameter's fp32 weights (`key` None) or optimizer state from the whole."""

@@ -16,8 +16,9 @@ import re
 import stat
 from collections import Counter
 from collections.abc import Callable
+from io import BufferedReader
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import yaml
 
@@ -85,7 +86,7 @@ class NotRegularError(UnusableFileError):
     """A name belongs to a pipe, a socket, a device or a directory, where a regular file is needed."""
 
 
-def open_regular(path: str | Path) -> BinaryIO:
+def open_regular(path: str | Path) -> BufferedReader:
     """Opens `path` for reading; a pipe or a device is refused without waiting for it."""
     return os.fdopen(_descriptor(path, os.O_RDONLY, "read"), "rb")
 

@@ -89,7 +89,7 @@ def read(path: Path, rank: int, workers: int) -> Resumed:
 
 def _check_same(experiment: Experiment, directory: RunDirectory) -> None:
     before, now = read_stored(directory).plain, json.loads(json.dumps(redact(experiment.model_dump())))
-    for group in [each for each in now if each not in ("name", *RESUMABLE)]:
+    for group in [each for each in now if each == "strategy" or each not in ("name", *RESUMABLE)]:
         old, new = _values(group, before.get(group)), _values(group, now[group])
         for key in [*new, *old]:
             if old.get(key) != new.get(key):

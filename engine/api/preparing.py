@@ -189,7 +189,8 @@ def prepare(
         from ..planning.resuming import as_many_workers, checkpoint_of
 
         chosen = checkpoint_of(directory, step)
-        experiment = as_many_workers(experiment, chosen)
+        find_modules(allow_modules)
+        experiment = as_many_workers(experiment, stored.experiment, chosen, tuple(allow_modules))
     else:
         experiment = given.experiment
         if experiment is None:

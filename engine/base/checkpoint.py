@@ -9,6 +9,7 @@ Everything is written under a temporary name, synced and renamed, so that a dire
 previous checkpoints stay until the new one is.
 """
 
+import hashlib
 import json
 import os
 import re
@@ -27,11 +28,11 @@ from ...compat.full_disk import why_unwritten
 from ...compat.storages import storage_key
 from ...strategies import State
 from ...strategies.adapt import Apart
-from ...strategies.core.placements import joined
-from ...strategies.core.state import from_bytes, to_bytes
+from ...strategies.core.regrouped import SavedParts
+from ...strategies.core.state import in_file, read, to_bytes
 from ...tracking.checksums import BLANK, KEY, json_is_whole, json_sealed, seal, sha256
 from ...tracking.errors import StorageError
-from ...tracking.files import open_to_write, parse_json, read_bytes, read_text
+from ...tracking.files import open_regular, open_to_write, parse_json, read_text
 from ...tracking.run_directory import write_atomically
 from .errors import CorruptCheckpointError
 
@@ -52,6 +53,7 @@ class Manifest:
     phase: int = 0  # that its last step was in: see phases.py
     workers: int | None = None  # that trained; None: an earlier version did not write it
     batch_size: int | None = None  # of a replica; None: as in config.yaml, since the run never changed its size
+    strategy: dict[str, Any] | None = None  # its choice, as in config.yaml; None: as there, since it never changed
 
 
 def directory_of(checkpoints: Path, step: int) -> Path:
@@ -167,7 +169,7 @@ def read_manifest(checkpoint: Path) -> Manifest:
     if manifest.step != step_of(checkpoint):
         raise _corrupt(checkpoint, MANIFEST, f"is of step {manifest.step}, and its folder is of another one")
     for name, expected in manifest.files.items():
-        _read_checked(checkpoint, name, expected)
+        _check_file(checkpoint, name, expected)
     return manifest
 
 
@@ -177,6 +179,8 @@ def _wrong(manifest: Manifest) -> str | None:
     for key in ("step", "phase"):
         if type(value := getattr(manifest, key)) is not int:
             return f"has {key}={value!r}, which is no whole number"
+    if not isinstance(manifest.strategy, dict | None):
+        return f"has strategy={manifest.strategy!r}, which is no choice"
     for key in ("workers", "batch_size"):
         if type(value := getattr(manifest, key)) not in (int, type(None)):
             return f"has {key}={value!r}, which is no whole number"
@@ -196,42 +200,50 @@ def _wrong(manifest: Manifest) -> str | None:
 
 def read_parameters(checkpoint: Path) -> dict[str, Tensor]:
     """The whole model's state, where replicas differ replica 0's. Raises `CorruptCheckpointError`."""
-    manifest = read_manifest(checkpoint)
-    parts = [int(found[1]) for name in manifest.files if (found := PART.fullmatch(name)) and found[2] is None]
-    states = [read_part(checkpoint, part, 0, manifest) for part in sorted(parts)]
-    dims = {name: dim for state in states for name, dim in state.get("split", {}).items()}
-    seen: set[tuple[str, int]] = set()
-    owned: list[dict[str, Tensor]] = []
-    for i, state in enumerate(states):  # what has no piece said was written when each part had one of its own
-        pieces = {name: (name, state.get("piece", {}).get(name, i)) for name in state.get("split", {})}
-        owned.append({name: each for name, each in state["parameters"].items() if pieces.get(name) not in seen})
-        seen.update(pieces.values())
-    return joined(owned, dims)
+    return SavedParts(open_parts(checkpoint, read_manifest(checkpoint))).parameters()
+
+
+def read_shapes(checkpoint: Path) -> dict[str, list[int]]:
+    """The shapes of `read_parameters`. Raises `CorruptCheckpointError`."""
+    return SavedParts(open_parts(checkpoint, read_manifest(checkpoint))).shapes()
+
+
+def parts_of(manifest: Manifest) -> int:
+    """Returns the number of parts of a replica."""
+    return sum(found[2] is None for name in manifest.files if (found := PART.fullmatch(name)))
+
+
+def open_parts(checkpoint: Path, manifest: Manifest) -> list[State]:
+    """The parts of replica 0, whose tensors are read when they are asked for. Raises `CorruptCheckpointError`."""
+    return [_opened(checkpoint, file_of(part, 0), manifest) for part in range(parts_of(manifest))]
 
 
 def read_part(checkpoint: Path, part: int, replica: int, manifest: Manifest) -> dict[str, Any]:
     """One part's state: the replica's own, or what replica 0 wrote for all. Raises `CorruptCheckpointError`."""
     name = file_of(part, replica)
-    if name not in manifest.files:
-        name = file_of(part, 0)
+    return read(_opened(checkpoint, name if name in manifest.files else file_of(part, 0), manifest))
+
+
+def _opened(checkpoint: Path, name: str, manifest: Manifest) -> State:
     if name not in manifest.files:
         raise _corrupt(checkpoint, name, "is not in the manifest")
+    _check_file(checkpoint, name, manifest.files[name])
     try:
-        return from_bytes(_read_checked(checkpoint, name, manifest.files[name]))
+        return in_file(checkpoint / name)
     except ValueError as error:
         raise _corrupt(checkpoint, name, str(error)) from None
 
 
-def _read_checked(checkpoint: Path, name: str, expected: str) -> bytes:
+def _check_file(checkpoint: Path, name: str, expected: str) -> None:
     try:
-        data = read_bytes(checkpoint / name, most=None)
+        with open_regular(checkpoint / name) as file:
+            found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise _corrupt(checkpoint, name, f"cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise _corrupt(checkpoint, name, str(error)) from None
-    if sha256(data) != expected:
+    if found != expected:
         raise _corrupt(checkpoint, name, "does not have the SHA-256 of its manifest")
-    return data
 
 
 def _corrupt(checkpoint: Path, name: str, why: str) -> CorruptCheckpointError:

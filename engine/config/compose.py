@@ -568,6 +568,7 @@ RESUMABLE = (
     "tracking",
     "hardware",
     "launcher",
+    "strategy",
 )
 
 
@@ -589,7 +590,7 @@ def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
             section = section.get(name) if isinstance(section, dict) else None
         if not isinstance(section, dict) or path[-1] not in section:
             raise ConfigError(f"{'.'.join(path)}: there is no such key in the stored run")
-        if path in (["tracking"], ["launcher"]) and isinstance(override.value(), str):
+        if path in (["tracking"], ["launcher"], ["strategy"]) and isinstance(override.value(), str):
             plain[path[0]] = compose([text]).model_dump()[path[0]]
             continue
         if isinstance(keys := section[path[-1]], dict):

@@ -42,17 +42,22 @@ class StoredConfig:
 
 
 def identity(plain: dict[str, Any]) -> str:
-    """The SHA-256 of what a run keeps for as long as it goes on. Its size may change: see planning/resizing.py."""
-    kept = {key: value for key, value in plain.items() if key not in (*RESUMABLE, "name", "batch_size")}
-    return sha256(yaml.safe_dump(kept).encode())
+    """The SHA-256 of what a run keeps for as long as it goes on. Its size and its strategy may change: see
+    planning/resizing.py.
+    """
+    return _sum_of(plain, "batch_size")
 
 
-def _former_identity(plain: dict[str, Any]) -> str:
-    """The same, as earlier versions wrote it, whose runs kept their size."""
-    kept = {key: value for key, value in plain.items() if key not in RESUMABLE and key != "name"}
-    hardware = plain.get("hardware")
-    kept["workers"] = hardware.get("workers") if isinstance(hardware, dict) else None
-    return sha256(yaml.safe_dump(kept).encode())
+def _former_identities(plain: dict[str, Any]) -> tuple[str, ...]:
+    """The same, as earlier versions wrote it: of a run that kept its strategy; of one that kept its size, too."""
+    kept, hardware = {"strategy": plain.get("strategy")}, plain.get("hardware")
+    workers = hardware.get("workers") if isinstance(hardware, dict) else None
+    return _sum_of(plain, "batch_size", **kept), _sum_of(plain, **kept, workers=workers)
+
+
+def _sum_of(plain: dict[str, Any], *without: str, **more: Any) -> str:
+    kept = {key: value for key, value in plain.items() if key not in (*RESUMABLE, "name", *without)}
+    return sha256(yaml.safe_dump(kept | more).encode())
 
 
 def read_stored(directory: RunDirectory) -> StoredConfig:
@@ -83,7 +88,7 @@ def read_stored(directory: RunDirectory) -> StoredConfig:
 
 def check_identity(directory: RunDirectory, stored: StoredConfig, checkpoint: Path, run: str) -> None:
     """`run`: what the checkpoint's manifest says of the run that made it. Raises `ConfigError`."""
-    if run not in (identity(stored.plain), _former_identity(stored.plain)):
+    if run not in (identity(stored.plain), *_former_identities(stored.plain)):
         raise ConfigError(
             f"--resume {directory.name}: {checkpoint.name} was made with another configuration than {directory.config} "
             f"has; put back the one that belongs to it{anew(directory)}"

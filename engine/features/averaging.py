@@ -22,7 +22,7 @@ from ...strategies import Sync
 from ...strategies.averages import Average
 from ...strategies.core.clip import Counted
 from ...strategies.core.cost import Memory, payload
-from ...strategies.core.state import load_state, state_of
+from ...strategies.core.state import Named, load_state, state_of
 from ...strategies.core.terms import STRATEGY_AVERAGED, SYNC_AVERAGED, Need
 from ...tasks.running_statistics import batch_norms, other_keepers, renew
 from ..config.experiment import Experiment
@@ -157,7 +157,7 @@ class Averaging(Hooks):
         return self._renewed(state, judged) if self.average.renews and self.count else state
 
     def state_dict(self) -> dict[str, Any]:
-        return {"count": self.count, "tensors": dict(self._kept)}
+        return {"count": self.count, "tensors": Named(self._kept)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.count = state["count"]

@@ -114,7 +114,7 @@ def check(
     if path.is_dir():
         if _is_ours(path):
             _check_no_experts(path)
-            _check_shapes(path, _shapes_of(checkpoint.read_parameters(path)), shapes, model, added)
+            _check_shapes(path, checkpoint.read_shapes(path), shapes, model, added)
         return  # DeepSpeed's: only known once it has been read
     theirs = unwrapped(_shapes_in(path, key), shapes)
     if not experts.is_of_experts(theirs):

@@ -1,68 +1,133 @@
-"""A run that goes on with another number of workers than before.
+"""A run that goes on with another number of workers than before, or under another strategy.
 
 All replicas together take the samples that they would have taken: with K' in place of K replicas each takes
 batch_size K / K' of them, so that an epoch has as many steps, and step t the same samples. What a run without dropout
 computes is then the same sum in another order. Random numbers of a worker (dropout) are drawn by its rank, and differ.
 
-What was saved once for all replicas is given to each of the new ones. Where replicas differ, by weights or by what the
-sync mode keeps (momenta of local steps, residuals of a compressor), the run is refused.
+What was saved once for all replicas is given to each of the new ones, and the state of a part to the parts that have
+its parameters now (strategies/core/regrouped.py). Where replicas differ, by weights or by what the sync mode keeps
+(momenta of local steps, residuals of a compressor), the run is refused.
 """
 
 from pathlib import Path
 
 from ...conf.errors import ConfigError
-from ..base.checkpoint import read_manifest
+from ...strategies.core.regrouped import SavedParts
+from ...strategies.core.state import state_of
+from ..base.checkpoint import Manifest, open_parts, parts_of, read_manifest
 from ..config.experiment import Experiment
 from ..fabrics import asked_for, fabric_of
+from ..fabrics.layout import RunLayout
+from ..features import phases
+from ..features.feature import Parts
 from .build import assemble
 
 
-def batch_size(workers: int, each: int, now: int) -> int:
-    """The batch of each replica, of `now` workers in place of `workers`, which took `each`. Raises `ConfigError`."""
-    if (workers * each) % now:
-        fits = ", ".join(str(number) for number in range(1, workers * each + 1) if (workers * each) % number == 0)
+def replicas_of(manifest: Manifest) -> int:
+    """Returns the number of replicas that trained a checkpoint, of one that has its workers."""
+    assert manifest.workers is not None, "an earlier version wrote it"
+    return manifest.workers // parts_of(manifest)
+
+
+def is_moved(experiment: Experiment, manifest: Manifest) -> bool:
+    """Returns whether another strategy trained the checkpoint, or the same with other knobs."""
+    return manifest.strategy not in (None, experiment.strategy.model_dump())
+
+
+def batch_size(replicas: int, each: int, now: int, parts: int) -> int:
+    """The batch of each replica, of `now` in place of `replicas`, which took `each`. Raises `ConfigError`.
+
+    `parts`: workers of a replica from now on.
+    """
+    if (samples := replicas * each) % now:
+        fits = ", ".join(str(number * parts) for number in range(1, samples + 1) if samples % number == 0)
         raise ConfigError(
-            f"hardware.workers={now}: the run goes on with the samples of its steps, of which {workers} workers took "
-            f"{workers * each} for every part of a replica, and {now} do not divide them. Choose one of {fits}."
+            f"hardware.workers={now * parts}: the run goes on with the samples of its steps, {samples} in each, which "
+            f"{now} replicas do not divide. Choose one of {fits}."
         )
-    return workers * each // now
+    return samples // now
+
+
+def as_many_samples(
+    experiment: Experiment, manifest: Manifest, workers: int, allowed: tuple[str, ...], world_size: int | None
+) -> Experiment:
+    """Returns it with so many workers, and with batches of which they take as many samples in a step as were taken in
+    the steps of the checkpoint. Raises `ConfigError`.
+    """
+    hardware = experiment.hardware.model_copy(update={"workers": workers})
+    resized = experiment.model_copy(update={"hardware": hardware})
+    moved = is_moved(experiment, manifest)
+    parts = assemble(resized, allowed, world_size).layout.parts if moved else parts_of(manifest)
+    replicas, rest = divmod(workers, parts)
+    if rest or replicas == 0:  # which the layout refuses
+        return resized
+    size = batch_size(replicas_of(manifest), manifest.batch_size or experiment.batch_size, replicas, parts)
+    return resized.model_copy(update={"batch_size": size})
 
 
 def at_this_size(experiment: Experiment, allowed: tuple[str, ...], checkpoint: Path | None) -> Experiment:
     """The experiment as the processes of a job train it, of which there may be fewer than were asked for, or other
     than there were. Raises `ConfigError`.
     """
-    workers, size = _workers(experiment, allowed, fabric_of(experiment).world_size), experiment.batch_size
+    world_size = fabric_of(experiment).world_size
+    now = _layout(experiment, allowed, world_size)
     manifest = None if checkpoint is None else read_manifest(checkpoint)
     if manifest is not None and manifest.workers is not None:
-        before, size = manifest.workers, manifest.batch_size or size
-    else:
-        before = _workers(experiment, allowed, asked_for(experiment))
-    hardware = experiment.hardware.model_copy(update={"workers": workers})
-    return experiment.model_copy(update={"hardware": hardware, "batch_size": batch_size(before, size, workers)})
+        return as_many_samples(experiment, manifest, now.workers, allowed, world_size)
+    before = _layout(experiment, allowed, asked_for(experiment))
+    hardware = experiment.hardware.model_copy(update={"workers": now.workers})
+    size = batch_size(before.replicas, experiment.batch_size, now.replicas, now.parts)
+    return experiment.model_copy(update={"hardware": hardware, "batch_size": size})
 
 
-def _workers(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None) -> int:
-    """The workers among so many processes."""
+def _layout(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None) -> RunLayout:
+    """The layout of so many processes."""
     free = experiment.hardware.model_copy(update={"workers": None})
-    return assemble(experiment.model_copy(update={"hardware": free}), allowed, world_size).layout.workers
+    return assemble(experiment.model_copy(update={"hardware": free}), allowed, world_size).layout
 
 
-def check(experiment: Experiment, allowed: tuple[str, ...], before: int) -> None:
-    """Refuse a run whose state is that of its replicas. `before`: the workers so far. Raises `ConfigError`."""
+def check(experiment: Experiment, allowed: tuple[str, ...], checkpoint: Path, manifest: Manifest) -> None:
+    """Refuse a run whose state cannot be given to other replicas, or to other parts. Raises `ConfigError`."""
     parts = assemble(experiment, allowed, fabric_of(experiment).world_size)
-    traits, why = parts.sync.traits, ""
-    if parts.partitioner.owns or parts.partitioner.draws or parts.partitioner.copies > 1:
+    traits, why, moved = parts.sync.traits, "", is_moved(experiment, manifest)
+    others = replicas_of(manifest) != parts.layout.replicas
+    if others and (parts.partitioner.owns or parts.partitioner.draws or parts.partitioner.copies > 1):
         why = f"partition={experiment.choice('partition').name}: deals samples for a fixed number of replicas"
     elif traits.synchronous and not (traits.weights_agree and traits.state_agrees):
         kept = "weights" if not traits.weights_agree else "state"
         if not traits.state_agrees and experiment.choice("compress").name != "none":
             kept = f"state (of compress={experiment.choice('compress').name})"
         why = f"sync={experiment.choice('sync').name}: each replica has {kept} of its own"
-    elif experiment.choice("privacy").name != "none":
+    elif others and experiment.choice("privacy").name != "none":
         why = f"privacy={experiment.choice('privacy').name}: noise is accounted for a fixed number of replicas"
-    if why:
+    elif moved:
+        why = _uncarried(checkpoint, manifest, phases.phase_of(parts, manifest.phase))
+    if not why:
+        return
+    if moved:
+        assert manifest.strategy is not None
         raise ConfigError(
-            f"hardware.workers={experiment.hardware.workers}: the run cannot change its size. {why}. Choose "
-            f"hardware.workers={before}."
+            f"strategy={experiment.strategy.name}: the run cannot go on under another strategy. {why}. Choose "
+            f"strategy={manifest.strategy.get('name')}."
         )
+    raise ConfigError(
+        f"hardware.workers={experiment.hardware.workers}: the run cannot change its size. {why}. Choose "
+        f"hardware.workers={manifest.workers}."
+    )
+
+
+def _uncarried(checkpoint: Path, manifest: Manifest, parts: Parts) -> str:
+    """Returns what of the checkpoint other parts cannot take over; "" where they take all."""
+    states = open_parts(checkpoint, manifest)
+    saved = SavedParts(states)
+    mine = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
+    theirs = saved.shapes()
+    if other := sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)):
+        return f"{checkpoint.name} has another {other[0]}"
+    if ("scale" in states[0]) != (parts.precision.scale() is not None):
+        return f"precision={parts.experiment.choice('precision').name}: DeepSpeed keeps a loss scale of its own"
+    try:
+        saved.check()
+    except ValueError as error:
+        return str(error)
+    return ""

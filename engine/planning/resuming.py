@@ -41,19 +41,26 @@ def checkpoint_of(directory: RunDirectory, step: str) -> Path:
     return wanted
 
 
-def as_many_workers(experiment: Experiment, checkpoint: Path) -> Experiment:
+def as_many_workers(
+    experiment: Experiment, stored: Experiment, checkpoint: Path, allowed: tuple[str, ...]
+) -> Experiment:
     """Returns it with the number of workers that trained `checkpoint`, where the configuration leaves it open.
 
-    With another number, each replica's `batch_size` is another one, so that all replicas together take what they took
-    in a step. Under torchrun, the number of processes says it, and `check_can_go_on` compares. Raises `ConfigError`.
+    With other replicas, each one's `batch_size` is another one, so that all together take what they took in a step.
+    Under torchrun, the number of processes says it, and `check_can_go_on` compares. `stored`: as its configuration was.
+
+    Raises `ConfigError`.
     """
     manifest, asked = read_manifest(checkpoint), experiment.hardware.workers
+    if manifest.strategy is None and experiment.strategy != stored.strategy:
+        raise ConfigError(
+            f"strategy={experiment.strategy.name}: {checkpoint.name} is of an earlier version, which saved what no "
+            f"other strategy can read. Choose strategy={stored.strategy.name} with its knobs until the next checkpoint."
+        )
     if manifest.workers is None or (asked is None and fabric_of(experiment).world_size is not None):
         return experiment
     workers = manifest.workers if asked is None else asked
-    batch_size = resizing.batch_size(manifest.workers, manifest.batch_size or experiment.batch_size, workers)
-    hardware = experiment.hardware.model_copy(update={"workers": workers})
-    return experiment.model_copy(update={"hardware": hardware, "batch_size": batch_size})
+    return resizing.as_many_samples(experiment, manifest, workers, allowed, fabric_of(experiment).world_size)
 
 
 def best_of(directory: RunDirectory) -> str:
@@ -84,15 +91,16 @@ def check_can_go_on(
     """
     manifest = read_manifest(checkpoint)
     check_identity(directory, stored, checkpoint, manifest.run)
-    if manifest.workers not in (None, plan.layout.workers):
-        is_alike = manifest.workers * (manifest.batch_size or stored.experiment.batch_size)
-        if is_alike != plan.layout.workers * plan.experiment.batch_size:
+    changes = manifest.workers != plan.layout.workers or resizing.is_moved(plan.experiment, manifest)
+    if manifest.workers is not None and changes:
+        samples = resizing.replicas_of(manifest) * (manifest.batch_size or stored.experiment.batch_size)
+        if samples != plan.layout.replicas * plan.experiment.batch_size:
             raise ConfigError(
                 f"--resume {directory.name}: {checkpoint.name} was trained by {_workers(manifest.workers)}, and "
                 f"{_workers(plan.layout.workers)} would go on. Start as many workers as before, or say that another "
                 f"number is meant: hardware.workers={plan.layout.workers}{anew(directory)}"
             )
-        resizing.check(plan.experiment, allowed, manifest.workers)
+        resizing.check(plan.experiment, allowed, checkpoint, manifest)
     before, now = stored.experiment, plan.experiment
     asks_the_same = (before.steps, before.epochs) == (now.steps, now.epochs)
     given = _length(now)

@@ -3,6 +3,7 @@
 import json
 
 from ...strategies.core.placements import dims_of, pieces_of
+from ...strategies.core.regrouped import order_of
 from ...strategies.core.state import state_with
 from ...tracking.records import CheckpointRecord
 from ..base import checkpoint
@@ -46,6 +47,9 @@ class Saving:
         if role.replica != 0 and not each:
             return
         whole = {"parameters": state_with(worker.module, parameters), "sync": state, **worker.hooks.state_dict()}
+        whole["order"] = order_of(
+            module := worker.parts.modules[role.part], worker.parts.make_optimizer(module.parameters())
+        )
         if dims := dims_of([worker.module]):
             whole["split"] = dims
             whole["piece"] = pieces_of(worker.module, worker.strategy.mesh, role.part)
@@ -59,8 +63,9 @@ class Saving:
             identity = worker.assignment.identity
             states = worker.hooks.manifest() or None
             data = self._data_sums
-            size = worker.layout.workers, worker.experiment.batch_size
-            manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, data, states, worker.phase, *size)
+            experiment = worker.experiment
+            layout = worker.layout.workers, experiment.batch_size, experiment.strategy.model_dump()
+            manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, data, states, worker.phase, *layout)
             checkpoint.commit(directory.checkpoints, manifest, worker.experiment.checkpoint.keep, self.best)
             directory.add(CheckpointRecord(done))
 

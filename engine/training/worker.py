@@ -16,6 +16,7 @@ from ...strategies import Strategy, Sync
 from ...strategies.core.accumulation import Accumulation
 from ...strategies.core.placements import owned
 from ...strategies.core.protocols import SideBySide
+from ...strategies.core.regrouped import SavedParts
 from ...strategies.core.state import load_state, state_of
 from ...strategies.core.views import HeldViews
 from ...tracking.run_directory import RunDirectory
@@ -323,8 +324,13 @@ def _begin(
     assignment, sync, state = kept.assignment, parts.sync, None
     if saved is not None:
         assert assignment.resume is not None
-        replica = role.replica if role.kind == "worker" else 0
-        state = checkpoint.read_part(assignment.resume, role.part, replica, saved)
+        if saved.strategy in (None, assignment.experiment.strategy.model_dump()):
+            replica = role.replica if role.kind == "worker" else 0
+            state = checkpoint.read_part(assignment.resume, role.part, replica, saved)
+        else:
+            whole, modules = SavedParts(checkpoint.open_parts(assignment.resume, saved)), parts.modules
+            planned = parts.make_optimizer(modules[role.part].parameters())
+            state = whole.of_part(modules, parts.strategy.mesh, role.part, planned)
         load_state(module, state["parameters"])
     optimizer = parts.make_optimizer(module.parameters())
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}

@@ -45,7 +45,7 @@ from ...conf.errors import ConfigError
 from ..core.cost import payload
 from ..core.placements import placements_of
 from ..core.protocols import Prunable
-from ..core.state import State, load_state, recv_state, state_of, to_messages
+from ..core.state import Named, State, load_state, recv_state, state_of, to_messages
 from ..core.strategy import Strategy
 from ..core.sync import Sync
 from ..core.terms import RESETTABLE, Need, required
@@ -315,7 +315,8 @@ class Pruning(While):
         return [*self.gone.values(), *self._rewind.values()]
 
     def state_dict(self) -> dict[str, Any]:
-        return {"steps": self._held.steps, "rounds": self._rounds, "gone": self.gone, "rewind": self._rewind}
+        own = {"steps": self._held.steps, "rounds": self._rounds}
+        return {**own, "gone": Named(self.gone), "rewind": Named(self._rewind)}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         if state["steps"] != self._held.steps:

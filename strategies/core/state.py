@@ -1,7 +1,9 @@
 """States: trees of tensors, as bytes without pickle (safetensors, and JSON for the rest), and those of modules."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import safetensors.torch
@@ -14,6 +16,32 @@ from ...conf.errors import ConfigError
 
 State = dict[str, Any]  # a tree of dicts and lists with tensors, numbers and strings in it
 _TENSOR = "__tensor__"
+_NO_STATE = (safetensors.SafetensorError, KeyError, TypeError, ValueError)  # ValueError: JSON's too
+
+
+class Named(dict[str, Any]):
+    """A state of tensors, by their names in the whole model: for each a tensor of its shape, or a dict with some.
+
+    A run that goes on under another strategy cuts it like the tensors, and hands it to the parts that have them.
+    """
+
+
+@dataclass(frozen=True)
+class LazyTensor:
+    """A tensor in a file, which is read when it is asked for."""
+
+    file: Any  # safetensors' open file
+    key: str
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.file.get_slice(self.key).get_shape())
+
+    def read(self, dim: int = 0, start: int = 0, stop: int | None = None) -> Tensor:
+        """Returns entries `start` to `stop` of dimension `dim`, in memory of their own."""
+        if start == 0 and stop is None:
+            return self.file.get_tensor(self.key).clone()
+        return self.file.get_slice(self.key)[(slice(None),) * dim + (slice(start, stop),)].clone()
 
 
 def to_bytes(state: State) -> bytes:
@@ -27,9 +55,30 @@ def from_bytes(data: bytes) -> State:
     """The tree that `to_bytes` was given. Raises `ValueError` when the bytes are not such a tree."""
     try:
         header = json.loads(data[8 : 8 + int.from_bytes(data[:8], "little")])
-        return _unpack(json.loads(header["__metadata__"]["tree"]), safetensors.torch.load(data))
-    except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:  # ValueError: JSON's too
+        return _unpack(json.loads(header["__metadata__"]["tree"]), safetensors.torch.load(data).__getitem__)
+    except _NO_STATE as error:
         raise ValueError(f"not a paceline state: {error}") from error
+
+
+def in_file(path: Path) -> State:
+    """The tree in a file of `to_bytes`, with `LazyTensor` for dense tensors. Raises `ValueError` as `from_bytes`."""
+    try:
+        file = safetensors.safe_open(path, "pt")
+        return _unpack(json.loads(file.metadata()["tree"]), lambda key: LazyTensor(file, key))
+    except _NO_STATE as error:
+        raise ValueError(f"not a paceline state: {error}") from error
+
+
+def read(state: Any) -> Any:
+    """Returns the tree with each `LazyTensor` read."""
+    match state:
+        case LazyTensor():
+            return state.read()
+        case dict():
+            return type(state)((key, read(value)) for key, value in state.items())
+        case list():
+            return [read(value) for value in state]
+    return state
 
 
 def _pack(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
@@ -43,7 +92,8 @@ def _pack(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
             return {_TENSOR: name}
         case dict():
             # [key, value] pairs: an optimizer's state has integer keys, which JSON would turn into strings
-            return {"dict": [[key, _pack(value, f"{path}.{key}", tensors)] for key, value in node.items()]}
+            kind = "named" if isinstance(node, Named) else "dict"
+            return {kind: [[key, _pack(value, f"{path}.{key}", tensors)] for key, value in node.items()]}
         case list() | tuple():
             return {"list": [_pack(value, f"{path}.{i}", tensors) for i, value in enumerate(node)]}
         case None | bool() | int() | float() | str():
@@ -51,17 +101,19 @@ def _pack(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     raise TypeError(f"{path or 'the state'} is a {type(node).__name__}; states hold tensors, numbers and strings")
 
 
-def _unpack(node: Any, tensors: dict[str, Tensor]) -> Any:
+def _unpack(node: Any, leaf: Callable[[str], Any]) -> Any:
     match node:
-        case {"__tensor__": path}:
-            return tensors[path]
+        case {"__tensor__": key}:
+            return leaf(key)
         case {"sparse": parts}:
-            indices, values, shape = (_unpack(each, tensors) for each in parts)
+            indices, values, shape = (read(_unpack(each, leaf)) for each in parts)
             return torch.sparse_coo_tensor(indices, values, shape.tolist(), check_invariants=True)
         case {"dict": pairs}:
-            return {key: _unpack(value, tensors) for key, value in pairs}
+            return {key: _unpack(value, leaf) for key, value in pairs}
+        case {"named": pairs}:
+            return Named((key, _unpack(value, leaf)) for key, value in pairs)
         case {"list": values}:
-            return [_unpack(value, tensors) for value in values]
+            return [_unpack(value, leaf) for value in values]
     return node
 
 

@@ -331,3 +331,17 @@ class Transposed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.head(self.second(torch.tanh(self.first(x))))
+
+
+class _Doubled(nn.Module):
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1).double()
+
+
+class InFloat64(nn.Sequential):
+    """Digits in float64, where the order of a sum changes a digit that no other rounding reaches."""
+
+    def __init__(self) -> None:
+        layers = [nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 10)]
+        super().__init__(_Doubled(), *layers)
+        self.double()

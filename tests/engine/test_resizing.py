@@ -9,7 +9,7 @@ from short_runs import Train
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.base.checkpoint import read_manifest, steps_of
-from paceline.engine.config.stored import _former_identity, read_stored
+from paceline.engine.config.stored import _former_identities, read_stored
 from paceline.engine.planning.resizing import batch_size
 from paceline.tracking.checksums import json_sealed
 from paceline.tracking.run_directory import RunDirectory
@@ -70,7 +70,7 @@ def test_a_run_of_an_earlier_version_goes_on(train: Train) -> None:
     for checkpoint in steps_of(path / "checkpoints"):
         manifest = dict(read_manifest(checkpoint).__dict__)
         del manifest["batch_size"]
-        manifest["run"] = _former_identity(read_stored(RunDirectory(path)).plain)
+        manifest["run"] = _former_identities(read_stored(RunDirectory(path)).plain)[1]
         (checkpoint / "manifest.json").write_text(json_sealed(manifest))
     assert train("steps=12", "hardware.workers=1", resume="mine").summary["steps"] == 12
 
@@ -93,9 +93,9 @@ def test_what_belongs_to_a_replica_is_not_dealt_anew(train: Train, overrides: li
 
 
 def test_a_number_that_does_not_divide_a_steps_samples_is_refused_with_those_that_do() -> None:
-    assert batch_size(4, 12, 6) == 8
+    assert batch_size(4, 12, 6, 1) == 8
     with pytest.raises(ConfigError, match=r"hardware\.workers=5: .*Choose one of 1, 2, 3, 4, 6, 8, 12, 16, 24, 48\.$"):
-        batch_size(4, 12, 5)
+        batch_size(4, 12, 5, 1)
 
 
 def test_the_size_is_said_where_a_checkpoint_is_gone_on_from_by_others(train: Train, root: Path) -> None:

@@ -1,0 +1,178 @@
+"""A replica's state as the parts of one layout saved it, read by the parts of another.
+
+A part's file has its tensors by name: whole, or a piece of one along a dimension, and beside them what the optimizer
+and others keep for each. A part of another layout reads its own entries alone, slice by slice, from the files that
+have them; what the parts keep otherwise is the same on all of them, or cannot be carried over.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.optim import Optimizer
+
+from .mesh import Mesh
+from .placements import pieces_of, placements_of
+from .state import LazyTensor, Named, State, state_of
+
+
+@dataclass(frozen=True)
+class Entries:
+    """The entries of a tensor that a part has: `start` to `stop` of dimension `dim`."""
+
+    dim: int
+    start: int
+    stop: int
+
+
+def entries_of(parts: Sequence[nn.Module], mesh: Mesh, rank: int) -> dict[str, Entries | None]:
+    """Returns the entries that the part `rank` has of each of its tensors; None for all of them."""
+    mine, found = pieces_of(parts[rank], mesh, rank), dict[str, Entries | None]()
+    sizes: dict[str, dict[int, int]] = {}  # of the pieces of a tensor, by their index
+    for i, part in enumerate(parts):
+        shapes, cut = state_of(part), placements_of(part)
+        for name, piece in pieces_of(part, mesh, i).items():
+            sizes.setdefault(name, {})[piece] = shapes[name].shape[cut[name].dim] if name in shapes else 0
+    for name, tensor in state_of(parts[rank]).items():
+        split, found[name] = placements_of(parts[rank]).get(name), None
+        if split is not None:
+            start = sum(size for piece, size in sizes[name].items() if piece < mine[name])
+            found[name] = Entries(split.dim, start, start + tensor.shape[split.dim])
+    return found
+
+
+def order_of(module: nn.Module, optimizer: Optimizer) -> list[str]:
+    """Returns the names of the parameters in the order in which `optimizer`, of this module's, numbers them."""
+    names = {parameter: name for name, parameter in module.named_parameters()}
+    return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
+
+
+class SavedParts:
+    """The state of all parts of a replica, by name."""
+
+    def __init__(self, states: Sequence[State]) -> None:
+        """`states`: of the parts in their order, of `in_file`."""
+        self._states = states
+        self._dims: dict[str, int] = {name: dim for state in states for name, dim in state.get("split", {}).items()}
+        self._holders: dict[str, list[int]] = {}  # the parts that together have each tensor once
+        seen: set[tuple[str, int | None]] = set()
+        for i, state in enumerate(states):  # what has no piece said was written when each part had one of its own
+            for name in state["parameters"]:
+                piece = state.get("piece", {}).get(name, i) if name in state.get("split", {}) else None
+                if (name, piece) not in seen:
+                    self._holders.setdefault(name, []).append(i)
+                    seen.add((name, piece))
+
+    def parameters(self) -> dict[str, Tensor]:
+        """The whole model's."""
+        return {name: self._parameter(name, None) for name in self._holders}
+
+    def shapes(self) -> dict[str, list[int]]:
+        """Returns the shape of each of the whole model's tensors."""
+        found: dict[str, list[int]] = {}
+        for name, holders in self._holders.items():
+            pieces = [list(self._states[i]["parameters"][name].shape) for i in holders]
+            found[name] = pieces[0]
+            if (dim := self._dims.get(name)) is not None:
+                found[name][dim] = sum(piece[dim] for piece in pieces[1:]) + pieces[0][dim]
+        return found
+
+    def check(self) -> None:
+        """Raises `ValueError` for what cannot be carried over to any other layout. Reads nothing but names."""
+        self._merged("", self._rest(), {})
+        self._of_optimizers()
+
+    def of_part(self, modules: Sequence[nn.Module], mesh: Mesh, rank: int, optimizer: Optimizer) -> State:
+        """The state of the part `rank` of `modules`, as `in_file` gives one. Raises `ValueError` for what cannot be
+        carried over.
+
+        `optimizer`: a new one of that part's parameters, which says how they are grouped and numbered.
+        """
+        wanted, order = entries_of(modules, mesh, rank), order_of(modules[rank], optimizer)
+        kept, merged = self._named(self._of_optimizers(), wanted), self._merged("", self._rest(), wanted)
+        state = {i: kept[name] for i, name in enumerate(order) if name in kept}
+        merged["sync"]["optimizer"] = {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+        return {"parameters": {name: self._parameter(name, own) for name, own in wanted.items()}, **merged}
+
+    def _of_optimizers(self) -> dict[int, Named]:
+        """Returns the state of each part's optimizer by the names of parameters."""
+        if any("order" not in state for state in self._states):
+            raise ValueError("an earlier version saved the optimizer's state without the names of parameters")
+        numbered = [state["sync"].get("optimizer", {"state": {}})["state"] for state in self._states]
+        orders = [state["order"] for state in self._states]
+        return {i: Named((orders[i][number], kept) for number, kept in each.items()) for i, each in enumerate(numbered)}
+
+    def _rest(self) -> dict[int, State]:
+        """Returns what each part keeps beside its tensors and its optimizer's state."""
+        return {
+            i: {
+                "sync": {key: each for key, each in state["sync"].items() if key != "optimizer"},
+                **{key: each for key, each in state.items() if key not in _OWN},
+            }
+            for i, state in enumerate(self._states)
+        }
+
+    def _parameter(self, name: str, own: Entries | None) -> Tensor:
+        return self._cut(name, [self._states[i]["parameters"][name] for i in self._holders[name]], own)
+
+    def _cut(self, name: str, pieces: Sequence[LazyTensor], own: Entries | None) -> Tensor:
+        """Reads entries of a tensor whose pieces, of all of its holders, are these."""
+        along = self._dims.get(name)
+        if along is None:
+            return pieces[0].read() if own is None else pieces[0].read(own.dim, own.start, own.stop)
+        found, start = list[Tensor](), 0
+        for piece in pieces:
+            stop = start + piece.shape[along]
+            if own is None:
+                found.append(piece.read())
+            elif own.dim != along:
+                found.append(piece.read(own.dim, own.start, own.stop))
+            elif (first := max(start, own.start)) < (last := min(stop, own.stop)):
+                found.append(piece.read(along, first - start, last - start))
+            start = stop
+        return torch.cat(found, along)
+
+    def _named(self, nodes: Mapping[int, Named], wanted: Mapping[str, Entries | None]) -> Named:
+        """`nodes`: by part."""
+        found = Named()
+        for name, own in wanted.items():
+            held = {i: nodes[i][name] for i in self._holders[name] if name in nodes.get(i, {})}
+            if held:
+                found[name] = self._of_tensor(name, held, own)
+        return found
+
+    def _of_tensor(self, name: str, nodes: Mapping[int, Any], own: Entries | None) -> Any:
+        """Returns what is kept for one tensor, of its holders."""
+        first = next(iter(nodes.values()))
+        if isinstance(first, dict):
+            return {key: self._of_tensor(name, {i: node[key] for i, node in nodes.items()}, own) for key in first}
+        if isinstance(first, LazyTensor):
+            if all(each.shape == self._states[i]["parameters"][name].shape for i, each in nodes.items()):
+                return self._cut(name, list(nodes.values()), own)
+            if own is not None and len(first.shape) > 0:
+                raise ValueError(f"what is kept for {name} has another shape than it, and cannot be cut")
+            return first.read()
+        if isinstance(first, Tensor) and (own is not None or name in self._dims):
+            raise ValueError(f"what is kept for {name} is sparse, and cannot be cut")
+        return first
+
+    def _merged(self, at: str, nodes: Mapping[int, Any], wanted: Mapping[str, Entries | None]) -> Any:
+        """Returns what all parts keep alike."""
+        values = list(nodes.values())
+        first = values[0]
+        if isinstance(first, Named):
+            return self._named(nodes, wanted)
+        if isinstance(first, dict):
+            keys = dict.fromkeys(key for node in values for key in node)
+            under = {key: {i: node[key] for i, node in nodes.items() if key in node} for key in keys}
+            return {key: self._merged(f"{at}.{key}".lstrip("."), each, wanted) for key, each in under.items()}
+        if isinstance(first, list | LazyTensor | Tensor) and first != []:
+            raise ValueError(f"{at} is not kept by the names of parameters")
+        if any(each != first for each in values):
+            raise ValueError(f"{at} is another one on each part")
+        return first
+
+
+_OWN = {"parameters", "sync", "split", "piece", "order"}
