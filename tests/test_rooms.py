@@ -351,6 +351,8 @@ COMPANIONS = {  # what a choice needs beside it
     ("privacy", "dp_fedavg"): ["sync=fedavg"],
     ("secure", "bonawitz"): ["sync=fedavg", "hardware=virtual", "hardware.workers=3"],
     ("data", "diabetes"): ["model=linear", "task=squared"],
+    **{("model", name): ["data=tokens"] for name in ("llama_1b", "llama_8b", "llama_70b", "llama_405b")},
+    ("model", "mixtral_8x7b"): ["data=tokens", "data.vocabulary=32000"],
     ("data", "disks"): ["model=unet", "data.side=16"],
     ("model", "unet"): ["data=disks", "data.side=16"],
     ("strategy", "domain"): ["model=cnn"],
@@ -478,6 +480,8 @@ def test_every_choice_builds_and_can_be_planned(
     if choice.group == "distillation" and choice.name != "none":
         engine.run(["hardware=virtual", "tracking=none", "data.limit=64", "steps=1"], name="teacher", quiet=True)
         overrides += ["distillation.teacher=teacher"]
+    if choice.group == "task" and choice.name.startswith("model"):
+        pytest.skip("takes the loss of a user's model (tests/engine/test_returned_objects.py)")
     plan = engine.prepare(overrides).plan()
     assert plan.layout.workers >= 1 and all(part.parameters > 0 for part in plan.parts)
     assert not torch.distributed.is_initialized()

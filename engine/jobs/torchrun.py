@@ -4,6 +4,7 @@ Hosts share the folder of runs and the Python environment, at the same paths. An
 the kernel, on another host because its ssh connection ends.
 """
 
+import re
 import secrets
 import shlex
 import shutil
@@ -23,6 +24,7 @@ from ..base.errors import MachineError
 from .local_supervisor import LocalSupervisor
 from .scheduler import Retries, SubmittedRun
 
+_RANGE = re.compile(r"([1-9]\d{0,3}):([1-9]\d{0,3})")
 PORTS = range(20000, 30000)  # below those that the kernel gives to connections
 OFTEN = 10.0  # seconds between two looks at hosts that are away
 ANSWERS = 20.0  # seconds for a host to answer by ssh
@@ -31,13 +33,20 @@ ANSWERS = 20.0  # seconds for a host to answer by ssh
 class Agents(LocalSupervisor):
     def __init__(
         self,
-        nodes: Annotated[int, Ge(1)] | Sequence[str] = 1,
+        nodes: Annotated[int, Ge(1)] | str | Sequence[str] = 1,
         least: Annotated[int, Ge(1)] | None = None,
         workers_per_node: Annotated[int, Ge(1)] = 2,
         port: Annotated[int, Ge(1), Le(65535)] | None = None,
         setup: Sequence[str] = (),
         retries: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
+        if isinstance(nodes, str):
+            if (found := _RANGE.fullmatch(nodes)) is None or least is not None or int(found[1]) > int(found[2]):
+                raise ConfigError(
+                    f"launcher.nodes={nodes}: must be LEAST:MOST agents here, for instance 1:2 without launcher.least, "
+                    "or hosts by their names, for instance [a,b]."
+                )
+            least, nodes = int(found[1]), int(found[2])
         if not isinstance(nodes, int) and (not nodes or not all(nodes) or any(each.startswith("-") for each in nodes)):
             raise ConfigError(f"launcher.nodes={nodes}: must be hosts by their names, or a number of agents here.")
         self._hosts: list[str | None] = [None] * nodes if isinstance(nodes, int) else list(nodes)

@@ -1,13 +1,16 @@
 """A user's own strategy, of which one worker does harm."""
 
+import json
 import multiprocessing
 import os
 import signal
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from paceline.comm import Comm, Work
@@ -17,9 +20,28 @@ from paceline.strategies import Batch
 from paceline.strategies.core.batch import BeforeBackward
 from paceline.strategies.core.loss import Loss
 from paceline.strategies.data_parallel import DataParallel
+from paceline.tasks.base import Data, DataSpec, Split
 
 FOREVER = 3600.0  # seconds
 MANY = 200_000  # of five characters
+NUMBERS = 1000
+
+
+class Numbered(Data):
+    """Samples of two classes, whose first feature is their number, divided by NUMBERS."""
+
+    def __init__(self, limit: int = 200) -> None:
+        self.limit = limit
+
+    @property
+    def spec(self) -> DataSpec:
+        return DataSpec((8,), torch.float32, (), 2, train_size=self.limit, test_size=32)
+
+    def load(self) -> tuple[Split, Split]:
+        inputs = torch.randn(self.limit + 32, 8, generator=torch.Generator().manual_seed(0))
+        inputs[:, 0] = torch.arange(len(inputs)) / NUMBERS
+        targets = (inputs[:, 1] > 0).long()
+        return Split(inputs[:-32], targets[:-32]), Split(inputs[-32:], targets[-32:])
 
 
 class SabotageError(Exception):
@@ -63,8 +85,9 @@ class Sabotage(DataParallel):
         rank: int = 1,
         at: int = 3,
         pause: float = 0.0,
+        writes: str | None = None,
     ) -> None:
-        """`at`: -1 is before the first, while workers start. `pause`: seconds.
+        """`at`: -1 is before the first, while workers start. `pause`: seconds. `writes`: a folder for samples taken.
 
         `babble`: raise with a megabyte of words. `lie`: raise what looks like success. `missum`: from now on sum, and
         send, the first three entries of each tensor. `refuse`: raise an error of the configuration when it is made.
@@ -72,7 +95,7 @@ class Sabotage(DataParallel):
         """
         if act == "refuse" and multiprocessing.current_process().name == f"paceline-worker-{rank}":
             raise ConfigError("data.root=/data: is not on this host")
-        self.act, self.rank, self.at, self.pause = act, rank, at, pause
+        self.act, self.rank, self.at, self.pause, self.writes = act, rank, at, pause, writes
         self._step = 0
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
@@ -87,6 +110,11 @@ class Sabotage(DataParallel):
         if self._harmful and self._step == self.at:
             self._harm()
         self._step += 1
+        if self.writes is not None:
+            assert isinstance(batch.inputs, Tensor)
+            taken = [round(NUMBERS * value) for value in batch.inputs[:, 0].tolist()]
+            with (Path(self.writes) / f"{os.getpid()}").open("a") as file:
+                file.write(f"{json.dumps([Path(os.environ.get('PACELINE_JOB', '0')).name, batch.step, taken])}\n")
         return super().forward_backward(batch)
 
     def _harm(self) -> None:

@@ -1,5 +1,6 @@
 """Runs whose agents of torchrun paceline starts itself: launcher=torchrun."""
 
+import json
 import os
 import signal
 from contextlib import suppress
@@ -14,6 +15,7 @@ from submitted_runs import BROKEN, LONG, OWN, SLOW, WAIT, SubmittedProcess, pids
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.base.errors import MachineError
+from paceline.engine.jobs.torchrun import Agents
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
 
@@ -120,10 +122,13 @@ class Hosts:
 def test_a_run_goes_on_with_the_hosts_that_there_are(tmp_path: Path, train: Train) -> None:
     """One, two, one and three hosts: each size takes the samples that the others would have taken."""
     hosts, there = Hosts(tmp_path), ("127.0.0.1", "127.0.0.2", "127.0.0.3")
-    size = ("batch_size=4", "strategy=sabotage", "strategy.pause=0.05", "steps=900", "checkpoint.every_steps=20")
+    size = ("batch_size=4", "data=numbered", "strategy=sabotage", "steps=900", "checkpoint.every_steps=20")
+    written = tmp_path / "written"
+    written.mkdir()
+    slow = ("strategy.pause=0.05", f"strategy.writes={written}")
     agents = ("launcher=torchrun", f"launcher.nodes=[{','.join(there)}]", "launcher.least=1")
     hosts.up(there[0])
-    run = SubmittedProcess(tmp_path, hosts.environment, *agents, "launcher.workers_per_node=1", *size)
+    run = SubmittedProcess(tmp_path, hosts.environment, *agents, "launcher.workers_per_node=1", *size, *slow)
 
     def trains(workers: int) -> None:
         until(lambda: len(workers_of(run.run.path)) == workers, WAIT, f"no {workers} workers: {run.said()}")
@@ -142,9 +147,29 @@ def test_a_run_goes_on_with_the_hosts_that_there_are(tmp_path: Path, train: Trai
     mine, other = load_file(run.run.path / "model.safetensors"), load_file(whole / "model.safetensors")
     assert all((mine[name] - other[name]).abs().max() < 1e-4 for name in other)
     assert run.ended().lost == 1, "a host that comes is no loss"
+    steps = steps_taken(written)
+    assert [*steps] == [*range(900)]
+    for epoch in range(900 // 17):
+        taken = [sample for step in range(17 * epoch, 17 * (epoch + 1)) for sample in steps[step]]
+        assert sorted(taken) == [*range(200)], f"epoch {epoch} takes samples twice, or not at all"
 
 
-@pytest.mark.parametrize("nodes", ["[]", "[-x]", "['']"])
+def steps_taken(folder: Path) -> dict[int, list[int]]:
+    """Returns the samples of each step, of the attempt that made it last."""
+    found: dict[int, dict[int, list[int]]] = {}
+    for file in folder.iterdir():
+        for line in file.read_text().splitlines():
+            attempt, step, samples = json.loads(line)
+            found.setdefault(step, {}).setdefault(int(attempt), []).extend(samples)
+    return {step: found[step][max(found[step])] for step in sorted(found)}
+
+
+def test_a_range_of_agents_says_how_few_may_train() -> None:
+    agents = Agents("1:2")
+    assert (agents.nodes, agents._least) == (2, 1)
+
+
+@pytest.mark.parametrize("nodes", ["[]", "[-x]", "['']", "4:2", "0:2", "a"])
 def test_hosts_are_names(nodes: str) -> None:
     with pytest.raises(ConfigError, match=r"launcher\.nodes="):
         engine.prepare(["launcher=torchrun", f"launcher.nodes={nodes}", "tracking=none"]).submission()
