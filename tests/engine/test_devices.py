@@ -50,6 +50,13 @@ def test_each_host_gives_its_own_workers_its_own_gpus(monkeypatch: pytest.Monkey
             assert fabric_of(experiment).device_of(experiment, layout(16), rank) == torch.device("cuda", rank % 8)
 
 
+def test_two_hosts_of_eight_gpus_are_planned_as_sixteen(monkeypatch: pytest.MonkeyPatch) -> None:
+    gpus(monkeypatch, 8)
+    nodes = ("launcher=slurm", "launcher.nodes=2", "launcher.workers_per_node=8", "launcher.gres=gpu:8")
+    plan = engine.prepare([*nodes, "hardware.device=cuda", "tracking=none"]).plan()
+    assert (plan.layout.workers, plan.device) == (16, torch.device("cuda"))
+
+
 def test_servers_need_no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     gpus(monkeypatch, 8)
     devices = [str(ThisHost().device_of(CUDA, layout(8, servers=2), rank)) for rank in range(10)]

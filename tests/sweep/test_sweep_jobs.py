@@ -2,19 +2,24 @@
 
 import json
 import os
+import random
 import signal
 import subprocess
 import sys
+import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from needs import needs_root, needs_slurm
 from process_table import until
 from short_runs import HERE, QUICK, clean_environment
-from submitted_runs import WAIT
+from slurm_cluster import SlurmCluster
+from submitted_runs import WAIT, workers_of
 
-from paceline.tracking.job_files import JobNote
+from paceline.tracking.job_files import JobEnd, JobNote
 
-pytestmark = [pytest.mark.dist, pytest.mark.fault, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.dist, pytest.mark.fault, pytest.mark.timeout(1800)]
 
 JOBS = (
     "launcher=torchrun",
@@ -26,12 +31,12 @@ JOBS = (
 OWN = ("--config-dir", str(HERE / "conf"), "--allow-module", "saboteur")
 
 
-def sweep(root: Path, *words: str) -> "subprocess.Popen[bytes]":
+def sweep(root: Path, *words: str, **environment: str) -> "subprocess.Popen[bytes]":
     with (root / "said").open("ab") as said:
         return subprocess.Popen(
             [sys.executable, "-m", "paceline.cli.main", "sweep", *words, "--name=wide", "--jobs=2"],
             cwd=root,
-            env=clean_environment(root),
+            env=clean_environment(root) | environment,
             stdin=subprocess.DEVNULL,
             stdout=said,
             stderr=said,
@@ -67,6 +72,60 @@ def test_a_sweeper_that_is_asked_to_stop_stops_its_jobs(tmp_path: Path) -> None:
     assert sweeper.wait(WAIT) == 130, (tmp_path / "said").read_text()
     pids = [int(id.partition("-")[0]) for id in jobs(tmp_path).values()]
     until(lambda: not any(_is_alive(pid) for pid in pids), WAIT, "supervisors are left")
+
+
+@needs_slurm
+@needs_root
+@pytest.mark.xdist_group("slurm")
+@pytest.mark.parametrize(
+    ("trials", "sweepers", "workers"), [(5, 1, 2), pytest.param(40, 5, 20, marks=pytest.mark.slow)]
+)
+def test_a_sweep_on_slurm_loses_no_trial_and_runs_none_twice(
+    tmp_path: Path, trials: int, sweepers: int, workers: int
+) -> None:
+    """Its sweeper is killed so many times, and so many workers of its jobs."""
+    cluster, drawn = SlurmCluster(), random.Random(0)
+    runs, seen = tmp_path / "runs" / "wide", dict[str, str]()
+    nodes = ("launcher=slurm", "launcher.workers_per_node=1", "launcher.time=30m", *JOBS[3:])
+    slow = ("strategy.pause=0.1", "steps=40", "checkpoint.every_steps=5", f"seed={','.join(map(str, range(trials)))}")
+
+    def trains(run: Path) -> dict[int, int]:
+        """The workers of a job that has made a checkpoint."""
+        return workers_of(run) if any(run.glob("checkpoints/step-*/manifest.json")) else {}
+
+    def wait(sweeper: "subprocess.Popen[bytes]", kills: int) -> None:
+        """Kills so many workers."""
+        for _ in range(kills):
+            until(
+                lambda: sweeper.poll() is not None or any(map(trains, runs.iterdir() if runs.is_dir() else ())),
+                WAIT,
+                "no job trains",
+            )
+            if found := [pid for run in sorted(runs.iterdir()) for pid in trains(run).values()]:
+                with suppress(ProcessLookupError):
+                    os.kill(drawn.choice(found), signal.SIGKILL)
+            time.sleep(3)
+
+    try:
+        first = sweep(tmp_path, *QUICK, *nodes, *OWN, *slow, **cluster.environment)
+        until(lambda: bool(jobs(tmp_path)), WAIT, "no job: " + (tmp_path / "said").read_text())
+        for _ in range(sweepers):
+            wait(first, workers // sweepers)
+            first.kill()
+            first.wait()
+            seen |= {name: id for name, id in jobs(tmp_path).items() if name not in seen}
+            first = sweep(tmp_path, "--resume", **cluster.environment)
+        assert first.wait(1500) == 0, (tmp_path / "said").read_text()
+        found = jobs(tmp_path)
+        assert len(found) == trials and found.items() >= seen.items(), "a trial was submitted twice"
+        ends = {name: JobEnd.read(runs / name) for name in found}
+        assert all(end is not None and end.exit_code == 0 for end in ends.values())
+        assert sum(end.lost for end in ends.values() if end is not None) >= workers // 2
+        for name in found:
+            summary = json.loads((runs / name / "summary.json").read_text())
+            assert (summary["status"], summary["steps"]) == ("completed", 40)
+    finally:
+        cluster.stop()
 
 
 def _is_alive(pid: int) -> bool:
