@@ -218,6 +218,12 @@ def open_parts(checkpoint: Path, manifest: Manifest) -> list[State]:
     return [_opened(checkpoint, file_of(part, 0), manifest) for part in range(parts_of(manifest))]
 
 
+def open_replicas(checkpoint: Path, part: int, manifest: Manifest) -> list[State]:
+    """A part's state of each replica that wrote one, like `open_parts`. Raises `CorruptCheckpointError`."""
+    found = [(name, PART.fullmatch(name)) for name in sorted(manifest.files)]
+    return [_opened(checkpoint, name, manifest) for name, each in found if each is not None and int(each[1]) == part]
+
+
 def read_part(checkpoint: Path, part: int, replica: int, manifest: Manifest) -> dict[str, Any]:
     """One part's state: the replica's own, or what replica 0 wrote for all. Raises `CorruptCheckpointError`."""
     name = file_of(part, replica)

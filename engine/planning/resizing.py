@@ -6,7 +6,8 @@ computes is then the same sum in another order. Random numbers of a worker (drop
 
 What was saved once for all replicas is given to each of the new ones, and the state of a part to the parts that have
 its parameters now (strategies/core/regrouped.py). Where replicas differ, by weights or by what the sync mode keeps
-(momenta of local steps, residuals of a compressor), the run is refused.
+(momenta of local steps, residuals of a compressor), each new one begins with the mean of all, or the run is refused:
+the sync mode says which (`Sync.unjoinable`).
 """
 
 from pathlib import Path
@@ -93,13 +94,13 @@ def check(experiment: Experiment, allowed: tuple[str, ...], checkpoint: Path, ma
     others = replicas_of(manifest) != parts.layout.replicas
     if others and (parts.partitioner.owns or parts.partitioner.draws or parts.partitioner.copies > 1):
         why = f"partition={experiment.choice('partition').name}: deals samples for a fixed number of replicas"
-    elif traits.synchronous and not (traits.weights_agree and traits.state_agrees):
-        kept = "weights" if not traits.weights_agree else "state"
-        if not traits.state_agrees and experiment.choice("compress").name != "none":
-            kept = f"state (of compress={experiment.choice('compress').name})"
-        why = f"sync={experiment.choice('sync').name}: each replica has {kept} of its own"
     elif others and experiment.choice("privacy").name != "none":
         why = f"privacy={experiment.choice('privacy').name}: noise is accounted for a fixed number of replicas"
+    elif traits.synchronous and not (traits.weights_agree and traits.state_agrees):
+        its = "each replica has weights or state of its own"
+        if not moved:
+            its = parts.sync.unjoinable(open_parts(checkpoint, manifest)[0]["sync"])
+        why = its and f"sync={experiment.choice('sync').name}: {its}"
     elif moved:
         why = _uncarried(checkpoint, manifest, phases.phase_of(parts, manifest.phase))
     if not why:

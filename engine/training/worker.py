@@ -17,7 +17,7 @@ from ...strategies.core.accumulation import Accumulation
 from ...strategies.core.placements import owned
 from ...strategies.core.protocols import SideBySide
 from ...strategies.core.regrouped import SavedParts
-from ...strategies.core.state import load_state, state_of
+from ...strategies.core.state import load_state, mean_of, state_of
 from ...strategies.core.views import HeldViews
 from ...tracking.run_directory import RunDirectory
 from ..base import checkpoint, machine, memory
@@ -325,8 +325,11 @@ def _begin(
     if saved is not None:
         assert assignment.resume is not None
         if saved.strategy in (None, assignment.experiment.strategy.model_dump()):
-            replica = role.replica if role.kind == "worker" else 0
-            state = checkpoint.read_part(assignment.resume, role.part, replica, saved)
+            if saved.workers in (None, parts.layout.workers):
+                replica = role.replica if role.kind == "worker" else 0
+                state = checkpoint.read_part(assignment.resume, role.part, replica, saved)
+            else:
+                state = mean_of(checkpoint.open_replicas(assignment.resume, role.part, saved))
         else:
             whole, modules = SavedParts(checkpoint.open_parts(assignment.resume, saved)), parts.modules
             planned = parts.make_optimizer(modules[role.part].parameters())

@@ -1,7 +1,7 @@
 """States: trees of tensors, as bytes without pickle (safetensors, and JSON for the rest), and those of modules."""
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,27 @@ def read(state: Any) -> Any:
         case list():
             return [read(value) for value in state]
     return state
+
+
+def mean_of(states: Sequence[Any]) -> Any:
+    """Returns one tree of states that replicas saved, as `in_file` gives them: the mean of each tensor of floats, over
+    those that have it, and the rest of the first.
+    """
+    first = states[0]
+    match first:
+        case dict():
+            keys = dict.fromkeys(key for state in states for key in state)
+            return type(first)((key, mean_of([state[key] for state in states if key in state])) for key in keys)
+        case list():
+            return [mean_of(values) for values in zip(*states, strict=True)]
+        case LazyTensor() | Tensor():
+            total = read(first)
+            if not total.is_floating_point():
+                return total
+            for other in states[1:]:
+                total += read(other)
+            return total / len(states)
+    return first
 
 
 def _pack(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:

@@ -230,6 +230,12 @@ class BSP(Sync):
     def state_dict(self) -> State:
         return self._reduction.state_dict(self.optimizer) | self.exchange.state_dict()
 
+    def unjoinable(self, state: State) -> str:
+        """Of K residuals r_i, each of K' replicas takes the mean: what is owed to the mean gradient stays
+        1/K sum_i r_i.
+        """
+        return ""
+
     def load_state_dict(self, state: State) -> None:
         self._reduction.load_state_dict(state, self.optimizer)
         self.exchange.load_state_dict(state)

@@ -220,6 +220,9 @@ class Gossip(MeanOfReplicas, LocalSteps):
         known["known"] = {str(j): x for j, x in (self._known or {}).items()}
         return {**super().state_dict(), **known, "t": self._t}
 
+    def unjoinable(self, state: State) -> str:
+        return "each replica knows the weights of its neighbours" if state["known"] else ""  # else the consensus
+
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._t = state["t"]

@@ -286,6 +286,11 @@ class LocalSGD(LocalSteps):
             **self.exchange.state_dict(),
         }
 
+    def unjoinable(self, state: State) -> str:
+        if state["samples"][1] == 0:  # replicas have just agreed; the optimizer's state is averaged as residuals are
+            return ""
+        return f"the checkpoint lies inside a round of {self.period} steps, where each replica has weights of its own"
+
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._t = state["t"]

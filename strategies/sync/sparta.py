@@ -98,6 +98,9 @@ class Sparta(MeanOfReplicas, LocalSteps):
     def state_dict(self) -> State:
         return {**super().state_dict(), "t": self._t}
 
+    def unjoinable(self, state: State) -> str:
+        return ""  # they begin from the consensus
+
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
         self._t = state["t"]

@@ -8,9 +8,10 @@ from short_runs import Train
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
-from paceline.engine.base.checkpoint import read_manifest, steps_of
+from paceline.engine.base.checkpoint import file_of, read_manifest, read_part, steps_of
 from paceline.engine.config.stored import _former_identities, read_stored
 from paceline.engine.planning.resizing import batch_size
+from paceline.strategies.core.state import in_file, mean_of
 from paceline.tracking.checksums import json_sealed
 from paceline.tracking.run_directory import RunDirectory
 
@@ -78,9 +79,10 @@ def test_a_run_of_an_earlier_version_goes_on(train: Train) -> None:
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["sync=local_sgd"], "sync=local_sgd: each replica has weights of its own"),
-        (["sync=gossip"], "sync=gossip: each replica has weights of its own"),
-        (["compress=topk"], "each replica has state (of compress=topk) of its own"),
+        (["sync=local_sgd", "sync.period=3"], "sync=local_sgd: the checkpoint lies inside a round of 3 steps"),
+        (["sync=gossip", "compress=topk"], "sync=gossip: each replica knows the weights of its neighbours"),
+        (["sync=push_sum"], "sync=push_sum: each replica has weights of its own"),
+        (["sync=dion"], "sync=dion: each replica has state of its own"),
         (["privacy=dp_sgd", "privacy.noise=1.0"], "privacy=dp_sgd: noise is accounted for a fixed number of replicas"),
         (["partition=dirichlet"], "partition=dirichlet: deals samples for a fixed number of replicas"),
     ],
@@ -102,3 +104,26 @@ def test_the_size_is_said_where_a_checkpoint_is_gone_on_from_by_others(train: Tr
     train(*STEPS, "hardware.workers=2", "steps=4", name="mine")
     prepared = engine.prepare(["hardware.workers=1", "steps=8"], resume="mine", root=root)
     assert (prepared.experiment.hardware.workers, prepared.experiment.batch_size) == (1, 24)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sizes"),
+    [
+        (["sync=local_sgd", "optimizer.momentum=0.9"], (4, 2)),
+        pytest.param(["sync=diloco", "sync.period=4"], (2, 4), marks=pytest.mark.slow),
+        pytest.param(["sync=gossip"], (4, 2), marks=pytest.mark.slow),
+        pytest.param(["sync=sparta"], (2, 4), marks=pytest.mark.slow),
+        pytest.param(["compress=topk"], (2, 4), marks=pytest.mark.slow),
+        pytest.param(["compress=topk"], (2, 1), marks=pytest.mark.slow),
+        pytest.param(["compress=powersgd"], (4, 2), marks=pytest.mark.slow),
+    ],
+)
+def test_replicas_that_differ_go_on_from_their_mean(train: Train, overrides: list[str], sizes: tuple[int, int]) -> None:
+    path = train(*STEPS, *overrides, f"hardware.workers={sizes[0]}", name="mine").path
+    [_, saved] = steps_of(path / "checkpoints")
+    replicas = [in_file(saved / file_of(0, replica)) for replica in range(sizes[0])]
+    before = mean_of(replicas)["parameters"]
+    train(f"hardware.workers={sizes[1]}", "steps=9", "checkpoint.every_steps=1", resume="mine")
+    after = read_part(made := steps_of(path / "checkpoints")[-1], 0, 0, read_manifest(made))["parameters"]
+    moved = {name: float((after[name] - before[name]).abs().max()) for name in before}
+    assert all(0 < each < 0.2 for each in moved.values()), moved

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.strategies.core.regrouped import Entries, SavedParts
-from paceline.strategies.core.state import LazyTensor, Named, State, in_file, to_bytes
+from paceline.strategies.core.state import LazyTensor, Named, State, in_file, mean_of, to_bytes
 
 
 def written(folder: Path, states: list[State]) -> list[State]:
@@ -95,6 +95,15 @@ def test_what_is_of_one_layout_is_refused_before_anything_is_read(
             state["sync"] = changed["sync"]
     with pytest.raises(ValueError, match=said):
         SavedParts(written(tmp_path, states)).check()
+
+
+def test_the_mean_of_replicas_is_that_of_each_tensor_over_those_that_have_it(tmp_path: Path) -> None:
+    one = {"a": torch.tensor([1.0, 3.0]), "n": torch.tensor([4]), "t": 3, "rest": [torch.tensor(2.0)]}
+    more = {"rest": [torch.tensor(4.0)], "more": Named(w=torch.ones(2))}
+    states = written(tmp_path, [one, {"a": torch.tensor([2.0, 5.0]), "n": torch.tensor([9]), "t": 3, **more}])
+    mean = mean_of(states)
+    assert mean["a"].tolist() == [1.5, 4.0] and mean["n"].tolist() == [4] and mean["t"] == 3
+    assert mean["rest"][0] == 3 and mean["more"]["w"].tolist() == [1, 1] and isinstance(mean["more"], Named)
 
 
 def test_state_of_another_shape_than_its_weight_goes_with_whole_weights_alone(tmp_path: Path) -> None:
