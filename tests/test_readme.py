@@ -32,6 +32,7 @@ PAGES = (
     "docs/callbacks.md",
     "docs/wrap.md",
     "docs/running.md",
+    "docs/resuming.md",
     "docs/advise.md",
     "docs/precision.md",
     "docs/schedules.md",
@@ -162,12 +163,13 @@ def shortened(words: list[str]) -> list[str]:
         return words  # of a race, which was shortened
     if words[1] not in ("train", "sweep") or "--dry-run" in words:
         return words
-    if "--resume" in words:  # goes on as it was: of a run only `steps` may change
-        return [*words, "steps=4"] if words[1] == "train" else words
+    if "--resume" in words:  # goes on as it was: a run makes as many steps in all as the page says epochs
+        steps = [word.replace("epochs", "steps") for word in words if word.startswith("epochs=")]
+        return [*words, *(steps or ["steps=4"])] if words[1] == "train" else words
     more = ["--trials", "2"] if words[1] == "sweep" else []
     if "--trials" in words:
         words = [*words[: words.index("--trials")], *words[words.index("--trials") + 2 :]]
-    if "long" in words:
+    if "long" in words or "kept" in words:
         more.append("checkpoint.every_steps=1")
     has_limit = not any(
         word
