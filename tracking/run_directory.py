@@ -233,9 +233,10 @@ def _size(path: Path) -> int:
 
 
 def _taken(path: Path) -> RunNameError:
-    return RunNameError(
-        f"run name {path.name!r} is taken ({path} exists). Choose another name, or continue that run with --resume."
-    )
+    on = "continue that run with --resume"
+    if not any(path.glob("checkpoints/*")):
+        on = f"remove that run, which has no checkpoint to continue from: paceline rm {path.name}"
+    return RunNameError(f"run name {path.name!r} is taken ({path} exists). Choose another name, or {on}.")
 
 
 def check_name(name: str) -> None:

@@ -25,8 +25,12 @@ def checkpoint_of(directory: RunDirectory, step: str) -> Path:
         model = directory.path / "model.safetensors"
         raise ConfigError(
             f"--resume {directory.name}: the run has no checkpoint (checkpoint.every=0, or it ended before the first "
-            "was due; checkpoint.every_steps=... makes them more often)"
-            + (f"; its weights are there to start anew from: {typed('weights', str(model))}" if model.exists() else "")
+            "was due; checkpoint.every_steps=... makes them more often); "
+            + (
+                f"its weights are there to start anew from: {typed('weights', str(model))}"
+                if model.exists()
+                else f"to start it anew, remove it first: paceline rm {directory.name}"
+            )
         )
     if not step:
         return whole[-1]

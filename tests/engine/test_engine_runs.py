@@ -232,9 +232,12 @@ def test_a_run_cannot_be_resumed_into_its_past(train: Train, root: Path) -> None
     assert train("steps=5", resume="mine@3").summary["steps"] == 5, "as step-00000003"
 
 
-def test_a_run_without_a_checkpoint_or_that_never_was_cannot_be_resumed(train: Train) -> None:
+def test_a_run_without_a_checkpoint_or_that_never_was_cannot_be_resumed(train: Train, root: Path) -> None:
     train(name="mine")
     with pytest.raises(ConfigError, match=r"the run has no checkpoint .*: weights=.*/mine/model\.safetensors"):
+        train(resume="mine")
+    (root / "mine" / "model.safetensors").unlink()
+    with pytest.raises(ConfigError, match=r"the run has no checkpoint .*, remove it first: paceline rm mine"):
         train(resume="mine")
     with pytest.raises(RunNameError, match="did you mean mine"):
         train(resume="mime")

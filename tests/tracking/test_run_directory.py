@@ -56,6 +56,9 @@ def test_a_name_that_could_leave_the_root_creates_nothing_and_has_exit_code_2(tm
 
 def test_a_taken_name_is_refused_with_a_way_out_and_the_old_run_is_untouched(run):
     run.append({"kind": "step", "step": 1})
+    with pytest.raises(RunNameError, match=r"'first' is taken .* no checkpoint to continue from: paceline rm first"):
+        RunDirectory.create(run.path.parent, "first")
+    (run.checkpoints / "step-00000001").mkdir()
     with pytest.raises(RunNameError, match=r"'first' is taken .* --resume") as refused:
         RunDirectory.create(run.path.parent, "first")
     assert refused.value.exit_code == 2
