@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from .base import DataSpec, Described
+from .items import IGNORED
 
 FEW = 5  # names that are told
 LONGEST = 40  # characters of a name
@@ -94,6 +95,11 @@ def notes_on(spec: DataSpec, told: Described) -> list[str]:
         for name in told.inputs
         if _INDEX.fullmatch(name)
     ]
+    if spec.targets == "labels" and str(IGNORED) in (told.classes or ()):
+        notes.append(
+            f"data.targets: {IGNORED} is one of the classes, and is learnt like any other. If it marks labels that do "
+            f"not count, choose task.ignore_index={IGNORED} of task=weighted_labels or task=model"
+        )
     if spec.targets == "labels" and told.seen == 1:
         name = f", {safe(told.classes[0])}" if told.classes else ""
         notes.append(f"data.targets: all samples are of one class{name}, so that there is nothing to learn")

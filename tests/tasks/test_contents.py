@@ -63,6 +63,7 @@ def test_a_table_says_its_columns_and_classes(tmp_path: Path) -> None:
         ("a,b,target", "{i},1,yes", "all samples are of one class, yes, so that there is nothing to learn"),
         ("a,b,target", "{i},1,{i}", "20 classes in 16 training samples are fewer than two samples each"),
         ("a,b,target", "{i},1,yes\n1,1, Yes", "the classes ' Yes' and 'yes' differ by case or white space alone"),
+        ("a,b,target", "{i},1,1\n{i},1,-100", "-100 is one of the classes, and is learnt like any other"),
         ("a,b,target", "{i},1,{odd}", None),
     ],
 )
