@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from ..tracking.summaries import Row
 
 Format = Literal["table", "json", "csv", "markdown", "latex"]
+OF_FORM = {"--html": ".html", "--svg": ".svg"}
+OTHER_FORMS = (".gif", ".html", ".jpeg", ".jpg", ".pdf", ".png", ".svg")
 
 
 def _directory(text: str) -> Path:
@@ -243,6 +245,9 @@ def check_file(option: str, file: Path | None) -> None:
         raise TableError(f"{option} {file}: must name a file to write; {reason}")
     if file is not None and file.exists() and not file.is_file():
         raise TableError(f"{option} {file}: must name a file to write; it is a device or a pipe")
+    wanted = OF_FORM.get(option)
+    if file is not None and wanted is not None and wanted != (suffix := file.suffix.lower()) in OTHER_FORMS:
+        raise TableError(f"{option} {file}: writes {wanted} and no {suffix}. Choose a name that ends in {wanted}.")
 
 
 def check_outputs(html: Path | None, png: Path | None) -> None:
@@ -252,6 +257,8 @@ def check_outputs(html: Path | None, png: Path | None) -> None:
     check_file("--html", html)
     if png is not None and png.exists() and not png.is_dir():
         raise TableError(f"--png {png}: must name a directory, and is a file")
+    if png is not None and png.suffix.lower() in OTHER_FORMS and not png.exists():
+        raise TableError(f"--png {png}: must name a directory; its pictures have names of their own")
 
 
 def gathered(names: list[str] | None, records: bool) -> "list[RunData]":

@@ -426,7 +426,9 @@ def test_a_report_and_pictures_are_of_the_runs_shown_each_by_itself(paceline, sw
         (["--html", "no/where.html"], "--html no/where.html: must name a file to write; there is no directory no"),
         (["--html", "runs"], "--html runs: must name a file to write; is a directory"),
         (["--html", "/dev/full"], "--html /dev/full: must name a file to write; it is a device or a pipe"),
+        (["--html", "report.PDF"], "--html report.PDF: writes .html and no .pdf. Choose a name that ends in .html."),
         (["--png", "runs/slow/summary.json"], "must name a directory, and is a file"),
+        (["--png", "step.png"], "--png step.png: must name a directory; its pictures have names of their own"),
     ],
     ids=" ".join,
 )
