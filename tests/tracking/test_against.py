@@ -13,8 +13,10 @@ from some_runs import recorded
 
 from paceline.tracking.compare import ComparisonRequest as Table
 from paceline.tracking.compare import render, rows, table
-from paceline.tracking.drawn.axes import SMALL
+from paceline.tracking.drawn import svg
+from paceline.tracking.drawn.axes import SMALL, frame, scale
 from paceline.tracking.drawn.charts import drawings
+from paceline.tracking.drawn.style import PlotArea
 from paceline.tracking.errors import CorruptRunError, TableError
 from paceline.tracking.figures.built import check, sheet_of, usable
 from paceline.tracking.figures.request import FigureRequest, in_description
@@ -67,6 +69,28 @@ def drawn(runs: list[RunData], text: str) -> ET.Element:
     sheet = sheet_of(runs, requests=[FigureRequest.parse(text)])
     [(_, make)] = drawings(sheet, figure(runs, text))
     return ET.fromstring(make())
+
+
+def test_in_a_small_picture_the_title_is_whole_and_a_line_of_a_number_has_its_name() -> None:
+    text = "x=hardware.workers y=time_to_accuracy line=workers"
+    sheet = sheet_of(scaling(), requests=[FigureRequest.parse(text)])
+    [(_, make)] = drawings(sheet, figure(scaling(), text))
+    picture = ET.fromstring(make(PlotArea(140, 90)))
+    middle = [each for each in picture.iter(f"{SVG}text") if each.get("text-anchor") == "middle"]
+    assert " ".join(each.text or "" for each in middle).endswith(
+        "(mean of the seeds, and from the lowest to the highest)"
+    )
+    assert all(float(each.get("x", 0)) > svg.LETTER * len(each.text or "") / 2 for each in middle)
+    assert texts(picture, "named") == ["workers 4", "workers 1", "workers 2"]
+
+
+def test_ticks_of_a_narrow_axis_do_not_overlap() -> None:
+    x, y = scale([0, 0.09], 60, 200), scale([0, 1], 100, 10)
+    picture = ET.fromstring(f"<svg>{''.join(frame(x, y, 'x', 'y'))}</svg>")
+    ticks = [each for each in picture.iter("text") if "tick" in (each.get("class") or "").split()]
+    places = [(float(tick.get("x", 0)), SMALL * len(tick.text or "")) for tick in ticks]
+    assert [tick.text for tick in ticks] == ["0", "0.04", "0.08"]
+    assert all(right - left > (one + other) / 2 for (left, one), (right, other) in pairwise(places))
 
 
 def texts(picture: ET.Element, name: str) -> list[str]:

@@ -2,8 +2,9 @@
 
 import math
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from html import escape
+from itertools import pairwise
 
 from ..compare import human_bytes
 from ..figures.palette import DASHES, MARKERS
@@ -122,6 +123,8 @@ def frame(x: Scale, y: Scale, x_title: str, y_title: str, upright: bool = False)
         yield f'<path class="line" d="M{left:.1f},{y(value):.1f} H{right:.1f}"/>'
         yield svg.text(left - 6, y(value) + 4, words, "small", "end")
     lowest = bottom
+    while not upright and crowded(x):
+        x = replace(x, ticks=x.ticks[::2])
     for value, words in x.ticks:
         at = x(value)
         yield f'<path class="line" d="M{at:.1f},{top:.1f} V{bottom:.1f}"/>'
@@ -135,6 +138,12 @@ def frame(x: Scale, y: Scale, x_title: str, y_title: str, upright: bool = False)
     for i, line in enumerate(x_title.split("\n")):
         yield svg.text((left + right) / 2, lowest + 18 + 16 * i, line, "", "middle")
     yield svg.text(left, top - 10, y_title)
+
+
+def crowded(of: Scale) -> bool:
+    """Returns whether two ticks are so close that their labels nearly touch."""
+    places = [(of(value), SMALL * len(words)) for value, words in of.ticks]
+    return any(right - left < (one + other) / 2 + 4 for (left, one), (right, other) in pairwise(places))
 
 
 def room_for(ticks: Iterable[tuple[float, str]]) -> float:

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from html import escape
-from itertools import pairwise
 from statistics import fmean
+from textwrap import wrap
 
 from ..figures.palette import CurveStyle
 from ..figures.spec import Against, Axis, Drawn, Figure, Histogram, Lines, PlotRow, PlotTrace, RowPlot, Series, Sheet
 from . import svg
-from .axes import DASHED, SMALL, Scale, frame, legend, line, mark, room_for, scale, text_of, ticked
+from .axes import DASHED, SMALL, Scale, crowded, frame, legend, line, mark, room_for, scale, text_of, ticked
 from .style import HIGH, USUAL, MakesPicture, PlotArea
 
 NAMED = 24  # runs in a legend
@@ -20,6 +20,7 @@ ROWS = 60  # runs in a picture of rows
 NAME_CHARACTERS = 40
 MARKED = 160  # points in a picture that have markers
 TICKED = 12  # values of a parameter that each have a tick
+BESIDE = 70.0  # pixels beside the area between the axes that a title below it may take
 TOP = 44.0  # pixels above the area between the axes
 NEAR = 0.25  # of the range of the values: a target further from them than that is named, and not drawn
 MODELLED = "Modelled (virtual cluster)"
@@ -220,12 +221,13 @@ def _box(series: Series, x: float, y: float) -> str:
 
 def _against(figure: Against, area: PlotArea = USUAL) -> str:
     several = any(len(point.runs) > 1 for trace in figure.traces for point in trace.points)
-    title = f"{figure.x.title}\n(mean of the seeds, and from the lowest to the highest)" if several else figure.x.title
     values = list(dict.fromkeys(point.x for trace in figure.traces for point in trace.points))
     numbers = [value for value in values if isinstance(value, float)]
     named = len(numbers) < len(values)
     place = {value: float(i) if named else float(value) for i, value in enumerate(values)}
     wide = area.wide * 0.8
+    seeds = wrap("(mean of the seeds, and from the lowest to the highest)", int((wide + BESIDE) / svg.LETTER))
+    title = "\n".join([figure.x.title, *(seeds if several else [])])
     parts: list[str] = []
     left, lowest = 0.0, 0.0
     for number, y in enumerate(figure.panels):
@@ -293,13 +295,7 @@ def _parameter(
         found = ticked(numbers, texts, found)
     elif all(number.is_integer() for number in numbers):
         found = replace(found, ticks=tuple(tick for tick in found.ticks if tick[0].is_integer()))
-    return found, _crowded(found)
-
-
-def _crowded(of: Scale) -> bool:
-    """Returns whether two ticks are so close that their labels nearly touch."""
-    places = [(of(value), SMALL * len(words)) for value, words in of.ticks]
-    return any(right - left < (one + other) / 2 + 4 for (left, one), (right, other) in pairwise(places))
+    return found, crowded(found)
 
 
 # -- what all have

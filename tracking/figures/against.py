@@ -111,11 +111,11 @@ def _figure(read: _Read, settings: list[Sequence[int]], modelled: bool) -> Again
 
 
 def _label(read: _Read, place: int) -> str:
-    """Returns the label of a run's line: one value alone, or several values with their names."""
+    """Returns the label of a run's line: one word alone, or numbers and several values with their names."""
     values = [(name[0].rpartition(".")[2], read.value(place, name)) for name in read.request.lines]
     known = [(name, value) for name, value in values if value is not None]
-    if len(values) == 1:
-        return shown(plain(known[0][1])) if known else ""
+    if len(known) == 1 and len(values) == 1 and (isinstance(known[0][1], bool) or finite(known[0][1]) is None):
+        return shown(plain(known[0][1]))
     return ", ".join(f"{name} {f'{v:g}' if isinstance(v, float) else shown(plain(v))}" for name, v in known)
 
 
