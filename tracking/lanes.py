@@ -43,11 +43,11 @@ def read(trace: str) -> Plain:
     together = [
         {
             "name": some[0]["name"],
-            "lanes": sorted({places[each["tid"]] for each in some}),
+            "lanes": among,
             "at": max(each["ts"] for each in some),
         }
         for some in sums.values()
-        if len(some) > 1 and begin <= max(each["ts"] for each in some) < over
+        if len(among := _among(some, places)) > 1 and begin <= max(each["ts"] for each in some) < over
     ]
     return {
         "modelled": told["otherData"]["clock"] == "modelled",
@@ -57,6 +57,12 @@ def read(trace: str) -> Plain:
         "messages": sorted(messages, key=lambda each: (each["left"], each["came"])),
         "sums": sorted(together, key=lambda each: each["at"]),
     }
+
+
+def _among(some: list[Plain], places: dict[int, int]) -> list[int]:
+    """The lanes of a sum, whose last worker may have been blocked on it for no time."""
+    ranks = {each["tid"] for each in some}.union(*(each["args"].get("among", ()) for each in some))
+    return sorted(places[rank] for rank in ranks)
 
 
 def _messages(events: list[Plain], places: dict[int, int]) -> Iterator[Plain]:

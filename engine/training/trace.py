@@ -53,7 +53,7 @@ class TraceEvent(NamedTuple):
     end: int
     kind: str
     name: str
-    told: dict[str, int | str]
+    told: dict[str, int | str | list[int]]
 
 
 Key = tuple[str, int]  # channel and number of an operation
@@ -76,6 +76,7 @@ def render(reports: list[Report], run: str, modelled: bool) -> str:
     reports = sorted(reports, key=lambda report: report.rank)
     names = {report.rank: _name(report) for report in reports}
     messages = _messages(reports)
+    members = _members(reports)
     events: list[TraceEvent] = []
     shown: dict[str, dict[str, int]] = {}
     launches = last_launches([report.operations for report in reports])
@@ -84,14 +85,14 @@ def render(reports: list[Report], run: str, modelled: bool) -> str:
         if report.kind == "server":
             [within] = blocked([(begin, end)], _since(begin, report.operations), launches)
             phases = (phase for phase in phases_of((begin, end), within) if phase.kind != "compute")
-            events += _events(phases, report.rank, begin, {}, messages, names)
+            events += _events(phases, report.rank, begin, {}, messages, members, names)
             shown[_name(report)] = {"operations_shown": len(within)}
         else:
             steps = report.whole(report.steps)
             each = zip(steps, blocked(steps, report.operations, launches), strict=True)
             for number, (step, within) in enumerate(each, report.trained_steps - len(steps) + 1):
                 phases = by_pass(phases_of(step, within), report.passes)
-                events += _events(phases, report.rank, begin, {"step": number}, messages, names)
+                events += _events(phases, report.rank, begin, {"step": number}, messages, members, names)
             shown[_name(report)] = {"steps_trained": report.trained_steps, "steps_shown": len(steps)}
     events.sort(key=lambda event: event[:2])
     about = {"run": run, "clock": "modelled" if modelled else "measured", "shown": shown}
@@ -152,15 +153,26 @@ def _messages(reports: list[Report]) -> dict[Key, TraceMessage]:
     return {key: TraceMessage(both, both["send"][1].purpose if "send" in both else "") for key, both in ends.items()}
 
 
+def _members(reports: list[Report]) -> dict[Key, list[int]]:
+    """The ranks that take part in each operation that is no message, whether or not they were blocked on it."""
+    ranks: defaultdict[Key, list[int]] = defaultdict(list)
+    for report in reports:
+        for op in report.operations:
+            if op.primitive not in ("send", "recv"):
+                ranks[op.channel, op.number].append(report.rank)
+    return ranks
+
+
 def _events(
     phases: Iterator[TracePhase],
     rank: int,
     begin: float,
     told: dict[str, int],
     messages: Mapping[Key, TraceMessage],
+    members: dict[Key, list[int]],
     names: Mapping[int, str],
 ) -> Iterator[TraceEvent]:
-    """Yields the events that take time."""
+    """Yields the events that take time. An operation's `members` are told once."""
     for phase in phases:
         start, end = _nanoseconds(phase.start, begin), _nanoseconds(phase.end, begin)
         if end <= start:
@@ -168,11 +180,14 @@ def _events(
         if (operation := phase.operation) is None:
             yield TraceEvent(start, rank, end, phase.kind, phase.name, dict(told))
             continue
-        message = messages.get((operation.channel, operation.number))
-        about: dict[str, int | str] = {"operation": operation.channel, "number": operation.number}
+        key = operation.channel, operation.number
+        message = messages.get(key)
+        about: dict[str, int | str | list[int]] = {"operation": operation.channel, "number": operation.number}
         if message is not None:
             words = {"send": "from", "recv": "to"}
             about |= {words[primitive]: names[other] for primitive, (other, _) in message.ends.items()}
+        elif phase.kind == "communication" and key in members:
+            about["among"] = members.pop(key)
         name = _called(operation, message.purpose if message else operation.purpose)
         waiting = "waiting for " * (phase.kind == "waiting")
         yield TraceEvent(start, rank, end, phase.kind, f"{waiting}{name}", told | about)

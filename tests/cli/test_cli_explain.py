@@ -66,6 +66,12 @@ def test_each_lane_has_what_its_worker_did_one_after_the_other(of_ssp: SmallRun)
     assert {span["kind"] for span in lanes["lanes"][0]["spans"]} == {"compute", "waiting", "communication"}
 
 
+def test_a_sum_joins_a_worker_that_was_not_blocked_on_it() -> None:
+    more = ["hardware.workers=3", "steps=8", "stragglers=one_slow"]
+    lanes = read(small_run("sync=easgd", more).trace)
+    assert [(each["name"], each["lanes"]) for each in lanes["sums"]] == [("pulls (all_reduce)", [0, 1, 2])]
+
+
 def test_a_sum_joins_the_lanes_that_take_part_in_it() -> None:
     lanes = read(small_run("strategy=data_parallel", ["hardware.workers=3", "steps=4"]).trace)
     assert [(each["name"], each["lanes"]) for each in lanes["sums"]] == [("gradients (all_reduce)", [0, 1, 2])] * 2
