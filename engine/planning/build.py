@@ -218,7 +218,8 @@ def _check_choices(chosen: Chosen, features: tuple[Feature, ...]) -> None:
     if chosen.task.argument and strategy.traits.one_input:
         raise ConfigError(
             f"strategy={experiment.strategy.name}: {strategy.traits.one_input}, and task={experiment.task.name} gives "
-            "the model labels beside its inputs. Choose strategy=data_parallel, torch_ddp, torch_fsdp or zero."
+            "the model labels beside its inputs. Choose strategy=data_parallel, torch_ddp, torch_fsdp or zero, or wrap "
+            "the model for task=cross_entropy (docs/your_own.md)."
         )
     check_parts_take(experiment, strategy, data.spec)
     maker = load_maker("model", experiment.model.target, nn.Module, chosen.allowed)

@@ -122,8 +122,9 @@ def _traced(model: nn.Module) -> list[Block]:
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     if len(inputs) != 1 or not nodes:
         raise ConfigError(
-            f"strategy.stages: the forward of {kind} must take one tensor, do something with it and return one. Choose "
-            "strategy=data_parallel, which takes any module."
+            f"strategy.stages: the forward of {kind} must take one tensor, do something with it and return one. It "
+            f"takes {', '.join(node.name for node in inputs) or 'none'}. Wrap it in a module that calls it with one "
+            "tensor (docs/your_own.md), or choose strategy=data_parallel, which takes any module."
         )
     blocks: list[Block] = []
     entering, begin = inputs[0], 0

@@ -112,6 +112,7 @@ def test_strategies_that_keep_the_model_whole_train_it(root: Path, fork_server: 
     [
         (["strategy=pipeline"], "strategy=pipeline: cuts a model into layers, of which each is given the one tensor"),
         (["strategy=offload"], "task=model gives the model labels beside its inputs. Choose strategy=data_parallel"),
+        (["strategy=pipeline"], "or wrap the model for task=cross_entropy (docs/your_own.md)."),
         (["+model.returns=nothing"], "Tags returns a dict; must return a dict or an object with a `loss` of one numb"),
         (["task=cross_entropy", "+model.returns=nothing"], "or a dict or an object with `logits`"),
         (["task.argument=input_ids"], "task.argument=input_ids: is an input of the data, too."),

@@ -1,5 +1,7 @@
 """Models that are no nn.Sequential, cut into stages: by their own word, or by a trace of their forward."""
 
+from typing import NamedTuple
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -200,13 +202,45 @@ class TwoInputs(nn.Module):
         return x + y
 
 
+class LossAndLogits(NamedTuple):
+    loss: Tensor | None
+    logits: Tensor
+
+
+class OfHuggingFace(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, labels: Tensor | None = None) -> LossAndLogits:
+        for block in self.blocks:
+            x = block(x)
+        x = x if mask is None else x * mask
+        return LossAndLogits(None if labels is None else nn.functional.cross_entropy(x, labels), x)
+
+
+class OfHuggingFaceInStages(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = OfHuggingFace()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.inner(x).logits
+
+
+def test_a_model_that_returns_an_object_is_cut_in_a_wrapper_that_returns_its_logits() -> None:
+    assert len(Pipeline(2).split(OfHuggingFaceInStages())) == 2
+    with pytest.raises(ConfigError, match=r"It takes x, mask, labels\. Wrap it in a module"):
+        Pipeline(2).split(OfHuggingFace())
+
+
 @pytest.mark.parametrize(
     ("model", "says"),
     [
         (Branching, r"torch\.fx cannot trace its forward .*; give it a method blocks\(\)"),
         (Foreign, r"Foreign\.blocks\(\) returns a Linear that is no module of it"),
         (Silent, r"Silent\.blocks\(\) returns nothing"),
-        (TwoInputs, "the forward of TwoInputs must take one tensor"),
+        (TwoInputs, "the forward of TwoInputs must take one tensor.* It takes x, y. Wrap it in a module that calls"),
     ],
 )
 def test_what_cannot_be_cut_is_refused_with_what_it_would_need(model, says):
