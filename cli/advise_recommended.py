@@ -28,7 +28,8 @@ def recommended(found: "Answer") -> list[str]:
         room += f" ({low} to {high} with the runtime's as published runs, of {human_bytes(best.use.device_memory)}"
         room += ")" if row.roomy else ": it may run out of memory)"
     lines = [
-        f"recommended: {command(found.question, row.candidate)}",
+        f"{'recommended' if row.seconds is not None else f'first by {found.sort}'}: "
+        f"{command(found.question, row.candidate)}",
         f"  time: {_time(found, best)}",
         f"  memory of a {of}: {'' if row.exact else '~'}{human_bytes(row.device)}{room}",
     ]

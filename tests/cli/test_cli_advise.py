@@ -56,7 +56,7 @@ def test_times_that_are_not_predicted_are_said_to_be_so(paceline, monkeypatch) -
     assert "shipped profile" not in ended.err
     table = paceline("advise", *asked).out
     first = table.splitlines()
-    assert first[0].startswith("recommended: paceline train ") and first[1].startswith("  time: not predicted")
+    assert first[0].startswith("first by bytes: paceline train ") and first[1].startswith("  time: not predicted")
     assert first[4] == "  to try: --race 2 trains the first two here, until one wins"
     assert "front" not in table, "nothing is timed, so that nothing is on a front"
     assert "must be raced: asynchronous" in table and "price_per_hour=DOLLARS" in table
