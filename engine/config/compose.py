@@ -371,7 +371,10 @@ def _no_such_choice(error: MissingConfigException, config_dir: Path | None) -> s
         options = _all_choices(group, config_dir)
     if not group or not options:
         return f"{error.missing_cfg_file}: there is no such group; {_nearest(str(error.missing_cfg_file), GROUPS)}"
-    return f"{group}={choice}: there is no such choice; {_nearest(choice, options)}"
+    nearest = _nearest(choice, options)
+    if "." in choice and group in BY_NAME:
+        nearest = f"a class of yours is {shlex.quote(f'{group}={{_target_:{choice}}}')}; {nearest}"
+    return f"{group}={choice}: there is no such choice; {nearest}"
 
 
 @dataclass(frozen=True)

@@ -49,7 +49,8 @@ def check_takes(experiment: Experiment, forward: Callable[..., object], spec: Da
         takes = ", ".join(str(each) for each in list(signature.parameters.values())[0 if is_bound else 1 :])
         raise ConfigError(
             f"model={experiment.model.name}: its forward takes ({takes}), and data={experiment.data.name} has several "
-            f"inputs, with which it is called as {given}: {error}"
+            f"inputs, with which it is called as {given}: {error}. Name the inputs as forward does, or choose some of "
+            "them by data.inputs"
         ) from None
 
 

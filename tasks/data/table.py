@@ -334,7 +334,9 @@ class Table(Data):
             how = f", or left out: {typed('data.inputs', numbers)}" if name in inputs and numbers else ""
             if name in inputs and is_text(head.types.field(name).type):
                 how += ". data.tokens=bytes reads text"
-            elif types.is_nested(head.types.field(name).type):
+            elif types.is_list(found := head.types.field(name).type) and is_text(found.value_type):
+                how += ". Write the numbers of a list without quotes"
+            elif types.is_nested(found):
                 how += ". data=hugging_face reads nested lists"
             key = "inputs" if name in inputs else "targets" if name in self.targets else "weights"
             raise ConfigError(
@@ -675,7 +677,8 @@ def _value_type(found: Any) -> Any:
 
 
 def _nothing_in(path: Path, name: str, row: int) -> CorruptDataError:
-    return CorruptDataError(f"{path}: column {name} has nothing in row {row} (the first after the names is 0)")
+    first = "the first after the names is 0" if form(path) in ("csv", "tsv") else "the first is 0"
+    return CorruptDataError(f"{path}: column {name} has nothing in row {row} ({first})")
 
 
 def _rounded(path: Path, name: str, number: object, row: int) -> CorruptDataError:

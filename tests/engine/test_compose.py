@@ -97,6 +97,11 @@ def test_a_users_directory_that_is_not_there_is_refused() -> None:
         ("seeed=1", "seeed: there is no such key", "did you mean seed"),
         ("sync=bps", "sync=bps: there is no such choice", "did you mean bsp"),
         ("model=cn", "model=cn: there is no such choice", "valid: alexnet, cnn, gpt"),
+        (
+            "model=mine.net.Net",
+            "model=mine.net.Net: there is no",
+            "is 'model={_target_:mine.net.Net}'",
+        ),
         ("experiment=nope", "experiment=nope: there is no such choice", "fashion_cnn"),
         ("optimizer.lrr=1", "optimizer.lrr: there is no such key", "did you mean optimizer.lr"),
         ("hardware.worker=2", "hardware.worker: there is no such key", "did you mean hardware.workers"),

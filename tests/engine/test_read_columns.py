@@ -183,6 +183,7 @@ def test_lists_are_cut_and_filled_where_a_length_is_said(tmp_path: Path) -> None
         ('{"ids": [1, null], "kind": 1}', "has nothing in the list of row 2"),
         ('{"ids": null, "kind": 1}', "column ids has nothing in row 2"),
         ('{"kind": 1}', "column ids has nothing in row 2"),
+        ('{"ids": [1, 2]}', r"column kind has nothing in row 2 \(the first is 0\)"),
         ('{"ids": [1, 2], "kind"', "cannot be read"),
         ("[" * 100_000, "cannot be read"),
     ],
@@ -208,6 +209,13 @@ def test_other_files_are_refused_with_what_reads_them(name: str, said: str, tmp_
     (tmp_path / name).write_text("a,kind\n1,2\n")
     with pytest.raises(Exception, match=said):
         loaded(tmp_path / name)
+
+
+def test_a_list_of_numbers_in_quotes_is_refused_with_what_to_write(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"ids": ["1", "2"], "kind": 1}\n' * 10)
+    with pytest.raises(ConfigError, match=r"must be numbers\. Write the numbers of a list without quotes"):
+        loaded(file)
 
 
 def test_nested_lists_are_for_hugging_face(tmp_path: Path) -> None:

@@ -172,6 +172,7 @@ def test_they_are_trained_on_processes_too(mine: Path, root: Path, fork_server: 
             "model=MLP: its forward takes (input), and data=Houses has several inputs, with which it is called as "
             "forward(measured=..., street=...): ",
         ),
+        (["experiment=mlp"], ". Name the inputs as forward does, or choose some of them by data.inputs"),
         (["data.weights=mask"], "task=Robust: has no loss of each target (Robust.each), and the samples of data=Hous"),
         (
             ["strategy=torch_pipelining", "experiment=plain", "data.weights=mask"],
