@@ -43,7 +43,7 @@ class ProgressLines:
                     total = f"/{self._total}" if self._total else ""
                     self._print(f"step {record['step']}{total}  {self._told(record)}{self._whose}")
             case "evaluation":
-                afterwards = " (judged afterwards)" if record["step"] < self._step else ""
+                afterwards = " (evaluated afterwards)" if record["step"] < self._step else ""
                 self._print(f"step {record['step']}  {evaluation_text(record)}{afterwards}")
             case "resume":
                 self._print(f"resumed at step {record['step']}")

@@ -69,7 +69,7 @@ def test_evaluations_of_earlier_steps_are_said_to_come_afterwards():
     last = EVALUATION | {"step": 100, "accuracy": 0.9}
     shown(ProgressLines(stream), [START, *map(step, range(1, 101)), EVALUATION, last, END])
     assert stream.getvalue().splitlines()[1:] == [
-        "step 50  accuracy 87.50% (judged afterwards)",
+        "step 50  accuracy 87.50% (evaluated afterwards)",
         "step 100  accuracy 90.00%",
         "completed",
     ]
