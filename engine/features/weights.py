@@ -214,7 +214,9 @@ def _check_shapes(
     for name in sorted(mine.keys() | theirs.keys()):
         if theirs.get(name) != mine.get(name):
             has, wants = theirs.get(name, "nothing"), mine.get(name, "nothing")
-            raise ConfigError(f"{key}={path}: has {has} as {name}, where model={model} has {wants}")
+            other = sorted(theirs.keys() - mine.keys())
+            names = f". Of its {len(theirs)} names the model lacks {len(other)}, such as {other[0]}" if other else ""
+            raise ConfigError(f"{key}={path}: has {has} as {name}, where model={model} has {wants}{names}")
 
 
 def convert(experiment: Experiment, run: Path, shapes: dict[str, list[int]], added: frozenset[str]) -> None:

@@ -188,8 +188,13 @@ def test_a_file_of_torch_save_with_tensors_alone_is_read(told, legacy, virtual_l
         (b"garbage", ConfigError, "holds more than tensors, and nothing runs it"),
         (b"PK\x03\x04" + bytes(30), CorruptCheckpointError, "is not a whole file of torch.save"),
         ({"output.bias": torch.zeros(3)}, ConfigError, r"has \[3\] as output.bias, where model=linear has"),
+        (
+            {"net.output.bias": torch.zeros(3), "net.output.weight": torch.zeros(3, 64)},
+            ConfigError,
+            r"has \[3\] as net\.output\.bias, .*Of its 2 names the model lacks 2, such as net\.output\.bias",
+        ),
     ],
-    ids=["module", "nested", "number", "name", "list", "nothing", "sparse", "no pickle", "cut", "shape"],
+    ids=["module", "nested", "number", "name", "list", "nothing", "sparse", "no pickle", "cut", "shape", "prefix"],
 )
 def test_a_file_of_torch_save_with_more_or_less_is_refused_with_the_reason(content, error, said, tmp_path):
     file = tmp_path / "w.pt"
