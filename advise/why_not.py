@@ -60,9 +60,11 @@ def _family(
     lines += [f"{_group(missed.row)}: {_by_how_much(missed)}" for missed in late.values()]
     fitting |= {(m.row.candidate.group, m.row.candidate.workers) for m in beyond if m.row.candidate.family == name}
     over = [row for row in near if row.candidate.family == name]
+    by_reason: dict[str, list[str]] = {}
     for row in least_over(over):
         if (row.candidate.group, row.candidate.workers) not in fitting:
-            lines.append(f"{_group(row)}: {too_much(row)}")
+            by_reason.setdefault(too_much(row), []).append(_group(row))
+    lines += [f"{group}{f' and {len(more)} more' if more else ''}: {why}" for why, (group, *more) in by_reason.items()]
     lines += [f"{why} ({count}x)" for (family, why), count in pruned.items() if family == name]
     more = len(lines) - MOST
     return Family(name, best, lines if more <= 0 else [*lines[:MOST], f"and {more} more"], bool(late))

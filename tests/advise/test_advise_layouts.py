@@ -342,6 +342,14 @@ def test_a_family_that_fits_and_misses_the_limits_is_named_with_what_it_misses(g
     assert outside and all(family.misses and "misses --deadline by" in family.others[0] for family in outside)
 
 
+def test_layouts_that_are_refused_for_one_reason_are_one_line(searched: Searched) -> None:
+    rows = [replace(row, why="no") for row in searched.fit if row.candidate.family == "zero"]
+    stages = {row.candidate.kind for row in rows}
+    (zero,) = families([], rows, Counter(), "time")
+    assert len(stages) > 1 and len(zero.others) == 1
+    assert zero.others[0].endswith(f" and {len(stages) - 1} more: refused: no")
+
+
 def test_another_of_a_layout_is_named_where_plans_refuse_the_best_of_each(
     searched: Searched, ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
