@@ -10,7 +10,7 @@ _ENTRY = re.compile(r"^(?P<indent> *)(?P<key>\w+):[^#]*(?:# (?P<comment>.+))?$")
 
 
 def about(what: str, config_dir: Path | None = None) -> str:
-    """Says what a word is and what to explain: `evaluate.attack=pgd`, `sync.staleness`, `callbacks=best`, `ring`.
+    """Says what a word is and what to explain: `evaluate.attack=pgd`, `sync.staleness`, `staleness`, `ring`.
 
     Returns "" for any other word.
     """
@@ -29,11 +29,19 @@ def about(what: str, config_dir: Path | None = None) -> str:
     if comment is None:
         named = [f"{group}={key}" for group, choices in known.items() for each in choices if each.name == key]
         ways = " or ".join(f"paceline explain {each}" for each in named if each.partition("=")[0] in BY_NAME)
+        if not (ways or value):
+            return _of_lone_knob(key, known, config_dir)
         return f"is no run, and a choice: {ways}" if ways and not value else ""
     alike = [f"{name}={value}" for name, choices in known.items() for each in choices if value and each.name == value]
     asked = f"; of that name there is: {', '.join(f'paceline explain {each}' for each in alike)}" if alike else ""
     said = f" ({comment})" if comment else ""
     return f"is a key of the configuration{said}, and explain takes choices, GROUP=CHOICE{asked}"
+
+
+def _of_lone_knob(knob: str, known: dict[str, list[ListedChoice]], config_dir: Path | None) -> str:
+    """Returns "" for the name of no knob, or of knobs in several groups."""
+    having = [group for group, choices in known.items() if any(knob in each.knobs() for each in choices)]
+    return about(f"{having[0]}.{knob}", config_dir) if len(having) == 1 else ""
 
 
 def _of_group(group: str, value: str, choices: list[ListedChoice]) -> str:

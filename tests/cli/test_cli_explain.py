@@ -127,6 +127,7 @@ def test_a_choice_that_the_virtual_cluster_does_not_take_is_explained_without_a_
         (("evaluate.eps",), "evaluate.eps: is a key of the configuration (a share of the data's range; null: 0.1)"),
         (("epochs=5",), "epochs=5: is a key of the configuration, and explain takes choices"),
         (("sync.staleness=2",), "is a knob of sync=ssp: paceline explain sync=ssp sync.staleness=2"),
+        (("staleness",), "staleness: is a knob of sync=ssp: paceline explain sync=ssp"),
         (("ring",), "ring: is no run, and a choice: paceline explain collective=ring"),
         (("sync",), "sync: is a group; explain takes one of its choices, such as sync=asp (paceline list sync)"),
         (("callbacks=best",), "there is no more to explain of it than its keys have (paceline list callbacks)"),
