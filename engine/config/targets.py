@@ -102,6 +102,13 @@ def _named(group: str, target: str, base: type, allowed: tuple[str, ...]) -> obj
         raise ConfigError(
             f"{group}._target_={target}: cannot import {module_name}: {error}{_near_module(error)}"
         ) from None
+    except Exception as error:
+        if speaks_for_itself(error):
+            raise
+        where = place(error, (module_name.partition(".")[0],))
+        raise ConfigError(
+            f"{group}._target_={target}: cannot import {module_name}: {said(error)}{where and f', in {where}'}"
+        ) from error
     found = getattr(module, name, None)
     if found is None:
         raise ConfigError(f"{group}._target_={target}: the module {_near_class(module, name, base)}")

@@ -147,6 +147,27 @@ def test_a_users_constructor_that_raises_is_named_with_its_file_and_line(
     assert str(caught.value).startswith("model=mine: raises.Net.__init__ (raises.py, line 4): IndexError: tuple index")
 
 
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("x = = 1\n", r"cannot import broken_0: SyntaxError: invalid syntax \(broken_0.py, line 1\)$"),
+        (
+            "def f():\n    return nope\n\nf()\n",
+            r"cannot import broken_1: NameError: name 'nope' is not defined, in broken_1.f \(broken_1.py, line 2\)$",
+        ),
+    ],
+)
+def test_a_users_module_that_cannot_be_imported_is_refused_with_its_line(
+    text: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = "broken_0" if "=" in text else "broken_1"
+    (tmp_path / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ConfigError, match=says):
+        load_class("model", f"{name}.Net", nn.Module, (name,))
+
+
 def test_the_engines_own_arguments_go_where_the_constructor_has_a_place_for_them() -> None:
     given = {"spec": SPEC}
     mlp = build("model", choice("paceline.tasks.models.mlp.MLP", hidden=[4]), nn.Module, (), given)
