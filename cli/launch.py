@@ -37,6 +37,7 @@ def launch(
 
     On several hosts torchrun does the same: torchrun --nnodes 2 ... train.py (docs/running.md).
     """
+    from ..engine.base.parent_death import LAUNCHER
     from ..engine.base.started import DRY_RUN, RESUMES, was_started
 
     if not script.is_file():
@@ -45,9 +46,11 @@ def launch(
         raise ConfigError("launch: this process is one of torchrun's workers already; give the script to python")
     of_torchrun = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={workers}"]
     several = ["-m", "paceline.compat.torchrun", *of_torchrun]
-    told = {RESUMES: "1"} if resume else {}
+    told = {LAUNCHER: str(os.getpid())}  # the agent's, too: execv keeps it
     if dry_run:
-        several, told = ["-m", "paceline.wrap"], {**told, DRY_RUN: str(workers)}
+        several, told = ["-m", "paceline.wrap"], {DRY_RUN: str(workers)}
+    if resume:
+        told[RESUMES] = "1"
     sys.stdout.flush()
     sys.stderr.flush()
     os.environ.update(told)

@@ -1,5 +1,7 @@
 """Finds the processes that take part: those that torchrun, or `paceline launch`, started; or this one alone."""
 
+import os
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -8,6 +10,7 @@ import torch
 from ..comm import Comm
 from ..comm.connecting import connect, connect_env
 from ..comm.rendezvous import serve_store
+from ..engine.base.parent_death import die_with_parent
 from ..engine.base.started import place, was_started
 from ..engine.config.experiment import Experiment
 from ..engine.fabrics import fabric_of
@@ -27,6 +30,8 @@ class Joined:
 
 def join(experiment: Experiment) -> Joined:
     """Meet the others."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        die_with_parent(signal.SIGKILL)  # an agent that is killed would leave its worker alive
     rank, world = place() if was_started() else (0, 1)
     layout = RunLayout(Mesh({"replica": world}), servers=0, loss_part=0)
     fabric = fabric_of(experiment)

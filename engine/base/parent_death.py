@@ -1,14 +1,17 @@
-"""Imported by the fork server alone, first: while it imports torch, which takes seconds, it dies with its launcher.
+"""Ties a process to its launcher when it is imported, if the launcher's number is in the environment.
 
-Once it has imported everything it sees its launcher go by itself, and fork_server.py unties it: the kernel ties a
-process to the thread that started it, which waits for it until then, and may end before the launcher does.
+The fork server imports it first: while it imports torch, which takes seconds, it dies with its launcher. A worker of
+`paceline launch` imports it with paceline.wrap.
+
+Once the fork server has imported everything it sees its launcher go by itself. fork_server.py then unties it: the
+kernel ties a process to the thread that started it, which may end before the launcher does.
 """
 
 import ctypes
 import os
 import signal
 
-LAUNCHER = "PACELINE_LAUNCHER"  # environment variable: the process that starts the fork server
+LAUNCHER = "PACELINE_LAUNCHER"  # environment variable: the process that starts this one
 PR_SET_PDEATHSIG = 1
 
 

@@ -17,6 +17,7 @@ def given(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
         raise SystemExit(0)
 
     monkeypatch.setattr(os, "execv", execv)
+    monkeypatch.setattr(os, "environ", dict(os.environ))
     return lines
 
 
@@ -28,9 +29,8 @@ def test_a_script_and_its_own_arguments_are_given_to_torchrun(paceline, here: Pa
     assert given == [[*torchrun, "mine.py", "--lr", "0.1", "--workers", "7"]]
 
 
-def test_a_dry_run_needs_no_torchrun_and_a_resumed_script_is_told_so(paceline, here: Path, given, monkeypatch) -> None:
+def test_a_dry_run_needs_no_torchrun_and_a_resumed_script_is_told_so(paceline, here: Path, given) -> None:
     (here / "mine.py").write_text("")
-    monkeypatch.setattr(os, "environ", dict(os.environ))
     paceline("launch", "--dry-run", "--workers", "3", "mine.py", "--lr", "0.1")
     assert given == [[sys.executable, "-m", "paceline.wrap", "mine.py", "--lr", "0.1"]]
     assert os.environ["PACELINE_DRY_RUN"] == "3" and "PACELINE_RESUME" not in os.environ

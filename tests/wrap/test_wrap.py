@@ -11,6 +11,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from process_table import MARK, marked, until
 from scripts import Sentences, Stream, distance, identical, joined, loop, parts, serially, train, unmasked, weights_of
 from torch import nn
 from torch.utils.data import DataLoader
@@ -389,6 +390,26 @@ def test_ctrl_c_ends_a_script_as_it_ends_a_run(command: list[str], tmp_path: Pat
     assert summary is not None and summary["status"] == "interrupted" and summary["steps"] >= 3
     assert said.splitlines()[-1].startswith(f"the run was asked to stop, after step {summary['steps']}; its summary")
     assert said.count("once more to leave at once") == 1
+
+
+IMPORTS = "import os, time, torch\nprint('starts', flush=True)\nwhile not os.path.exists('go'): time.sleep(0.05)\n"
+
+
+@pytest.mark.slow  # two processes
+@pytest.mark.fault
+@pytest.mark.parametrize(("before", "line"), [("", "trains\n"), (IMPORTS, "starts\n")], ids=["training", "importing"])
+def test_workers_of_a_script_die_with_their_launcher(before: str, line: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(before + LONG)
+    mark = str(tmp_path)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent), MARK: mark}
+    launch = [sys.executable, "-m", "paceline.cli.main", "launch", "--workers", "2", "mine.py"]
+    with subprocess.Popen(launch, cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for _ in range(2 if before else 1):
+            assert process.stdout.readline() == line
+        process.kill()
+        (tmp_path / "go").touch()
+        until(lambda: not marked(mark), 60, "workers outlive their launcher")
 
 
 def fetches_ahead(comm: Any, root: str, **how: Any) -> str:
