@@ -53,19 +53,30 @@ def drawn_memory(use: "DeviceUse") -> list[str]:
     lines = [f"memory of a device: {held} of {there}, with the runtime's"]
     if use.range is not None:
         lines.append("  " + " to ".join(map(human_bytes, use.range)) + f": {use.published}")
+    return [*lines, *lack_of_memory(use)]
+
+
+def lack_of_memory(use: "DeviceUse | None") -> list[str]:
+    """Says that the plan does not fit, or may not; empty if it fits or no device is described."""
+    from ..tracking.compare import human_bytes
+
+    if use is None:
+        return []
+    held, there = human_bytes(use.held), human_bytes(use.device_memory)
     if not use.fits:
-        lines.append(
+        return [
             f"it does not fit: {held} held on a device of {there}; a step's time is that of a device with enough. "
             "paceline plan --fit says what fits"
-        )
-    elif use.beyond_margin > 0:
-        lines.append(f"it may run out of memory: the range goes beyond a device of {there}")
-    return lines
+        ]
+    if use.beyond_margin > 0:
+        return [f"it may run out of memory: the range goes beyond a device of {there}"]
+    return []
 
 
 def raw_memory(use: "DeviceUse") -> dict[str, Any]:
     ends = None if use.range is None else list(use.range)
-    return {"held": use.held, "range": ends, "of": use.device_memory, "margin": use.beyond_margin <= 0}
+    fits = {"fits": use.fits, "margin": use.beyond_margin <= 0}
+    return {"held": use.held, "range": ends, "of": use.device_memory, **fits}
 
 
 def raw_step(step: "PredictedStep", plan: "Plan", tokens: float | None, use: "DeviceUse | None") -> dict[str, Any]:

@@ -11,6 +11,7 @@ from .completion import complete_checkpoint
 from .options import AllowModule, Config, ConfigDir, Format, Overrides, with_config
 from .output import note, note_all, note_disturbed, results_alone, shortest, show, show_json, terminal_width
 from .plan import raw_checked
+from .step_time import lack_of_memory
 
 if TYPE_CHECKING:
     from ..engine import Result
@@ -95,12 +96,14 @@ def train(
         return
     chosen, blamed = with_config(config, from_agent(overrides or []), config_dir)
     if dry_run or print_submission:
+        from ..engine.predict.device_use import device_use_of
+
         with blamed:
             prepared = engine.prepare(
                 chosen, config_dir, allowed, name, resume, trace=trace, trust_checkpoint=trust_checkpoint
             )
             planned, absent = prepared.plan(), prepared.absent()
-        note_all([*planned.notes, *([absent] if absent else [])])
+        note_all([*planned.notes, *([absent] if absent else []), *lack_of_memory(device_use_of(planned))])
         submission = prepared.submission()
         if print_submission:
             if submission is None:

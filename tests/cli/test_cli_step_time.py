@@ -43,6 +43,14 @@ def test_what_does_not_fit_says_so(paceline) -> None:
     assert json.loads(paceline(*GPT, "--format", "json").out)["step"]["fits"] is True
 
 
+def test_a_dry_run_of_what_does_not_fit_notes_it(paceline) -> None:
+    words = ("train", *GPT[1:], "--dry-run")
+    small = (*words, "hardware.machine.device_memory=100000000")
+    assert "note: it does not fit: " in paceline(*small).err
+    assert "it does not fit" not in paceline(*words).err
+    assert json.loads(paceline(*small, "--format", "json").out)["device_memory"]["fits"] is False
+
+
 def test_memory_of_a_device_has_the_range_of_published_runs_also_without_a_step(paceline) -> None:
     shown = paceline(*GPT).out
     assert "\nmemory of a device: 1.2 GiB of 79.2 GiB, with the runtime's\n" in shown
