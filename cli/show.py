@@ -98,6 +98,8 @@ def _show_command(name: str) -> None:
 
     run = find(name)
     note_damage([run])
+    if _is_of_script(run):
+        raise RunNameError(f"{name}: is a run of a script, whose arguments are not recorded. Choose paceline launch.")
     try:
         line, notes = command_of(run.config)
     except (KeyError, TypeError, AttributeError, ValueError) as error:
@@ -170,9 +172,14 @@ def _overrides(run: "RunData") -> list[str] | None:
 
 
 def _configuration(run: "RunData", overrides: list[str] | None) -> str:
+    from ..engine.config.repeat import quoted
     from ..tracking.selection import configured
     from ..tracking.visible import visible
 
+    if overrides is not None and _is_of_script(run):
+        groups = ("model", "data", "optimizer")  # the script's own objects
+        kept = [text for text in overrides if text.partition("=")[0] not in groups]
+        return visible(f"of a script, with: {quoted(kept)}")
     if overrides is not None:
         return visible(f"as typed: {_command(run, overrides)}")
     chosen = [[f"  {key}", str(value)] for key, value in sorted(configured(run).items())]
@@ -275,6 +282,10 @@ def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | Non
         return None
     if run.swept is not None:
         return "its sweep", visible(f"paceline sweep --resume --name {shlex.quote(run.swept.sweep)}")
+    if _is_of_script(run):
+        done = run.summary.get("status") == "completed"
+        workers = run.summary.get("workers", 1)
+        return None if done else ("go on", f"paceline launch --resume --workers {workers} SCRIPT")
     if overrides is not None and _checkpoints(run.path):
         name = run.name if run.path.parent == ROOT.absolute() else str(shortest(run.path))
         counted = "epochs" if run.config.get("steps") is None else "steps"
@@ -282,6 +293,12 @@ def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | Non
         allow = "".join(f" {word}" for word in allowing(packages_of(run.config)))
         return "go on", visible(f"paceline train --resume {shlex.quote(name)}{allow}{more}")
     return None if overrides is None else ("repeat", visible(_command(run, overrides)))
+
+
+def _is_of_script(run: "RunData") -> bool:
+    from ..tracking.run_directory import RunDirectory
+
+    return run.path is not None and RunDirectory(run.path).is_of_script()
 
 
 def _checkpoints(path: Path) -> list[str]:

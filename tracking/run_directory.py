@@ -160,6 +160,13 @@ class RunDirectory:
     def write_environment(self, environment: dict[str, Any]) -> None:
         write_atomically(self.environment, json.dumps(finite(environment), indent=2) + "\n")
 
+    def is_of_script(self) -> bool:
+        """Returns whether a script with a loop of its own made the run; False if it is not known."""
+        try:
+            return (read_object(self.environment) or {}).get("wrapped") is True
+        except CorruptRunError:
+            return False
+
     def write_summary(self, summary: dict[str, Any]) -> None:
         write_atomically(self.summary, json.dumps(finite(summary), indent=2) + "\n")
 

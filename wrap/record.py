@@ -132,7 +132,7 @@ class WrapRecord:
             )
         check_tracking(experiment.tracking)
         directory = RunDirectory.create(root, name)
-        directory.write_environment(environment())
+        directory.write_environment({**environment(), "wrapped": True})
         directory.write_config(yaml.safe_dump(redact(experiment.model_dump()), sort_keys=False))
         self.directory = directory
         self._mirror_to(directory)

@@ -172,6 +172,8 @@ def prepare(
         if given.experiment is not None or given.built or given.callbacks:
             raise ConfigError(f"--resume {run_name}: a resumed run goes on as it was; give what changes as overrides")
         directory = RunDirectory.open(root, run_name)
+        if directory.is_of_script():
+            raise ConfigError(f"--resume {run_name}: is a run of a script. Choose paceline launch --resume SCRIPT.")
         if (directory.path / SWEEP_NOTE).exists():
             sweep = directory.path.parent.name
             how = f"paceline sweep --resume --name {sweep}"

@@ -182,6 +182,21 @@ def test_a_run_whose_configuration_is_damaged_is_shown(paceline, done: RunDirect
     assert "checkpoints" in out and "go on" not in out
 
 
+def test_a_run_of_a_script_goes_on_by_launch_and_has_no_command_of_train(paceline, failed: RunDirectory) -> None:
+    failed.write_environment({"wrapped": True})
+    failed.write_config(to_yaml(compose(["sync=ssp", "model=mlp", "optimizer=adam", "tracking=none"])))
+    (failed.checkpoints / "step-00000008").mkdir()
+    out = paceline("show", "failed").out
+    assert "of a script, with: sync=ssp tracking=none\n" in out
+    assert "go on  paceline launch --resume --workers 4 SCRIPT\n" in out and "paceline train" not in out
+    failed.write_summary({"name": "failed", "status": "completed", "workers": 4})
+    assert "go on" not in paceline("show", "failed").out
+    ended = paceline("show", "failed", "--command")
+    assert (ended.status, ended.out) == (2, "") and ended.last.endswith("Choose paceline launch.")
+    ended = paceline("train", "--resume", "failed", "epochs=9")
+    assert ended.status == 2 and ended.last.endswith("Choose paceline launch --resume SCRIPT.")
+
+
 def test_the_command_shown_can_be_typed(paceline, here: Path) -> None:
     made(here / "runs", "odd", "data=text", "model=gpt", "data.path='some where/x.txt'", "tracking=none")
     (line,) = [line for line in paceline("show", "odd").out.splitlines() if line.startswith("as typed:")]

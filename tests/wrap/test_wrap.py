@@ -38,6 +38,8 @@ def root(tmp_path: Path) -> str:
 
 def test_alone_it_is_the_loop_itself_bit_for_bit(root: str) -> None:
     assert identical(train(None, root)["weights"], serially())
+    (run,) = Path(root).iterdir()
+    assert RunDirectory(run).is_of_script()
 
 
 @pytest.mark.slow  # tracing takes seconds
