@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from ..conf.errors import ConfigError
+from .output import note
 
 PASSED_ON = {"allow_extra_args": True, "ignore_unknown_options": True, "allow_interspersed_args": False}
 
@@ -46,6 +47,11 @@ def launch(
         raise ConfigError("launch: this process is one of torchrun's workers already; give the script to python")
     of_torchrun = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={workers}"]
     several = ["-m", "paceline.compat.torchrun", *of_torchrun]
+    if workers > 1 and not dry_run and "paceline" not in script.read_text(errors="replace"):
+        note(
+            f"note: {script}: does not name paceline.wrap. If no module of it does, each of {workers} processes runs "
+            "all of it by itself."
+        )
     told = {LAUNCHER: str(os.getpid())}  # the agent's, too: execv keeps it
     if dry_run:
         several, told = ["-m", "paceline.wrap"], {DRY_RUN: str(workers)}

@@ -1,6 +1,9 @@
 """The run directory of a wrapped script: the same files as any run's, so that `compare` shows it beside others."""
 
+import atexit
 import json
+import os
+import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -32,7 +35,7 @@ from ..tracking.redact import redact
 from ..tracking.run_directory import RunDirectory
 from ..tracking.sinks import check as check_tracking
 from ..tracking.sinks import sinks_from
-from .stopping import ScriptTerminated
+from .stopping import ScriptTerminated, is_interactive
 
 DIVERGED = 6
 
@@ -83,6 +86,19 @@ def agreed(comm: Comm, workers: int, topic: str, find: Callable[[], Path]) -> Pa
         key_values.post(f"heard/{topic}/{comm.rank}", "")
         raise ElsewhereError(told["refused"], told["status"])
     return Path(told["path"])
+
+
+def say_if_open(directory: RunDirectory, process: int) -> None:
+    """Says as the script ends, if no error ended it, that it left its run open."""
+    if os.getpid() != process or hasattr(sys, "last_value"):
+        return
+    with suppress(Exception):
+        if directory.records()[-1]["kind"] != "end":
+            print(
+                f"wrap: the run {directory.name} was not ended, and has no summary and no weights. Use wrap in a with "
+                "statement, or call run.close().",
+                file=sys.stderr,
+            )
 
 
 class WrapRecord:
@@ -144,6 +160,8 @@ class WrapRecord:
         self._mirror = Mirror(directory, sinks)
 
     def _begin(self, steps: int, epochs: float) -> None:
+        if not is_interactive():
+            atexit.register(say_if_open, self.directory, os.getpid())
         if self._resumed is not None:
             self.directory.add(Resume(self._resumed.step))
         self.directory.add(

@@ -38,6 +38,15 @@ def test_a_dry_run_needs_no_torchrun_and_a_resumed_script_is_told_so(paceline, h
     assert "paceline.compat.torchrun" in given[1] and os.environ["PACELINE_RESUME"] == "1"
 
 
+def test_a_script_without_wrap_is_noted(paceline, here: Path, given) -> None:
+    (here / "mine.py").write_text("import torch\n")
+    says = "mine.py: does not name paceline.wrap"
+    assert says in paceline("launch", "mine.py").err
+    assert says not in paceline("launch", "--dry-run", "mine.py").err + paceline("launch", "-w", "1", "mine.py").err
+    (here / "mine.py").write_text("from paceline.wrap import wrap\n")
+    assert says not in paceline("launch", "mine.py").err
+
+
 def test_what_cannot_be_launched_is_refused(paceline, monkeypatch) -> None:
     ended = paceline("launch", "none.py")
     assert (ended.status, ended.last) == (2, "none.py: must be a Python file, and there is none")
