@@ -81,6 +81,10 @@ class Prepared:
     def plan(self) -> "Plan":
         from ..planning.make_plan import make_plan
 
+        if fabric_of(self.experiment).submits:
+            from ..jobs.making import job_launcher_of
+
+            job_launcher_of(self.experiment, self.allowed)  # refuses its settings
         plan = make_plan(self.experiment, self.allowed, fabric_of(self.experiment).world_size)
         if self.experiment.weights is not None and self.directory is None:
             from ..features.weights import check

@@ -12,7 +12,7 @@ from ...conf.errors import ConfigError
 from ...strategies import Strategy, Sync
 from ...strategies.core.mesh import Mesh
 from ...strategies.core.with_servers import SyncWithServers
-from ..base.started import UNSET
+from ..base.started import UNSET, was_started
 from ..config.experiment import Experiment
 
 
@@ -85,6 +85,12 @@ def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: 
     if world_size is not None:
         available = world_size - servers * parts
         if available < 1 or workers not in (None, available):
+            if not was_started():
+                raise ConfigError(
+                    f"hardware.workers={workers}: launcher.nodes x launcher.workers_per_node is {world_size} "
+                    f"processes, of which {servers * parts} are servers. "
+                    + ("Choose more launcher.nodes." if available < 1 else f"Choose hardware.workers={available}.")
+                )
             raise ConfigError(
                 f"hardware.workers={workers}: {world_size} processes were started, which with "
                 f"{servers * parts} servers leaves {available} workers. {UNSET}"

@@ -18,5 +18,5 @@ def scheduler_of(experiment: Experiment, allowed: tuple[str, ...]) -> Scheduler:
     made = job_launcher_of(experiment, allowed)
     if not isinstance(made, Scheduler):
         name = experiment.choice("launcher").name
-        raise ConfigError(f"launcher={name}: paceline submits nothing to it. Choose --print, which shows what you can.")
+        raise ConfigError(f"launcher={name}: paceline submits nothing to it. Choose --print, and kubectl apply.")
     return made

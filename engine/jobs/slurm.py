@@ -26,7 +26,15 @@ from .scheduler import JobState, Retries, Scheduler, SubmittedRun
 PATIENCE = 30.0  # seconds for an answer of SLURM's commands
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "RESIZING")
-UNREACHABLE = ("Unable to contact", "Connection refused", "Socket timed out", "Zero Bytes", "connect failure")
+UNREACHABLE = (
+    "Unable to contact",
+    "Connection refused",
+    "Socket timed out",
+    "Zero Bytes",
+    "connect failure",
+    "failed to fetch config",
+)
+ELSEWHERE = "Run it on a login node, or choose paceline plan, which asks no scheduler."
 _UNITS = {"s": 1 / 60, "m": 1, "h": 60, "d": 24 * 60}
 # Words of sbatch --test-only, and the key that each is about
 _KEYS = (
@@ -99,7 +107,7 @@ class Slurm(Scheduler):
     def check(self) -> None:
         for program in ("sbatch", "squeue", "scontrol", "scancel", "sinfo"):
             if shutil.which(program) is None:
-                raise MachineError(f"launcher=slurm: there is no {program} on this host. Run it on a login node.")
+                raise MachineError(f"launcher=slurm: there is no {program} on this host. {ELSEWHERE}")
         partitions = _partitions()
         chosen = next((each for each in partitions if each.is_default), partitions[0] if partitions else None)
         if self._partition is not None:
@@ -226,7 +234,7 @@ def _asked_slurm(command: list[str]) -> subprocess.CompletedProcess[str]:
     try:
         said = _run(command)
     except FileNotFoundError:
-        raise MachineError(f"launcher=slurm: there is no {command[0]} on this host. Run it on a login node.") from None
+        raise MachineError(f"launcher=slurm: there is no {command[0]} on this host. {ELSEWHERE}") from None
     except subprocess.TimeoutExpired:
         raise MachineError(f"launcher=slurm: {command[0]} gave no answer in {PATIENCE:g} s") from None
     if said.returncode and any(word in said.stderr for word in UNREACHABLE):

@@ -12,7 +12,7 @@ import pytest
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.base.errors import MachineError, WorkerFailedError
-from paceline.engine.jobs import ends, submission, supervisor
+from paceline.engine.jobs import ends, slurm, submission, supervisor
 from paceline.engine.jobs.scheduler import JobState, Retries, Scheduler, SubmittedRun
 from paceline.engine.jobs.slurm import Slurm, SlurmPartition, minutes_of
 from paceline.engine.jobs.supervisor import Supervisor
@@ -229,6 +229,17 @@ def test_without_slurm_it_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "PATH", "/nowhere")
     with pytest.raises(MachineError, match="there is no sbatch on this host"):
         Slurm().check()
+    prepared = engine.prepare(["launcher=slurm", "launcher.time=30m"])
+    assert prepared.plan().layout.workers == 2
+    with pytest.raises(ConfigError, match=r"^launcher.time=30x"):
+        engine.plan(["launcher=slurm", "launcher.time=30x"])
+
+
+def test_a_slurm_without_a_controller_is_a_lack_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    said = "sbatch: error: fetch_config: DNS SRV lookup failed\nsbatch: error: failed to fetch config\n"
+    monkeypatch.setattr(slurm, "_run", lambda command: subprocess.CompletedProcess(command, 1, "", said))
+    with pytest.raises(MachineError, match="SLURM cannot be reached"):
+        slurm._asked_slurm(["sbatch"])
 
 
 @pytest.mark.parametrize("launcher", ["local", "slurm", "torchrun"])

@@ -71,6 +71,13 @@ class TestLayout:
         with pytest.raises(ConfigError, match="leaves 0 workers"):
             layout("sync=asp")
 
+    def test_processes_of_a_scheduler_are_counted(self) -> None:
+        slurm = ("launcher=slurm", "launcher.nodes=2", "launcher.workers_per_node=2")
+        with pytest.raises(ConfigError, match=r"4 processes, of which 1 are servers. Choose hardware.workers=3.$"):
+            layout("sync=asp", "hardware.workers=4", *slurm)
+        with pytest.raises(ConfigError, match=r"Choose more launcher.nodes"):
+            layout("sync=asp", *slurm[:1], "launcher.workers_per_node=1")
+
     def test_servers_need_code_for_them(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(BSP, "servers", 1)
         with pytest.raises(ConfigError, match=r"sync=bsp: has 1 servers, .* Derive it from SyncWithServers"):
