@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     import typer
 
 _FLAG = re.compile(r"(?P<key>--?[A-Za-z][\w-]*)(?:[= ](?P<value>[^\n]*?))?: ")
+_FILE = re.compile(r"--config [^\n]*?: (?=[A-Za-z_][\w.]*(?:=[^\n]*?)?: )")  # whose key is wrong
 _KEY = re.compile(r"(?P<key>[A-Za-z_]\w*(?:\.\w+)*)(?:=(?P<value>[^\n]*?))?: ")
 _NAMED = re.compile(r"(?:no )?(?P<key>run|column)(?: name)? '(?P<value>[^']*)'")
 _NO_SUCH = re.compile(r"[\w ]+: no such (?:option:|command) '?(?P<key>[^' ;]+)")
@@ -44,7 +45,8 @@ def wants_json(arguments: list[str], app: "typer.Typer") -> bool:
 
 def document(code: int, message: str, error: BaseException | None = None) -> dict[str, Any]:
     """Returns the exit status, the key and the value that are wrong, the message, and what to choose instead."""
-    match = next((found for pattern in _PATTERNS if (found := pattern.match(message))), None)
+    said = _FILE.sub("", message, count=1) if _FILE.match(message) else message
+    match = next((found for pattern in _PATTERNS if (found := pattern.match(said))), None)
     named = match.groupdict() if match else {}
     key, value = named.get("key"), named.get("value")
     refused = error.refusals if isinstance(error, ConfigError) else ()

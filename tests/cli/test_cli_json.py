@@ -138,6 +138,23 @@ def test_an_error_is_a_document_with_key_value_message_and_suggestions(
     assert (document["key"], document["value"]) == (key, value)
 
 
+@pytest.mark.parametrize(
+    ("text", "key", "value", "among"),
+    [
+        ("sync: bspp", "sync", "bspp", ["sync=bsp"]),
+        ("model: {name: mlp, hiden: 3}", "model.hiden", None, ["model.hidden"]),
+        ("a: [", "--config", "mine.yaml", []),
+    ],
+)
+def test_the_key_of_an_error_in_a_file_is_that_of_the_file(
+    text: str, key: str, value: str | None, among: list[str], paceline, here: Path
+) -> None:
+    (here / "mine.yaml").write_text(text)
+    document = told(paceline("train", "--config", "mine.yaml", "--dry-run", "--format", "json"))
+    assert (document["key"], document["value"]) == (key, value) and set(among) <= set(document["suggestions"])
+    assert document["message"].startswith("--config mine.yaml: ")
+
+
 def test_an_error_is_a_document_only_where_it_was_asked_for(paceline) -> None:
     for line in ("train epochs=0", "compare nope --format csv", "train epochs=0 --format xml"):
         assert paceline(*line.split()).out == ""
