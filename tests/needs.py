@@ -113,6 +113,7 @@ NEEDS = {
     "fashion_mnist": Need("Debian's Fashion-MNIST", "apt-get install dataset-fashion-mnist", _has_fashion_mnist),
     "gpu": Need("a CUDA device", "there is no package for that", _has_cuda),
     "jupyter": Need("nbclient, ipykernel and pandas", "pip install nbclient ipykernel pandas", _has_jupyter),
+    "jq": Need("jq", "apt-get install jq", _has("jq")),
     "kubeflow": Need("Kubeflow's models", "pip install kubeflow-trainer-api", _has_module("kubeflow_trainer_api")),
     "kubernetes_validate": Need(
         "Kubernetes' schema", "pip install kubernetes-validate", _has_module("kubernetes_validate")
@@ -150,6 +151,7 @@ needs_chromium = pytest.mark.needs("chromium")
 needs_compiler = pytest.mark.needs("compiler")
 needs_fashion_mnist = pytest.mark.needs("fashion_mnist")
 needs_gpu = pytest.mark.needs("gpu")
+needs_jq = pytest.mark.needs("jq")
 needs_jupyter = pytest.mark.needs("jupyter")
 needs_kubeflow = pytest.mark.needs("kubeflow")
 needs_kubernetes_validate = pytest.mark.needs("kubernetes_validate")
