@@ -66,6 +66,8 @@ MOST_VALUES = 100_000  # of one key in a sweep
 LONGEST_NAME = 240  # bytes of a choice's, whose file has .yaml after it
 LONGEST = 10_000  # characters of an override; reading one takes longer than in proportion
 TOO_DEEP = "is nested too deeply"
+OF_ALL_GROUPS = "sets keys of its own section. Begin the preset's file with the line `# @package _global_`."
+_SECTION_OF_PRESET = re.compile(r"In 'experiment/(.+)': Could not override '.+@experiment\.")
 _PARSER = OverridesParser.create()
 
 
@@ -231,6 +233,8 @@ def _plain(config: DictConfig) -> dict[str, Any]:
     unknown = [str(key) for key in plain if str(key) not in Experiment.model_fields]
     if unknown and unknown[0] in RENAMED:
         raise ConfigError(f"{unknown[0]}: {no_such_key(unknown[0])}")
+    if unknown == ["experiment"]:
+        raise ConfigError(f"experiment: {OF_ALL_GROUPS}")
     if unknown:
         hint = elsewhere(unknown[0]) or _nearest(unknown[0], list(Experiment.model_fields))
         raise ConfigError(f"{unknown[0]}: there is no such key; {hint}")
@@ -492,6 +496,8 @@ def _no_such_key(
 ) -> str:
     """`choosing`, `described`: what the key was looked for in is composed of."""
     message = str(error)
+    if (found := _SECTION_OF_PRESET.search(message)) is not None:
+        return f"experiment={found[1]}: {OF_ALL_GROUPS}"
     key = message.partition("'")[2].partition("'")[0].removesuffix(".")
     if "Could not override 'hardware/network" in message:
         return "hardware/network: only hardware=virtual has a modelled network; add hardware=virtual"

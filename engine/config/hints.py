@@ -36,6 +36,8 @@ def elsewhere(key: str, value: str = "", config_dir: Path | None = None, choice:
         return f"{key.partition('.')[0]}={choice} has none: {why}; {elsewhere(key, value, config_dir)}"
     leaf = key.rpartition(".")[2].replace("-", "_")
     given = f"={value}" if value else "=..."
+    if leaf == "name" and key.removesuffix(".name") in BY_NAME:
+        return f"it is {key.removesuffix('.name')}{given}"
     if leaf in _groups():
         group = _groups()[leaf]
         if key == group and group not in (*BY_NAME, *_OTHERS):

@@ -84,6 +84,22 @@ def test_a_users_directory_adds_choices_beside_ours() -> None:
     assert experiment.strategy.knobs["at"] == 7
 
 
+@pytest.mark.parametrize("text", ["# Mine\n# @package _global_\nsteps: 3\n", "defaults:\n  - override /sync: asp\n"])
+def test_a_preset_whose_first_line_is_not_its_package_is_told_so(text: str, tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "experiment" / "mine.yaml").write_text(text)
+    with pytest.raises(
+        ConfigError, match=r"^experiment.*Begin the preset's file with the line `# @package _global_`.$"
+    ):
+        compose(["experiment=mine"], tmp_path)
+
+
+@pytest.mark.parametrize("group", ["sync", "launcher"])
+def test_the_name_of_a_choice_is_told_as_the_choice(group: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{group}.name: there is no such key; it is {group}=mine"):
+        compose([f"{group}.name=mine"])
+
+
 def test_a_users_directory_that_is_not_there_is_refused() -> None:
     with pytest.raises(ConfigError, match="--config-dir /nowhere: there is no such directory"):
         compose([], Path("/nowhere"))
