@@ -7,6 +7,7 @@ from typing import Any
 from .columns import BY_KEY, COLUMNS, anything
 from .compare import rows
 from .disturbance import is_timed
+from .labels import labels
 from .run_data import RunData
 from .run_directory import RunDirectory, read_object
 from .selection import configured
@@ -86,7 +87,8 @@ def difference(first: RunData, second: RunData) -> RunDifference:
     places = [_environment(run) for run in (first, second)]
     environment = None if None in places else _differing(*(flat(place or {}, ".") for place in places))
     results = _results(first, second) if first.summary and second.summary else []
-    return RunDifference(first.name, second.name, _differing(*chosen), environment, results)
+    names = (first.name, second.name) if first.name != second.name else labels([first, second])
+    return RunDifference(*names, _differing(*chosen), environment, results)
 
 
 def _results(first: RunData, second: RunData) -> list[ValuePair]:

@@ -50,6 +50,13 @@ def test_diff_as_json_is_one_document(paceline, two: Path) -> None:
     assert next(pair for pair in told["results"] if pair["key"] == "accuracy")["difference"] == 0.25
 
 
+def test_diff_tells_apart_two_runs_of_one_name(paceline, two: Path) -> None:
+    run = RunDirectory.create(two / "base" / "runs", "one")
+    run.write_config(to_yaml(compose(["optimizer.lr=0.3"])))
+    told = json.loads(paceline("diff", "base/runs/one", "one", "--format", "json").out)
+    assert told["first"] != told["second"] and "base/runs/one" in told["first"]
+
+
 def test_diff_of_a_run_that_is_not_there_is_a_mistake_and_of_a_damaged_one_its_own_status(paceline, two: Path) -> None:
     ended = paceline("diff", "one", "othr")
     assert ended.status == 2 and "did you mean other" in ended.last
