@@ -6,15 +6,20 @@ torchrun's own ends with exit status 1 whatever a worker's was, below a tracebac
 """
 
 import logging
+import signal
 import sys
 from collections.abc import Mapping
 
-from torch.distributed import run
-from torch.distributed.elastic.multiprocessing import SignalException
-from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
-
 
 def main() -> None:
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C amid the imports: an end without a traceback
+    from torch.distributed import run
+    from torch.distributed.elastic.multiprocessing import SignalException
+    from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
+
+    signal.signal(signal.SIGINT, usual)
     logging.disable(logging.ERROR)  # of this process, which watches the workers and has nothing else to say
     try:
         run.main(sys.argv[1:])

@@ -1,6 +1,7 @@
 """torchrun ends with 1 and a traceback of its own, whatever its worker ended with: why compat/torchrun.py is there."""
 
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -29,3 +30,17 @@ def test_what_a_worker_says_is_all_that_is_said(tmp_path: Path) -> None:
         found.append((ended.returncode, "Traceback" in ended.stderr))
         assert "refused" in ended.stderr
     assert found == [(1, True), (2, False)]  # else compat/torchrun.py can go
+
+
+def test_ctrl_c_while_torch_is_imported_leaves_no_traceback(tmp_path: Path) -> None:
+    (tmp_path / "torch").mkdir()
+    (tmp_path / "torch" / "__init__.py").write_text("import time\nprint('imports', flush=True)\ntime.sleep(60)\n")
+    command = [sys.executable, "-m", "paceline.compat.torchrun", "script.py"]
+    environment = os.environ | {"PYTHONPATH": str(tmp_path)}
+    with subprocess.Popen(
+        command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None and process.stdout.readline() == "imports\n"
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=30) == ("", "")
+    assert process.returncode == -signal.SIGINT
