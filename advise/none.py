@@ -5,10 +5,10 @@ from .answer import Answer
 from .commands import command
 from .limits import in_all
 from .nearest import that_would_fit
+from .question import Question, key_of
 from .why_not import too_much
 
 MOST = 3
-NONE = "what was typed allows none"
 
 
 def why_none(found: Answer) -> str:
@@ -27,12 +27,17 @@ def why_none(found: Answer) -> str:
         return _listed(f"no configuration meets {limit}; the nearest:", lines)
     if not found.nearest:
         told = [f"{family.name}: {line}" for family in found.families for line in family.others]
-        why = (told or found.notes or [NONE])[:MOST]
+        why = (told or found.notes or [_allows_none(question)])[:MOST]
         return _listed(f"none of {found.points:,} configurations can be; the reasons:", why)
     lines = [f"{too_much(row)}: {command(question, row.candidate)}" for row in found.nearest]
     would = that_would_fit(found)
     first = f"nothing fits, of {found.points:,} configurations; the nearest:"
     return _listed(first, lines) + (f"\nthis would fit: {would}" if would else "")
+
+
+def _allows_none(question: Question) -> str:
+    typed = [text for text in question.overrides if key_of(text).partition(".")[0] in ("strategy", "sync")]
+    return f"{' '.join(typed) or 'your command'}: no layout on this hardware has it. Leave it out."
 
 
 def _listed(first: str, lines: list[str]) -> str:

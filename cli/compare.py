@@ -173,7 +173,8 @@ def compare(
     table, shown = tables.table(found, request)
     keys = tables.column_keys(request, found, table)
     _check_figures(shown, figures)
-    show(tables.render(table, format, terminal_width(), memory, keys, (caption, label)))
+    if table or format != "table":  # the heads of all columns say nothing
+        show(tables.render(table, format, terminal_width(), memory, keys, (caption, label)))
     note_disturbed(table)
     if not table:
         note(f"none of {len(found)} runs fulfils {' and '.join(where or [])}")

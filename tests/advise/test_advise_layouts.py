@@ -404,6 +404,9 @@ def test_without_limits_none_is_missed_where_no_plan_fits(monkeypatch: pytest.Mo
     rules = replace(found, nearest=[], families=[Family("zero", None, ["a", "b"]), Family("tensor", None, ["c", "d"])])
     assert why_none(rules).splitlines()[0].endswith(" configurations can be; the reasons:")
     assert why_none(rules).splitlines()[1:] == ["1. zero: a", "2. zero: b", "3. tensor: c"]
+    asked = ask(["model=gpt_1b", "data=text", "hardware=t4", "strategy=data_parallel"])
+    untold = replace(rules, question=asked, families=[], notes=[])
+    assert why_none(untold).endswith("1. strategy=data_parallel: no layout on this hardware has it. Leave it out.")
 
 
 @pytest.mark.parametrize(

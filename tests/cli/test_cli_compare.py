@@ -341,7 +341,8 @@ def test_the_front_is_a_column_by_itself_unless_it_is_among_those_asked_for(pace
 @pytest.mark.parametrize("more", [[], ["--columns", "accuracy,workers"], ["--columns", "sync", "--sort", "accuracy"]])
 def test_conditions_that_nothing_fulfils_are_no_error(more: list[str], paceline, runs: Path) -> None:
     ended = paceline("compare", "--where", "accuracy>2", *more)
-    assert ended.status == 0 and ended.last == "none of 3 runs fulfils accuracy>2"
+    assert (ended.status, ended.out) == (0, "") and ended.last == "none of 3 runs fulfils accuracy>2"
+    assert paceline("compare", "--where", "accuracy>2", *more, "--format", "json").out == "[]\n"
 
 
 @pytest.mark.parametrize("more", [["--columns", "acuracy"], ["--columns", "speedup"], ["--sort", "acuracy"]])
