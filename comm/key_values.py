@@ -22,6 +22,7 @@ from .errors import HangError, PeerLostError
 from .store import StoreClient, StoreServer
 
 BEAT = 0.5  # seconds between heartbeats
+AGENT = 3.0  # seconds that torchrun's agent may take to end a worker whose store is gone
 STOPPED = 3  # looks in a row, one each `BEAT`, that find a heartbeat unchanged: it has stopped
 
 
@@ -317,6 +318,8 @@ class StoreKeyValues(KeyValues):
                         answer(value.decode())
                 self._look()
             except RuntimeError:  # the store is gone, and with it whoever launched us
+                if "TORCHELASTIC_RUN_ID" in os.environ:  # or worker 0 failed: torchrun's agent ends this one for it
+                    self._closing.wait(AGENT)
                 if not self._closing.is_set():
                     with suppress(OSError):
                         print(f"worker {self.rank}: the rendezvous store is gone", file=sys.stderr, flush=True)

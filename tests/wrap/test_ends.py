@@ -269,6 +269,7 @@ FAILS = {
     "all alike": ("run.optimizer.step()", 2, "optimizer.step: needs run.backward(loss)"),
     "the first alone": ("run.is_chief and run.evaluated(float('nan'))", 6, "worker 0 diverged: accuracy is nan"),
     "another alone": ("run.is_chief or run.evaluated(float('nan'))", 6, "worker 1 diverged: accuracy is nan"),
+    "each": ("run.evaluated(float('nan'))", 6, "diverged: accuracy is nan"),
     "another's wrap": ("", 2, "sync=asp: has servers"),
 }
 
@@ -296,6 +297,7 @@ with wrap(*parts(), sync, name="mine", epochs=3) as run:
     ended = subprocess.run(launch, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
     assert ended.returncode == status, ended.stderr
     assert "Traceback" not in ended.stderr and ended.stderr.count(said) == 1, ended.stderr
+    assert "rendezvous store is gone" not in ended.stderr, ended.stderr
 
 
 LEAVES = {
