@@ -87,8 +87,8 @@ def difference(first: RunData, second: RunData) -> RunDifference:
     places = [_environment(run) for run in (first, second)]
     environment = None if None in places else _differing(*(flat(place or {}, ".") for place in places))
     results = _results(first, second) if first.summary and second.summary else []
-    names = (first.name, second.name) if first.name != second.name else labels([first, second])
-    return RunDifference(*names, _differing(*chosen), environment, results)
+    one, other = (first.name, second.name) if first.name != second.name else labels([first, second])
+    return RunDifference(one, other, _differing(*chosen), environment, results)
 
 
 def _results(first: RunData, second: RunData) -> list[ValuePair]:
