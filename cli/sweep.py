@@ -1,6 +1,8 @@
 """`paceline sweep`: many runs of one definition, side by side at the end."""
 
 import shlex
+import subprocess
+import sys
 import time
 from collections import Counter
 from dataclasses import asdict
@@ -26,6 +28,7 @@ from .output import (
 
 if TYPE_CHECKING:
     from ..sweep.definition import Definition, EarlyTermination
+    from ..sweep.directory import OpenSweep
     from ..sweep.preview import Planned
     from ..sweep.study import TrialRecord
     from ..tracking.run_data import RunData
@@ -100,6 +103,7 @@ Storage = Annotated[
         show_default=False,
     ),
 ]
+Detach = Annotated[bool, typer.Option("--detach", help="Return at once: a process that stays runs the trials.")]
 
 
 @results_alone()
@@ -121,6 +125,7 @@ def sweep(
     prune: Prune = None,
     hyperband: Hyperband = None,
     storage: Storage = None,
+    detach: Detach = False,
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
     format: Format = "table",
@@ -143,8 +148,6 @@ def sweep(
     from ..sweep.define import define
     from ..sweep.directory import open_sweep
     from ..sweep.lacking import check_machine, has_more
-    from ..sweep.sweeper import Sweeper
-    from .sweep_view import view
 
     words = definition or []
     wanted = None
@@ -173,14 +176,35 @@ def sweep(
     with open_sweep(chosen, wanted, Path(ROOT), resume, sampler, storage, trials=trials) as opened:
         if resume and has_more(opened.study):
             check_machine(opened.study.definition)
-        with view(opened.study) as observer:
-            sweeper = Sweeper(chosen, opened.study, opened.directory, jobs, max_failures, observer)
-            try:
-                sweeper.run()
-            finally:
-                notes = {text: len(trials) for text, trials in sweeper.notes.items()}
-        note_counted(notes, "trials")
-        conclude(chosen, opened.directory, opened.study.trials(), opened.study.definition, words, format)
+        if not detach:
+            _run(opened, chosen, jobs, max_failures, words, format)
+            return
+    own = [("--max-failures", max_failures), ("--storage", storage), ("--sampler", sampler), ("--jobs", jobs)]
+    _leave(chosen, opened.directory, [str(word) for pair in own if pair[1] is not None for word in pair])
+
+
+def _run(opened: "OpenSweep", name: str, jobs: int, max_failures: int | None, words: list[str], format: str) -> None:
+    from ..sweep.sweeper import Sweeper
+    from .sweep_view import view
+
+    with view(opened.study) as observer:
+        sweeper = Sweeper(name, opened.study, opened.directory, jobs, max_failures, observer)
+        try:
+            sweeper.run()
+        finally:
+            notes = {text: len(trials) for text, trials in sweeper.notes.items()}
+    note_counted(notes, "trials")
+    conclude(name, opened.directory, opened.study.trials(), opened.study.definition, words, format)
+
+
+def _leave(name: str, directory: Path, options: list[str]) -> None:
+    """Has a process with a session of its own run the trials."""
+    command = [sys.executable, "-m", "paceline.cli.main", "sweep", "--resume", "--name", name, *options]
+    log = directory / "sweep.log"
+    with log.open("ab") as file:
+        sweeper = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
+    note(f"sweep {name}: process {sweeper.pid} runs the trials; its words: {shortest(log)}")
+    note(f"stop it, with its trials saved: kill {sweeper.pid}; go on: paceline sweep --resume --name {name}")
 
 
 def _check_whole(*parts: object) -> None:

@@ -65,6 +65,16 @@ def test_a_killed_sweeper_finds_its_trials_running_and_runs_none_twice(tmp_path:
         assert kinds.count("start") == 1, f"{name} was run twice"
 
 
+def test_a_detached_sweep_returns_at_once_and_runs_to_its_end(tmp_path: Path) -> None:
+    words = (*QUICK, *JOBS, *OWN, "seed=1,2", "strategy.pause=0.1", "steps=60", "--detach")
+    assert sweep(tmp_path, *words).wait(WAIT) == 0, (tmp_path / "said").read_text()
+    folder = tmp_path / "runs" / "wide"
+    said = (tmp_path / "said").read_text()
+    assert "runs the trials" in said and not (folder / "report.html").exists()
+    until(lambda: (folder / "report.html").exists(), WAIT, "no end: " + said)
+    assert "2 of 2 done" in (folder / "sweep.log").read_text() and len(jobs(tmp_path)) == 2
+
+
 def test_a_sweeper_that_is_asked_to_stop_stops_its_jobs(tmp_path: Path) -> None:
     sweeper = sweep(tmp_path, *QUICK, *JOBS, *OWN, "seed=1,2", "strategy.pause=0.1", "steps=100000")
     until(lambda: len(jobs(tmp_path)) == 2, WAIT, "no two jobs")
