@@ -177,6 +177,7 @@ def grouped(model: nn.Module) -> tuple[Group, list[Group]]:
 class _FSDPUpdate(Sync):
     traits = SyncTraits(
         steps_together=True,
+        copies=False,
         unaveraged="cuts its weights up over the workers, which would have to gather them after each step",
         shows_gradients=False,
     )

@@ -255,6 +255,7 @@ class _ZeroUpdate(Sync):
     """DeepSpeed's engine steps within forward_backward."""
 
     traits = SyncTraits(
+        copies=False,
         unaveraged="leaves its weights to DeepSpeed, which would have to gather them after each step",
         shows_gradients=False,
     )

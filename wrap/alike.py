@@ -5,10 +5,10 @@ from collections.abc import Iterator, Sequence
 from operator import index
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from ..comm import Comm
+from ..exchange.alike import agree, digest, give_all
 from ..strategies.core.copies import give_own_memory
 from .errors import ScriptError
 
@@ -26,13 +26,7 @@ def share_state(model: nn.Module, comm: Comm) -> None:
             "wrap: workers have different models: other parameters, buffers, shapes or dtypes. Build the same model on "
             "all of them"
         )
-    with torch.no_grad():
-        for _, each in state:
-            if each.numel() > 0:
-                flat = each.detach().contiguous().view(-1).view(torch.uint8)  # bytes: gloo knows not all dtypes
-                comm.broadcast(flat, src=0).wait()
-                if flat.data_ptr() != each.data_ptr():  # else the broadcast has written to `each`
-                    each.copy_(flat.view(each.dtype).view(each.shape))
+    give_all([each for _, each in state], comm, device)
 
 
 def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
@@ -49,24 +43,6 @@ class Order:
     def add(self, batch: Sequence[Any]) -> int:
         """Returns the digest after this batch."""
         return digest(self._hash, [plain_of(each) for each in batch])
-
-
-def is_compared(number: int) -> bool:
-    """Returns True for the batches of a pass, counted from 1, at which workers compare digests."""
-    return number & (number - 1) == 0
-
-
-def agree(mine: int, comm: Comm, device: torch.device) -> bool:
-    """Returns True if all workers have this number."""
-    with comm.ledger.aside():
-        every = comm.all_gather(torch.tensor([mine], dtype=torch.int64, device=device))
-    return bool((every == mine).all())
-
-
-def digest(state: "hashlib.blake2b", parts: Sequence[str]) -> int:
-    """Adds `parts` to the state, and returns 63 bits of its digest."""
-    state.update("\0".join([*parts, ""]).encode())
-    return int.from_bytes(state.digest()[:8], "big") >> 1
 
 
 def plain_of(drawn: Any) -> str:

@@ -16,14 +16,12 @@ from torch.optim import Optimizer
 from ..comm import Comm
 from ..compat.hidden import Hidden, hidden
 from ..compat.storages import version_of
+from ..exchange.alike import digest, digest_of, first_apart, first_other, is_compared
 from ..exchange.finishing import Finished, FinishesGradients
 from ..strategies import Sync
-from .alike import digest, is_compared
 from .errors import ScriptError
 
-ROW = 1021
 MOST = 1 << 62
-DIGITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Gradients:
@@ -221,7 +219,7 @@ class Gradients:
             )
 
     def _check_settings(self, settings: list[int], step: int) -> None:
-        if other := _first_other(settings):
+        if other := first_other(settings):
             raise ScriptError(
                 f"optimizer.step: worker {other} steps with other settings of the optimizer (such as lr) than worker 0 "
                 f"at step {step}. Set them by values that all workers have, and not by a worker's own loss"
@@ -234,23 +232,22 @@ class Gradients:
         parameters = self._sync.parameters if self._sync.traits.weights_agree else {}
         met = {id(each) for each in self._met}
         foreign = [each for each in self._foreign if id(each) in met]
-        mine = [digest_of(each.detach()) for each in parameters.values()]
-        mine.append(sum(digest_of(each.detach()) for each in foreign) % MOST)
-        device = next(iter(self._sync.parameters.values())).device
-        with self._comm.ledger.aside():
-            every = self._comm.all_gather(torch.tensor(mine, dtype=torch.int64, device=device)).cpu()
-        if other := _first_other(every[:, -1].tolist()):
+        digests = {"": sum(map(digest_of, foreign)) % MOST}
+        digests |= {name: digest_of(each) for name, each in parameters.items()}
+        found = first_apart(digests, self._comm, next(iter(self._sync.parameters.values())).device)
+        if found is None:
+            return
+        name, other = found
+        if not name:
             shapes = ", ".join(str(list(each.shape)) for each in foreign)
             raise ScriptError(
                 f"wrap: the model lacks parameters that the script trains, of shapes {shapes}: those of worker {other} "
                 f"differ from worker 0's after {steps} steps. Give wrap one nn.ModuleList of all models"
             )
-        for name, digests in zip(parameters, every.T[:-1].tolist(), strict=True):
-            if other := _first_other(digests):
-                raise ScriptError(
-                    f"wrap: parameter {name} of worker {other} differs from that of worker 0 after {steps} steps. The "
-                    "script must change weights and optimizer state alike on all workers, or choose sync=local_sgd."
-                )
+        raise ScriptError(
+            f"wrap: parameter {name} of worker {other} differs from that of worker 0 after {steps} steps. The "
+            "script must change weights and optimizer state alike on all workers, or choose sync=local_sgd."
+        )
 
     def _take_the_first(self, parameter: nn.Parameter, is_there: bool) -> None:
         """Takes the gradient that worker 0 has of `parameter`."""
@@ -279,26 +276,7 @@ def parameters_of(loss: Tensor) -> list[nn.Parameter]:
     return list(found.values())
 
 
-def _first_other(numbers: list[int]) -> int:
-    """Returns the first place whose number is not that of place 0; 0 if there is none."""
-    return next((i for i, each in enumerate(numbers) if each != numbers[0]), 0)
-
-
 def _settings(group: dict[str, Any]) -> str:
     """Returns a parameter group's settings as text."""
     found = {key: value.tolist() if isinstance(value, Tensor) else value for key, value in group.items()}
     return repr(sorted((key, value) for key, value in found.items() if isinstance(value, bool | int | float | tuple)))
-
-
-def digest_of(gradient: Tensor | None) -> int:
-    """Returns a sum of the bits as whole numbers, each weighted by its place in a row of `ROW`: the same for the same
-    gradient, and another one for the same entries in another order.
-    """
-    if gradient is None:
-        return 0
-    dense = gradient.detach().to_dense() if gradient.is_sparse else gradient.detach()
-    bits = dense.contiguous().view(-1).view(DIGITS[min(dense.element_size(), 8)])
-    whole = len(bits) - len(bits) % ROW
-    sums = bits[:whole].view(-1, ROW).sum(dim=0, dtype=torch.int64)
-    sums[: len(bits) - whole] += bits[whole:]
-    return int((sums * torch.arange(1, ROW + 1, device=sums.device)).sum())

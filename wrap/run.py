@@ -25,9 +25,10 @@ from ..engine.base.stop import StopAgreement
 from ..engine.base.trained import TrainedSet, Vectors, keep_memory
 from ..engine.config.experiment import Experiment
 from ..engine.training.meters import Meter
+from ..exchange.alike import agree, is_compared
 from ..strategies import Batch
 from ..strategies.core.views import HeldViews
-from .alike import agree, is_compared, share_state
+from .alike import share_state
 from .dry_run import dry_run, show
 from .errors import ScriptError
 from .gradients import Gradients

@@ -25,6 +25,12 @@ class ChangedModelError(RuntimeError):
     exit_code = 4
 
 
+class ReplicasDifferError(RuntimeError):
+    """Replicas that step together have different weights."""
+
+    exit_code = 4
+
+
 class DivergedError(RuntimeError):
     """The loss is NaN or infinite."""
 

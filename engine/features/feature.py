@@ -200,6 +200,9 @@ class Hooks:
 
     # -- what is kept and told
 
+    def before_saving(self, done: int) -> None:
+        """A checkpoint of step `done` comes next. Nothing is under way. On all workers."""
+
     def state_dict(self) -> dict[str, Any]:
         """Returns what a checkpoint keeps beside the part's weights, for `key`."""
         return {}

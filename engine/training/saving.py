@@ -36,6 +36,8 @@ class Saving:
         Replica 0 writes: its parts their files, the chief the manifest once it has all their sums.
         """
         worker, sync, role = self._worker, self._worker.sync, self._worker.role
+        for each in worker.hooks:
+            each.before_saving(done)
         alike = sync.traits.weights_agree and sync.traits.state_agrees
         each = sync.traits.synchronous and not alike  # replicas differ: each writes its own
         if not (sync.traits.synchronous or role.replica == 0):

@@ -19,6 +19,7 @@ from ...strategies.core.protocols import SideBySide
 from ...strategies.core.regrouped import SavedParts
 from ...strategies.core.state import load_state, mean_of, state_of
 from ...strategies.core.views import HeldViews
+from ...tracking.records import NoteRecord
 from ...tracking.run_directory import RunDirectory
 from ..base import checkpoint, machine, memory
 from ..base.checkpoint import Manifest
@@ -33,6 +34,7 @@ from ..features.feature import Context, HookList, Hooks, Parts
 from ..features.known import known_of
 from ..features.rates import rate_of
 from . import one_build
+from .alike import UNSEEDED, EqualReplicas, begin_alike
 
 
 def prepare_process(experiment: Experiment, parts: Parts, rank: int) -> torch.device:
@@ -155,6 +157,8 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
         return made
 
     model = one_build.built(parts, comm, build)
+    if begin_alike(parts, model, comm, device) and comm.rank == parts.layout.chief:
+        RunDirectory(assignment.run).add(NoteRecord(UNSEEDED.format(experiment.model.name)))
     trains = parts.layout.role(comm.rank).kind == "worker"
     compiler = Compiler() if experiment.compile and trains else None
     return _laid_out(
@@ -243,7 +247,7 @@ def _laid_out(kept: _AcrossPhases, parts: Parts, phase: int, model: nn.Module, s
         module.train()
     if kept.manifest is not None and kept.hooks is None:
         HookList(hooks).load_manifest(kept.manifest.callbacks or {})
-    found = _begin(kept, parts, role, module, of_part, of_replica, hooks, saved)
+    found = _begin(kept, parts, role, module, of_part, of_replica, workers, hooks, saved)
     if trains:
         views.check(module, _chosen(kept.assignment.experiment))
     return Worker(
@@ -317,6 +321,7 @@ def _begin(
     module: nn.Module,
     of_part: Comm,
     of_replica: Comm | None,
+    workers: Comm | None,
     hooks: Sequence[Hooks],
     saved: Manifest | None,
 ) -> HookList:
@@ -357,10 +362,14 @@ def _begin(
     sync.prepare(trained, optimizer, of_part)
     keep_memory(optimizer)
     vectors.accept()
-    found = HookList([UnchangedParameters(module, vectors), *hooks] if hooks else [])
+    chosen, own = _chosen(assignment.experiment), list[Hooks]()
+    if workers is not None:
+        alike = EqualReplicas(parts, sync, module, workers, kept.device, chosen)
+        own = [UnchangedParameters(module, vectors), alike]
+    found = HookList([*own, *hooks])
     for each in hooks:
         each.begin(module, counted)
-    found.watch(sync, _chosen(assignment.experiment))
+    found.watch(sync, chosen)
     if kept.hooks is not None:
         found.follow(kept.hooks)
     if state is not None:

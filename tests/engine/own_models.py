@@ -1,5 +1,6 @@
 """Models, losses and data that users write: what looks at values, changes its mind in mid-run, or holds NaN."""
 
+import secrets
 import warnings
 from typing import Any
 
@@ -345,3 +346,48 @@ class InFloat64(nn.Sequential):
         layers = [nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 10)]
         super().__init__(_Doubled(), *layers)
         self.double()
+
+
+class Unseeded(nn.Module):
+    """[n, 8] -> [n, 2]; its first weights, frozen ones and a buffer do not follow from the seed."""
+
+    mask: Tensor
+
+    def __init__(self, sizes: bool = False) -> None:
+        super().__init__()
+        drawn = torch.Generator().manual_seed(secrets.randbits(62))
+        width = int(torch.randint(2, 1000, (), generator=drawn)) if sizes else 4
+        self.first, self.second = nn.Linear(8, width), nn.Linear(width, 2)
+        self.first.requires_grad_(False)
+        self.register_buffer("mask", torch.rand(width, generator=drawn))
+        for each in self.parameters():
+            nn.init.normal_(each, std=0.5, generator=drawn)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.second(torch.relu(self.first(x)) * self.mask)
+
+
+class Apart(nn.Module):
+    """[n, 8] -> [n, 2]; forward changes weights by its own batch, in the way that `kind` says."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind, self.begun = kind, False
+        self.table = nn.Embedding(64, 8, max_norm=0.5 if kind == "max_norm" else None)
+        self.head, self.scale = nn.Linear(8, 2), nn.Parameter(torch.ones(8), requires_grad=kind != "frozen")
+        self.own = torch.optim.SGD([self.scale], lr=0.1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training and not x.is_meta:
+            self.change(x)
+        return self.head(self.table((x[:, 0] * 16 + 32).long().clamp(0, 63)) + x * self.scale)
+
+    def change(self, x: Tensor) -> None:
+        if self.kind == "own_optimizer":
+            with torch.enable_grad():
+                (self.scale * x.mean(0)).sum().backward()
+            self.own.step()
+            self.own.zero_grad()
+        elif self.kind in ("from_batch", "frozen") and not self.begun:
+            self.scale.data.copy_(1 / x.std(0))
+            self.begun = True

@@ -2,22 +2,27 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from looking_models import CONSTRUCTORS, FORWARDS
+from own_models import Unseeded
 from safetensors.torch import load_file
 from short_runs import HERE
 from torch import nn
 
 from paceline import engine
+from paceline.comm import Comm
 from paceline.conf.errors import ConfigError
 from paceline.engine import Result
 from paceline.engine.base.errors import WorkerFailedError
 from paceline.engine.base.memory import held, optimizer_state
 from paceline.engine.planning.planned import Plan
+from paceline.engine.training.alike import begin_alike
 from paceline.strategies.core.read_only import ReadOnlyWeights
+from paceline.testing.fabrics import run_virtual
 from paceline.tracking.run_directory import RunDirectory
 
 QUICK = ["tracking=none", "steps=4", "checkpoint.every=0", "hardware=virtual"]
@@ -91,6 +96,60 @@ def test_a_model_that_changes_what_is_trained_ends_the_run(train, kind: str, syn
     with pytest.raises(WorkerFailedError) as caught:
         train("Changing", f"sync={sync}", kind=kind)
     assert caught.value.exit_code == 4 and CHANGES[kind] in str(caught.value)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    ("kind", "name", "told"),
+    [
+        ("max_norm", "table.weight", ["sync=bsp"]),
+        ("own_optimizer", "scale", ["sync=bsp", "hardware.workers=3", "batch_size=8"]),
+        ("from_batch", "scale", ["sync=bsp_naive", "hardware=local"]),
+        ("from_batch", "scale", ["sync=bsp", "sync.shard=gradients"]),
+        ("frozen", "scale", ["sync=parameter_server"]),
+        ("from_batch", "scale", ["strategy=torch_ddp", "hardware=local"]),
+    ],
+)
+def test_a_model_that_changes_weights_apart_ends_a_run_whose_replicas_are_equal(
+    train, kind: str, name: str, told: list[str]
+) -> None:
+    with pytest.raises(WorkerFailedError) as caught:
+        train("Apart", *told, kind=kind)
+    assert caught.value.exit_code == 4 and caught.value.cause == "ReplicasDifferError"
+    assert f"parameter {name} of worker 1 differs from worker 0's in step 1" in str(caught.value)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(("sync", "workers"), [("bsp", 1), ("local_sgd", 2)])
+def test_a_model_may_change_weights_where_replicas_differ_or_there_is_one(train, sync: str, workers: int) -> None:
+    assert train("Apart", f"sync={sync}", kind="own_optimizer", workers=workers).summary["status"] == "completed"
+
+
+def test_a_model_whose_first_weights_ignore_the_seed_begins_alike_on_all_workers() -> None:
+    parts: Any = SimpleNamespace(experiment=SimpleNamespace(weights=None), sync=None)
+
+    def begun(comm: Comm) -> tuple[bool, dict[str, torch.Tensor]]:
+        model = Unseeded()
+        return begin_alike(parts, model, comm, torch.device("cpu")), model.state_dict()
+
+    first, *others = run_virtual(3, begun)
+    assert first[0] and len(first[1]) == 5
+    assert all(torch.equal(other[name], first[1][name]) for _, other in others for name in other)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("told", [["sync=bsp"], ["sync=independent", "hardware=local"], ["sync=ssp"]])
+def test_a_run_notes_that_first_weights_ignore_the_seed(train, told: list[str]) -> None:
+    run = train("Unseeded", *told)
+    notes = [record["text"] for record in RunDirectory(run.path).records() if record["kind"] == "note"]
+    assert sum("draws numbers that do not follow from the seed" in text for text in notes) == 1
+
+
+@pytest.mark.dist
+def test_a_constructor_that_draws_the_sizes_of_layers_ends_the_run(train) -> None:
+    with pytest.raises(WorkerFailedError, match="worker 1 builds another model than worker 0") as caught:
+        train("Unseeded", sizes="true")
+    assert caught.value.exit_code == 4
 
 
 @pytest.mark.dist

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from paceline.strategies import Sync, Transfers, World
+from paceline.strategies.core.sync import SyncTraits
 
 
 class SabotageError(Exception):
@@ -15,6 +16,8 @@ class SabotageError(Exception):
 
 class Harmful(Sync):
     """Workers meet at the end of each step; worker `rank` does `act`."""
+
+    traits = SyncTraits(weights_agree=False)
 
     def __init__(
         self, act: Literal["wait", "raise", "raise_in_backward"], rank: int = 2, at: int = 3, password: str = ""
