@@ -19,6 +19,7 @@ from ..compat.storages import version_of
 from ..exchange.alike import digest, digest_of, first_apart, first_other, is_compared
 from ..exchange.finishing import Finished, FinishesGradients
 from ..strategies import Sync
+from ..strategies.core.foreign import parameters_of
 from .errors import ScriptError
 
 MOST = 1 << 62
@@ -258,22 +259,6 @@ class Gradients:
         gradient = gradient.detach().contiguous()
         self._comm.broadcast(gradient, src=0).wait()
         parameter.grad = gradient
-
-
-def parameters_of(loss: Tensor) -> list[nn.Parameter]:
-    """Returns the parameters that a backward pass from `loss` gives gradients, each once."""
-    nodes, seen = [loss.grad_fn], set[Any]()
-    found: dict[int, nn.Parameter] = {}
-    while nodes:
-        node = nodes.pop()
-        if node is None or node in seen:
-            continue
-        seen.add(node)
-        variable = getattr(node, "variable", None)
-        if isinstance(variable, nn.Parameter):
-            found[id(variable)] = variable
-        nodes += [each for each, _ in node.next_functions]
-    return list(found.values())
 
 
 def _settings(group: dict[str, Any]) -> str:

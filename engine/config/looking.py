@@ -5,19 +5,20 @@ fails there is tried again: built for real and moved there, which serves a const
 on real tensors, with a few samples of the data. What fails there, too, is refused.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from enum import IntEnum
 from typing import TypeVar
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from ...batches import Samples, call
 from ...compat.dynamo import without_dynamo
 from ...conf.errors import ConfigError
 from ...strategies import Strategy
 from ...strategies.core.copies import without_data
+from ...strategies.core.foreign import foreign_to
 from ...tasks.base import Readable
 from ..base.blame import said
 from ..base.caches import without_meta
@@ -40,6 +41,7 @@ class Tried(IntEnum):
     REAL = 2
 
 
+_held: set[str] = set()  # of the models that use parameters of their own alone
 _known: dict[str, tuple[Tried, str]] = {}  # of what failed before in this process: what to try, and what was said
 
 
@@ -163,6 +165,42 @@ def real_batch(train: Readable, size: int) -> tuple[Samples, Samples]:
     """The first samples of the training split, inputs and targets."""
     taken = train.take(slice(0, min(size, len(train))))
     return taken.inputs, weighted(taken.targets, taken.weights)
+
+
+# -- parameters outside of the model, as in a global of its module
+
+
+def second(experiment: Experiment, model: nn.Module, make_model: Callable[[], nn.Module]) -> nn.Module | None:
+    """Returns another model beside `model`, as a run builds one to evaluate weights in; None of a model of ours, or if
+    one was held to `check_held` before.
+
+    Raises `ConfigError` where the two have a parameter in common.
+    """
+    if experiment.model.target.startswith(f"{__name__.partition('.')[0]}.") or _key(experiment) in _held:
+        return None
+    made = built(experiment, make_model)
+    names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
+    if shared := next((names[id(each)] for each in made.parameters() if id(each) in names), None):
+        raise ConfigError(
+            f"model={experiment.model.name}: its constructor takes {shared} from outside, so that a second model has "
+            "the same parameter. A run builds several models. Create the parameter in the constructor."
+        )
+    return made
+
+
+def check_held(experiment: Experiment, modules: Iterable[nn.Module], end: Tensor) -> None:
+    """Raises `ConfigError` where a pass depends on parameters of no module. `end`: of the pass."""
+    if foreign := foreign_to(modules, end):
+        raise ConfigError(
+            f"model={experiment.model.name}: its forward uses a parameter of shape {list(foreign[0].shape)} that the "
+            "model does not hold, so that nothing would train or save it. Make it an attribute of the model and use "
+            "that, or call requires_grad_(False) on it."
+        )
+
+
+def note_held(experiment: Experiment) -> None:
+    """The model's passes were held to `check_held`."""
+    _held.add(_key(experiment))
 
 
 def notes_on(experiment: Experiment) -> list[str]:

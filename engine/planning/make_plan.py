@@ -382,6 +382,7 @@ def _activations(
     for feature in parts.features:
         loss, targets = feature.loss(loss), feature.targets(inputs, targets)
     loss = parts.precision.loss(loss)
+    second = looking.second(experiment, parts.model, parts.make_model)  # it lives on until the passes are made
     peaks: list[int] = []
     taken: list[list[Pass]] = []
     for part, passes in enumerate(parts.strategy.profile(parts.modules, inputs, targets, loss, device)):
@@ -399,6 +400,8 @@ def _activations(
             for each in passes:
                 with ReadOnlyWeights(parts.modules[part]) if parts.strategy.traits.drops_writes else nullcontext():
                     ends.append(each.forward())
+                if second is not None:
+                    looking.check_held(experiment, [parts.model, *parts.modules], ends[-1])
                 kept.append(account.peak - before)
                 before = account.peak
             for end in ends:
@@ -412,6 +415,7 @@ def _activations(
         else:  # all forward passes come first
             peaks.append(max(sum(kept[i:]) + more for i, more in enumerate(again)))
     peaks[0] = max(peaks[0], *(feature.activations(parts, inputs, plain) for feature in parts.features))
+    looking.note_held(experiment)
     return peaks
 
 

@@ -367,6 +367,25 @@ class Unseeded(nn.Module):
         return self.second(torch.relu(self.first(x)) * self.mask)
 
 
+OUTSIDE = nn.Parameter(torch.ones(8, 2))
+newest: nn.Parameter
+
+
+class Outside(nn.Module):
+    """[n, 8] -> [n, 2]; forward uses a parameter that a global of this module names."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        global newest
+        self.kind, self.layer, newest = kind, nn.Linear(8, 8), nn.Parameter(torch.randn(8, 2))
+        if kind != "alone":
+            self.weight = OUTSIDE if kind == "shared" else newest
+        OUTSIDE.requires_grad_(kind != "frozen")
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layer(x) @ (newest if self.kind == "newest" else OUTSIDE)
+
+
 class Apart(nn.Module):
     """[n, 8] -> [n, 2]; forward changes weights by its own batch, in the way that `kind` says."""
 

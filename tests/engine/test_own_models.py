@@ -201,6 +201,32 @@ def test_other_memory_under_a_parameter_is_a_change_of_its_values(train, tmp_pat
     assert all(torch.equal(made[0][name], made[1][name]) for name in made[0])
 
 
+def outside(kind: str) -> list[str]:
+    model = f"model={{_target_:own_models.Outside,kind:{kind}}}"
+    return [*QUICK[:-1], "hardware.workers=2", "batch_size=16", "data={_target_:own_models.Rows}", model]
+
+
+@pytest.mark.parametrize(
+    ("kind", "words"),
+    [
+        ("alone", r"its forward uses a parameter of shape \[8, 2\] that the model does not hold"),
+        ("newest", r"its forward uses a parameter of shape \[8, 2\] that the model does not hold"),
+        ("shared", "its constructor takes weight from outside, so that a second model has the same parameter"),
+    ],
+)
+@pytest.mark.parametrize("told", [[], ["sync.shard=gradients"], ["strategy=torch_fsdp"], ["strategy=zero"]])
+def test_a_forward_that_uses_a_parameter_outside_of_its_model_is_refused(
+    plan, kind: str, words: str, told: list[str]
+) -> None:
+    for _ in range(2):  # in one process
+        with pytest.raises(ConfigError, match=words):
+            plan([*outside(kind), *told])
+
+
+def test_a_frozen_parameter_may_be_outside_of_the_model(plan) -> None:
+    plan(outside("frozen"))
+
+
 @pytest.mark.parametrize("kind", ["in_place", "data", "replaced", "read"])
 @pytest.mark.parametrize(
     "told",
