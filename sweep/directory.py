@@ -14,7 +14,7 @@ from ..conf.errors import ConfigError
 from ..tracking.checksums import marked, verdict_on
 from ..tracking.errors import CorruptRunError
 from ..tracking.files import UnusableFileError, check_regular, open_to_write, parse_yaml, read_text
-from ..tracking.run_directory import check_name, is_run, write_atomically, writing
+from ..tracking.run_directory import check_name, check_new_name, is_run, write_atomically, writing
 from .definition import Definition, from_dict
 from .study import GRACE, LOCAL, SamplerName, Study, create, place_of, reopen
 
@@ -46,7 +46,7 @@ def open_sweep(
     runs is taken over. `trials`: with `resume`, the trials that there may be from now
     on, if these are more. Raises `ConfigError`, `StorageError` or `MachineError`.
     """
-    check_name(name)
+    (check_name if resume else check_new_name)(name)
     directory = root.absolute() / name
     if is_run(directory):
         raise ConfigError(f"--name {name}: {directory} is a run. Choose another name.")

@@ -83,7 +83,7 @@ class RunDirectory:
 
         Raises RunNameError when the name is not allowed or taken, StorageError when it cannot be written.
         """
-        check_name(name)
+        check_new_name(name)
         path = Path(root).absolute() / name
         with writing(path):
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -99,7 +99,7 @@ class RunDirectory:
     @staticmethod
     def check_free(root: str | Path, name: str) -> None:
         """Long before `create` is called: raises RunNameError when the name is not allowed or taken."""
-        check_name(name)
+        check_new_name(name)
         path = Path(root).absolute() / name
         if path.exists():
             raise _taken(path)
@@ -250,6 +250,14 @@ def check_name(name: str) -> None:
     """Raises RunNameError unless `name` can be a run's directory name under any root."""
     if not _allowed(name):
         raise RunNameError(f"run name {name!r} is not allowed: 1 to 64 of A-Z a-z 0-9 . _ - and not . or ..")
+
+
+def check_new_name(name: str) -> None:
+    """Raises RunNameError unless a new run may have the name. Earlier versions made runs whose names begin with -."""
+    check_name(name)
+    if name.startswith("-"):
+        other = name.lstrip("-") or "run"
+        raise RunNameError(f"run name {name!r} is not allowed: commands would take it for an option. Choose {other}.")
 
 
 def name_of(words: str) -> str:

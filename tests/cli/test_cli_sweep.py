@@ -194,6 +194,10 @@ def test_a_thousand_points_are_planned_each_once(paceline, here: Path) -> None:
         (("sync=bsp,ssp", "--metric", "nosuch"), "--metric nosuch: is no column of the table"),
         (("sync=bsp,ssp", "--prune", "1", "--metric", "throughput"), "early_terminate: goes by what is measured"),
         (("sync=bsp,ssp", "--name", "../up"), "run name '../up' is not allowed"),
+        (
+            ("sync=bsp,ssp", "--name=-x"),
+            "run name '-x' is not allowed: commands would take it for an option. Choose x.",
+        ),
         (("sync=bsp,ssp", "--name", ""), "run name '' is not allowed"),
         (("sync=bsp,ssp", "--resume"), "--resume: which sweep? Give its file, or --name NAME"),
         (("--resume",), "--resume: which sweep? Give its file, or --name NAME"),

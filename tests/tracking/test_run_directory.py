@@ -54,6 +54,15 @@ def test_a_name_that_could_leave_the_root_creates_nothing_and_has_exit_code_2(tm
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(("name", "other"), [("-x", "x"), ("--resume", "resume"), ("-", "run")])
+def test_a_new_name_is_no_option_and_an_old_run_of_such_a_name_is_read(tmp_path, name, other):
+    for claim in (RunDirectory.create, RunDirectory.check_free):
+        with pytest.raises(RunNameError, match=f"Choose {other}[.]$"):
+            claim(tmp_path, name)
+    RunDirectory.create(tmp_path, "old").path.rename(tmp_path / name)
+    assert RunDirectory.open(tmp_path, name).name == name
+
+
 def test_a_taken_name_is_refused_with_a_way_out_and_the_old_run_is_untouched(run):
     run.append({"kind": "step", "step": 1})
     with pytest.raises(RunNameError, match=r"'first' is taken .* no checkpoint to continue from: paceline rm first"):
