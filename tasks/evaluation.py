@@ -1,7 +1,9 @@
 """The figures that are reported of a model."""
 
 import math
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 from torch import Tensor, nn
@@ -66,7 +68,7 @@ def evaluate(
             unknown = _unknown(outputs, first, len(targets)) if unknown is None else unknown
             more = {} if taken.weights is None else {"weights": taken.weights.to(device, copy=True)}
             judged = outputs if _is_ours(task.metric) else outputs.clone()
-            tallies.append(task.metric.tally(judged, targets.clone(), **more).cpu())
+            tallies.append(_tally(task.metric, task.metric.tally(judged, targets.clone(), **more), tallies))
             # A batch mean counts by its samples: the last batch may be smaller.
             if taken.weights is None:
                 loss += (task.loss(outputs, targets) if own is None else own).item() * len(targets)
@@ -85,11 +87,37 @@ def evaluate(
     if counts == 0:
         raise SampleError(f"an evaluation of {len(split):,} samples has weights that are all 0, so that nothing counts")
     known = {"weights": torch.cat(weighted)} if weighted else {}
-    score = task.metric.score(torch.stack(tallies).sum(dim=0), torch.cat(seen), **known)
+    score = _score(task.metric, task.metric.score(torch.stack(tallies).sum(dim=0), torch.cat(seen), **known))
     loss /= counts
     if unknown is not None or not math.isfinite(loss):
         score = math.nan
     return Evaluation(loss, score, len(split), unknown)
+
+
+def _tally(metric: Metric, made: object, before: list[Tensor]) -> Tensor:
+    """Returns what a metric made of a batch. Raises ConfigError where it cannot be added to those `before`."""
+    if isinstance(made, Tensor) and all(made.shape == each.shape for each in before):
+        return made.cpu()
+    found = f"a tensor {list(made.shape)}, and {list(before[-1].shape)} before" if isinstance(made, Tensor) else ""
+    raise ConfigError(
+        f"task: tally of {type(metric).__module__}.{type(metric).__qualname__} returns {found or _kind(made)}; must "
+        "return a tensor of the same shape for each batch, the sum over its samples"
+    )
+
+
+def _score(metric: Metric, made: object) -> float:
+    """Returns a metric's value as a number. Raises ConfigError where it is none."""
+    with suppress(TypeError, ValueError, RuntimeError):
+        if not isinstance(made, str):
+            return float(cast("float", made))
+    found = f"a tensor {list(made.shape)}" if isinstance(made, Tensor) else _kind(made)
+    raise ConfigError(
+        f"task: score of {type(metric).__module__}.{type(metric).__qualname__} returns {found}; must return one number"
+    )
+
+
+def _kind(made: object) -> str:
+    return f"an object of {type(made).__name__}"
 
 
 def _is_ours(metric: Metric) -> bool:

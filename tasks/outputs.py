@@ -50,13 +50,21 @@ def _logits(model: nn.Module, inputs: Any, outputs: object) -> Tensor | None:
 
 
 def _loss(model: nn.Module, inputs: Any, outputs: object) -> Tensor:
+    """Returns the model's own loss, a tensor []."""
     loss = None if isinstance(outputs, Tensor) else part_of(outputs, "loss")
-    if loss is None or loss.dim() > 0:
+    if loss is None or loss.numel() != 1 or not loss.is_floating_point():
+        found = "" if loss is None else f" with a `loss` of shape {list(loss.shape)} and {loss.dtype}"
         raise ConfigError(
-            f"task=model: {_returned(model, outputs)}; must return a dict or an object with a `loss` of one number. "
-            "Choose task=cross_entropy or squared, which take the logits."
+            f"task=model: {_returned(model, outputs)}{found}; must return a dict or an object with a `loss` of one "
+            "number. Choose task=cross_entropy or squared, which take the logits."
         )
-    return loss
+    logits = part_of(outputs, "logits")
+    if logits is not None and logits.requires_grad and not loss.requires_grad:
+        raise ConfigError(
+            f"task=model: {_returned(model, outputs)} whose `loss` has no gradient, so that nothing is trained. "
+            "Compute it from the logits without detach() and no_grad()."
+        )
+    return loss.reshape(())
 
 
 def _returned(model: nn.Module, outputs: object) -> str:

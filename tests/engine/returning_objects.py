@@ -20,7 +20,9 @@ class Returned:
 class Tags(nn.Module):
     """[n, length] words -> [n, length, 2]. `shifts`: it predicts labels [n, length, words] from the words before."""
 
-    def __init__(self, returns: Literal["dict", "object", "nothing"] = "object", shifts: bool = False) -> None:
+    def __init__(
+        self, returns: Literal["dict", "object", "nothing", "detached", "each", "one"] = "object", shifts: bool = False
+    ) -> None:
         super().__init__()
         self.returns, self.shifts = returns, shifts
         self.embedding = nn.Embedding(WORDS, 8)
@@ -37,6 +39,8 @@ class Tags(nn.Module):
         if labels is not None:
             scores, wanted = (logits[:, :-1], labels[:, 1:]) if self.shifts else (logits, labels)
             loss = F.cross_entropy(scores.flatten(0, 1), wanted.flatten(), ignore_index=-100)
+            each = loss.expand(3) if self.returns == "each" else loss
+            loss = {"detached": loss.detach(), "each": each, "one": loss[None]}.get(self.returns, loss)
         if self.returns == "nothing":
             return {"scores": logits}
         return {"loss": loss, "logits": logits} if self.returns == "dict" else Returned(loss, logits)

@@ -114,6 +114,8 @@ def test_strategies_that_keep_the_model_whole_train_it(root: Path, fork_server: 
         (["strategy=offload"], "task=model gives the model labels beside its inputs. Choose strategy=data_parallel"),
         (["strategy=pipeline"], "or wrap the model for task=cross_entropy (docs/your_own.md)."),
         (["+model.returns=nothing"], "Tags returns a dict; must return a dict or an object with a `loss` of one numb"),
+        (["+model.returns=detached"], "Tags returns a Returned whose `loss` has no gradient"),
+        (["+model.returns=each"], "Tags returns a Returned with a `loss` of shape [3] and torch.float32; must return"),
         (["task=cross_entropy", "+model.returns=nothing"], "or a dict or an object with `logits`"),
         (["task.argument=input_ids"], "task.argument=input_ids: is an input of the data, too."),
         (["model=mlp"], "model=mlp: its forward takes"),
@@ -127,6 +129,12 @@ def test_what_does_not_go_is_refused_by_name(root: Path, overrides: list[str], s
         prepare(given, allow_modules=[HERE]).plan()
         engine.run(given, allow_modules=[HERE], root=root, quiet=True)
     assert sentence in str(caught.value)
+
+
+def test_a_loss_of_shape_1_is_one_number(root: Path) -> None:
+    given = [*words(), "hardware=virtual", "batch_size=8", "hardware.workers=2", "steps=4"]
+    one, plain = (trained(root, *given, f"+model.returns={kind}", name=kind) for kind in ("one", "object"))
+    assert one.summary["loss"] == plain.summary["loss"]
 
 
 def test_replicas_must_know_each_others_labels_where_some_do_not_count(root: Path) -> None:

@@ -1,4 +1,5 @@
 import math
+from typing import Any
 
 import numpy as np
 import pytest
@@ -409,3 +410,47 @@ def test_logits_of_a_model_that_are_no_scores_of_each_label_are_refused(transpos
     split = Split(inputs, torch.tensor([0, 1, 1]))  # pyright: ignore[reportArgumentType]
     with pytest.raises(ConfigError, match=r"`logits` are \[.*\] for labels \[3\]"):
         evaluate(OwnLoss(), Guessed(transposes), split)
+
+
+class Scored(Accuracy):
+    """Returns what `tally` and `score` make of its own."""
+
+    def __init__(self, tally: Any = None, score: Any = None) -> None:
+        self._tally, self._score = tally, score
+
+    def tally(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        made = super().tally(outputs, targets, weights)
+        return made if self._tally is None else self._tally(outputs)
+
+    def score(self, tally: Tensor, targets: Tensor, weights: Tensor | None = None) -> float:
+        made = super().score(tally, targets, weights)
+        return made if self._score is None else self._score(made)
+
+
+def scored(**made: Any) -> float:
+    task = CrossEntropy()
+    task.metric = Scored(**made)
+    return evaluate(task, nn.Linear(3, 2), Split(torch.randn(5, 3), torch.tensor([0, 1, 0, 1, 1])), batch_size=2).score
+
+
+@pytest.mark.parametrize(
+    ("made", "words"),
+    [
+        (
+            {"score": lambda value: torch.full((3,), value)},
+            r"score of .*Scored returns a tensor \[3\]; must",
+        ),
+        ({"score": lambda value: None}, "score of .*Scored returns an object of NoneType"),
+        ({"score": str}, "score of .*Scored returns an object of str"),
+        ({"tally": lambda outputs: 1.0}, "tally of .*Scored returns an object of float; must return a tensor"),
+        ({"tally": lambda outputs: outputs[:, 0]}, r"tally of .*Scored returns a tensor \[1\], and \[2\] before"),
+    ],
+)
+def test_a_metric_that_is_no_number_is_refused_by_its_class(made: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        scored(**made)
+
+
+@pytest.mark.parametrize("kind", [torch.tensor, lambda value: torch.tensor([value]), np.float32])
+def test_a_metric_may_be_a_number_in_a_tensor_or_of_numpy(kind: Any) -> None:
+    assert type(scored(score=kind)) is float
