@@ -566,12 +566,28 @@ def _parsed(
 ) -> Any:
     """A table of the text in `file`, of the columns `used`. An empty cell, and NA without quotes, is nothing.
 
-    `lone`: the file has one column, so that an empty line is an empty cell.
+    Text that looks like dates stays text: pyarrow would parse it, and `2024-01-02 00:00` would be another label then.
+
+    Args:
+        lone: The file has one column, so that an empty line is an empty cell.
     """
+    found = _parsed_as(file, path, used, types or {}, {}, lone)
+    arrow = import_module("pyarrow")
+    dates = {field.name: arrow.string() for field in found.schema if arrow.types.is_temporal(field.type)}
+    if not dates:
+        return found
+    file.seek(0)
+    return _parsed_as(file, path, used, types or {}, dates, lone)
+
+
+def _parsed_as(
+    file: Any, path: Path, used: list[str] | None, types: dict[str, Any], dates: dict[str, Any], lone: bool
+) -> Any:
     if form(path) == "jsonl":
         json = _arrow("json")
         size = min(max(file.size(), HEAD), 2**31 - 1)  # one block has one schema
-        return json.read_json(file, json.ReadOptions(use_threads=False, block_size=size))
+        asked = json.ParseOptions(explicit_schema=import_module("pyarrow").schema(dates) if dates else None)
+        return json.read_json(file, json.ReadOptions(use_threads=False, block_size=size), asked)
     csv = _arrow("csv")
     return csv.read_csv(
         file,
@@ -579,7 +595,7 @@ def _parsed(
         csv.ParseOptions(delimiter="\t" if form(path) == "tsv" else ",", ignore_empty_lines=not lone),
         csv.ConvertOptions(
             include_columns=used,
-            column_types=types,
+            column_types={**types, **dates},
             strings_can_be_null=True,
             quoted_strings_can_be_null=False,
         ),

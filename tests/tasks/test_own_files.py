@@ -1,5 +1,6 @@
 """Tables, folders of images and saved data sets of a person's own, against what was written to them."""
 
+import json
 import os
 import struct
 import zlib
@@ -73,6 +74,21 @@ def test_a_column_of_text_is_labels_and_columns_are_inputs(suffix: str, tmp_path
     np.testing.assert_allclose(inputs[:, 2], COLUMNS["garden"][rows])
     assert [["castle", "flat", "house"][label] for label in labels] == COLUMNS["kind"][rows].tolist()
     np.testing.assert_allclose(train.weights.numpy(), COLUMNS["trust"][rows[:20]], rtol=1e-6)
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("suffix", [".csv", ".jsonl"])
+def test_labels_that_look_like_dates_are_text(suffix: str, tmp_path: Path) -> None:
+    """The first two are one moment."""
+    kinds = 4 * ["2024-01-02 00:00:00", "2024-01-02T00:00:00", "2024-01-03 10:00:00"]
+    rows = [{"x": float(i), "day": "2024-01-02", "kind": kind} for i, kind in enumerate(kinds)]
+    lines = ["x,day,kind", *(f"{row['x']},{row['day']},{row['kind']}" for row in rows)]
+    path = tmp_path / f"dates{suffix}"
+    path.write_text("\n".join(lines if suffix == ".csv" else map(json.dumps, rows)) + "\n")
+    data = Table(str(path), None, ["x"], "kind", standardize=False)
+    inputs, labels = values_of(*load_checked("table", data))
+    assert data.spec.classes == 3
+    assert [sorted(kinds)[4 * label] for label in labels] == [kinds[int(x)] for x in inputs[:, 0]]
 
 
 @needs_pyarrow
