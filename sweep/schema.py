@@ -255,7 +255,7 @@ def _zip(key: str, parameter: dict[str, Any]) -> dict[str, Space]:
 
 def _condition(key: str, plain: Any) -> Condition:
     """`when: {sync: [ssp, asp]}`. W&B's schema has nothing like it."""
-    if not isinstance(plain, dict) or not plain:
+    if not isinstance(plain, dict) or not plain or [] in plain.values():
         raise ConfigError(f"parameters.{key}.when={plain}: must be keys with values, such as {{sync: [ssp, asp]}}")
     listed = {str(other): values if isinstance(values, list) else [values] for other, values in plain.items()}
     return tuple((other, tuple(as_override(value, exact=False) for value in each)) for other, each in listed.items())

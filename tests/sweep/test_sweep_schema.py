@@ -262,6 +262,7 @@ def test_conditions_and_pairs_of_a_file(tmp_path: Path) -> None:
         ({"a": {"values": [1, 2], "when": {"sink": "ssp"}}, "sync": {"values": ["ssp"]}}, "stands before a"),
         ({"a": {"values": [1], "when": {"b": 1}}, "b": {"values": [1], "when": {"a": 1}}}, "stands before a"),
         ({"sync": {"values": ["ssp"]}, "a": {"values": [1], "when": {"sync": "bsp"}}}, "is never that. Choose ssp"),
+        ({"sync": {"values": ["ssp"]}, "a": {"values": [1], "when": {"sync": []}}}, "must be keys with values"),
         ({"a": {"values": [1], "when": "ssp"}}, "must be keys with values"),
         ({"b": {"values": [1]}, "a": {"value": 1, "when": {"b": 1}}}, "a constant has no condition"),
         ({"a": {"zip": [1]}}, "must be keys, each with a list"),
