@@ -3,6 +3,7 @@
 preparing.py composes and checks it.
 """
 
+import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -138,7 +139,12 @@ def _submit(
         directory, _ = open_directory(prepared, plan, root, _check(prepared, plan))
     sinks = [*([] if quiet else [progress(directory.path, plain=plain)]), *opened(directory)]
     if note is None:
-        note = submission.submit(directory, prepared.experiment, scheduler, prepared.allowed)
+        try:
+            note = submission.submit(directory, prepared.experiment, scheduler, prepared.allowed)
+        except BaseException:
+            if prepared.directory is None:  # the name is free again
+                shutil.rmtree(directory.path, ignore_errors=True)
+            raise
         say(f"run {directory.name}: submitted as job {note.id}")
     if detach:
         return None
