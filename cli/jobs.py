@@ -63,6 +63,7 @@ def logs(
     paceline logs first-asp --worker 1 --follow
     """
     from ..engine import ROOT
+    from ..engine.jobs.asking import JobWatch
     from ..tracking.run_directory import RunDirectory
     from ..tracking.state import state_of
 
@@ -73,8 +74,11 @@ def logs(
         choose = f"Choose one of 0 to {max(there)}." if there else "None has begun."
         raise ConfigError(f"--worker {worker}: run {directory.name} has no log of it. {choose}")
     read: dict[Path, int] = {}
+    job = JobWatch(directory)
     while True:
-        over = not follow or state_of(directory)[0] not in ("running", "submitted")
+        over = not follow or not (
+            (state := state_of(directory)[0]) == "running" or (state == "submitted" and job.goes_on())
+        )
         files = sorted(folder.glob("*.log")) if worker is None else [_log(folder, worker)]
         for path in files:
             _print_from(path, read, several=worker is None)

@@ -98,9 +98,14 @@ def _follow(directory: "RunDirectory", live: bool) -> str:
     ended: list[tuple[str, str]] = []
 
     def look() -> None:
+        from ..engine.jobs.asking import JobWatch
+
+        job = JobWatch(directory)
         try:
-            while (found := _state(directory))[0] == "running" or _is_under_way(directory, found[0]):
+            while (found := _state(directory))[0] == "running" or (found[0] == "submitted" and job.goes_on()):
                 time.sleep(LOOK)
+            if found[0] == "submitted" and (found := _state(directory))[0] == "submitted":
+                found = "died", f"{found[1]} is over and did not say how"
             ended.append(found)
         finally:
             over.set()
@@ -114,16 +119,6 @@ def _follow(directory: "RunDirectory", live: bool) -> str:
     state, why = ended[0]
     note(_said(state, why))
     return state
-
-
-def _is_under_way(directory: "RunDirectory", state: str) -> bool:
-    """Returns whether the run's scheduler still has it, or cannot be reached."""
-    if state != "submitted":
-        return False
-    from ..engine.jobs.asking import job_of
-
-    job = job_of(directory)
-    return job is not None and job.end is None and (job.state is None or job.state.phase != "over")
 
 
 def _said(state: str, why: str) -> str:

@@ -1,5 +1,6 @@
 """Asks schedulers about runs that were submitted, from any host that sees the runs' directories."""
 
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from ...tracking.job_files import FOLDER, JobEnd, JobNote, open_job
 from ...tracking.run_directory import RunDirectory, run_names
 from ..config.stored import read_stored
 from .making import scheduler_of
-from .scheduler import JobState, Scheduler
+from .scheduler import SETTLES, JobState, Scheduler
 
 UNREACHABLE = "the scheduler cannot be reached"
 
@@ -48,6 +49,25 @@ def job_of(directory: RunDirectory, allowed: tuple[str, ...] = ()) -> RunJob | N
 def scheduler_for(directory: RunDirectory, allowed: tuple[str, ...]) -> Scheduler:
     """Raises `ConfigError` for a run whose stored configuration cannot be read, or names a class of the user's."""
     return scheduler_of(read_stored(directory).experiment, allowed)
+
+
+class JobWatch:
+    """Tells whether a run that a scheduler has goes on: a job that is over says so a while before it counts as dead."""
+
+    def __init__(self, directory: RunDirectory) -> None:
+        self._directory = directory
+        self._over_since: float | None = None
+
+    def goes_on(self) -> bool:
+        """Asks the scheduler. Raises as `job_of` does."""
+        job = job_of(self._directory)
+        if job is None or job.end is not None:
+            return False
+        if job.state is None or job.state.phase != "over":
+            self._over_since = None
+            return True
+        self._over_since = self._over_since or time.monotonic()
+        return time.monotonic() < self._over_since + SETTLES
 
 
 def cancel(directory: RunDirectory, now: bool, allowed: tuple[str, ...] = ()) -> str:

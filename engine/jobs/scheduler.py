@@ -14,6 +14,8 @@ from ...conf.errors import ConfigError
 from ..base.started import SUBMITTED
 
 FINAL = (2, 3, 6, 7)  # exit statuses after which the same would come again
+SETTLES = 10.0  # seconds of a job that is over and does not say how: a file of another host is seen late, and a job
+# that is put back looks for a moment like one that failed
 TOKEN = "token"  # a file of the job's folder: by it, the workers of a job know one another
 
 

@@ -21,11 +21,9 @@ from ..base.errors import InterruptedRunError, MachineError, WorkerFailedError
 from ..base.signals import STOP_SIGNALS
 from ..config.compose import hidden_keys
 from ..config.experiment import Experiment
-from .scheduler import TOKEN, JobLauncher, JobState, Scheduler, SubmittedRun
+from .scheduler import SETTLES, TOKEN, JobLauncher, JobState, Scheduler, SubmittedRun
 
 LOOK = 1.0  # seconds between two questions to the scheduler
-SETTLES = 10.0  # seconds of a job that is over and does not say how: a file of another host is seen late, and a job
-# that is put back looks for a moment like one that failed
 
 
 def check(experiment: Experiment, scheduler: JobLauncher) -> None:

@@ -9,14 +9,18 @@ import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import ctrl_c
 import pytest
 import yaml
 
+from paceline.engine.jobs import asking
+from paceline.engine.jobs.scheduler import JobState
 from paceline.sweep.definition import Definition, Values
 from paceline.tracking.alive import held
+from paceline.tracking.job_files import JobNote
 from paceline.tracking.live import WorkerMetrics, write_live
 from paceline.tracking.run_directory import RunDirectory
 
@@ -178,6 +182,17 @@ def test_a_terminal_shows_a_view_and_ctrl_c_leaves_it_as_it_was(here: Path) -> N
     assert status == 0 and "step 300 of 300" in seen and "\x1b[3" not in seen and "UnicodeEncodeError" not in seen
     status, seen = on_a_terminal(here, ["train", "tracking=none", "steps=30", "--no-live", "--name", "plain"])
     assert status == 0 and "\x1b[" not in seen and "step 30  accuracy" in seen
+
+
+def test_a_job_that_was_killed_with_its_supervisor_is_followed_to_its_death(
+    paceline, run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    JobNote("slurm", "12", "login", "2026-01-01T00:00:00").write(run.path)
+    monkeypatch.setattr(asking, "scheduler_for", lambda *_: SimpleNamespace(look=lambda id: JobState("over", "FAILED")))
+    monkeypatch.setattr(asking, "SETTLES", 0.0)
+    ended = paceline("watch", "first")
+    assert ended.status == 4 and ended.err.splitlines()[-1] == "died: job 12 of slurm is over and did not say how"
+    assert paceline("logs", "first", "--follow").status == 0
 
 
 @pytest.mark.dist
