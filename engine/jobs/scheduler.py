@@ -123,12 +123,16 @@ class Scheduler(JobLauncher):
 
     @abstractmethod
     def ask_to_stop(self, workers: subprocess.Popen[bytes]) -> None:
-        """Send the workers SIGTERM, for which they save and stop."""
+        """Send the workers SIGTERM, for which they save and stop. Raises `MachineError` where it cannot do so now."""
 
     def is_better_now(self) -> bool:
         """Returns whether the workers had better save and start anew, since there is more room. Is asked often."""
         return False
 
+    def is_preempted(self) -> bool:
+        """Returns whether the scheduler itself has stopped the workers, since it needs their place for now."""
+        return False
+
     @abstractmethod
     def put_back(self) -> None:
-        """Have the job started again later: its time is over, and its work is not."""
+        """Have the job started again later: its time is over, and its work is not. Raises `MachineError`."""

@@ -9,6 +9,7 @@ import os
 import re
 import shlex
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -24,6 +25,7 @@ from ..base.errors import MachineError
 from .scheduler import JobState, Retries, Scheduler, SubmittedRun
 
 PATIENCE = 30.0  # seconds for an answer of SLURM's commands
+START = 90  # seconds of a time limit beside the grace: the warning may come a minute early, and workers start
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "RESIZING")
 UNREACHABLE = (
@@ -70,6 +72,12 @@ class Slurm(Scheduler):
         self.nodes, self.workers_per_node, self.grace = nodes, workers_per_node, grace
         self.retries = Retries.of(retries)
         self._minutes = None if time is None else minutes_of(time)
+        if self._minutes is not None and 60 * self._minutes < grace + START:
+            raise ConfigError(
+                f"launcher.time={time}: SLURM's warning comes up to {grace + 60} s before the limit "
+                f"(launcher.grace={grace}), and the workers start first. Choose at least {grace + START}s, or a "
+                "smaller launcher.grace."
+            )
         self._setup, self._extra, self._partition = tuple(setup), tuple(extra), partition
         for word in self._extra:
             if not word.startswith("--"):
@@ -86,6 +94,7 @@ class Slurm(Scheduler):
             "constraint": constraint,
         }
         self._asked = [f"--{key}={value}" for key, value in asked.items() if value is not None]
+        self._cpus_per_task = f"--cpus-per-task={cpus_per_worker}"
         self._cpus = workers_per_node * cpus_per_worker
 
     def text(self, job: SubmittedRun) -> str:
@@ -93,7 +102,7 @@ class Slurm(Scheduler):
         options = [
             f"--job-name=paceline-{job.run.name}",
             *self._asked,
-            f"--output={logs / 'slurm.log'}",
+            f"--output={str(logs / 'slurm.log').replace('%', '%%')}",
             "--open-mode=append",
             "--requeue",
             f"--signal=B:USR1@{self.grace}",
@@ -144,7 +153,7 @@ class Slurm(Scheduler):
         return JobState(phase, word if reason in ("", "None") else f"{word} ({reason})")
 
     def cancel(self, id: str, now: bool = False) -> None:
-        said = _asked_slurm(["scancel", *(["--signal=KILL", "--full"] if now else []), id])
+        said = _asked_slurm(["scancel", *(["--signal=KILL", "--full"] if now else []), "--", id])
         if said.returncode and "Invalid job id" not in said.stderr:
             raise MachineError(f"launcher=slurm: scancel {id} failed ({_words(said.stderr)})")
 
@@ -153,17 +162,35 @@ class Slurm(Scheduler):
     def start(self, job: SubmittedRun, attempt: Path) -> subprocess.Popen[bytes]:
         says = "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID "
         says += f'LOCAL_WORLD_SIZE={self.workers_per_node} MASTER_ADDR= MASTER_PORT=0; exec "$@"'
-        command = ["srun", "--kill-on-bad-exit=0", "--wait=0", "sh", "-c", says, "worker"]
-        return subprocess.Popen([*command, *job.worker], env=os.environ | job.variables(attempt))
+        # srun is told what it would not take from the job: SBATCH_EXPORT=NONE reaches it, and --cpus-per-task does not
+        options = ["--export=ALL", self._cpus_per_task, "--kill-on-bad-exit=0", "--wait=0"]
+        command = ["srun", *options, "sh", "-c", says, "worker", *job.worker]
+        return subprocess.Popen(command, env=os.environ | job.variables(attempt))
 
     def ask_to_stop(self, workers: subprocess.Popen[bytes]) -> None:
-        _asked_slurm(["scancel", "--signal=TERM", os.environ["SLURM_JOB_ID"]])  # without --batch: the workers alone
+        if _this_job().get("JobState") == "RUNNING":  # else SLURM has asked them, and scancel would wait for their end
+            _asked_slurm(["scancel", "--signal=TERM", os.environ["SLURM_JOB_ID"]])  # no --batch: the workers alone
+
+    def is_preempted(self) -> bool:
+        """Returns whether SLURM has put the job back, or is to do so once its GraceTime is over."""
+        try:
+            job = _this_job()
+        except MachineError:
+            return False
+        is_back = int(job.get("Restarts", 0)) > int(os.environ.get("SLURM_RESTART_COUNT", 0))
+        return is_back or (job.get("JobState") == "RUNNING" and job.get("PreemptTime", "None") != "None")
 
     def put_back(self) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which SLURM ends this process
         said = _asked_slurm(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])
-        if said.returncode:
+        if said.returncode > 0 and "pending execution" not in said.stderr:  # SLURM had done so already
             raise MachineError(f"launcher=slurm: the job cannot be put back into the queue ({_words(said.stderr)})")
         time.sleep(PATIENCE)  # SLURM ends this process; were it to end by itself, the job might count as failed
+
+
+def _this_job() -> dict[str, str]:
+    said = _asked_slurm(["scontrol", "show", "job", os.environ["SLURM_JOB_ID"]])
+    return dict(re.findall(r"(\w+)=(\S+)", said.stdout))
 
 
 def minutes_of(text: str) -> float:

@@ -20,6 +20,7 @@ from types import FrameType
 from ...tracking.job_files import FOLDER, JobEnd
 from ...tracking.run_directory import RunDirectory
 from ..base.checkpoint import steps_of
+from ..base.errors import MachineError
 from ..config.stored import read_stored
 from .ends import AttemptEnd
 from .making import scheduler_of
@@ -44,14 +45,11 @@ class Supervisor:
         self._run = RunDirectory(job.run)
         self._stop = 0  # the signal for which the workers were asked to stop
         self._grows = False  # the workers were asked to stop, since there is more room for them
-        self._steps: subprocess.Popen[bytes] | None = None
 
     def hear(self, number: int, _: FrameType | None = None) -> None:
         """Handles a signal. The workers save and stop, and no others are started."""
-        if not self._stop:
+        if not self._stop or number != signal.SIGUSR1:  # a job that is cancelled at its time limit does not come back
             self._stop = number
-            if self._steps is not None:
-                self._scheduler.ask_to_stop(self._steps)
 
     def run(self) -> int:
         """Returns the exit status of the job."""
@@ -61,9 +59,8 @@ class Supervisor:
             ended, here = self._attempt(), self._progress()
             if self._grows and ended.kind == "stopped" and not self._stop:
                 continue
-            if ended.kind == "stopped" and self._stop == signal.SIGUSR1:
-                self._scheduler.put_back()
-                return ended.exit_code
+            if ended.kind == "stopped" and (self._stop == signal.SIGUSR1 or self._scheduler.is_preempted()):
+                return self._put_back(ended)
             vain = 0 if here.starts > before.starts else vain + 1
             message = ended.message
             if self._may_start_again(ended, count):
@@ -76,6 +73,13 @@ class Supervisor:
             JobEnd(ended.exit_code, message, first=first, **count).write(self._job.run)
             return ended.exit_code
 
+    def _put_back(self, ended: AttemptEnd) -> int:
+        try:
+            self._scheduler.put_back()
+        except MachineError as error:
+            JobEnd(ended.exit_code, f"{ended.message}; {error}").write(self._job.run)
+        return ended.exit_code
+
     def _may_start_again(self, ended: AttemptEnd, count: dict[str, int]) -> bool:
         retries = {"lost": self._scheduler.retries.lost, "failed": self._scheduler.retries.failed}
         return ended.exit_code not in FINAL and retries.get(ended.kind, 0) > count.get(ended.kind, 0)
@@ -87,20 +91,26 @@ class Supervisor:
             time.sleep(0.1)
 
     def _attempt(self) -> AttemptEnd:
-        attempt, self._grows = _next(self._job.run / FOLDER), False
-        with self._scheduler.start(self._job, attempt) as self._steps:
-            if self._stop:  # it came before there was anybody to ask
-                self._scheduler.ask_to_stop(self._steps)
-            while (status := self._steps.poll()) is None:
+        attempt, self._grows, asked = _next(self._job.run / FOLDER), False, False
+        with self._scheduler.start(self._job, attempt) as workers:
+            while (status := workers.poll()) is None:
+                if not self._stop and not self._grows:
+                    self._grows = self._scheduler.is_better_now()
+                if not asked and (self._stop or self._grows):
+                    asked = self._ask_to_stop(workers)
                 time.sleep(LOOK)
-                if not self._grows and self._scheduler.is_better_now():
-                    self._grows = True
-                    self._scheduler.ask_to_stop(self._steps)
-        self._steps = None
         ended = AttemptEnd.of(attempt, self._run, status)
         if ended.kind == "lost" and self._stop:
             return AttemptEnd("stopped", 128 + self._stop, f"stopped by {signal.Signals(self._stop).name}")
         return ended
+
+    def _ask_to_stop(self, workers: subprocess.Popen[bytes]) -> bool:
+        try:
+            self._scheduler.ask_to_stop(workers)
+        except MachineError as error:  # it is asked again
+            print(error, file=sys.stderr, flush=True)
+            return False
+        return True
 
     def _progress(self) -> "JobProgress":
         records = self._run.records()

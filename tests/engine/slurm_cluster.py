@@ -1,6 +1,7 @@
 """A real SLURM of two nodes on this machine, in a temporary folder: munged, slurmctld and two slurmd, without systemd.
 
-Two partitions, `low` and `high`: a job in `high` takes the nodes of one in `low`, which goes back into the queue.
+A job in the partition `high` takes the nodes of one in `low` or `patient`, which goes back into the queue. `patient`
+leaves it a minute to save.
 """
 
 import os
@@ -52,6 +53,7 @@ SwitchType=switch/none
 {nodes}
 PartitionName=low Nodes=ALL Default=YES PriorityTier=1 MaxTime=120 State=UP
 PartitionName=high Nodes=ALL PriorityTier=10 MaxTime=INFINITE State=UP
+PartitionName=patient Nodes=ALL PriorityTier=1 GraceTime=60 MaxTime=120 State=UP
 """
 NODE = (
     "NodeName=n{i} NodeHostname={host} NodeAddr=127.0.0.1 Port={port} "

@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from math import inf
@@ -34,6 +35,8 @@ class Scripted(Scheduler):
         self.started: list[Path] = []
         self.grows: set[int] = set()  # the attempts, from 1, in which there is more room
         self.asked: list[int] = []  # the attempts whose workers were asked to stop
+        self.preempted = self.is_back = False
+        self.away = 0  # times that it does not answer
 
     def check(self) -> None: ...
 
@@ -51,16 +54,23 @@ class Scripted(Scheduler):
     def start(self, job: SubmittedRun, attempt: Path) -> subprocess.Popen[bytes]:
         self.started.append(attempt)
         self._attempts.pop(0).happen(self._run, attempt)
-        last = 3 * supervisor.LOOK if self.grows else 0
+        last = 3 * supervisor.LOOK if self.grows or self.away else 0
         return subprocess.Popen([sys.executable, "-c", f"import time; time.sleep({last})"], stdin=subprocess.DEVNULL)
 
     def ask_to_stop(self, workers: subprocess.Popen[bytes]) -> None:
+        self.away -= 1
+        if self.away >= 0:
+            raise MachineError("SLURM cannot be reached")
         self.asked.append(len(self.started))
 
     def is_better_now(self) -> bool:
         return len(self.started) in self.grows
 
-    def put_back(self) -> None: ...
+    def is_preempted(self) -> bool:
+        return self.preempted
+
+    def put_back(self) -> None:
+        self.is_back = True
 
 
 class Attempt:
@@ -153,6 +163,46 @@ def test_more_room_is_no_loss_and_is_taken_again_after_one(run: RunDirectory) ->
     assert (end.exit_code, end.lost) == (0, 1) and scheduler.asked == [1, 2, 3]
 
 
+def stopped(scheduler: Scripted, run: RunDirectory, *signals: int) -> JobEnd | None:
+    """Returns the end of a job whose supervisor gets these signals."""
+    supervises = Supervisor(SubmittedRun(run.path), scheduler)
+    for number in signals:
+        supervises.hear(number)
+    supervises.run()
+    return JobEnd.read(run.path)
+
+
+def test_a_job_that_comes_back_has_not_ended(run: RunDirectory) -> None:
+    assert stopped(scheduler := Scripted(run, Attempt(3, STOPPED)), run, signal.SIGUSR1) is None and scheduler.is_back
+    scheduler = Scripted(run, Attempt(4, STOPPED))
+    scheduler.preempted = True
+    assert stopped(scheduler, run) is None and scheduler.is_back
+
+
+def test_a_job_that_is_cancelled_at_its_time_limit_stays_away(run: RunDirectory) -> None:
+    scheduler = Scripted(run, Attempt(3, STOPPED))
+    end = stopped(scheduler, run, signal.SIGUSR1, signal.SIGTERM)
+    assert end is not None and end.exit_code == 143 and not scheduler.is_back
+
+
+def test_a_scheduler_that_does_not_put_the_job_back_is_named(
+    run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse() -> None:
+        raise MachineError("launcher=slurm: the job cannot be put back")
+
+    monkeypatch.setattr(scheduler := Scripted(run, Attempt(3, STOPPED)), "put_back", refuse)
+    end = stopped(scheduler, run, signal.SIGUSR1)
+    assert end == JobEnd(143, "stopped by SIGTERM; launcher=slurm: the job cannot be put back")
+
+
+def test_workers_are_asked_to_stop_until_the_scheduler_can_be_reached(run: RunDirectory) -> None:
+    scheduler = Scripted(run, Attempt(3, STOPPED))
+    scheduler.away = 1
+    stopped(scheduler, run, signal.SIGTERM)
+    assert scheduler.asked == [1]
+
+
 def test_losses_may_be_limited(run: RunDirectory) -> None:
     end = supervised(run, Scripted(run, Attempt(1), Attempt(2), DONE, lost=1))
     assert (end.exit_code, end.lost) == (4, 1)
@@ -166,6 +216,18 @@ def test_a_submitted_run_is_neither_dead_nor_interrupted_before_its_job_says_so(
         check_removable(stored(run.path.parent))
     JobEnd(130, "job 12 was cancelled").write(run.path)
     assert state_of(run)[0] == "interrupted"
+
+
+def test_a_job_that_is_not_taken_leaves_the_name_free(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: Slurm, job: SubmittedRun) -> str:
+        raise MachineError("launcher=slurm: sbatch refused the job")
+
+    monkeypatch.setattr(Slurm, "check", lambda _: None)
+    monkeypatch.setattr(Slurm, "submit", refuse)
+    for _ in range(2):
+        with pytest.raises(MachineError, match="sbatch refused the job"):
+            engine.run(["launcher=slurm", "tracking=none"], name="mine", root=tmp_path, quiet=True)
+    assert not (tmp_path / "mine").exists()
 
 
 def test_a_run_that_a_job_has_is_not_trained_beside_it(run: RunDirectory) -> None:
@@ -202,16 +264,29 @@ def test_what_is_no_length_of_time_is_refused(text: str) -> None:
 
 def test_the_script_asks_for_what_the_knobs_say(tmp_path: Path) -> None:
     slurm = Slurm(
-        nodes=2, workers_per_node=8, cpus_per_worker=4, time="90s", gres="gpu:8", setup=["module load cuda"], grace=60
+        nodes=2, workers_per_node=8, cpus_per_worker=4, time="150s", gres="gpu:8", setup=["module load cuda"], grace=60
     )
     lines = slurm.text(SubmittedRun(tmp_path / "a run", ("mine",), python="/usr/bin/python3")).splitlines()
     asked = [line.removeprefix("#SBATCH ") for line in lines if line.startswith("#SBATCH ")]
-    assert {"--nodes=2", "--ntasks-per-node=8", "--cpus-per-task=4", "--time=2", "--gres=gpu:8"} <= set(asked)
+    assert {"--nodes=2", "--ntasks-per-node=8", "--cpus-per-task=4", "--time=3", "--gres=gpu:8"} <= set(asked)
     assert "--signal=B:USR1@60" in asked and "--requeue" in asked and '"--job-name=paceline-a run"' in asked
     assert lines[-2:] == [
         "module load cuda",
         f"exec /usr/bin/python3 -m paceline.engine.jobs.supervisor '{tmp_path}/a run' mine",
     ]
+
+
+@pytest.mark.parametrize(("time", "grace"), [("1m", 90), ("2m", 60), ("149s", 60)])
+def test_a_time_limit_that_the_warning_precedes_is_refused(time: str, grace: int) -> None:
+    """Such a job would be put back for ever, and its workers never start."""
+    Slurm(time="3m", grace=90)
+    with pytest.raises(ConfigError, match=f"^launcher.time={time}: SLURM's warning comes up to {grace + 60} s before"):
+        Slurm(time=time, grace=grace)
+
+
+def test_the_log_lies_in_a_folder_with_a_percent_sign(tmp_path: Path) -> None:
+    """SLURM replaces %j and the like in a path."""
+    assert f"--output={tmp_path}/50%%j/logs/slurm.log\n" in Slurm().text(SubmittedRun(tmp_path / "50%j"))
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,8 @@ from short_runs import Train, weights
 from slurm_cluster import SlurmCluster
 from submitted_runs import BROKEN, LONG, OWN, SLOW, WAIT, SubmittedProcess, undisturbed
 
+from paceline.tracking.job_files import open_job
+
 pytestmark = [pytest.mark.fault, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600), needs_slurm, needs_root]
 
 NODES = ("launcher=slurm", "launcher.nodes=2", "launcher.workers_per_node=1", "launcher.time=30m")
@@ -65,13 +67,13 @@ def test_the_same_crash_at_the_same_step_twice_ends_a_run_that_may_fail_more_oft
     assert end.failed == 1 and "twice at this step" in end.message
 
 
-def test_a_preempted_run_goes_on_and_a_cancelled_one_stays_away(
-    tmp_path: Path, cluster: SlurmCluster, train: Train
-) -> None:
-    run = submitted(tmp_path, cluster, *LONG)
+@pytest.mark.parametrize("partition", ["low", "patient"])
+def test_a_preempted_run_goes_on(tmp_path: Path, cluster: SlurmCluster, train: Train, partition: str) -> None:
+    run = submitted(tmp_path, cluster, *LONG, f"launcher.partition={partition}")
     run.until_it_trains()
     cluster.ask("sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
     cluster.start_at_once(run.job)
+    assert open_job(run.run.path) is not None, "a job that comes back has not ended"
     assert run.end() == 0, run.said()
     assert weights(run.run.path) == undisturbed(train, *LONG)
 
@@ -131,7 +133,10 @@ def test_a_lost_node_puts_the_run_back(tmp_path: Path, cluster: SlurmCluster, tr
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
-        (["launcher.partition=nowhere"], "launcher.partition=nowhere: SLURM has no such partition. Choose low, high."),
+        (
+            ["launcher.partition=nowhere"],
+            "launcher.partition=nowhere: SLURM has no such partition. Choose low, high, patient.",
+        ),
         (["launcher.nodes=3"], "launcher.nodes=3: the partition low has 2. Choose at most 2."),
         (["launcher.workers_per_node=5"], "launcher.workers_per_node: takes 5 CPUs of each node"),
         (["launcher.time=3h"], "launcher.time: is 180 minutes, and the partition low allows 120. Choose at most 120m."),
