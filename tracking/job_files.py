@@ -31,7 +31,10 @@ class JobNote:
         if found is None or "id" not in found:  # torchrun's job has a note, too
             return None
         try:
-            return cls(**found)
+            note = cls(**found)
+            if not all(isinstance(value, str) for value in found.values()):
+                raise TypeError
+            return note
         except TypeError:
             raise CorruptRunError(f"{run / NOTE} is not as paceline writes it") from None
 

@@ -5,8 +5,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...conf.errors import ConfigError
+from ...tracking.errors import CorruptRunError
 from ...tracking.job_files import FOLDER, JobEnd, JobNote, open_job
 from ...tracking.run_directory import RunDirectory, run_names
+from ..base.errors import CorruptCheckpointError
 from ..config.stored import read_stored
 from .making import scheduler_of
 from .scheduler import SETTLES, JobState, Scheduler
@@ -16,15 +18,20 @@ UNREACHABLE = "the scheduler cannot be reached"
 
 @dataclass(frozen=True)
 class RunJob:
-    """A run's job. `state`: of one that has not said how it ended; None: its scheduler cannot be reached."""
+    """A run's job. `state`: of one that has not said how it ended; None: its scheduler cannot be reached. `damage`:
+    the reason for which nobody can be asked.
+    """
 
     run: str
     note: JobNote
-    end: JobEnd | None
-    state: JobState | None
+    end: JobEnd | None = None
+    state: JobState | None = None
+    damage: str = ""
 
     @property
     def word(self) -> str:
+        if self.damage:
+            return self.damage
         if self.end is not None:
             again = f", after {self.end.lost + self.end.failed} ends" if self.end.lost + self.end.failed else ""
             return f"ended with status {self.end.exit_code}{again}"
@@ -33,8 +40,18 @@ class RunJob:
 
 def jobs_under(root: Path, allowed: tuple[str, ...] = ()) -> list[RunJob]:
     """The jobs of the runs under `root`, the last submitted first."""
-    found = [job for name in run_names(root) if (job := job_of(RunDirectory(root / name), allowed)) is not None]
+    asked = [_asked(RunDirectory(root / name), allowed) for name in run_names(root)]
+    found = [job for job in asked if job is not None]
     return sorted(found, key=lambda job: job.note.submitted, reverse=True)
+
+
+def _asked(directory: RunDirectory, allowed: tuple[str, ...]) -> RunJob | None:
+    note = JobNote("?", "?", "?", "?")
+    try:
+        note = JobNote.read(directory.path) or note
+        return job_of(directory, allowed)
+    except (ConfigError, CorruptRunError, CorruptCheckpointError) as error:
+        return RunJob(directory.name, note, damage=str(error))
 
 
 def job_of(directory: RunDirectory, allowed: tuple[str, ...] = ()) -> RunJob | None:
@@ -77,6 +94,8 @@ def cancel(directory: RunDirectory, now: bool, allowed: tuple[str, ...] = ()) ->
     """
     note = open_job(directory.path)
     if note is None:
+        if (past := JobNote.read(directory.path)) is not None:
+            raise ConfigError(f"{directory.name}: its job {past.id} is over. Choose a job that still goes on.")
         raise ConfigError(f"{directory.name}: no scheduler has this run. Choose one that paceline jobs lists.")
     scheduler = scheduler_for(directory, allowed)
     state = scheduler.look(note.id)

@@ -27,7 +27,8 @@ class LocalSupervisor(Scheduler):
         pid, _, began = number.partition("-")
         if host != socket.gethostname() or not pid.isdecimal():
             return None
-        return JobState("running", f"process {pid}") if _began(int(pid)) == began else JobState("over", "ended")
+        is_it = began and _began(int(pid)) == began
+        return JobState("running", f"process {pid}") if is_it else JobState("over", "ended")
 
     def cancel(self, id: str, now: bool = False) -> None:
         if (state := self.look(id)) is None:

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
 from math import inf
@@ -14,9 +15,11 @@ from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.base.errors import MachineError, WorkerFailedError
 from paceline.engine.jobs import ends, slurm, submission, supervisor
+from paceline.engine.jobs.asking import cancel, jobs_under
 from paceline.engine.jobs.scheduler import JobState, Retries, Scheduler, SubmittedRun
 from paceline.engine.jobs.slurm import Slurm, SlurmPartition, minutes_of
 from paceline.engine.jobs.supervisor import Supervisor
+from paceline.engine.jobs.torchrun import Agents
 from paceline.tracking.errors import RunNameError
 from paceline.tracking.job_files import JobEnd, JobNote, open_job
 from paceline.tracking.records import End
@@ -234,6 +237,37 @@ def test_a_run_that_a_job_has_is_not_trained_beside_it(run: RunDirectory) -> Non
     JobNote("slurm", "12", "login", "2026-01-01T00:00:00").write(run.path)
     with pytest.raises(ConfigError, match=r"^--resume mine: job 12 of launcher=slurm has this run"):
         engine.prepare(["launcher=local"], resume="mine", root=run.path.parent)
+
+
+def note_of(run: RunDirectory, id: str, launcher: str = "slurm") -> None:
+    JobNote(launcher, id, "login", "2026-01-01T00:00:00").write(run.path)
+
+
+@pytest.mark.parametrize("damage", ['{"id": "12"', '{"id": 12, "launcher": "slurm", "host": "h", "submitted": 3}', ""])
+def test_a_damaged_job_file_hides_no_other_job(run: RunDirectory, damage: str) -> None:
+    other = RunDirectory.create(run.path.parent, "other")
+    for each in (run, other):
+        (each.path / "job").mkdir(exist_ok=True)
+        note_of(each, "12")
+    JobEnd(0, "").write(other.path)
+    if damage:  # else its configuration is gone
+        (run.path / "job.json").write_text(damage)
+    found = {job.run: job.word for job in jobs_under(run.path.parent)}
+    assert found["other"] == "ended with status 0" and str(run.path) in found["mine"]
+
+
+def test_an_ended_job_is_not_cancelled_again(run: RunDirectory) -> None:
+    note_of(run, "12")
+    JobEnd(143, "stopped").write(run.path)
+    with pytest.raises(ConfigError, match=r"^mine: its job 12 is over"):
+        cancel(run, now=False)
+
+
+@pytest.mark.parametrize("id", ["0-", f"{os.getpid()}-", "-", "1-0"])
+def test_a_process_that_is_no_supervisor_is_not_a_job(id: str) -> None:
+    """An id without the time at which the process began is nobody's: signals to process 0 go to the whole group."""
+    state = Agents().look(f"{id}@{socket.gethostname()}")
+    assert state is None or state.phase == "over"
 
 
 def test_a_job_that_ends_without_a_word_is_closed(run: RunDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
