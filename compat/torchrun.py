@@ -6,6 +6,7 @@ torchrun's own ends with exit status 1 whatever a worker's was, below a tracebac
 """
 
 import logging
+import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -20,6 +21,8 @@ def main() -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     signal.signal(signal.SIGINT, usual)
+    if "PACELINE_JOB" in os.environ:  # its workers are ours, and end with it: engine/base/parent_death.py
+        os.environ["PACELINE_LAUNCHER"] = str(os.getpid())
     logging.disable(logging.ERROR)  # of this process, which watches the workers and has nothing else to say
     try:
         run.main(sys.argv[1:])

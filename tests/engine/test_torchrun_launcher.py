@@ -76,11 +76,15 @@ def test_a_detached_run_is_cancelled_saves_and_leaves_nobody(tmp_path: Path) -> 
 
 
 @pytest.mark.fault
-def test_workers_end_with_their_supervisor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("trains", [True, False], ids=["training", "starting"])
+def test_workers_end_with_their_supervisor(tmp_path: Path, trains: bool) -> None:
     run = submitted(tmp_path, *SLOW, "steps=100000")
-    run.until_it_trains()
+    if trains:
+        run.until_it_trains()
+    else:  # it imports torch
+        until(lambda: len(workers_of(run.run.path)) == 2, WAIT, f"no workers: {run.said()}")
     os.kill(int(run.job.partition("-")[0]), signal.SIGKILL)
-    until(lambda: not workers_of(run.run.path), WAIT, "workers outlive their supervisor")
+    until(lambda: not workers_of(run.run.path), 20, "workers outlive their supervisor")
     assert run.end() == 4
     assert "ended and did not say how" in run.said().splitlines()[-1]
 
