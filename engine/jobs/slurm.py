@@ -183,7 +183,9 @@ class Slurm(Scheduler):
     def put_back(self) -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which SLURM ends this process
         said = _asked_slurm(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])
-        if said.returncode > 0 and "pending execution" not in said.stderr:  # SLURM had done so already
+        if "pending execution" in said.stderr:  # SLURM had done so already
+            return
+        if said.returncode > 0:
             raise MachineError(f"launcher=slurm: the job cannot be put back into the queue ({_words(said.stderr)})")
         time.sleep(PATIENCE)  # SLURM ends this process; were it to end by itself, the job might count as failed
 
