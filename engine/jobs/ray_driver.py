@@ -55,6 +55,8 @@ class WorkersOfNode:
 
 def main(told: dict[str, Any]) -> int:
     """Run the workers, or look whether they fit; returns the exit status."""
+    if "command" in told:
+        die_with_parent(signal.SIGKILL)  # and its actors with it
     ray = import_module("ray")
     try:
         ray.init(address=told["address"], log_to_driver=False, logging_level="error", namespace="paceline")

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 from needs import needs_ray
+from process_table import until
 from short_runs import Train, weights
-from submitted_runs import BROKEN, LONG, OWN, SLOW, WAIT, SubmittedProcess, undisturbed
+from submitted_runs import BROKEN, LONG, OWN, SLOW, WAIT, SubmittedProcess, undisturbed, workers_of
 
 from paceline.engine.base.errors import MachineError
 from paceline.engine.jobs.ray_actors import RayActors, check_token
@@ -109,6 +110,15 @@ def test_a_cancelled_run_saves_and_stays_away(tmp_path: Path, cluster: RayCluste
     assert run.start("cancel", "mine", *OWN[2:]).wait(WAIT) == 0
     assert run.end() == 143, run.said()
     assert list(run.run.checkpoints.iterdir())
+
+
+@needs_ray
+def test_workers_end_with_their_supervisor(tmp_path: Path, cluster: RayCluster) -> None:
+    run = submitted(tmp_path, cluster, *SLOW, "steps=100000")
+    run.until_it_trains()
+    os.kill(int(run.job.partition("-")[0]), signal.SIGKILL)
+    until(lambda: not workers_of(run.run.path), 20, "workers outlive their supervisor")
+    assert run.end() == 4
 
 
 @needs_ray
