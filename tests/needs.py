@@ -49,6 +49,11 @@ def chromium() -> str | None:
     return shutil.which("chromium") or shutil.which("google-chrome")
 
 
+def sshd() -> str | None:
+    """It starts by its whole path alone, which is not in the PATH of a user."""
+    return shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+
+
 def postgres_binaries() -> Path | None:
     """The directory of postgres and initdb; None: PostgreSQL is not installed."""
     found = shutil.which("postgres")
@@ -133,6 +138,11 @@ NEEDS = {
         "apt-get install slurmctld slurmd slurm-client munge",
         _has("slurmctld", "slurmd", "sbatch", "munged"),
     ),
+    "sshd": Need(
+        "OpenSSH's server",
+        "apt-get install openssh-server",
+        lambda: sshd() is not None and _has("ssh", "ssh-keygen")(),
+    ),
     "tensorboard": Need("TensorBoard", "pip install 'paceline[tensorboard]'", _has_package("tensorboard")),
     "torchvision": Need("a torchvision for this torch", "pip install 'paceline[vision]'", _has_torchvision),
     "pyarrow": Need("pyarrow", "pip install 'paceline[tables]'", _has_module("pyarrow")),
@@ -162,6 +172,7 @@ needs_namespaces = pytest.mark.needs("namespaces")
 needs_postgres = pytest.mark.needs("postgres")
 needs_ray = pytest.mark.needs("ray")
 needs_slurm = pytest.mark.needs("slurm")
+needs_sshd = pytest.mark.needs("sshd")
 needs_tensorboard = pytest.mark.needs("tensorboard")
 needs_torchvision = pytest.mark.needs("torchvision")
 needs_pyarrow = pytest.mark.needs("pyarrow")

@@ -56,6 +56,7 @@ class Agents(LocalSupervisor):
         if self._least > self.nodes:
             raise ConfigError(f"launcher.least={least}: launcher.nodes has {self.nodes}. Choose at most {self.nodes}.")
         self._here: list[str | None] = []  # the hosts of the present attempt
+        self._attempt = Path()
         self._looked = 0.0
         self._port, self._setup = port, tuple(setup)
 
@@ -86,6 +87,7 @@ class Agents(LocalSupervisor):
         if len(self._here) < self._least:
             print(f"{len(self._here)} hosts answer, of {self._least} at least", file=sys.stderr, flush=True)
             return subprocess.Popen(["false"])
+        self._attempt = attempt
         port = self._port or PORTS[secrets.randbelow(len(PORTS))]
         commands = self._commands(self._here, job, attempt, port)
         told = [word for command in commands for word in (str(len(command)), *command)]
@@ -97,6 +99,19 @@ class Agents(LocalSupervisor):
             return False
         self._looked = time.monotonic()
         return any(_answers(host) for host in self._hosts if host not in self._here)
+
+    def ask_to_stop(self, workers: subprocess.Popen[bytes]) -> None:
+        """Ask the agents, not the ssh beside them: without their terminal they would be killed before they save."""
+        if None in self._here:
+            super().ask_to_stop(workers)
+            return
+        asked: list[subprocess.Popen[bytes]] = []
+        for rank, host in enumerate(self._here):
+            command = f"kill -TERM $(cat {shlex.quote(_pid_file(self._attempt, rank))})"
+            words = ["ssh", *_QUIET, str(host), command]
+            asked.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
+        if all([each.wait() for each in asked]):  # the workers of one tell the others
+            raise MachineError("launcher=torchrun: no host was reached that can stop its workers")
 
     def _commands(self, hosts: Sequence[str | None], job: SubmittedRun, attempt: Path, port: int) -> list[list[str]]:
         """The command of each agent."""
@@ -110,9 +125,19 @@ class Agents(LocalSupervisor):
             if host is None:
                 commands.append(["env", *variables, *agent])
                 continue
-            there = [f"cd {shlex.quote(str(Path.cwd()))}", *self._setup, f"exec env {shlex.join([*variables, *agent])}"]
+            pid = f"echo $$ > {shlex.quote(_pid_file(attempt, rank))}"
+            there = [
+                f"cd {shlex.quote(str(Path.cwd()))}",
+                *self._setup,
+                pid,
+                f"exec env {shlex.join([*variables, *agent])}",
+            ]
             commands.append(["ssh", *_QUIET, "-tt", host, " && ".join(there)])
         return commands
+
+
+def _pid_file(attempt: Path, rank: int) -> str:
+    return str(attempt / f"agent-{rank}")
 
 
 def _probe(host: str) -> "subprocess.CompletedProcess[str]":

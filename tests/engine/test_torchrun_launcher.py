@@ -2,11 +2,16 @@
 
 import json
 import os
+import shutil
 import signal
+import socket
+import subprocess
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from needs import needs_sshd, sshd
 from process_table import until
 from safetensors.torch import load_file
 from short_runs import Train, weights
@@ -156,6 +161,84 @@ def test_a_run_goes_on_with_the_hosts_that_there_are(tmp_path: Path, train: Trai
     for epoch in range(900 // 17):
         taken = [sample for step in range(17 * epoch, 17 * (epoch + 1)) for sample in steps[step]]
         assert sorted(taken) == [*range(200)], f"epoch {epoch} takes samples twice, or not at all"
+
+
+SSHD = """
+Port {port}
+ListenAddress 127.0.0.1
+ListenAddress 127.0.0.2
+HostKey {folder}/host
+AuthorizedKeysFile {folder}/user.pub
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+PermitRootLogin yes
+"""
+OF_USER = """
+Host 127.0.0.*
+Port {port}
+IdentityFile {folder}/user
+IdentitiesOnly yes
+UserKnownHostsFile {folder}/known
+StrictHostKeyChecking accept-new
+LogLevel ERROR
+"""
+
+
+@pytest.fixture
+def of_sshd(tmp_path: Path) -> Iterator[dict[str, str]]:
+    """The environment in which ssh reaches a server of its own on 127.0.0.1 and 127.0.0.2."""
+    folder = tmp_path / "ssh"
+    folder.mkdir()
+    for name in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", folder / name], check=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    (folder / "sshd_config").write_text(SSHD.format(port=port, folder=folder))
+    (folder / "config").write_text(OF_USER.format(port=port, folder=folder))
+    (folder / "ssh").write_text(f'#!/bin/sh\nexec {shutil.which("ssh")} -F {folder}/config "$@"\n')
+    (folder / "ssh").chmod(0o755)
+    if os.geteuid() == 0:
+        Path("/run/sshd").mkdir(exist_ok=True)
+    server = subprocess.Popen([sshd() or "", "-D", "-f", folder / "sshd_config", "-E", folder / "log"])
+    yield {"PATH": f"{folder}:{os.environ['PATH']}"}
+    server.terminate()
+    server.wait()
+
+
+HOSTS = ("launcher=torchrun", "launcher.nodes=[127.0.0.1,127.0.0.2]", "launcher.workers_per_node=1")
+
+
+@needs_sshd
+@pytest.mark.fault
+def test_two_hosts_of_a_real_sshd_train_with_the_same_weights(
+    tmp_path: Path, of_sshd: dict[str, str], train: Train
+) -> None:
+    run = SubmittedProcess(tmp_path, of_sshd, *HOSTS, "hardware.threads=1")
+    assert run.end() == 0, run.said()
+    whole = load_file(train("hardware.threads=1", name="undisturbed").path / "model.safetensors")
+    mine = load_file(run.run.path / "model.safetensors")
+    assert all((mine[name] - whole[name]).abs().max() < 1e-5 for name in whole)
+
+
+@needs_sshd
+@pytest.mark.fault
+def test_workers_on_hosts_of_a_real_sshd_save_and_end_with_their_supervisor(
+    tmp_path: Path, of_sshd: dict[str, str]
+) -> None:
+    run = SubmittedProcess(tmp_path, of_sshd, *HOSTS, *SLOW, "steps=100000", "checkpoint.every_steps=50000")
+    run.until_it_trains()
+    assert run.start("cancel", "mine", *OWN[2:]).wait(WAIT) == 0
+    assert run.end() == 143, run.said()
+    assert list(run.run.checkpoints.iterdir()) and not workers_of(run.run.path)
+    again = run.start("train", "--resume", "mine", *OWN[2:])
+    step = run.steps()
+    until(lambda: run.steps() > step, WAIT, f"it does not go on: {run.said()}")
+    os.kill(int(run.job.partition("-")[0]), signal.SIGKILL)
+    until(lambda: not workers_of(run.run.path), 20, "workers outlive their supervisor")
+    assert again.wait(WAIT) == 4
 
 
 def steps_taken(folder: Path) -> dict[int, list[int]]:
