@@ -86,7 +86,9 @@ def test_labels_that_look_like_dates_are_text(suffix: str, tmp_path: Path) -> No
     path = tmp_path / f"dates{suffix}"
     path.write_text("\n".join(lines if suffix == ".csv" else map(json.dumps, rows)) + "\n")
     data = Table(str(path), None, ["x"], "kind", standardize=False)
-    inputs, labels = values_of(*load_checked("table", data))
+    train, test = load_checked("table", data)
+    assert isinstance(train, Split) and isinstance(test, Split)
+    inputs, labels = values_of(train, test)
     assert data.spec.classes == 3
     assert [sorted(kinds)[4 * label] for label in labels] == [kinds[int(x)] for x in inputs[:, 0]]
 
