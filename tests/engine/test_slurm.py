@@ -78,6 +78,21 @@ def test_a_preempted_run_goes_on(tmp_path: Path, cluster: SlurmCluster, train: T
     assert weights(run.run.path) == undisturbed(train, *LONG)
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("partition", ["low", "patient"])
+def test_five_preemptions_in_a_row_do_not_end_a_run(
+    tmp_path: Path, cluster: SlurmCluster, train: Train, partition: str
+) -> None:
+    long = (*LONG[:-2], "steps=1500", "checkpoint.every_steps=20")
+    run = submitted(tmp_path, cluster, *long, f"launcher.partition={partition}")
+    for _ in range(5):
+        run.until_it_trains(run.steps() + 60)
+        cluster.ask("sbatch", "--partition=high", "--nodes=2", "--exclusive", "--output=/dev/null", "--wrap=sleep 1")
+        cluster.start_at_once(run.job)
+    assert run.end() == 0, run.said()
+    assert weights(run.run.path) == undisturbed(train, *long)
+
+
 def test_a_cancelled_run_saves_and_stays_away(tmp_path: Path, cluster: SlurmCluster) -> None:
     run = submitted(tmp_path, cluster, *SLOW, "steps=100000", "checkpoint.every_steps=50000")
     run.until_it_trains()
