@@ -49,7 +49,7 @@ from .experiment import RENAMED, Choice, Experiment, explain, from_config, no_su
 from .hints import elsewhere
 from .kinds import check_kinds, numbers
 from .presets import check_left_over, check_one
-from .receivers import check_receivers
+from .receivers import RECEIVERS, check_receivers
 
 GROUPS = (
     *BY_NAME,
@@ -96,8 +96,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
         check_kinds(usual, config)
         if config_dir is not None:
             check_sections(plain, kept.choices, config_dir)
-            keys, choice = _typed(parsed)
-            check_receivers(f"--config-dir {config_dir}", plain.get("tracking"), keys, choice, config_dir)
+            check_receivers(f"--config-dir {config_dir}", plain, *_typed(parsed), config_dir)
         _forget_workers_of_one_host(plain, parsed)
     except ConfigError:
         raise
@@ -356,16 +355,16 @@ def _as_text(text: str) -> str | None:
     return shlex.quote(quoted) if (read.value() == value if is_text else quoted != text) else None
 
 
-def _typed(parsed: list[Override]) -> tuple[set[str], object]:
-    """The keys of overrides, and the choice of `tracking` among them."""
+def _typed(parsed: list[Override]) -> tuple[set[str], dict[str, object]]:
+    """Returns the keys of overrides, and the choices among them that `check_receivers` wants."""
     keys = {override.get_key_element().lstrip("+~") for override in parsed}
-    return keys, next((each.value() for each in reversed(parsed) if each.get_key_element() == "tracking"), None)
+    return keys, {key: each.value() for each in parsed if (key := each.get_key_element()) in RECEIVERS}
 
 
-def receivers_typed(source: str, tracking: Any, overrides: list[str], config_dir: Path | None) -> None:
-    """Raises `ConfigError` where `source` set a receiver of results that is not among `overrides`."""
-    keys, choice = _typed([_parsed(text) for text in overrides])
-    check_receivers(source, tracking, keys, choice, config_dir)
+def receivers_typed(source: str, composed: Experiment, overrides: list[str], config_dir: Path | None) -> None:
+    """Raises `ConfigError` where `source` set a receiver of results, or what runs, that is not among `overrides`."""
+    sections = {"tracking": composed.tracking, "launcher": composed.choice("launcher").knobs}
+    check_receivers(source, sections, *_typed([_parsed(text) for text in overrides]), config_dir)
 
 
 def _no_such_choice(error: MissingConfigException, config_dir: Path | None) -> str:

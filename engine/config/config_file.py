@@ -41,21 +41,23 @@ class Merged:
     told: list[str]
     given: list[str]
     overrides: list[str]  # both: what is given wins
-    tracking: dict[str, Any]  # of the whole
+    composed: Experiment | None = None  # the whole
     beside: dict[str, str] = field(default_factory=dict)  # keys of the file that are not the configuration's
 
     def check_receivers(self, config_dir: Path | None) -> None:
-        """Raises `ConfigError` where the file alone says who receives the results: see receivers.py."""
-        receivers_typed(f"--config {self.file}", self.tracking, self.given, config_dir)
+        """Raises `ConfigError` where the file alone says who receives the results, or what runs: see receivers.py."""
+        assert self.composed is not None
+        receivers_typed(f"--config {self.file}", self.composed, self.given, config_dir)
 
     def tracked(self) -> str:
         """Returns a note on the settings of tracking that only the file makes."""
         own = sorted(keys_in(self.told) - keys_in(self.given))
         own = [key.removeprefix("tracking.") for key in own if key.startswith("tracking")]
-        where = next((label for key, label in TRACKERS.items() if self.tracking.get(key)), None)
-        if not own or where is None or self.tracking.get("mode") == "offline":
+        tracking = {} if self.composed is None else self.composed.tracking
+        where = next((label for key, label in TRACKERS.items() if tracking.get(key)), None)
+        if not own or where is None or tracking.get("mode") == "offline":
             return ""
-        said = ", ".join(f"{key}={hide_in_urls(str(self.tracking[key]))}" for key in own if self.tracking.get(key))
+        said = ", ".join(f"{key}={hide_in_urls(str(tracking[key]))}" for key in own if tracking.get(key))
         return f"--config {self.file}: the file sends the results to {where}{f' ({said})' if said else ''}"
 
     @contextmanager
@@ -87,7 +89,7 @@ def with_file(file: Path, overrides: list[str], config_dir: Path | None = None, 
         plain = _read(file)
         own = {key: plain.pop(key) for key in beside if key in plain and not isinstance(plain[key], dict)}
         told = _told(plain, config_dir) if plain else []
-        merged = Merged(file, told, overrides, after(told, overrides, usual_choices()), {})
+        merged = Merged(file, told, overrides, after(told, overrides, usual_choices()))
     except UnusableFileError as error:
         raise ConfigError(f"--config {file}: {error}") from None
     with merged.blamed():
@@ -96,7 +98,7 @@ def with_file(file: Path, overrides: list[str], config_dir: Path | None = None, 
         raise ConfigError(
             f"--config {file}: {key}={HIDDEN} stands for a secret, which is not stored; give it: {key}=..."
         )
-    return replace(merged, tracking=composed.tracking, beside={key: str(value) for key, value in own.items()})
+    return replace(merged, composed=composed, beside={key: str(value) for key, value in own.items()})
 
 
 def _read(file: Path) -> dict[Any, Any]:

