@@ -2,16 +2,18 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 from needs import needs_ray
 from process_table import until
 from short_runs import Train, weights
-from submitted_runs import BROKEN, LONG, OWN, SLOW, WAIT, SubmittedProcess, undisturbed, workers_of
+from submitted_runs import BROKEN, LONG, OWN, SLOW, WAIT, SubmittedProcess, pids, undisturbed, workers_of
 
 from paceline.engine.base.errors import MachineError
 from paceline.engine.jobs.ray_actors import RayActors, check_token
@@ -94,6 +96,59 @@ def test_a_lost_node_costs_an_attempt(tmp_path: Path, cluster: RayCluster, train
     assert run.end() == 0, run.said()
     assert run.ended().lost >= 1
     assert weights(run.run.path) == undisturbed(train, *LONG)
+
+
+class RayHead:
+    """A cluster of one node, which may be killed with all that it runs and started again at the same address."""
+
+    def __init__(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.address = f"127.0.0.1:{self.port}"
+        self.start()
+
+    def start(self) -> None:
+        words = f"start --head --port={self.port} --num-cpus=2 --include-dashboard=false --block"
+        words += f" --object-store-memory={80 * 2**20} --disable-usage-stats"
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "ray.scripts.scripts", *words.split()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        until(self._answers, WAIT, "the head does not answer")
+
+    def _answers(self) -> bool:
+        with suppress(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
+            return True
+        return False
+
+    def kill(self) -> None:
+        os.killpg(self._process.pid, signal.SIGKILL)
+        for pid in pids():
+            with suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes()
+                if self.address.encode() in words and b"paceline" not in words:
+                    os.kill(pid, signal.SIGKILL)
+        self._process.wait()
+
+
+@needs_ray
+def test_a_head_that_is_started_again_gets_the_run_back(tmp_path: Path, train: Train) -> None:
+    head = RayHead()
+    try:
+        nodes = ("launcher=ray", f"launcher.address={head.address}", "launcher.workers_per_node=2")
+        run = SubmittedProcess(tmp_path, {}, *nodes, *LONG)
+        run.until_it_trains()
+        head.kill()
+        until(lambda: not workers_of(run.run.path), WAIT, "workers outlive their cluster")
+        head.start()
+        assert run.end() == 0, run.said()
+        assert run.ended().lost >= 1
+        assert weights(run.run.path) == undisturbed(train, *LONG)
+    finally:
+        head.kill()
 
 
 @needs_ray
