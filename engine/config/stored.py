@@ -31,12 +31,13 @@ class StoredConfig:
         """Returns it with what a resumed run may change as it is `now`; the rest stays as it was written.
 
         The number of workers stays, too (null, if torchrun or the strategy has said it), unless the run goes on at
-        another size: then each replica has another `batch_size`.
+        another size (then each replica has another `batch_size`), or under another strategy, whose replicas may have
+        as many samples and other workers.
         """
         hardware = self.plain.get("hardware")
         workers = hardware.get("workers") if isinstance(hardware, dict) else None
         changed = self.plain | {key: now[key] for key in RESUMABLE if key in now}
-        if now["batch_size"] != self.plain.get("batch_size"):
+        if any(now[key] != self.plain.get(key) for key in ("batch_size", "strategy")):
             changed["batch_size"], workers = now["batch_size"], now["hardware"]["workers"]
         return changed | {"hardware": changed["hardware"] | {"workers": workers}}
 

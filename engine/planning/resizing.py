@@ -128,7 +128,7 @@ def _uncarried(checkpoint: Path, manifest: Manifest, parts: Parts) -> str:
     if ("scale" in states[0]) != (parts.precision.scale() is not None):
         return f"precision={parts.experiment.choice('precision').name}: DeepSpeed keeps a loss scale of its own"
     try:
-        saved.check()
+        saved.check(parts.modules, parts.make_optimizer)
     except ValueError as error:
         return str(error)
     return ""

@@ -5,7 +5,7 @@ and others keep for each. A part of another layout reads its own entries alone, 
 have them; what the parts keep otherwise is the same on all of them, or cannot be carried over.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from .mesh import Mesh
 from .placements import pieces_of, placements_of
-from .state import LazyTensor, Named, State, state_of
+from .state import LazyTensor, Named, State, read, state_of
 
 
 @dataclass(frozen=True)
@@ -79,10 +79,15 @@ class SavedParts:
                 found[name][dim] = sum(piece[dim] for piece in pieces[1:]) + pieces[0][dim]
         return found
 
-    def check(self) -> None:
-        """Raises `ValueError` for what cannot be carried over to any other layout. Reads nothing but names."""
+    def check(
+        self, modules: Sequence[nn.Module], make_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
+    ) -> None:
+        """Raises `ValueError` for what cannot be carried over to these parts. Reads no tensor of a parameter."""
         self._merged("", self._rest(), {})
         self._of_optimizers()
+        for module in modules:
+            optimizer = make_optimizer(module.parameters())
+            self._groups(order_of(module, optimizer), optimizer)
 
     def of_part(self, modules: Sequence[nn.Module], mesh: Mesh, rank: int, optimizer: Optimizer) -> State:
         """The state of the part `rank` of `modules`, as `in_file` gives one. Raises `ValueError` for what cannot be
@@ -93,16 +98,38 @@ class SavedParts:
         wanted, order = entries_of(modules, mesh, rank), order_of(modules[rank], optimizer)
         kept, merged = self._named(self._of_optimizers(), wanted), self._merged("", self._rest(), wanted)
         state = {i: kept[name] for i, name in enumerate(order) if name in kept}
-        merged["sync"]["optimizer"] = {"state": state, "param_groups": optimizer.state_dict()["param_groups"]}
+        merged["sync"]["optimizer"] = {"state": state, "param_groups": self._groups(order, optimizer)}
         return {"parameters": {name: self._parameter(name, own) for name, own in wanted.items()}, **merged}
 
     def _of_optimizers(self) -> dict[int, Named]:
         """Returns the state of each part's optimizer by the names of parameters."""
         if any("order" not in state for state in self._states):
             raise ValueError("an earlier version saved the optimizer's state without the names of parameters")
-        numbered = [state["sync"].get("optimizer", {"state": {}})["state"] for state in self._states]
-        orders = [state["order"] for state in self._states]
-        return {i: Named((orders[i][number], kept) for number, kept in each.items()) for i, each in enumerate(numbered)}
+        found = dict[int, Named]()
+        for i, state in enumerate(self._states):
+            order, kept = state["order"], state["sync"].get("optimizer", {"state": {}})["state"]
+            if any(not isinstance(number, int) for number in kept) or (kept.keys() == {0} and len(order) > 1):
+                raise ValueError("the optimizer keeps state that is of no one parameter")
+            found[i] = Named((order[number], its) for number, its in kept.items())
+        return found
+
+    def _groups(self, order: Sequence[str], optimizer: Optimizer) -> list[dict[str, Any]]:
+        """Returns the groups of `optimizer`, whose parameters have the names `order`, with the values that were saved.
+        Raises `ValueError` where parts had other values.
+        """
+        saved: dict[str, dict[str, Any]] = {}
+        for state in self._states:
+            for group in state["sync"].get("optimizer", {"param_groups": []})["param_groups"]:
+                saved |= {state["order"][number]: group for number in group["params"]}
+        groups = optimizer.state_dict()["param_groups"]
+        for group in groups:
+            theirs = [saved[name] for number in group["params"] if (name := order[number]) in saved]
+            for key in group.keys() - {"params"}:
+                values = [read(each[key]) for each in {id(each): each for each in theirs}.values() if key in each]
+                if any(not _alike(value, values[0]) for value in values):
+                    raise ValueError(f"the optimizer has another {key} on each part")
+                group[key] = values[0] if values else group[key]
+        return groups
 
     def _rest(self) -> dict[int, State]:
         """Returns what each part keeps beside its tensors and its optimizer's state."""
@@ -148,6 +175,11 @@ class SavedParts:
         first = next(iter(nodes.values()))
         if isinstance(first, dict):
             return {key: self._of_tensor(name, {i: node[key] for i, node in nodes.items()}, own) for key in first}
+        if isinstance(first, list):
+            return [
+                self._of_tensor(name, dict(zip(nodes, each, strict=True)), own)
+                for each in zip(*nodes.values(), strict=True)
+            ]
         if isinstance(first, LazyTensor):
             if all(each.shape == self._states[i]["parameters"][name].shape for i, each in nodes.items()):
                 return self._cut(name, list(nodes.values()), own)
@@ -173,6 +205,10 @@ class SavedParts:
         if any(each != first for each in values):
             raise ValueError(f"{at} is another one on each part")
         return first
+
+
+def _alike(one: Any, other: Any) -> bool:
+    return torch.equal(one, other) if isinstance(one, Tensor) and isinstance(other, Tensor) else one == other
 
 
 _OWN = {"parameters", "sync", "split", "piece", "order"}

@@ -410,3 +410,30 @@ class Apart(nn.Module):
         elif self.kind in ("from_batch", "frozen") and not self.begun:
             self.scale.data.copy_(1 / x.std(0))
             self.begun = True
+
+
+class Falling(torch.optim.Optimizer):
+    """SGD whose rate falls with its steps, which it counts in its groups, under a name, or under its first parameter;
+    or with the last two gradients of each parameter, which it keeps in a list.
+    """
+
+    def __init__(self, params: Any, kind: str) -> None:
+        self.kind = kind
+        super().__init__(params, {"lr": 0.1, "count": 0})
+
+    @torch.no_grad()
+    def step(self, closure: Any = None) -> Any:
+        group = self.param_groups[0]
+        match self.kind:
+            case "name":
+                place = self.state["all"]
+            case "first":
+                place = self.state[group["params"][0]]
+            case _:
+                place = group if self.kind == "group" else {}
+        place["count"] = place.get("count", 0) + 1
+        for each in group["params"]:
+            last = [each.grad]
+            if self.kind == "list":
+                last = self.state[each]["last"] = [*self.state[each].get("last", []), each.grad.clone()][-2:]
+            each -= group["lr"] / place["count"] * sum(last)

@@ -120,6 +120,27 @@ def test_in_float64_nothing_but_the_last_digits_differ(train: Train) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("kind", ["group", "list"])
+def test_what_an_optimizer_keeps_in_groups_and_in_lists_is_carried(train: Train, kind: str) -> None:
+    optimizer = f"optimizer={{_target_: own_models.Falling, kind: {kind}}}"
+    assert distance(train, ["data_parallel", "pipeline", "data_parallel"], MLP[0], optimizer) < CLOSE
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["name", "first"])
+def test_what_an_optimizer_keeps_for_all_parameters_is_refused(train: Train, kind: str) -> None:
+    optimizer = f"optimizer={{_target_: own_models.Falling, kind: {kind}}}"
+    with pytest.raises(ConfigError, match="the optimizer keeps state that is of no one parameter"):
+        change(train, ["data_parallel", "pipeline"], MLP[0], optimizer)
+
+
+@pytest.mark.slow
+def test_a_run_keeps_the_workers_of_a_strategy_that_takes_more_of_them_for_as_many_samples(train: Train) -> None:
+    change(train, ["data_parallel", "hybrid stages=1"], *MLP)
+    assert train("steps=12", resume="moving").summary["workers"] == 4
+
+
+@pytest.mark.slow
 def test_the_loss_scale_is_carried(train: Train) -> None:
     assert distance(train, ["data_parallel", "pipeline"], *MLP, "precision=fp16") < 1e-4
 
