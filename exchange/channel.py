@@ -149,9 +149,12 @@ class Channel:
         return {key: {"count": slot.count, "memory": dict(slot.memory)} for key, slot in self._slots.items()}
 
     def load_state_dict(self, state: State) -> None:
-        for key, saved in state.items():
-            self._slots[key].count = saved["count"]
-            self._slots[key].memory = {name: tensor.clone() for name, tensor in saved["memory"].items()}
+        """Takes over the slots. Under another strategy they have other keys, no memory, and are counted alike."""
+        most = max((saved["count"] for saved in state.values()), default=0)
+        for key, slot in self._slots.items():
+            saved = state.get(key, {"count": most, "memory": {}})
+            slot.count = saved["count"]
+            slot.memory = {name: tensor.clone() for name, tensor in saved["memory"].items()}
 
     def buffers(self) -> list[Tensor]:
         return [tensor for slot in self._slots.values() for tensor in slot.memory.values()]

@@ -135,6 +135,15 @@ def test_what_an_optimizer_keeps_for_all_parameters_is_refused(train: Train, kin
 
 
 @pytest.mark.slow
+def test_a_compressor_goes_on_over_other_buckets(train: Train) -> None:
+    change(train, ["data_parallel"], *MLP, "compress=fp16")
+    moved = train("strategy=pipeline", "hardware.workers=4", "steps=8", resume="moving")
+    whole = train(*BASE, *MLP, "compress=fp16", *chosen("data_parallel"), "batch_size=24", "steps=8", name="whole")
+    mine, theirs = (load_file(run.path / "model.safetensors") for run in (moved, whole))
+    assert max(float((mine[name] - theirs[name]).abs().max()) for name in mine) < 1e-4
+
+
+@pytest.mark.slow
 def test_a_run_keeps_the_workers_of_a_strategy_that_takes_more_of_them_for_as_many_samples(train: Train) -> None:
     change(train, ["data_parallel", "hybrid stages=1"], *MLP)
     assert train("steps=12", resume="moving").summary["workers"] == 4
