@@ -584,8 +584,8 @@ def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
     """A stored run's experiment with the few things changed that a resumed run may change. Raises `ConfigError`."""
     _check_grammar(overrides)
     plain = experiment.model_dump()
-    for text in overrides:
-        override = _read_override(text)
+    read = [(text, _read_override(text)) for text in overrides]
+    for text, override in sorted(read, key=lambda each: "." in each[1].get_key_element()):  # a choice, then its keys
         path = override.get_key_element().split(".")
         if path[0] in BY_NAME and len(path) > 1:
             path.insert(1, "knobs")  # where an experiment keeps them
@@ -597,7 +597,7 @@ def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
         for name in path[:-1]:
             section = section.get(name) if isinstance(section, dict) else None
         if not isinstance(section, dict) or path[-1] not in section:
-            raise ConfigError(f"{'.'.join(path)}: there is no such key in the stored run")
+            raise ConfigError(f"{override.get_key_element()}: there is no such key in the stored run")
         if path in (["tracking"], ["launcher"], ["strategy"]) and isinstance(override.value(), str):
             plain[path[0]] = compose([text]).model_dump()[path[0]]
             continue

@@ -1,6 +1,7 @@
 """Overrides become one experiment, or are refused with the key, the value, the rule and the nearest names."""
 
 import os
+import re
 import shlex
 from pathlib import Path
 
@@ -274,9 +275,15 @@ class TestAResumedRun:
         with pytest.raises(ConfigError, match=r"keeps its choice of hardware; .* hardware\.timeout=\.\.\."):
             override_stored(compose([]), [f"hardware={hardware}"])
 
-    @pytest.mark.parametrize("override", ["hardware.nope=1", "epochs.nope=1", "tracking.nope=1"])
+    def test_takes_keys_of_a_new_strategy_wherever_they_stand(self) -> None:
+        for stored in ([], ["strategy=pipeline"]):
+            changed = override_stored(compose(stored), ["strategy.stages=3", "strategy=pipeline"])
+            assert changed.strategy.knobs["stages"] == 3
+
+    @pytest.mark.parametrize("override", ["hardware.nope=1", "epochs.nope=1", "tracking.nope=1", "strategy.nope=1"])
     def test_has_no_new_keys(self, override: str) -> None:
-        with pytest.raises(ConfigError, match="there is no such key in the stored run"):
+        key = re.escape(override.removesuffix("=1"))
+        with pytest.raises(ConfigError, match=f"^{key}: there is no such key in the stored run"):
             override_stored(compose([]), [override])
 
     @pytest.mark.parametrize("override", ["epochs=0", "hardware.timeout=soon", "epochs=1,2", "hydra.x=1"])
