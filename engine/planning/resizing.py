@@ -13,7 +13,7 @@ the sync mode says which (`Sync.unjoinable`).
 from pathlib import Path
 
 from ...conf.errors import ConfigError
-from ...strategies.core.regrouped import SavedParts
+from ...strategies.core.regrouped import SavedParts, is_recut
 from ...strategies.core.state import state_of
 from ..base.checkpoint import Manifest, open_parts, parts_of, read_manifest
 from ..config.experiment import Experiment
@@ -91,18 +91,19 @@ def check(experiment: Experiment, allowed: tuple[str, ...], checkpoint: Path, ma
     """Refuse a run whose state cannot be given to other replicas, or to other parts. Raises `ConfigError`."""
     parts = assemble(experiment, allowed, fabric_of(experiment).world_size)
     traits, why, moved = parts.sync.traits, "", is_moved(experiment, manifest)
-    others = replicas_of(manifest) != parts.layout.replicas
+    others, trained = replicas_of(manifest) != parts.layout.replicas, phases.phase_of(parts, manifest.phase)
+    recut = moved or is_recut(open_parts(checkpoint, manifest), trained.modules)
     if others and (parts.partitioner.owns or parts.partitioner.draws or parts.partitioner.copies > 1):
         why = f"partition={experiment.choice('partition').name}: deals samples for a fixed number of replicas"
     elif others and experiment.choice("privacy").name != "none":
         why = f"privacy={experiment.choice('privacy').name}: noise is accounted for a fixed number of replicas"
     elif traits.synchronous and not (traits.weights_agree and traits.state_agrees):
         its = "each replica has weights or state of its own"
-        if not moved:
+        if not recut:
             its = parts.sync.unjoinable(open_parts(checkpoint, manifest)[0]["sync"])
         why = its and f"sync={experiment.choice('sync').name}: {its}"
-    elif moved:
-        why = _uncarried(checkpoint, manifest, phases.phase_of(parts, manifest.phase))
+    elif recut:
+        why = _uncarried(checkpoint, manifest, trained)
     if not why:
         return
     if moved:

@@ -16,7 +16,7 @@ from ...strategies import Strategy, Sync
 from ...strategies.core.accumulation import Accumulation
 from ...strategies.core.placements import owned
 from ...strategies.core.protocols import SideBySide
-from ...strategies.core.regrouped import SavedParts
+from ...strategies.core.regrouped import SavedParts, is_recut
 from ...strategies.core.state import load_state, mean_of, state_of
 from ...strategies.core.views import HeldViews
 from ...tracking.records import NoteRecord
@@ -329,16 +329,17 @@ def _begin(
     assignment, sync, state = kept.assignment, parts.sync, None
     if saved is not None:
         assert assignment.resume is not None
-        if saved.strategy in (None, assignment.experiment.strategy.model_dump()):
-            if saved.workers in (None, parts.layout.workers):
-                replica = role.replica if role.kind == "worker" else 0
-                state = checkpoint.read_part(assignment.resume, role.part, replica, saved)
-            else:
-                state = mean_of(checkpoint.open_replicas(assignment.resume, role.part, saved))
-        else:
-            whole, modules = SavedParts(checkpoint.open_parts(assignment.resume, saved)), parts.modules
+        modules, resized = parts.modules, saved.workers not in (None, parts.layout.workers)
+        moved = saved.strategy not in (None, assignment.experiment.strategy.model_dump())
+        states = checkpoint.open_parts(assignment.resume, saved) if moved or resized else []
+        if moved or (resized and is_recut(states, modules)):
             planned = parts.make_optimizer(modules[role.part].parameters())
-            state = whole.of_part(modules, parts.strategy.mesh, role.part, planned)
+            state = SavedParts(states).of_part(modules, parts.strategy.mesh, role.part, planned)
+        elif resized:
+            state = mean_of(checkpoint.open_replicas(assignment.resume, role.part, saved))
+        else:
+            replica = role.replica if role.kind == "worker" else 0
+            state = checkpoint.read_part(assignment.resume, role.part, replica, saved)
         load_state(module, state["parameters"])
     optimizer = parts.make_optimizer(module.parameters())
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}

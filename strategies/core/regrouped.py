@@ -49,6 +49,13 @@ def order_of(module: nn.Module, optimizer: Optimizer) -> list[str]:
     return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
 
 
+def is_recut(states: Sequence[State], modules: Sequence[nn.Module]) -> bool:
+    """Returns whether the parts that saved `states` had other tensors than `modules`, as where a strategy cuts a model
+    by the size of a batch.
+    """
+    return [state["parameters"].keys() for state in states] != [state_of(module).keys() for module in modules]
+
+
 class SavedParts:
     """The state of all parts of a replica, by name."""
 

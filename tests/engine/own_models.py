@@ -412,6 +412,21 @@ class Apart(nn.Module):
             self.begun = True
 
 
+class _Spread(nn.Module):
+    """[n, 16] -> [n, 16]; has no weights, and keeps much for the backward pass."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.tanh(x.repeat(1, 200)).view(len(x), 200, -1).mean(1)
+
+
+class Lopsided(nn.Sequential):
+    """Digits: the first layers have the weights, the last ones the activations."""
+
+    def __init__(self) -> None:
+        first = [nn.Flatten(), nn.Linear(64, 200), nn.Linear(200, 64), nn.Linear(64, 16), _Spread()]
+        super().__init__(*first, nn.Linear(16, 16), _Spread(), nn.Linear(16, 16), _Spread(), nn.Linear(16, 10))
+
+
 class Falling(torch.optim.Optimizer):
     """SGD whose rate falls with its steps, which it counts in its groups, under a name, or under its first parameter;
     or with the last two gradients of each parameter, which it keeps in a list.

@@ -9,7 +9,7 @@ from short_runs import Train
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine import Result
-from paceline.engine.base.checkpoint import read_manifest, steps_of
+from paceline.engine.base.checkpoint import open_parts, read_manifest, steps_of
 from paceline.tracking.checksums import json_sealed
 
 pytestmark = pytest.mark.dist
@@ -132,6 +132,19 @@ def test_what_an_optimizer_keeps_for_all_parameters_is_refused(train: Train, kin
     optimizer = f"optimizer={{_target_: own_models.Falling, kind: {kind}}}"
     with pytest.raises(ConfigError, match="the optimizer keeps state that is of no one parameter"):
         change(train, ["data_parallel", "pipeline"], MLP[0], optimizer)
+
+
+@pytest.mark.slow
+def test_stages_that_are_cut_elsewhere_for_another_batch_are_carried(train: Train, root: Path) -> None:
+    cut = ("model={_target_: own_models.Lopsided}", "optimizer=adam", "strategy=pipeline", "strategy.cut=memory")
+    begun = (*BASE, *cut, "strategy.micro_batches=1", "hardware.workers=8", "batch_size=12")
+    train(*begun, "steps=4", name="moving")
+    moved = train("hardware.workers=2", "steps=8", resume="moving")
+    whole = train(*begun, "steps=8", name="whole")
+    first, second = (open_parts(each, read_manifest(each)) for each in steps_of(root / "moving" / "checkpoints"))
+    assert [each["parameters"].keys() for each in first] != [each["parameters"].keys() for each in second]
+    mine, theirs = (load_file(run.path / "model.safetensors") for run in (moved, whole))
+    assert max(float((mine[name] - theirs[name]).abs().max()) for name in mine) < CLOSE
 
 
 @pytest.mark.slow
