@@ -11,6 +11,7 @@ the sync mode says which (`Sync.unjoinable`).
 """
 
 from pathlib import Path
+from typing import Any
 
 from ...conf.errors import ConfigError
 from ...strategies.core.regrouped import SavedParts, is_recut
@@ -107,15 +108,22 @@ def check(experiment: Experiment, allowed: tuple[str, ...], checkpoint: Path, ma
     if not why:
         return
     if moved:
-        assert manifest.strategy is not None
-        raise ConfigError(
-            f"strategy={experiment.strategy.name}: the run cannot go on under another strategy. {why}. Choose "
-            f"strategy={manifest.strategy.get('name')}."
-        )
+        now, before = _apart(experiment.strategy.model_dump(), manifest.strategy or {})
+        raise ConfigError(f"{now}: the run cannot go on under another strategy. {why}. Choose {before}.")
     raise ConfigError(
         f"hardware.workers={experiment.hardware.workers}: the run cannot change its size. {why}. Choose "
         f"hardware.workers={manifest.workers}."
     )
+
+
+def _apart(now: dict[str, Any], before: dict[str, Any]) -> tuple[str, str]:
+    """Returns two choices of a strategy in words: their names, or what differs if they have the same one."""
+    if now["name"] != before.get("name"):
+        return f"strategy={now['name']}", f"strategy={before.get('name')}"
+    mine, theirs = now["knobs"], before.get("knobs", {})
+    other = [key for key in mine if mine[key] != theirs.get(key)]
+    first, second = (" ".join(f"strategy.{key}={each.get(key)}" for key in other) for each in (mine, theirs))
+    return first, second
 
 
 def _uncarried(checkpoint: Path, manifest: Manifest, parts: Parts) -> str:

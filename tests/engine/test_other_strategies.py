@@ -189,6 +189,13 @@ def test_what_no_other_layout_can_take_is_refused(train: Train, overrides: list[
 
 
 @pytest.mark.slow
+def test_a_refusal_names_the_knob_that_was_changed(train: Train) -> None:
+    train(*BASE, *MLP, "sync=local_sgd", *chosen("pipeline schedule=1f1b"), batch("pipeline"), "steps=4", name="mine")
+    with pytest.raises(ConfigError, match=r"^strategy.schedule=gpipe: the run .* Choose strategy.schedule=1f1b\.$"):
+        train("strategy.schedule=gpipe", "steps=8", resume="mine")
+
+
+@pytest.mark.slow
 def test_a_checkpoint_of_an_earlier_version_keeps_its_strategy(train: Train) -> None:
     path = train(*BASE, *MLP, *chosen("data_parallel"), "steps=4", name="mine").path
     [checkpoint] = steps_of(path / "checkpoints")
