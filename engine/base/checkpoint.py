@@ -182,8 +182,8 @@ def _wrong(manifest: Manifest) -> str | None:
     if not isinstance(manifest.strategy, dict | None):
         return f"has strategy={manifest.strategy!r}, which is no choice"
     for key in ("workers", "batch_size"):
-        if type(value := getattr(manifest, key)) not in (int, type(None)):
-            return f"has {key}={value!r}, which is no whole number"
+        if (value := getattr(manifest, key)) is not None and (type(value) is not int or value < 1):
+            return f"has {key}={value!r}, which is no whole number above 0"
     if not isinstance(manifest.seconds, int | float) or not isinstance(reached, int | float | None):
         return "has times that are no numbers"
     if not isinstance(files, dict) or not files or not all(map(PART.fullmatch, files)):

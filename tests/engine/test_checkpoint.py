@@ -103,6 +103,8 @@ def sealed_with(path: Path, **changed: object) -> None:
     [
         ({"step": "x"}, "no whole number"),
         ({"step": True}, "no whole number"),
+        ({"workers": -2}, "workers=-2, which is no whole number above 0"),
+        ({"batch_size": 0}, "batch_size=0, which is no whole number above 0"),
         ({"step": 6}, "of step 6, and its folder is of another one"),
         ({"files": []}, "does not name the checkpoint's files"),
         ({"files": {}}, "does not name the checkpoint's files"),
