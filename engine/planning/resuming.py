@@ -51,7 +51,7 @@ def as_many_workers(
     """Returns it with the number of workers that trained `checkpoint`, where the configuration leaves it open.
 
     With other replicas, each one's `batch_size` is another one, so that all together take what they took in a step.
-    Under torchrun, the number of processes says it, and `check_can_go_on` compares. `stored`: as its configuration was.
+    Under torchrun, the number of processes says it, and must be the same unless `hardware.workers` is given. `stored`: as its configuration was.
 
     Raises `ConfigError`.
     """
@@ -61,7 +61,8 @@ def as_many_workers(
             f"strategy={experiment.strategy.name}: {checkpoint.name} is of an earlier version, which saved what no "
             f"other strategy can read. Choose strategy={stored.strategy.name} with its knobs until the next checkpoint."
         )
-    if manifest.workers is None or (asked is None and fabric_of(experiment).world_size is not None):
+    counted = asked is None and fabric_of(experiment).world_size is not None
+    if manifest.workers is None or (counted and not resizing.is_moved(experiment, manifest)):
         return experiment
     workers = manifest.workers if asked is None else asked
     return resizing.as_many_samples(experiment, manifest, workers, allowed, fabric_of(experiment).world_size)

@@ -237,6 +237,22 @@ def test_torchrun_goes_on_with_as_many_workers_or_not_at_all(
     assert no.value.exit_code == 2
 
 
+def test_torchrun_goes_on_under_another_strategy_with_the_samples_of_a_step(
+    torchruns: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = Path(shutil.copytree(torchruns, tmp_path / "runs" / "mine"))
+    for file in run.glob("checkpoints/*/manifest.json"):
+        manifest = json.loads(file.read_text()) | {"workers": 2}
+        file.write_text(json_sealed({key: value for key, value in manifest.items() if key != KEY}))
+    under_torchrun(monkeypatch, 2)
+    before, now = resume(run, "steps=9"), resume(run, "steps=9", "strategy=pipeline")
+    assert (before.plan().layout.replicas, now.plan().layout.replicas) == (2, 1)
+    assert now.experiment.batch_size == 2 * before.experiment.batch_size
+    under_torchrun(monkeypatch, 4)
+    with pytest.raises(ConfigError, match="4"):
+        resume(run, "steps=9", "strategy=pipeline").plan()
+
+
 def test_what_torchrun_began_goes_on_without_it_with_as_many_workers(torchruns: Path) -> None:
     prepared = resume(torchruns, "steps=9")
     assert prepared.plan().layout.workers == 3
