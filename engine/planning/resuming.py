@@ -51,7 +51,8 @@ def as_many_workers(
     """Returns it with the number of workers that trained `checkpoint`, where the configuration leaves it open.
 
     With other replicas, each one's `batch_size` is another one, so that all together take what they took in a step.
-    Under torchrun, the number of processes says it, and must be the same unless `hardware.workers` is given. `stored`: as its configuration was.
+    Under torchrun, the number of processes says it, and must be the same unless `hardware.workers` is given.
+    `stored`: as its configuration was.
 
     Raises `ConfigError`.
     """

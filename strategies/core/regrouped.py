@@ -127,7 +127,7 @@ class SavedParts:
         saved: dict[str, dict[str, Any]] = {}
         for state in self._states:
             for group in state["sync"].get("optimizer", {"param_groups": []})["param_groups"]:
-                saved |= {state["order"][number]: group for number in group["params"]}
+                saved |= {str(state["order"][number]): group for number in group["params"]}
         groups = optimizer.state_dict()["param_groups"]
         for group in groups:
             theirs = [saved[name] for number in group["params"] if (name := order[number]) in saved]

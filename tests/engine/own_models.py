@@ -441,7 +441,7 @@ class Falling(torch.optim.Optimizer):
         group = self.param_groups[0]
         match self.kind:
             case "name":
-                place = self.state["all"]
+                place = self.state["all"]  # pyright: ignore[reportArgumentType]
             case "first":
                 place = self.state[group["params"][0]]
             case _:
