@@ -127,10 +127,10 @@ class SavedParts:
         saved: dict[str, dict[str, Any]] = {}
         for state in self._states:
             for group in state["sync"].get("optimizer", {"param_groups": []})["param_groups"]:
-                saved |= {str(state["order"][number]): group for number in group["params"]}
+                saved |= {state["order"][number]: group for number in group["params"]}
         groups = optimizer.state_dict()["param_groups"]
         for group in groups:
-            theirs = [saved[name] for number in group["params"] if (name := order[number]) in saved]
+            theirs = [saved[name] for number in group["params"] if (name := order[int(number)]) in saved]
             for key in group.keys() - {"params"}:
                 values = [read(each[key]) for each in {id(each): each for each in theirs}.values() if key in each]
                 if any(not _alike(value, values[0]) for value in values):
