@@ -8,14 +8,11 @@ from typing import cast
 import torch
 from torch import Tensor, nn
 
-from ..batches import call
 from ..conf.errors import ConfigError
 from .base import Readable
 from .errors import SampleError
 from .losses.base import Task
 from .losses.metrics import Metric
-from .losses.own import OwnLoss
-from .outputs import loss_and_logits
 
 
 @dataclass(frozen=True)
@@ -51,13 +48,7 @@ def evaluate(
     try:
         for first in range(0, len(split), batch_size):
             taken = split.take(slice(first, first + batch_size))
-            own: Tensor | None = None  # the model's own loss
-            if isinstance(task, OwnLoss):
-                own, logits = loss_and_logits(model, taken.inputs.to(device))
-                task.check_logits(logits, taken.targets)
-                outputs = task.aligned(logits)
-            else:
-                outputs = call(model, taken.inputs.to(device))
+            outputs, own = task.evaluated(model, taken.inputs.to(device), taken.targets)
             targets = taken.targets.to(device)
             if not isinstance(outputs, Tensor):
                 raise ConfigError(

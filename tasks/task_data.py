@@ -14,7 +14,7 @@ from ..conf.errors import ConfigError
 from .base import Data, DataSpec, Described, Field, Readable, Split, Taken, spread
 from .errors import SampleError
 from .items import Items
-from .losses.base import Task
+from .losses.base import Task, Weigher
 
 Loaded = tuple[Readable, Readable]
 
@@ -33,6 +33,7 @@ class TaskData(Data):
     @property
     def spec(self) -> DataSpec:
         spec, task = self._source.spec, self._task
+        weights = spec.weights or task.weigher() is not None
         if task.argument:
             if task.argument in spec.fields and spec.inputs is not None:
                 raise ConfigError(
@@ -40,16 +41,16 @@ class TaskData(Data):
                 )
             fields: dict[str | int, Field] = {0: spec.fields["inputs"]} if spec.inputs is None else spec.fields
             fields[task.argument] = Field(spec.target_shape, spec.target_dtype)
-            return replace(spec, inputs=fields, weights=spec.weights or _weighs(task))  # pyright: ignore
-        return replace(spec, weights=spec.weights or _weighs(task))
+            return replace(spec, inputs=fields, weights=weights)  # pyright: ignore
+        return replace(spec, weights=weights)
 
     def load(self) -> Loaded:
         train, test = self._load()
-        by_class = self._task.class_weights(train.targets, self._source.spec.classes)
-        return self._seen(train, by_class), self._seen(test, None)
+        classes = self._source.spec.classes
+        return self._seen(train, self._task.weigher(train, classes)), self._seen(test, self._task.weigher())
 
-    def _seen(self, split: Readable, by_class: Tensor | None) -> Readable:
-        seen = TaskSplit(split, self._task, by_class)
+    def _seen(self, split: Readable, weigh: Weigher | None) -> Readable:
+        seen = TaskSplit(split, self._task, weigh)
         if not isinstance(split, Split):
             return seen
         whole = seen.seen(Taken(split.samples, split.targets, split.weights_of(slice(None), split.targets.shape)))
@@ -77,8 +78,8 @@ class TaskData(Data):
 class TaskSplit:
     """A split that is read on demand."""
 
-    def __init__(self, split: Readable, task: Task, by_class: Tensor | None) -> None:
-        self._split, self._task, self._by_class = split, task, by_class
+    def __init__(self, split: Readable, task: Task, weigh: Weigher | None) -> None:
+        self._split, self._task, self._weigh = split, task, weigh
 
     def __len__(self) -> int:
         return len(self._split)
@@ -86,7 +87,7 @@ class TaskSplit:
     @property
     def targets(self) -> Tensor | None:
         targets = self._split.targets
-        return None if targets is None else self._without_ignored(targets)
+        return None if targets is None else self._task.without_ignored(targets)
 
     @property
     def weights(self) -> Tensor | None:
@@ -98,7 +99,7 @@ class TaskSplit:
         step are over the mean of those of all replicas, which is made of the attribute.
         """
         taken = self._split.take(index, drawn)
-        if _weighs(self._task) and isinstance(self._split, Items) and self._split.targets is not None:
+        if self._weigh is not None and isinstance(self._split, Items) and self._split.targets is not None:
             known, found = self._split.targets[index].tolist(), taken.targets.tolist()
             if known != found:
                 raise SampleError(
@@ -109,13 +110,13 @@ class TaskSplit:
 
     def seen(self, taken: Taken) -> Taken:
         """Returns samples as the task sees them."""
-        weights = self._weights(taken.targets, taken.weights) if _weighs(self._task) else taken.weights
-        return Taken(self._inputs(taken), self._without_ignored(taken.targets), weights)
+        weights = self._weights(taken.targets, taken.weights)
+        return Taken(self._inputs(taken), self._task.without_ignored(taken.targets), weights)
 
     def weights_of(self, index: Tensor | slice, shape: torch.Size) -> Tensor | None:
         """Raises ConfigError where the targets of samples are unknown before they are read."""
         weights = self._split.weights_of(index, shape)
-        if not _weighs(self._task):
+        if self._weigh is None:
             return weights
         targets = self._split.targets
         if targets is None:
@@ -134,26 +135,13 @@ class TaskSplit:
         inputs |= {0: taken.inputs} if isinstance(taken.inputs, Tensor) else taken.inputs.tensors
         return Fields({**inputs, name: taken.targets.clone()})
 
-    def _without_ignored(self, targets: Tensor) -> Tensor:
-        ignored = self._task.ignored
-        return targets if ignored is None else targets.masked_fill(targets == ignored, 0)
-
-    def _weights(self, targets: Tensor, of_data: Tensor | None) -> Tensor:
-        weights = torch.ones(targets.shape) if of_data is None else spread(of_data, targets.shape).float()
-        if self._by_class is not None:
-            weights = weights * self._by_class[self._without_ignored(targets)]
-        if self._task.ignored is not None:
-            weights = weights.masked_fill(targets == self._task.ignored, 0.0)
-        if self._task.leaves_first:
-            weights = weights.clone()
-            weights[:, :1] = 0.0
-        return weights
+    def _weights(self, targets: Tensor, of_data: Tensor | None) -> Tensor | None:
+        if self._weigh is None:
+            return of_data
+        weights = self._weigh(targets)
+        return weights if of_data is None else weights * spread(of_data, targets.shape).float()
 
 
 def seen_by(task: Task, data: Data, load: Callable[[], Loaded]) -> Data | None:
     """Returns the data as `task` sees them; None: as they are."""
-    return TaskData(data, task, load) if task.argument or _weighs(task) else None
-
-
-def _weighs(task: Task) -> bool:
-    return task.ignored is not None or task.leaves_first or task.weighs_classes
+    return TaskData(data, task, load) if task.argument or task.weigher() is not None else None

@@ -11,14 +11,16 @@ from collections.abc import Callable
 from math import prod
 from typing import Any, Literal, TypeVar
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
-from ...batches import Samples
+from ...batches import Samples, call
 from ...conf.errors import ConfigError
-from ..base import DataSpec
+from ..base import DataSpec, Readable
 from .metrics import Metric
 
 F = TypeVar("F", bound=Callable[..., Tensor])
+Weigher = Callable[[Tensor], Tensor]  # targets [n, *target_shape] -> weights, float32 [n, *target_shape]
 
 
 def mean_cross_entropy(loss: F) -> F:
@@ -40,18 +42,26 @@ class Task(ABC):
     metric: Metric
     argument: str = ""  # of a model's forward, which is given the targets: the loss is the model's own
     ignored: int | None = None  # the label of targets that do not count
-    leaves_first: bool = False  # the first label of each sample does not count
-    weighs_classes: bool = False  # see `class_weights`
 
-    def class_weights(self, targets: Tensor | None, classes: int) -> Tensor | None:
-        """Returns the weight of each class in training, float32 [classes]; None: all count alike. `targets`: of all
-        training samples, where they are known without reading these. Raises ConfigError.
+    def weigher(self, train: Readable | None = None, classes: int = 0) -> Weigher | None:
+        """Returns a function from targets to their weights; None: all count alike, in training and in evaluation.
+
+        `train`, `classes`: the training samples and the number of their classes, for weights of the training loss;
+        without them the function gives the weights of an evaluation. Raises ConfigError.
         """
-        return None
+        return None if self.ignored is None else lambda targets: (targets != self.ignored).float()
+
+    def without_ignored(self, targets: Tensor) -> Tensor:
+        """Returns targets with 0 in place of the labels that do not count."""
+        return targets if self.ignored is None else targets.masked_fill(targets == self.ignored, 0)
 
     @abstractmethod
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """[n, *outputs] and [n, *target_shape] -> [], the mean over samples. It works on the meta device, too."""
+
+    def evaluated(self, model: nn.Module, inputs: Samples, targets: Tensor) -> tuple[Any, Tensor | None]:
+        """Returns the outputs of `model` for the metric, and the model's own mean loss; None: `loss` is the loss."""
+        return call(model, inputs), None
 
     def each(self, outputs: Tensor, targets: Tensor) -> Tensor:
         """The loss of each target, of the shape of targets, whose mean is `loss`: weighted data are learnt by these."""
@@ -105,6 +115,11 @@ class Task(ABC):
         width = outputs.shape[-1] if outputs.dim() else 0
         enough = width >= wanted[-1] if self.targets == "labels" else width == wanted[-1]
         return outputs.dim() == 1 + len(wanted) and enough
+
+
+def alike(targets: Tensor) -> Tensor:
+    """A `Weigher` for which all targets count alike."""
+    return torch.ones(targets.shape)
 
 
 def _weighted(task: Task, outputs: Tensor, targets: Samples) -> Tensor:

@@ -16,7 +16,8 @@ from annotated_types import Ge
 from torch import Tensor
 
 from ...conf.errors import ConfigError
-from ..base import DataSpec
+from ..base import DataSpec, Readable
+from .base import Weigher, alike
 from .cross_entropy import CrossEntropy
 
 
@@ -26,11 +27,20 @@ class WeightedLabels(CrossEntropy):
     ) -> None:
         """`weight`: of each class, in training. `ignore_index`: the label of targets that do not count."""
         super().__init__()
-        self.weight, self.ignored, self.weighs_classes = weight, ignore_index, weight is not None
+        self.weight, self.ignored = weight, ignore_index
 
-    def class_weights(self, targets: Tensor | None, classes: int) -> Tensor | None:
-        if self.weight != "balanced":
-            return None if self.weight is None else torch.tensor(self.weight)
+    def weigher(self, train: Readable | None = None, classes: int = 0) -> Weigher | None:
+        counting = super().weigher(train, classes)
+        if self.weight is None:
+            return counting
+        counting = counting or alike
+        if train is None:
+            return counting
+        by_class = self._balanced(train.targets, classes) if self.weight == "balanced" else torch.tensor(self.weight)
+        return lambda targets: by_class[self.without_ignored(targets)] * counting(targets)
+
+    def _balanced(self, targets: Tensor | None, classes: int) -> Tensor:
+        """`targets`: of all training samples, where they are known without reading these."""
         if targets is None:
             raise ConfigError(
                 "task.weight=balanced: counts the targets of all samples, which these data read one by one. Give the "

@@ -1,6 +1,7 @@
 """Weights of classes and labels that do not count: the loss of torch, on any number of workers."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from torch import nn
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
+from paceline.tasks.base import Split
 from paceline.tasks.losses.weighted_labels import WeightedLabels
 
 CLASSES, SAMPLES, IGNORED = 3, 48, -100
@@ -79,9 +81,9 @@ def test_weights_that_cannot_be_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"task.weight=\[1, 2\]: has 2 weights, and the data have 10 classes"):
         engine.plan(["task=weighted_labels", "task.weight=[1,2]"])
     with pytest.raises(ConfigError, match="counts the targets of all samples"):
-        WeightedLabels(weight="balanced").class_weights(None, 3)
+        WeightedLabels(weight="balanced").weigher(SimpleNamespace(targets=None), 3)  # pyright: ignore
 
 
 def test_a_class_without_samples_has_no_weight() -> None:
-    found = WeightedLabels(weight="balanced").class_weights(torch.tensor([0, 0, 2]), 3)
-    assert found is not None and found.tolist() == [0.5, 0.0, 1.0]
+    weigh = WeightedLabels(weight="balanced").weigher(Split(torch.zeros(3, 1), torch.tensor([0, 0, 2])), 3)
+    assert weigh is not None and weigh(torch.tensor([0, 1, 2])).tolist() == [0.5, 0.0, 1.0]
