@@ -1,13 +1,7 @@
 """`paceline launch --dry-run`: what the run of a script would be, told at its `wrap`."""
 
 import os
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, NoReturn
-
-from torch import nn
-from torch.optim import Optimizer
-from torch.utils.data import DataLoader
+from typing import NoReturn
 
 from ..engine.base.started import DRY_RUN, RESUMES
 from ..engine.config.experiment import Experiment
@@ -15,7 +9,7 @@ from ..strategies import Sync
 from ..strategies.core.cost import World
 from ..tracking.columns import human_bytes
 from ..tracking.run_directory import RunDirectory
-from .setting import check_model, experiment_of, sync_of
+from .setting import WrappedScript, check_model, experiment_of, sync_of
 from .shares import ShardedLoader, share_of
 
 
@@ -28,42 +22,31 @@ def dry_run() -> int:
     return int(os.environ.get(DRY_RUN, "0"))
 
 
-def show(
-    model: nn.Module,
-    optimizer: Optimizer,
-    loader: "DataLoader[Any]",
-    overrides: Sequence[str],
-    name: str | None,
-    root: Path,
-    epochs: int,
-    workers: int,
-) -> NoReturn:
+def show(script: WrappedScript, workers: int) -> NoReturn:
     """Checks what `wrap` was given, prints what the run would be, and ends the script. Raises `ConfigError`."""
-    experiment = experiment_of(overrides, name, model, optimizer, loader)
-    sync = sync_of(experiment, optimizer)
-    check_model(model, workers)
-    if name is not None and RESUMES not in os.environ:
-        RunDirectory.check_free(root, name)
-    batches = ShardedLoader(loader, 0, workers, experiment.seed)
-    print("\n".join(_lines(experiment, sync, model, batches, epochs, workers)))
+    experiment = experiment_of(script)
+    sync = sync_of(experiment, script.optimizer)
+    check_model(script.model, workers)
+    if script.name is not None and RESUMES not in os.environ:
+        RunDirectory.check_free(script.root, script.name)
+    print("\n".join(_lines(experiment, sync, script, workers)))
     raise DryRunEnd(0)
 
 
-def _lines(
-    experiment: Experiment, sync: Sync, model: nn.Module, batches: ShardedLoader, epochs: int, workers: int
-) -> list[str]:
-    steps, batch = len(batches) * epochs, experiment.batch_size
+def _lines(experiment: Experiment, sync: Sync, script: WrappedScript, workers: int) -> list[str]:
+    batches = ShardedLoader(script.loader, 0, workers, experiment.seed)
+    steps, batch = len(batches) * script.epochs, experiment.batch_size
     shares = [len(share_of(range(batch), rank, workers)) for rank in (0, workers - 1)]
     each = f"{shares[-1]} or {shares[0]}" if shares[0] != shares[-1] else str(shares[0])
-    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    trained = [parameter for parameter in script.model.parameters() if parameter.requires_grad]
     entries = sum(parameter.numel() for parameter in trained)
     cost = sync.cost(trained, World(workers, len(batches), steps=steps or None))
     sent = f"not known beforehand: {cost.varies}" if cost.varies else human_bytes(sum(cost.worker.values()))
     of = "worker" if workers == 1 else "workers"
     return [
         f"dry run: {experiment.model.name} on {experiment.data.name}, sync={experiment.sync.name}: {workers} {of}",
-        f"data: {batches.samples:,} samples, {len(batches):,} batches a pass, {epochs} passes: {steps:,} steps; each "
-        f"worker has {each} of {batch} samples",
+        f"data: {batches.samples:,} samples, {len(batches):,} batches a pass, {script.epochs} passes: {steps:,} steps; "
+        f"each worker has {each} of {batch} samples",
         f"model: {entries:,} entries are trained by {experiment.optimizer.name}",
         f"a worker sends in a step: {sent}",
         "nothing was trained, and nothing was written",

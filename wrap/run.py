@@ -4,7 +4,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -35,7 +35,7 @@ from .gradients import Gradients
 from .record import WrapRecord, agreed
 from .refusals import leave_at_once, say_no_traceback
 from .saving import Checkpoints, Resumed, newest, read
-from .setting import check_model, experiment_of, sync_of
+from .setting import WrappedScript, check_model, experiment_of, sync_of
 from .shares import Own, ShardedLoader, on_device
 from .steps import WrappedOptimizer
 from .stopping import CtrlC, Sigterm, Stopped
@@ -58,19 +58,14 @@ class Run:
 
     def __init__(
         self,
-        model: nn.Module,
-        optimizer: Optimizer,
-        loader: "DataLoader[Any]",
-        overrides: Sequence[str],
-        name: str | None,
-        root: Path,
-        epochs: int,
+        script: WrappedScript,
         count: Count | None,
         resume: bool = False,
         meet: Callable[[Experiment], Joined] = join,
     ) -> None:
         """`meet`: how it comes to the others; see `wrap` for the rest."""
-        experiment = experiment_of(overrides, name, model, optimizer, loader)
+        model, optimizer = script.model, script.optimizer
+        experiment = experiment_of(script)
         self.sync = sync_of(experiment, optimizer)
         self._resident = memory.process_now()
         machine.begin()
@@ -81,9 +76,9 @@ class Run:
             self.rank, self.workers = self._comm.rank, layout.workers
             views = HeldViews(model)
             self.model, self._inner, self._count = model.to(self.device), optimizer, count
-            shared = ShardedLoader(loader, self.rank, self.workers, experiment.seed)
+            shared = ShardedLoader(script.loader, self.rank, self.workers, experiment.seed)
             self.loader = _Batches(self, shared)
-            resumed = self._resumed(experiment, root) if resume else None
+            resumed = self._resumed(experiment, script.root) if resume else None
             with self._comm.ledger.aside():
                 group = self._comm.split(0, "replica")
                 assert group is not None
@@ -107,7 +102,7 @@ class Run:
             elapsed = resumed.manifest.seconds if resumed else 0.0
             self._meter = Meter(self._comm, 10, counts_pauses=False, elapsed=elapsed)
             self._activations = memory.ActivationPeak()
-            place = shared.samples, len(shared), epochs, root, resumed and resumed.manifest
+            place = shared.samples, len(shared), script.epochs, script.root, resumed and resumed.manifest
             self._record = WrapRecord(experiment, self._comm, layout, self.device, self.sync, *place)
             if resumed is not None:
                 self._checkpoints.go_on(resumed)
@@ -505,7 +500,8 @@ def wrap(
     not catch it ends with its message and its exit status.
     """
     say_no_traceback()
+    script = WrappedScript(model, optimizer, loader, overrides, name, Path(root), epochs)
     if workers := dry_run():
-        show(model, optimizer, loader, overrides, name, Path(root), epochs, workers)
+        show(script, workers)
     resume = RESUMES in os.environ if resume is None else resume
-    return Run(model, optimizer, loader, overrides, name, Path(root), epochs, count, resume)
+    return Run(script, count, resume)

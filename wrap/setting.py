@@ -1,7 +1,9 @@
 """The experiment that a wrapped script is: its sync mode, and refusals by name."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from inspect import Parameter, signature
+from pathlib import Path
 from typing import Any
 
 from torch import nn
@@ -25,19 +27,30 @@ STRATEGY = "data_parallel"  # a script's own forward pass is on the whole model
 MINE = ("sync", "seed", "target_accuracy", "tracking", "hardware", "strategy", *(g.name for g in GROUPS if g.injected))
 
 
-def experiment_of(
-    overrides: Sequence[str], name: str | None, model: nn.Module, optimizer: Optimizer, loader: "DataLoader[Any]"
-) -> Experiment:
-    """The defaults with these overrides, and the script's model, data and optimizer by their classes' names.
+@dataclass(frozen=True)
+class WrappedScript:
+    """The arguments of `wrap` that say what a script trains, and for how many passes."""
+
+    model: nn.Module
+    optimizer: Optimizer
+    loader: "DataLoader[Any]"
+    overrides: Sequence[str]
+    name: str | None
+    root: Path
+    epochs: int
+
+
+def experiment_of(script: WrappedScript) -> Experiment:
+    """The defaults with the script's overrides, and its model, data and optimizer by their classes' names.
 
     Raises `ConfigError`.
     """
-    for text in overrides:
+    for text in script.overrides:
         key = text.lstrip("+~").partition("=")[0]
         if key.partition(".")[0] not in MINE:
             raise ConfigError(f"{text}: a script says that itself; wrap takes {', '.join(MINE)}")
-    tracked = any(text.startswith("tracking") for text in overrides)
-    experiment = compose([*overrides, *([] if tracked else ["tracking=none"])])
+    tracked = any(text.startswith("tracking") for text in script.overrides)
+    experiment = compose([*script.overrides, *([] if tracked else ["tracking=none"])])
     if experiment.strategy.name != STRATEGY:
         raise ConfigError(
             f"strategy={experiment.strategy.name}: lays out the model and its passes itself, and a script has a loop "
@@ -45,12 +58,12 @@ def experiment_of(
         )
     if experiment.hardware.fabric == "virtual":
         raise ConfigError("hardware=virtual: its workers are threads of one process, and a script is one; leave it out")
-    named = {"model": model, "data": loader.dataset, "optimizer": optimizer}
+    named = {"model": script.model, "data": script.loader.dataset, "optimizer": script.optimizer}
     choices = {
         group: Choice(name=type(each).__name__, target=f"{type(each).__module__}.{type(each).__qualname__}", knobs={})
         for group, each in named.items()
     }
-    return experiment.model_copy(update={**choices, "name": name, "batch_size": loader.batch_size or 1})
+    return experiment.model_copy(update={**choices, "name": script.name, "batch_size": script.loader.batch_size or 1})
 
 
 def check_model(model: nn.Module, workers: int) -> None:

@@ -14,6 +14,7 @@ from paceline.comm import Comm
 from paceline.engine.fabrics.layout import RunLayout
 from paceline.strategies.core.mesh import Mesh
 from paceline.wrap import Run, wrap
+from paceline.wrap.setting import WrappedScript
 from paceline.wrap.workers import Joined
 
 WORDS, LENGTH, SAMPLES = 11, 6, 22
@@ -125,7 +126,8 @@ def joined(
 ) -> Run:
     """As `wrap`, on the workers of `comm`."""
     joined = Joined(comm, RunLayout(Mesh({"replica": comm.size}), 0, 0), torch.device("cpu"), lambda: None)
-    return Run(model, optimizer, loader, overrides, "mine", Path(root), epochs, count, resume, lambda _: joined)
+    script = WrappedScript(model, optimizer, loader, overrides, "mine", Path(root), epochs)
+    return Run(script, count, resume, lambda _: joined)
 
 
 def train(
