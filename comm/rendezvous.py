@@ -36,6 +36,11 @@ RETRY = 0.05  # seconds
 PROBE = 5.0  # seconds
 
 
+def job_folder() -> Path | None:
+    """Returns the folder of the attempt at a scheduler's job that this process is of; None: it is of no such job."""
+    return Path(os.environ[JOB]) if JOB in os.environ else None
+
+
 def serve_store(port: int) -> StoreServer:
     """Serves a store for workers on this host, with a key of its own; `port` 0 takes a free one. Raises
     `RendezvousError`.
@@ -66,9 +71,9 @@ class Environment:
     def read() -> "Environment":
         here = os.environ
         size, address, port = int(here["WORLD_SIZE"]), here["MASTER_ADDR"], int(here["MASTER_PORT"])
-        if (job := here.get(JOB)) is not None and "TORCHELASTIC_RUN_ID" not in here:
+        if (job := job_folder()) is not None and "TORCHELASTIC_RUN_ID" not in here:
             nodes = -(-size // int(here["LOCAL_WORLD_SIZE"]))
-            return Environment(int(here["RANK"]), size, nodes, socket.gethostname(), 0, False, job, Path(job))
+            return Environment(int(here["RANK"]), size, nodes, socket.gethostname(), 0, False, str(job), job)
         names = [here.get(f"TORCHELASTIC_{name}", "") for name in ("RUN_ID", "RESTART_COUNT")]
         local = int(here.get("LOCAL_WORLD_SIZE") or 1)
         return Environment(
@@ -228,8 +233,8 @@ def _job(name: str, nodes: int) -> str:
 
 def _token(nodes: int, keep: bool = False) -> bytes:
     """Raises `TokenError`."""
-    if (job := os.environ.get(JOB)) is not None:
-        return _read_private(Path(job).parent / "token")
+    if (job := job_folder()) is not None:
+        return _read_private(job.parent / "token")
     token = os.environ.get(TOKEN)
     if not keep:
         os.environ.pop(TOKEN, None)  # processes that a worker starts need not know it

@@ -1,12 +1,12 @@
 """The run of a scheduler's job, as each of its processes takes it up."""
 
-import os
 from pathlib import Path
 
+from ...comm.rendezvous import job_folder
 from ...conf.errors import ConfigError
 from ...tracking.run_directory import RunDirectory
 from ..base.errors import InterruptedRunError, MachineError, WorkerFailedError
-from ..base.started import SUBMITTED, is_submitted, place, was_started
+from ..base.started import place, was_started
 from ..config.stored import read_stored
 from .preparing import Prepared
 from .results import Result
@@ -44,11 +44,12 @@ def take_up(run: Path, allowed: tuple[str, ...]) -> Result | None:
 
 
 def _attempt() -> Path:
-    if not was_started() or not is_submitted():
+    folder = job_folder()
+    if not was_started() or folder is None:
         raise ConfigError(
             "--submitted: is for the processes of a scheduler's job. Choose launcher=slurm, or --resume RUN."
         )
-    return Path(os.environ[SUBMITTED])
+    return folder
 
 
 def _newest(directory: RunDirectory) -> Path | None:

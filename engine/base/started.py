@@ -7,7 +7,6 @@ from ...conf.errors import ConfigError
 _ENV = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")  # other launchers than torchrun need not set them
 LAST_PORT = 65535
-SUBMITTED = "PACELINE_JOB"  # the folder of an attempt at a scheduler's job: see comm/rendezvous.py
 DRY_RUN = "PACELINE_DRY_RUN"  # workers that a wrapped script is to be for: see wrap/dry_run.py
 RESUMES = "PACELINE_RESUME"  # a wrapped script goes on with its run
 UNSET = "If no launcher started this process, unset RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT"
@@ -19,7 +18,9 @@ def was_started() -> bool:
 
 def is_submitted() -> bool:
     """Returns whether this is a process of a scheduler's job."""
-    return SUBMITTED in os.environ
+    from ...comm.rendezvous import job_folder  # loads torch
+
+    return job_folder() is not None
 
 
 def is_first() -> bool:

@@ -10,8 +10,8 @@ from math import inf
 from pathlib import Path
 from typing import Any, Literal
 
+from ...comm.rendezvous import JOB
 from ...conf.errors import ConfigError
-from ..base.started import SUBMITTED
 
 FINAL = (2, 3, 6, 7)  # exit statuses after which the same would come again
 SETTLES = 10.0  # seconds of a job that is over and does not say how: a file of another host is seen late, and a job
@@ -45,7 +45,7 @@ class SubmittedRun:
     def variables(self, attempt: Path) -> dict[str, str]:
         """Returns the environment of each process, beside what its node has."""
         modules = {key: os.environ[key] for key in ("PYTHONPATH",) if key in os.environ}
-        return {SUBMITTED: str(attempt), **modules}
+        return {JOB: str(attempt), **modules}
 
     @property
     def supervisor(self) -> list[str]:
