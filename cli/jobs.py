@@ -21,11 +21,11 @@ def jobs(
     allow_module: AllowModule = None,
     format: Annotated[Literal["table", "json"], typer.Option(help="json: one document.")] = "table",
 ) -> None:
-    """List the runs that were submitted to a scheduler, and what it says of each.
+    """List the runs that were submitted to a scheduler, and the state of each.
 
     \b
     paceline jobs
-    paceline watch RUN                        how one gets on
+    paceline watch RUN                        its progress
     paceline logs RUN --follow                what its workers print
     paceline cancel RUN                       save and stop
     """
@@ -53,7 +53,7 @@ def logs(
     run: RunName,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run is over.")] = False,
     worker: Annotated[
-        int | None, typer.Option(metavar="K", min=0, help="Of this worker or server alone, by its rank.")
+        int | None, typer.Option(metavar="K", min=0, help="Print the log of this worker or server alone.")
     ] = None,
 ) -> None:
     """Print what the workers of a run have printed, over all of its restarts.

@@ -18,8 +18,8 @@ UNREACHABLE = "the scheduler cannot be reached"
 
 @dataclass(frozen=True)
 class RunJob:
-    """A run's job. `state`: of one that has not said how it ended; None: its scheduler cannot be reached. `damage`:
-    the reason for which nobody can be asked.
+    """A run's job. `state`: the scheduler's answer, if `end` is None; None: it cannot be reached. `damage`: the reason
+    for which nobody can be asked.
     """
 
     run: str
@@ -39,7 +39,7 @@ class RunJob:
 
 
 def jobs_under(root: Path, allowed: tuple[str, ...] = ()) -> list[RunJob]:
-    """The jobs of the runs under `root`, the last submitted first."""
+    """Returns the jobs of the runs under `root`, the last submitted first."""
     asked = [_asked(RunDirectory(root / name), allowed) for name in run_names(root)]
     found = [job for job in asked if job is not None]
     return sorted(found, key=lambda job: job.note.submitted, reverse=True)
@@ -55,7 +55,7 @@ def _asked(directory: RunDirectory, allowed: tuple[str, ...]) -> RunJob | None:
 
 
 def job_of(directory: RunDirectory, allowed: tuple[str, ...] = ()) -> RunJob | None:
-    """Returns None for a run that no scheduler has or had. Raises `ConfigError` and `CorruptRunError`."""
+    """Returns the job of a run; None if it was never submitted. Raises `ConfigError` and `CorruptRunError`."""
     note, end = JobNote.read(directory.path), JobEnd.read(directory.path)
     if note is None:
         return None
@@ -64,7 +64,9 @@ def job_of(directory: RunDirectory, allowed: tuple[str, ...] = ()) -> RunJob | N
 
 
 def scheduler_for(directory: RunDirectory, allowed: tuple[str, ...]) -> Scheduler:
-    """Raises `ConfigError` for a run whose stored configuration cannot be read, or names a class of the user's."""
+    """Returns the scheduler of a run. Raises `ConfigError` if its stored configuration cannot be read, or names a class
+    that is not allowed.
+    """
     return scheduler_of(read_stored(directory).experiment, allowed)
 
 

@@ -1,4 +1,4 @@
-"""The ends of the workers of one attempt: each that fails says in a file how, and the supervisor reads them all."""
+"""The ends of the workers of one attempt: each worker that fails writes a file, and the supervisor reads them all."""
 
 import json
 from contextlib import suppress
@@ -11,7 +11,7 @@ from ..launch.launching import cause_among
 from ..launch.local_workers import Ended
 
 STOPPED = "InterruptedRunError"
-LOST = ("PeerLostError", "HangError", "Killed")  # errors of those that another worker let down
+LOST = ("PeerLostError", "HangError", "Killed")  # errors of workers that were killed, or whose peer was lost
 
 
 def say(attempt: Path, rank: int, words: dict[str, Any]) -> None:
@@ -22,7 +22,7 @@ def say(attempt: Path, rank: int, words: dict[str, Any]) -> None:
 
 
 def said(attempt: Path) -> list[Ended]:
-    """Returns what the workers of an attempt have said; one that was killed says nothing."""
+    """Returns the ends that the workers of an attempt have written; a worker that was killed writes none."""
     ends: list[Ended] = []
     for file in sorted((attempt / "ends").glob("worker-*.json")):
         with suppress(OSError, ValueError, TypeError):
@@ -32,7 +32,11 @@ def said(attempt: Path) -> list[Ended]:
 
 @dataclass(frozen=True)
 class AttemptEnd:
-    """`kind`: completed; stopped, as it was asked to; failed, by an error of the program; lost, by one from outside."""
+    """The end of one attempt.
+
+    `kind`: "completed"; "stopped", as it was asked to; "failed", by an error of the program; "lost", by an error from
+    outside.
+    """
 
     kind: str
     exit_code: int
@@ -40,7 +44,7 @@ class AttemptEnd:
 
     @classmethod
     def of(cls, attempt: Path, run: RunDirectory, status: int) -> "AttemptEnd":
-        """`status`: of the command that started all workers."""
+        """Returns the end of an attempt. `status`: the exit status of the command that started all workers."""
         summary = run.read_summary()
         if summary is not None and summary["status"] in ("completed", "failed"):
             return cls("completed", 0, "")

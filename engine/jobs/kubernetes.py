@@ -1,9 +1,9 @@
 """Manifests for Kubernetes, printed and not applied: `paceline train launcher=kubernetes --print | kubectl apply -f -`.
 
 An Indexed Job (batch/v1) has one pod for each node, each of which is torchrun's agent of that index; a headless Service
-names the first, a Secret has the workers' token, a ConfigMap the configuration. Exit statuses that would come again
-fail the job at once, and disruptions do not count (podFailurePolicy). A TrainJob of Kubeflow Trainer v2 says the same
-in fewer words, where the cluster has a runtime for torch.
+names the first pod, a Secret has the workers' token, and a ConfigMap has the configuration. Exit statuses that would
+come again fail the job at once, and disruptions do not count (podFailurePolicy). A TrainJob of Kubeflow Trainer v2 says
+the same in fewer words, where the cluster has a runtime for torch.
 """
 
 import re
@@ -55,7 +55,7 @@ class Kubernetes(JobLauncher):
         self._resources = {key: value for key, value in amounts.items() if value is not None}
 
     def check(self) -> None:
-        """Nobody can be asked."""
+        """Checks nothing: paceline does not speak with the cluster."""
 
     def text(self, job: SubmittedRun) -> str:
         name = name_of(job.run.name)
@@ -65,25 +65,23 @@ class Kubernetes(JobLauncher):
 
     # -- manifests
 
-    def _metadata(self, name: str) -> dict[str, Any]:
-        return {"name": name, **self._meta, "labels": {"app.kubernetes.io/name": "paceline", "paceline/run": name}}
+    def _manifest(self, kind: str, name: str, version: str = "v1", **body: object) -> dict[str, Any]:
+        labels = {"app.kubernetes.io/name": "paceline", "paceline/run": name}
+        return {"apiVersion": version, "kind": kind, "metadata": {"name": name, **self._meta, "labels": labels}, **body}
 
     def _secret(self, name: str) -> dict[str, Any]:
-        data = {"token": secrets.token_hex(32)}
-        return {"apiVersion": "v1", "kind": "Secret", "metadata": self._metadata(name), "stringData": data}
+        return self._manifest("Secret", name, stringData={"token": secrets.token_hex(32)})
 
     def _config(self, name: str, job: SubmittedRun) -> dict[str, Any]:
-        data = {"config.yaml": job.config}
-        return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": self._metadata(name), "data": data}
+        return self._manifest("ConfigMap", name, data={"config.yaml": job.config})
 
     def _service(self, name: str) -> dict[str, Any]:
         spec = {"clusterIP": "None", "publishNotReadyAddresses": True, "selector": {"job-name": name}}
-        return {"apiVersion": "v1", "kind": "Service", "metadata": self._metadata(name), "spec": spec}
+        return self._manifest("Service", name, spec=spec)
 
     def _train(self, job: SubmittedRun) -> list[str]:
-        allow = [word for module in job.allowed for word in ("--allow-module", module)]
         command = ["-m", "paceline.cli.main", "train", "--config", f"{CONFIG}/config.yaml"]
-        return [*command, "--name", job.run.name, *allow, "launcher=auto"]
+        return [*command, "--name", job.run.name, *job.allow, "launcher=auto"]
 
     def _job(self, name: str, job: SubmittedRun) -> dict[str, Any]:
         where = f"--nnodes={self.nodes} --nproc-per-node={self.workers_per_node} --node-rank=$(JOB_COMPLETION_INDEX)"
@@ -104,9 +102,7 @@ class Kubernetes(JobLauncher):
             "containers": [container],
             "volumes": self._volumes(name),
         }
-        rules = [
-            {"action": "FailJob", "onExitCodes": {"operator": "In", "values": [*FINAL]}},
-        ]
+        rules: list[dict[str, Any]] = [{"action": "FailJob", "onExitCodes": {"operator": "In", "values": [*FINAL]}}]
         if self.retries.lost:
             rules.append({"action": "Ignore", "onPodConditions": [{"type": "DisruptionTarget", "status": "True"}]})
         failed = self.retries.failed
@@ -118,7 +114,7 @@ class Kubernetes(JobLauncher):
             "podFailurePolicy": {"rules": rules},
             "template": {"metadata": {"labels": {"paceline/run": name}}, "spec": pod},
         }
-        return {"apiVersion": "batch/v1", "kind": "Job", "metadata": self._metadata(name), "spec": spec}
+        return self._manifest("Job", name, "batch/v1", spec=spec)
 
     def _trainjob(self, name: str, job: SubmittedRun) -> dict[str, Any]:
         trainer = {
@@ -136,12 +132,7 @@ class Kubernetes(JobLauncher):
         patch = {"template": {"spec": {"replicatedJobs": [node]}}}
         patches = [{"manager": "paceline.dev/train", "trainingRuntimeSpec": patch}]
         spec = {"runtimeRef": {"name": self._runtime}, "trainer": trainer, "runtimePatches": patches}
-        return {
-            "apiVersion": "trainer.kubeflow.org/v1alpha1",
-            "kind": "TrainJob",
-            "metadata": self._metadata(name),
-            "spec": spec,
-        }
+        return self._manifest("TrainJob", name, "trainer.kubeflow.org/v1alpha1", spec=spec)
 
     def _token(self, name: str) -> dict[str, Any]:
         return {"name": "PACELINE_TOKEN", "valueFrom": {"secretKeyRef": {"name": name, "key": "token"}}}
@@ -152,7 +143,7 @@ class Kubernetes(JobLauncher):
 
 
 class _Readable(yaml.SafeDumper):
-    """Writes a text of several lines as they are."""
+    """Writes a text of several lines line by line, and not in quotes."""
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
         return self.represent_scalar("tag:yaml.org,2002:str", data, style="|" if "\n" in data else None)
@@ -162,7 +153,7 @@ _Readable.add_representer(str, _Readable.represent_str)
 
 
 def name_of(run: str) -> str:
-    """A name that Kubernetes takes: lower-case letters, digits and dashes."""
+    """Returns a name that Kubernetes takes: lower-case letters, digits and dashes."""
     return f"paceline-{re.sub(r'[^a-z0-9]+', '-', run.lower()).strip('-')}"[:LONGEST].rstrip("-")
 
 

@@ -49,7 +49,7 @@ class LocalSupervisor(Scheduler):
 
 
 def _began(pid: int) -> str:
-    """The time at which the process began, in the kernel's ticks; "" of one that has ended."""
+    """Returns the time at which a process began, in the kernel's ticks; "" if it has ended."""
     try:
         state, *rest = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:

@@ -1,4 +1,4 @@
-"""Builds what starts a run's processes elsewhere, as its configuration names it."""
+"""Builds the launcher that a run's configuration names."""
 
 from ...conf.errors import ConfigError
 from ..config.experiment import Experiment
@@ -7,14 +7,14 @@ from .scheduler import Here, JobLauncher, Scheduler
 
 
 def job_launcher_of(experiment: Experiment, allowed: tuple[str, ...]) -> JobLauncher:
-    """The choice of `launcher`, of a run whose processes are elsewhere. Raises `ConfigError`."""
+    """Returns the launcher of a run whose processes are not started here. Raises `ConfigError`."""
     made = build("launcher", experiment.choice("launcher"), Here, allowed, {})
     assert isinstance(made, JobLauncher), "launcher: its fabric says that it starts nothing here"
     return made
 
 
 def scheduler_of(experiment: Experiment, allowed: tuple[str, ...]) -> Scheduler:
-    """The same, where paceline submits to it. Raises `ConfigError`."""
+    """Returns the launcher of a run, if paceline submits jobs to it. Raises `ConfigError`."""
     made = job_launcher_of(experiment, allowed)
     if not isinstance(made, Scheduler):
         name = experiment.choice("launcher").name

@@ -25,7 +25,7 @@ class WorkersOfNode:
     """The workers of one bundle, as children of the actor's process. They end with it."""
 
     def start(self, node: int, told: dict[str, Any]) -> None:
-        """Start them."""
+        """Start the workers of the node with this number."""
         each = told["workers_per_node"]
         self._children: list[subprocess.Popen[bytes]] = []
         for local in range(each):
@@ -43,11 +43,11 @@ class WorkersOfNode:
             )
 
     def statuses(self) -> list[int | None]:
-        """The exit statuses; None of workers that go on."""
+        """Returns the exit statuses; None for each worker that goes on."""
         return [child.poll() for child in self._children]
 
     def stop(self) -> None:
-        """Ask them to save and stop."""
+        """Ask the workers to save and stop."""
         for child in self._children:
             with suppress(ProcessLookupError):
                 child.terminate()
@@ -99,9 +99,9 @@ def _run(ray: Any, told: dict[str, Any]) -> int:
         return NO_ROOM
     actor = ray.remote(WorkersOfNode)
     actors: list[Any] = []
+    bundle = told["bundle"]
     for node in range(told["nodes"]):
         where = strategies.PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=node)
-        bundle = told["bundle"]
         options = {"num_cpus": bundle["CPU"], "num_gpus": bundle.get("GPU", 0), "scheduling_strategy": where}
         actors.append(actor.options(max_restarts=0, **options).remote())
     asked: list[int] = []

@@ -16,7 +16,7 @@ from ...conf.errors import ConfigError
 FINAL = (2, 3, 6, 7)  # exit statuses after which the same would come again
 SETTLES = 10.0  # seconds of a job that is over and does not say how: a file of another host is seen late, and a job
 # that is put back looks for a moment like one that failed
-TOKEN = "token"  # a file of the job's folder: by it, the workers of a job know one another
+TOKEN = "token"  # a file in the job's folder, by which the workers of a job know one another
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,23 @@ class SubmittedRun:
     python: str = sys.executable
 
     @property
+    def allow(self) -> list[str]:
+        """Returns the options that allow the user's own modules."""
+        return [word for module in self.allowed for word in ("--allow-module", module)]
+
+    @property
     def worker(self) -> list[str]:
         """Returns the command of each process."""
-        allow = [word for module in self.allowed for word in ("--allow-module", module)]
-        return [self.python, "-m", "paceline.cli.main", "train", "--submitted", str(self.run), *allow]
+        return [self.python, "-m", "paceline.cli.main", "train", "--submitted", str(self.run), *self.allow]
 
     def variables(self, attempt: Path) -> dict[str, str]:
-        """Returns the environment of each process, beside what its node has."""
+        """Returns the variables that each process has beside those of its node."""
         modules = {key: os.environ[key] for key in ("PYTHONPATH",) if key in os.environ}
         return {JOB: str(attempt), **modules}
 
     @property
     def supervisor(self) -> list[str]:
-        """Returns the command that starts them, and starts them again where that helps."""
+        """Returns the command of the supervisor, which starts the workers, and starts them again where that helps."""
         return [self.python, "-m", "paceline.engine.jobs.supervisor", str(self.run), *self.allowed]
 
 
@@ -77,7 +81,7 @@ class Here:
 
 
 class JobLauncher(Here, ABC):
-    """Processes elsewhere, of which paceline says how they are to be started.
+    """A launcher of processes that something other than paceline starts, as paceline describes them.
 
     The knobs `nodes` and `workers_per_node` say how many there are.
     """
@@ -96,7 +100,7 @@ class JobLauncher(Here, ABC):
 
 
 class Scheduler(JobLauncher):
-    """Starts them. To add one, derive a class and write conf/launcher/NAME.yaml."""
+    """A launcher to which paceline submits jobs. To add one, derive a class and write conf/launcher/NAME.yaml."""
 
     # -- where the user is
 

@@ -144,10 +144,10 @@ class Slurm(Scheduler):
             said = _run(["squeue", "--noheader", f"--jobs={id}", "--states=all", "--format=%T|%r"])
         except (OSError, subprocess.TimeoutExpired):
             return None
-        if said.returncode and "Invalid job id" in said.stderr:
-            return JobState("over", "forgotten by SLURM")
+        if said.returncode and "Invalid job id" not in said.stderr:
+            return None
         if said.returncode or not said.stdout.strip():
-            return None if said.returncode else JobState("over", "forgotten by SLURM")
+            return JobState("over", "forgotten by SLURM")
         word, _, reason = said.stdout.strip().splitlines()[0].partition("|")
         phase = "waiting" if word in WAITING else "running" if word in RUNNING else "over"
         return JobState(phase, word if reason in ("", "None") else f"{word} ({reason})")
@@ -196,18 +196,18 @@ def _this_job() -> dict[str, str]:
 
 
 def minutes_of(text: str) -> float:
-    """Minutes of 90s, 30m, 12h, 3d, or of SLURM's own minutes, MM:SS, HH:MM:SS and D-HH:MM:SS. Raises `ConfigError`."""
+    """Returns the minutes of 90s, 30m, 12h or 3d, or of SLURM's forms: minutes, MM:SS, HH:MM:SS and D-HH:MM:SS.
+
+    Raises `ConfigError`.
+    """
     if found := re.fullmatch(r"(\d+)([smhd])", text):
         minutes = int(found[1]) * _UNITS[found[2]]
     elif found := re.fullmatch(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?", text):
-        numbers = [None if each is None else int(each) for each in found.groups()]
-        days, first, second, third = numbers
-        if days is not None:  # D-HH[:MM[:SS]]
-            minutes = days * 1440 + (first or 0) * 60 + (second or 0) + (third or 0) / 60
-        elif third is not None:
-            minutes = (first or 0) * 60 + (second or 0) + third / 60
+        days, first, second, third = (int(each or 0) for each in found.groups())
+        if found[1] or found[4]:  # D-HH[:MM[:SS]] or HH:MM:SS
+            minutes = days * 1440 + first * 60 + second + third / 60
         else:
-            minutes = (first or 0) + (second or 0) / 60
+            minutes = first + second / 60
     else:
         minutes = 0
     if minutes <= 0:
@@ -218,7 +218,7 @@ def minutes_of(text: str) -> float:
 
 
 class SlurmPartition:
-    """A line of sinfo's."""
+    """A partition, as a line of sinfo describes it."""
 
     def __init__(self, line: str) -> None:
         name, limit, nodes, cpus = line.split("|")
@@ -227,7 +227,7 @@ class SlurmPartition:
         self._nodes, self._cpus = int(nodes), int(cpus.removesuffix("+"))
 
     def check(self, nodes: int, cpus: int, minutes: float | None) -> None:
-        """Raises `ConfigError` for what it can never give."""
+        """Raises `ConfigError` for a job that the partition can never run."""
         if nodes > self._nodes:
             raise ConfigError(
                 f"launcher.nodes={nodes}: the partition {self.name} has {self._nodes}. Choose at most {self._nodes}."
@@ -250,7 +250,7 @@ def _partitions() -> list[SlurmPartition]:
 
 
 def _quoted(option: str) -> str:
-    """An option as #SBATCH takes it, which knows double quotes."""
+    """Returns an option as #SBATCH takes it: with double quotes, where it needs any."""
     return option if re.fullmatch(r"[\w@%+=:,./-]+", option) else '"' + option.replace('"', '\\"') + '"'
 
 
@@ -259,7 +259,7 @@ def _run(command: list[str]) -> subprocess.CompletedProcess[str]:
 
 
 def _asked_slurm(command: list[str]) -> subprocess.CompletedProcess[str]:
-    """The answer of one of its commands. Raises `MachineError` where SLURM does not answer."""
+    """Returns the answer of a command of SLURM. Raises `MachineError` if SLURM does not answer."""
     try:
         said = _run(command)
     except FileNotFoundError:

@@ -69,7 +69,7 @@ class Followed:
         while not self.over.is_set():
             if passed_on < (passed_on := min(self._presses, 2)):
                 self._say("asking the job to save and stop" if passed_on == 1 else "ending the job")
-                with suppress(MachineError):  # it is asked again by whoever presses again
+                with suppress(MachineError):  # the user may press again
                     self._scheduler.cancel(self._id, now=passed_on == 2)
             state = self._scheduler.look(self._id)
             word = "the scheduler cannot be reached; waiting for it" if state is None else state.word
@@ -98,7 +98,7 @@ def follow_to_the_end(
 ) -> None:
     """Hand the run's records to `sinks` until its job is over. `started` is given the job, to stop it from elsewhere.
 
-    Raises what it ended with.
+    Raises the error with which the job ended.
     """
     followed = Followed(scheduler, note.id, directory.path, say)
     started(followed)

@@ -3,10 +3,11 @@ ended.
 
     python -m paceline.engine.jobs.supervisor RUN [ALLOWED MODULE ...]
 
-What is started again: workers that were lost (killed from outside, or with their node), with growing pauses. What is
-not: an error of the program, unless launcher.retries.failed allows it; and never a refused configuration, a machine
-that lacks something, divergence or a damaged file. Two ends at one step without a checkpoint between them are one too
-many, unless the workers did not meet: a node that was lost is missed for a while. The end stands in RUN/job/end.json.
+Workers that were lost (killed from outside, or with their node) are started again, with growing pauses. Workers that
+failed by an error of the program are started again only as often as launcher.retries.failed says, and never after a
+refused configuration, a machine that lacks something, divergence or a damaged file. A second end at the same step, with
+no checkpoint since the first, ends the job, unless the workers did not meet: a lost node may be missing for a while.
+The end stands in RUN/job/end.json.
 """
 
 import signal
@@ -21,9 +22,8 @@ from ...tracking.job_files import FOLDER, JobEnd
 from ...tracking.run_directory import RunDirectory
 from ..base.checkpoint import steps_of
 from ..base.errors import MachineError
-from ..config.stored import read_stored
+from .asking import scheduler_for
 from .ends import AttemptEnd
-from .making import scheduler_of
 from .scheduler import FINAL, Scheduler, SubmittedRun
 
 LOOK = 0.2  # seconds between two looks at the workers
@@ -112,7 +112,7 @@ class Supervisor:
             return False
         return True
 
-    def _progress(self) -> "JobProgress":
+    def _progress(self) -> JobProgress:
         records = self._run.records()
         steps = [record["step"] for record in records if record["kind"] == "step"]
         checkpoints = [path.name for path in steps_of(self._run.checkpoints)]
@@ -121,7 +121,7 @@ class Supervisor:
 
 
 def _next(folder: Path) -> Path:
-    """The folder of the next attempt, by its number."""
+    """Makes the folder of the next attempt, whose name is its number."""
     made = [int(path.name) for path in folder.iterdir() if path.name.isdecimal()]
     attempt = folder / str(max(made, default=0) + 1)
     attempt.mkdir()
@@ -131,7 +131,7 @@ def _next(folder: Path) -> Path:
 def main(run: Path, *allowed: str) -> int:
     """Supervise the job of the run; returns its exit status."""
     job = SubmittedRun(run, allowed)
-    supervisor = Supervisor(job, scheduler_of(read_stored(RunDirectory(run)).experiment, allowed))
+    supervisor = Supervisor(job, scheduler_for(RunDirectory(run), allowed))
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):
         signal.signal(number, supervisor.hear)
     return supervisor.run()

@@ -114,7 +114,7 @@ class Agents(LocalSupervisor):
             raise MachineError("launcher=torchrun: no host was reached that can stop its workers")
 
     def _commands(self, hosts: Sequence[str | None], job: SubmittedRun, attempt: Path, port: int) -> list[list[str]]:
-        """The command of each agent."""
+        """Returns the command of each agent."""
         first = hosts[0] or "127.0.0.1"
         commands: list[list[str]] = []
         for rank, host in enumerate(hosts):
