@@ -20,8 +20,8 @@ from ..comm import Comm
 from ..conf.errors import ConfigError
 from ..engine.base import checkpoint
 from ..engine.base.checkpoint import Manifest
-from ..engine.config.compose import RESUMABLE
 from ..engine.config.experiment import Experiment
+from ..engine.config.resumed import RESUMABLE
 from ..engine.config.stored import check_identity, identity, read_stored
 from ..strategies import State, Sync
 from ..strategies.core.state import load_state, state_with

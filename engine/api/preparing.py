@@ -20,8 +20,9 @@ from ...tracking.sinks import check as check_tracking
 from ..base import ROOT
 from ..base.errors import MachineError
 from ..base.started import is_first, was_started
-from ..config.compose import compose, override_stored
+from ..config.compose import compose
 from ..config.experiment import Experiment
+from ..config.resumed import override_stored
 from ..config.settings import Settings, asked
 from ..config.stored import StoredConfig, identity, read_stored
 from ..fabrics import fabric_of

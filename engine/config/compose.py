@@ -24,7 +24,6 @@ from hydra.errors import (
 )
 from omegaconf import DictConfig, OmegaConf, open_dict
 from omegaconf.errors import OmegaConfBaseException, UnsupportedInterpolationType
-from pydantic import ValidationError
 
 from ...compat.hydra import apply_overrides, files_checked, files_kept
 from ...compat.omegaconf import no_resolvers
@@ -32,7 +31,7 @@ from ...conf.errors import ConfigError
 from ...conf.grammar import as_text
 from ...conf.groups import BY_NAME, CONF
 from ...tracking.files import UnusableFileError, check_values
-from ...tracking.redact import HIDDEN, holds_secret
+from ...tracking.redact import holds_secret
 from .choice_files import (
     Files,
     check_file,
@@ -45,7 +44,7 @@ from .choice_files import (
 )
 from .constructors import parameters_of
 from .described import described, is_composed, is_described
-from .experiment import RENAMED, Choice, Experiment, explain, from_config, no_such_key
+from .experiment import RENAMED, Choice, Experiment, from_config, no_such_key
 from .hints import elsewhere
 from .kinds import check_kinds, numbers
 from .presets import check_left_over, check_one
@@ -82,7 +81,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
     """
     if config_dir is not None and not config_dir.is_dir():
         raise ConfigError(f"--config-dir {config_dir}: there is no such directory")
-    parsed = _check_grammar(overrides)
+    parsed = check_grammar(overrides)
     described = _described_in(parsed, config_dir)
     choosing = tuple(text for text, override in zip(overrides, parsed, strict=True) if _chooses(override, config_dir))
     try:
@@ -279,7 +278,8 @@ def _resolver_call(error: BaseException | None) -> UnsupportedInterpolationType 
     return error
 
 
-def _check_grammar(overrides: list[str]) -> list[Override]:
+def check_grammar(overrides: list[str]) -> list[Override]:
+    """Returns the overrides, parsed. Raises `ConfigError` for one that cannot be of a single run."""
     parsed = [_parsed(text) for text in overrides]
     for text, override in zip(overrides, parsed, strict=True):
         if override.is_sweep_override():
@@ -454,7 +454,7 @@ def instead(overrides: list[str], choices: dict[str, str]) -> list[str]:
 
 def choices_in(overrides: list[str]) -> dict[str, str]:
     """The choices among them, by group. Raises `ConfigError`."""
-    parsed = _check_grammar(overrides)
+    parsed = check_grammar(overrides)
     chosen = {override.get_key_element(): override.value() for override in parsed if not override.is_delete()}
     named = {group: name for group, name in chosen.items() if group in GROUPS and isinstance(name, str)}
     of_files = [override for override in parsed if not is_composed(override.get_key_element(), override.value())]
@@ -564,68 +564,3 @@ def _shown(text: str) -> str:
 
 def _first_line(error: object) -> str:
     return str(error).strip().splitlines()[0]
-
-
-RESUMABLE = (
-    "epochs",
-    "steps",
-    "target_accuracy",
-    "evaluate",
-    "checkpoint",
-    "callbacks",
-    "tracking",
-    "hardware",
-    "launcher",
-    "strategy",
-)
-
-
-def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
-    """A stored run's experiment with the few things changed that a resumed run may change. Raises `ConfigError`."""
-    _check_grammar(overrides)
-    plain = experiment.model_dump()
-    read = [(text, _read_override(text)) for text in overrides]
-    for text, override in sorted(read, key=lambda each: "." in each[1].get_key_element()):  # a choice, then its keys
-        path = override.get_key_element().split(".")
-        if path[0] in BY_NAME and len(path) > 1:
-            path.insert(1, "knobs")  # where an experiment keeps them
-        if path[0] == "callbacks" and len(path) > 2:
-            path.insert(2, "knobs")
-        if not _is_hidden(plain, path) and path[0] not in RESUMABLE:
-            raise ConfigError(f"{text}: a resumed run goes on as it was; only {', '.join(RESUMABLE)} may change")
-        section = plain
-        for name in path[:-1]:
-            section = section.get(name) if isinstance(section, dict) else None
-        if not isinstance(section, dict) or path[-1] not in section:
-            raise ConfigError(f"{override.get_key_element()}: there is no such key in the stored run")
-        if path in (["tracking"], ["launcher"], ["strategy"]) and isinstance(override.value(), str):
-            plain[path[0]] = compose([text]).model_dump()[path[0]]
-            continue
-        if isinstance(keys := section[path[-1]], dict):
-            key = "timeout" if "timeout" in keys else next(iter(keys))  # of hardware, the first says which choice it is
-            raise ConfigError(
-                f"{text}: a resumed run keeps its choice of {path[-1]}; its keys may change, for instance "
-                f"{path[-1]}.{key}=..."
-            )
-        section[path[-1]] = override.value()
-    for key in hidden_keys(plain):
-        raise ConfigError(f"{key}: looked like a secret and was not stored with the run; give it again: {key}=...")
-    try:
-        return Experiment.model_validate(plain)
-    except ValidationError as error:
-        raise ConfigError(explain(error)) from None
-
-
-def _is_hidden(plain: Any, path: list[str]) -> bool:
-    for name in path:
-        plain = plain.get(name) if isinstance(plain, dict) else None
-    return HIDDEN in str(plain)
-
-
-def hidden_keys(node: Any, path: str = "") -> list[str]:
-    """Returns the keys of an experiment, as plain values, whose values were hidden when it was stored. Keys are as
-    typed.
-    """
-    if isinstance(node, dict):
-        return [found for key, value in node.items() for found in hidden_keys(value, f"{path}.{key}".strip("."))]
-    return [path.replace(".knobs.", ".")] if HIDDEN in str(node) else []

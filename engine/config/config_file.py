@@ -24,10 +24,11 @@ from ...conf.grammar import as_override
 from ...conf.groups import BY_NAME, CALLBACKS
 from ...tracking.files import MOST_COMPOSED, UnusableFileError, parse_yaml, read_text
 from ...tracking.redact import HIDDEN, hide_in_urls
-from .compose import GROUPS, after, choices_in, compose, hidden_keys, keys_in, receivers_typed
+from .compose import GROUPS, after, choices_in, compose, keys_in, receivers_typed
 from .described import as_described, class_of
 from .experiment import STORED, Experiment, from_plain
 from .overrides import overrides_of, usual_choices
+from .resumed import hidden_keys
 
 TRACKERS = {"mlflow": "MLflow", "wandb": "W&B"}  # that send results to a server
 _EXPONENT = re.compile(r"[-+]?[0-9]+(?:\.[0-9]+)?[eE][-+]?[0-9]+")

@@ -5,9 +5,9 @@ from collections.abc import Iterable
 from typing import Any
 
 from ...conf.groups import BY_NAME
-from .compose import hidden_keys
 from .experiment import completed
 from .overrides import overrides_of
+from .resumed import hidden_keys
 
 
 def command_of(config: dict[str, Any]) -> tuple[str, list[str]]:

@@ -16,8 +16,8 @@ from ...tracking.checksums import sha256, verdict_on
 from ...tracking.files import parse_yaml, read_text
 from ...tracking.run_directory import RunDirectory
 from ..base.errors import CorruptCheckpointError
-from .compose import RESUMABLE
 from .experiment import Experiment, from_plain
+from .resumed import RESUMABLE
 
 
 @dataclass(frozen=True)

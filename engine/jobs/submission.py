@@ -19,8 +19,8 @@ from ...tracking.mirror import Sink
 from ...tracking.run_directory import RunDirectory, follow
 from ..base.errors import InterruptedRunError, MachineError, WorkerFailedError
 from ..base.signals import STOP_SIGNALS
-from ..config.compose import hidden_keys
 from ..config.experiment import Experiment
+from ..config.resumed import hidden_keys
 from .scheduler import SETTLES, TOKEN, JobLauncher, JobState, Scheduler, SubmittedRun
 
 LOOK = 1.0  # seconds between two questions to the scheduler

@@ -21,8 +21,9 @@ from paceline.engine.base.checkpoint import steps_of
 from paceline.engine.base.errors import WorkerFailedError
 from paceline.engine.callbacks import Best, Callback, DynamicInt8, EarlyStop, EvaluationView, GradientNorm
 from paceline.engine.callbacks.dynamic_int8 import sizes
-from paceline.engine.config.compose import compose, override_stored
+from paceline.engine.config.compose import compose
 from paceline.engine.config.overrides import overrides_of
+from paceline.engine.config.resumed import override_stored
 from paceline.engine.config.settings import asked
 from paceline.engine.features import calling
 from paceline.engine.features.calling import Calling

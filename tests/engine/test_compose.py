@@ -11,7 +11,8 @@ from stored_configs import from_yaml, to_yaml
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
-from paceline.engine.config.compose import compose, override_stored
+from paceline.engine.config.compose import compose
+from paceline.engine.config.resumed import override_stored
 from paceline.tracking.errors import RunNameError, TrackingConfigError
 
 
