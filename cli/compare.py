@@ -173,7 +173,7 @@ def compare(
     table, shown = tables.table(found, request)
     keys = tables.column_keys(request, found, table)
     _check_figures(shown, figures)
-    if table or format != "table":  # the heads of all columns say nothing
+    if table or format != "table":  # a head without rows says nothing
         show(tables.render(table, format, terminal_width(), memory, keys, (caption, label)))
     note_disturbed(table)
     if not table:

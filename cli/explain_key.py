@@ -39,7 +39,7 @@ def about(what: str, config_dir: Path | None = None) -> str:
 
 
 def _of_lone_knob(knob: str, known: dict[str, list[ListedChoice]], config_dir: Path | None) -> str:
-    """Returns "" for the name of no knob, or of knobs in several groups."""
+    """Returns the explanation of the knob with this name; "" if no group has it, or several have."""
     having = [group for group, choices in known.items() if any(knob in each.knobs() for each in choices)]
     return about(f"{having[0]}.{knob}", config_dir) if len(having) == 1 else ""
 

@@ -52,7 +52,7 @@ def launch(
             f"note: {script}: does not name paceline.wrap. If no module of it does, each of {workers} processes runs "
             "all of it by itself."
         )
-    told = {LAUNCHER: str(os.getpid())}  # the agent's, too: execv keeps it
+    told = {LAUNCHER: str(os.getpid())}  # also of torchrun's agent: execv keeps the process id
     if dry_run:
         several, told = ["-m", "paceline.wrap"], {DRY_RUN: str(workers)}
     if resume:

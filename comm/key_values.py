@@ -318,7 +318,7 @@ class StoreKeyValues(KeyValues):
                         answer(value.decode())
                 self._look()
             except RuntimeError:  # the store is gone, and with it whoever launched us
-                if "TORCHELASTIC_RUN_ID" in os.environ:  # or worker 0 failed: torchrun's agent ends this one for it
+                if "TORCHELASTIC_RUN_ID" in os.environ:  # worker 0 may have failed: then torchrun's agent ends this one
                     self._closing.wait(AGENT)
                 if not self._closing.is_set():
                     with suppress(OSError):

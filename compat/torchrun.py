@@ -1,8 +1,8 @@
-"""torchrun, as a program that ends as its worker did that failed: what was wrong, the worker has said itself.
+"""torchrun, with the exit status of the worker that failed. The worker itself has said what was wrong.
 
     python -m paceline.compat.torchrun, with torchrun's own arguments
 
-torchrun's own ends with exit status 1 whatever a worker's was, below a traceback of itself.
+torchrun itself would end with exit status 1, whatever the worker's was, and print its own traceback.
 """
 
 import logging
@@ -15,7 +15,7 @@ from collections.abc import Mapping
 def main() -> None:
     usual = signal.getsignal(signal.SIGINT)
     if usual is signal.default_int_handler:
-        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C amid the imports: an end without a traceback
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # Ctrl-C during the imports ends without a traceback
     from torch.distributed import run
     from torch.distributed.elastic.multiprocessing import SignalException
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
@@ -23,7 +23,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, usual)
     if "PACELINE_JOB" in os.environ:  # its workers are ours, and end with it: engine/base/parent_death.py
         os.environ["PACELINE_LAUNCHER"] = str(os.getpid())
-    logging.disable(logging.ERROR)  # of this process, which watches the workers and has nothing else to say
+    logging.disable(logging.ERROR)  # this process watches the workers, and its log has nothing to add
     try:
         run.main(sys.argv[1:])
     except ChildFailedError as error:
@@ -36,9 +36,13 @@ def main() -> None:
 
 
 def status(codes: Mapping[int, int], first: int) -> int:
-    """`codes`: of workers that failed, by rank; below 0: the signal that ended one. `first`: who was first to end."""
+    """Returns the exit status of all workers together.
+
+    `codes`: the exit statuses of workers that failed, by rank; below 0: minus a signal. `first`: the rank of the worker
+    that ended first.
+    """
     own = [codes[first], *codes.values()]
-    if (code := next((each for each in own if each > 0), 0)) > 0:  # the others were ended for its sake
+    if (code := next((each for each in own if each > 0), 0)) > 0:  # the agent ended the others because of it
         return code
     print(f"worker {first} was ended by signal {-codes[first]}", file=sys.stderr)
     return 128 - codes[first]

@@ -303,8 +303,8 @@ class DelayedUpdate(Sync):
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)
-        before = state.get("before", {})  # of another strategy there is none
-        if isinstance(before, list):  # as earlier versions wrote it
+        before = state.get("before", {})  # another strategy saved none
+        if isinstance(before, list):  # an earlier version wrote it
             before = dict(zip(self.parameters, before, strict=True))
         for name, saved in before.items():
             self.parameters[name].data.copy_(saved)

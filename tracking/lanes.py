@@ -60,7 +60,7 @@ def read(trace: str) -> Plain:
 
 
 def _among(some: list[Plain], places: dict[int, int]) -> list[int]:
-    """The lanes of a sum, whose last worker may have been blocked on it for no time."""
+    """Returns the lanes of a collective. Its last worker may not have waited for it at all."""
     ranks = {each["tid"] for each in some}.union(*(each["args"].get("among", ()) for each in some))
     return sorted(places[rank] for rank in ranks)
 

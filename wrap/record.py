@@ -89,7 +89,7 @@ def agreed(comm: Comm, workers: int, topic: str, find: Callable[[], Path]) -> Pa
 
 
 def say_if_open(directory: RunDirectory, process: int) -> None:
-    """Says as the script ends, if no error ended it, that it left its run open."""
+    """Tells the user, when the script ends without an error, that it left its run open."""
     if os.getpid() != process or hasattr(sys, "last_value"):
         return
     with suppress(Exception):

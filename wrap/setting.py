@@ -41,7 +41,7 @@ class WrappedScript:
 
 
 def experiment_of(script: WrappedScript) -> Experiment:
-    """The defaults with the script's overrides, and its model, data and optimizer by their classes' names.
+    """Returns the defaults with the script's overrides, and its model, data and optimizer by their classes' names.
 
     Raises `ConfigError`.
     """

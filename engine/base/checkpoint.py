@@ -53,7 +53,7 @@ class Manifest:
     phase: int = 0  # that its last step was in: see phases.py
     workers: int | None = None  # that trained; None: an earlier version did not write it
     batch_size: int | None = None  # of a replica; None: as in config.yaml, since the run never changed its size
-    strategy: dict[str, Any] | None = None  # its choice, as in config.yaml; None: as there, since it never changed
+    strategy: dict[str, Any] | None = None  # None: config.yaml's, since the run never changed it
 
 
 def directory_of(checkpoints: Path, step: int) -> Path:
@@ -204,7 +204,7 @@ def read_parameters(checkpoint: Path) -> dict[str, Tensor]:
 
 
 def read_shapes(checkpoint: Path) -> dict[str, list[int]]:
-    """The shapes of `read_parameters`. Raises `CorruptCheckpointError`."""
+    """Returns the shapes of the tensors of `read_parameters`. Raises `CorruptCheckpointError`."""
     return SavedParts(open_parts(checkpoint, read_manifest(checkpoint))).shapes()
 
 
@@ -214,12 +214,15 @@ def parts_of(manifest: Manifest) -> int:
 
 
 def open_parts(checkpoint: Path, manifest: Manifest) -> list[State]:
-    """The parts of replica 0, whose tensors are read when they are asked for. Raises `CorruptCheckpointError`."""
+    """Returns the states of replica 0's parts, with tensors that are read when they are used.
+
+    Raises `CorruptCheckpointError`.
+    """
     return [_opened(checkpoint, file_of(part, 0), manifest) for part in range(parts_of(manifest))]
 
 
 def open_replicas(checkpoint: Path, part: int, manifest: Manifest) -> list[State]:
-    """A part's state of each replica that wrote one, like `open_parts`. Raises `CorruptCheckpointError`."""
+    """Returns a part's state of each replica that wrote one, as `open_parts` does. Raises `CorruptCheckpointError`."""
     found = [(name, PART.fullmatch(name)) for name in sorted(manifest.files)]
     return [_opened(checkpoint, name, manifest) for name, each in found if each is not None and int(each[1]) == part]
 

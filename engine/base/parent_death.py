@@ -1,10 +1,10 @@
 """Ties a process to its launcher when it is imported, if the launcher's number is in the environment.
 
-The fork server imports it first: while it imports torch, which takes seconds, it dies with its launcher. A worker of
-`paceline launch` imports it with paceline.wrap.
+The fork server imports this module first, so that it dies with its launcher also while it imports torch, which takes
+seconds. A worker of `paceline launch` imports it with paceline.wrap.
 
-Once the fork server has imported everything it sees its launcher go by itself. fork_server.py then unties it: the
-kernel ties a process to the thread that started it, which may end before the launcher does.
+Once the fork server has imported everything, it notices by itself that its launcher ends. fork_server.py then unties
+it: the kernel ties a process to the thread that started it, which may end before the launcher does.
 """
 
 import ctypes

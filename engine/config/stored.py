@@ -43,14 +43,14 @@ class StoredConfig:
 
 
 def identity(plain: dict[str, Any]) -> str:
-    """The SHA-256 of what a run keeps for as long as it goes on. Its size and its strategy may change: see
+    """Returns the SHA-256 of the settings that a run never changes. Its size and its strategy may change: see
     planning/resizing.py.
     """
     return _sum_of(plain, "batch_size")
 
 
 def _former_identities(plain: dict[str, Any]) -> tuple[str, ...]:
-    """The same, as earlier versions wrote it: of a run that kept its strategy; of one that kept its size, too."""
+    """Returns the identities that earlier versions wrote: with the strategy, and with the size, too."""
     kept, hardware = {"strategy": plain.get("strategy")}, plain.get("hardware")
     workers = hardware.get("workers") if isinstance(hardware, dict) else None
     return _sum_of(plain, "batch_size", **kept), _sum_of(plain, **kept, workers=workers)

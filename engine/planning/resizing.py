@@ -1,13 +1,13 @@
 """A run that goes on with another number of workers than before, or under another strategy.
 
-All replicas together take the samples that they would have taken: with K' in place of K replicas each takes
-batch_size K / K' of them, so that an epoch has as many steps, and step t the same samples. What a run without dropout
-computes is then the same sum in another order. Random numbers of a worker (dropout) are drawn by its rank, and differ.
+All replicas together take the samples that they would have taken: with K' in place of K replicas, each takes
+batch_size K / K' of them. So an epoch has as many steps, and step t has the same samples. A run without dropout then
+computes the same sum in another order. The random numbers of a worker (dropout) depend on its rank, and differ.
 
-What was saved once for all replicas is given to each of the new ones, and the state of a part to the parts that have
-its parameters now (strategies/core/regrouped.py). Where replicas differ, by weights or by what the sync mode keeps
-(momenta of local steps, residuals of a compressor), each new one begins with the mean of all, or the run is refused:
-the sync mode says which (`Sync.unjoinable`).
+State that was saved once for all replicas is given to each new replica, and the state of a part to the parts that have
+its parameters now (strategies/core/regrouped.py). If replicas differ, by weights or by the sync mode's state (momenta
+of local steps, residuals of a compressor), each new replica begins with the mean of all, or the run is refused. The
+sync mode decides which (`Sync.unjoinable`).
 """
 
 from pathlib import Path
@@ -26,20 +26,20 @@ from .build import assemble
 
 
 def replicas_of(manifest: Manifest) -> int:
-    """Returns the number of replicas that trained a checkpoint, of one that has its workers."""
+    """Returns the number of replicas that trained a checkpoint. Its manifest must have the number of workers."""
     assert manifest.workers is not None, "an earlier version wrote it"
     return manifest.workers // parts_of(manifest)
 
 
 def is_moved(experiment: Experiment, manifest: Manifest) -> bool:
-    """Returns whether another strategy trained the checkpoint, or the same with other knobs."""
+    """Returns whether another strategy trained the checkpoint, or the same strategy with other knobs."""
     return manifest.strategy not in (None, experiment.strategy.model_dump())
 
 
 def batch_size(replicas: int, each: int, now: int, parts: int) -> int:
-    """The batch of each replica, of `now` in place of `replicas`, which took `each`. Raises `ConfigError`.
+    """Returns the batch size of each of `now` replicas, in place of `replicas` with `each`. Raises `ConfigError`.
 
-    `parts`: workers of a replica from now on.
+    `parts`: the number of workers of a new replica.
     """
     if (samples := replicas * each) % now:
         fits = ", ".join(str(number * parts) for number in range(1, samples + 1) if samples % number == 0)
@@ -53,23 +53,23 @@ def batch_size(replicas: int, each: int, now: int, parts: int) -> int:
 def as_many_samples(
     experiment: Experiment, manifest: Manifest, workers: int, allowed: tuple[str, ...], world_size: int | None
 ) -> Experiment:
-    """Returns it with so many workers, and with batches of which they take as many samples in a step as were taken in
-    the steps of the checkpoint. Raises `ConfigError`.
+    """Returns the experiment with so many workers, and with a batch size by which all of them together take as many
+    samples in a step as the checkpoint's workers did. Raises `ConfigError`.
     """
     hardware = experiment.hardware.model_copy(update={"workers": workers})
     resized = experiment.model_copy(update={"hardware": hardware})
     moved = is_moved(experiment, manifest)
     parts = assemble(resized, allowed, world_size).layout.parts if moved else parts_of(manifest)
     replicas, rest = divmod(workers, parts)
-    if rest or replicas == 0:  # which the layout refuses
+    if rest or replicas == 0:  # the layout refuses it
         return resized
     size = batch_size(replicas_of(manifest), manifest.batch_size or experiment.batch_size, replicas, parts)
     return resized.model_copy(update={"batch_size": size})
 
 
 def at_this_size(experiment: Experiment, allowed: tuple[str, ...], checkpoint: Path | None) -> Experiment:
-    """The experiment as the processes of a job train it, of which there may be fewer than were asked for, or other
-    than there were. Raises `ConfigError`.
+    """Returns the experiment for the processes that a job has now. They may be fewer than were asked for, and another
+    number than before. Raises `ConfigError`.
     """
     world_size = fabric_of(experiment).world_size
     now = _layout(experiment, allowed, world_size)
@@ -83,7 +83,7 @@ def at_this_size(experiment: Experiment, allowed: tuple[str, ...], checkpoint: P
 
 
 def _layout(experiment: Experiment, allowed: tuple[str, ...], world_size: int | None) -> RunLayout:
-    """The layout of so many processes."""
+    """Returns the layout of so many processes."""
     free = experiment.hardware.model_copy(update={"workers": None})
     return assemble(experiment.model_copy(update={"hardware": free}), allowed, world_size).layout
 
@@ -127,7 +127,7 @@ def _apart(now: dict[str, Any], before: dict[str, Any]) -> tuple[str, str]:
 
 
 def _uncarried(checkpoint: Path, manifest: Manifest, parts: Parts) -> str:
-    """Returns what of the checkpoint other parts cannot take over; "" where they take all."""
+    """Returns why other parts cannot take over the checkpoint; "" if they can."""
     states = open_parts(checkpoint, manifest)
     saved = SavedParts(states)
     mine = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}

@@ -50,7 +50,7 @@ def as_many_workers(
 ) -> Experiment:
     """Returns it with the number of workers that trained `checkpoint`, where the configuration leaves it open.
 
-    With other replicas, each one's `batch_size` is another one, so that all together take what they took in a step.
+    Another number of replicas has another `batch_size`, so that all together take as many samples in a step as before.
     Under torchrun, the number of processes says it, and must be the same unless `hardware.workers` is given.
     `stored`: as its configuration was.
 

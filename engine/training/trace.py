@@ -154,7 +154,7 @@ def _messages(reports: list[Report]) -> dict[Key, TraceMessage]:
 
 
 def _members(reports: list[Report]) -> dict[Key, list[int]]:
-    """The ranks that take part in each operation that is no message, whether or not they were blocked on it."""
+    """Returns the ranks that take part in each collective operation, whether or not they were blocked on it."""
     ranks: defaultdict[Key, list[int]] = defaultdict(list)
     for report in reports:
         for op in report.operations:
@@ -172,7 +172,7 @@ def _events(
     members: dict[Key, list[int]],
     names: Mapping[int, str],
 ) -> Iterator[TraceEvent]:
-    """Yields the events that take time. An operation's `members` are told once."""
+    """Yields the events that take time. Only one event of an operation has its `members`."""
     for phase in phases:
         start, end = _nanoseconds(phase.start, begin), _nanoseconds(phase.end, begin)
         if end <= start:

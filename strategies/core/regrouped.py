@@ -1,8 +1,8 @@
 """A replica's state as the parts of one layout saved it, read by the parts of another.
 
-A part's file has its tensors by name: whole, or a piece of one along a dimension, and beside them what the optimizer
-and others keep for each. A part of another layout reads its own entries alone, slice by slice, from the files that
-have them; what the parts keep otherwise is the same on all of them, or cannot be carried over.
+A part's file has its tensors by name, whole or as a piece along one dimension, and the state that the optimizer and
+others keep for each tensor. A part of another layout reads only its own entries, slice by slice, from the files that
+have them. Any other state must be the same on all parts. If it is not, it cannot be carried over.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -28,7 +28,7 @@ class Entries:
 
 
 def entries_of(parts: Sequence[nn.Module], mesh: Mesh, rank: int) -> dict[str, Entries | None]:
-    """Returns the entries that the part `rank` has of each of its tensors; None for all of them."""
+    """Returns the entries that the part `rank` has of each of its tensors; None if it has all of them."""
     mine, found = pieces_of(parts[rank], mesh, rank), dict[str, Entries | None]()
     sizes: dict[str, dict[int, int]] = {}  # of the pieces of a tensor, by their index
     for i, part in enumerate(parts):
@@ -44,7 +44,7 @@ def entries_of(parts: Sequence[nn.Module], mesh: Mesh, rank: int) -> dict[str, E
 
 
 def order_of(module: nn.Module, optimizer: Optimizer) -> list[str]:
-    """Returns the names of the parameters in the order in which `optimizer`, of this module's, numbers them."""
+    """Returns the names of `module`'s parameters in the order in which its `optimizer` numbers them."""
     names = {parameter: name for name, parameter in module.named_parameters()}
     return [names[parameter] for group in optimizer.param_groups for parameter in group["params"]]
 
@@ -60,12 +60,12 @@ class SavedParts:
     """The state of all parts of a replica, by name."""
 
     def __init__(self, states: Sequence[State]) -> None:
-        """`states`: of the parts in their order, of `in_file`."""
+        """`states`: the states of the parts, in the order of the parts, as `in_file` returns them."""
         self._states = states
         self._dims: dict[str, int] = {name: dim for state in states for name, dim in state.get("split", {}).items()}
-        self._holders: dict[str, list[int]] = {}  # the parts that together have each tensor once
+        self._holders: dict[str, list[int]] = {}  # by tensor: the parts that together have it once
         seen: set[tuple[str, int | None]] = set()
-        for i, state in enumerate(states):  # what has no piece said was written when each part had one of its own
+        for i, state in enumerate(states):  # earlier versions saved no piece: each part had its own
             for name in state["parameters"]:
                 piece = state.get("piece", {}).get(name, i) if name in state.get("split", {}) else None
                 if (name, piece) not in seen:
@@ -73,7 +73,7 @@ class SavedParts:
                     seen.add((name, piece))
 
     def parameters(self) -> dict[str, Tensor]:
-        """The whole model's."""
+        """Returns the tensors of the whole model."""
         return {name: self._parameter(name, None) for name in self._holders}
 
     def shapes(self) -> dict[str, list[int]]:
@@ -89,7 +89,7 @@ class SavedParts:
     def check(
         self, modules: Sequence[nn.Module], make_optimizer: Callable[[Iterable[nn.Parameter]], Optimizer]
     ) -> None:
-        """Raises `ValueError` for what cannot be carried over to these parts. Reads no tensor of a parameter."""
+        """Raises `ValueError` for state that these parts cannot take over. Reads no tensor of a parameter."""
         self._merged("", self._rest(), {})
         self._of_optimizers()
         for module in modules:
@@ -97,8 +97,8 @@ class SavedParts:
             self._groups(order_of(module, optimizer), optimizer)
 
     def of_part(self, modules: Sequence[nn.Module], mesh: Mesh, rank: int, optimizer: Optimizer) -> State:
-        """The state of the part `rank` of `modules`, as `in_file` gives one. Raises `ValueError` for what cannot be
-        carried over.
+        """Returns the state of the part `rank` of `modules`, as `in_file` returns one. Raises `ValueError` for a state
+        that cannot be carried over.
 
         `optimizer`: a new one of that part's parameters, which says how they are grouped and numbered.
         """
@@ -139,7 +139,7 @@ class SavedParts:
         return groups
 
     def _rest(self) -> dict[int, State]:
-        """Returns what each part keeps beside its tensors and its optimizer's state."""
+        """Returns the state of each part without its tensors and its optimizer's state."""
         return {
             i: {
                 "sync": {key: each for key, each in state["sync"].items() if key != "optimizer"},
@@ -152,7 +152,7 @@ class SavedParts:
         return self._cut(name, [self._states[i]["parameters"][name] for i in self._holders[name]], own)
 
     def _cut(self, name: str, pieces: Sequence[LazyTensor], own: Entries | None) -> Tensor:
-        """Reads entries of a tensor whose pieces, of all of its holders, are these."""
+        """Returns the entries `own` of a tensor; None: all. `pieces`: the tensor's pieces, one of each holder."""
         along = self._dims.get(name)
         if along is None:
             return pieces[0].read() if own is None else pieces[0].read(own.dim, own.start, own.stop)
@@ -169,7 +169,7 @@ class SavedParts:
         return torch.cat(found, along)
 
     def _named(self, nodes: Mapping[int, Named], wanted: Mapping[str, Entries | None]) -> Named:
-        """`nodes`: by part."""
+        """Returns the entries `wanted` of states by tensor. `nodes`: the states of each part, by its number."""
         found = Named()
         for name, own in wanted.items():
             held = {i: nodes[i][name] for i in self._holders[name] if name in nodes.get(i, {})}
@@ -178,7 +178,7 @@ class SavedParts:
         return found
 
     def _of_tensor(self, name: str, nodes: Mapping[int, Any], own: Entries | None) -> Any:
-        """Returns what is kept for one tensor, of its holders."""
+        """Returns the state that the holders of a tensor keep for it. `nodes`: by the holder's number."""
         first = next(iter(nodes.values()))
         if isinstance(first, dict):
             return {key: self._of_tensor(name, {i: node[key] for i, node in nodes.items()}, own) for key in first}
@@ -198,7 +198,7 @@ class SavedParts:
         return first
 
     def _merged(self, at: str, nodes: Mapping[int, Any], wanted: Mapping[str, Entries | None]) -> Any:
-        """Returns what all parts keep alike."""
+        """Returns the state that is the same on all parts. Raises `ValueError` where it differs. `at`: its path."""
         values = list(nodes.values())
         first = values[0]
         if isinstance(first, Named):

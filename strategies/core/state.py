@@ -20,9 +20,10 @@ _NO_STATE = (safetensors.SafetensorError, KeyError, TypeError, ValueError)  # Va
 
 
 class Named(dict[str, Any]):
-    """A state of tensors, by their names in the whole model: for each a tensor of its shape, or a dict with some.
+    """The state of some tensors, by their names in the whole model: for each a tensor of its shape, or a dict of such
+    tensors.
 
-    A run that goes on under another strategy cuts it like the tensors, and hands it to the parts that have them.
+    A run that goes on under another strategy cuts the state like the tensors, for the parts that have them.
     """
 
 
@@ -38,7 +39,7 @@ class LazyTensor:
         return tuple(self.file.get_slice(self.key).get_shape())
 
     def read(self, dim: int = 0, start: int = 0, stop: int | None = None) -> Tensor:
-        """Returns entries `start` to `stop` of dimension `dim`, in memory of their own."""
+        """Returns a copy of the entries `start` to `stop` of dimension `dim`."""
         if start == 0 and stop is None:
             return self.file.get_tensor(self.key).clone()
         return self.file.get_slice(self.key)[(slice(None),) * dim + (slice(start, stop),)].clone()
@@ -61,7 +62,7 @@ def from_bytes(data: bytes) -> State:
 
 
 def in_file(path: Path) -> State:
-    """The tree in a file of `to_bytes`, with `LazyTensor` for dense tensors. Raises `ValueError` as `from_bytes`."""
+    """Returns the tree in a file of `to_bytes`, with `LazyTensor` for dense tensors. Raises `ValueError`."""
     try:
         file = safetensors.safe_open(path, "pt")
         return _unpack(json.loads(file.metadata()["tree"]), lambda key: LazyTensor(file, key))
@@ -82,8 +83,8 @@ def read(state: Any) -> Any:
 
 
 def mean_of(states: Sequence[Any]) -> Any:
-    """Returns one tree of states that replicas saved, as `in_file` gives them: the mean of each tensor of floats, over
-    those that have it, and the rest of the first.
+    """Returns one tree for the states that replicas saved, as `in_file` returns them: the mean of each tensor of floats
+    over the states that have it, and everything else from the first state.
     """
     first = states[0]
     match first:

@@ -249,8 +249,8 @@ class Sync(Compatible, ABC):
         self.optimizer.load_state_dict(state["optimizer"])
 
     def unjoinable(self, state: State) -> str:
-        """Returns why the states that replicas saved, of which this is one, cannot be averaged for another number of
-        replicas; "" where each of the new ones begins with the mean of all. Asked where replicas differ.
+        """Returns why replicas' saved states cannot be averaged for another number of replicas; "" if each new replica
+        begins with their mean. `state`: one of them. Is called only if replicas differ.
         """
         return f"each replica has {'state' if self.traits.weights_agree else 'weights'} of its own"
 

@@ -231,8 +231,8 @@ class BSP(Sync):
         return self._reduction.state_dict(self.optimizer) | self.exchange.state_dict()
 
     def unjoinable(self, state: State) -> str:
-        """Of K residuals r_i, each of K' replicas takes the mean: what is owed to the mean gradient stays
-        1/K sum_i r_i.
+        """Returns "": each of K' replicas takes the mean of the K residuals r_i, so that the residual of the mean
+        gradient stays 1/K sum_i r_i.
         """
         return ""
 

@@ -287,7 +287,7 @@ class LocalSGD(LocalSteps):
         }
 
     def unjoinable(self, state: State) -> str:
-        if state["samples"][1] == 0:  # replicas have just agreed; the optimizer's state is averaged as residuals are
+        if state["samples"][1] == 0:  # replicas have just agreed; the optimizer's state is averaged, as residuals are
             return ""
         return f"the checkpoint lies inside a round of {self.period} steps, where each replica has weights of its own"
 

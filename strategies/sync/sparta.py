@@ -99,7 +99,7 @@ class Sparta(MeanOfReplicas, LocalSteps):
         return {**super().state_dict(), "t": self._t}
 
     def unjoinable(self, state: State) -> str:
-        return ""  # they begin from the consensus
+        return ""  # new replicas begin from the consensus
 
     def load_state_dict(self, state: State) -> None:
         super().load_state_dict(state)

@@ -111,7 +111,7 @@ def _figure(read: _Read, settings: list[Sequence[int]], modelled: bool) -> Again
 
 
 def _label(read: _Read, place: int) -> str:
-    """Returns the label of a run's line: one word alone, or numbers and several values with their names."""
+    """Returns the label of a run's line: a single word by itself, and numbers or several values with their names."""
     values = [(name[0].rpartition(".")[2], read.value(place, name)) for name in read.request.lines]
     known = [(name, value) for name, value in values if value is not None]
     if len(known) == 1 and len(values) == 1 and (isinstance(known[0][1], bool) or finite(known[0][1]) is None):
