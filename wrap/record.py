@@ -35,17 +35,10 @@ from ..tracking.redact import redact
 from ..tracking.run_directory import RunDirectory
 from ..tracking.sinks import check as check_tracking
 from ..tracking.sinks import sinks_from
+from .errors import ElsewhereError
 from .stopping import ScriptTerminated, is_interactive
 
 DIVERGED = 6
-
-
-class ElsewhereError(RuntimeError):
-    """The chief refused to begin; `exit_code` is its error's."""
-
-    def __init__(self, said: str, exit_code: int) -> None:
-        super().__init__(said)
-        self.exit_code = exit_code
 
 
 def _status(error: BaseException) -> Status:

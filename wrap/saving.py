@@ -20,15 +20,17 @@ from ..comm import Comm
 from ..conf.errors import ConfigError
 from ..engine.base import checkpoint
 from ..engine.base.checkpoint import Manifest
+from ..engine.base.failures import exit_code_of
 from ..engine.config.experiment import Experiment
 from ..engine.config.resumed import RESUMABLE
 from ..engine.config.stored import check_identity, identity, read_stored
 from ..strategies import State, Sync
 from ..strategies.core.state import load_state, state_with
+from ..tracking.errors import StorageError
 from ..tracking.records import CheckpointRecord
 from ..tracking.redact import redact
 from ..tracking.run_directory import RunDirectory
-from .errors import ScriptError
+from .errors import ElsewhereError, ScriptError
 from .shares import ShardedLoader
 
 CHIEF = 0
@@ -122,7 +124,10 @@ class Checkpoints:
     def write(
         self, directory: RunDirectory, done: int, seconds: float, reached: float | None, keep: int, script: State
     ) -> None:
-        """Writes a checkpoint after step `done`. Raises `ScriptError`, or `StorageError`."""
+        """Writes a checkpoint after step `done`. If a worker cannot write its part, `write` raises on all of them:
+        `ScriptError` or `StorageError` there, and `ElsewhereError` on the others. So they stay together if the script
+        catches it.
+        """
         comm, sync = self._comm, self._sync
         alike = sync.traits.weights_agree and sync.traits.state_agrees
         with comm.ledger.aside():
@@ -131,19 +136,41 @@ class Checkpoints:
             if comm.rank == CHIEF or not alike:
                 own = {name: parameter.detach() for name, parameter in sync.parameters.items()}
                 kept |= {"parameters": state_with(self._model, own), "sync": of_sync}
-            try:
-                name, digest = checkpoint.write_part(directory.checkpoints, done, 0, comm.rank, kept)
-            except TypeError as error:
-                raise ScriptError(f"save: {str(error).replace('.script.', '')}") from None
             self._made += 1
-            key = f"checkpoint/{self._made}"
-            comm.key_values.post(f"{key}/{comm.rank}", json.dumps([name, digest]))
+            key, key_values, failed = f"checkpoint/{self._made}", comm.key_values, None
+            try:
+                said = {"file": checkpoint.write_part(directory.checkpoints, done, 0, comm.rank, kept)}
+            except (TypeError, StorageError) as error:
+                failed = error if isinstance(error, StorageError) else ScriptError(_of_script(error))
+                said = _failed(failed, comm.rank)
             if comm.rank == CHIEF:
-                files = dict(json.loads(comm.key_values.read(f"{key}/{rank}", rank)) for rank in range(comm.size))
-                run = identity(read_stored(directory).plain)
-                manifest = Manifest(done, seconds, reached, files, run, workers=comm.size)
-                checkpoint.commit(directory.checkpoints, manifest, keep)
-                directory.add(CheckpointRecord(done))
+                every = [said, *(json.loads(key_values.read(f"{key}/{rank}", rank)) for rank in range(1, comm.size))]
+                said = next((each for each in every if "failed" in each), {})
+                if not said:
+                    run = identity(read_stored(directory).plain)
+                    files = dict(each["file"] for each in every)
+                    manifest = Manifest(done, seconds, reached, files, run, workers=comm.size)
+                    try:
+                        checkpoint.commit(directory.checkpoints, manifest, keep)
+                        directory.add(CheckpointRecord(done))
+                    except StorageError as error:
+                        failed, said = error, _failed(error, CHIEF)
+                key_values.post(key, json.dumps(said))
+            else:
+                key_values.post(f"{key}/{comm.rank}", json.dumps(said))
+                said = json.loads(key_values.read(key, CHIEF))
+        if failed is not None:
+            raise failed
+        if said:
+            raise ElsewhereError(said["failed"], said["status"])
+
+
+def _of_script(error: TypeError) -> str:
+    return f"save: {str(error).replace('.script.', '')}"
+
+
+def _failed(error: ScriptError | StorageError, rank: int) -> dict[str, Any]:
+    return {"failed": f"worker {rank}: {error}", "status": exit_code_of(error)}
 
 
 def _drawn(device: torch.device) -> State:

@@ -114,6 +114,9 @@ def _pack(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
             return {_TENSOR: name}
         case dict():
             # [key, value] pairs: an optimizer's state has integer keys, which JSON would turn into strings
+            for key in node:
+                if not isinstance(key, str | int | float | None):
+                    raise TypeError(f"{path or 'the state'} has a {type(key).__name__} as key; use texts or numbers")
             kind = "named" if isinstance(node, Named) else "dict"
             return {kind: [[key, _pack(value, f"{path}.{key}", tensors)] for key, value in node.items()]}
         case list() | tuple():

@@ -20,7 +20,7 @@ from paceline.testing.fabrics import run_virtual
 from paceline.tracking.errors import RunNameError
 from paceline.tracking.run_directory import RunDirectory
 from paceline.wrap import ScriptError, wrap
-from paceline.wrap.record import ElsewhereError
+from paceline.wrap.errors import ElsewhereError
 
 pytestmark = pytest.mark.dist
 
@@ -169,6 +169,7 @@ def saves(comm: Comm, root: str, state: Any, amid: bool) -> None:
     ("state", "amid", "said"),
     [
         (object(), False, "save: own is a object; states hold tensors"),
+        ({"a": {(1, 2): 3}}, False, "save: own.a has a tuple as key; use texts or numbers"),
         (1, True, r"Call it after run.optimizer.step\(\)"),
     ],
 )
@@ -177,6 +178,36 @@ def test_what_cannot_be_kept_and_a_step_that_has_begun_are_told(
 ) -> None:
     with pytest.raises(ScriptError, match=said):
         run_virtual(1, saves, str(tmp_path), state, amid)
+
+
+def saves_in_spite(comm: Comm, root: str, who: int, resume: bool) -> list[Any]:
+    """Goes on after a checkpoint that worker `who` cannot write."""
+    model, optimizer, loader = parts()
+    caught: list[str] = []
+    run = joined(comm, root, model, optimizer, loader, "sync=local_sgd", resume=resume)
+    begun = run.steps
+    for batch in run.loader:
+        comm.elapse(0.01)
+        run.backward(run.model(**batch).loss)
+        run.optimizer.step()
+        try:
+            run.save(own=object() if run.steps == 2 and comm.rank == who else 1)
+        except (ScriptError, ElsewhereError) as error:
+            caught.append(str(error))
+        if run.steps == 4:
+            break
+    return [begun, caught]
+
+
+@pytest.mark.parametrize("who", [0, 1])
+def test_a_checkpoint_that_one_worker_cannot_write_is_none_of_any(who: int, tmp_path: Path) -> None:
+    said = "save: own is a object; states hold tensors, numbers and strings"
+    ended = run_virtual(2, saves_in_spite, str(tmp_path), who, False)
+    told = [[said] if rank == who else [f"worker {who}: {said}"] for rank in range(2)]
+    assert ended == [[0, each] for each in told]
+    directory = RunDirectory.open(tmp_path, "mine")
+    assert [each["step"] for each in directory.records() if each["kind"] == "checkpoint"] == [1, 3, 4]
+    assert run_virtual(2, saves_in_spite, str(tmp_path), who, True) == [[4, []]] * 2
 
 
 SCRIPT = """
