@@ -172,19 +172,20 @@ class WrapRecord:
             )
         )
 
-    def step(self, done: int, loss: float | None, samples: int, meter: Meter) -> None:
+    def step(self, done: int, batches: int, loss: float | None, samples: int, meter: Meter) -> None:
         if self._comm.rank == 0 and loss is not None:
             rate = samples / meter.last
             self.directory.add(
-                StepRecord(done, done / self._per_epoch, loss, rate, step_time=meter.last, time=meter.seconds)
+                StepRecord(done, batches / self._per_epoch, loss, rate, step_time=meter.last, time=meter.seconds)
             )
 
-    def evaluated(self, done: int, value: float, metric: str, loss: float | None, seconds: float) -> None:
+    def evaluated(self, done: int, batches: int, value: float, metric: str, loss: float | None, seconds: float) -> None:
+        """`batches`: that training was on, in `done` steps; more where a step accumulates gradients."""
         self._score, self._date = Score(metric, value, loss), seconds
         if self.reached is None and value >= self._experiment.target_accuracy:
             self.reached = seconds
         if self._comm.rank == 0:
-            self.directory.add(EvaluationRecord(done, done / self._per_epoch, self._score, seconds))
+            self.directory.add(EvaluationRecord(done, batches / self._per_epoch, self._score, seconds))
 
     def failed(self, error: BaseException) -> None:
         """The others find out by themselves."""
@@ -194,7 +195,9 @@ class WrapRecord:
                 self.directory.add(End(_status(error), _reason(error)))
             self._close()
 
-    def over(self, model: nn.Module, meter: Meter, activations: int, resident: int, stopped: str | None) -> None:
+    def over(
+        self, model: nn.Module, meter: Meter, batches: int, activations: int, resident: int, stopped: str | None
+    ) -> None:
         """The weights, the summary, and how it ended: `stopped` is why before its end.
 
         All workers call; nobody leaves before that.
@@ -206,7 +209,7 @@ class WrapRecord:
         if self._comm.rank == 0:
             reports = [Report.from_json(json.loads(key_values.read(f"report/{rank}", rank))) for rank in ranks]
             sha256 = checkpoint.export(self.directory.path / "model.safetensors", state_of(model))
-            self.directory.write_summary(self._summary(reports, meter, sha256, stopped).plain())
+            self.directory.write_summary(self._summary(reports, meter, batches, sha256, stopped).plain())
             self.is_over = True
             self.directory.add(End("completed" if stopped is None else "interrupted", stopped))
             self._close()
@@ -214,7 +217,7 @@ class WrapRecord:
         self.is_over = True
         key_values.read("over", 0)
 
-    def _summary(self, reports: list[Report], meter: Meter, sha256: str, stopped: str | None) -> Summary:
+    def _summary(self, reports: list[Report], meter: Meter, batches: int, sha256: str, stopped: str | None) -> Summary:
         experiment, layout = self._experiment, self._layout
         left_out = untimed(experiment.measure.after, meter.trained_steps)
         for report in reports:
@@ -233,7 +236,7 @@ class WrapRecord:
             mesh=dict(layout.mesh.axes),
             device=self._device.type,
             steps=done,
-            epochs=done / self._per_epoch,
+            epochs=batches / self._per_epoch,
             resumed_at=self._resumed.step if self._resumed else None,
             batch_size=largest,  # of a replica
             effective_batch=largest,

@@ -44,6 +44,9 @@ from .workers import Joined, join
 Count = Callable[[Any], int]
 
 
+ROUNDING = 1e-5  # of an accuracy in float32
+
+
 class _Unused(Exception):
     """Ends a step that was not begun."""
 
@@ -123,6 +126,9 @@ class Run:
         self._open: ExitStack | None = None  # a step that has begun
         self._loss: float | None = None
         self._passes = 0  # calls of `backward` in the step
+        self._batches = resumed.batches if resumed else 0  # that training was on, of all steps
+        self._samples = 0  # of all workers, in the step
+        self._further: Own | None = None  # of a batch that came after the step's first pass
         self._armed = False  # the last one of them has been
         self._own: Own = (0, 1)
         self._former: Own = (0, 1)  # of the batch before
@@ -167,6 +173,7 @@ class Run:
         if self._passes == 0:
             self._unused = self._fetched if self._open is not None else None
             self._leave_out()
+        self._further = own if self._passes > 0 else None
         self._fetched = ref(first) if (first := _first_tensor(batch)) is not None else None
         if self._open is None:
             self._armed, self._own, self._former = False, own, self._own
@@ -203,6 +210,13 @@ class Run:
         if self._passes == 0:
             self._check_share()
             self._begin()
+            self._samples = self._own[1]
+            self._batches += 1
+        elif self._further is not None:
+            self._meter.add(self._further[0])
+            self._samples += self._further[1]
+            self._batches += 1
+        self._further = None
         if self.workers > 1 and is_compared(self.steps + 1):
             self.gradients.look(loss, self._passes == 0)
         self._passes += 1
@@ -263,7 +277,7 @@ class Run:
         self._open.close()
         self._open, self._passes, self._armed = None, 0, False
         self.steps += 1
-        self._record.step(self.steps, self._loss, self._own[1], self._meter)
+        self._record.step(self.steps, self._batches, self._loss, self._samples, self._meter)
 
     @contextmanager
     def _updating(self) -> Iterator[None]:
@@ -330,7 +344,8 @@ class Run:
         self.meet("saves")
         self._vectors.restore()
         record = self._record
-        self._checkpoints.write(record.directory, self.steps, self._meter.seconds, record.reached, self._keep, state)
+        reached, seconds, done = record.reached, self._meter.seconds, self.steps
+        self._checkpoints.write(record.directory, done, self._batches, seconds, reached, self._keep, state)
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
@@ -347,15 +362,27 @@ class Run:
         finally:
             _put(self.sync.parameters, own)
 
-    def evaluated(self, value: float, metric: str = "accuracy", loss: float | None = None) -> None:
-        """Record what an evaluation gave: on the chief, or on all. Raises `DivergedError` where it is not finite."""
+    def evaluated(self, value: float | Tensor, metric: str = "accuracy", loss: float | Tensor | None = None) -> None:
+        """Record what an evaluation gave: on the chief, or on all.
+
+        Raises `DivergedError` where it is not finite, and `ScriptError` for what is no accuracy from 0 to 1.
+        """
+        value, loss = _number(metric, value), None if loss is None else _number("loss", loss)
         for name, number in ((metric, value), ("loss", loss)):
             if number is not None and not math.isfinite(number):
                 raise DivergedError(
                     f"worker {self.rank} diverged: {name} is {number}, evaluated after step {self.steps}"
                 )
+        if metric == "loss":
+            raise ScriptError(
+                "evaluated: metric=loss: a loss stands beside a metric. Choose evaluated(value, loss=...)"
+            )
+        if metric == "accuracy" and not 0 <= value <= 1 + ROUNDING:
+            raise ScriptError(
+                f"evaluated: accuracy={value:g}: must be from 0 to 1. Divide per cent by 100, or name another metric="
+            )
         if self._is_here():
-            self._record.evaluated(self.steps, value, metric, loss, self._meter.seconds)
+            self._record.evaluated(self.steps, self._batches, value, metric, loss, self._meter.seconds)
 
     def close(self) -> None:
         """The run is over: all workers leave the consensus in the model; the chief writes it, and the summary."""
@@ -385,7 +412,7 @@ class Run:
             agreed = self.sync.consensus()
             self.sync.finish()
             _put(self.sync.parameters, agreed)
-        self._record.over(self.model, self._meter, self._activations.peak, self._resident, stopped)
+        self._record.over(self.model, self._meter, self._batches, self._activations.peak, self._resident, stopped)
         self._leave()
 
     def _let_go(self) -> None:
@@ -464,6 +491,16 @@ class _Batches:
                 "workers draw different orders from the loader's sampler, so that they would train on samples twice; "
                 "give the sampler a generator with the same seed on all of them, or shuffle=True"
             )
+
+
+def _number(name: str, value: Any) -> float:
+    """Returns the number in a float, a tensor or an array of one entry. Raises `ScriptError`."""
+    try:
+        return float(value.detach() if isinstance(value, Tensor) else value)
+    except (TypeError, ValueError, RuntimeError):
+        raise ScriptError(
+            f"evaluated: {name} is a {type(value).__name__}: must be one number. Choose a float or a tensor."
+        ) from None
 
 
 def _first_tensor(batch: Any) -> Tensor | None:

@@ -44,6 +44,11 @@ class Resumed:
     shared: State
     own: State
 
+    @property
+    def batches(self) -> int:
+        """Returns the number of batches that training was on."""
+        return self.own.get("batches", self.manifest.step)  # an earlier version did not count them
+
     def of_weights(self, key: str) -> Any:
         """Returns what replica 0 wrote for all where replicas are alike, or else what this worker wrote."""
         return self.own.get(key, self.shared[key])
@@ -122,7 +127,14 @@ class Checkpoints:
         self._loader.go_on(own["place"], lambda: _draw_on(own["random"], self._device))
 
     def write(
-        self, directory: RunDirectory, done: int, seconds: float, reached: float | None, keep: int, script: State
+        self,
+        directory: RunDirectory,
+        done: int,
+        batches: int,
+        seconds: float,
+        reached: float | None,
+        keep: int,
+        script: State,
     ) -> None:
         """Writes a checkpoint after step `done`. If a worker cannot write its part, `write` raises on all of them:
         `ScriptError` or `StorageError` there, and `ElsewhereError` on the others. So they stay together if the script
@@ -132,6 +144,7 @@ class Checkpoints:
         alike = sync.traits.weights_agree and sync.traits.state_agrees
         with comm.ledger.aside():
             kept: State = {"script": script, "place": self._loader.place(), "random": _drawn(self._device)}
+            kept["batches"] = batches
             of_sync = sync.state_dict()
             if comm.rank == CHIEF or not alike:
                 own = {name: parameter.detach() for name, parameter in sync.parameters.items()}

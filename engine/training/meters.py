@@ -107,7 +107,7 @@ class Meter:
     @contextmanager
     def step(self, samples: int) -> Iterator[None]:
         """One without samples in which nothing is exchanged takes no time, as on the virtual cluster's clock."""
-        self._counts = True
+        self._counts, self._further = True, 0
         exchanged = self._exchanged() if samples == 0 else None
         compiled = self._compiled()
         blocked, begin = self._comm.timeline.blocked, self._comm.mark()
@@ -116,7 +116,7 @@ class Meter:
         start += self._compiled() - compiled
         if samples == 0 and self._exchanged() == exchanged:
             start = end
-        samples = samples if self._counts else 0
+        samples = samples + self._further if self._counts else 0
         self.last = end - start
         self.in_steps += self.last
         self.blocked += self._comm.timeline.blocked - blocked
@@ -147,6 +147,10 @@ class Meter:
     def discount(self) -> None:
         """The step under way took time, but its samples did not train the model."""
         self._counts = False
+
+    def add(self, samples: int) -> None:
+        """The step under way trains on so many samples more than it was begun with."""
+        self._further += samples
 
     def at(self, moment: float) -> float:
         """Seconds of training at a moment of the fabric's clock, where pauses count."""

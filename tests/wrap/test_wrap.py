@@ -5,10 +5,12 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+import numpy as np
 import pytest
 import torch
 from process_table import MARK, marked, until
@@ -498,3 +500,36 @@ def test_a_view_of_a_parameter_that_the_sync_mode_moves_is_refused(root: str) ->
 
     with pytest.raises(ConfigError, match=r"sync=local_sgd: the model keeps a view of its parameter head\.weight"):
         run_virtual(2, wrapped, root)
+
+
+def test_a_step_that_accumulates_has_the_samples_of_all_its_batches(tmp_path: Path) -> None:
+    run_virtual(2, partial(train, accumulate=2, samples=16), str(tmp_path))  # two passes over 4 batches of 4
+    directory = RunDirectory.open(tmp_path, "mine")
+    summary, records = directory.read_summary(), list(directory.records())
+    assert summary is not None and (summary["steps"], summary["epochs"], summary["effective_batch"]) == (4, 2.0, 4)
+    steps = [each for each in records if each["kind"] == "step"]
+    assert [each["epoch"] for each in steps] == [0.5, 1.0, 1.5, 2.0]
+    assert [each["samples_per_second"] * each["step_time"] for each in steps] == pytest.approx([8] * 4)
+    assert [each["epoch"] for each in records if each["kind"] == "evaluation"] == [2.0]
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"value": torch.tensor(0.5, requires_grad=True), "loss": np.float32(0.25)}, None),
+        ({"value": torch.tensor([0.5]), "loss": torch.tensor(0.25)}, None),
+        ({"value": torch.zeros(2)}, "accuracy is a Tensor: must be one number"),
+        ({"value": None}, "accuracy is a NoneType: must be one number"),
+        ({"value": 87.5}, "accuracy=87.5: must be from 0 to 1"),
+        ({"value": 2.5, "metric": "loss"}, "metric=loss: a loss stands beside"),
+    ],
+)
+def test_an_evaluation_may_be_a_tensor_of_one_number(given: dict[str, Any], said: str | None, tmp_path: Path) -> None:
+    def evaluates(comm: Comm) -> None:
+        run = joined(comm, str(tmp_path), *parts())
+        with pytest.raises(ScriptError, match=said) if said else nullcontext():
+            run.evaluated(**given)
+
+    run_virtual(1, evaluates)
+    found = [each for each in RunDirectory.open(tmp_path, "mine").records() if each["kind"] == "evaluation"]
+    assert [(each["accuracy"], each["loss"]) for each in found] == ([] if said else [(0.5, 0.25)])
