@@ -10,6 +10,7 @@ import torch
 from ..comm import Comm
 from ..comm.connecting import connect, connect_env
 from ..comm.rendezvous import serve_store
+from ..conf.errors import ConfigError
 from ..engine.base.parent_death import die_with_parent
 from ..engine.base.started import place, was_started
 from ..engine.config.experiment import Experiment
@@ -28,6 +29,19 @@ class Joined:
     leave: Callable[[], None]
 
 
+_wrapping: list[int] = []  # processes that launched workers' runs began in
+
+
+def _check_first() -> None:
+    """Raises `ConfigError` where this launched worker has wrapped a run before: workers meet once."""
+    if os.getpid() in _wrapping:
+        raise ConfigError(
+            "wrap: this script has wrapped a run before, and launched workers meet for one run. Start a launch for "
+            "each run, with the seed as an argument, or choose python SCRIPT: one worker may wrap several."
+        )
+    _wrapping.append(os.getpid())
+
+
 def join(experiment: Experiment) -> Joined:
     """Meet the others."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
@@ -40,6 +54,7 @@ def join(experiment: Experiment) -> Joined:
         torch.cuda.set_device(device)
     timeout = experiment.hardware.timeout
     if was_started():
+        _check_first()
         comm = connect_env(timeout, device)
         return Joined(comm, layout, device, comm.close)
     store = serve_store(0)

@@ -26,7 +26,7 @@ from paceline.engine.base.failures import exit_code_of
 from paceline.testing.fabrics import run_virtual
 from paceline.tracking.compare import render, rows
 from paceline.tracking.run_directory import RunDirectory
-from paceline.wrap import ScriptError, wrap
+from paceline.wrap import ScriptError, workers, wrap
 from paceline.wrap.shares import on_device, share_of
 from paceline.wrap.stopping import CtrlC
 
@@ -440,6 +440,20 @@ def test_a_batch_that_is_fetched_ahead_has_the_weight_of_the_one_before_or_is_re
 def test_a_loader_without_batches_is_refused(root: str) -> None:
     with pytest.raises(ConfigError, match="no batches of its 3 samples"):
         wrap(*parts(samples=3, drop_last=True), root=root)
+
+
+def test_a_launched_worker_wraps_one_run(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def meets(*_: Any) -> Comm:
+        raise ConnectionError
+
+    monkeypatch.setattr(workers, "was_started", lambda: True)
+    monkeypatch.setattr(workers, "place", lambda: (0, 2))
+    monkeypatch.setattr(workers, "connect_env", meets)
+    monkeypatch.setattr(workers, "_wrapping", [])
+    with pytest.raises(ConnectionError):
+        wrap(*parts(), name="one", root=root)
+    with pytest.raises(ConfigError, match="has wrapped a run before"):
+        wrap(*parts(), name="two", root=root)
 
 
 def test_a_loader_whose_samples_nobody_can_name_is_refused(root: str) -> None:
