@@ -283,9 +283,9 @@ def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | Non
     if run.swept is not None:
         return "its sweep", visible(f"paceline sweep --resume --name {shlex.quote(run.swept.sweep)}")
     if _is_of_script(run):
-        done = run.summary.get("status") == "completed"
+        ends = run.summary.get("status") == "completed" or not _checkpoints(run.path)
         workers = run.summary.get("workers", 1)
-        return None if done else ("go on", f"paceline launch --resume --workers {workers} SCRIPT")
+        return None if ends else ("go on", f"paceline launch --resume --workers {workers} SCRIPT")
     if overrides is not None and _checkpoints(run.path):
         name = run.name if run.path.parent == ROOT.absolute() else str(shortest(run.path))
         counted = "epochs" if run.config.get("steps") is None else "steps"

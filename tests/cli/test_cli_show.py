@@ -185,6 +185,7 @@ def test_a_run_whose_configuration_is_damaged_is_shown(paceline, done: RunDirect
 def test_a_run_of_a_script_goes_on_by_launch_and_has_no_command_of_train(paceline, failed: RunDirectory) -> None:
     failed.write_environment({"wrapped": True})
     failed.write_config(to_yaml(compose(["sync=ssp", "model=mlp", "optimizer=adam", "tracking=none"])))
+    assert "go on" not in paceline("show", "failed").out  # there is no checkpoint
     (failed.checkpoints / "step-00000008").mkdir()
     out = paceline("show", "failed").out
     assert "of a script, with: sync=ssp tracking=none\n" in out
