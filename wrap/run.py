@@ -82,6 +82,8 @@ class Run:
             shared = ShardedLoader(script.loader, self.rank, self.workers, experiment.seed)
             self.loader = _Batches(self, shared)
             resumed = self._resumed(experiment, script.root) if resume else None
+            if resumed is not None:
+                shared.check(resumed.own["place"])
             with self._comm.ledger.aside():
                 group = self._comm.split(0, "replica")
                 assert group is not None

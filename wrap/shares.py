@@ -108,7 +108,16 @@ class ShardedLoader:
 
     def place(self) -> dict[str, Any]:
         """Returns where it is: in a pass, or between two of them."""
-        return {"generator": self._began if self._passed else self._drawn(), "passed": self._passed}
+        began = self._began if self._passed else self._drawn()
+        return {"generator": began, "passed": self._passed, "samples": self.samples}
+
+    def check(self, place: Mapping[str, Any]) -> None:
+        """Raises `ConfigError` if the data are others than at a place of an earlier life of the run."""
+        if (before := place.get("samples", self.samples)) != self.samples:  # an earlier version did not say
+            raise ConfigError(
+                f"wrap: the loader has {self.samples} samples, and had {before} at the checkpoint. Give it the same "
+                "data, or choose another name."
+            )
 
     def go_on(self, place: Mapping[str, Any], draw_on: Callable[[], None]) -> None:
         """The next pass begins at a place that an earlier life of the run was at. `draw_on` sets random generators."""

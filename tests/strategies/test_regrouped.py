@@ -94,7 +94,7 @@ def test_what_is_of_one_layout_is_refused_before_anything_is_read(
         if "sync" in changed:
             state["sync"] = changed["sync"]
     with pytest.raises(ValueError, match=said):
-        SavedParts(written(tmp_path, states)).check()
+        SavedParts(written(tmp_path, states)).check([], torch.optim.SGD)
 
 
 def test_the_mean_of_replicas_is_that_of_each_tensor_over_those_that_have_it(tmp_path: Path) -> None:

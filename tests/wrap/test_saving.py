@@ -153,6 +153,13 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
         run_virtual(1, other)
 
 
+def test_a_loader_of_other_data_cannot_go_on(tmp_path: Path) -> None:
+    saved_by(1, tmp_path)
+    with pytest.raises(ConfigError, match=r"wrap: the loader has 20 samples, and had 22.*choose another name"):
+        run_virtual(1, lambda comm: joined(comm, str(tmp_path), *parts(samples=20), resume=True) and None)
+    assert all(each["kind"] != "resume" for each in RunDirectory.open(tmp_path, "mine").records())
+
+
 def saves(comm: Comm, root: str, state: Any, amid: bool) -> None:
     model, optimizer, loader = parts()
     with joined(comm, root, model, optimizer, loader, "sync=bsp") as run:
