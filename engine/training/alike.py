@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from ...comm import Comm
+from ...exchange.aggregate import Aggregator
 from ...exchange.alike import digest, digest_of, first_apart, give_all, is_compared
 from ...strategies import Sync
 from ...strategies.core.protocols import SideBySide
 from ...strategies.core.staged import StagedStrategy
+from ...strategies.core.terms import ADDED_UP
 from ..base.errors import ReplicasDifferError
 from ..features.feature import Hooks, Parts
 
@@ -65,7 +67,9 @@ class EqualReplicas(Hooks):
         self._parts, strategy = parts.layout.parts, parts.strategy
         traits = sync.traits
         equal = traits.synchronous and traits.weights_agree and traits.copies and not traits.survives
-        self._compares = equal and parts.layout.replicas > 1
+        rule = parts.of_groups["aggregate"]
+        trusted = isinstance(rule, Aggregator) and ADDED_UP not in rule.lacks  # else workers may lie, and end no run
+        self._compares = equal and trusted and parts.layout.replicas > 1
         # a pipeline without a flush is not stopped for it
         self._flows = isinstance(strategy, StagedStrategy) and strategy.own_sync() is not None
         self._passes = 0

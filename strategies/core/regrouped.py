@@ -115,7 +115,8 @@ class SavedParts:
         found = dict[int, Named]()
         for i, state in enumerate(self._states):
             order, kept = state["order"], state["sync"].get("optimizer", {"state": {}})["state"]
-            if any(not isinstance(number, int) for number in kept) or (kept.keys() == {0} and len(order) > 1):
+            common = kept.keys() == {0} and len(order) > 1 and not _has_entries(state["parameters"][order[0]], kept[0])
+            if common or any(not isinstance(number, int) for number in kept):
                 raise ValueError("the optimizer keeps state that is of no one parameter")
             found[i] = Named((order[number], its) for number, its in kept.items())
         return found
@@ -212,6 +213,12 @@ class SavedParts:
         if any(each != first for each in values):
             raise ValueError(f"{at} is another one on each part")
         return first
+
+
+def _has_entries(parameter: LazyTensor, kept: Any) -> bool:
+    """Returns whether something that is kept has an entry for each of the parameter's."""
+    values = kept.values() if isinstance(kept, dict) else [kept]
+    return any(isinstance(each, LazyTensor) and each.shape == parameter.shape for each in values)
 
 
 def _alike(one: Any, other: Any) -> bool:

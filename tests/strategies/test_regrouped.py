@@ -110,7 +110,7 @@ def test_state_of_another_shape_than_its_weight_goes_with_whole_weights_alone(tm
     def states(pieces: int) -> list[State]:
         made = of_pieces(list(torch.arange(4.0).chunk(pieces)), 0)
         for state in made:
-            state["sync"]["optimizer"]["state"][0] = {"rows": torch.ones(9)}
+            state["sync"]["optimizer"]["state"] = {0: {"rows": torch.ones(9)}, 1: {"step": 7}}
         return made
 
     whole = SavedParts(written(tmp_path, states(1)))
