@@ -9,7 +9,6 @@ import os
 import re
 import shlex
 import shutil
-import signal
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -181,13 +180,14 @@ class Slurm(Scheduler):
         return is_back or (job.get("JobState") == "RUNNING" and job.get("PreemptTime", "None") != "None")
 
     def put_back(self) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)  # by which SLURM ends this process
         said = _asked_slurm(["scontrol", "requeue", os.environ["SLURM_JOB_ID"]])
         if "pending execution" in said.stderr:  # SLURM had done so already
             return
         if said.returncode > 0:
             raise MachineError(f"launcher=slurm: the job cannot be put back into the queue ({_words(said.stderr)})")
-        time.sleep(PATIENCE)  # SLURM ends this process; were it to end by itself, the job might count as failed
+        # SLURM ends this process, after its KillWait. Were it to end by itself, or by SIGTERM at once, the job might
+        # count as failed while it is put back.
+        time.sleep(2 * PATIENCE)
 
 
 def _this_job() -> dict[str, str]:

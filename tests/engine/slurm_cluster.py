@@ -126,6 +126,7 @@ class SlurmCluster:
     def start_at_once(self, id: str) -> None:
         """A job that was put back waits for two minutes; not this one."""
         until(lambda: self.state(id) == "PENDING", START, f"job {id} is not put back: {self.state(id)}")
+        until(lambda: len(self.idle()) == 2, START, "nodes still complete the job, whose end would count for the next")
         self.ask("scontrol", "update", f"JobId={id}", "StartTime=now")
 
     def stop(self) -> None:

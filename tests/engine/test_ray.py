@@ -18,7 +18,7 @@ from submitted_runs import BROKEN, LONG, OWN, SLOW, WAIT, SubmittedProcess, pids
 from paceline.engine.base.errors import MachineError
 from paceline.engine.jobs.ray_actors import RayActors, check_token
 
-pytestmark = [pytest.mark.fault, pytest.mark.xdist_group("ray"), pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.fault, pytest.mark.drawn_alone, pytest.mark.xdist_group("ray"), pytest.mark.timeout(600)]
 
 CLUSTER = """
 import sys

@@ -14,7 +14,14 @@ from submitted_runs import BROKEN, LONG, OWN, SLOW, WAIT, SubmittedProcess, undi
 
 from paceline.tracking.job_files import open_job
 
-pytestmark = [pytest.mark.fault, pytest.mark.xdist_group("slurm"), pytest.mark.timeout(600), needs_slurm, needs_root]
+pytestmark = [
+    pytest.mark.fault,
+    pytest.mark.drawn_alone,
+    pytest.mark.xdist_group("slurm"),
+    pytest.mark.timeout(600),
+    needs_slurm,
+    needs_root,
+]
 
 NODES = ("launcher=slurm", "launcher.nodes=2", "launcher.workers_per_node=1", "launcher.time=30m")
 
