@@ -38,7 +38,6 @@ def launch(
 
     On several hosts torchrun does the same: torchrun --nnodes 2 ... train.py (docs/running.md).
     """
-    from ..engine.base.parent_death import LAUNCHER
     from ..engine.base.started import DRY_RUN, RESUMES, was_started
 
     if not script.is_file():
@@ -52,11 +51,9 @@ def launch(
             f"note: {script}: does not name paceline.wrap. If no module of it does, each of {workers} processes runs "
             "all of it by itself."
         )
-    told = {LAUNCHER: str(os.getpid())}  # also of torchrun's agent: execv keeps the process id
+    told = {RESUMES: "1"} if resume else {}
     if dry_run:
-        several, told = ["-m", "paceline.wrap"], {DRY_RUN: str(workers)}
-    if resume:
-        told[RESUMES] = "1"
+        several, told = ["-m", "paceline.wrap"], {**told, DRY_RUN: str(workers)}
     sys.stdout.flush()
     sys.stderr.flush()
     os.environ.update(told)

@@ -21,8 +21,7 @@ def main() -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     signal.signal(signal.SIGINT, usual)
-    if "PACELINE_JOB" in os.environ:  # its workers are ours, and end with it: engine/base/parent_death.py
-        os.environ["PACELINE_LAUNCHER"] = str(os.getpid())
+    os.environ["PACELINE_LAUNCHER"] = str(os.getpid())  # its workers end with it: engine/base/parent_death.py
     logging.disable(logging.ERROR)  # this process watches the workers, and its log has nothing to add
     try:
         run.main(sys.argv[1:])

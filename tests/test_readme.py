@@ -66,7 +66,7 @@ def blocks(language: str, page: str = "README.md") -> list[str]:
 
 
 def commands(program: str, page: str = "README.md") -> list[str]:
-    lines = [line.split("#")[0].strip() for block in blocks("sh", page) for line in block.splitlines()]
+    lines = [line.split("#")[0].split(" > ")[0].strip() for block in blocks("sh", page) for line in block.splitlines()]
     return [line for line in lines if line.startswith(f"{program} ")]
 
 

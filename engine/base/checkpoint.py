@@ -55,6 +55,21 @@ class Manifest:
     batch_size: int | None = None  # of a replica; None: as in config.yaml, since the run never changed its size
     strategy: dict[str, Any] | None = None  # None: config.yaml's, since the run never changed it
 
+    @property
+    def parts(self) -> int:
+        """Returns the number of parts of a replica."""
+        return sum(found[2] is None for name in self.files if (found := PART.fullmatch(name)))
+
+    @property
+    def replicas(self) -> int:
+        """Returns the number of replicas that trained. The manifest must have the number of workers."""
+        assert self.workers is not None, "an earlier version wrote it"
+        return self.workers // self.parts
+
+    def is_of(self, strategy: dict[str, Any]) -> bool:
+        """Returns whether this strategy trained, with the same knobs. `strategy`: its choice, as in config.yaml."""
+        return self.strategy in (None, strategy)
+
 
 def directory_of(checkpoints: Path, step: int) -> Path:
     return checkpoints / f"step-{step:08d}"
@@ -208,17 +223,12 @@ def read_shapes(checkpoint: Path) -> dict[str, list[int]]:
     return SavedParts(open_parts(checkpoint, read_manifest(checkpoint))).shapes()
 
 
-def parts_of(manifest: Manifest) -> int:
-    """Returns the number of parts of a replica."""
-    return sum(found[2] is None for name in manifest.files if (found := PART.fullmatch(name)))
-
-
 def open_parts(checkpoint: Path, manifest: Manifest) -> list[State]:
     """Returns the states of replica 0's parts, with tensors that are read when they are used.
 
     Raises `CorruptCheckpointError`.
     """
-    return [_opened(checkpoint, file_of(part, 0), manifest) for part in range(parts_of(manifest))]
+    return [_opened(checkpoint, file_of(part, 0), manifest) for part in range(manifest.parts)]
 
 
 def open_replicas(checkpoint: Path, part: int, manifest: Manifest) -> list[State]:

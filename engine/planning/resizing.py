@@ -7,33 +7,24 @@ computes the same sum in another order. The random numbers of a worker (dropout)
 State that was saved once for all replicas is given to each new replica, and the state of a part to the parts that have
 its parameters now (strategies/core/regrouped.py). If replicas differ, by weights or by the sync mode's state (momenta
 of local steps, residuals of a compressor), each new replica begins with the mean of all, or the run is refused. The
-sync mode decides which (`Sync.unjoinable`).
+sync mode decides which (`Joinable`).
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from ...conf.errors import ConfigError
+from ...strategies.core.protocols import Joinable
 from ...strategies.core.regrouped import SavedParts, is_recut
-from ...strategies.core.state import state_of
-from ..base.checkpoint import Manifest, open_parts, parts_of, read_manifest
+from ...strategies.core.state import State, state_of
+from ..base.checkpoint import Manifest, open_parts, read_manifest
 from ..config.experiment import Experiment
 from ..fabrics import asked_for, fabric_of
 from ..fabrics.layout import RunLayout
 from ..features import phases
 from ..features.feature import Parts
 from .build import assemble
-
-
-def replicas_of(manifest: Manifest) -> int:
-    """Returns the number of replicas that trained a checkpoint. Its manifest must have the number of workers."""
-    assert manifest.workers is not None, "an earlier version wrote it"
-    return manifest.workers // parts_of(manifest)
-
-
-def is_moved(experiment: Experiment, manifest: Manifest) -> bool:
-    """Returns whether another strategy trained the checkpoint, or the same strategy with other knobs."""
-    return manifest.strategy not in (None, experiment.strategy.model_dump())
 
 
 def batch_size(replicas: int, each: int, now: int, parts: int) -> int:
@@ -58,12 +49,12 @@ def as_many_samples(
     """
     hardware = experiment.hardware.model_copy(update={"workers": workers})
     resized = experiment.model_copy(update={"hardware": hardware})
-    moved = is_moved(experiment, manifest)
-    parts = assemble(resized, allowed, world_size).layout.parts if moved else parts_of(manifest)
+    moved = not manifest.is_of(experiment.strategy.model_dump())
+    parts = assemble(resized, allowed, world_size).layout.parts if moved else manifest.parts
     replicas, rest = divmod(workers, parts)
     if rest or replicas == 0:  # the layout refuses it
         return resized
-    size = batch_size(replicas_of(manifest), manifest.batch_size or experiment.batch_size, replicas, parts)
+    size = batch_size(manifest.replicas, manifest.batch_size or experiment.batch_size, replicas, parts)
     return resized.model_copy(update={"batch_size": size})
 
 
@@ -91,20 +82,21 @@ def _layout(experiment: Experiment, allowed: tuple[str, ...], world_size: int | 
 def check(experiment: Experiment, allowed: tuple[str, ...], checkpoint: Path, manifest: Manifest) -> None:
     """Refuse a run whose state cannot be given to other replicas, or to other parts. Raises `ConfigError`."""
     parts = assemble(experiment, allowed, fabric_of(experiment).world_size)
-    traits, why, moved = parts.sync.traits, "", is_moved(experiment, manifest)
-    others, trained = replicas_of(manifest) != parts.layout.replicas, phases.phase_of(parts, manifest.phase)
-    recut = moved or is_recut(open_parts(checkpoint, manifest), trained.modules)
+    traits, why, moved = parts.sync.traits, "", not manifest.is_of(experiment.strategy.model_dump())
+    others, trained = manifest.replicas != parts.layout.replicas, phases.phase_of(parts, manifest.phase)
+    states = open_parts(checkpoint, manifest)
+    recut = moved or is_recut(states, trained.modules)
     if others and (parts.partitioner.owns or parts.partitioner.draws or parts.partitioner.copies > 1):
         why = f"partition={experiment.choice('partition').name}: deals samples for a fixed number of replicas"
     elif others and experiment.choice("privacy").name != "none":
         why = f"privacy={experiment.choice('privacy').name}: noise is accounted for a fixed number of replicas"
     elif traits.synchronous and not (traits.weights_agree and traits.state_agrees):
-        its = "each replica has weights or state of its own"
-        if not recut:
-            its = parts.sync.unjoinable(open_parts(checkpoint, manifest)[0]["sync"])
+        its = f"each replica has {'state' if traits.weights_agree else 'weights'} of its own"
+        if isinstance(parts.sync, Joinable) and not recut:
+            its = parts.sync.unjoinable(states[0]["sync"])
         why = its and f"sync={experiment.choice('sync').name}: {its}"
     elif recut:
-        why = _uncarried(checkpoint, manifest, trained)
+        why = _uncarried(states, checkpoint.name, trained)
     if not why:
         return
     if moved:
@@ -126,14 +118,13 @@ def _apart(now: dict[str, Any], before: dict[str, Any]) -> tuple[str, str]:
     return first, second
 
 
-def _uncarried(checkpoint: Path, manifest: Manifest, parts: Parts) -> str:
-    """Returns why other parts cannot take over the checkpoint; "" if they can."""
-    states = open_parts(checkpoint, manifest)
+def _uncarried(states: Sequence[State], checkpoint: str, parts: Parts) -> str:
+    """Returns why other parts cannot take over the states of a checkpoint; "" if they can."""
     saved = SavedParts(states)
     mine = {name: list(tensor.shape) for name, tensor in state_of(parts.model).items()}
     theirs = saved.shapes()
     if other := sorted(name for name in mine.keys() | theirs.keys() if mine.get(name) != theirs.get(name)):
-        return f"{checkpoint.name} has another {other[0]}"
+        return f"{checkpoint} has another {other[0]}"
     if ("scale" in states[0]) != (parts.precision.scale() is not None):
         return f"precision={parts.experiment.choice('precision').name}: DeepSpeed keeps a loss scale of its own"
     try:

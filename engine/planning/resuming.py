@@ -63,7 +63,7 @@ def as_many_workers(
             f"other strategy can read. Choose strategy={stored.strategy.name} with its knobs until the next checkpoint."
         )
     counted = asked is None and fabric_of(experiment).world_size is not None
-    if manifest.workers is None or (counted and not resizing.is_moved(experiment, manifest)):
+    if manifest.workers is None or (counted and manifest.is_of(experiment.strategy.model_dump())):
         return experiment
     workers = manifest.workers if asked is None else asked
     return resizing.as_many_samples(experiment, manifest, workers, allowed, fabric_of(experiment).world_size)
@@ -97,9 +97,9 @@ def check_can_go_on(
     """
     manifest = read_manifest(checkpoint)
     check_identity(directory, stored, checkpoint, manifest.run)
-    changes = manifest.workers != plan.layout.workers or resizing.is_moved(plan.experiment, manifest)
+    changes = manifest.workers != plan.layout.workers or not manifest.is_of(plan.experiment.strategy.model_dump())
     if manifest.workers is not None and changes:
-        samples = resizing.replicas_of(manifest) * (manifest.batch_size or stored.experiment.batch_size)
+        samples = manifest.replicas * (manifest.batch_size or stored.experiment.batch_size)
         if samples != plan.layout.replicas * plan.experiment.batch_size:
             raise ConfigError(
                 f"--resume {directory.name}: {checkpoint.name} was trained by {_workers(manifest.workers)}, and "

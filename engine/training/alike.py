@@ -2,8 +2,8 @@
 
 The code of a model may change weights on each replica in another way: an optimizer of its own in forward, values that
 are set from the first batch, `nn.Embedding(max_norm=...)`. So workers exchange a digest of their weights after steps
-1, 2, 4, 8, ..., before a checkpoint and at the end. It is of the weights before the update too, which may write over
-them: with servers, or with shards. Buffers may differ: batch norm keeps means of its own batches.
+1, 2, 4, 8, ..., before a checkpoint and at the end. They also compare the weights before an update, since an update
+with servers or with shards may write over a difference. Buffers may differ: batch norm keeps means of its own batches.
 
 A constructor may draw numbers that do not follow from the run's seed. Then all workers take the model of worker 0.
 """
@@ -68,9 +68,10 @@ class EqualReplicas(Hooks):
         traits = sync.traits
         equal = traits.synchronous and traits.weights_agree and traits.copies and not traits.survives
         rule = parts.of_groups["aggregate"]
-        trusted = isinstance(rule, Aggregator) and ADDED_UP not in rule.lacks  # else workers may lie, and end no run
+        # a robust rule expects that workers lie, and no liar may end the run
+        trusted = isinstance(rule, Aggregator) and ADDED_UP not in rule.lacks
         self._compares = equal and trusted and parts.layout.replicas > 1
-        # a pipeline without a flush is not stopped for it
+        # a pipeline without a flush is not stopped to compare
         self._flows = isinstance(strategy, StagedStrategy) and strategy.own_sync() is not None
         self._passes = 0
         self._seen: dict[str, int] = {}

@@ -330,7 +330,7 @@ def _begin(
     if saved is not None:
         assert assignment.resume is not None
         modules, resized = parts.modules, saved.workers not in (None, parts.layout.workers)
-        moved = saved.strategy not in (None, assignment.experiment.strategy.model_dump())
+        moved = not saved.is_of(assignment.experiment.strategy.model_dump())
         states = checkpoint.open_parts(assignment.resume, saved) if moved or resized else []
         if moved or (resized and is_recut(states, modules)):
             planned = parts.make_optimizer(modules[role.part].parameters())

@@ -15,6 +15,7 @@ from ...batches import Samples
 from .cost import Memory, Traffic
 from .privacy import Privacy
 from .schedule import scaled
+from .state import State
 from .strategy import Strategy
 from .sync import Sync
 
@@ -42,6 +43,15 @@ class Composite(Protocol):
     @property
     def modes(self) -> Mapping[str, object]:
         """Returns the modes by name."""
+        ...
+
+
+@runtime_checkable
+class Joinable(Protocol):
+    """A mode whose replicas differ, and may go on in another number: each new replica begins with the mean of all."""
+
+    def unjoinable(self, state: State) -> str:
+        """Returns why the states that replicas saved cannot be averaged; "" if they can. `state`: one of them."""
         ...
 
 

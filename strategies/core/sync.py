@@ -248,12 +248,6 @@ class Sync(Compatible, ABC):
         """
         self.optimizer.load_state_dict(state["optimizer"])
 
-    def unjoinable(self, state: State) -> str:
-        """Returns why replicas' saved states cannot be averaged for another number of replicas; "" if each new replica
-        begins with their mean. `state`: one of them. Is called only if replicas differ.
-        """
-        return f"each replica has {'state' if self.traits.weights_agree else 'weights'} of its own"
-
     def buffers(self) -> list[Tensor]:
         """Communication buffers, for the memory account."""
         return []

@@ -57,7 +57,7 @@ def test_any_entries_are_those_of_the_whole_however_it_was_cut(
 
 
 def test_a_part_reads_its_own_entries_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a file, no more than its slice comes into memory."""
+    """No more of a file than its slice comes into memory."""
     whole = torch.arange(64.0).view(8, 8)
     saved = SavedParts(written(tmp_path, of_pieces(list(whole.chunk(4)), 0)))
     read: list[int] = []
