@@ -138,13 +138,17 @@ def in_a_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Environment:
     return Environment.read()
 
 
-def test_workers_of_a_job_meet_by_a_file_that_worker_0_signs(in_a_job: Environment) -> None:
-    server, _ = meet(in_a_job, SECONDS)
+def two_meet(told: Environment) -> None:
+    server, _ = meet(told, SECONDS)
     assert server is not None
-    none, store = meet(replace(in_a_job, rank=1), SECONDS)
+    none, store = meet(replace(told, rank=1), SECONDS)
     with closing(server), closing(StoreClient(store, 1, SECONDS)) as client:
         client.set("a", "1")
         assert none is None and client.get("a") == b"1"
+
+
+def test_workers_of_a_job_meet_by_a_file_that_worker_0_signs(in_a_job: Environment) -> None:
+    two_meet(in_a_job)
 
 
 @pytest.mark.parametrize(
@@ -193,13 +197,7 @@ def torchruns() -> dist.TCPStore:
 
 
 def test_workers_find_the_store_by_torchruns_and_meet(torchruns: dist.TCPStore) -> None:
-    told = replace(ALONE, port=torchruns.port, store_is_served=True)
-    server, _ = meet(told, SECONDS)
-    assert server is not None
-    none, store = meet(replace(told, rank=1), SECONDS)
-    with closing(server), closing(StoreClient(store, 1, SECONDS)) as client:
-        client.set("a", "1")
-        assert none is None and client.get("a") == b"1"
+    two_meet(replace(ALONE, port=torchruns.port, store_is_served=True))
 
 
 @pytest.mark.parametrize("word", ["4711 " + "0" * 64, "4711", "", "x y", "99999999999 " + "f" * 64])
