@@ -77,6 +77,10 @@ def _place_at_stage_3(parameter: nn.Parameter, zero: Any, rank: int) -> Paramete
     return ParameterSlot(flat, EntryRange(start, size), EntryRange(min(first, entries), size))
 
 
+def whole_shape(parameter: nn.Parameter) -> tuple[int, ...]:
+    return tuple(parameter.ds_shape if is_cut_up(parameter) else parameter.shape)  # pyright: ignore[reportAttributeAccessIssue]
+
+
 def is_cut_up(parameter: nn.Parameter) -> bool:
     """Returns whether the parameter is whole only while it is gathered (stage 3)."""
     return hasattr(parameter, "ds_id")

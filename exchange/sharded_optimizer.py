@@ -1,12 +1,13 @@
 """An optimizer that steps on pieces of the parameters, and its state as if it stepped on them whole.
 
-What is saved is the whole state, at replica 0, in the unsharded optimizer's own layout: a run goes on from it with
-another number of replicas, or unsharded, and the other way round.
+What is saved is the whole state, in the unsharded optimizer's own layout: a run goes on from it with another number of
+replicas, or unsharded, and the other way round. Replica 0 gathers one tensor after the other as it writes them.
 """
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..comm import Comm
-from ..strategies.core.state import State, recv_state, to_messages
+from ..strategies.core.state import ShardedTensor, State, read_all, recv_state, to_messages
 
 
 @dataclass(frozen=True)
@@ -54,42 +55,70 @@ class ShardedOptimizer:
             self.load_state_dict({"optimizer": whole})
 
     def state_dict(self) -> State:
-        """Returns the whole state, as an unsharded optimizer has it, on replica 0; {} elsewhere. All call it."""
-        kept = [
-            {"number": n, "index": p.index, "start": p.start, "stop": p.stop, "state": self._optimizer.state[p.weight]}
-            for n, p in self._numbered
-            if p.weight in self._optimizer.state
-        ]
+        """Returns the state as an unsharded optimizer has it; what replicas hold in pieces as `ShardedTensor`.
+
+        All call it. Replicas other than 0 return only what they have a piece of.
+        """
+        mine = [self._piece_state(n, p) for n, p in self._numbered if p.weight in self._optimizer.state]
+        kept = [(self._comm.rank, each) for each in mine]
         if self._comm.rank != 0:
-            for message in to_messages({"kept": kept}):
+            for message in to_messages({"kept": mine}):
                 self._comm.send(message, 0)
-            return {}
-        for replica in range(1, self._comm.size):
-            kept += recv_state(replica, self._comm)["kept"]
+        else:
+            for replica in range(1, self._comm.size):
+                kept += ((replica, each) for each in recv_state(replica, self._comm)["kept"])
         state: dict[int, dict[str, Any]] = defaultdict(dict)
-        for piece in sorted(kept, key=lambda piece: piece["number"]):
-            self._join(state[piece["number"]], piece)
+        holders: dict[tuple[int, str], list[tuple[int, State]]] = defaultdict(list)
+        for replica, piece in sorted(kept, key=lambda each: each[1]["number"]):
+            number, parameter = piece["number"], self._params[piece["index"]]
+            for key, like in piece["cut"].items():
+                holders[number, key].append((replica, piece))
+                gather = partial(self._gather, number, key, holders[number, key])
+                state[number][key] = ShardedTensor(tuple(parameter.shape), like.dtype, gather)
+            state[number] |= piece["whole"]  # a count of steps: all pieces have the same
         groups = [
             {**{key: value for key, value in group.items() if key != "params"}, "params": numbers}
             for group, numbers in zip(self._optimizer.param_groups, self._groups, strict=True)
         ]
         return {"optimizer": {"state": dict(state), "param_groups": groups}}
 
-    def _join(self, whole: dict[str, Any], piece: dict[str, Any]) -> None:
-        """Add a piece's state to its parameter's."""
-        parameter, start, stop = self._params[piece["index"]], piece["start"], piece["stop"]
-        for key, value in piece["state"].items():
-            if parameter.dim() > 0 and isinstance(value, Tensor) and value.shape == (stop - start,):
-                if key not in whole:
-                    whole[key] = torch.zeros(parameter.shape, dtype=value.dtype)
-                whole[key].view(-1)[start:stop] = value
+    def _piece_state(self, number: int, piece: Piece) -> State:
+        """Returns what is kept for a piece: `whole` for all of its parameter; of what is cut no entry, but its type."""
+        dim, shape, kept = self._params[piece.index].dim(), piece.weight.shape, self._optimizer.state[piece.weight]
+        cut = {key for key, value in kept.items() if dim > 0 and isinstance(value, Tensor) and value.shape == shape}
+        return {
+            "number": number,
+            "index": piece.index,
+            "start": piece.start,
+            "stop": piece.stop,
+            "cut": {key: value[:0] for key, value in kept.items() if key in cut},
+            "whole": {key: value for key, value in kept.items() if key not in cut},
+        }
+
+    def _gather(self, number: int, key: str, holders: Sequence[tuple[int, State]]) -> Tensor | None:
+        """Returns the whole tensor that is kept as `key` for parameter `number`, on replica 0. All of `holders`, a
+        replica and its piece each, call it.
+        """
+        own = dict(self._numbered)
+        if self._comm.rank != 0:
+            self._comm.send(self._optimizer.state[own[number].weight][key].contiguous(), 0)
+            return None
+        parameter = self._params[holders[0][1]["index"]]
+        whole = torch.zeros(parameter.shape, dtype=holders[0][1]["cut"][key].dtype)
+        for replica, piece in holders:
+            if replica == 0:
+                received = self._optimizer.state[own[number].weight][key]
             else:
-                whole.setdefault(key, value)  # a count of steps: all pieces have the same
+                size = piece["stop"] - piece["start"]
+                received = torch.empty(size, dtype=whole.dtype, device=parameter.device)
+                self._comm.recv(received, replica)
+            whole.view(-1)[piece["start"] : piece["stop"]] = received.cpu()
+        return whole
 
     def load_state_dict(self, state: State) -> None:
         """Restores a state of `state_dict`, or of the unsharded optimizer. All workers call it.
 
-        Raises `ValueError` as torch does.
+        Reads tensors in a file one after the other. Raises `ValueError` as torch does.
         """
         whole = state["optimizer"]
         if [len(group["params"]) for group in whole["param_groups"]] != [len(numbers) for numbers in self._groups]:
@@ -105,7 +134,8 @@ class ShardedOptimizer:
         """The piece's part of its parameter's state, in memory of its own."""
         parameter = self._params[piece.index]
         found: dict[str, Any] = {}
-        for key, value in whole.items():
+        for key, kept in whole.items():
+            value = read_all(kept)
             if parameter.dim() > 0 and isinstance(value, Tensor) and value.shape == parameter.shape:
                 found[key] = value.reshape(-1)[piece.start : piece.stop].clone()
             else:

@@ -57,7 +57,7 @@ from .core.loss import Loss
 from .core.own_forwards import OwnForwards
 from .core.placements import kept_by_first
 from .core.protocols import own_gradients
-from .core.state import State
+from .core.state import ShardedTensor, State, read_all
 from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
@@ -178,6 +178,7 @@ class _FSDPUpdate(Sync):
     traits = SyncTraits(
         steps_together=True,
         copies=False,
+        keeps_pieces=True,
         unaveraged="cuts its weights up over the workers, which would have to gather them after each step",
         shows_gradients=False,
     )
@@ -239,16 +240,13 @@ class _FSDPUpdate(Sync):
 
     def state_dict(self) -> State:
         state = self.optimizer.state_dict()
-        whole = {
-            i: kept_by_first(self.comm, ((key, _whole(value)) for key, value in its.items()))
-            for i, its in state["state"].items()
-        }
+        whole = {i: {key: _sharded(value) for key, value in its.items()} for i, its in state["state"].items()}
         return {"optimizer": {**state, "state": whole}}
 
     def load_state_dict(self, state: State) -> None:
         parameters = [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
         kept = {
-            i: {key: _cut_up_like(parameters[i], value) for key, value in its.items()}
+            i: {key: _cut_up_like(parameters[i], read_all(value)) for key, value in its.items()}
             for i, its in state["optimizer"]["state"].items()
         }
         self.optimizer.load_state_dict({**state["optimizer"], "state": kept})
@@ -292,6 +290,11 @@ def _rows(gradient: Tensor) -> Tensor:
 def _whole(value: Any) -> Any:
     """A tensor of which replicas hold pieces, gathered: every replica calls."""
     return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _sharded(value: Any) -> Any:
+    """Returns a tensor of which replicas hold pieces as one that is gathered when it is written."""
+    return ShardedTensor(tuple(value.shape), value.dtype, value.full_tensor) if isinstance(value, DTensor) else value
 
 
 def _cut_up_like(parameter: nn.Parameter, whole: Any) -> Any:

@@ -29,6 +29,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from difflib import get_close_matches
+from functools import partial
 from math import log2
 from pathlib import Path
 from typing import Annotated, Any, Literal, cast
@@ -44,7 +45,7 @@ from ..batches import Fields, Samples, call, of_each
 from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
-from ..compat.deepspeed import ParameterSlot, is_cut_up, loss_scale, place_of, set_loss_scale
+from ..compat.deepspeed import ParameterSlot, is_cut_up, loss_scale, place_of, set_loss_scale, whole_shape
 from ..conf.errors import ConfigError
 from ..cost.layout import DTYPES as NAMES
 from ..cost.layout import Offload, ReplicaLayout
@@ -58,7 +59,7 @@ from .core.cost import Memory, Transfers, World
 from .core.loss import Loss
 from .core.placements import kept_by_first
 from .core.protocols import Say
-from .core.state import State
+from .core.state import ShardedTensor, State, read_all
 from .core.strategy import NOT_OURS, Strategy, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
@@ -256,6 +257,7 @@ class _ZeroUpdate(Sync):
 
     traits = SyncTraits(
         copies=False,
+        keeps_pieces=True,
         unaveraged="leaves its weights to DeepSpeed, which would have to gather them after each step",
         shows_gradients=False,
     )
@@ -329,7 +331,7 @@ class _ZeroUpdate(Sync):
         knobs = {key: value for key, value in self.optimizer.param_groups[0].items() if key != "params"}
         every = list(self._strategy.module.parameters())
         state = {
-            i: {**scalars, **kept_by_first(self.comm, ((key, self._whole(parameter, key)) for key in shaped))}
+            i: {**scalars, **{key: self._sharded(parameter, key, kept[key].dtype) for key in shaped}}
             for i, parameter in enumerate(every)
             if parameter.requires_grad and kept
         }
@@ -338,11 +340,14 @@ class _ZeroUpdate(Sync):
             "scaler": loss_scale(self._engine),
         }
 
+    def _sharded(self, parameter: nn.Parameter, key: str, dtype: torch.dtype) -> ShardedTensor:
+        return ShardedTensor(whole_shape(parameter), dtype, partial(self._whole, parameter, key))
+
     def load_state_dict(self, state: State) -> None:
         kept = state["optimizer"]["state"]
         for i, parameter in enumerate(self._strategy.module.parameters()):
             for key, value in kept.get(i, {}).items():
-                self._keep(parameter, key, value)
+                self._keep(parameter, key, read_all(value))
         set_loss_scale(self._engine, state.get("scaler", {}))
 
     def _keep(self, parameter: nn.Parameter, key: str | None, whole: Any) -> None:

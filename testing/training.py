@@ -16,7 +16,7 @@ from ..strategies import Batch, Strategy, Sync
 from ..strategies.core import staged, with_servers
 from ..strategies.core.accumulation import Accumulation
 from ..strategies.core.placements import owned
-from ..strategies.core.state import from_bytes, to_bytes
+from ..strategies.core.state import from_bytes, read_all, to_bytes
 
 # MKL's products depend, on some CPUs, on the memory address of a matrix; checks bit for bit need one result for all.
 os.environ.setdefault("MKL_CBWR", "COMPATIBLE")
@@ -254,7 +254,7 @@ def train(comm: Comm, plan: TrainingPlan) -> dict[str, Any]:
     with comm.ledger.aside():
         kept = None
         if sync.traits.synchronous or slot == 0:
-            kept = from_bytes(to_bytes(sync.state_dict()))  # a copy: `finish` may change tensors of the state
+            kept = from_bytes(to_bytes(read_all(sync.state_dict())))  # a copy: `finish` may change tensors of the state
         before_finish = weights_of(module)
         consensus = {name: each.clone() for name, each in sync.consensus().items()} if plan.looks else {}
         sync.finish()

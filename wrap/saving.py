@@ -25,7 +25,7 @@ from ..engine.config.experiment import Experiment
 from ..engine.config.resumed import RESUMABLE
 from ..engine.config.stored import check_identity, identity, read_stored
 from ..strategies import State, Sync
-from ..strategies.core.state import load_state, state_with
+from ..strategies.core.state import load_state, read_all, state_with
 from ..tracking.errors import StorageError
 from ..tracking.records import CheckpointRecord
 from ..tracking.redact import redact
@@ -145,7 +145,7 @@ class Checkpoints:
         with comm.ledger.aside():
             kept: State = {"script": script, "place": self._loader.place(), "random": _drawn(self._device)}
             kept["batches"] = batches
-            of_sync = sync.state_dict()
+            of_sync = read_all(sync.state_dict())
             if comm.rank == CHIEF or not alike:
                 own = {name: parameter.detach() for name, parameter in sync.parameters.items()}
                 kept |= {"parameters": state_with(self._model, own), "sync": of_sync}

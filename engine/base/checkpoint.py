@@ -15,7 +15,7 @@ import os
 import re
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -29,8 +29,8 @@ from ...compat.storages import storage_key
 from ...strategies import State
 from ...strategies.adapt import Apart
 from ...strategies.core.regrouped import SavedParts
-from ...strategies.core.state import in_file, read, to_bytes
-from ...tracking.checksums import BLANK, KEY, json_is_whole, json_sealed, seal, sha256
+from ...strategies.core.state import blocks_of, in_file, read_all
+from ...tracking.checksums import BLANK, KEY, json_is_whole, json_sealed, seal
 from ...tracking.errors import StorageError
 from ...tracking.files import open_regular, open_to_write, parse_json, read_text
 from ...tracking.run_directory import write_atomically
@@ -81,16 +81,24 @@ def file_of(part: int, replica: int) -> str:
 
 def write_part(checkpoints: Path, step: int, part: int, replica: int, state: State) -> tuple[str, str]:
     """Write one part's file under the checkpoint's temporary name; returns its name and SHA-256."""
-    data = to_bytes(state)
+    blocks, digest = blocks_of(state), hashlib.sha256()
     name = file_of(part, replica)
     directory = directory_of(checkpoints, step).with_suffix(".tmp")
+
+    def counted() -> Iterator[bytes | memoryview]:
+        for block in blocks:
+            digest.update(block)
+            yield block
+
     try:
         directory.mkdir(exist_ok=True)  # not its parents: a run directory that is gone stays gone
-        _write_synced(directory / name, data)
+        _write_synced(directory / name, counted())
     except OSError as error:
         shutil.rmtree(directory, ignore_errors=True)
+        for _ in blocks:  # other replicas gather all tensors with this one
+            pass
         raise _unwritable(directory, error) from error
-    return name, sha256(data)
+    return name, digest.hexdigest()
 
 
 def commit(checkpoints: Path, manifest: Manifest, keep: int, best: int | None = None) -> Path:
@@ -101,7 +109,7 @@ def commit(checkpoints: Path, manifest: Manifest, keep: int, best: int | None = 
     final = directory_of(checkpoints, manifest.step)
     temporary = final.with_suffix(".tmp")
     try:
-        _write_synced(temporary / MANIFEST, json_sealed(manifest.__dict__).encode())
+        _write_synced(temporary / MANIFEST, [json_sealed(manifest.__dict__).encode()])
         _sync_directory(temporary)
         if final.exists():
             _remove(final, ".old")
@@ -137,7 +145,7 @@ def export(path: Path, tensors: Mapping[str, Tensor]) -> str:
     own = {name: each.clone() if users[storage_key(each)] > 1 else each for name, each in plain.items()}
     data, digest = seal(safetensors.torch.save(own, {KEY: BLANK}))
     try:
-        _write_synced(temporary, data)
+        _write_synced(temporary, [data])
         temporary.rename(path)
         _sync_directory(path.parent)
     except OSError as error:
@@ -237,10 +245,17 @@ def open_replicas(checkpoint: Path, part: int, manifest: Manifest) -> list[State
     return [_opened(checkpoint, name, manifest) for name, each in found if each is not None and int(each[1]) == part]
 
 
-def read_part(checkpoint: Path, part: int, replica: int, manifest: Manifest) -> dict[str, Any]:
-    """One part's state: the replica's own, or what replica 0 wrote for all. Raises `CorruptCheckpointError`."""
+def open_part(checkpoint: Path, part: int, replica: int, manifest: Manifest) -> State:
+    """Returns one part's state, the replica's own or what replica 0 wrote for all, as `open_parts` does. Raises
+    `CorruptCheckpointError`.
+    """
     name = file_of(part, replica)
-    return read(_opened(checkpoint, name if name in manifest.files else file_of(part, 0), manifest))
+    return _opened(checkpoint, name if name in manifest.files else file_of(part, 0), manifest)
+
+
+def read_part(checkpoint: Path, part: int, replica: int, manifest: Manifest) -> State:
+    """Returns the state of `open_part` with its tensors read. Raises `CorruptCheckpointError`."""
+    return read_all(open_part(checkpoint, part, replica, manifest))
 
 
 def _opened(checkpoint: Path, name: str, manifest: Manifest) -> State:
@@ -282,9 +297,9 @@ def _unwritable(path: Path, error: OSError) -> StorageError:
     return StorageError(f"cannot write {path}: {why_unwritten(error)}; earlier checkpoints are kept")
 
 
-def _write_synced(path: Path, data: bytes) -> None:
+def _write_synced(path: Path, blocks: Iterable[bytes | memoryview]) -> None:
     with os.fdopen(open_to_write(path, os.O_TRUNC), "wb") as file:
-        file.write(data)
+        file.writelines(blocks)
         file.flush()
         os.fsync(file.fileno())
 

@@ -4,7 +4,7 @@ import json
 
 from ...strategies.core.placements import dims_of, pieces_of
 from ...strategies.core.regrouped import order_of
-from ...strategies.core.state import state_with
+from ...strategies.core.state import sharded_of, state_with
 from ...tracking.records import CheckpointRecord
 from ..base import checkpoint
 from ..base.checkpoint import Manifest
@@ -47,6 +47,8 @@ class Saving:
         state = sync.state_dict()
         self.saved_at = done
         if role.replica != 0 and not each:
+            for sharded in sharded_of(state):  # as replica 0 does while it writes
+                sharded.gather()
             return
         whole = {"parameters": state_with(worker.module, parameters), "sync": state, **worker.hooks.state_dict()}
         whole["order"] = order_of(

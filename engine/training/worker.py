@@ -17,7 +17,7 @@ from ...strategies.core.accumulation import Accumulation
 from ...strategies.core.placements import owned
 from ...strategies.core.protocols import SideBySide
 from ...strategies.core.regrouped import SavedParts, is_recut
-from ...strategies.core.state import load_state, mean_of, state_of
+from ...strategies.core.state import in_pieces, load_state, mapped, mean_of, read_all, state_of
 from ...strategies.core.views import HeldViews
 from ...tracking.records import NoteRecord
 from ...tracking.run_directory import RunDirectory
@@ -339,8 +339,8 @@ def _begin(
             state = mean_of(checkpoint.open_replicas(assignment.resume, role.part, saved))
         else:
             replica = role.replica if role.kind == "worker" else 0
-            state = checkpoint.read_part(assignment.resume, role.part, replica, saved)
-        load_state(module, state["parameters"])
+            state = checkpoint.open_part(assignment.resume, role.part, replica, saved)
+        load_state(module, mapped(state["parameters"]))
     optimizer = parts.make_optimizer(module.parameters())
     trained = {name: parameter for name, parameter in module.named_parameters() if parameter.requires_grad}
     counted, dealt, samples = None, parts.deal(), len(parts.load()[0])
@@ -375,9 +375,9 @@ def _begin(
         found.follow(kept.hooks)
     if state is not None:
         if sync.traits.synchronous and not (sync.traits.weights_agree and sync.traits.state_agrees):
-            load_state(module, state["parameters"])  # `prepare` may have made all replicas alike
-        sync.load_state_dict(state["sync"])
-        found.load_state_dict(state)
+            load_state(module, mapped(state["parameters"]))  # `prepare` may have made all replicas alike
+        sync.load_state_dict(in_pieces(state["sync"]) if sync.traits.keeps_pieces else read_all(state["sync"]))
+        found.load_state_dict(read_all({key: each for key, each in state.items() if key not in ("parameters", "sync")}))
     return found
 
 

@@ -15,7 +15,7 @@ from torch.optim import Optimizer
 
 from .mesh import Mesh
 from .placements import pieces_of, placements_of
-from .state import LazyTensor, Named, State, read, state_of
+from .state import LazyTensor, Named, State, read_all, state_of
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class SavedParts:
 
     def parameters(self) -> dict[str, Tensor]:
         """Returns the tensors of the whole model."""
-        return {name: self._parameter(name, None) for name in self._holders}
+        return {name: read_all(self._parameter(name, None)) for name in self._holders}
 
     def shapes(self) -> dict[str, list[int]]:
         """Returns the shape of each of the whole model's tensors."""
@@ -133,7 +133,7 @@ class SavedParts:
         for group in groups:
             theirs = [saved[name] for number in group["params"] if (name := order[int(number)]) in saved]
             for key in group.keys() - {"params"}:
-                values = [read(each[key]) for each in {id(each): each for each in theirs}.values() if key in each]
+                values = [read_all(each[key]) for each in {id(each): each for each in theirs}.values() if key in each]
                 if any(not _alike(value, values[0]) for value in values):
                     raise ValueError(f"the optimizer has another {key} on each part")
                 group[key] = values[0] if values else group[key]
@@ -149,14 +149,14 @@ class SavedParts:
             for i, state in enumerate(self._states)
         }
 
-    def _parameter(self, name: str, own: Entries | None) -> Tensor:
+    def _parameter(self, name: str, own: Entries | None) -> LazyTensor | Tensor:
         return self._cut(name, [self._states[i]["parameters"][name] for i in self._holders[name]], own)
 
-    def _cut(self, name: str, pieces: Sequence[LazyTensor], own: Entries | None) -> Tensor:
+    def _cut(self, name: str, pieces: Sequence[LazyTensor], own: Entries | None) -> LazyTensor | Tensor:
         """Returns the entries `own` of a tensor; None: all. `pieces`: the tensor's pieces, one of each holder."""
         along = self._dims.get(name)
         if along is None:
-            return pieces[0].read() if own is None else pieces[0].read(own.dim, own.start, own.stop)
+            return pieces[0] if own is None else pieces[0].read(own.dim, own.start, own.stop)
         found, start = list[Tensor](), 0
         for piece in pieces:
             stop = start + piece.shape[along]
@@ -193,7 +193,7 @@ class SavedParts:
                 return self._cut(name, list(nodes.values()), own)
             if own is not None and len(first.shape) > 0:
                 raise ValueError(f"what is kept for {name} has another shape than it, and cannot be cut")
-            return first.read()
+            return first
         if isinstance(first, Tensor) and (own is not None or name in self._dims):
             raise ValueError(f"what is kept for {name} is sparse, and cannot be cut")
         return first

@@ -1,8 +1,10 @@
 """States: trees of tensors, as bytes without pickle (safetensors, and JSON for the rest), and those of modules."""
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,26 @@ from ...conf.errors import ConfigError
 
 State = dict[str, Any]  # a tree of dicts and lists with tensors, numbers and strings in it
 _TENSOR = "__tensor__"
+_DTYPES = {  # as safetensors' headers call them
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e4m3fnuz: "F8_E4M3FNUZ",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.float8_e5m2fnuz: "F8_E5M2FNUZ",
+    torch.complex64: "C64",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint64: "U64",
+    torch.uint32: "U32",
+    torch.uint16: "U16",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
 _NO_STATE = (safetensors.SafetensorError, KeyError, TypeError, ValueError)  # ValueError: JSON's too
 
 
@@ -41,15 +63,64 @@ class LazyTensor:
     def read(self, dim: int = 0, start: int = 0, stop: int | None = None) -> Tensor:
         """Returns a copy of the entries `start` to `stop` of dimension `dim`."""
         if start == 0 and stop is None:
-            return self.file.get_tensor(self.key).clone()
+            return self.mapped().clone()
         return self.file.get_slice(self.key)[(slice(None),) * dim + (slice(start, stop),)].clone()
+
+    def mapped(self) -> Tensor:
+        """Returns the tensor in the file's own pages, to be copied at once."""
+        return self.file.get_tensor(self.key)
+
+
+@dataclass(frozen=True)
+class ShardedTensor:
+    """A tensor that the replicas hold in pieces, which is gathered when it is written.
+
+    `gather` returns the whole tensor on replica 0. All replicas call it, for one tensor after the other in the order
+    of `sharded_of`.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    gather: Callable[[], Tensor | None]
 
 
 def to_bytes(state: State) -> bytes:
     """A tree of dicts (string or integer keys), lists, tensors, numbers, strings and None, as safetensors bytes."""
-    tensors: dict[str, Tensor] = {}
-    tree = json.dumps(_pack(state, "", tensors))
-    return safetensors.torch.save(tensors, {"tree": tree})
+    return b"".join(blocks_of(state))
+
+
+def blocks_of(state: State) -> Iterator[bytes | memoryview]:
+    """Returns the bytes of `to_bytes` in blocks: the header, and then one tensor after the other.
+
+    Only the tensor of the current block is copied to the host, and a sharded one gathered.
+    """
+    packed: dict[str, Tensor | ShardedTensor] = {}
+    header: dict[str, Any] = {"__metadata__": {"tree": json.dumps(_pack(state, "", packed))}}
+    leaves, end = _in_order(packed), 0
+    for name, leaf in leaves.items():
+        start, end = end, end + prod(leaf.shape) * leaf.dtype.itemsize
+        header[name] = {"dtype": _DTYPES[leaf.dtype], "shape": list(leaf.shape), "data_offsets": [start, end]}
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return chain([len(text).to_bytes(8, "little") + text], map(_bytes_of, leaves.values()))
+
+
+def _in_order(packed: Mapping[str, Tensor | ShardedTensor]) -> dict[str, Tensor | ShardedTensor]:
+    """Returns the leaves as a file has them: the widest first, so that each begins at a multiple of its width."""
+    return dict(sorted(packed.items(), key=lambda item: -item[1].dtype.itemsize))
+
+
+def _bytes_of(leaf: Tensor | ShardedTensor) -> memoryview:
+    tensor = leaf.gather() if isinstance(leaf, ShardedTensor) else leaf
+    assert tensor is not None, "replica 0 writes"
+    return tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data
+
+
+def sharded_of(state: State) -> list[ShardedTensor]:
+    """Returns the sharded tensors of a state in the order in which replica 0 writes them."""
+    packed: dict[str, Tensor | ShardedTensor] = {}
+    _pack(state, "", packed)
+    return [leaf for leaf in _in_order(packed).values() if isinstance(leaf, ShardedTensor)]
 
 
 def from_bytes(data: bytes) -> State:
@@ -70,23 +141,39 @@ def in_file(path: Path) -> State:
         raise ValueError(f"not a paceline state: {error}") from error
 
 
-def read(state: Any) -> Any:
-    """Returns the tree with each `LazyTensor` read."""
+def read_all(state: Any) -> Any:
+    """Returns the tree with each `LazyTensor` read, and each `ShardedTensor` gathered: None where it is not kept."""
     match state:
         case LazyTensor():
             return state.read()
+        case ShardedTensor():
+            return state.gather()
         case dict():
-            return type(state)((key, read(value)) for key, value in state.items())
+            return type(state)((key, read_all(value)) for key, value in state.items())
         case list():
-            return [read(value) for value in state]
+            return [read_all(value) for value in state]
     return state
+
+
+def mapped(tensors: Mapping[str, LazyTensor | Tensor]) -> dict[str, Tensor]:
+    """Returns the tensors, those in a file in its own pages, to be copied at once."""
+    return {name: each.mapped() if isinstance(each, LazyTensor) else each for name, each in tensors.items()}
+
+
+def in_pieces(state: State) -> State:
+    """Returns what a sync mode saved, as `in_file` returns it: all is read but the tensors of the optimizer's state."""
+    own = read_all({key: value for key, value in state.items() if key != "optimizer"})
+    kept = {key: value for key, value in state["optimizer"].items() if key != "state"}
+    return {**own, "optimizer": {**read_all(kept), "state": state["optimizer"]["state"]}}
 
 
 def mean_of(states: Sequence[Any]) -> Any:
     """Returns one tree for the states that replicas saved, as `in_file` returns them: the mean of each tensor of floats
-    over the states that have it, and everything else from the first state.
+    over the states that have it, and everything else from the first state. What only one has stays in its file.
     """
     first = states[0]
+    if len(states) == 1:
+        return first
     match first:
         case dict():
             keys = dict.fromkeys(key for state in states for key in state)
@@ -94,23 +181,27 @@ def mean_of(states: Sequence[Any]) -> Any:
         case list():
             return [mean_of(values) for values in zip(*states, strict=True)]
         case LazyTensor() | Tensor():
-            total = read(first)
+            total = read_all(first)
             if not total.is_floating_point():
                 return total
             for other in states[1:]:
-                total += read(other)
+                total += read_all(other)
             return total / len(states)
     return first
 
 
-def _pack(node: Any, path: str, tensors: dict[str, Tensor]) -> Any:
+def _pack(node: Any, path: str, tensors: dict[str, Tensor | ShardedTensor]) -> Any:
     match node:
         case Tensor() if node.is_sparse:  # the momentum of sparse gradients
             parts = [*parts_of_sparse(node.detach()), torch.tensor(node.shape)]
             return {"sparse": [_pack(each, f"{path}.{i}", tensors) for i, each in enumerate(parts)]}
-        case Tensor():
+        case Tensor() | ShardedTensor():
+            if node.dtype not in _DTYPES:
+                raise TypeError(
+                    f"{path or 'the state'} is a tensor of {node.dtype}, which files of weights cannot hold"
+                )
             name = f"{len(tensors)}{path}"  # the number keeps {"a.b": t} and {"a": {"b": u}} apart
-            tensors[name] = node.detach().to("cpu", copy=True).contiguous()
+            tensors[name] = node
             return {_TENSOR: name}
         case dict():
             # [key, value] pairs: an optimizer's state has integer keys, which JSON would turn into strings
@@ -131,7 +222,7 @@ def _unpack(node: Any, leaf: Callable[[str], Any]) -> Any:
         case {"__tensor__": key}:
             return leaf(key)
         case {"sparse": parts}:
-            indices, values, shape = (read(_unpack(each, leaf)) for each in parts)
+            indices, values, shape = (read_all(_unpack(each, leaf)) for each in parts)
             return torch.sparse_coo_tensor(indices, values, shape.tolist(), check_invariants=True)
         case {"dict": pairs}:
             return {key: _unpack(value, leaf) for key, value in pairs}

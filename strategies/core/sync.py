@@ -96,6 +96,7 @@ class SyncTraits:
     serial_alone: bool = True  # one replica alone is serial training, bit for bit
     weights_agree: bool = True  # replicas are bit-identical after every update
     copies: bool = True  # each replica has its weights whole; else replicas hold pieces of one copy
+    keeps_pieces: bool = False  # of the optimizer's state, in which `load_state_dict` may find tensors in a file
     state_agrees: bool = True  # so is what `state_dict` gives, so that replica 0 may save for all
     entrywise: bool = True  # what an update makes of an entry depends on that entry of the replicas alone
 

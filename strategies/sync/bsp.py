@@ -122,6 +122,7 @@ class BSP(Sync):
         self.clip, self.privacy = clip, of_samples(privacy)
         self.traits = replace(
             self.traits,
+            keeps_pieces=shard != "none",
             state_agrees=not self.compress.keeps,
             exact=self.compress.traits.lossless and self.aggregation.plain,
             shows_mean=shard == "none" and isinstance(self.compress, Dense) and self.aggregation.plain,

@@ -3,7 +3,9 @@
 import errno
 import json
 import os
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import safetensors.torch
@@ -12,6 +14,7 @@ import torch
 from paceline.engine.base import checkpoint
 from paceline.engine.base.checkpoint import Manifest, commit, export, read_manifest, read_part, steps_of, write_part
 from paceline.engine.base.errors import CorruptCheckpointError
+from paceline.strategies.core.state import ShardedTensor
 from paceline.tracking.checksums import json_sealed, verdict_on_tensors
 from paceline.tracking.errors import StorageError
 
@@ -264,6 +267,25 @@ def test_a_full_disk_is_the_machines_error_and_leaves_no_half_checkpoint(
             commit(checkpoints, Manifest(8, 1.0, None, digest, "abc"), 10)
     assert caught.value.exit_code == 3
     assert list(checkpoints.iterdir()) == [before]
+
+
+def test_on_a_full_disk_a_worker_still_gathers_what_others_send(
+    checkpoints: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gathered: list[int] = []
+
+    def sharded(i: int) -> ShardedTensor:
+        return ShardedTensor((1 << 16,), torch.float32, lambda: gathered.append(i) or torch.ones(1 << 16))
+
+    def full(file: Any, blocks: Iterator[bytes]) -> None:
+        for _ in range(2):
+            next(blocks)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoint, "_write_synced", full)
+    with pytest.raises(StorageError, match="No space left on device"):
+        write_part(checkpoints, 8, 0, 0, {"parameters": {}, "sync": {str(i): sharded(i) for i in range(5)}})
+    assert gathered == [0, 1, 2, 3, 4]
 
 
 def test_an_exported_model_is_replaced_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from paceline.conf.errors import ConfigError
 from paceline.engine.base.checkpoint import file_of, read_manifest, read_part, steps_of
 from paceline.engine.config.stored import _former_identities, read_stored
 from paceline.engine.planning.resizing import batch_size
-from paceline.strategies.core.state import in_file, mean_of, read, to_bytes
+from paceline.strategies.core.state import in_file, mean_of, read_all, to_bytes
 from paceline.tracking.checksums import json_sealed, sha256
 from paceline.tracking.run_directory import RunDirectory
 
@@ -133,7 +133,7 @@ def test_replicas_that_differ_go_on_from_their_mean(train: Train, overrides: lis
 def move_the_last(checkpoint: Path, replica: int) -> None:
     """Moves the weights that a replica saved by 1, so that replica 0's are not near the mean."""
     name, manifest = file_of(0, replica), dict(read_manifest(checkpoint).__dict__)
-    state = read(in_file(checkpoint / name))
+    state = read_all(in_file(checkpoint / name))
     state["parameters"] = {key: each + 1 for key, each in state["parameters"].items()}
     data = to_bytes(state)
     (checkpoint / name).write_bytes(data)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from paceline.strategies.core.regrouped import Entries, SavedParts
-from paceline.strategies.core.state import LazyTensor, Named, State, in_file, mean_of, to_bytes
+from paceline.strategies.core.state import LazyTensor, Named, State, in_file, mean_of, read_all, to_bytes
 
 
 def written(folder: Path, states: list[State]) -> list[State]:
@@ -48,7 +48,7 @@ def test_any_entries_are_those_of_the_whole_however_it_was_cut(
     start = data.draw(st.integers(0, whole.shape[along] - 1))
     stop = data.draw(st.integers(start + 1, whole.shape[along]))
     mine, wanted = whole.narrow(along, start, stop - start), {"w": Entries(along, start, stop)}
-    assert torch.equal(saved._parameter("w", wanted["w"]), mine)
+    assert torch.equal(read_all(saved._parameter("w", wanted["w"])), mine)
     assert torch.equal(saved.parameters()["w"], whole) and saved.shapes() == {"w": [5, 7], "b": [3]}
     kept = saved._named(saved._of_optimizers(), wanted)["w"]
     assert torch.equal(kept["m"], -mine) and kept["step"] == 7
@@ -69,7 +69,7 @@ def test_a_part_reads_its_own_entries_alone(tmp_path: Path, monkeypatch: pytest.
         return found
 
     monkeypatch.setattr(LazyTensor, "read", counted)
-    assert torch.equal(saved._parameter("w", Entries(0, 3, 5)), whole[3:5])
+    assert torch.equal(read_all(saved._parameter("w", Entries(0, 3, 5))), whole[3:5])
     assert read == [8, 8]
 
 
@@ -101,7 +101,7 @@ def test_the_mean_of_replicas_is_that_of_each_tensor_over_those_that_have_it(tmp
     one = {"a": torch.tensor([1.0, 3.0]), "n": torch.tensor([4]), "t": 3, "rest": [torch.tensor(2.0)]}
     more = {"rest": [torch.tensor(4.0)], "more": Named(w=torch.ones(2))}
     states = written(tmp_path, [one, {"a": torch.tensor([2.0, 5.0]), "n": torch.tensor([9]), "t": 3, **more}])
-    mean = mean_of(states)
+    mean = read_all(mean_of(states))
     assert mean["a"].tolist() == [1.5, 4.0] and mean["n"].tolist() == [4] and mean["t"] == 3
     assert mean["rest"][0] == 3 and mean["more"]["w"].tolist() == [1, 1] and isinstance(mean["more"], Named)
 
@@ -115,6 +115,6 @@ def test_state_of_another_shape_than_its_weight_goes_with_whole_weights_alone(tm
 
     whole = SavedParts(written(tmp_path, states(1)))
     named = whole._of_optimizers()
-    assert torch.equal(whole._named(named, {"w": None})["w"]["rows"], torch.ones(9))
+    assert torch.equal(read_all(whole._named(named, {"w": None})["w"]["rows"]), torch.ones(9))
     with pytest.raises(ValueError, match="what is kept for w has another shape"):
         whole._named(named, {"w": Entries(0, 0, 2)})

@@ -1,15 +1,26 @@
 """State as bytes and back."""
 
+import gc
 import json
 import struct
+import weakref
 from typing import Any, cast
 
 import pytest
+import safetensors.torch
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from paceline.strategies.core.state import from_bytes, recv_state, to_bytes, to_messages
+from paceline.strategies.core.state import (
+    ShardedTensor,
+    blocks_of,
+    from_bytes,
+    recv_state,
+    sharded_of,
+    to_bytes,
+    to_messages,
+)
 
 DTYPES = [torch.float32, torch.float64, torch.bfloat16, torch.int64, torch.int32, torch.uint8, torch.bool]
 
@@ -148,3 +159,63 @@ def test_a_truncated_state_is_a_value_error():
     for length in range(0, len(data), 17):
         with pytest.raises(ValueError):
             from_bytes(data[:length])
+
+
+class Gathering:
+    """Sharded tensors, and how many of what they gathered were held at once."""
+
+    def __init__(self) -> None:
+        self.order: list[str] = []
+        self.held, self.most = 0, 0
+
+    def tensor(self, name: str, value: torch.Tensor) -> ShardedTensor:
+        def gather() -> torch.Tensor:
+            self.order.append(name)
+            whole = value.clone()
+            weakref.finalize(whole, self._let_go)
+            self.held += 1
+            self.most = max(self.most, self.held)
+            return whole
+
+        return ShardedTensor(tuple(value.shape), value.dtype, gather)
+
+    def _let_go(self) -> None:
+        self.held -= 1
+
+
+def test_what_replicas_hold_in_pieces_is_gathered_one_tensor_after_the_other() -> None:
+    values = {str(i): torch.randn(3, i + 1, dtype=dtype) for i, dtype in enumerate([torch.bfloat16, torch.float64] * 4)}
+    gathering = Gathering()
+    state = {name: gathering.tensor(name, value) for name, value in values.items()} | {"own": torch.ones(2)}
+    length = 0
+    for block in blocks_of(state):
+        length += len(block)
+        del block
+        gc.collect()
+    assert gathering.most <= 2, "the one that is written, and the next"
+    order = list(gathering.order)
+    for sharded in sharded_of({name: each for name, each in state.items() if name != "own"}):
+        sharded.gather()
+    assert gathering.order == order * 2, "replica 0 and the others gather in one order"
+    data = to_bytes(state)
+    assert len(data) == length
+    found = from_bytes(data)
+    assert all(torch.equal(found[name], value) for name, value in values.items())
+
+
+@pytest.mark.parametrize("dtype", safetensors.torch._TYPES.values(), ids=str)
+@pytest.mark.parametrize("shape", [(), (0,), (3, 5)], ids=str)
+def test_a_tensor_of_any_type_is_read_by_safetensors_as_it_was(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
+    value, narrow = torch.randint(0, 2, shape).to(dtype), torch.ones(3, dtype=torch.bool)
+    found = {
+        name.lstrip("01."): each for name, each in safetensors.torch.load(to_bytes({"n": narrow, "x": value})).items()
+    }
+    assert found["x"].dtype == dtype and found["x"].shape == value.shape
+    assert to_bytes({"x": found["x"]}) == to_bytes({"x": value}) and torch.equal(found["n"], narrow)
+
+
+def test_a_type_that_no_file_holds_is_refused_by_its_place() -> None:
+    with pytest.raises(
+        TypeError, match=r"^\.a\.b is a tensor of torch\.complex128, which files of weights cannot hold$"
+    ):
+        to_bytes({"a": {"b": torch.zeros(1, dtype=torch.complex128)}})
