@@ -27,6 +27,7 @@ from ..engine.training.outcome import held_by
 from ..strategies import Sync
 from ..strategies.core.cost import World
 from ..strategies.core.state import state_of
+from ..tracking.columns import METRICS
 from ..tracking.environment import environment
 from ..tracking.errors import StorageError
 from ..tracking.mirror import Mirror
@@ -182,7 +183,7 @@ class WrapRecord:
     def evaluated(self, done: int, batches: int, value: float, metric: str, loss: float | None, seconds: float) -> None:
         """`batches`: that training was on, in `done` steps; more where a step accumulates gradients."""
         self._score, self._date = Score(metric, value, loss), seconds
-        if self.reached is None and value >= self._experiment.target_accuracy:
+        if self.reached is None and metric in METRICS and value >= self._experiment.target_accuracy:
             self.reached = seconds
         if self._comm.rank == 0:
             self.directory.add(EvaluationRecord(done, batches / self._per_epoch, self._score, seconds))

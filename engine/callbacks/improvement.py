@@ -30,6 +30,10 @@ class Improvement:
                 f"mode=auto: knows which way {metric} and {LOSS} are better; of {self.metric} say min or max"
             )
 
+    def takes_larger(self, metric: str) -> bool:
+        """Returns whether it takes larger values of the task's metric for better by default."""
+        return self._mode == "auto" and self.metric == metric
+
     def is_new_best(self, values: Mapping[str, float]) -> bool:
         """Raises ValueError where the metric was not measured."""
         if self.metric not in values:

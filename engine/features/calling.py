@@ -19,9 +19,12 @@ from ...strategies.core.loss import Loss
 from ...strategies.data_parallel import DataParallel
 from ...tasks.base import DataSpec
 from ...tasks.clients import Clients
+from ...tasks.losses.metrics import Metric
 from ...tasks.partition import Partitioner
 from ..callbacks.at_target import AtTarget
 from ..callbacks.base import Callback, EvaluationView, Metrics, Norms, StepView, watches_steps
+from ..callbacks.best import Best
+from ..callbacks.early_stop import EarlyStop
 from ..config.experiment import Experiment
 from ..config.targets import build
 from .feature import Chosen, Context, EvaluationVerdict, Feature, Hooks, Known
@@ -44,8 +47,9 @@ _TAKEN += (
 STOP = "stop_at_target"
 
 
-def make(experiment: Experiment, allowed: tuple[str, ...], metric: str) -> Callbacks:
-    """`metric`: the task's. Raises `ConfigError`."""
+def make(experiment: Experiment, allowed: tuple[str, ...], of_task: Metric) -> Callbacks:
+    """Raises `ConfigError`."""
+    metric = of_task.name
     made: dict[str, Callback] = {}
     for name, choice in experiment.callbacks.items():
         one = build(f"callbacks.{name}", choice, Callback, allowed, {"seed": experiment.seed})
@@ -53,6 +57,8 @@ def make(experiment: Experiment, allowed: tuple[str, ...], metric: str) -> Callb
             one.check(metric, (*names_of(experiment), *made))
         except ValueError as error:
             raise ConfigError(f"callbacks.{name}.{error}") from None
+        if isinstance(one, EarlyStop | Best) and one.seen.takes_larger(metric) and not of_task.larger_is_better:
+            raise ConfigError(f"callbacks.{name}.mode=auto: a smaller {metric} is better. Choose mode=min.")
         keeper = next((other for other, each in made.items() if each.keeps), None)
         if one.keeps and keeper is not None:
             raise ConfigError(f"callbacks.{name}: keeps the best weights, as callbacks.{keeper} does; leave one out")
@@ -60,7 +66,12 @@ def make(experiment: Experiment, allowed: tuple[str, ...], metric: str) -> Callb
     if experiment.stop_at_target:
         if STOP in made:
             raise ConfigError(f"callbacks.{STOP}: the name is that of {STOP}=true. Choose another, or {STOP}=false.")
-        made[STOP] = AtTarget(metric, experiment.target_accuracy)
+        if not of_task.larger_is_better:
+            raise ConfigError(
+                f"{STOP}=true: a smaller {metric} is better, and no run reaches target_accuracy with it. Choose "
+                "callbacks=[early_stop]."
+            )
+        made[STOP] = AtTarget(of_task, experiment.target_accuracy)
     return made
 
 
@@ -73,7 +84,7 @@ class Called(Feature):
 
     @classmethod
     def of(cls, chosen: Chosen) -> Self | None:
-        made = make(chosen.experiment, chosen.allowed, chosen.task.metric.name)
+        made = make(chosen.experiment, chosen.allowed, chosen.task.metric)
         return cls(made) if made else None
 
     @classmethod

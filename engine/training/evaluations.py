@@ -144,7 +144,9 @@ class Evaluations:
             judged.train()
         if worker.hooks.found_best():
             checkpoint.export(worker.directory.path / FILE, exported(worker.parts, snapshot.state))
-        if self.time_to_accuracy is None and values[metric] >= worker.experiment.target_accuracy:
+        if self.time_to_accuracy is None and worker.parts.task.metric.reaches(
+            values[metric], worker.experiment.target_accuracy
+        ):
             self.time_to_accuracy = snapshot.seconds
         self.last = Score(metric, values[metric], values["loss"], spread)
         self.last_date = snapshot.seconds

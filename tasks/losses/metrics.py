@@ -9,11 +9,21 @@ from abc import ABC, abstractmethod
 import torch
 from torch import Tensor
 
+ROUNDING = 1e-6  # of a perfect metric, from sums of weights
+
 
 class Metric(ABC):
-    """`name`: in records, summaries and comparisons. Larger is better, and 1 is perfect."""
+    """`name`: in records, summaries and comparisons. Larger is better, and 1 is perfect.
+
+    `larger_is_better`: False for an error or a perplexity. Such a metric is recorded, and reaches no `target_accuracy`.
+    """
 
     name: str
+    larger_is_better: bool = True
+
+    def reaches(self, value: float, target: float) -> bool:
+        """Returns whether `value` is at least `target`; False for a value above 1, which is no share and no R^2."""
+        return self.larger_is_better and target <= value <= 1 + ROUNDING
 
     @abstractmethod
     def tally(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:

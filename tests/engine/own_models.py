@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from paceline.tasks.base import Data, DataSpec, Split
 from paceline.tasks.losses.cross_entropy import CrossEntropy
+from paceline.tasks.losses.metrics import Metric
 
 
 class Rows(Data):
@@ -292,6 +293,30 @@ class Unfit(CrossEntropy):
                 return (outputs.argmax(1) != targets).sum()
             case _:
                 return loss
+
+
+class MeanError(Metric):
+    """From 1/2 to 1 if it declares that smaller is better, else from 5 to 10."""
+
+    name = "error"
+
+    def __init__(self, larger_is_better: bool) -> None:
+        self.larger_is_better = larger_is_better
+
+    def tally(self, outputs: Tensor, targets: Tensor, weights: Tensor | None = None) -> Tensor:
+        wrong = (outputs.argmax(1) != targets).double()
+        return ((1 + wrong) * (5 if self.larger_is_better else 0.5)).sum()
+
+    def score(self, tally: Tensor, targets: Tensor, weights: Tensor | None = None) -> float:
+        return tally.item() / len(targets)
+
+
+class Erring(CrossEntropy):
+    """Reports an error; `declared`: it says that smaller is better."""
+
+    def __init__(self, declared: bool) -> None:
+        super().__init__()
+        self.metric = MeanError(not declared)
 
 
 class Defaulting(nn.Module):

@@ -28,6 +28,7 @@ from paceline.engine.config.settings import asked
 from paceline.engine.features import calling
 from paceline.engine.features.calling import Calling
 from paceline.engine.planning.resuming import best_of
+from paceline.tasks.losses.metrics import Accuracy
 from paceline.tracking.compare import ComparisonRequest, table
 from paceline.tracking.history import history
 from paceline.tracking.records import EvaluationRecord, Score, StepRecord
@@ -416,7 +417,7 @@ def test_two_of_one_object_are_built_anew_from_what_they_were_given() -> None:
     made = calling.make(
         compose(["callbacks=best"]),
         (),
-        "accuracy",
+        Accuracy(),
     )
     assert isinstance(made["best"], Best)
 

@@ -1,6 +1,7 @@
 """Users' models, losses and data: allowed behaviour, and the refusal of the rest."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -314,6 +315,30 @@ def test_a_loss_that_cannot_be_trained_is_refused_by_the_plan(plan, kind: str) -
         return
     with pytest.raises(ConfigError, match=f"^task=Unfit: {said}"):
         plan(run)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("declared", [True, False])
+def test_an_error_above_the_target_is_no_accuracy_that_was_reached(train, declared: bool) -> None:
+    run = train("InPlace", f"task={{_target_:own_models.Erring,declared:{declared}}}", "target_accuracy=0.5")
+    errors = [record["error"] for record in RunDirectory(run.path).records() if record["kind"] == "evaluation"]
+    assert errors and min(errors) >= 0.5 and run.time_to_accuracy is None
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        ("stop_at_target=true", "stop_at_target=true: a smaller error is better"),
+        ("callbacks=[early_stop]", "callbacks.early_stop.mode=auto: a smaller error is better. Choose mode=min"),
+        ("callbacks=[best]", "callbacks.best.mode=auto: a smaller error is better"),
+        ("callbacks=[best] callbacks.best.mode=min", None),
+        ("callbacks=[best] callbacks.best.metric=loss", None),
+    ],
+)
+def test_callbacks_that_take_larger_for_better_refuse_an_error(plan, told: str, said: str | None) -> None:
+    run = [*QUICK, "task={_target_:own_models.Erring,declared:true}", "data={_target_:own_models.Rows}", "model=linear"]
+    with pytest.raises(ConfigError, match=f"^{said}") if said else nullcontext():
+        plan([*run, *told.split()])
 
 
 @pytest.mark.parametrize("kind", ["none", "empty", "mean", "unsaved"])

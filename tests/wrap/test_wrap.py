@@ -184,6 +184,17 @@ def test_an_evaluation_that_is_not_finite_is_a_run_that_diverged(root: str, told
     assert [record["kind"] for record in records] == ["start", "end"] and records[-1]["status"] == "diverged"
 
 
+@pytest.mark.parametrize(("metric", "reached"), [("accuracy", True), ("r2", True), ("perplexity", False)])
+def test_only_accuracy_and_r2_reach_the_target(root: str, metric: str, reached: bool) -> None:
+    model, optimizer, loader = parts()
+    with wrap(model, optimizer, loader, "target_accuracy=0.5", name="mine", root=root) as run:
+        run.backward(model(**next(iter(run.loader))).loss)
+        run.optimizer.step()
+        run.evaluated(0.6, metric=metric)
+    summary = RunDirectory.open(root, "mine").read_summary()
+    assert summary is not None and (summary["time_to_accuracy"] is not None) == reached
+
+
 def test_a_loss_that_is_not_finite_is_a_run_that_diverged(root: str) -> None:
     model, optimizer, loader = parts()
     with pytest.raises(DivergedError, match="step 0"), wrap(model, optimizer, loader, name="far", root=root) as run:
