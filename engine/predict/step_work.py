@@ -79,7 +79,7 @@ def stepped(work: StepWork, tensors: Sequence[Tensor], make_optimizer: MakeOptim
         parameter.grad = torch.empty_like(parameter)
     try:
         optimizer.step()  # makes what it keeps
-    except RuntimeError as error:
+    except Exception as error:  # a plan tells whether it fails with values, too
         raise NotPredicted(f"{type(optimizer).__name__} looks at values, and a step is traced without them") from error
     return replace(work, optimizer=recorded(optimizer.step), stepped=len(parameters))
 

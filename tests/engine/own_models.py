@@ -347,6 +347,19 @@ class Stepping(torch.optim.Optimizer):
                 each -= 0.1 * each.grad
 
 
+class Raising(torch.optim.SGD):
+    """Its step raises, if `always` also on the meta device."""
+
+    def __init__(self, params: Any, always: bool) -> None:
+        self.always = always
+        super().__init__(params, lr=0.1)
+
+    def step(self, closure: Any = None) -> Any:
+        if self.always or not self.param_groups[0]["params"][0].is_meta:
+            raise KeyError("momentum")
+        return super().step()
+
+
 class Transposed(nn.Module):
     """[n, 8] -> [n, 2]; two parameters are one memory, as in an autoencoder that ties its weights by a transpose."""
 

@@ -317,6 +317,22 @@ def test_a_loss_that_cannot_be_trained_is_refused_by_the_plan(plan, kind: str) -
         plan(run)
 
 
+@pytest.mark.parametrize("told", ["sync=bsp", "sync.shard=gradients", "strategy=tensor", "strategy=zero"])
+def test_an_optimizer_whose_step_raises_is_refused_by_the_plan_with_its_line(plan, told: str) -> None:
+    optimizer = "optimizer={_target_:own_models.Raising,always:true}"
+    line = r"own_models\.Raising\.step \(.*own_models\.py, line \d+\): KeyError: 'momentum'"
+    with pytest.raises(ConfigError, match=f"^optimizer: Raising cannot be used here: {line}$"):
+        plan([*QUICK[:-1], optimizer, "hardware.workers=2", "batch_size=16", told])
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize("told", ["sync=bsp", pytest.param("sync=asp", marks=pytest.mark.slow), "sync.shard=gradients"])
+def test_an_optimizer_whose_step_raises_in_training_ends_the_run_with_its_line(train, told: str) -> None:
+    with pytest.raises(WorkerFailedError, match=r"KeyError: 'momentum', in own_models\.Raising\.step") as caught:
+        train("InPlace", "optimizer={_target_:own_models.Raising,always:false}", told)
+    assert caught.value.exit_code == 4
+
+
 @pytest.mark.dist
 @pytest.mark.parametrize("declared", [True, False])
 def test_an_error_above_the_target_is_no_accuracy_that_was_reached(train, declared: bool) -> None:
