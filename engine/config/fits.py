@@ -14,6 +14,7 @@ from ...conf.errors import ConfigError
 from ...strategies import Strategy
 from ...strategies.core.loss import Loss
 from ...tasks.base import DataSpec
+from ...tasks.losses import own
 from ...tasks.losses.base import Task
 from ..base.blame import layer, place, said
 from ..base.failures import shortest, speaks_for_itself
@@ -70,12 +71,25 @@ def check_parts_take(experiment: Experiment, strategy: Strategy, spec: DataSpec)
 
 
 class NotTakenError(ConfigError):
-    """The model raised something in its forward pass."""
+    """The model raised something in its forward pass, or the task in its loss."""
 
 
 @contextmanager
 def model_takes(experiment: Experiment, inputs: Samples, allowed: tuple[str, ...]) -> Iterator[None]:
     """Turns an exception of the model's forward pass into a `NotTakenError`; others pass as they are."""
+    with _taking(
+        lambda: (
+            f"model={experiment.model.name} does not take a batch of data={experiment.data.name}, {_said_of(inputs)}"
+            f"{', or its own loss raises' if experiment.task.target.startswith(own.__name__) else ''}"
+        ),
+        allowed,
+    ):
+        yield
+
+
+@contextmanager
+def _taking(what: Callable[[], str], allowed: tuple[str, ...]) -> Iterator[None]:
+    """Turns an exception of user code, or about shapes, into a `NotTakenError` that begins with `what`."""
     try:
         yield
     except Exception as error:
@@ -84,10 +98,7 @@ def model_takes(experiment: Experiment, inputs: Samples, allowed: tuple[str, ...
         if speaks_for_itself(error) or not (where or which or is_shapes):
             raise
         at = "".join(f"{words}: " for words in (where, which) if words)
-        raise NotTakenError(
-            f"model={experiment.model.name} does not take a batch of data={experiment.data.name}, "
-            f"{_said_of(inputs)}: {at}{said(error)}"
-        ) from error
+        raise NotTakenError(f"{what()}: {at}{said(error)}") from error
 
 
 def materialise(model: nn.Module, experiment: Experiment, spec: DataSpec, allowed: tuple[str, ...]) -> None:
@@ -106,7 +117,9 @@ def _said_of(inputs: Samples) -> str:
     return repr(inputs) if isinstance(inputs, Fields) else f"{inputs.dtype} {list(inputs.shape)}"
 
 
-def checked_loss(experiment: Experiment, model: nn.Module, spec: DataSpec, task: Task) -> Loss:
+def checked_loss(
+    experiment: Experiment, model: nn.Module, spec: DataSpec, task: Task, allowed: tuple[str, ...]
+) -> Loss:
     """The task's, of outputs that it takes. `model`: whose they are."""
 
     plain = task.function(spec)
@@ -115,7 +128,8 @@ def checked_loss(experiment: Experiment, model: nn.Module, spec: DataSpec, task:
     @functools.wraps(plain)  # with what it says of itself
     def loss(outputs: Tensor, wanted: Samples) -> Tensor:
         _check_outputs(experiment, model, outputs, spec, task)
-        made = plain(outputs, wanted)
+        with _taking(lambda: f"task={experiment.task.name}: its loss raises, of outputs {_said_of(outputs)}", allowed):
+            made = plain(outputs, wanted)
         _check_loss(experiment, made, outputs)
         return made
 

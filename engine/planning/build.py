@@ -308,7 +308,7 @@ def _resolved_knobs(chosen: Chosen, model: nn.Module, plain_model: Callable[[], 
     experiment, spec = chosen.experiment, chosen.data.spec
     inputs, targets = batch_of(spec, chosen.accumulation.sizes(experiment.batch_size)[0])
     with injected.naming(experiment), model_takes(experiment, inputs, chosen.allowed), Repeats():
-        loss = checked_loss(experiment, model, spec, chosen.task)
+        loss = checked_loss(experiment, model, spec, chosen.task, chosen.allowed)
         settle = partial(_resolve, chosen.strategy, inputs, targets, loss)
         return _laid_out(experiment, settle, model, plain_model)
 

@@ -378,7 +378,7 @@ def _activations(
 
     In backward there is more only where something is computed again: how much, each pass is asked by itself.
     """
-    loss = checked_loss(experiment, parts.modules[parts.strategy.loss_part], parts.data.spec, parts.task)
+    loss = checked_loss(experiment, parts.modules[parts.strategy.loss_part], parts.data.spec, parts.task, parts.allowed)
     plain = targets
     for feature in parts.features:
         loss, targets = feature.loss(loss), feature.targets(inputs, targets)

@@ -39,7 +39,7 @@ def work_of_parts(experiment: Experiment, parts: Parts) -> list[StepWork]:
     inputs, targets = batch_of(parts.data.spec, experiment.batch_size)
     device, strategy = torch.device("cpu"), parts.strategy
     parts.model.train()
-    loss = checked_loss(experiment, parts.modules[strategy.loss_part], parts.data.spec, parts.task)
+    loss = checked_loss(experiment, parts.modules[strategy.loss_part], parts.data.spec, parts.task, parts.allowed)
     sizes = parts.accumulation.sizes(experiment.batch_size)
     traced: list[list[Traced]] = [[] for _ in parts.modules]
     with model_takes(experiment, inputs, parts.allowed), memory.AttentionOf(device):

@@ -297,6 +297,7 @@ def test_each_build_of_a_model_begins_with_the_same_default_dtype(train) -> None
 
 
 UNFIT = {
+    "raises": r"its loss raises, of outputs torch.float32 \[\d+, 2\]: own_models\.Unfit\.loss \(.*, line \d+\): Run",
     "vector": r"its loss is a tensor \[\d+\]; must be a tensor of one number",
     "number": r"its loss is a float; must be",
     "pair": r"its loss is a tuple; must be",
@@ -314,6 +315,12 @@ def test_a_loss_that_cannot_be_trained_is_refused_by_the_plan(plan, kind: str) -
         plan(run)
         return
     with pytest.raises(ConfigError, match=f"^task=Unfit: {said}"):
+        plan(run)
+
+
+def test_a_models_own_loss_that_raises_is_named_by_the_plan(plan) -> None:
+    run = [*QUICK, "task=model", "model={_target_:own_models.WithLoss}", "data={_target_:own_models.Rows}"]
+    with pytest.raises(ConfigError, match=r"or its own loss raises: own_models\.WithLoss\.forward \(.*, line \d+\)"):
         plan(run)
 
 
