@@ -119,7 +119,30 @@ def _message(error: BaseException) -> str:
         text = hide_known(str(error))
     except Exception:
         return "(its message cannot be shown)"
+    if isinstance(error, IndexError) and (found := ids_outside(error)):
+        return found
     return f"{text}. {WAY_OUT}" if text.startswith(ONE_SAMPLE) else text
+
+
+def ids_outside(error: BaseException) -> str:
+    """Returns the largest id and the embedding that has no row for it; "" of an error that no embedding raised."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    at = next((i for i, each in enumerate(frames) if each.f_code.co_name in ("embedding", "embedding_bag")), 0)
+    with suppress(Exception):  # another function, or of other arguments
+        ids, weight = (frames[at].f_locals[name] for name in ("input", "weight"))
+        low, high, rows = int(ids.min()), int(ids.max()), len(weight)
+        if low >= 0 and high < rows:
+            return ""
+        callers = [each.f_locals for each in frames[:at] if each.f_code.co_name == "forward"]
+        names = [name for each in callers for name, value in each.items() if value is ids]
+        owners = [each["self"].named_parameters() for each in callers if hasattr(each.get("self"), "named_parameters")]
+        owned = [name for each in owners for name, value in each if value is weight]
+        return (
+            f"the ids in {names[0] if names else 'the input'} are from {low} to {high}, and the embedding "
+            f"{owned[0] if owned else 'weight'} has {rows} rows, for ids from 0 to {rows - 1}. Choose a larger "
+            "embedding, or data with smaller ids"
+        )
+    return ""
 
 
 def shortened(text: str) -> str:

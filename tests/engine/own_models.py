@@ -270,6 +270,31 @@ class WithLoss(nn.Module):
         return {"logits": logits, "loss": nn.functional.cross_entropy(logits, labels.view(7, -1))}
 
 
+class Tokens(Data):
+    """Sixteen tokens, each labelled by its parity."""
+
+    @property
+    def spec(self) -> DataSpec:
+        return DataSpec((16,), torch.int64, (16,), 2, train_size=64, test_size=32)
+
+    def load(self) -> tuple[Split, Split]:
+        ids = (20 * torch.arange(16)).repeat(96, 1)
+        return Split(ids[:64], ids[:64] % 2), Split(ids[64:], ids[64:] % 2)
+
+
+class Tagger(nn.Module):
+    """[n, 16] int64 -> [n, 16, 2]; has embeddings of 256 ids."""
+
+    def __init__(self, looks: bool = False) -> None:
+        super().__init__()
+        self.looks, self.table, self.head = looks, nn.Embedding(256, 4), nn.Linear(4, 2)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if self.looks:
+            tokens.max().item()
+        return self.head(self.table(tokens))
+
+
 class Looked(nn.Module):
     """[n, 8] -> [n, 2]; has sparse gradients."""
 

@@ -324,6 +324,29 @@ def test_a_models_own_loss_that_raises_is_named_by_the_plan(plan) -> None:
         plan(run)
 
 
+IDS = r"are from 0 to 300, and the embedding table\.weight has 256 rows, for ids from 0 to 255\. Choose"
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    "told",
+    [
+        "strategy=pipeline",
+        *(pytest.param(each, marks=pytest.mark.slow) for each in ("sync=bsp", "strategy=torch_fsdp")),
+    ],
+)
+def test_an_id_that_an_embedding_lacks_is_told_with_the_embedding(train, told: str) -> None:
+    column = "inputs" if told == "strategy=pipeline" else "tokens"
+    with pytest.raises(WorkerFailedError, match=f"IndexError: the ids in {column} {IDS}"):
+        hardware = "virtual" if told == "sync=bsp" else "local"
+        train("Tagger", "data={_target_:own_models.Tokens}", told, f"hardware={hardware}", "hardware.workers=2")
+
+
+def test_an_id_that_an_embedding_lacks_is_told_by_a_plan_that_reads_samples(plan) -> None:
+    with pytest.raises(ConfigError, match=f"IndexError: the ids in tokens {IDS}"):
+        plan([*QUICK, "model={_target_:own_models.Tagger,looks:true}", "data={_target_:own_models.Tokens}"])
+
+
 @pytest.mark.parametrize("told", ["sync=bsp", "sync.shard=gradients", "strategy=tensor", "strategy=zero"])
 def test_an_optimizer_whose_step_raises_is_refused_by_the_plan_with_its_line(plan, told: str) -> None:
     optimizer = "optimizer={_target_:own_models.Raising,always:true}"
