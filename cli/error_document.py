@@ -4,16 +4,12 @@ Messages read `KEY=VALUE: what is wrong. Choose X or Y.` Key, value and suggesti
 where the error knows its alternatives itself.
 """
 
-import inspect
 import re
 from collections.abc import Iterator
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import pairwise, takewhile
+from typing import Any
 
 from ..conf.errors import ConfigError
-
-if TYPE_CHECKING:
-    import typer
 
 _FLAG = re.compile(r"(?P<key>--?[A-Za-z][\w-]*)(?:[= ](?P<value>[^\n]*?))?: ")
 _FILE = re.compile(r"--config [^\n]*?: (?=[A-Za-z_][\w.]*(?:=[^\n]*?)?: )")  # a file, before its key that is wrong
@@ -32,15 +28,11 @@ _BETWEEN = re.compile(r",? or |, ")
 _WORD = re.compile(r"[\w.+-]+")
 
 
-def wants_json(arguments: list[str], app: "typer.Typer") -> bool:
-    """Returns whether these arguments ask a command that has `--format` for JSON, however wrong the others are."""
-    command = next((word for word in arguments if not word.startswith("-")), "")
-    if "--format=json" not in arguments and ("--format", "json") not in pairwise(arguments):
-        return False
-    for each in app.registered_commands:
-        if each.callback is not None and command == (each.name or each.callback.__name__):
-            return "format" in inspect.signature(each.callback).parameters
-    return False
+def wants_json(arguments: list[str]) -> bool:
+    """Returns whether JSON was asked for, however wrong the other arguments are. After `launch` they are a script's."""
+    before = list(takewhile(lambda word: not word.startswith("--format"), arguments))
+    asked = "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
+    return asked and "launch" not in before
 
 
 def document(code: int, message: str, error: BaseException | None = None) -> dict[str, Any]:
@@ -68,7 +60,8 @@ def _suggested(message: str, key: str | None) -> Iterator[str]:
         if found is None:
             continue
         current = "" if pattern is _WAYS_OUT[0] or key is None or not _is_chosen(key) else f"{key}="
-        for piece in _BETWEEN.split(found[1].strip()):
+        for quoted in _BETWEEN.split(found[1].strip()):
+            piece = quoted.strip("'")  # the parser's, around a command
             before, equals, _ = piece.partition("=")
             if equals and " " not in before:
                 current = f"{before}="

@@ -168,7 +168,7 @@ def _status_of_stop(error: BaseException | None) -> int:
 def _say(code: int, message: str, error: BaseException | None = None) -> int:
     """Say why the command ends with this status, which is returned: a line, and JSON where that was asked for."""
     note(message)
-    if wants_json(sys.argv[1:], app):
+    if wants_json(sys.argv[1:]):
         show_error(document(code, message, error))
     return code
 

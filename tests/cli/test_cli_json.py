@@ -122,6 +122,10 @@ REFUSED: list[tuple[str, int, str | None, str | None, list[str]]] = [  # code, k
     ("compare --bassline x", 2, "--bassline", None, ["--baseline"]),
     ("advise --tokens x", 2, "--tokens", "x", []),
     ("plan strategy=nope", 2, "strategy", "nope", []),
+    ("trian", 2, "trian", None, ["train"]),
+    ("trian epochs=1", 2, "trian", None, ["train"]),
+    ("--bogus plan", 2, "--bogus", None, []),
+    ("init", 2, "--format", None, []),
 ]
 
 
@@ -159,6 +163,8 @@ def test_an_error_is_a_document_only_where_it_was_asked_for(paceline) -> None:
     for line in ("train epochs=0", "compare nope --format csv", "train epochs=0 --format xml"):
         assert paceline(*line.split()).out == ""
     assert told(paceline("train", "epochs=0", "--format=json"))["key"] == "epochs"
+    assert told(paceline("--format", "json", "plan"))["key"] == "--format"
+    assert paceline("launch", "nowhere.py", "--format", "json").out == ""  # the script's own option
 
 
 def test_a_mistake_in_a_class_is_a_document_too(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
