@@ -19,6 +19,7 @@ from .completion import InstallCompletion, ShowCompletion, complete_in_shells
 from .cost import PASSED, cost
 from .diff import diff
 from .doctor import doctor
+from .entry import INTERRUPTED
 from .error_document import document, wants_json
 from .explain import explain
 from .init import init
@@ -37,7 +38,7 @@ from .upload import FORMER_NAME, upload
 from .verify import verify
 from .watch import watch
 
-BUG, MACHINE, WORKER_FAILED, INTERRUPTED = 1, 3, 4, 130
+BUG, MACHINE, WORKER_FAILED = 1, 3, 4
 TERMINATED = 128 + signal.SIGTERM
 STOPPED_BY_CTRL_C = "interrupted; nothing is running any more, and what was written is kept"
 
@@ -138,6 +139,8 @@ def main() -> None:
         _leave(_status_of_stop(error) or _explain(error))
     except Terminated as end:
         _leave(end.code if isinstance(end.code, int) else TERMINATED)
+    except KeyboardInterrupt:  # before a command has begun
+        status = INTERRUPTED
     except SystemExit as end:  # a class of the user's, on its way to a run
         from ..engine.base.failures import named
 

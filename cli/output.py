@@ -106,10 +106,12 @@ def _encodable(text: str, encoding: str | None) -> str:
 
 def note(text: str) -> None:
     """Say it beside the results, whatever is in it, in characters that a terminal only shows."""
-    from ..tracking.visible import visible_lines
+    if not (text.isascii() and text.isprintable()):  # else nothing is imported: Ctrl-C may have come in an import
+        from ..tracking.visible import visible_lines
 
+        text = visible_lines(text)
     try:
-        print(visible_lines(text), file=sys.stderr, flush=True)
+        print(text, file=sys.stderr, flush=True)
     except OSError:  # nobody can be told
         _discard(sys.stderr)
 

@@ -67,7 +67,7 @@ def test_it_installs_one_import_name_and_one_command(wheel: Path) -> None:
         commands = archive.read(f"{info}/entry_points.txt").decode()
         metadata = archive.read(f"{info}/METADATA").decode()
         licence = archive.read(f"{info}/licenses/LICENSE").decode()
-    assert "paceline = paceline.cli.main:main" in commands
+    assert "paceline = paceline.cli.entry:main" in commands
     assert "License-Expression: Apache-2.0" in metadata and licence == (ROOT / "LICENSE").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]

@@ -121,3 +121,21 @@ def test_under_torchrun_sigterm_is_left_alone(here: Path) -> None:
     command = [sys.executable, "-c", STARTING]
     done = subprocess.run(command, cwd=here, env=environment, capture_output=True, text=True, timeout=60)
     assert done.returncode == -signal.SIGTERM
+
+
+def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(here: Path) -> None:
+    (here / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    command = [sys.executable, "-c", "from paceline.cli.entry import main; main()", "list"]
+    env = {**os.environ, "PYTHONPATH": str(here)}
+    ended = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, timeout=110)
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def test_ctrl_c_before_a_command_has_begun_is_an_interruption(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("typer.main.get_command", interrupted)
+    monkeypatch.setitem(sys.modules, "paceline.tracking.visible", None)  # its import may have been what was interrupted
+    ended = paceline("list")
+    assert ended.status == 130 and ended.err.startswith("interrupted; ")

@@ -1,0 +1,23 @@
+"""The `paceline` command. Ctrl-C ends it without a traceback while its modules are imported, too."""
+
+import os
+import signal
+from types import FrameType
+
+INTERRUPTED = 128 + signal.SIGINT
+
+
+def main() -> None:
+    """Imports the commands and runs the one that sys.argv names."""
+    usual = signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    if usual:  # else it is ignored, as in the background of a shell
+        signal.signal(signal.SIGINT, _leave)
+    from .main import main as run
+
+    if usual:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    run()
+
+
+def _leave(number: int, frame: FrameType | None) -> None:
+    os._exit(INTERRUPTED)
