@@ -34,6 +34,7 @@ GRACE = 2.0  # seconds after the first failure in which others may say what they
 ONE_PRESS = 0.3  # seconds within which two signals are one
 PROMPT = 2.0  # seconds for what the kernel does at once
 WORKER_FAILED = 4
+LEFT = "its code, or a library, ended the process without an error (os._exit)"
 SECONDARY = ("PeerLostError", "HangError")  # another worker may be the cause
 LONGEST = 2**20  # bytes of what a worker says at once
 STARTING = threading.Lock()  # several runs may be started at once, from threads
@@ -202,7 +203,7 @@ class LocalWorkers:
             return Ended(rank, "ForkServer", f"the fork server {end}, and all workers with it", WORKER_FAILED)
         if code < 0:
             return Ended(rank, "Killed", f"was killed by {signal.Signals(-code).name}", WORKER_FAILED)
-        return Ended(rank, "Exited", f"left before the end, with status {code} and without a word", WORKER_FAILED)
+        return Ended(rank, "Exited", f"left before the end, with status {code}; {LEFT}", WORKER_FAILED)
 
     def stop(self, number: int) -> None:
         """The first signal asks the workers to save and stop; the second kills them."""

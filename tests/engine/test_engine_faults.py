@@ -225,7 +225,7 @@ def test_a_workers_own_exception_is_the_cause_and_its_peers_errors_stay_in_their
     ("act", "words"),
     [
         ("exit", "worker 1, after step 3, left before the end: SystemExit: 0"),
-        ("vanish", "worker 1, after step 3, left before the end, with status 0 and without a word"),
+        ("vanish", "worker 1, after step 3, left before the end, with status 0; its code, or a library, ended the"),
     ],
 )
 def test_user_code_that_leaves_is_a_failure_even_with_status_0(train: Train, act: str, words: str) -> None:
