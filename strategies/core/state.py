@@ -8,6 +8,7 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors.torch
 import torch
 from torch import Tensor, nn
@@ -207,14 +208,25 @@ def _pack(node: Any, path: str, tensors: dict[str, Tensor | ShardedTensor]) -> A
             # [key, value] pairs: an optimizer's state has integer keys, which JSON would turn into strings
             for key in node:
                 if not isinstance(key, str | int | float | None):
-                    raise TypeError(f"{path or 'the state'} has a {type(key).__name__} as key; use texts or numbers")
+                    raise TypeError(
+                        f"{path or 'the state'} has a {type(key).__name__} as key; use texts or numbers{_out(key)}"
+                    )
             kind = "named" if isinstance(node, Named) else "dict"
             return {kind: [[key, _pack(value, f"{path}.{key}", tensors)] for key, value in node.items()]}
         case list() | tuple():
             return {"list": [_pack(value, f"{path}.{i}", tensors) for i, value in enumerate(node)]}
         case None | bool() | int() | float() | str():
             return node
-    raise TypeError(f"{path or 'the state'} is a {type(node).__name__}; states hold tensors, numbers and strings")
+    raise TypeError(
+        f"{path or 'the state'} is a {type(node).__name__}; states hold tensors, numbers and strings{_out(node)}"
+    )
+
+
+def _out(value: object) -> str:
+    """Returns the words for a value of NumPy's, which has a number or a tensor."""
+    if isinstance(value, np.ndarray):
+        return ". Choose torch.from_numpy(...) or .tolist()"
+    return ". Choose .item(), its number" if isinstance(value, np.number | np.bool_) else ""
 
 
 def _unpack(node: Any, leaf: Callable[[str], Any]) -> Any:

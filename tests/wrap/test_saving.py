@@ -177,6 +177,10 @@ def saves(comm: Comm, root: str, state: Any, amid: bool) -> None:
     [
         (object(), False, "save: own is a object; states hold tensors"),
         ({"a": {(1, 2): 3}}, False, "save: own.a has a tuple as key; use texts or numbers"),
+        ({"best": np.float32(1)}, False, r"save: own.best is a float32; .*\. Choose \.item\(\)"),
+        ({"done": [np.True_]}, False, r"save: own.done.0 is a bool.*\. Choose \.item\(\)"),
+        ({np.int64(1): 2}, False, r"save: own has a int64 as key; use texts or numbers\. Choose \.item\(\)"),
+        ([np.ones(2)], False, r"save: own.0 is a ndarray; .*\. Choose torch\.from_numpy\(\.\.\.\) or \.tolist\(\)"),
         (1, True, r"Call it after run.optimizer.step\(\)"),
     ],
 )
