@@ -72,8 +72,8 @@ def newest(experiment: Experiment, root: Path) -> Path:
     found = checkpoint.steps_of(directory.checkpoints)
     if not found:
         raise ConfigError(
-            f"name={name}: the run has no checkpoint to go on from. Have the script call run.save(), and choose "
-            "another name."
+            f"name={name}: the run has no checkpoint to go on from; it ended before its first run.save(). Leave out "
+            f"resume and choose another name, or remove the run first: paceline rm {name}."
         )
     _check_same(experiment, directory)
     return found[-1]

@@ -1,5 +1,6 @@
 """Selects the checkpoint from which a run goes on, and checks that it can."""
 
+import shlex
 from contextlib import suppress
 from pathlib import Path
 
@@ -9,6 +10,7 @@ from ...tasks.base import Data
 from ...tracking.errors import CorruptRunError
 from ...tracking.run_directory import RunDirectory
 from ..base.checkpoint import directory_of, read_manifest, steps_of
+from ..base.failures import shortest
 from ..callbacks.best import FILE, best_step
 from ..config.data_sums import check_data, sums_of
 from ..config.experiment import Experiment
@@ -22,14 +24,14 @@ def checkpoint_of(directory: RunDirectory, step: str) -> Path:
     """The one that `--resume RUN@STEP` names, of any STEP or none: best, a number, a name. Raises `ConfigError`."""
     whole = steps_of(directory.checkpoints)
     if not whole:
-        model = directory.path / "model.safetensors"
+        model, config = directory.path / "model.safetensors", shlex.quote(str(shortest(str(directory.config))))
         raise ConfigError(
             f"--resume {directory.name}: the run has no checkpoint (checkpoint.every=0, or it ended before the first "
             "was due; checkpoint.every_steps=... makes them more often); "
             + (
                 f"its weights are there to start anew from: {typed('weights', str(model))}"
                 if model.exists()
-                else f"to start it anew, remove it first: paceline rm {directory.name}"
+                else f"to train it from step 0: paceline train --config {config} --name NEW"
             )
         )
     if not step:

@@ -237,7 +237,9 @@ def test_a_run_without_a_checkpoint_or_that_never_was_cannot_be_resumed(train: T
     with pytest.raises(ConfigError, match=r"the run has no checkpoint .*: weights=.*/mine/model\.safetensors"):
         train(resume="mine")
     (root / "mine" / "model.safetensors").unlink()
-    with pytest.raises(ConfigError, match=r"the run has no checkpoint .*, remove it first: paceline rm mine"):
+    with pytest.raises(
+        ConfigError, match=r"no checkpoint .*from step 0: paceline train --config .*config\.yaml --name NEW$"
+    ):
         train(resume="mine")
     with pytest.raises(RunNameError, match="did you mean mine"):
         train(resume="mime")

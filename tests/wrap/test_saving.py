@@ -126,7 +126,7 @@ def test_a_run_that_is_complete_or_kept_nothing_or_is_not_there_cannot_go_on(tmp
     (tmp_path / "bare" / "mine" / "summary.json").unlink()
     for folder, said in (
         ("complete", "the run is complete.*Choose another name"),
-        ("bare", r"no checkpoint.*run.save\(\)"),
+        ("bare", r"no checkpoint.*run.save\(\)\. Leave out resume and.*: paceline rm mine"),
         ("none", "no run 'mine'"),
     ):
         with pytest.raises((ConfigError, RunNameError), match=said):
