@@ -4,8 +4,6 @@ import os
 import signal
 from types import FrameType
 
-INTERRUPTED = 128 + signal.SIGINT
-
 
 def main() -> None:
     """Imports the commands and runs the one that sys.argv names."""
@@ -20,4 +18,4 @@ def main() -> None:
 
 
 def _leave(number: int, frame: FrameType | None) -> None:
-    os._exit(INTERRUPTED)
+    os._exit(128 + number)

@@ -19,7 +19,6 @@ from .completion import InstallCompletion, ShowCompletion, complete_in_shells
 from .cost import PASSED, cost
 from .diff import diff
 from .doctor import doctor
-from .entry import INTERRUPTED
 from .error_document import document, wants_json
 from .explain import explain
 from .init import init
@@ -38,7 +37,7 @@ from .upload import FORMER_NAME, upload
 from .verify import verify
 from .watch import watch
 
-BUG, MACHINE, WORKER_FAILED = 1, 3, 4
+BUG, MACHINE, WORKER_FAILED, INTERRUPTED = 1, 3, 4, 130
 TERMINATED = 128 + signal.SIGTERM
 STOPPED_BY_CTRL_C = "interrupted; nothing is running any more, and what was written is kept"
 

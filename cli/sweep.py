@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -349,6 +349,7 @@ def _dry_run(definition: "Definition", format: str) -> None:
     else:
         show("\n".join(aligned(_planned_table(definition, planned), numbers_from=1)))
     note_counted(Counter(text for point in planned for text in point.notes), "points")
+    _note_lacks(planned)
     runs = total * (definition.seeds or 1)
     if definition.method == "grid":
         note(f"\n{total:,} points, {runs:,} runs; nothing was trained")
@@ -364,10 +365,25 @@ def _dry_run(definition: "Definition", format: str) -> None:
         raise ConfigError("\n".join([*refused, f"{len(refused)} of {total} points are refused"]))
 
 
+def _note_lacks(planned: list["Planned"]) -> None:
+    """Notes the points that a device has too little memory for, or may have."""
+    uses = [(str(i), point.device) for i, point in enumerate(planned) if point.device is not None]
+    for lacking, words in (
+        ([i for i, use in uses if not use.fits], "not enough memory on a device; paceline plan --fit says what fits"),
+        ([i for i, use in uses if use.fits and use.beyond_margin > 0], "perhaps not enough memory on a device"),
+    ):
+        if lacking:
+            note(f"note: {words}: point{'s' * (len(lacking) > 1)} {', '.join(lacking)}")
+
+
 def _raw_point(i: int, point: "Planned") -> dict[str, Any]:
     """Bytes, bytes a step, seconds; null where the data must say, and everywhere in a point that is refused."""
-    facts = asdict(point)
+    from .step_time import raw_memory
+
+    facts = asdict(replace(point, device=None))
     chosen, why = facts.pop("chosen"), facts.pop("why")
+    facts.pop("device")
+    facts["device_memory"] = None if point.device is None else raw_memory(point.device)
     known = dict.fromkeys(facts) if why else facts
     return {"point": i, "parameters": chosen, **known, "why": why or None}
 

@@ -13,6 +13,7 @@ from ..compat.dynamo import without_dynamo
 from ..engine.base.failures import exit_code_of
 from ..engine.config.experiment import Experiment, VirtualHardware
 from ..engine.planning.planned import Plan, PlanPhase
+from ..engine.predict.device_use import DeviceUse, device_use_of
 from .definition import Definition, Point
 
 SAMPLED = 10  # points of a search that depends on its results
@@ -30,6 +31,7 @@ class Planned:
     steps: int | None = None
     bytes_per_step: float | None = None
     memory: int = 0  # of the largest worker
+    device: DeviceUse | None = None  # None: no device is described
     virtual_seconds: float | None = None  # at least, of the whole run; None: not known, or no virtual cluster
     notes: tuple[str, ...] = ()  # what it does other than one may think
     why: str = ""
@@ -101,7 +103,15 @@ def plan_point(definition: Definition, chosen: Point) -> Planned:
         computing = sum(count * seconds for count, seconds in zip(steps, compute, strict=True))
         virtual = max(computing, _seconds_of_sending(prepared.experiment, plan))
     return Planned(
-        chosen, layout.workers, layout.servers * layout.parts, plan.steps, sent, memory, virtual, tuple(plan.notes)
+        chosen,
+        layout.workers,
+        layout.servers * layout.parts,
+        plan.steps,
+        sent,
+        memory,
+        device_use_of(plan),
+        virtual,
+        tuple(plan.notes),
     )
 
 

@@ -159,6 +159,18 @@ def test_a_dry_run_says_each_note_once_with_how_many_points_it_is_about(paceline
     assert ended.status == 0 and len(said) == 1 and said[0].endswith("(3 points)"), ended.err
 
 
+def test_a_dry_run_notes_the_points_that_a_device_has_too_little_memory_for(paceline, here: Path) -> None:
+    memory = "hardware.machine.device_memory=400000000,800000000,85000000000"
+    words = ("sweep", "hardware=a100_8", memory, "tracking=none", "--dry-run")
+    ended = paceline(*words)
+    assert ended.status == 0 and "not enough memory on a device; paceline plan --fit says what fits: points 0, 1" in (
+        ended.err
+    )
+    points = json.loads(paceline(*words, "--format", "json").out)
+    assert [point["device_memory"]["fits"] for point in points] == [False, False, True]
+    assert json.loads(paceline("sweep", "seed=1,2", "--dry-run", "--format", "json").out)[0]["device_memory"] is None
+
+
 @pytest.mark.parametrize("command", [("plan", "--format", "json"), ("sweep", "seed=1,2", "--dry-run")], ids=" ".join)
 def test_plan_and_a_sweeps_dry_run_agree_on_workers_and_servers(command: tuple[str, ...], paceline) -> None:
     for sync, servers in (("asp", 1), ("parameter_server", 1), ("bsp", 0)):
