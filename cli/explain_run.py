@@ -144,7 +144,7 @@ def _time(told: Told) -> list[str]:
         lines.append(f"predicted: {ms(total)} ({off:+.0f} %): {parts}")
     else:
         lines.append("predicted: nothing (the run has no prediction.json)")
-    return [*lines, in_words(told.workers, estimated or None)]
+    return [*lines, in_words(told.workers, estimated or None, told.step)]
 
 
 def _memory(told: Told) -> list[str]:
@@ -200,7 +200,7 @@ def as_page(told: Told) -> str:
 
     parts: list[str] = []
     if told.workers:
-        parts.append(steps.as_svg("A step of each worker", told.workers, seconds_by_part(told.run)))
+        parts.append(steps.as_svg("A step of each worker", told.workers, seconds_by_part(told.run), told.step))
     held = told.memory
     if held["predicted"] or held["measured"]:
         parts.append(memory.as_svg("Memory over a step", held["predicted"], held["measured"], held["cap"]))

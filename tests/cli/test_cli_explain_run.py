@@ -42,6 +42,15 @@ def test_a_run_with_a_straggler_is_explained_and_each_change_is_a_command_that_w
     assert "no prediction.json" not in again and "(+0 %): compute" in " ".join(again.split()).replace("-0 %", "+0 %")
 
 
+def test_the_sentence_about_a_step_has_the_shares_of_the_table(paceline, here: Path) -> None:
+    engine.run([*SMALL, "sync=asp", "stragglers=one_slow", "stragglers.factor=8"], name="uneven", quiet=True)
+    raw = json.loads(paceline("explain", "uneven", "--format", "json").out)["step"]
+    share = raw["compute"] / (raw["compute"] + raw["communication"] + raw["waiting"])
+    said = paceline("explain", "uneven").out
+    assert f"Of a step of {1e3 * raw['median']:.3g} ms, compute is {share:.0%}" in said
+    assert any(line.split()[0] == "compute" and line.split()[-1] == f"{share:.0%}" for line in said.split("\n") if line)
+
+
 @pytest.mark.slow
 def test_predicted_changes_are_those_of_new_predictions_best_first() -> None:
     found = changes(GPT, (), StepShares(0.9, 0.0))

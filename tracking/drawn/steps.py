@@ -8,6 +8,7 @@ from . import svg
 
 WIDTH, ROW, DEEP, LEFT, TOP = 720, 24, 18, 130, 62  # pixels
 MOST = 64  # workers that are drawn
+PARTS = ("compute", "hidden", "communication", "waiting")
 SLOWER, WAITED = 1.15, 0.05  # a straggler computes so many times the others' median, who wait this share of a step
 OF_PARTS = {  # of a prediction: what its bar looks like; None: a gap
     "compute": 0,
@@ -25,8 +26,13 @@ OF_PARTS = {  # of a prediction: what its bar looks like; None: a gap
 Worker = Mapping[str, Any]  # {"rank", "compute", "hidden", "communication", "waiting"}: seconds of its median step
 
 
-def as_svg(title: str, workers: Sequence[Worker], predicted: Mapping[str, float] | None) -> str:
-    """`predicted`: seconds of a step by part, cost/predicted.py's."""
+def as_svg(
+    title: str,
+    workers: Sequence[Worker],
+    predicted: Mapping[str, float] | None,
+    step: Mapping[str, Any] | None = None,
+) -> str:
+    """`predicted`: seconds of a step by part, cost/predicted.py's. `step`: of `in_words`."""
     shown = list(workers[:MOST])
     ends = [sum(_part(each, name) for name in ("compute", "communication", "waiting")) for each in shown]
     most = max([*ends, sum((predicted or {}).values())], default=0.0) or 1.0
@@ -70,7 +76,7 @@ def as_svg(title: str, workers: Sequence[Worker], predicted: Mapping[str, float]
         parts.append(svg.text(LEFT + tick * scale, top + 16, ms(tick), "small", "middle"))
     if len(workers) > MOST:
         parts.append(svg.text(10, top + 36, f"the first {MOST} of {len(workers)} workers", "small"))
-    return svg.document(title, in_words(workers, predicted), LEFT + WIDTH + 50, top + 44, parts)
+    return svg.document(title, in_words(workers, predicted, step), LEFT + WIDTH + 50, top + 44, parts)
 
 
 def straggler(workers: Sequence[Worker]) -> int | None:
@@ -86,15 +92,19 @@ def straggler(workers: Sequence[Worker]) -> int | None:
     return int(slowest["rank"]) if is_one else None
 
 
-def in_words(workers: Sequence[Worker], predicted: Mapping[str, float] | None) -> str:
+def in_words(
+    workers: Sequence[Worker], predicted: Mapping[str, float] | None, step: Mapping[str, Any] | None = None
+) -> str:
+    """`step`: the parts of the run's median step, where they are known; else they are the mean of the workers'."""
     if not workers:
         seconds = sum((predicted or {}).values())
         return f"Predicted: {ms(seconds)}. " * bool(predicted) + "Nothing was measured of single workers."
-    whole = sum(_part(each, name) for each in workers for name in ("compute", "communication", "waiting")) or 1.0
-    shares = {name: sum(_part(each, name) for each in workers) / whole for name in ("compute", "hidden")}
-    shares |= {name: sum(_part(each, name) for each in workers) / whole for name in ("communication", "waiting")}
+    known = [step] if step is not None and step.get("compute") is not None else workers
+    parts = {name: sum(_part(each, name) for each in known) / len(known) for name in PARTS}
+    whole = parts["compute"] + parts["communication"] + parts["waiting"]
+    shares = {name: seconds / (whole or 1.0) for name, seconds in parts.items()}
     told = (
-        f"Of a step of {ms(whole / len(workers))}, compute is {shares['compute']:.0%} "
+        f"Of a step of {ms(whole)}, compute is {shares['compute']:.0%} "
         f"({shares['hidden']:.0%} of the step at most with communication under way), exposed communication "
         f"{shares['communication']:.0%}, waiting {shares['waiting']:.0%}."
     )
@@ -107,7 +117,7 @@ def in_words(workers: Sequence[Worker], predicted: Mapping[str, float] | None) -
         told += f" The straggler is worker {slow}: it computes {ms(own)}, the median of the others {ms(usual)}."
     if predicted:
         seconds = sum(predicted.values())
-        told += f" Predicted: {ms(seconds)}, {100 * (seconds / (whole / len(workers)) - 1):+.0f} % off."
+        told += f" Predicted: {ms(seconds)}, {100 * (seconds / (whole or 1.0) - 1):+.0f} % off."
     else:
         told += " Nothing was predicted of its time."
     return told

@@ -57,7 +57,8 @@ def _step(run: RunData) -> Plain | None:
         return None
     predicted = seconds_by_part(run)
     title = f"{shown(run.name)}: a step of each worker"
-    return _figure(run, steps.in_words(workers, predicted), steps.as_svg(title, workers, predicted))
+    step = section(run.summary, "step_time")
+    return _figure(run, steps.in_words(workers, predicted, step), steps.as_svg(title, workers, predicted, step))
 
 
 def workers_of(run: RunData) -> list[Plain]:
