@@ -157,6 +157,7 @@ def compare(
     paceline compare my-sweep --png pictures --size 3.4x2.4in --font 8 --title 'Two workers'
     """
     from ..tracking import compare as tables
+    from ..tracking.baseline import note_on
 
     check_outputs(html, png)
     style = _style(png, size, title, font)
@@ -176,6 +177,8 @@ def compare(
     if table or format != "table":  # a head without rows says nothing
         show(tables.render(table, format, terminal_width(), memory, keys, (caption, label)))
     note_disturbed(table)
+    if missing := note_on(table):
+        note(f"note: {missing}")
     if not table:
         note(f"none of {len(found)} runs fulfils {' and '.join(where or [])}")
     _write(shown, table, keys, Outputs(html, png, figures, style), is_sorted=sort is not None)

@@ -176,6 +176,7 @@ COLUMNS = (
     Column("dollars", "dollars", _dollars),
     Column("speedup_throughput", "speed-up", _times, True, "speedup", rank=0),
     Column("speedup_time_to_accuracy", "speed-up to acc.", _times, True),
+    Column("no_speedup", "no speed-up", words),
     Column("bytes_ratio", "sent ratio", _times),
     Column("memory_ratio", "peak ratio", _times),
     Column("dollars_ratio", "dollar ratio", _times),

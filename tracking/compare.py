@@ -115,7 +115,7 @@ def rows(runs: Sequence[Run], baseline: str | Run | None = None) -> list[Row]:
     """One row a run, in the order given; keys are COLUMNS' keys, units in their names, None where unknown.
 
     A run without a summary, or with a damaged one (status `damaged`), appears with what its metrics tell.
-    With a `baseline` (a run, or the name of one of `runs`), five more keys hold ratios: see baseline.ratios.
+    With a `baseline` (a run, or the name of one of `runs`), six more keys hold ratios: see baseline.ratios.
     Raises TableError when no run has the baseline's name.
     """
     entries = [Entry((run,), _row(run)) for run in map(_data, runs)]
@@ -161,7 +161,10 @@ def _order(value: Any) -> tuple[bool, Any]:
     return True, value if isinstance(value, str) else json.dumps(value, default=str)
 
 
-_RATIOS = ("speedup_throughput", "speedup_time_to_accuracy", "bytes_ratio", "memory_ratio", "dollars_ratio")
+_RATIOS = (
+    *("speedup_throughput", "speedup_time_to_accuracy", "no_speedup"),
+    *("bytes_ratio", "memory_ratio", "dollars_ratio"),
+)
 # Parameters of a sweep that have a column already: `workers` and `n` are those of the last two.
 _SHOWN = {*(group.name for group in SHOWN), "hardware.workers", "seed"}
 

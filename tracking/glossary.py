@@ -153,6 +153,7 @@ MEANINGS: dict[str, tuple[str, str]] = {
     "dollars": ("US$", "rent of the machines for the whole training: hours x hosts x hardware.machine.price_per_hour"),
     "speedup_throughput": (_RATIO, "throughput over that of the baseline"),
     "speedup_time_to_accuracy": (_RATIO, "the baseline's time to accuracy over this one's"),
+    "no_speedup": ("", "why there is no speed-up, or none of the time to accuracy"),
     "bytes_ratio": (_RATIO, "bytes sent in a step over those of the baseline"),
     "memory_ratio": (
         _RATIO,

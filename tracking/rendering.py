@@ -26,7 +26,7 @@ SHORTEST_WHY = 20  # characters of a reason in a narrow table
 _NOT_FOR_PEOPLE = (
     *("status", "modelled", "too_short", "messages", "staleness_max", "loss", "runs"),
     *("blocked", "megabytes", "updates_per_second", "epochs_to_accuracy", "rounds_to_accuracy"),
-    *("steps_to_accuracy", "time_per_pass_s"),
+    *("steps_to_accuracy", "time_per_pass_s", "no_speedup"),
 )
 _OF_SPEED = ("speedup_throughput", "speedup_time_to_accuracy")  # rounded by other programs on the machine
 _OF_KINDS = tuple(f"{kind}_mib" for kind in MEMORY_KINDS)

@@ -6,6 +6,7 @@ import re
 import pytest
 
 from paceline.conf.groups import SHOWN
+from paceline.tracking.baseline import note_on
 from paceline.tracking.compare import COLUMNS, FORMATS, check, human_bytes, render, rows, sort
 from paceline.tracking.errors import CorruptRunError, TableError
 from paceline.tracking.run_directory import RunDirectory
@@ -181,10 +182,36 @@ def test_speed_ups_are_ratios_to_the_baseline_and_one_for_itself():
     assert alone["speedup_throughput"] == 3
 
 
-@pytest.mark.parametrize("change", [{"model": "cnn"}, {"data": "text"}, {"task": "hinge"}, {"modelled": True}])
-def test_runs_that_cannot_be_compared_have_no_speed_up(change):
-    _, other = rows([summary(), summary("other", **change)], baseline="base")
-    assert other["speedup_throughput"] is None and other["speedup_time_to_accuracy"] is None
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"model": "cnn"}, "its model is cnn, and the baseline's mlp"),
+        ({"data": "text"}, "its data is text, and the baseline's digits"),
+        ({"task": "hinge"}, "its task is hinge, and the baseline's cross_entropy"),
+        ({"modelled": True}, "it is modelled, and the baseline measured"),
+    ],
+)
+def test_runs_that_cannot_be_compared_have_no_speed_up_and_the_note_says_why(change, why):
+    table = rows([summary(), summary("other", **change)], baseline="base")
+    assert table[1]["speedup_throughput"] is None and table[1]["speedup_time_to_accuracy"] is None
+    assert note_on(table) == f"a speed-up is missing: other ({why})"
+
+
+@pytest.mark.parametrize(
+    ("of_baseline", "of_other", "why"),
+    [
+        ({"throughput": None}, {}, "the baseline has no throughput"),
+        ({}, {"throughput": None, "too_short": True}, "it was too short to measure"),
+        ({}, {"time_to_accuracy": None}, "it has not reached target_accuracy"),
+        ({"time_to_accuracy": None}, {}, "the baseline has not reached target_accuracy"),
+        ({"time_to_accuracy": None}, {"time_to_accuracy": None}, None),
+        ({}, {"target_accuracy": 0.5}, "its target_accuracy is 0.5, and the baseline's 0.95"),
+        ({}, {}, None),
+    ],
+)
+def test_a_speed_up_that_is_missing_has_a_reason(of_baseline, of_other, why):
+    _, other = rows([summary(**of_baseline), summary("other", **of_other)], baseline="base")
+    assert other["no_speedup"] == why
 
 
 def test_times_to_different_accuracies_are_not_compared():
