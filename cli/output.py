@@ -172,11 +172,22 @@ def shortest(path: Path) -> Path:
 
 def aligned(table: list[list[str]], numbers_from: int) -> list[str]:
     """The rows as lines with columns of one width; from column `numbers_from` on flush right."""
-    widths = [max(map(len, column)) for column in zip(*table, strict=True)]
-    return [
-        "  ".join(
-            cell.ljust(width) if i < numbers_from else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in table
-    ]
+    widths = [max(map(_width, column)) for column in zip(*table, strict=True)]
+    lines: list[str] = []
+    for row in table:
+        blanks = [" " * (width - _width(cell)) for cell, width in zip(row, widths, strict=True)]
+        cells = [
+            cell + blank if i < numbers_from else blank + cell
+            for i, (cell, blank) in enumerate(zip(row, blanks, strict=True))
+        ]
+        lines.append("  ".join(cells).rstrip())
+    return lines
+
+
+def _width(text: str) -> int:
+    """Returns the columns of a terminal that it takes."""
+    if text.isascii():
+        return len(text)
+    from rich.cells import cell_len
+
+    return cell_len(text)

@@ -179,10 +179,11 @@ def _sorted(entries: "list[StoredEntry]", order: Order) -> "list[StoredEntry]":
 
 def _table(entries: "list[StoredEntry]") -> list[str]:
     from ..tracking.columns import human_bytes
+    from ..tracking.visible import visible
 
     rows = [
         [
-            entry.name,
+            visible(entry.name),
             _kind(entry),
             human_bytes(entry.size),
             _age(time.time() - entry.changed),

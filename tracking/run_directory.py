@@ -111,7 +111,7 @@ class RunDirectory:
         Raises RunNameError, naming close matches, when there is neither; CorruptRunError when its records are gone.
         """
         text = str(name_or_path)
-        named = text.count("/") <= 1 and all(map(_allowed, text.split("/")))
+        named = text.count("/") <= 1 and all(map(is_entry, text.split("/")))
         candidates = [Path(root) / text] if named else []
         for candidate in [*candidates, Path(text)]:
             if is_run(candidate):
@@ -263,6 +263,11 @@ def check_new_name(name: str) -> None:
 def name_of(words: str) -> str:
     """Returns a name that is allowed, with `_` for what names may not hold; of long words the end."""
     return _NOT_IN_NAMES.sub("_", words)[-60:].lstrip("-.")
+
+
+def is_entry(name: str) -> bool:
+    """Returns whether `name` can be that of an entry of a folder, also one that no run is given: people rename runs."""
+    return bool(name.strip(".")) and not {"/", "\0"} & {*name}
 
 
 def is_run(path: Path) -> bool:

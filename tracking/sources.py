@@ -13,7 +13,7 @@ from .configurations import parse_configuration
 from .errors import CorruptRunError, RunNameError
 from .files import UnusableFileError, read_json, read_text
 from .run_data import SWEEP_FILE, RunData, Swept
-from .run_directory import NAME, SWEEP_NOTE, Record, RunDirectory, is_run, run_names
+from .run_directory import SWEEP_NOTE, Record, RunDirectory, is_entry, is_run, run_names
 from .text import did_you_mean
 
 OF_YAML = (".yaml", ".yml")
@@ -180,8 +180,7 @@ def is_configuration(name: str, root: Path) -> bool:
 
 def sweep_at(name: str, root: Path) -> Path | None:
     """The directory of the sweep `name` under `root`, or of the one at that path; None: it is no sweep."""
-    inside = bool(NAME.fullmatch(name)) and bool(name.strip("."))
-    for path in [root / name, Path(name)] if inside else [Path(name)]:
+    for path in [root / name, Path(name)] if is_entry(name) else [Path(name)]:
         try:
             if is_run(path):
                 return None
@@ -204,7 +203,7 @@ def _locate(name: str, root: Path) -> tuple[str, Path]:
             f"{name}: is a YAML file, and holds no run; paceline diff compares configurations, paceline train --config "
             "runs one, paceline sweep a sweep's"
         )
-    inside = len(parts) <= 2 and all(NAME.fullmatch(part) and part.strip(".") for part in parts)
+    inside = len(parts) <= 2 and all(map(is_entry, parts))
     for path in [root / name, Path(name)] if inside else [Path(name)]:
         if kind := _kind(path):
             return kind, path.resolve()

@@ -17,7 +17,7 @@ from .columns import BY_KEY, METRICS, TRAINED, known, no_column
 from .errors import RunNameError
 from .live import NAME as LIVE
 from .run_data import SWEEP_FILE
-from .run_directory import NAME, RunDirectory, is_run, run_names, writing
+from .run_directory import RunDirectory, is_entry, is_run, run_names, writing
 from .sources import sweep_names
 from .state import state_of
 from .summaries import Row, row_of, summary_of
@@ -106,8 +106,7 @@ def named(names: list[str], root: Path) -> list[StoredEntry]:
 
 def _located(name: str, root: Path) -> Path:
     there = root.resolve()
-    bare = NAME.fullmatch(name) is not None and bool(name.strip("."))
-    path = root / name if bare else Path(name)
+    path = root / name if is_entry(name) else Path(name)
     if ".." in path.parts or not path.name or path.parent.resolve() != there:
         if path.parent.name in sweep_names(root) and is_run(root / path.parent.name / path.name):
             raise RunNameError(

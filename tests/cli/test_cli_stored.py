@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.cells import cell_len
 
 from paceline.cli import stored as commands
 from paceline.tracking.alive import held
@@ -168,3 +169,19 @@ def test_prune_removes_what_fulfils_every_condition(paceline, runs: Path) -> Non
 
 def test_ages_are_short() -> None:
     assert [commands._age(seconds) for seconds in (5, 600, 7200, 3 * DAY)] == ["5 s", "10 min", "2 h", "3 d"]
+
+
+@pytest.mark.parametrize("name", ["好🚀 better", "❤️", "b" * 80])
+def test_a_run_that_a_person_renamed_is_found_by_that_name(name: str, paceline, runs: Path) -> None:
+    (runs / "better").rename(runs / name)
+    rows = json.loads(paceline("compare", name, "good", "--baseline", name, "--format", "json").out)
+    assert rows[0]["accuracy"] == 0.95
+    head, *lines = paceline("ls").out.splitlines()
+    kinds = {cell_len(line[: line.index(" run ")]) for line in lines if " run " in line}
+    assert kinds == {head.index(" kind")}
+    assert paceline("rm", name, "--yes").status == 0 and name not in names(runs)
+
+
+def test_ls_shows_no_escape_sequence_of_a_name(paceline, runs: Path) -> None:
+    (runs / "good").rename(runs / "go\x1b[31mod")
+    assert "\x1b" not in paceline("ls").out
