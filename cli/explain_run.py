@@ -38,6 +38,7 @@ def told_of(run: "RunData", allowed: tuple[str, ...]) -> Told:
     from ..tracking.figures.facts import finite, section
     from ..tracking.prediction import prediction_of
     from ..tracking.report.pictures import cap_of, workers_of
+    from ..tracking.run_directory import RunDirectory
 
     predicted, wire, step = (section(run.summary, key) for key in ("predicted", "wire", "step_time"))
     held = [
@@ -48,6 +49,8 @@ def told_of(run: "RunData", allowed: tuple[str, ...]) -> Told:
     workers, whole = workers_of(run), sum(parts[part] or 0.0 for part in STEP)
     mfu, no_mfu, found, no_changes = None, "", [], ""
     try:
+        if run.path is not None and RunDirectory(run.path).is_of_script():
+            raise ConfigError("a script trained it, and a prediction or another choice needs its model and data")
         overrides = overrides_of(run.config)
         estimated, no_mfu = step_of(overrides, allowed)
     except (KeyError, TypeError, AttributeError):

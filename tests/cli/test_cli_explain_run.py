@@ -8,6 +8,7 @@ import pytest
 
 from paceline import engine
 from paceline.engine.api.changes import LEAST, TOLD, StepShares, changes
+from paceline.tracking.run_directory import RunDirectory
 
 SMALL = ["hardware=virtual", "hardware.workers=4", "epochs=1", "batch_size=32", "tracking=none"]
 GPT = [
@@ -49,6 +50,14 @@ def test_the_sentence_about_a_step_has_the_shares_of_the_table(paceline, here: P
     said = paceline("explain", "uneven").out
     assert f"Of a step of {1e3 * raw['median']:.3g} ms, compute is {share:.0%}" in said
     assert any(line.split()[0] == "compute" and line.split()[-1] == f"{share:.0%}" for line in said.split("\n") if line)
+
+
+def test_a_scripts_run_is_explained_without_a_plan_that_nobody_can_make(paceline, here: Path) -> None:
+    engine.run([*SMALL, "steps=2"], name="wrapped", quiet=True)
+    run = RunDirectory.open(here / "runs", "wrapped")
+    run.write_environment({"wrapped": True})
+    said = paceline("explain", "wrapped").out
+    assert "Not known: a script trained it" in said and "--allow-module" not in said
 
 
 @pytest.mark.slow
