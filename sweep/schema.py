@@ -71,6 +71,7 @@ def from_schema(plain: Any) -> Definition:
     for text in command.fixed:
         if text.partition("=")[0] in keys:
             raise ConfigError(f"command: {text}: stands under parameters, too; leave one of them out")
+    _check_reached(conditions, (*command.fixed, *constants))
     return Definition(
         method,
         parameters,
@@ -232,6 +233,18 @@ def _parameters(plain: Any) -> tuple[dict[str, Space], list[str], tuple[tuple[st
         raise ConfigError("parameters: every one is constant; nothing is swept")
     spaces = {key: spaces[key] for key in _ordered(list(spaces), conditions)}
     return spaces, constants, tuple((key, so) for key, so in conditions.items() if key in spaces)
+
+
+def _check_reached(conditions: tuple[tuple[str, Condition], ...], fixed: tuple[str, ...]) -> None:
+    """Raises `ConfigError` for a parameter that the file's own fixed values keep from being swept."""
+    values = {key: value for key, _, value in (text.partition("=") for text in fixed)}
+    for key, condition in conditions:
+        for other, texts in condition:
+            if other in values and values[other] not in texts:
+                raise ConfigError(
+                    f"parameters.{key}.when.{other}={texts[0]}: {other} is fixed to {values[other]}, so that {key} is "
+                    f"never swept. Choose when: {{{other}: {values[other]}}}, or values for {other}."
+                )
 
 
 def _ordered(keys: list[str], conditions: dict[str, Condition]) -> list[str]:

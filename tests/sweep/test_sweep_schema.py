@@ -256,6 +256,14 @@ def test_conditions_and_pairs_of_a_file(tmp_path: Path) -> None:
         assert define([file, rate, "sync=bsp"]).size() == 2
 
 
+def test_a_condition_on_a_key_that_the_command_fixes_is_refused() -> None:
+    parameters = {"sync.staleness": {"values": [1, 3], "when": {"sync": "ssp"}}, "seed": {"values": [1, 2]}}
+    command = [*COMMAND[:-1], "sync=bsp", COMMAND[-1]]
+    with pytest.raises(ConfigError, match=r"sync is fixed to bsp, so that sync\.staleness is never swept"):
+        from_schema(schema(parameters=parameters, command=command))
+    assert from_schema(schema(parameters=parameters, command=[*COMMAND[:-1], "sync=ssp", COMMAND[-1]])).when
+
+
 @pytest.mark.parametrize(
     ("parameters", "says"),
     [
@@ -263,6 +271,10 @@ def test_conditions_and_pairs_of_a_file(tmp_path: Path) -> None:
         ({"a": {"values": [1], "when": {"b": 1}}, "b": {"values": [1], "when": {"a": 1}}}, "stands before a"),
         ({"sync": {"values": ["ssp"]}, "a": {"values": [1], "when": {"sync": "bsp"}}}, "is never that. Choose ssp"),
         ({"sync": {"values": ["ssp"]}, "a": {"values": [1], "when": {"sync": []}}}, "must be keys with values"),
+        (
+            {"sync": {"value": "bsp"}, "a": {"values": [1], "when": {"sync": "ssp"}}},
+            "sync is fixed to bsp, so that a",
+        ),
         ({"a": {"values": [1], "when": "ssp"}}, "must be keys with values"),
         ({"b": {"values": [1]}, "a": {"value": 1, "when": {"b": 1}}}, "a constant has no condition"),
         ({"a": {"zip": [1]}}, "must be keys, each with a list"),
