@@ -61,6 +61,7 @@ GROUPS = (
 )
 _FOLDERS = sorted({group.partition("@")[0] for group in GROUPS})
 _INJECTED = ("params", "seed", "spec")  # parameters that the engine fills, beside those with a group's name
+MOST_LISTED = 60  # keys or choices in a message: all of the configuration's top, and not all keys of all sections
 MOST_VALUES = 100_000  # of one key in a sweep
 LONGEST_NAME = 240  # bytes of a choice's, whose file has .yaml after it
 LONGEST = 10_000  # characters of an override; reading one takes longer than in proportion
@@ -553,7 +554,7 @@ def _keys(config: DictConfig, prefix: str = "") -> list[str]:
 
 def _nearest(name: str, valid: list[str] | tuple[str, ...]) -> str:
     close = difflib.get_close_matches(name, valid, n=3, cutoff=0.5)
-    listed = f"valid: {', '.join(sorted(valid))}" if len(valid) <= 40 else "see: paceline plan"
+    listed = f"valid: {', '.join(sorted(valid))}" if len(valid) <= MOST_LISTED else "see: paceline plan"
     return f"did you mean {' or '.join(close)}? ({listed})" if close else listed
 
 
