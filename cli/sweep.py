@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -104,6 +105,16 @@ Storage = Annotated[
     ),
 ]
 Detach = Annotated[bool, typer.Option("--detach", help="Return at once: a process that stays runs the trials.")]
+Array = Annotated[
+    int | None,
+    typer.Option(
+        metavar="J",
+        min=1,
+        help="With launcher=slurm: submit J sweepers as one job array, each of which trains one trial after another.",
+        show_default=False,
+    ),
+]
+ArrayTask = Annotated[bool, typer.Option("--array-task", hidden=True)]
 
 
 @results_alone()
@@ -126,6 +137,8 @@ def sweep(
     hyperband: Hyperband = None,
     storage: Storage = None,
     detach: Detach = False,
+    array: Array = None,
+    array_task: ArrayTask = False,
     config_dir: ConfigDir = None,
     allow_module: AllowModule = None,
     format: Format = "table",
@@ -149,8 +162,7 @@ def sweep(
     from ..sweep.directory import open_sweep
     from ..sweep.lacking import check_machine, has_more
 
-    words = definition or []
-    wanted = None
+    words, wanted = definition or [], None
     if words or not resume:
         wanted = define(
             words,
@@ -166,21 +178,26 @@ def sweep(
     else:
         _check_whole(method, seeds, metric, minimize, prune, hyperband, config_dir, allow_module)
     if dry_run:
-        if wanted is None:
-            raise ConfigError("--dry-run: give the definition that is to be planned")
-        _dry_run(wanted, format)
+        _dry_run(wanted, format, array, lambda: Path(ROOT) / (name or _name_of(words, resume)))
         return
     chosen = name if name is not None else _name_of(words, resume)
+    if array is not None:
+        _check_array(jobs, storage, wanted)
+    if array_task:
+        _run_task(chosen, Path(ROOT), max_failures, sampler, format)
+        return
     if wanted is not None and not resume:
         check_machine(wanted)
     with open_sweep(chosen, wanted, Path(ROOT), resume, sampler, storage, trials=trials) as opened:
         if resume and has_more(opened.study):
             check_machine(opened.study.definition)
-        if not detach:
+        if array is not None:
+            _submit(chosen, opened, array, max_failures, sampler)
+        elif not detach:
             _run(opened, chosen, jobs, max_failures, words, format)
-            return
-    own = [("--max-failures", max_failures), ("--storage", storage), ("--sampler", sampler), ("--jobs", jobs)]
-    _leave(chosen, opened.directory, [str(word) for pair in own if pair[1] is not None for word in pair])
+    if array is None and detach:
+        own = [("--max-failures", max_failures), ("--storage", storage), ("--sampler", sampler), ("--jobs", jobs)]
+        _leave(chosen, opened.directory, [str(word) for pair in own if pair[1] is not None for word in pair])
 
 
 def _run(opened: "OpenSweep", name: str, jobs: int, max_failures: int | None, words: list[str], format: str) -> None:
@@ -194,7 +211,55 @@ def _run(opened: "OpenSweep", name: str, jobs: int, max_failures: int | None, wo
         finally:
             notes = {text: len(trials) for text, trials in sweeper.notes.items()}
     note_counted(notes, "trials")
+    if opened.study.in_array and (others := sum(done.state == "running" for done in opened.study.trials())):
+        note(f"no trial is left; {others} run in other sweepers of the array, the last of which writes the report")
+        return
     conclude(name, opened.directory, opened.study.trials(), opened.study.definition, words, format)
+
+
+def _check_array(jobs: int, storage: str | None, definition: "Definition | None") -> None:
+    """Checks what does not go with --array. Raises ConfigError or MachineError."""
+    from ..sweep.array import job_array
+
+    if jobs > 1:
+        raise ConfigError(f"--jobs {jobs}: each sweeper of --array trains one trial at a time. Choose --array {jobs}.")
+    if storage is not None:
+        raise ConfigError("--storage: the sweepers of --array share the study in the sweep's folder. Leave it out.")
+    if definition is not None:
+        job_array(Path(), definition)
+
+
+def _submit(name: str, opened: "OpenSweep", sweepers: int, max_failures: int | None, sampler: str) -> None:
+    """Submits the sweepers of the sweep as a job array. The trials of an earlier array run again."""
+    from ..sweep.array import job_array
+    from ..sweep.directory import DATABASE
+    from ..sweep.study import turns_of
+    from ..sweep.sweeper import Sweeper
+    from .sweep_view import view
+
+    array = job_array(opened.directory, opened.study.definition)
+    turns_of(opened.directory / DATABASE).touch()
+    with view(opened.study) as observer:
+        Sweeper(name, opened.study, opened.directory, 1, None, observer).take_over()
+    options = ["--sampler", sampler, *([] if max_failures is None else ["--max-failures", str(max_failures)])]
+    id = array.submit(sweepers, options)
+    note(f"sweep {name}: submitted as job array {id} of {sweepers} sweepers, whose words are in sweep-*.log")
+    note(f"follow it: paceline watch {name}; stop it: scancel {id}")
+    note(f"go on with it: paceline sweep --resume --name {name} --array {sweepers}")
+
+
+def _run_task(name: str, root: Path, max_failures: int | None, sampler: Sampler, format: str) -> None:
+    """Runs trials as one of an array's sweepers. The last of them writes the report."""
+    from ..engine.base.errors import InterruptedRunError
+    from ..engine.jobs.array import put_back_if_due, task
+    from ..sweep.directory import open_sweep
+
+    with open_sweep(name, None, root, True, sampler, task=task()) as opened:
+        try:
+            _run(opened, name, 1, max_failures, [], format)
+        except InterruptedRunError as stopped:
+            put_back_if_due(stopped.exit_code - 128)
+            raise
 
 
 def _leave(name: str, directory: Path, options: list[str]) -> None:
@@ -337,10 +402,13 @@ def _more_seeds(name: str, words: list[str]) -> str:
 # -- the dry run
 
 
-def _dry_run(definition: "Definition", format: str) -> None:
+def _dry_run(definition: "Definition | None", format: str, array: int | None, directory: Callable[[], Path]) -> None:
+    """`directory`: of the sweep, for the script of an array."""
     from ..sweep.preview import count, preview
     from .sweep_view import counting
 
+    if definition is None:
+        raise ConfigError("--dry-run: give the definition that is to be planned")
     total = count(definition)
     with counting(total) as progress:
         planned = list(preview(definition, progress))
@@ -363,6 +431,10 @@ def _dry_run(definition: "Definition", format: str) -> None:
     refused = [f"point {i}: {_refusal(point, point.why)}" for i, point in enumerate(planned) if point.why]
     if refused:
         raise ConfigError("\n".join([*refused, f"{len(refused)} of {total} points are refused"]))
+    if array is not None and format == "table":
+        from ..sweep.array import job_array
+
+        show(f"\n{job_array(directory(), definition).text(array).rstrip()}")
 
 
 def _note_lacks(planned: list["Planned"]) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 import yaml
 
 from ..conf.errors import ConfigError
+from ..engine.jobs.array import check_over
 from ..tracking.checksums import marked, verdict_on
 from ..tracking.errors import CorruptRunError
 from ..tracking.files import UnusableFileError, check_regular, open_to_write, parse_yaml, read_text
@@ -38,8 +39,9 @@ def open_sweep(
     storage: str | None = None,
     grace: float = GRACE,
     trials: int | None = None,
+    task: str | None = None,
 ) -> Iterator[OpenSweep]:
-    """The sweep `root/name`, held by this process alone.
+    """The sweep `root/name`, held by this process alone. `task`: held by this task of an array, and by its others.
 
     `definition`: None with `resume` takes the stored one. `storage`: the URL of a database that several machines share;
     None is an SQLite file in the sweep's directory. `grace`: seconds without a word after which what another machine
@@ -57,6 +59,8 @@ def open_sweep(
         )
     if resume and not there and storage is None:
         raise ConfigError(f"--resume: there is no sweep {name} under {root}")
+    if resume and task is None:
+        check_over(directory)
     if definition is None and not resume:
         raise ConfigError("nothing is swept")
     if storage and (directory / DATABASE).exists():
@@ -66,12 +70,13 @@ def open_sweep(
     url = storage or f"{LOCAL}{directory / DATABASE}"
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    with _alone(directory, name):
-        _tidy(directory)
+    with _alone(directory, name) if task is None else _with_others(directory):
+        if task is None:
+            _tidy(directory)
         if storage is None:
             _check_file(directory / DATABASE)
-        place = place_of(directory)
-        study = reopen(name, url, definition, sampler, place, grace) if resume else None
+        place = place_of(directory) if task is None else task
+        study = reopen(name, url, definition, sampler, place, grace, task is not None) if resume else None
         if study is None:
             definition = definition or _stored(directory, name)
             study = create(name, url, definition, sampler, place, grace)
@@ -183,6 +188,18 @@ def _check_same(wanted: Definition, stored: Definition, name: str) -> None:
 
 def _yaml(value: object) -> str:
     return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6).removesuffix("...\n").strip()
+
+
+@contextmanager
+def _with_others(directory: Path) -> Iterator[None]:
+    """Waits until no sweeper has the directory for itself: the one that submits the array has it for a moment."""
+    with writing(directory / LOCK):
+        descriptor = open_to_write(directory / LOCK)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 @contextmanager

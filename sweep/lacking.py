@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ..engine.api.preparing import check_data, prepare
 from ..engine.base.lacks import LACKS
-from .definition import WAY, Definition, Point, Range, Values
+from .definition import WAY, Definition, Point, Range, Space, Values
 from .study import Study
 
 NEEDING = ("data", "tracking", "privacy", "secure")  # groups with choices that take an optional package, or files
@@ -44,15 +44,22 @@ def has_more(study: Study) -> bool:
 
 def _points(definition: Definition) -> Iterator[Point]:
     """The first value of everything, and then every other choice that may need something, one after another."""
-    first: Point = {
-        key: space.low if isinstance(space, Range) else space.texts[0] for key, space in definition.parameters.items()
-    }
+    first = {key: _first(space) for key, space in definition.parameters.items()}
     yield definition.settled(first)
     for key, space in definition.parameters.items():
         if isinstance(space, Values) and (key in NEEDING or key == WAY):
             for text in space.texts[1:]:
                 if key != WAY or _needs(dict(definition.ways).get(text, ())):
                     yield definition.settled(first | {key: text})
+
+
+def first_point(definition: Definition) -> Point:
+    """Returns the first value of everything."""
+    return next(_points(definition))
+
+
+def _first(space: Space) -> str | float:
+    return space.low if isinstance(space, Range) else space.texts[0]
 
 
 def _needs(overrides: tuple[str, ...]) -> bool:

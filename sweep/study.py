@@ -8,7 +8,9 @@ What is complete, pruned or failed is acknowledged. A trial found running whose 
 workers were killed, is run again as a new trial that says which one it takes the place of (`again_of`).
 """
 
+import fcntl
 import itertools
+import os
 import random
 import re
 import threading
@@ -16,7 +18,7 @@ import time
 import uuid
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -33,9 +35,9 @@ from ..compat import optuna as database
 from ..conf.errors import ConfigError
 from ..engine.base.errors import MachineError
 from ..tracking.errors import CorruptRunError, StorageError
-from ..tracking.files import UnusableFileError, read_text
+from ..tracking.files import UnusableFileError, open_to_write, read_text
 from ..tracking.redact import HIDDEN, hide_in_urls
-from ..tracking.run_directory import write_atomically
+from ..tracking.run_directory import write_atomically, writing
 from .definition import Definition, EarlyTermination, Paired, Point, Range, Values, from_dict, texts_of
 from .quiet import quiet
 
@@ -81,14 +83,17 @@ class TrialRecord:
 
 
 class Study:
-    """One sweep's study, open. `shared`: other machines may work on it, too.
+    """One sweep's study, open. `shared`: other machines may work on it, too. `in_array`: so may other sweepers of a
+    scheduler's array, in the same directory; the scheduler knows whether they live.
 
-    `grace`: seconds without a word after which their trials are given up.
+    `grace`: seconds without a word after which the trials of other machines are given up.
     """
 
-    def __init__(self, study: optuna.Study, definition: Definition, url: str, place: str, grace: float) -> None:
+    def __init__(
+        self, study: optuna.Study, definition: Definition, url: str, place: str, grace: float, in_array: bool
+    ) -> None:
         self._study, self.definition, self._url, self._place = study, definition, url, place
-        self.shared = _is_shared(url)
+        self.shared, self.in_array = _is_shared(url), in_array
         self._grace, self.beat_seconds = grace, grace / BEATS
         self._nameless: dict[int, float] = {}  # trials of nobody, and when we first saw them
         self._lock = threading.Lock()
@@ -96,6 +101,10 @@ class Study:
     def close(self) -> None:
         """Let go of the database."""
         database.close(self._study)
+
+    def turn(self) -> AbstractContextManager[None]:
+        """No other sweeper of this directory is in here meanwhile."""
+        return _turn(self._url)
 
     # -- what comes next
 
@@ -234,7 +243,7 @@ class Study:
         return sum(trial.state is TrialState.RUNNING and not self._is_mine(trial) for trial in every)
 
     def _is_mine(self, trial: FrozenTrial) -> bool:
-        return not self.shared or trial.user_attrs.get(PLACE) == self._place
+        return not (self.shared or self.in_array) or trial.user_attrs.get(PLACE) == self._place
 
     def _is_nobodys(self, trial: FrozenTrial) -> bool:
         """Returns whether the machine that claimed it has not said so within the time allowed."""
@@ -287,13 +296,19 @@ def create(
     except optuna.exceptions.DuplicatedStudyError:
         storage.engine.dispose()
         return None
-    opened = _opened(study, definition, sampler, url, place, grace)
+    opened = _opened(study, definition, sampler, url, place, grace, in_array=False)
     _enqueue(study, definition, url)
     return opened
 
 
 def reopen(
-    name: str, url: str, wanted: Definition | None, sampler: SamplerName, place: str, grace: float = GRACE
+    name: str,
+    url: str,
+    wanted: Definition | None,
+    sampler: SamplerName,
+    place: str,
+    grace: float = GRACE,
+    in_array: bool = False,
 ) -> Study | None:
     """The study of this name; None: there is none. `wanted`: what is expected; it may not have been stored yet."""
     storage = _storage(url, grace)
@@ -312,7 +327,7 @@ def reopen(
         return None
     definition = from_dict(stored)
     _enqueue(study, definition, url)  # what a sweeper that was killed here had not yet written
-    return _opened(study, definition, sampler, url, place, grace)
+    return _opened(study, definition, sampler, url, place, grace, in_array)
 
 
 def place_of(directory: Path) -> str:
@@ -335,13 +350,20 @@ def place_of(directory: Path) -> str:
 
 
 def _opened(
-    study: optuna.Study, definition: Definition, sampler: SamplerName, url: str, place: str, grace: float
+    study: optuna.Study,
+    definition: Definition,
+    sampler: SamplerName,
+    url: str,
+    place: str,
+    grace: float,
+    in_array: bool,
 ) -> Study:
     with _stored(url):
         known = len(study.get_trials(deepcopy=False))
-    study.sampler = _sampler(definition, sampler, zlib.crc32(place.encode()) + known if _is_shared(url) else known)
+    several = in_array or _is_shared(url)
+    study.sampler = _sampler(definition, sampler, zlib.crc32(place.encode()) + known if several else known)
     study.pruner = _pruner(definition.early)
-    return Study(study, definition, url, place, grace)
+    return Study(study, definition, url, place, grace, in_array)
 
 
 def _pruner(early: EarlyTermination | None) -> optuna.pruners.BasePruner:
@@ -483,9 +505,12 @@ SPENT = " (is the disk full, out of inodes or read-only?)"  # SQLite does not sa
 
 @contextmanager
 def _stored(url: str) -> Iterator[None]:
-    """Around what reads or writes the database at `url`: raises `StorageError`, naming the file where it is one."""
+    """Around what reads or writes the database at `url`: raises `StorageError`, naming the file where it is one.
+
+    SQLite lets two processes claim one trial, as it reads before it locks. The sweepers of an array take turns.
+    """
     try:
-        with quiet():  # optuna warns of heartbeats, which we send ourselves
+        with quiet(), _turn(url):  # optuna warns of heartbeats, which we send ourselves
             yield
     except (StorageInternalError, SQLAlchemyError) as error:
         if isinstance(error, ArgumentError | NoSuchModuleError):
@@ -495,6 +520,30 @@ def _stored(url: str) -> Iterator[None]:
         study = "the sweep's study" if _is_shared(url) else f"the sweep's study, {url.removeprefix(LOCAL)}"
         why = f"{said[0]}{SPENT}" if "unable to open database file" in said[0] else said[0]
         raise StorageError(f"{study}: {why}; the trials that were recorded before are kept") from error
+
+
+def turns_of(database: Path) -> Path:
+    """Returns the file that sweepers of one directory lock in turn. It is there once a sweep was submitted as an
+    array.
+    """
+    return database.with_name(f"{database.name}.lock")
+
+
+def _turn(url: str) -> AbstractContextManager[None]:
+    file = turns_of(Path(url.removeprefix(LOCAL)))
+    return _in_turn(file) if not _is_shared(url) and file.exists() else nullcontext()
+
+
+@contextmanager
+def _in_turn(file: Path) -> Iterator[None]:
+    """No other process, and no other thread, is in here meanwhile."""
+    with writing(file):
+        descriptor = open_to_write(file)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 # -- trials

@@ -28,13 +28,14 @@ from ..engine.api.session import carry_out
 from ..engine.base.errors import InterruptedRunError, WorkerFailedError
 from ..engine.base.failures import exit_code_of, lack_of, named, words_of
 from ..engine.base.signals import STOP_SIGNALS
+from ..engine.config.stored import read_stored
 from ..engine.fabrics import fabric_of
 from ..engine.launch.launcher import Stoppable
 from ..engine.launch.local_workers import ONE_PRESS, WORKER_FAILED
 from ..engine.planning.planned import Plan
 from ..tracking.columns import known
 from ..tracking.errors import CorruptRunError, StorageError
-from ..tracking.job_files import open_job
+from ..tracking.job_files import JobEnd, open_job
 from ..tracking.mirror import Mirror
 from ..tracking.records import End
 from ..tracking.run_data import Swept
@@ -87,7 +88,7 @@ class Sweeper:
         """Runs trials until none is left. Raises `StorageError` or `InterruptedRunError`; unfinished trials stay
         unfinished.
         """
-        self._take_over()
+        self.take_over()
         slots = [threading.Thread(target=self._slot, name=f"paceline-slot-{i}", daemon=True) for i in range(self._jobs)]
         with self._signals():
             for slot in slots:
@@ -109,7 +110,8 @@ class Sweeper:
 
     # -- what an earlier sweeper left
 
-    def _take_over(self) -> None:
+    def take_over(self) -> None:
+        """Has the trials that earlier sweepers left run again."""
         for done in self._study.left_over():
             found = [self._finished(done.trial, seed) for seed in done.trial.seeds]
             ended = [(run.name, summary) for run, summary in filter(None, found)]
@@ -132,10 +134,12 @@ class Sweeper:
         return None
 
     def _left_job(self, trial: SweepTrial, seed: int | None) -> RunDirectory | None:
-        """The run of this point and seed whose job has outlived its sweeper, whichever attempt's."""
+        """The run of this point and seed whose job has outlived its sweeper, whichever attempt's. In an array: the run
+        that an earlier life of a sweeper has left, which goes on.
+        """
         for attempt in range(1, trial.attempt + 1):
             run = self._directory / run_name(replace(trial, attempt=attempt), seed)
-            if open_job(run) is not None:
+            if open_job(run) is not None or (self._study.in_array and _was_stopped(run)):
                 return RunDirectory(run)
         return None
 
@@ -216,7 +220,8 @@ class Sweeper:
         """`job`: of a run that a scheduler has already, which is followed."""
         prepared, plan = self._prepare(trial, seed, name if job is None else None)
         if job is not None:
-            prepared = replace(prepared, directory=job)
+            prepared = replace(prepared, directory=job, stored=read_stored(job))
+        prepared = replace(prepared, in_allocation=self._study.in_array)
         watcher = _Watcher(trial, self._study, self._tell, prepared)
 
         def opened(directory: RunDirectory) -> list["_Watcher"]:
@@ -292,7 +297,7 @@ class Sweeper:
             return
         gone = self._directory / GONE
         try:
-            with self._clearing:
+            with self._clearing, self._study.turn():
                 gone.mkdir(exist_ok=True)
                 run.rename(gone / run.name)  # at once: what still writes there by its name, does so no more
                 shutil.rmtree(gone, ignore_errors=True)
@@ -404,12 +409,18 @@ class Sweeper:
         if threading.current_thread() is not threading.main_thread():
             yield
             return
-        before = {number: signal.signal(number, stop) for number in STOP_SIGNALS}
+        heard = (*STOP_SIGNALS, signal.SIGUSR1) if self._study.in_array else STOP_SIGNALS  # SLURM's, before its limit
+        before = {number: signal.signal(number, stop) for number in heard}
         try:
             yield
         finally:
             for number, handler in before.items():
                 signal.signal(number, handler)
+
+
+def _was_stopped(run: Path) -> bool:
+    end = JobEnd.read(run)
+    return end is not None and end.exit_code > 128
 
 
 class Room:

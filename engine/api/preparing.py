@@ -48,6 +48,7 @@ class Prepared:
     checkpoint: Path | None
     trace: Path | None
     devices: str | None = None  # CUDA_VISIBLE_DEVICES of its workers; None: as it is here
+    in_allocation: bool = False  # its scheduler has given this process the place for its workers
 
     @property
     def config(self) -> dict[str, Any]:

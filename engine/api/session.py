@@ -129,11 +129,14 @@ def _submit(
     Raises what the run ended with.
     """
     from ..jobs import submission
+    from ..jobs.array import InAllocation
     from ..jobs.making import scheduler_of
 
     scheduler, directory = scheduler_of(prepared.experiment, prepared.allowed), prepared.directory
+    if prepared.in_allocation:
+        scheduler = InAllocation()
     say = (lambda _: None) if quiet else _say
-    note = None if directory is None else open_job(directory.path)
+    note = None if directory is None or prepared.in_allocation else open_job(directory.path)
     if directory is None or note is None:
         submission.check(prepared.experiment, scheduler)
         directory, _ = open_directory(prepared, plan, root, _check(prepared, plan))

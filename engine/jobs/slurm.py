@@ -97,18 +97,23 @@ class Slurm(Scheduler):
         self._cpus = workers_per_node * cpus_per_worker
 
     def text(self, job: SubmittedRun) -> str:
-        logs = job.run / "logs"
+        log = str(job.run / "logs" / "slurm.log").replace("%", "%%")
+        return self.script(job.run.name, log, [], shlex.join(job.supervisor))
+
+    def script(self, name: str, log: str, own: Sequence[str], command: str) -> str:
+        """Returns a batch script. `log`: where its words go, in sbatch's pattern; `own`: further options of it."""
         options = [
-            f"--job-name=paceline-{job.run.name}",
+            f"--job-name=paceline-{name}",
             *self._asked,
-            f"--output={str(logs / 'slurm.log').replace('%', '%%')}",
+            f"--output={log}",
             "--open-mode=append",
             "--requeue",
             f"--signal=B:USR1@{self.grace}",
+            *own,
             *self._extra,
         ]
         lines = ["#!/bin/bash", *(f"#SBATCH {_quoted(option)}" for option in options), *self._setup]
-        return "\n".join([*lines, f"exec {shlex.join(job.supervisor)}", ""])
+        return "\n".join([*lines, f"exec {command}", ""])
 
     # -- questions and requests
 
@@ -131,8 +136,11 @@ class Slurm(Scheduler):
             raise ConfigError(_refusal(tested.stderr, self._asked))
 
     def submit(self, job: SubmittedRun) -> str:
-        script = job.run / FOLDER / "batch.sh"
-        script.write_text(self.text(job))
+        return self.hand_in(job.run / FOLDER / "batch.sh", self.text(job))
+
+    def hand_in(self, script: Path, text: str) -> str:
+        """Submits a batch script, kept in the file `script`; returns SLURM's id. Raises `MachineError`."""
+        script.write_text(text)
         said = _asked_slurm(["sbatch", "--parsable", str(script)])
         if said.returncode:
             raise MachineError(f"launcher=slurm: sbatch refused the job ({_words(said.stderr)})")
@@ -147,7 +155,8 @@ class Slurm(Scheduler):
             return None
         if said.returncode or not said.stdout.strip():
             return JobState("over", "forgotten by SLURM")
-        word, _, reason = said.stdout.strip().splitlines()[0].partition("|")
+        lines = [line.partition("|") for line in said.stdout.strip().splitlines()]  # several of an array
+        word, _, reason = next((each for each in lines if each[0] in (*WAITING, *RUNNING)), lines[0])
         phase = "waiting" if word in WAITING else "running" if word in RUNNING else "over"
         return JobState(phase, word if reason in ("", "None") else f"{word} ({reason})")
 

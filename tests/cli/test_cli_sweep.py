@@ -449,3 +449,19 @@ def _read(terminal: int) -> bytes:
         return os.read(terminal, 1 << 16)
     except OSError:  # the other end is closed
         return b""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("sync=bsp,asp",), "--array: launcher=auto has no job arrays. Choose launcher=slurm, or leave --array out."),
+        (("launcher=slurm", "--jobs", "3"), "--jobs 3: each sweeper of --array trains one trial at a time. Choose"),
+        (("launcher=slurm", "--storage", "sqlite:///x.db"), "--storage: the sweepers of --array share the study"),
+    ],
+)
+def test_an_array_that_cannot_be_is_refused_before_anything_is_made(
+    words: tuple[str, ...], said: str, paceline, here: Path
+) -> None:
+    refused = paceline("sweep", *TINY, "seed=1,2", *words, "--array", "2", "--name", "mine")
+    assert refused.status == 2 and refused.last.startswith(said)
+    assert not (here / "runs").exists()

@@ -120,7 +120,7 @@ def install(moment: str, hit: Count) -> None:
         "before it is put away": lambda: before(Path, "rename", hit),
         "put away, not removed": lambda: before(shutil, "rmtree", hit),
         "queued again, not given up": lambda: after(optuna.Study, "enqueue_trial", hit),
-        "taken over": lambda: after(sweeper.Sweeper, "_take_over", hit),
+        "taken over": lambda: after(sweeper.Sweeper, "take_over", hit),
         "before the report": lambda: before(report, "write_report", hit),
         "the report, half written": lambda: before(Path, "replace", hit, file_named(".report.html")),
     }[moment]()
