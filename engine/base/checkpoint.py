@@ -176,21 +176,21 @@ def read_manifest(checkpoint: Path) -> Manifest:
         text = read_text(checkpoint / MANIFEST)
         plain = parse_json(text)
     except OSError as error:
-        raise _corrupt(checkpoint, MANIFEST, f"cannot be read ({error.strerror})") from None
+        raise corrupt(checkpoint, MANIFEST, f"cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise _corrupt(checkpoint, MANIFEST, str(error)) from None
+        raise corrupt(checkpoint, MANIFEST, str(error)) from None
     if not isinstance(plain, dict) or KEY not in plain:
-        raise _corrupt(checkpoint, MANIFEST, "has no checksum of its own: it is damaged, or older than these are")
+        raise corrupt(checkpoint, MANIFEST, "has no checksum of its own: it is damaged, or older than these are")
     if not json_is_whole(text):
-        raise _corrupt(checkpoint, MANIFEST, "is not as it was written: its checksum is another one")
+        raise corrupt(checkpoint, MANIFEST, "is not as it was written: its checksum is another one")
     try:
         manifest = Manifest(**{key: value for key, value in plain.items() if key != KEY})
     except TypeError:
-        raise _corrupt(checkpoint, MANIFEST, "has other keys than a manifest") from None
+        raise corrupt(checkpoint, MANIFEST, "has other keys than a manifest") from None
     if (why := _wrong(manifest)) is not None:
-        raise _corrupt(checkpoint, MANIFEST, why)
+        raise corrupt(checkpoint, MANIFEST, why)
     if manifest.step != step_of(checkpoint):
-        raise _corrupt(checkpoint, MANIFEST, f"is of step {manifest.step}, and its folder is of another one")
+        raise corrupt(checkpoint, MANIFEST, f"is of step {manifest.step}, and its folder is of another one")
     for name, expected in manifest.files.items():
         _check_file(checkpoint, name, expected)
     return manifest
@@ -260,12 +260,12 @@ def read_part(checkpoint: Path, part: int, replica: int, manifest: Manifest) -> 
 
 def _opened(checkpoint: Path, name: str, manifest: Manifest) -> State:
     if name not in manifest.files:
-        raise _corrupt(checkpoint, name, "is not in the manifest")
+        raise corrupt(checkpoint, name, "is not in the manifest")
     _check_file(checkpoint, name, manifest.files[name])
     try:
         return in_file(checkpoint / name)
     except ValueError as error:
-        raise _corrupt(checkpoint, name, str(error)) from None
+        raise corrupt(checkpoint, name, str(error)) from None
 
 
 def _check_file(checkpoint: Path, name: str, expected: str) -> None:
@@ -273,14 +273,15 @@ def _check_file(checkpoint: Path, name: str, expected: str) -> None:
         with open_regular(checkpoint / name) as file:
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
-        raise _corrupt(checkpoint, name, f"cannot be read ({error.strerror})") from None
+        raise corrupt(checkpoint, name, f"cannot be read ({error.strerror})") from None
     except ValueError as error:
-        raise _corrupt(checkpoint, name, str(error)) from None
+        raise corrupt(checkpoint, name, str(error)) from None
     if found != expected:
-        raise _corrupt(checkpoint, name, "does not have the SHA-256 of its manifest")
+        raise corrupt(checkpoint, name, "does not have the SHA-256 of its manifest")
 
 
-def _corrupt(checkpoint: Path, name: str, why: str) -> CorruptCheckpointError:
+def corrupt(checkpoint: Path, name: str, why: str) -> CorruptCheckpointError:
+    """Returns the error of a checkpoint whose file `name` is damaged."""
     run, steps = checkpoint.parent.parent.name, steps_of(checkpoint.parent)
     before = [path.name for path in steps if step_of(path) < step_of(checkpoint)]
     hint = f"; the one before is {before[-1]} (--resume {run}@{before[-1]}, or weights=...)" if before else ""

@@ -6,9 +6,11 @@ whole run (the data's order, the schedule, random numbers, evaluations) goes on.
 """
 
 from dataclasses import replace
+from pathlib import Path
 
 from ...conf.errors import ConfigError
 from ...strategies.core.terms import NO_SERVERS, ONE_MODEL_AT_A_TIME, TOGETHER, Need
+from ..base import checkpoint
 from ..config.experiment import Experiment
 from .feature import Chosen, Feature, Parts
 from .models import ModelFeature, of_model, trainings
@@ -64,10 +66,20 @@ def ends_of(parts: Parts, steps_per_epoch: int | None) -> int | None:
     return None if steps_per_epoch is None else feature.lasts(steps, steps_per_epoch)
 
 
+def phase_saved(parts: Parts, saved: Path, number: int) -> Parts:
+    """Returns the parts of the phase that the checkpoint `saved` is of. Raises `CorruptCheckpointError`."""
+    count, last = 1, parts
+    while last.following is not None:
+        count, last = count + 1, last.following
+    if not 0 <= number < count:
+        raise checkpoint.corrupt(saved, checkpoint.MANIFEST, f"has phase={number}, and the run has {count}, from 0 on")
+    return phase_of(parts, number)
+
+
 def phase_of(parts: Parts, number: int) -> Parts:
     """Returns the parts of a phase for one worker, which has its own objects. 0: the first, which is `parts` itself."""
     for _ in range(number):
-        assert parts.following is not None, "a checkpoint's phase is one of the run's"
+        assert parts.following is not None, "the run has no such phase"
         parts = parts.following
     if number == 0:
         return parts

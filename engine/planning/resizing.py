@@ -80,10 +80,12 @@ def _layout(experiment: Experiment, allowed: tuple[str, ...], world_size: int | 
 
 
 def check(experiment: Experiment, allowed: tuple[str, ...], checkpoint: Path, manifest: Manifest) -> None:
-    """Refuse a run whose state cannot be given to other replicas, or to other parts. Raises `ConfigError`."""
+    """Refuse a run whose state cannot be given to other replicas, or to other parts. Raises `ConfigError` or
+    `CorruptCheckpointError`.
+    """
     parts = assemble(experiment, allowed, fabric_of(experiment).world_size)
     traits, why, moved = parts.sync.traits, "", not manifest.is_of(experiment.strategy.model_dump())
-    others, trained = manifest.replicas != parts.layout.replicas, phases.phase_of(parts, manifest.phase)
+    others, trained = manifest.replicas != parts.layout.replicas, phases.phase_saved(parts, checkpoint, manifest.phase)
     states = open_parts(checkpoint, manifest)
     recut = moved or is_recut(states, trained.modules)
     if others and (parts.partitioner.owns or parts.partitioner.draws or parts.partitioner.copies > 1):

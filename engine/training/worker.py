@@ -145,7 +145,7 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
     if assignment.resume is not None:
         manifest = checkpoint.read_manifest(assignment.resume)
         phase = manifest.phase
-        parts = phases.phase_of(parts, phase)
+        parts = phases.phase_saved(parts, assignment.resume, phase)
     for feature in parts.features:
         feature.set_up(parts, comm)
 

@@ -14,7 +14,7 @@ from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.api import generations, session
 from paceline.engine.api.preparing import Prepared, check_data
-from paceline.engine.base.errors import CorruptCheckpointError
+from paceline.engine.base.errors import CorruptCheckpointError, WorkerFailedError
 from paceline.engine.config.stored import identity
 from paceline.tracking.checksums import KEY, json_sealed, marked, verdict_on
 from paceline.tracking.errors import RunNameError
@@ -219,6 +219,17 @@ def torchruns(trained: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
         manifest = json.loads(file.read_text()) | {"run": identity(plain), "workers": 3}
         file.write_text(json_sealed({key: value for key, value in manifest.items() if key != KEY}))
     return run
+
+
+@pytest.mark.parametrize("phase", [7, -1])
+def test_a_manifest_of_a_phase_that_the_run_does_not_have_is_damaged(run: Path, phase: int) -> None:
+    file = run / "checkpoints" / "step-00000004" / "manifest.json"
+    manifest = json.loads(file.read_text()) | {"phase": phase}
+    file.write_text(json_sealed({key: value for key, value in manifest.items() if key != KEY}))
+    said = rf"manifest.json has phase={phase}, and the run has 1, from 0 on; the one before is step-00000002"
+    with pytest.raises(WorkerFailedError, match=said) as failed:
+        engine.run(engine.prepare(["steps=8"], resume="mine@step-00000004", root=run.parent), root=run.parent)
+    assert failed.value.exit_code == 7
 
 
 def test_a_manifest_says_how_many_workers_trained(run: Path) -> None:
