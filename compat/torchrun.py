@@ -11,6 +11,8 @@ import signal
 import sys
 from collections.abc import Mapping
 
+LAUNCHER = "PACELINE_LAUNCHER"  # environment variable: the process that starts this one
+
 
 def main() -> None:
     usual = signal.getsignal(signal.SIGINT)
@@ -21,7 +23,7 @@ def main() -> None:
     from torch.distributed.elastic.multiprocessing.errors import ChildFailedError
 
     signal.signal(signal.SIGINT, usual)
-    os.environ["PACELINE_LAUNCHER"] = str(os.getpid())  # its workers end with it: engine/base/parent_death.py
+    os.environ[LAUNCHER] = str(os.getpid())  # its workers end with it: engine/base/parent_death.py
     logging.disable(logging.ERROR)  # this process watches the workers, and its log has nothing to add
     try:
         run.main(sys.argv[1:])

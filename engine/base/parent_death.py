@@ -11,7 +11,8 @@ import ctypes
 import os
 import signal
 
-LAUNCHER = "PACELINE_LAUNCHER"  # environment variable: the process that starts this one
+from ...compat.torchrun import LAUNCHER
+
 PR_SET_PDEATHSIG = 1
 
 
