@@ -35,8 +35,9 @@ def watch(
 ) -> None:
     """Follow a run from another terminal, until it ends: loss, throughput, and how far each worker is.
 
-    Only the run's directory is read. The exit status is that of the run: 0 completed (or, with --once, under way), 4
-    failed or died (killed, so that it could not say so), 6 diverged, 130 stopped early; 2 where there is no such run.
+    Only the run's directory is read, and the scheduler that has the run is asked. The exit status is that of the run:
+    0 completed (or, with --once, under way), 4 failed or died (killed, so that it could not say so), 6 diverged, 130
+    stopped early; 2 where there is no such run.
     Of a sweep it tells which runs have begun and ended; 4: some failed, 130: it was interrupted before all had ended.
 
     \b
@@ -71,7 +72,7 @@ def _once(directory: "RunDirectory", as_json: bool) -> str:
 
     from ..tracking.view import View
 
-    state, why = _state(directory)
+    state, why = _asked(directory)
     view = View(directory.path)
     for record in directory.records():
         view.record(record)
@@ -119,6 +120,29 @@ def _follow(directory: "RunDirectory", live: bool) -> str:
     state, why = ended[0]
     note(_said(state, why))
     return state
+
+
+def _asked(directory: "RunDirectory") -> tuple[str, str]:
+    """Returns the run's state and the reason for it; of a run that a scheduler has, by the scheduler's answer."""
+    from ..conf.errors import ConfigError
+    from ..engine.base.errors import CorruptCheckpointError
+    from ..engine.jobs.asking import JobWatch, job_of
+    from ..tracking.errors import CorruptRunError
+
+    state, why = _state(directory)
+    if state != "submitted":
+        return state, why
+    try:
+        watched = JobWatch(directory)
+        while watched.goes_on():
+            job = job_of(directory)
+            if job is None or job.state is None or job.state.phase != "over":
+                return state, why if job is None else f"{why}, {job.word}"
+            time.sleep(LOOK)
+    except (ConfigError, CorruptRunError, CorruptCheckpointError):  # nobody can be asked
+        return state, why
+    found = _state(directory)
+    return ("died", f"{why} is over and did not say how") if found[0] == "submitted" else found
 
 
 def _said(state: str, why: str) -> str:

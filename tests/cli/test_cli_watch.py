@@ -192,7 +192,22 @@ def test_a_job_that_was_killed_with_its_supervisor_is_followed_to_its_death(
     monkeypatch.setattr(asking, "SETTLES", 0.0)
     ended = paceline("watch", "first")
     assert ended.status == 4 and ended.err.splitlines()[-1] == "died: job 12 of slurm is over and did not say how"
+    once = paceline("watch", "first", "--once")
+    assert once.status == 4 and once.out.splitlines()[-1] == "died: job 12 of slurm is over and did not say how"
     assert paceline("logs", "first", "--follow").status == 0
+
+
+@pytest.mark.parametrize(
+    ("state", "said"),
+    [(JobState("waiting", "PENDING (Resources)"), "PENDING (Resources)"), (None, "the scheduler cannot be reached")],
+)
+def test_a_look_at_a_job_says_what_the_scheduler_says(
+    state: JobState | None, said: str, paceline, run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    JobNote("slurm", "12", "login", "2026-01-01T00:00:00").write(run.path)
+    monkeypatch.setattr(asking, "scheduler_for", lambda *_: SimpleNamespace(look=lambda id: state))
+    once = paceline("watch", "first", "--once")
+    assert once.status == 0 and once.out.splitlines()[-1] == f"submitted: job 12 of slurm, {said}"
 
 
 @pytest.mark.dist
