@@ -60,6 +60,12 @@ class TokenError(ValueError):
     exit_code = 2
 
 
+class TokenFileError(TokenError):
+    """The file with the token is one that others may read, or that cannot be used."""
+
+    exit_code = 3
+
+
 class NetworkError(ValueError):
     """A modelled network that cannot be."""
 

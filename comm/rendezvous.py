@@ -23,7 +23,7 @@ from pathlib import Path
 
 import torch.distributed as dist
 
-from .errors import HangError, RendezvousError, TokenError
+from .errors import HangError, RendezvousError, TokenError, TokenFileError
 from .handshake import Endpoint, call
 from .store import NAME, StoreServer, serve
 
@@ -257,7 +257,9 @@ def _token_of_user() -> bytes:
             make_token(path)
         return _read_private(path)
     except OSError as error:
-        raise TokenError(f"{path}: cannot keep a token there ({error.strerror}); do without the file: {HOW}") from None
+        raise TokenFileError(
+            f"{path}: cannot keep a token there ({error.strerror}); do without the file: {HOW}"
+        ) from None
 
 
 def make_token(path: Path) -> None:
@@ -280,10 +282,10 @@ def _read_private(path: Path) -> bytes:
     with os.fdopen(descriptor, "rb") as file:
         what = os.fstat(descriptor)
         if not stat.S_ISREG(what.st_mode) or what.st_uid != os.geteuid() or what.st_mode & 0o077:
-            raise TokenError(
+            raise TokenFileError(
                 f"{path}: must be a file that you own and nobody else can read (mode 600); remove it, or: {HOW}"
             )
         token = file.read(1024)
     if len(token) < SHORTEST:
-        raise TokenError(f"{path}: has {len(token)} characters and needs at least {SHORTEST}; remove it, or: {HOW}")
+        raise TokenFileError(f"{path}: has {len(token)} characters and needs at least {SHORTEST}; remove it, or: {HOW}")
     return token

@@ -184,8 +184,9 @@ def test_a_file_of_another_attempt_is_not_taken(in_a_job: Environment) -> None:
 def test_a_token_that_others_can_read_is_refused(in_a_job: Environment) -> None:
     assert in_a_job.folder is not None
     (in_a_job.folder.parent / "token").chmod(0o644)
-    with pytest.raises(TokenError, match="nobody else can read"):
+    with pytest.raises(TokenError, match="nobody else can read") as refused:
         meet(in_a_job, SECONDS)
+    assert refused.value.exit_code == 3
 
 
 # -- torchrun's store, which anybody can write to
