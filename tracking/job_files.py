@@ -1,7 +1,7 @@
 """The notes in a run's directory on the scheduler's job that trains it: job.json, and job/end.json once it is over."""
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 
 from .errors import CorruptRunError
@@ -30,6 +30,12 @@ class JobNote:
         found = read_object(run / NOTE)
         if found is None or "id" not in found:  # torchrun's job has a note, too
             return None
+        unknown = [key for key in found if key not in {field.name for field in fields(cls)}]
+        if unknown:
+            raise CorruptRunError(
+                f"{run / NOTE} has {', '.join(unknown)}, which this version of paceline does not know: a later one "
+                "wrote it. Upgrade paceline."
+            )
         try:
             note = cls(**found)
             if not all(isinstance(value, str) for value in found.values()):

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import yaml
 
 from ...conf.errors import ConfigError
-from ...tracking.job_files import open_job
+from ...tracking.job_files import JobNote, open_job
 from ...tracking.redact import redact
 from ...tracking.run_directory import SWEEP_NOTE, RunDirectory
 from ...tracking.sinks import check as check_tracking
@@ -152,6 +152,15 @@ class Prepared:
         return make_timetable(self.experiment, self.allowed, fabric_of(self.experiment).world_size)
 
 
+def has_job(directory: RunDirectory, job: JobNote) -> ConfigError:
+    """Returns the error of a run that is to go on beside its job."""
+    name = directory.name
+    return ConfigError(
+        f"--resume {name}: job {job.id} of launcher={job.launcher} has this run. Choose paceline watch {name}, or "
+        f"paceline cancel {name} first."
+    )
+
+
 def prepare(
     overrides: Settings = (),
     config_dir: Path | str | None = None,
@@ -185,10 +194,7 @@ def prepare(
             how = f"paceline sweep --resume --name {sweep}"
             raise ConfigError(f"--resume {run_name}: is a trial of the sweep {sweep}; go on with: {how}")
         if (job := open_job(directory.path)) is not None:
-            raise ConfigError(
-                f"--resume {run_name}: job {job.id} of launcher={job.launcher} has this run. Choose paceline watch "
-                f"{run_name}, or paceline cancel {run_name} first."
-            )
+            raise has_job(directory, job)
         stored = read_stored(directory)
         if not (fabric := fabric_of(stored.experiment)).saves:  # whatever is asked of it now
             fabric.check(stored.experiment, resumes=True)

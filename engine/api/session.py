@@ -35,7 +35,7 @@ from ..config.experiment import Experiment
 from ..config.settings import Settings
 from ..config.stored import read_stored
 from ..fabrics import fabric_of
-from .preparing import Prepared, check_data, prepare
+from .preparing import Prepared, check_data, has_job, prepare
 from .results import Result
 
 if TYPE_CHECKING:
@@ -136,19 +136,24 @@ def _submit(
     if prepared.in_allocation:
         scheduler = InAllocation()
     say = (lambda _: None) if quiet else _say
-    note = None if directory is None or prepared.in_allocation else open_job(directory.path)
-    if directory is None or note is None:
-        submission.check(prepared.experiment, scheduler)
-        directory, _ = open_directory(prepared, plan, root, _check(prepared, plan))
-    sinks = [*([] if quiet else [progress(directory.path, plain=plain)]), *opened(directory)]
-    if note is None:
-        try:
-            note = submission.submit(directory, prepared.experiment, scheduler, prepared.allowed)
-        except BaseException:
-            if prepared.directory is None:  # the name is free again
-                shutil.rmtree(directory.path, ignore_errors=True)
-            raise
-        say(f"run {directory.name}: submitted as job {note.id}")
+    note = None
+    with nullcontext() if directory is None else submission.alone(directory):
+        if directory is not None and not prepared.in_allocation:
+            note = open_job(directory.path)
+            if note is not None and prepared.stored is not None:  # another command has just submitted it
+                raise has_job(directory, note)
+        if directory is None or note is None:
+            submission.check(prepared.experiment, scheduler)
+            directory, _ = open_directory(prepared, plan, root, _check(prepared, plan))
+        sinks = [*([] if quiet else [progress(directory.path, plain=plain)]), *opened(directory)]
+        if note is None:
+            try:
+                note = submission.submit(directory, prepared.experiment, scheduler, prepared.allowed)
+            except BaseException:
+                if prepared.directory is None:  # the name is free again
+                    shutil.rmtree(directory.path, ignore_errors=True)
+                raise
+            say(f"run {directory.name}: submitted as job {note.id}")
     if detach:
         return None
     submission.follow_to_the_end(directory, scheduler, note, sinks, say, started)

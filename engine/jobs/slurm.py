@@ -101,7 +101,15 @@ class Slurm(Scheduler):
         return self.script(job.run.name, log, [], shlex.join(job.supervisor))
 
     def script(self, name: str, log: str, own: Sequence[str], command: str) -> str:
-        """Returns a batch script. `log`: where its words go, in sbatch's pattern; `own`: further options of it."""
+        """Returns a batch script. `log`: where its words go, in sbatch's pattern; `own`: further options of it.
+
+        Raises `ConfigError`.
+        """
+        if "\\" in log:  # sbatch takes it for the end of its pattern's symbols
+            raise ConfigError(
+                f"launcher=slurm: SLURM writes no log to {log.replace('%%', '%')}, whose name has a backslash. "
+                "Submit from another folder."
+            )
         options = [
             f"--job-name=paceline-{name}",
             *self._asked,

@@ -3,6 +3,8 @@
 Nothing is decided by a question that was not answered: a scheduler that cannot be reached is waited for.
 """
 
+import fcntl
+import os
 import signal
 import socket
 import threading
@@ -14,9 +16,11 @@ from types import FrameType
 
 from ...comm.rendezvous import make_token
 from ...conf.errors import ConfigError
+from ...tracking.errors import StorageError
+from ...tracking.files import open_to_write
 from ...tracking.job_files import FOLDER, JobEnd, JobNote, forget_job
 from ...tracking.mirror import Sink
-from ...tracking.run_directory import RunDirectory, follow
+from ...tracking.run_directory import RunDirectory, follow, writing
 from ..base.errors import InterruptedRunError, MachineError, WorkerFailedError
 from ..base.signals import STOP_SIGNALS
 from ..config.experiment import Experiment
@@ -36,16 +40,41 @@ def check(experiment: Experiment, scheduler: JobLauncher) -> None:
 
 
 def submit(directory: RunDirectory, experiment: Experiment, scheduler: Scheduler, allowed: tuple[str, ...]) -> JobNote:
-    """Submit the run whose directory this is. Raises `ConfigError` or `MachineError`."""
+    """Submit the run whose directory this is. Raises `ConfigError`, `MachineError` or `StorageError`."""
     job, folder = SubmittedRun(directory.path, allowed), directory.path / FOLDER
-    folder.mkdir(exist_ok=True)
-    forget_job(directory.path)
-    if not (folder / TOKEN).exists():
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+        forget_job(directory.path)
+        (folder / TOKEN).unlink(missing_ok=True)  # others may have been able to read an earlier one
         make_token(folder / TOKEN)
-    launcher = experiment.choice("launcher").name
-    note = JobNote(launcher, scheduler.submit(job), socket.gethostname(), time.strftime("%Y-%m-%dT%H:%M:%S"))
-    note.write(directory.path)
+        launcher = experiment.choice("launcher").name
+        note = JobNote(launcher, scheduler.submit(job), socket.gethostname(), time.strftime("%Y-%m-%dT%H:%M:%S"))
+    try:
+        note.write(directory.path)
+    except StorageError:
+        scheduler.cancel(note.id, now=True)  # nobody would find it
+        raise
     return note
+
+
+@contextmanager
+def alone(directory: RunDirectory) -> Iterator[None]:
+    """No other command submits the run meanwhile. Raises `ConfigError` or `StorageError`."""
+    folder = directory.path / FOLDER
+    with writing(folder):
+        folder.mkdir(exist_ok=True)
+        descriptor = open_to_write(folder / "lock")
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise ConfigError(
+                f"--resume {directory.name}: another command submits this run now. Choose paceline watch "
+                f"{directory.name}."
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 class Followed:

@@ -1,11 +1,13 @@
 """Jobs without a scheduler's daemons: how the supervisor starts workers again, and the text that is submitted."""
 
+import errno
 import json
 import os
 import signal
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -13,15 +15,17 @@ import pytest
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
+from paceline.engine.api.preparing import Prepared
 from paceline.engine.base.errors import MachineError, WorkerFailedError
+from paceline.engine.config.stored import read_stored
 from paceline.engine.jobs import ends, slurm, submission, supervisor
 from paceline.engine.jobs.asking import cancel, jobs_under
 from paceline.engine.jobs.scheduler import JobState, Retries, Scheduler, SubmittedRun
 from paceline.engine.jobs.slurm import Slurm, SlurmPartition, minutes_of
 from paceline.engine.jobs.supervisor import Supervisor
 from paceline.engine.jobs.torchrun import Agents
-from paceline.tracking.errors import RunNameError
-from paceline.tracking.job_files import JobEnd, JobNote, open_job
+from paceline.tracking.errors import CorruptRunError, RunNameError, StorageError
+from paceline.tracking.job_files import JobEnd, JobNote, forget_job, open_job
 from paceline.tracking.records import End
 from paceline.tracking.run_directory import RunDirectory
 from paceline.tracking.state import state_of
@@ -231,6 +235,77 @@ def test_a_job_that_is_not_taken_leaves_the_name_free(tmp_path: Path, monkeypatc
         with pytest.raises(MachineError, match="sbatch refused the job"):
             engine.run(["launcher=slurm", "tracking=none"], name="mine", root=tmp_path, quiet=True)
     assert not (tmp_path / "mine").exists()
+
+
+def resumable(root: Path, monkeypatch: pytest.MonkeyPatch) -> Prepared:
+    """A run of SLURM without a job, as --resume finds it. Each submission gets job 12."""
+    monkeypatch.setattr(Slurm, "check", lambda _: None)
+    monkeypatch.setattr(Slurm, "submit", lambda *_: "12")
+    engine.run(["launcher=slurm", "tracking=none"], name="mine", root=root, quiet=True, detach=True)
+    forget_job(root / "mine")
+    prepared = engine.prepare(["launcher=slurm", "tracking=none"], name="other", root=root)
+    found = RunDirectory(root / "mine")
+    return replace(prepared, directory=found, stored=read_stored(found))
+
+
+def test_of_two_submissions_of_a_run_one_wins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = resumable(tmp_path, monkeypatch)
+    assert prepared.directory is not None
+    with (
+        submission.alone(prepared.directory),
+        pytest.raises(ConfigError, match="--resume mine: another command submits this run now"),
+    ):
+        engine.run(prepared, root=tmp_path, quiet=True, detach=True)
+    engine.run(prepared, root=tmp_path, quiet=True, detach=True)
+    with pytest.raises(ConfigError, match=r"^--resume mine: job 12 of launcher=slurm has this run"):
+        engine.run(prepared, root=tmp_path, quiet=True, detach=True)  # it had looked before the other was through
+
+
+def test_each_submission_has_a_token_that_nobody_else_can_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, file = resumable(tmp_path, monkeypatch), tmp_path / "mine" / "job" / "token"
+    before = file.read_text()
+    file.chmod(0o644)
+    engine.run(prepared, root=tmp_path, quiet=True, detach=True)
+    assert file.stat().st_mode & 0o777 == 0o600 and file.read_text() != before, "others may know the earlier one"
+
+
+def test_a_run_folder_that_takes_no_files_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared = resumable(tmp_path, monkeypatch)
+    monkeypatch.setattr(submission, "make_token", lambda _: _raise(OSError(errno.EROFS, "Read-only file system")))
+    with pytest.raises(StorageError, match=f"cannot write {tmp_path}/mine/job: Read-only file system"):
+        engine.run(prepared, root=tmp_path, quiet=True, detach=True)
+    with pytest.raises(StorageError, match="Read-only file system"):
+        engine.run(["launcher=slurm", "tracking=none"], name="new", root=tmp_path, quiet=True, detach=True)
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_job_that_cannot_be_noted_is_cancelled(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    prepared, cancelled = resumable(tmp_path, monkeypatch), list[tuple[str, bool]]()
+    monkeypatch.setattr(Slurm, "cancel", lambda _, id, now=False: cancelled.append((id, now)))
+    monkeypatch.setattr(JobNote, "write", lambda *_: _raise(StorageError("the disk is full")))
+    with pytest.raises(StorageError, match="the disk is full"):
+        engine.run(prepared, root=tmp_path, quiet=True, detach=True)
+    assert cancelled == [("12", True)]
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def test_a_folder_with_a_backslash_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Slurm, "check", lambda _: None)
+    folder = tmp_path / "back\\slash"
+    with pytest.raises(ConfigError, match=r"back\\slash/mine/logs/slurm.log, whose name has a backslash"):
+        engine.run(["launcher=slurm", "tracking=none"], name="mine", root=folder, quiet=True)
+    assert not (folder / "mine").exists()
+
+
+def test_a_job_file_of_a_later_version_is_not_called_damaged(run: RunDirectory) -> None:
+    note_of(run, "12")
+    file = run.path / "job.json"
+    file.write_text(json.dumps({**json.loads(file.read_text()), "cluster": "b", "priority": 3}))
+    with pytest.raises(CorruptRunError, match=r"has cluster, priority, which this version .*a later one wrote it"):
+        open_job(run.path)
 
 
 def test_a_run_that_a_job_has_is_not_trained_beside_it(run: RunDirectory) -> None:
