@@ -143,6 +143,7 @@ NEEDS = {
         "apt-get install openssh-server",
         lambda: sshd() is not None and _has("ssh", "ssh-keygen")(),
     ),
+    "submitit": Need("submitit", "pip install submitit", _has_module("submitit")),
     "tensorboard": Need("TensorBoard", "pip install 'paceline[tensorboard]'", _has_package("tensorboard")),
     "torchvision": Need("a torchvision for this torch", "pip install 'paceline[vision]'", _has_torchvision),
     "pyarrow": Need("pyarrow", "pip install 'paceline[tables]'", _has_module("pyarrow")),
@@ -173,6 +174,7 @@ needs_postgres = pytest.mark.needs("postgres")
 needs_ray = pytest.mark.needs("ray")
 needs_slurm = pytest.mark.needs("slurm")
 needs_sshd = pytest.mark.needs("sshd")
+needs_submitit = pytest.mark.needs("submitit")
 needs_tensorboard = pytest.mark.needs("tensorboard")
 needs_torchvision = pytest.mark.needs("torchvision")
 needs_pyarrow = pytest.mark.needs("pyarrow")

@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import shlex
 import signal
 import socket
 import subprocess
@@ -12,6 +13,7 @@ from math import inf
 from pathlib import Path
 
 import pytest
+from needs import needs_submitit
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
@@ -383,6 +385,59 @@ def test_the_script_asks_for_what_the_knobs_say(tmp_path: Path) -> None:
         "module load cuda",
         f"exec /usr/bin/python3 -m paceline.engine.jobs.supervisor '{tmp_path}/a run' mine",
     ]
+
+
+def flags(text: str) -> dict[str, str]:
+    """Returns the options of sbatch in a batch script."""
+    words = [shlex.split(line.removeprefix("#SBATCH "))[0] for line in text.splitlines() if line.startswith("#SBATCH ")]
+    found = [word.removeprefix("--").partition("=") for word in words]
+    return {key: value for key, _, value in found}
+
+
+@needs_submitit
+@pytest.mark.parametrize("array", [None, 3])
+def test_sbatch_is_asked_for_the_same_as_by_submitit(array: int | None, tmp_path: Path) -> None:
+    from submitit.slurm.slurm import _make_sbatch_string
+
+    theirs = _make_sbatch_string(
+        "true",
+        tmp_path,
+        job_name="paceline-mine",
+        nodes=3,
+        ntasks_per_node=4,
+        cpus_per_task=6,
+        time=90,
+        partition="gpu",
+        account="me",
+        qos="high",
+        gres="gpu:4",
+        constraint="a100|h100",
+        signal_delay_s=120,
+        exclusive=True,
+        map_count=array,
+        additional_parameters={"requeue": True},
+        stderr_to_stdout=True,
+    )
+    ours = Slurm(
+        nodes=3,
+        workers_per_node=4,
+        cpus_per_worker=6,
+        time="90m",
+        partition="gpu",
+        account="me",
+        qos="high",
+        gres="gpu:4",
+        constraint="a100|h100",
+        grace=120,
+        extra=["--exclusive"],
+    )
+    own = [] if array is None else [f"--array=0-{array - 1}"]
+    found, expected = flags(ours.script("mine", str(tmp_path / "log"), own, "true")), flags(theirs)
+    del found["output"], expected["output"], expected["wckey"]  # which names submitit in SLURM's accounting
+    assert found.pop("signal") == "B:USR1@120" and expected.pop("signal").endswith("@120")  # ours is the supervisor's
+    if array is not None:
+        expected["array"] = expected["array"].removesuffix("%3")  # as many at once as there are
+    assert found == expected
 
 
 @pytest.mark.parametrize(("time", "grace"), [("1m", 90), ("2m", 60), ("149s", 60)])
