@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 
 from .errors import RendezvousError, SharedDeviceError
+from .gloo import Gloo
 from .groups import Groups
 from .handshake import Endpoint
 from .key_values import StoreKeyValues
@@ -90,12 +91,13 @@ def _join(
         own = json.dumps(here | {"device": device.type, "card": _card(device), **_software()})
         said = [json.loads(word) for word in key_values.set_and_wait("hosts", everyone, own, "all workers to start")]
         hosts = [word["host"] for word in said]
-        groups = Groups(dist.PrefixStore("groups", store), timeout, device)
+        address = _address_for_all([word["address"] for word in said], rank)
+        gloo = Gloo(address if len(set(hosts)) > 1 else None)
+        groups = Groups(dist.PrefixStore("groups", store), timeout, device, gloo)
         devices = [word["device"] for word in said]
         check_software(said)
         _check_cards(said)
         world = groups.make("world", rank, size, set(devices) == {"cuda"}) if size > 1 else None
-        address = _address_for_all([word["address"] for word in said], rank)
         sockets = Sockets(address, store.endpoint.key, key_values, timeout)
         own = json.dumps(asdict(sockets.address))
         sockets.meet(

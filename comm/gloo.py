@@ -7,14 +7,17 @@ ends the process when it has no descriptors left.
 """
 
 import ctypes
+import ipaddress
 import json
 import os
 import socket
 import struct
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import torch.distributed as dist
 
@@ -33,16 +36,23 @@ class GlooDevice:
     all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, address: str | None = None) -> None:
+        """`address`: at which other hosts reach this one, whose own name may have a loopback address alone."""
+        self._listen(dist.ProcessGroupGloo.create_default_device)
+        is_chosen = "GLOO_SOCKET_IFNAME" in os.environ
+        if address is not None and not is_chosen and ipaddress.ip_address(self.address[0]).is_loopback:
+            self._listen(lambda: dist.ProcessGroupGloo.create_device(hostname=address))
+        self.shut()
+
+    def _listen(self, make: Callable[[], Any]) -> None:
         with LISTENING:
             before = {inode for inode, _ in _sockets()}
-            self.device = dist.ProcessGroupGloo.create_default_device()
+            self.device = make()
             new = [fd for inode, fd in _sockets() if inode not in before and _listens(fd)]
         assert len(new) == 1, f"gloo listens on {len(new)} ports"
         self._descriptor = new[0]
         with _handle(self._descriptor) as sock:
             self.address: tuple[str, int] = sock.getsockname()[:2]
-        self.shut()
 
     def open(self) -> None:
         with _handle(self._descriptor) as sock, suppress(OSError):  # there is none
@@ -59,16 +69,17 @@ class GlooDevice:
 
 
 class Gloo:
-    """Makes gloo's groups."""
+    """Makes gloo's groups. `address`: at which other hosts reach this one; None: there are no others."""
 
-    def __init__(self) -> None:
+    def __init__(self, address: str | None = None) -> None:
+        self._address = address
         self._device: GlooDevice | None = None
 
     def make(self, store: dist.Store, rank: int, size: int, timeout: float) -> dist.ProcessGroupGloo:
         """Raises `RendezvousError` when somebody else always gets in, and what gloo raises."""
         for attempt in range(ATTEMPTS):
             if self._device is None:
-                self._device = GlooDevice()
+                self._device = GlooDevice(self._address)
             own = dist.PrefixStore(f"gloo-{attempt}", store)
             group, links = _connect(own, rank, size, timeout, self._device)
             strangers = foreign(_told_by_all(own, rank, size, timeout, self._device.address, links))

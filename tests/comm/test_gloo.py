@@ -131,3 +131,17 @@ def knock_at_gloo(comm):
 
 def test_once_workers_have_met_gloo_hears_no_stranger_and_later_groups_can_be_made(workers) -> None:
     assert workers(2, knock_at_gloo) == 2 * [["nothing", 2.0]]
+
+
+@pytest.mark.parametrize(("chosen", "heard"), [(None, "127.0.0.2"), ("lo", "127.0.0.1")])
+def test_a_host_whose_name_is_a_loopback_address_listens_where_others_reach_it(
+    chosen: str | None, heard: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As /etc/hosts of Debian has it. Who chooses an interface gets it."""
+    monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
+    if chosen is not None:
+        monkeypatch.setenv("GLOO_SOCKET_IFNAME", chosen)
+    kind = dist.ProcessGroupGloo
+    monkeypatch.setattr(kind, "create_default_device", lambda: kind.create_device(hostname="127.0.0.1"))
+    assert GlooDevice().address[0] == "127.0.0.1", "there are no others"
+    assert GlooDevice("127.0.0.2").address[0] == heard
