@@ -69,6 +69,18 @@ def _has_namespaces() -> bool:
 
 
 @cache
+def _has_network_namespaces() -> bool:
+    name = f"paceline-probe-{os.getpid()}"
+    pair = ["ip", "link", "add", "probe", "netns", name, "type", "veth", "peer", "name", "other", "netns", name]
+    if not _has("ip", "unshare")() or subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode:
+        return False
+    try:
+        return subprocess.run(pair, capture_output=True).returncode == 0
+    finally:
+        subprocess.run(["ip", "netns", "delete", name], capture_output=True)
+
+
+@cache
 def _has_booktabs() -> bool:
     look = ["kpsewhich", "booktabs.sty"]
     return _has("pdflatex", "kpsewhich")() and subprocess.run(look, capture_output=True).returncode == 0
@@ -131,6 +143,11 @@ NEEDS = {
         "run as root, or allow user namespaces: sysctl kernel.unprivileged_userns_clone=1",
         _has_namespaces,
     ),
+    "network_namespaces": Need(
+        "networks of its own between namespaces",
+        "apt-get install iproute2, and run as root with CAP_NET_ADMIN and CAP_SYS_ADMIN",
+        _has_network_namespaces,
+    ),
     "postgres": Need("PostgreSQL's server", "apt-get install postgresql", lambda: postgres_binaries() is not None),
     "ray": Need("Ray", "pip install 'paceline[ray]'", _has_module("ray")),
     "slurm": Need(
@@ -170,6 +187,7 @@ needs_latex = pytest.mark.needs("latex")
 needs_make = pytest.mark.needs("make")
 needs_mlflow = pytest.mark.needs("mlflow")
 needs_namespaces = pytest.mark.needs("namespaces")
+needs_network_namespaces = pytest.mark.needs("network_namespaces")
 needs_postgres = pytest.mark.needs("postgres")
 needs_ray = pytest.mark.needs("ray")
 needs_slurm = pytest.mark.needs("slurm")

@@ -11,11 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from needs import needs_sshd, sshd
+from needs import needs_network_namespaces, needs_sshd, sshd
 from process_table import until
 from safetensors.torch import load_file
 from short_runs import Train, weights
 from submitted_runs import BROKEN, LONG, OWN, SLOW, WAIT, SubmittedProcess, pids, undisturbed, workers_of
+from two_hosts import ADDRESSES, TwoHosts
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
@@ -92,6 +93,49 @@ def test_workers_end_with_their_supervisor(tmp_path: Path, trains: bool) -> None
     until(lambda: not workers_of(run.run.path), 20, "workers outlive their supervisor")
     assert run.end() == 4
     assert "ended and did not say how" in run.said().splitlines()[-1]
+
+
+# -- on two hosts, each with a network of its own
+
+
+@pytest.fixture
+def two_hosts(tmp_path: Path) -> Iterator[TwoHosts]:
+    made = TwoHosts(tmp_path)
+    yield made
+    made.close()
+
+
+def on_two_hosts(root: Path, hosts: TwoHosts, *overrides: str) -> SubmittedProcess:
+    agents = ("launcher=torchrun", f"launcher.nodes=[{','.join(ADDRESSES)}]", "launcher.workers_per_node=1")
+    return SubmittedProcess(root, hosts.environment, *agents, *overrides)
+
+
+@needs_network_namespaces
+@pytest.mark.slow
+def test_two_hosts_train_over_their_network_with_the_same_weights(
+    tmp_path: Path, two_hosts: TwoHosts, train: Train
+) -> None:
+    run = on_two_hosts(tmp_path, two_hosts, "hardware.threads=1")
+    assert run.end() == 0, run.said()
+    assert weights(run.run.path) == undisturbed(train, "hardware.threads=1")
+    gradients = 6 * len(weights(run.run.path))  # of as many steps
+    assert all(two_hosts.sent(address) > gradients for address in ADDRESSES), "gradients went another way"
+
+
+@needs_network_namespaces
+@pytest.mark.slow
+@pytest.mark.fault
+def test_a_host_that_is_unplugged_for_a_while_costs_no_step(tmp_path: Path, two_hosts: TwoHosts, train: Train) -> None:
+    timeout = "hardware.timeout=5"
+    run = on_two_hosts(tmp_path, two_hosts, *LONG, timeout)
+    run.until_it_trains()
+    two_hosts.unplug(ADDRESSES[1])
+    log = run.run.logs / "supervisor.log"
+    until(lambda: "the workers start again" in log.read_text(), WAIT, "nobody notices")
+    two_hosts.plug_in(ADDRESSES[1])
+    assert run.end() == 0, run.said()
+    assert run.ended().lost >= 1
+    assert weights(run.run.path) == undisturbed(train, *LONG, timeout)
 
 
 SSH = """#!/bin/sh
