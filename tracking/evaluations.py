@@ -29,3 +29,12 @@ def at_target(summary: dict[str, Any], records: Sequence[Record]) -> Record | No
         if record.get("kind") == "evaluation" and scores and scores[0] >= target:
             return record
     return None
+
+
+def first_at(target: float, metric: str, records: Sequence[Record]) -> float | None:
+    """Returns the seconds of training at the first evaluation that reached the target."""
+    for record in records:
+        score = number(record.get(metric)) if record.get("kind") == "evaluation" else None
+        if score is not None and score >= target:
+            return number(record.get("time"))
+    return None

@@ -13,7 +13,8 @@ from ...strategies.core.protocols import what_may_help
 from ...strategies.core.state import load_state
 from ...tasks.base import Readable
 from ...tasks.evaluation import Evaluation, evaluate
-from ...tracking.records import EvaluationRecord, Score
+from ...tracking.evaluations import first_at, lived
+from ...tracking.records import EvaluationRecord, Resume, Score
 from ..base import checkpoint
 from ..base.errors import DivergedError
 from ..callbacks.base import EvaluationView
@@ -43,8 +44,13 @@ class Evaluations:
     def __init__(self, worker: Worker, timestamps: Timestamps, test: Readable) -> None:
         self._worker, self._timestamps, self._test = worker, timestamps, test
         self._snapshots: list[Snapshot] = []
-        self.time_to_accuracy = worker.manifest.time_to_accuracy if worker.manifest else None
-        self.last = Score(worker.parts.task.metric.name, None, None)
+        metric = worker.parts.task.metric.name
+        self.time_to_accuracy = None  # s
+        if worker.manifest and worker.is_chief:
+            # not the manifest's: the checkpoint of a step may be older than its evaluation, and the target another one
+            earlier = lived([*worker.directory.records(), Resume(worker.manifest.step).plain()])
+            self.time_to_accuracy = first_at(worker.experiment.target_accuracy, metric, earlier)
+        self.last = Score(metric, None, None)
         self.last_date = 0.0
         self._evaluated_at: int | None = None
 

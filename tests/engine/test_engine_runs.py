@@ -219,6 +219,18 @@ def test_training_seconds_add_up_over_a_runs_lives(train: Train) -> None:
     assert second.summary["seconds"] >= first.summary["seconds"] + 0.6
 
 
+@pytest.mark.parametrize("overrides", [(), ("sync=asp",)], ids=" ".join)
+def test_a_resumed_run_reached_its_target_when_its_records_say(overrides: tuple[str, ...], train: Train) -> None:
+    """A checkpoint is older than the evaluation of its step, and asynchronous modes evaluate after all of them."""
+    evaluated = ("evaluate.every=1", "checkpoint.every=1", "steps=null")
+    first = train(*overrides, *evaluated, "epochs=1", "target_accuracy=0.001", name="mine")
+    reached = first.summary["time_to_accuracy"]
+    assert reached is not None
+    assert train("epochs=2", resume="mine").summary["time_to_accuracy"] == reached
+    higher = train("epochs=3", "target_accuracy=1.0", resume="mine")
+    assert higher.summary["time_to_accuracy"] is None, "of another target"
+
+
 def test_a_run_cannot_be_resumed_into_its_past(train: Train, root: Path) -> None:
     train("checkpoint.every_steps=3", name="mine")
     config = (root / "mine" / "config.yaml").read_bytes()

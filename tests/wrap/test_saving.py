@@ -160,6 +160,27 @@ def test_a_loader_of_other_data_cannot_go_on(tmp_path: Path) -> None:
     assert all(each["kind"] != "resume" for each in RunDirectory.open(tmp_path, "mine").records())
 
 
+def test_a_target_that_was_reached_after_the_checkpoint_stays_reached(tmp_path: Path) -> None:
+    def evaluates(comm: Comm, resume: bool) -> None:
+        with joined(comm, str(tmp_path), *parts(), "target_accuracy=0.5", epochs=EPOCHS, resume=resume) as run:
+            for batch in run.loader:
+                comm.elapse(0.01)
+                run.backward(run.model(**batch).loss)
+                run.optimizer.step()
+            run.save()
+            run.evaluated(0.75)
+            if not resume:
+                raise Stop
+
+    with pytest.raises(Stop):
+        run_virtual(2, evaluates, False)
+    run_virtual(2, evaluates, True)
+    directory = RunDirectory.open(tmp_path, "mine")
+    times = [record["time"] for record in directory.records() if record["kind"] == "evaluation"]
+    summary = directory.read_summary()
+    assert summary is not None and summary["time_to_accuracy"] == times[0] < times[1]
+
+
 def saves(comm: Comm, root: str, state: Any, amid: bool) -> None:
     model, optimizer, loader = parts()
     with joined(comm, root, model, optimizer, loader, "sync=bsp") as run:
