@@ -36,14 +36,18 @@ def init(
     wanted = {_target(folder, source): source for source in sorted(STARTER.rglob(f"*{TEMPLATE}"))}
     if there := [str(shortest(path)) for path in wanted if path.exists() or path.is_symlink()]:
         raise ConfigError(f"{', '.join(there)}: already there, and nothing is written over; name another folder")
+    made: list[Path] = []
     try:
         for path, source in wanted.items():
             path.parent.mkdir(parents=True, exist_ok=True)
             with path.open("x", encoding="utf-8") as file:
+                made.append(path)
                 file.write(source.read_text(encoding="utf-8"))
     except FileExistsError as error:
         raise ConfigError(f"{error.filename}: is in the way; nothing is written over") from None
     except OSError as error:
+        for path in made:  # else the next attempt would find them in its way
+            path.unlink(missing_ok=True)
         raise MachineError(f"{folder}: cannot be written to ({error.strerror})") from None
     show("\n".join(str(shortest(path)) for path in wanted))
     go = "" if folder == Path() else f"cd {shlex.quote(str(folder))} && "

@@ -83,3 +83,15 @@ def test_it_may_be_run_in_a_folder_that_has_other_things(paceline, here: Path) -
     ended = paceline("init")
     assert ended.status == 0 and written(here) == {*FILES, "notes.txt"}
     assert "train it:  paceline train model=mine" in ended.err
+
+
+def test_a_full_disk_leaves_nothing_in_the_way_of_the_next_attempt(paceline, here: Path, monkeypatch) -> None:
+    def fail(path: Path, **_: str) -> str:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as full:
+        full.setattr(Path, "read_text", fail)
+        ended = paceline("init", "project")
+    assert ended.status == 3 and "No space left" in ended.last
+    assert written(here / "project") == set()
+    assert paceline("init", "project").status == 0
