@@ -11,6 +11,7 @@ from .figures.built import sheet_of
 from .figures.request import FigureRequest
 from .figures.spec import Against, Figure, Sheet
 from .run_data import RunData
+from .run_directory import write_atomically
 
 STANDARD = PictureStyle()
 
@@ -53,7 +54,7 @@ def draw(sheet: Sheet, figures: list[Figure], directory: Path, style: PictureSty
                 }
                 for suffix, content in formats.items():
                     files.append(directory / f"{stem}.{suffix}")
-                    files[-1].write_bytes(content)
+                    write_atomically(files[-1], content)
     except OSError as error:
         raise StorageError(f"cannot write pictures to {directory}: {error.strerror or error}") from error
     return files

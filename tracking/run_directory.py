@@ -296,13 +296,13 @@ def writing(path: Path) -> Iterator[None]:
         raise StorageError(f"cannot write {path}: {why_unwritten(error)}; what was written before is kept") from error
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Replaces `path` by `text` so that a crash leaves the old content or the new. Raises StorageError."""
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """Replaces `path` by the content so that a crash leaves the old content or the new. Raises StorageError."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     with writing(path):
         try:
-            with os.fdopen(open_to_write(temporary, os.O_TRUNC), "w", encoding="utf-8") as file:
-                file.write(text)
+            with os.fdopen(open_to_write(temporary, os.O_TRUNC), "wb") as file:
+                file.write(content.encode() if isinstance(content, str) else content)
                 file.flush()
                 os.fsync(file.fileno())
             temporary.replace(path)

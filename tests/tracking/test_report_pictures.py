@@ -1,6 +1,7 @@
 """The pictures for papers: which files there are, and what is on them."""
 
 import base64
+import os
 import re
 import struct
 import xml.etree.ElementTree as ET
@@ -225,3 +226,13 @@ def test_a_directory_that_cannot_be_written_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(StorageError, match="cannot write pictures to"):
         write_pictures([recorded()], tmp_path / "file")
+
+
+def test_a_full_disk_leaves_no_half_picture(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StorageError, match="svg: No space left on device"):
+        write_pictures([recorded("a")], tmp_path)
+    assert list(tmp_path.iterdir()) == []
