@@ -1,6 +1,6 @@
 """Derives from a run's records values that its summary lacks."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from .columns import METRICS
@@ -31,10 +31,10 @@ def at_target(summary: dict[str, Any], records: Sequence[Record]) -> Record | No
     return None
 
 
-def first_at(target: float, metric: str, records: Sequence[Record]) -> float | None:
-    """Returns the seconds of training at the first evaluation that reached the target."""
+def first_at(metric: str, reaches: Callable[[float], bool], records: Sequence[Record]) -> float | None:
+    """Returns the seconds of training at the first evaluation whose metric reached the target."""
     for record in records:
         score = number(record.get(metric)) if record.get("kind") == "evaluation" else None
-        if score is not None and score >= target:
+        if score is not None and reaches(score):
             return number(record.get("time"))
     return None

@@ -34,7 +34,7 @@ from ..tracking.evaluations import first_at, lived
 from ..tracking.mirror import Mirror
 from ..tracking.records import End, EvaluationRecord, PlanSummary, Resume, Score, Start, Status, StepRecord, Summary
 from ..tracking.redact import redact
-from ..tracking.run_directory import Record, RunDirectory
+from ..tracking.run_directory import RunDirectory
 from ..tracking.sinks import check as check_tracking
 from ..tracking.sinks import sinks_from
 from .errors import ElsewhereError
@@ -118,7 +118,6 @@ class WrapRecord:
         self._resumed = resumed
         self._score, self._date = Score("accuracy", None, None), 0.0
         self.reached: float | None = None  # seconds until the target accuracy
-        self._earlier: list[Record] = []  # evaluations of a run that goes on
         self._choices = {group.name: experiment.choice(group.name).name for group in SHOWN}
         self._mirror: Mirror | None = None
         path = agreed(comm, layout.workers, "run", lambda: self._made(root))
@@ -159,7 +158,9 @@ class WrapRecord:
         if not is_interactive():
             atexit.register(say_if_open, self.directory, os.getpid())
         if self._resumed is not None:
-            self._earlier = lived([*self.directory.records(), Resume(self._resumed.step).plain()])
+            earlier = lived([*self.directory.records(), Resume(self._resumed.step).plain()])
+            dates = [first_at(metric, self._experiment.target_accuracy.__le__, earlier) for metric in METRICS]
+            self.reached = min((date for date in dates if date is not None), default=None)
             self.directory.add(Resume(self._resumed.step))
         self.directory.add(
             Start(
@@ -186,11 +187,8 @@ class WrapRecord:
     def evaluated(self, done: int, batches: int, value: float, metric: str, loss: float | None, seconds: float) -> None:
         """`batches`: that training was on, in `done` steps; more where a step accumulates gradients."""
         self._score, self._date = Score(metric, value, loss), seconds
-        target = self._experiment.target_accuracy
-        if self.reached is None and metric in METRICS:
-            self.reached = first_at(target, metric, self._earlier)
-            if self.reached is None and value >= target:
-                self.reached = seconds
+        if self.reached is None and metric in METRICS and value >= self._experiment.target_accuracy:
+            self.reached = seconds
         if self._comm.rank == 0:
             self.directory.add(EvaluationRecord(done, batches / self._per_epoch, self._score, seconds))
 

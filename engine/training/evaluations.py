@@ -44,15 +44,18 @@ class Evaluations:
     def __init__(self, worker: Worker, timestamps: Timestamps, test: Readable) -> None:
         self._worker, self._timestamps, self._test = worker, timestamps, test
         self._snapshots: list[Snapshot] = []
-        metric = worker.parts.task.metric.name
+        metric = worker.parts.task.metric
         self.time_to_accuracy = None  # s
         if worker.manifest and worker.is_chief:
             # not the manifest's: the checkpoint of a step may be older than its evaluation, and the target another one
             earlier = lived([*worker.directory.records(), Resume(worker.manifest.step).plain()])
-            self.time_to_accuracy = first_at(worker.experiment.target_accuracy, metric, earlier)
-        self.last = Score(metric, None, None)
+            self.time_to_accuracy = first_at(metric.name, self._reaches, earlier)
+        self.last = Score(metric.name, None, None)
         self.last_date = 0.0
         self._evaluated_at: int | None = None
+
+    def _reaches(self, value: float) -> bool:
+        return self._worker.parts.task.metric.reaches(value, self._worker.experiment.target_accuracy)
 
     def go_on(self, worker: Worker, timestamps: Timestamps) -> None:
         """Goes on with another model."""
@@ -150,9 +153,7 @@ class Evaluations:
             judged.train()
         if worker.hooks.found_best():
             checkpoint.export(worker.directory.path / FILE, exported(worker.parts, snapshot.state))
-        if self.time_to_accuracy is None and worker.parts.task.metric.reaches(
-            values[metric], worker.experiment.target_accuracy
-        ):
+        if self.time_to_accuracy is None and self._reaches(values[metric]):
             self.time_to_accuracy = snapshot.seconds
         self.last = Score(metric, values[metric], values["loss"], spread)
         self.last_date = snapshot.seconds
