@@ -220,7 +220,7 @@ class Sweeper:
         """`job`: of a run that a scheduler has already, which is followed."""
         prepared, plan = self._prepare(trial, seed, name if job is None else None)
         if job is not None:
-            prepared = replace(prepared, directory=job, stored=read_stored(job))
+            prepared = replace(prepared, directory=job, stored=read_stored(job) if self._study.in_array else None)
         prepared = replace(prepared, in_allocation=self._study.in_array)
         watcher = _Watcher(trial, self._study, self._tell, prepared)
 
