@@ -1,9 +1,11 @@
 """Threads that run one at a time, in the order of a virtual clock.
 
-A runner runs only while its (clock, rank) is the least of all that can run. Whoever moves its clock on gives way to
-the earlier ones; whoever waits for another sleeps until that one wakes it. Events that are nobody's turn (a message has
-left) happen in between, before the turns of all whose clock is as late, and wake runners too. When nobody can run and
-no event is to come, each waits for another: a deadlock, which is found at once and named.
+What others can see happens in the order of (clock, rank). A runner may move its own clock on at any time. Before it
+does something that others can see, it catches up: the earlier ones run first. An act of a runner that waits for
+nothing, such as launching a collective, can be put off instead: it happens when it is due, in whoever's turn that is,
+while the runner goes on. Whoever waits for another sleeps until that one wakes it. Events that are nobody's turn (a
+message has left) happen in between, before the turns of all whose clock is as late, and wake runners too. When nobody
+can run and no event is to come, each waits for another: a deadlock, which is found at once and named.
 
 Torch's default generator travels with the runner: what one draws does not depend on whose turns lie between.
 """
@@ -11,6 +13,7 @@ Torch's default generator travels with the runner: what one draws does not depen
 import heapq
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from math import inf
 from typing import Any, Generic, TypeVar
 
@@ -35,12 +38,14 @@ class Runner:
         self.baton = threading.Lock()  # free only from being handed the turn to taking it up
         self.baton.acquire()
         self.ticket = 0  # of its valid entry among those that can run
+        self.is_behind = False  # its clock has moved on, and the earlier ones have not run since
         self.waits: Callable[[], str] | None = None  # for whom, in words, while it sleeps
         self.over = False
         self.generator: Tensor = torch.default_generator.get_state()  # while another one runs
 
 
 R = TypeVar("R", bound=Runner)
+Act = Callable[[], None]
 
 
 class Turns(Generic[R]):
@@ -49,7 +54,9 @@ class Turns(Generic[R]):
     def __init__(self, runners: Sequence[R], happen: Callable[[float], bool] = lambda before: False) -> None:
         """`runners`: by rank. `happen`: lets the next event happen, if there is one until the time that it is given."""
         self._runners, self._happen = runners, happen
-        self._ready: list[tuple[float, int, int]] = []  # heap of (clock, rank, ticket)
+        # heap of (clock, rank, ticket, the act of this runner that was put off)
+        self._ready: list[tuple[float, int, int, Act | None]] = []
+        self._tickets = 0
         self._failure: BaseException | None = None
         self.failed_rank: int | None = None  # of the runner that raised it
         self._finished = threading.Event()
@@ -77,17 +84,42 @@ class Turns(Generic[R]):
         if self._failure is not None:
             raise self._failure
 
-    def give_way(self, runner: R) -> None:
-        """Let the earlier ones run first."""
+    def move_on(self, runner: R, clock: float) -> None:
+        """The runner's clock moves on to `clock`, if that is later. The earlier ones may run."""
         if self._failure is not None:
             raise AbandonedError
-        while self._happen(min(self._earliest(), runner.clock)):
-            pass
-        if self._ready and self._ready[0] < (runner.clock, runner.rank):
-            self.wake(runner, runner.clock)
-            following = self._pop()
-            assert following is not None
-            self._switch(runner, following)
+        runner.clock, runner.is_behind = max(runner.clock, clock), True
+
+    def catch_up(self, runner: R) -> None:
+        """Lets the earlier ones run first, if the runner's clock has moved on."""
+        if self._failure is not None:
+            raise AbandonedError
+        if not runner.is_behind:
+            return
+        runner.is_behind = False
+        due = (runner.clock, runner.rank, inf)
+        while True:
+            while self._happen(min(self._earliest(), runner.clock)):
+                pass
+            if not self._ready or self._ready[0] >= due:
+                return
+            if self._ready[0][3] is None:
+                break
+            self._act()
+        self.wake(runner, runner.clock)
+        following = self._pop()
+        assert following is not None
+        self._switch(runner, following)
+
+    def put_off(self, runner: R, act: Act) -> None:
+        """Does `act`, which others can see, when the earlier ones have run. `act` neither sleeps nor moves a clock."""
+        if self._failure is not None:
+            raise AbandonedError
+        if not runner.is_behind:
+            act()
+            return
+        self._tickets += 1
+        heapq.heappush(self._ready, (runner.clock, runner.rank, self._tickets, act))
 
     def sleep(self, runner: R, waits: Callable[[], str]) -> None:
         """Sleeps until another runner wakes it, or until the time given beforehand. `waits`: whom it waits for, in
@@ -106,8 +138,9 @@ class Turns(Generic[R]):
 
     def wake(self, runner: R, clock: float) -> None:
         """`runner` can run, from `clock` on or its own if that is later; what was said of it before is void."""
-        runner.ticket += 1
-        heapq.heappush(self._ready, (max(runner.clock, clock), runner.rank, runner.ticket))
+        self._tickets += 1
+        runner.ticket = self._tickets
+        heapq.heappush(self._ready, (max(runner.clock, clock), runner.rank, runner.ticket, None))
 
     # -- threads
 
@@ -145,15 +178,17 @@ class Turns(Generic[R]):
         except AbandonedError:
             pass
         except BaseException as error:
-            if self._failure is None:
-                self.failed_rank = runner.rank
-            self._fail(error)
+            with suppress(AbandonedError):  # one that is earlier has failed
+                self.catch_up(runner)
+            self._fail(error, runner.rank)
         runner.over = True
         self._hand_on()
 
     def _hand_on(self) -> None:
         """The thread whose turn it was ends: the next one's turn, or that of one that a failure leaves to unwind."""
-        following = self._pop() if self._failure is None else None
+        following = None
+        with suppress(AbandonedError):
+            following = self._pop() if self._failure is None else None
         if following is None:
             following = next((runner for runner in self._runners if not runner.over), None)
             if following is None:
@@ -177,26 +212,41 @@ class Turns(Generic[R]):
 
     def _pop(self) -> R | None:
         """The earliest of those that can run, with its clock at that time, once all that comes before has happened."""
-        while self._happen(self._earliest()):
-            pass
-        if not self._ready:
-            return None
-        clock, rank, _ = heapq.heappop(self._ready)
+        while True:
+            while self._happen(self._earliest()):
+                pass
+            if not self._ready:
+                return None
+            if self._ready[0][3] is None:
+                break
+            self._act()
+        clock, rank, _, _ = heapq.heappop(self._ready)
         runner = self._runners[rank]
-        runner.ticket += 1
-        runner.clock = max(runner.clock, clock)
+        runner.ticket = 0
+        runner.clock, runner.is_behind = max(runner.clock, clock), False
         return runner
+
+    def _act(self) -> None:
+        """Does the act that is due."""
+        _, rank, _, act = heapq.heappop(self._ready)
+        assert act is not None
+        try:
+            act()
+        except Exception as error:
+            self._fail(error, rank)
+            raise AbandonedError from None
 
     def _earliest(self) -> float:
         """The clock of the first that can run."""
         ready = self._ready
-        while ready and self._runners[ready[0][1]].ticket != ready[0][2]:
+        while ready and ready[0][3] is None and self._runners[ready[0][1]].ticket != ready[0][2]:
             heapq.heappop(ready)  # void
         return ready[0][0] if ready else inf
 
-    def _fail(self, error: BaseException) -> None:
+    def _fail(self, error: BaseException, rank: int | None = None) -> None:
+        """`rank`: of the runner that raised it."""
         if self._failure is None:
-            self._failure = error
+            self._failure, self.failed_rank = error, rank
 
     def _deadlock(self) -> HangError:
         stuck = [runner for runner in self._runners if not runner.over]

@@ -1,10 +1,12 @@
 """The virtual cluster: every worker a thread, one running at a time, ordered by a virtual clock.
 
-The gradients are real, the network and the compute times are modelled. A worker runs only while it is the earliest:
-its (clock, rank) is the least of all that can run. Whatever moves its clock on (an elapsed second, a message, a
-collective) lets the earlier ones run first. When a message has left depends on what others send meanwhile, so it is an
-event of the network, between the workers' turns. So what a worker reads and writes, shared memory included, is in the
-order of the clock, and the same seed gives the same bits, the same clock and the same order of events every time.
+The gradients are real, the network and the compute times are modelled. Time that passes (an elapsed second, a message,
+a collective) moves the worker's own clock on. Before a worker does something that others can see, the earlier ones run
+first: those with a lesser (clock, rank). Launching a collective is put off until then while the worker goes on. Once
+memory is shared, all that a worker computes can be seen, so that the earlier ones run whenever time passes. When a
+message has left depends on what others send meanwhile, so it is an event of the network, between the workers' turns. So
+what a worker reads and writes, shared memory included, is in the order of the clock, and the same seed gives the same
+bits, the same clock and the same order of events every time.
 
 What happens aside from training (`Ledger.aside`: set-up, evaluation, checkpoints) takes no time and holds no link.
 
@@ -55,7 +57,8 @@ class _Meeting:
     """One collective call of a group, while its members arrive."""
 
     number: int  # the how-manieth of the group
-    call: Call  # what all its members must call
+    what: str  # that is called
+    call: Call | None = None  # what all its members must call, once one has come
     given: dict[int, Any] = field(default_factory=dict)  # by rank in the group
     launch: float = -inf  # of the last one
     result: Any = None
@@ -102,6 +105,7 @@ class SimulatedCluster:
         self.size, self.fabric, self.memory = size, ModelledNetwork(network, size), memory
         self.workers = [_Worker(rank) for rank in range(size)]
         self.turns = Turns(self.workers, self.fabric.links.happen)
+        self.shares_memory = False  # all that workers compute can be seen
         self.stop = False  # somebody asked to save and stop
         self.begun: dict[str, int] = {}  # topic -> the furthest step that one of those who step together has begun
         self.stops: dict[str, int] = {}  # topic -> the step that they leave before
@@ -151,9 +155,9 @@ class SimulatedCluster:
         """A hash of training's events so far: who did what with whom, when, and how many bytes."""
         return self._log.hexdigest()
 
-    def log(self, worker: _Worker, event: str, peer: int, size: int) -> None:
-        if not worker.ledger.is_aside:
-            self._log.update(struct.pack("<dq8sqq", worker.clock, worker.rank, event.encode()[:8], peer, size))
+    def log(self, clock: float, worker: _Worker, event: str, peer: int, size: int) -> None:
+        """Notes an event of training."""
+        self._log.update(struct.pack("<dq8sqq", clock, worker.rank, event.encode()[:8], peer, size))
 
 
 class VirtualKeyValues(KeyValues):
@@ -163,12 +167,14 @@ class VirtualKeyValues(KeyValues):
         self.rank, self._cluster, self._worker = worker.rank, cluster, worker
 
     def post(self, key: str, value: str) -> None:
+        self._cluster.turns.catch_up(self._worker)
         self._cluster.posted[key] = value
         for reader in self._cluster.readers.pop(key, []):
             self._cluster.turns.wake(reader, reader.clock if reader.ledger.is_aside else self._worker.clock)
 
     def read(self, key: str, writer: int, look: Callable[[], None] | None = None) -> str:
         cluster = self._cluster
+        cluster.turns.catch_up(self._worker)
         while key not in cluster.posted:
             cluster.readers[key].append(self._worker)
             cluster.turns.sleep(self._worker, lambda: f"waits for '{key}' from worker {writer}")
@@ -178,6 +184,7 @@ class VirtualKeyValues(KeyValues):
         """Returns whether to stop before `step`. All that step together, `topic`, stop at the first step that none has
         begun.
         """
+        self._cluster.turns.catch_up(self._worker)
         begun, stops = self._cluster.begun, self._cluster.stops
         furthest = begun.get(topic, step - 1)
         if self._cluster.stop and topic not in stops:
@@ -188,9 +195,11 @@ class VirtualKeyValues(KeyValues):
         return False
 
     def stop_requested(self) -> bool:
+        self._cluster.turns.catch_up(self._worker)
         return self._cluster.stop
 
     def request_stop(self) -> None:
+        self._cluster.turns.catch_up(self._worker)
         self._cluster.request_stop()
 
     def doing(self, what: str) -> None:
@@ -337,32 +346,41 @@ class VirtualComm(Comm):
         takes: Takes | None = None,
         how: str = "",
     ) -> _Meeting:
-        """Come to this group's next meeting; whoever comes last makes the result. `takes`: None for no time."""
+        """Come to this group's next meeting, when it is this worker's turn; whoever comes last makes the result.
+
+        `takes`: None for no time.
+        """
         self._meetings += 1
         key, cluster, worker = (self.name, self._meetings), self._cluster, self._worker
-        call, size = (what, how, None, None), 0
+        launch, is_aside, call, size = worker.clock, self.ledger.is_aside, (what, how, None, None), 0
         if isinstance(given, Tensor):
             given, size = given.detach(), nbytes(given)
             call = (what, how, given.numel(), given.dtype)
         meeting = cluster.meetings.get(key)
         if meeting is None:
-            meeting = cluster.meetings[key] = _Meeting(self._meetings, call)
-        if call != meeting.call:
-            others = ", ".join(str(self.ranks[rank]) for rank in sorted(meeting.given))
-            raise MessageError(
-                f"worker {worker.rank} in {what} of {self.name}: it calls {words(call)} where others ({others}) call "
-                f"{words(meeting.call)}"
-            )
-        cluster.log(worker, what, -1, size)
-        meeting.given[self.rank] = given
-        meeting.launch = max(meeting.launch, worker.clock)
-        if len(meeting.given) == self.size:
-            meeting.result = combine([meeting.given[rank] for rank in range(self.size)])
-            meeting.given.clear()
-            if takes is not None and self.size > 1 and not self.ledger.is_aside:
-                takes(self.name, self.ranks, size, meeting.launch, lambda done: self._part(meeting, done))
-            else:
-                self._part(meeting, meeting.launch)
+            meeting = cluster.meetings[key] = _Meeting(self._meetings, what)
+
+        def come() -> None:
+            meeting.call = meeting.call or call
+            if call != meeting.call:
+                others = ", ".join(str(self.ranks[rank]) for rank in sorted(meeting.given))
+                raise MessageError(
+                    f"worker {worker.rank} in {what} of {self.name}: it calls {words(call)} where others ({others}) "
+                    f"call {words(meeting.call)}"
+                )
+            if not is_aside:
+                cluster.log(launch, worker, what, -1, size)
+            meeting.given[self.rank] = given
+            meeting.launch = max(meeting.launch, launch)
+            if len(meeting.given) == self.size:
+                meeting.result = combine([meeting.given[rank] for rank in range(self.size)])
+                meeting.given.clear()
+                if takes is not None and self.size > 1 and not is_aside:
+                    takes(self.name, self.ranks, size, meeting.launch, lambda done: self._part(meeting, done))
+                else:
+                    self._part(meeting, meeting.launch)
+
+        cluster.turns.put_off(worker, come)
         return meeting
 
     def _part(self, meeting: _Meeting, done: float) -> None:
@@ -372,7 +390,7 @@ class VirtualComm(Comm):
             self._cluster.turns.wake(other, other.clock if other.ledger.is_aside else done)
 
     def launched(self, meeting: _Meeting) -> Operation:
-        return self.timeline.launched(f"{self.name}#", meeting.call[0], self._worker.clock, meeting.number)
+        return self.timeline.launched(f"{self.name}#", meeting.what, self._worker.clock, meeting.number)
 
     def attend(self, meeting: _Meeting, operation: Operation | None = None) -> Any:
         """The meeting's result, once all have come and it is over. It is everyone's: not to be written to.
@@ -380,6 +398,7 @@ class VirtualComm(Comm):
         `operation`: as it was launched; None for right now.
         """
         worker, start, operation = self._worker, self._worker.clock, operation or self.launched(meeting)
+        self._cluster.turns.catch_up(worker)
         if meeting.done is None:
             meeting.sleepers.append(worker)
             self._cluster.turns.sleep(worker, lambda: self._whom(meeting))
@@ -394,14 +413,14 @@ class VirtualComm(Comm):
     def _whom(self, meeting: _Meeting) -> str:
         missing = [str(self.ranks[rank]) for rank in range(self.size) if rank not in meeting.given]
         some = ", ".join(missing[:8]) + (", ..." if len(missing) > 8 else "")
-        return f"waits in {meeting.call[0]} of {self.name} for workers {some}"
+        return f"waits in {meeting.what} of {self.name} for workers {some}"
 
     def pass_until(self, clock: float) -> None:
         """Blocked until `clock`, if that is not past; aside no time passes."""
         worker = self._worker
-        if not self.ledger.is_aside:
-            worker.clock = max(worker.clock, clock)
-        self._cluster.turns.give_way(worker)
+        self._cluster.turns.move_on(worker, worker.clock if self.ledger.is_aside else clock)
+        if self._cluster.shares_memory:
+            self._cluster.turns.catch_up(worker)
 
     # -- point to point
 
@@ -416,10 +435,12 @@ class VirtualComm(Comm):
         receiver, size = self._cluster.workers[self._peer(dst)], nbytes(tensor)
         self.ledger.count("send", size)
         cluster, worker = self._cluster, self._worker
+        cluster.turns.catch_up(worker)
         launch, stream = worker.clock, (self.name, self.rank)
         sending = self.timeline.launched(self._channel(self.rank, dst), "send", launch)
         sent, content = _Sent(self, sending, dst), tensor.detach().clone()
-        cluster.log(worker, "send", receiver.rank, size)
+        if not self.ledger.is_aside:
+            cluster.log(launch, worker, "send", receiver.rank, size)
         if cluster.watch is not None:
             cluster.watch(worker.rank, receiver.rank, sending.purpose, launch, content)
 
@@ -437,6 +458,7 @@ class VirtualComm(Comm):
 
     def see_off(self, sent: _Sent) -> None:
         """Wait until the message has left; aside no time passes, and it goes on leaving."""
+        self._cluster.turns.catch_up(self._worker)
         if sent.left is None and not self.ledger.is_aside:
             sent.sleeper = self._worker
             self._cluster.turns.sleep(self._worker, lambda: f"waits in send to worker {self.ranks[sent.dst]}")
@@ -466,6 +488,7 @@ class VirtualComm(Comm):
 
     def _posted(self, tensor: Tensor, src: int) -> _Receiving:
         self._peer(src)
+        self._cluster.turns.catch_up(self._worker)
         receive, stream = _Receiving(self, tensor, src), (self.name, src)
         if self._worker.inbox.get(stream):
             receive.message = self._worker.collect(stream)
@@ -479,6 +502,7 @@ class VirtualComm(Comm):
         self._take(self._arrived(receive, src), tensor, src, start)
 
     def _arrived(self, receive: _Receiving, src: int) -> _VirtualMessage:
+        self._cluster.turns.catch_up(self._worker)
         if receive.message is None:
             receive.sleeper = self._worker
             self._cluster.turns.sleep(self._worker, lambda: f"waits in recv from worker {self.ranks[src]}")
@@ -505,6 +529,7 @@ class VirtualComm(Comm):
     def recv_any(self, tensor: Tensor) -> int:
         _check_contiguous(tensor)
         worker, turns, start = self._worker, self._cluster.turns, self._worker.clock
+        turns.catch_up(worker)
         while (first := self._first()) is None or not self._has_arrived(first[0]):
             # one that is sent meanwhile may arrive before it
             worker.listens, worker.expected = self.name, inf
@@ -518,6 +543,7 @@ class VirtualComm(Comm):
         return src
 
     def try_recv_any(self, tensor: Tensor) -> int | None:
+        self._cluster.turns.catch_up(self._worker)
         first = self._first()
         return self.recv_any(tensor) if first is not None and self._has_arrived(first[0]) else None
 
@@ -552,8 +578,10 @@ class VirtualComm(Comm):
         self._note_receipt(message, src, start)
 
     def _note_receipt(self, message: _VirtualMessage, src: int, start: float) -> None:
-        worker = self._worker
-        self._cluster.log(worker, "recv", self.ranks[src], nbytes(message.tensor))
+        cluster, worker = self._cluster, self._worker
+        if not self.ledger.is_aside:
+            event = partial(cluster.log, worker.clock, worker, "recv", self.ranks[src], nbytes(message.tensor))
+            cluster.turns.put_off(worker, event)
         receiving = self.timeline.launched(self._channel(src, self.rank), "recv", message.launch, message.number)
         self.timeline.add(receiving, start, worker.clock)
 
@@ -572,6 +600,7 @@ class VirtualComm(Comm):
         if fabric.network.workers_per_host > 1 and max(self.hosts) > 0:
             raise FabricError(f"shared memory cannot be had: the workers of {self.name} are on several hosts")
         meeting = self._meet("shared", tensor, lambda given: given[0].cpu().contiguous().clone())
+        self._cluster.shares_memory = True
         # .data: a version counter of its own; autograd must not see the others' writes, as on processes
         return self.attend(meeting).data
 
@@ -581,6 +610,7 @@ class VirtualComm(Comm):
 
     def acquire(self, lock: _Mutex) -> None:
         worker, start = self._worker, self._worker.clock
+        self._cluster.turns.catch_up(worker)
         if lock.holder is None:
             lock.holder = worker
         else:
@@ -595,6 +625,7 @@ class VirtualComm(Comm):
 
     def release(self, lock: _Mutex) -> None:
         """The next one has it, in the order in which they came."""
+        self._cluster.turns.catch_up(self._worker)
         lock.holder = lock.queue.popleft() if lock.queue else None
         if lock.holder is not None:
             self._cluster.turns.wake(lock.holder, self._worker.clock)

@@ -170,9 +170,13 @@ def test_others_unwind_from_the_middle_of_backward() -> None:
     ended: list[str] = []
 
     def act(comm: VirtualComm) -> None:
+        def pass_time(_: torch.Tensor) -> None:
+            comm.elapse(1.0)
+            comm.key_values.post("seen", "")
+
         layers = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
         for parameter in layers.parameters():
-            parameter.register_post_accumulate_grad_hook(lambda _: comm.elapse(1.0))
+            parameter.register_post_accumulate_grad_hook(pass_time)
         loss = layers(torch.ones(1, 2)).sum()
         if comm.rank == 1:
             comm.elapse(2.5)
@@ -234,6 +238,17 @@ def test_who_talks_while_it_unwinds_is_not_waited_for() -> None:
 
     with pytest.raises(BrokenError):
         run(3, act)
+
+
+def test_of_two_workers_that_fail_the_earlier_one_ends_the_run() -> None:
+    def act(comm: VirtualComm) -> None:
+        comm.elapse(5.0 - comm.rank)
+        raise BrokenError(f"worker {comm.rank}")
+
+    cluster = SimulatedCluster(3, NETWORK)
+    with pytest.raises(BrokenError, match="worker 2"):
+        cluster.run(act)
+    assert cluster.failed_rank == 2
 
 
 def test_sys_exit_in_a_worker_ends_the_run() -> None:

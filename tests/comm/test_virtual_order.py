@@ -30,15 +30,21 @@ def message(value: float = 0.0, entries: int = SIZE) -> torch.Tensor:
 # -- whose turn it is
 
 
+def moment(comm: VirtualComm) -> tuple[float, int]:
+    """When and by whom something is done that others can see."""
+    comm.key_values.post("seen", "")
+    return comm.now(), comm.rank
+
+
 @given(st.lists(st.lists(st.integers(1, 4), max_size=6), min_size=1, max_size=5))
 def test_what_workers_do_is_in_the_order_of_the_clock_and_then_of_ranks(pauses: list[list[int]]) -> None:
     done: list[tuple[float, int]] = []
 
     def act(comm: VirtualComm) -> None:
-        done.append((comm.now(), comm.rank))
+        done.append(moment(comm))
         for seconds in pauses[comm.rank]:
             comm.elapse(float(seconds))
-            done.append((comm.now(), comm.rank))
+            done.append(moment(comm))
 
     run(len(pauses), act)
     expected = [(float(sum(own[:i])), rank) for rank, own in enumerate(pauses) for i in range(len(own) + 1)]
@@ -66,14 +72,14 @@ def test_who_is_woken_at_a_time_runs_before_those_who_are_later() -> None:
         elif comm.rank == 1:
             for _ in range(6):
                 comm.elapse(1.0)
-                done.append((comm.now(), 1))
+                done.append(moment(comm))
             return
         elif comm.rank == 2:
             comm.elapse(4.25)
         else:
             comm.isend(message(), 0)
             return
-        done.append((comm.now(), comm.rank))
+        done.append(moment(comm))
 
     run(4, act)
     assert done == [(1, 1), (2, 1), (3, 1), (4, 1), (4.25, 0), (4.25, 2), (5, 1), (6, 1)]

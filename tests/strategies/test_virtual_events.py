@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from choices import CHOICES, overrides_for
+from oracles import identical
 from safetensors.torch import load_file
 from torch import Tensor
 
@@ -65,8 +66,12 @@ DIGESTS = {
 }
 
 
-def ran(folder: Path, sync: str, *more: str) -> tuple[SimulatedCluster, dict[str, Tensor]]:
-    """Trains in this process; returns the cluster as it is then, and the weights."""
+def ran(folder: Path, sync: str, *more: str, at_once: bool = False) -> tuple[SimulatedCluster, dict[str, Tensor]]:
+    """Trains in this process; returns the cluster as it is then, and the weights.
+
+    `at_once`: the earlier workers run whenever time passes, by the rule for shared memory, which is the simpler one.
+    """
+    folder.mkdir(exist_ok=True)
     factors = folder / "factors.txt"
     factors.write_text(FACTORS)
     prepared = prepare([*SMALL, f"sync={sync}", f"stragglers.path={factors}", *overrides_for(sync), *more])
@@ -74,6 +79,7 @@ def ran(folder: Path, sync: str, *more: str) -> tuple[SimulatedCluster, dict[str
     hardware: Any = prepared.experiment.hardware
     threads = torch.get_num_threads()
     cluster = cluster_of(assemble(prepared.experiment, (), None), hardware)
+    cluster.shares_memory = at_once
     try:
         run_virtual(prepared.assignment(directory, prepared.plan()), assemble(prepared.experiment, (), None), cluster)
     finally:
@@ -90,9 +96,19 @@ def told(cluster: SimulatedCluster) -> str:
     return hashlib.blake2b(repr((cluster.digest(), ends)).encode(), digest_size=8).hexdigest()
 
 
-@pytest.mark.parametrize(
+each_case = pytest.mark.parametrize(
     "chosen", [each if each in FEW else pytest.param(each, marks=pytest.mark.slow) for each in CASES]
 )
+
+
+@each_case
 def test_events_clocks_and_bytes_are_as_recorded(tmp_path: Path, chosen: str) -> None:
     """When a change of a mode or of the network's model changes these on purpose, put in the new one."""
     assert told(ran(tmp_path, *chosen.split())[0]) == DIGESTS[chosen]
+
+
+@each_case
+def test_weights_do_not_depend_on_when_the_earlier_workers_run(tmp_path: Path, chosen: str) -> None:
+    found, expected = (ran(tmp_path / str(rule), *chosen.split(), at_once=rule) for rule in (False, True))
+    assert told(found[0]) == told(expected[0])
+    assert identical(found[1], expected[1])
