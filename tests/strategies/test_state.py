@@ -1,6 +1,5 @@
 """State as bytes and back."""
 
-import gc
 import json
 import struct
 import weakref
@@ -191,7 +190,6 @@ def test_what_replicas_hold_in_pieces_is_gathered_one_tensor_after_the_other() -
     for block in blocks_of(state):
         length += len(block)
         del block
-        gc.collect()
     assert gathering.most <= 2, "the one that is written, and the next"
     order = list(gathering.order)
     for sharded in sharded_of({name: each for name, each in state.items() if name != "own"}):
