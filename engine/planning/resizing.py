@@ -93,7 +93,9 @@ def check(experiment: Experiment, allowed: tuple[str, ...], checkpoint: Path, ma
     elif others and experiment.choice("privacy").name != "none":
         why = f"privacy={experiment.choice('privacy').name}: noise is accounted for a fixed number of replicas"
     elif traits.synchronous and not (traits.weights_agree and traits.state_agrees):
-        its = f"each replica has {'state' if traits.weights_agree else 'weights'} of its own"
+        compress = experiment.choice("compress").name
+        kept = f" with compress={compress}" if traits.weights_agree and compress != "none" else ""
+        its = f"each replica has {'state' if traits.weights_agree else 'weights'} of its own{kept}"
         if isinstance(parts.sync, Joinable) and not recut:
             its = parts.sync.unjoinable(states[0]["sync"])
         why = its and f"sync={experiment.choice('sync').name}: {its}"

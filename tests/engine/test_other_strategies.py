@@ -178,7 +178,7 @@ def test_a_delayed_update_is_made_before_the_run_goes_on_without(train: Train) -
     [
         (["sync=local_sgd"], "sync=local_sgd: each replica has weights of its own"),
         (["sync=asp"], "sync.servers is not kept by the names of parameters"),
-        (["compress=topk"], "each replica has state (of compress=topk) of its own"),
+        (["compress=topk"], "sync=bsp: each replica has state of its own with compress=topk"),
     ],
 )
 def test_what_no_other_layout_can_take_is_refused(train: Train, overrides: list[str], said: str) -> None:
