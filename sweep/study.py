@@ -103,7 +103,7 @@ class Study:
         database.close(self._study)
 
     def turn(self) -> AbstractContextManager[None]:
-        """No other sweeper of this directory is in here meanwhile."""
+        """Keeps the other sweepers of this directory out of the context."""
         return _turn(self._url)
 
     # -- what comes next
@@ -505,7 +505,7 @@ SPENT = " (is the disk full, out of inodes or read-only?)"  # SQLite does not sa
 
 @contextmanager
 def _stored(url: str) -> Iterator[None]:
-    """Around what reads or writes the database at `url`: raises `StorageError`, naming the file where it is one.
+    """Wraps what reads or writes the database at `url`. Raises `StorageError`, which names the file if there is one.
 
     SQLite lets two processes claim one trial, as it reads before it locks. The sweepers of an array take turns.
     """
@@ -536,7 +536,7 @@ def _turn(url: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def _in_turn(file: Path) -> Iterator[None]:
-    """No other process, and no other thread, is in here meanwhile."""
+    """Keeps other processes and threads out of the context."""
     with writing(file):
         descriptor = open_to_write(file)
     try:

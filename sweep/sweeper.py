@@ -122,7 +122,7 @@ class Sweeper:
                 self._study.again(done)
 
     def _finished(self, trial: SweepTrial, seed: int | None) -> tuple[RunDirectory, dict[str, Any]] | None:
-        """The run of this point and seed that was completed, whichever attempt's."""
+        """Returns the run of this point and seed that was completed, of any attempt."""
         for attempt in range(1, trial.attempt + 1):
             run = RunDirectory(self._directory / run_name(replace(trial, attempt=attempt), seed))
             try:
@@ -134,8 +134,8 @@ class Sweeper:
         return None
 
     def _left_job(self, trial: SweepTrial, seed: int | None) -> RunDirectory | None:
-        """The run of this point and seed whose job has outlived its sweeper, whichever attempt's. In an array: the run
-        that an earlier life of a sweeper has left, which goes on.
+        """Returns the run of this point and seed whose job has outlived its sweeper, of any attempt; in an array the
+        run that an earlier life of a sweeper has left, which goes on.
         """
         for attempt in range(1, trial.attempt + 1):
             run = self._directory / run_name(replace(trial, attempt=attempt), seed)

@@ -59,7 +59,7 @@ def submit(directory: RunDirectory, experiment: Experiment, scheduler: Scheduler
 
 @contextmanager
 def alone(directory: RunDirectory) -> Iterator[None]:
-    """No other command submits the run meanwhile. Raises `ConfigError` or `StorageError`."""
+    """Keeps other commands from submitting the run in the context. Raises `ConfigError` or `StorageError`."""
     folder = directory.path / FOLDER
     with writing(folder):
         folder.mkdir(exist_ok=True)
