@@ -137,7 +137,7 @@ def test_once_workers_have_met_gloo_hears_no_stranger_and_later_groups_can_be_ma
 def test_a_host_whose_name_is_a_loopback_address_listens_where_others_reach_it(
     chosen: str | None, heard: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As /etc/hosts of Debian has it. Who chooses an interface gets it."""
+    """Debian's /etc/hosts names the host so. Who chooses an interface gets it."""
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     if chosen is not None:
         monkeypatch.setenv("GLOO_SOCKET_IFNAME", chosen)
