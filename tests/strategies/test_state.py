@@ -201,13 +201,19 @@ def test_what_replicas_hold_in_pieces_is_gathered_one_tensor_after_the_other() -
     assert all(torch.equal(found[name], value) for name, value in values.items())
 
 
+def length_of(data: bytes) -> int:
+    """Returns the length of safetensors' header."""
+    return int.from_bytes(data[:8], "little")
+
+
 @pytest.mark.parametrize("dtype", safetensors.torch._TYPES.values(), ids=str)
 @pytest.mark.parametrize("shape", [(), (0,), (3, 5)], ids=str)
 def test_a_tensor_of_any_type_is_read_by_safetensors_as_it_was(dtype: torch.dtype, shape: tuple[int, ...]) -> None:
     value, narrow = torch.randint(0, 2, shape).to(dtype), torch.ones(3, dtype=torch.bool)
-    found = {
-        name.lstrip("01."): each for name, each in safetensors.torch.load(to_bytes({"n": narrow, "x": value})).items()
-    }
+    data = to_bytes({"n": narrow, "x": value})
+    found = {name.lstrip("01."): each for name, each in safetensors.torch.load(data).items()}
+    begin = json.loads(data[8 : 8 + length_of(data)])["1.x"]["data_offsets"][0]
+    assert begin % dtype.itemsize == 0, "the narrow one stands behind it"
     assert found["x"].dtype == dtype and found["x"].shape == value.shape
     assert to_bytes({"x": found["x"]}) == to_bytes({"x": value}) and torch.equal(found["n"], narrow)
 
