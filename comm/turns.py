@@ -1,4 +1,4 @@
-"""Threads that run one at a time, in the order of a virtual clock.
+"""Runners that run one at a time, in the order of a virtual clock.
 
 What others can see happens in the order of (clock, rank). A runner may move its own clock on at any time. Before it
 does something that others can see, it catches up: the earlier ones run first. An act of a runner that waits for
@@ -11,32 +11,30 @@ Torch's default generator travels with the runner: what one draws does not depen
 """
 
 import heapq
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from math import inf
 from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 
-from .errors import FabricError, HangError
+from .carriers import Carrier
+from .errors import HangError
 
-_STACK = 4 * 2**20  # bytes of a runner's stack: address space, of which only what is used becomes memory
 _NAMED = 8  # as many of the waiting are named
 
 
 class AbandonedError(BaseException):
-    """Another runner failed: this one's thread unwinds."""
+    """Another runner failed: this one's life unwinds."""
 
 
 class Runner:
-    """A thread and its clock. Only the runner itself, or whoever wakes it, moves the clock on."""
+    """A worker's life and its clock. Only the runner itself, or whoever wakes it, moves the clock on."""
 
     def __init__(self, rank: int) -> None:
         self.rank, self.clock = rank, 0.0
-        self.baton = threading.Lock()  # free only from being handed the turn to taking it up
-        self.baton.acquire()
         self.ticket = 0  # of its valid entry among those that can run
         self.is_behind = False  # its clock has moved on, and the earlier ones have not run since
         self.waits: Callable[[], str] | None = None  # for whom, in words, while it sleeps
@@ -59,27 +57,24 @@ class Turns(Generic[R]):
         self._tickets = 0
         self._failure: BaseException | None = None
         self.failed_rank: int | None = None  # of the runner that raised it
-        self._finished = threading.Event()
 
-    def run(self, life: Callable[[R], Any]) -> None:
+    def run(self, life: Callable[[R], Any], carrier: Carrier) -> None:
         """`life` of each runner, to the end of all.
 
-        Raises what the first to fail raised, `HangError` on a deadlock, `FabricError` where the system has no more
-        threads to give; no thread is left then.
+        Raises what the first to fail raised, `HangError` on a deadlock, `FabricError` where the system has nothing to
+        carry a runner with; all lives are over then.
         """
+        self._carrier = carrier
         generator = torch.default_generator.get_state()
         for runner in self._runners:
             self.wake(runner, runner.clock)
-        threads = self._start(life)
         try:
-            self._hand_on()
-            while not self._finished.wait(0.2):  # in slices, so that signals are handled
-                pass
-        except BaseException as error:  # Ctrl-C
+            carrier.begin(partial(self._live, life), self._following)
+        except BaseException as error:  # Ctrl-C, too
             self._fail(error)
-            self._finished.wait()
-        for thread in threads:
-            thread.join()
+            for runner in self._runners[carrier.begun :]:
+                runner.over = True
+        carrier.run(self._fail)
         torch.default_generator.set_state(generator)
         if self._failure is not None:
             raise self._failure
@@ -142,36 +137,10 @@ class Turns(Generic[R]):
         runner.ticket = self._tickets
         heapq.heappush(self._ready, (max(runner.clock, clock), runner.rank, runner.ticket, None))
 
-    # -- threads
+    # -- lives
 
-    def _start(self, life: Callable[[R], Any]) -> list[threading.Thread]:
-        threads: list[threading.Thread] = []
-        before = threading.stack_size(_STACK)
-        try:
-            for runner in self._runners:
-                # a daemon: Ctrl-C between two of these statements must not keep the interpreter from ending
-                thread = threading.Thread(
-                    target=self._live, args=(runner, life), name=f"worker-{runner.rank}", daemon=True
-                )
-                thread.start()
-                threads.append(thread)
-        except RuntimeError as error:
-            self._fail(
-                FabricError(
-                    f"hardware.workers={len(self._runners)}: each is a thread, and this system has only "
-                    f"{len(threads)} to give ({error}). Choose fewer, or raise its limit (ulimit -u)."
-                )
-            )
-        except BaseException as error:  # Ctrl-C
-            self._fail(error)
-        finally:
-            threading.stack_size(before)
-        for runner in self._runners[len(threads) :]:
-            runner.over = True
-        return threads
-
-    def _live(self, runner: R, life: Callable[[R], Any]) -> None:
-        runner.baton.acquire()
+    def _live(self, life: Callable[[R], Any], rank: int) -> None:
+        runner = self._runners[rank]
         try:
             self._take_up(runner)
             life(runner)
@@ -180,29 +149,26 @@ class Turns(Generic[R]):
         except BaseException as error:
             with suppress(AbandonedError):  # one that is earlier has failed
                 self.catch_up(runner)
-            self._fail(error, runner.rank)
+            self._fail(error, None if isinstance(error, KeyboardInterrupt) else rank)
         runner.over = True
-        self._hand_on()
 
-    def _hand_on(self) -> None:
-        """The thread whose turn it was ends: the next one's turn, or that of one that a failure leaves to unwind."""
+    def _following(self) -> int | None:
+        """Returns whose turn it is when a life is over: the next one's, or that of one that is left to unwind."""
         following = None
         with suppress(AbandonedError):
             following = self._pop() if self._failure is None else None
         if following is None:
             following = next((runner for runner in self._runners if not runner.over), None)
             if following is None:
-                self._finished.set()
-                return
+                return None
             if self._failure is None:
                 self._fail(self._deadlock())
-        following.baton.release()
+        return following.rank
 
     def _switch(self, runner: R, following: R) -> None:
         """Returns when it is the turn of `runner` again."""
         runner.generator = torch.default_generator.get_state()
-        following.baton.release()
-        runner.baton.acquire()
+        self._carrier.hand_over(runner.rank, following.rank)
         self._take_up(runner)
 
     def _take_up(self, runner: R) -> None:

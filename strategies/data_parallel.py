@@ -41,7 +41,8 @@ class DataParallel(Whole):
 
     def __init__(self, batch_norm: Literal["replica", "all"] = "replica") -> None:
         """`batch_norm`: over the batch of a replica, or over those of all."""
-        self.traits = replace(self.traits, across_replicas=ALL if batch_norm == "all" else "")
+        joined = batch_norm == "all"
+        self.traits = replace(self.traits, across_replicas=ALL if joined else "", waits_in_passes=joined)
 
     def resolved(self, model: nn.Module, inputs: Samples, targets: Samples, loss: Loss) -> dict[str, Any]:
         if self.traits.across_replicas:

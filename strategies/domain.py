@@ -67,6 +67,7 @@ class DomainParallel(Strategy):
         uncompiled="exchanges rows within the passes of layers",
         one_input="cuts the one image of each sample into slabs of rows",
         bitwise=False,  # sums over pixels come in another order
+        waits_in_passes=True,
     )
     shares = True
     trial = Trial(model={"model": "cnn"})

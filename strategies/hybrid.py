@@ -69,6 +69,7 @@ class Hybrid(StagedStrategy):
         one_input="cuts a model into layers, of which each is given the one tensor that the layer before it made",
         own_micro_batches="micro_batches",
         cuts_on_host=True,
+        waits_in_passes=True,
     )
 
     def __init__(

@@ -67,7 +67,11 @@ from .tensor_parallel.vocabulary import is_cut, loss_over
 class TensorParallel(Strategy):
     """A replica is `degree` workers, each with a piece of some layers."""
 
-    traits = StrategyTraits(bitwise=False, cuts_on_host=True)  # sums of pieces come in another order
+    traits = StrategyTraits(
+        bitwise=False,  # sums of pieces come in another order
+        cuts_on_host=True,
+        waits_in_passes=True,
+    )
     shares = True
 
     def __init__(

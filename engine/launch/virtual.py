@@ -1,4 +1,4 @@
-"""The virtual cluster: one process on this host, whose threads are the workers (comm/virtual.py)."""
+"""The virtual cluster: one process on this host, in which all workers live (comm/virtual.py)."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -6,6 +6,7 @@ from dataclasses import replace
 import torch
 
 from ...comm import Comm
+from ...comm.carriers import Greenlets, Threads
 from ...comm.handshake import Endpoint
 from ...comm.virtual import SimulatedCluster
 from ..config.experiment import Hardware, VirtualHardware
@@ -51,7 +52,10 @@ class Virtual(Launcher):
 def cluster_of(parts: Parts, hardware: Hardware) -> SimulatedCluster:
     """The workers of the virtual cluster that `hardware` describes."""
     assert isinstance(hardware, VirtualHardware)
-    return SimulatedCluster(parts.layout.world_size, VirtualCluster().network(hardware), hardware.memory_bandwidth)
+    waits = parts.strategy.traits.waits_in_passes or parts.sync.traits.waits_in_passes
+    network = VirtualCluster().network(hardware)
+    carrier = Threads if waits else Greenlets
+    return SimulatedCluster(parts.layout.world_size, network, hardware.memory_bandwidth, carrier=carrier)
 
 
 def run(

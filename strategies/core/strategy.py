@@ -66,6 +66,7 @@ class StrategyTraits:
     rounds_weights: bool = False  # it computes in another precision in a way of its own, with rounded weights
     drops_writes: bool = False  # what a forward pass writes to parameters would be lost, and is refused
     passes_together: bool = False  # replicas talk in forward and backward passes, and so make equally many of them
+    waits_in_passes: bool = False  # its workers wait for others within a pass, and not only between two
     across_replicas: str = ""  # the override by which it talks to other replicas in every step; "" where it does not
     own_micro_batches: str = ""  # the knob by which it cuts a batch into micro-batches; "" where it does not
 

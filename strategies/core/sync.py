@@ -108,6 +108,7 @@ class SyncTraits:
     unaveraged: str = ""  # why no average of its weights is kept
     averages: Averages | None = None  # what an average is kept of; None: of the consensus, where weights agree
     may_begin_anew: bool = False  # all that training made is in weights and `state_dict`, and may be set back in a run
+    waits_in_passes: bool = False  # workers wait for others within a pass: in hooks of parameters, or for memory
     hooked: bool = True  # hooks of the parameters see the gradients of a backward pass
     requires: tuple[Need, ...] = ()  # of other choices, beside what follows from the declarations above and below
 

@@ -123,6 +123,7 @@ class BSP(Sync):
         self.traits = replace(
             self.traits,
             keeps_pieces=shard != "none",
+            waits_in_passes=shard == "gradients",
             state_agrees=not self.compress.keeps,
             exact=self.compress.traits.lossless and self.aggregation.plain,
             shows_mean=shard == "none" and isinstance(self.compress, Dense) and self.aggregation.plain,

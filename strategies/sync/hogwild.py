@@ -68,6 +68,7 @@ class Hogwild(Sync):
         synchronous=False,
         weights_agree=False,
         survives=True,
+        waits_in_passes=True,  # for the others' writes, whenever time passes
         over_parts="the replicas of each stage share that stage's weights in memory; a step may see the stages at "
         "different times",
     )

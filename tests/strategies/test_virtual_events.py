@@ -79,7 +79,9 @@ def ran(folder: Path, sync: str, *more: str, at_once: bool = False) -> tuple[Sim
     hardware: Any = prepared.experiment.hardware
     threads = torch.get_num_threads()
     cluster = cluster_of(assemble(prepared.experiment, (), None), hardware)
-    cluster.shares_memory = at_once
+    if at_once:  # also within passes
+        cluster = SimulatedCluster(cluster.size, cluster.fabric.network, cluster.memory)
+        cluster.shares_memory = True
     try:
         run_virtual(prepared.assignment(directory, prepared.plan()), assemble(prepared.experiment, (), None), cluster)
     finally:
