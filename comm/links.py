@@ -9,13 +9,16 @@ anew.
 Flows of one connection go one after the other, in the order of posting, as messages on a TCP connection do; different
 connections share. So what waits for a busy receiver keeps nobody from sending to another one.
 
+A link may change its bandwidth at given moments (`LinkChange`). Flows over a link without bandwidth wait, as TCP sends
+again what did not arrive.
+
 Time only goes on: `happen` lets one moment's events happen. Where several are due at once, flows end in the order in
-which they began and begin in the order in which they were posted.
+which they began, then links change, and flows begin in the order in which they were posted.
 """
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
 
@@ -44,7 +47,16 @@ class Flow:
     bandwidth: float = field(init=False)  # of the slowest of `lanes`: its rate when nobody shares them
 
     def __post_init__(self) -> None:
-        self.bandwidth = min([lane.bandwidth for lane in self.lanes], default=inf)
+        self.bandwidth = _slowest(self.lanes)
+
+
+@dataclass(frozen=True)
+class LinkChange:
+    """The bandwidths of some lanes from the moment `at` on. `why`: the reason, for a message to people."""
+
+    at: float
+    lanes: Sequence[tuple[Lane, float]]
+    why: str
 
 
 class SharedLinks:
@@ -56,6 +68,18 @@ class SharedLinks:
         self._number = 0
         self._queues: dict[Hashable, deque[Flow]] = {}  # of connections that are busy: the flow under way, then others
         self._touched: dict[Lane, None] = {}  # whose flows are others since rates were last found
+        self._changes: Iterator[LinkChange] = iter(())  # after the next one
+        self._change: LinkChange | None = None  # the next one
+        self._down: dict[Lane, str] = {}  # lanes without bandwidth, and why
+
+    def plan(self, changes: Iterable[LinkChange]) -> None:
+        """Has links change. `changes` come in the order of their moments; there may be no end of them."""
+        self._changes = iter(changes)
+        self._change = next(self._changes, None)
+
+    def stopped(self) -> list[str]:
+        """Returns why the flows wait that have no bandwidth now."""
+        return list(dict.fromkeys(why for lane, why in self._down.items() if lane.flows))
 
     def post(
         self, connection: Hashable, lanes: Sequence[Lane], nbytes: float, at: float, ended: Callable[[float], None]
@@ -68,7 +92,7 @@ class SharedLinks:
         queue = self._queues.get(connection)
         if queue is not None:
             queue.append(flow)
-        elif at + nbytes / flow.bandwidth <= at:
+        elif flow.bandwidth > 0 and at + nbytes / flow.bandwidth <= at:
             ended(at)
         else:
             self._queues[connection] = deque([flow])
@@ -84,6 +108,9 @@ class SharedLinks:
             if self._touched and self.now < before:
                 self._share()
             moment, kind = self._next()
+            if self._change is not None and self._comes_first(self._change, moment, kind, before):
+                self._apply(self._change)
+                continue
             if moment > before or (kind == _BEGINS and moment == before):
                 return False
             self.now = max(self.now, moment)
@@ -105,6 +132,24 @@ class SharedLinks:
             heapq.heappop(events)
         return events[0][:2] if events else (inf, _BEGINS)
 
+    def _comes_first(self, change: LinkChange, moment: float, kind: int, before: float) -> bool:
+        """Returns whether a change is due before the next event. When nobody can run, it matters to flows alone."""
+        if change.at > before or (before == inf and not self._queues):
+            return False
+        return change.at < moment or (change.at == moment and kind == _BEGINS)
+
+    def _apply(self, change: LinkChange) -> None:
+        self._change = next(self._changes, None)
+        self.now = max(self.now, change.at)
+        for lane, bandwidth in change.lanes:
+            lane.bandwidth = bandwidth
+            self._touched[lane] = None
+            self._down.pop(lane, None)
+            if bandwidth == 0:
+                self._down[lane] = change.why
+            for flow in lane.flows:
+                flow.bandwidth = _slowest(flow.lanes)
+
     def _push(self, moment: float, kind: int, flow: Flow) -> int:
         self._number += 1
         heapq.heappush(self._events, (moment, kind, self._number, flow))
@@ -116,7 +161,8 @@ class SharedLinks:
         What begins in the past of others (its worker waited outside training's time for workers that were ahead) has
         the whole bandwidth until now: the past is not played again.
         """
-        alone = flow.left / flow.bandwidth  # seconds
+        flow.bandwidth = _slowest(flow.lanes)  # which may have changed since it was posted
+        alone = flow.left / flow.bandwidth if flow.bandwidth > 0 else inf  # seconds
         if moment + alone <= self.now:
             self._leave(flow, moment + alone)
             return True
@@ -152,7 +198,7 @@ class SharedLinks:
             if rate != flow.rate:
                 flow.left = max(flow.left - flow.rate * (self.now - flow.since), 0.0)
                 flow.since, flow.rate = self.now, rate
-                flow.entry = self._push(self.now + flow.left / rate, _ENDS, flow)
+                flow.entry = self._push(self.now + flow.left / rate, _ENDS, flow) if rate > 0 else -1
 
     def _affected(self) -> list[Flow]:
         found: dict[Flow, None] = {}
@@ -167,6 +213,10 @@ class SharedLinks:
                             seen[other] = None
                             lanes.append(other)
         return list(found)
+
+
+def _slowest(lanes: Sequence[Lane]) -> float:
+    return min([lane.bandwidth for lane in lanes], default=inf)
 
 
 def fair_rates(flows: Sequence[Flow]) -> list[float]:

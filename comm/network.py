@@ -12,17 +12,22 @@ other, and the latencies of one overlap with the next.
 Topology: worker r lives on host r // workers_per_host, host h in rack h // hosts_per_rack. Workers of one host talk
 over `inside`; hosts have one network card each; racks share an uplink of hosts_per_rack cards' bandwidth /
 oversubscription.
+
+Links may fail (`links_of`, `cut`): a flow over a link that is down waits until it is up again. A barrier, and what
+happens aside from training, holds no link and passes.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from math import ceil, log2
+from math import ceil, inf, log2
+from typing import Literal
 
 from .errors import NetworkError
 from .links import Lane, SharedLinks
 
 Arrives = Callable[[float, float], None]  # (when the last byte has left, when it has arrived)
 Over = Callable[[float], None]  # when the last member of a collective is through
+Place = Literal["worker", "host", "rack"]
 
 
 @dataclass(frozen=True)
@@ -70,12 +75,46 @@ class ModelledNetwork:
         self._rack_out, self._rack_in = _lanes(racks, uplink), _lanes(racks, uplink)
         self._flat = each == 1 and racks == 1
         self._per_rack = per_rack
+        self._cuts: list[tuple[frozenset[int], Lane]] = []  # (those who may be cut off, what crosses the cut holds)
 
     def host(self, rank: int) -> int:
         return rank // self.network.workers_per_host
 
     def rack(self, rank: int) -> int:
         return self.host(rank) // self._per_rack
+
+    # -- failures of links
+
+    def count(self, place: Place) -> int:
+        return len({"worker": self._out, "host": self._host_out, "rack": self._rack_out}[place])
+
+    def members(self, place: Place, numbers: Iterable[int]) -> frozenset[int]:
+        """Returns the workers, by rank, that are in these places."""
+        where: Callable[[int], int] = {"worker": int, "host": self.host, "rack": self.rack}[place]
+        wanted = set(numbers)
+        return frozenset(rank for rank in range(len(self._out)) if where(rank) in wanted)
+
+    def links_of(self, place: Place, numbers: Iterable[int]) -> list[Lane]:
+        """Returns both directions of the links that these workers, hosts or racks have to the others."""
+        if place == "host" and self.network.workers_per_host == 1:
+            place = "worker"
+        out, into = {
+            "worker": (self._out, self._in),
+            "host": (self._host_out, self._host_in),
+            "rack": (self._rack_out, self._rack_in),
+        }[place]
+        return [lanes[number] for number in numbers for lanes in (out, into)]
+
+    def cut(self, ranks: frozenset[int]) -> Lane:
+        """Returns a lane that everything holds from now on that goes between `ranks` and the others."""
+        self._cuts.append((ranks, Lane(inf)))
+        return self._cuts[-1][1]
+
+    def _crossed(self, ranks: Iterable[int]) -> list[Lane]:
+        """Returns the cuts that lie between some of `ranks`."""
+        return [lane for side, lane in self._cuts if len({rank in side for rank in ranks}) > 1]
+
+    # -- messages
 
     def send(self, src: int, dst: int, nbytes: int, at: float, arrives: Arrives) -> None:
         """A message that is sent at `at`."""
@@ -89,6 +128,8 @@ class ModelledNetwork:
     def _way(self, src: int, dst: int) -> tuple[list[Lane], float]:
         network = self.network
         lanes = [self._out[src], self._in[dst]]
+        if self._cuts:
+            lanes += self._crossed((src, dst))
         if self._flat:
             return lanes, network.between.latency
         a, b = self.host(src), self.host(dst)
@@ -140,6 +181,8 @@ class ModelledNetwork:
     def _between(self, ranks: list[int]) -> list[Lane]:
         """A ring in the order of ranks crosses each card and uplink once each way."""
         held = [lanes[rank] for rank in ranks for lanes in (self._out, self._in)]
+        if self._cuts:
+            held += self._crossed(ranks)
         if not self._flat:
             hosts = dict.fromkeys(self.host(rank) for rank in ranks)
             if len(hosts) > 1:

@@ -49,9 +49,16 @@ Act = Callable[[], None]
 class Turns(Generic[R]):
     """Decides which runner's turn it is. All methods but `run` are for the runner whose turn it is."""
 
-    def __init__(self, runners: Sequence[R], happen: Callable[[float], bool] = lambda before: False) -> None:
-        """`runners`: by rank. `happen`: lets the next event happen, if there is one until the time that it is given."""
-        self._runners, self._happen = runners, happen
+    def __init__(
+        self,
+        runners: Sequence[R],
+        happen: Callable[[float], bool] = lambda before: False,
+        stopped: Callable[[], list[str]] = list,
+    ) -> None:
+        """`runners`: by rank. `happen`: lets the next event happen, if there is one until the time that it is given.
+        `stopped`: why events do not happen that runners wait for.
+        """
+        self._runners, self._happen, self._stopped = runners, happen, stopped
         # heap of (clock, rank, ticket, the act of this runner that was put off)
         self._ready: list[tuple[float, int, int, Act | None]] = []
         self._tickets = 0
@@ -218,6 +225,7 @@ class Turns(Generic[R]):
         stuck = [runner for runner in self._runners if not runner.over]
         words = [f"worker {runner.rank} {runner.waits()}" for runner in stuck[:_NAMED] if runner.waits is not None]
         more = f"; and {len(stuck) - _NAMED} others" if len(stuck) > _NAMED else ""
+        why = "".join(f". {each}" for each in self._stopped())
         return HangError(
-            f"deadlock at virtual second {max(runner.clock for runner in stuck):.6g}: {'; '.join(words)}{more}"
+            f"deadlock at virtual second {max(runner.clock for runner in stuck):.6g}: {'; '.join(words)}{more}{why}"
         )

@@ -114,7 +114,7 @@ class SimulatedCluster:
         self.watch, self._carrier = watch, carrier
         self.size, self.fabric, self.memory = size, ModelledNetwork(network, size), memory
         self.workers = [_Worker(rank) for rank in range(size)]
-        self.turns = Turns(self.workers, self.fabric.links.happen)
+        self.turns = Turns(self.workers, self.fabric.links.happen, self.fabric.links.stopped)
         self.shares_memory = False  # all that workers compute can be seen
         self.stop = False  # somebody asked to save and stop
         self.begun: dict[str, int] = {}  # topic -> the furthest step that one of those who step together has begun

@@ -141,6 +141,13 @@ GROUPS = (
         usual="none",
     ),
     ConfigGroup(
+        "failures",
+        "which workers or links of a virtual cluster fail, and when",
+        modules=("paceline.engine",),
+        base="paceline.engine.fabrics.failures.Failures",
+        usual="none",
+    ),
+    ConfigGroup(
         "clip",
         "what is done to a gradient that is too large",
         modules=("paceline.exchange",),

@@ -360,6 +360,7 @@ COMPANIONS = {  # what a choice needs beside it
     ("task", "huber"): ["data=diabetes", "model=linear"],
     ("task", "binary"): ["data=diabetes", "model=linear"],
     ("stragglers", "trace"): ["stragglers.path=factors.txt"],
+    **{(choice.group, choice.name): ["hardware=virtual"] for choice in CHOICES if choice.group == "failures"},
     ("launcher", "kubernetes"): ["launcher.image=registry.example/paceline:1"],
     ("optimizer", "pegasos"): ["model=linear", "task=hinge", "task.multiclass=one_vs_rest"],
     ("sync", "onebit_adam"): ["optimizer=adam"],

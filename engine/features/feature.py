@@ -33,6 +33,7 @@ from ...tracking.run_directory import RunDirectory
 from ..callbacks.base import EvaluationView
 from ..config.experiment import Experiment
 from ..fabrics.compute import ComputeModel, ModelledCompute, RealCompute
+from ..fabrics.failures import Failures
 from ..fabrics.kinds import FabricKind
 from ..fabrics.layout import Role, RunLayout
 from ..fabrics.stragglers import Stragglers
@@ -54,6 +55,7 @@ class Chosen:
     partitioner: Partitioner
     schedule: Schedule
     stragglers: Stragglers
+    failures: Failures
     fabric: FabricKind
     of_groups: Injected
     strategy: Strategy

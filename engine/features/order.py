@@ -9,6 +9,7 @@ from .clipping import Clips
 from .compiling import Compiled
 from .distilling import Distilled
 from .experts import ExpertReplicas
+from .failing import Failing
 from .feature import Chosen, Feature
 from .freezing import Freeze
 from .iterating import Iterates
@@ -20,6 +21,7 @@ from .robustness import EvaluatedOnAttacks
 
 FEATURES: tuple[type[Feature], ...] = (
     Iterates,
+    Failing,
     SolvesSVM,
     ExpertReplicas,
     EvaluatedOnAttacks,

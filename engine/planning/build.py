@@ -40,6 +40,7 @@ from ..config.fits import batch_of, check_parts_take, check_takes, checked_loss,
 from ..config.looking import on_values_where_needed
 from ..config.targets import build, load_class, load_maker
 from ..fabrics import clients, fabric_of
+from ..fabrics.failures import Failures
 from ..fabrics.layout import check_samples, lay_out
 from ..fabrics.stragglers import Stragglers
 from ..features import accumulating, compatibility, experts, injected, models, phases, private, rates
@@ -138,6 +139,7 @@ def choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | N
     partitioner = _partitioner(experiment, allowed)
     schedule = build("schedule", experiment.schedule, Schedule, allowed, {})
     stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
+    failures = build("failures", experiment.choice("failures"), Failures, allowed, {"seed": experiment.seed})
     fabric = fabric_of(experiment)
     of_groups = injected.make(experiment, allowed)
     strategy, sync = pair_of(experiment, allowed, of_groups, experiment.strategy)
@@ -168,6 +170,7 @@ def choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | N
             partitioner=partitioner,
             schedule=schedule,
             stragglers=stragglers,
+            failures=failures,
             fabric=fabric,
             of_groups=of_groups,
             strategy=strategy,
