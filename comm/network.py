@@ -10,14 +10,19 @@ times the bytes of one, over the slowest of these links if nobody else uses them
 other, and the latencies of one overlap with the next.
 
 Topology: worker r lives on host r // workers_per_host, host h in rack h // hosts_per_rack. Workers of one host talk
-over `inside`; hosts have one network card each; racks share an uplink of hosts_per_rack cards' bandwidth /
-oversubscription.
+over `inside`; hosts have one network card each; the hosts of a rack share an uplink. A rack may be any group of hosts
+with a link of its own to the others: a rack of a fat tree, a group of a dragonfly, a region. Without an `uplink` of its
+own, it has the bandwidth of hosts_per_rack cards / oversubscription. Each link has a bandwidth down, which is that of
+receiving, and one up. The core between cards or uplinks is never full, as in a dragonfly with adaptive routing, where a
+group's global links carry messages to whichever other group.
+
+The latency of a message is that of the slowest of the cards and uplinks on its path, and `inside`'s within a host.
 
 Links may fail (`links_of`, `cut`): a flow over a link that is down waits until it is up again. A barrier, and what
 happens aside from training, holds no link and passes.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import ceil, inf, log2
 from typing import Literal
@@ -32,28 +37,67 @@ Place = Literal["worker", "host", "rack"]
 
 @dataclass(frozen=True)
 class NetworkLink:
-    """alpha in seconds, beta as its inverse: bandwidth in bytes a second."""
+    """alpha in seconds, beta as its inverse: bandwidth in bytes a second, that of receiving. `upload`: that of sending;
+    None: the same.
+    """
 
     latency: float
     bandwidth: float
+    upload: float | None = None
+
+    @property
+    def up(self) -> float:
+        return self.bandwidth if self.upload is None else self.upload
+
+    def uplink_of(self, hosts: int, oversubscription: float) -> "NetworkLink":
+        """Returns the uplink of so many hosts that have this link each."""
+        return NetworkLink(self.latency, self.bandwidth * hosts / oversubscription, self.up * hosts / oversubscription)
 
 
 @dataclass(frozen=True)
 class Network:
-    """`between` hosts and `inside` one."""
+    """`between` hosts and `inside` one.
+
+    `uplink`: of a rack to the others; None: as many cards' as the rack has hosts, over `oversubscription`. `racks`: no
+    more than so many; further hosts, which are those of servers, are in the last one. `server`: the card of ranks from
+    `workers` on, each with a host of its own; None: as all others.
+    """
 
     between: NetworkLink
     inside: NetworkLink
     workers_per_host: int = 1
     hosts_per_rack: int | None = None
     oversubscription: float = 1.0
+    uplink: NetworkLink | None = None
+    racks: int | None = None
+    server: NetworkLink | None = None
+    workers: int | None = None  # None: all ranks
 
     def __post_init__(self) -> None:
-        for link in (self.between, self.inside):
-            if link.latency < 0 or link.bandwidth <= 0:
+        for link in (self.between, self.inside, self.uplink, self.server):
+            if link is not None and (link.latency < 0 or link.bandwidth <= 0 or link.up <= 0):
+                up = "" if link.upload is None else f" with upload {link.upload}"
                 raise NetworkError(
-                    f"hardware.network: latency {link.latency} and bandwidth {link.bandwidth} make no link"
+                    f"hardware.network: latency {link.latency} and bandwidth {link.bandwidth}{up} make no link"
                 )
+
+    def rack(self, host: int) -> int:
+        if self.hosts_per_rack is None:
+            return 0
+        rack = host // self.hosts_per_rack
+        return rack if self.racks is None else min(rack, self.racks - 1)
+
+    def card(self, rank: int) -> NetworkLink:
+        """Returns the link of this rank's host."""
+        is_worker = self.workers is None or rank < self.workers
+        return self.between if self.server is None or is_worker else self.server
+
+    @property
+    def rack_link(self) -> NetworkLink:
+        """Returns the uplink of a rack."""
+        if self.uplink is not None:
+            return self.uplink
+        return self.between.uplink_of(self.hosts_per_rack or 1, self.oversubscription)
 
 
 class ModelledNetwork:
@@ -65,23 +109,27 @@ class ModelledNetwork:
 
     def __init__(self, network: Network, size: int) -> None:
         self.network, self.links = network, SharedLinks()
-        each, card = network.workers_per_host, network.between.bandwidth
+        each = network.workers_per_host
         hosts = ceil(size / each)
-        own = network.inside.bandwidth if each > 1 else card
-        self._out, self._in = _lanes(size, own), _lanes(size, own)
-        self._host_out, self._host_in = _lanes(hosts, card), _lanes(hosts, card)
-        per_rack = network.hosts_per_rack or hosts
-        racks, uplink = ceil(hosts / per_rack), card * per_rack / network.oversubscription
-        self._rack_out, self._rack_in = _lanes(racks, uplink), _lanes(racks, uplink)
+        cards = [network.card(host * each) for host in range(hosts)]
+        own = [network.inside] * size if each > 1 else cards
+        self._out, self._in = _lanes(own)
+        self._host_out, self._host_in = _lanes(cards)
+        racks = network.rack(hosts - 1) + 1
+        self._rack_out, self._rack_in = _lanes([network.rack_link] * racks)
         self._flat = each == 1 and racks == 1
-        self._per_rack = per_rack
         self._cuts: list[tuple[frozenset[int], Lane]] = []  # (those who may be cut off, what crosses the cut holds)
 
     def host(self, rank: int) -> int:
         return rank // self.network.workers_per_host
 
     def rack(self, rank: int) -> int:
-        return self.host(rank) // self._per_rack
+        return self.network.rack(self.host(rank))
+
+    def alone(self, src: int, dst: int, nbytes: float) -> float:
+        """Returns the seconds that a message takes on a network without other traffic."""
+        lanes, latency = self._way(src, dst)
+        return latency + nbytes / min(lane.bandwidth for lane in lanes)
 
     # -- failures of links
 
@@ -126,20 +174,31 @@ class ModelledNetwork:
         self.links.post((src, dst), (), 0, at, lambda left: arrives(left, left))
 
     def _way(self, src: int, dst: int) -> tuple[list[Lane], float]:
-        network = self.network
-        lanes = [self._out[src], self._in[dst]]
+        lanes, latency = [self._out[src], self._in[dst]], self._latency(src, dst)
         if self._cuts:
             lanes += self._crossed((src, dst))
         if self._flat:
-            return lanes, network.between.latency
+            return lanes, latency
         a, b = self.host(src), self.host(dst)
-        if network.workers_per_host > 1:
+        if self.network.workers_per_host > 1:
             if a == b:
-                return lanes, network.inside.latency
+                return lanes, latency
             lanes += [self._host_out[a], self._host_in[b]]
-        if (source := self.rack(src)) != (target := self.rack(dst)):
+        if (source := self.network.rack(a)) != (target := self.network.rack(b)):
             lanes += [self._rack_out[source], self._rack_in[target]]
-        return lanes, network.between.latency
+        return lanes, latency
+
+    def _latency(self, first: int, last: int) -> float:
+        """Returns the latency between two workers, which is also that of the longest hop of a ring from `first` to
+        `last` in the order of ranks.
+        """
+        network = self.network
+        if network.workers_per_host > 1 and self.host(first) == self.host(last):
+            return network.inside.latency
+        latency = max(network.card(first).latency, network.card(last).latency)
+        if self._flat or self.rack(first) == self.rack(last):
+            return latency
+        return max(latency, network.rack_link.latency)
 
     # -- collectives
 
@@ -165,18 +224,12 @@ class ModelledNetwork:
 
     def barrier(self, group: str, ranks: list[int], nbytes: int, at: float, over: Over) -> None:
         """Dissemination: ceil(log2 n) empty messages; they hold no link and wait for nothing."""
-        over(at + ceil(log2(len(ranks))) * self._latency(ranks))
+        over(at + ceil(log2(len(ranks))) * self._latency(ranks[0], ranks[-1]))
 
     def _steps(self, group: str, ranks: list[int], steps: int, nbytes: float, at: float, over: Over) -> None:
         """`steps` in each of which each member sends `nbytes` to the next one."""
-        latency = steps * self._latency(ranks)
+        latency = steps * self._latency(ranks[0], ranks[-1])
         self.links.post(group, self._between(ranks), steps * nbytes, at, lambda left: over(left + latency))
-
-    def _latency(self, ranks: list[int]) -> float:
-        """Returns the latency of the longest hop of a ring in the order of ranks."""
-        network = self.network
-        inside = network.workers_per_host > 1 and self.host(ranks[0]) == self.host(ranks[-1])
-        return network.inside.latency if inside else network.between.latency
 
     def _between(self, ranks: list[int]) -> list[Lane]:
         """A ring in the order of ranks crosses each card and uplink once each way."""
@@ -193,5 +246,6 @@ class ModelledNetwork:
         return held
 
 
-def _lanes(count: int, bandwidth: float) -> list[Lane]:
-    return [Lane(bandwidth) for _ in range(count)]
+def _lanes(links: Sequence[NetworkLink]) -> tuple[list[Lane], list[Lane]]:
+    """Returns the lanes of these links out and in."""
+    return [Lane(link.up) for link in links], [Lane(link.bandwidth) for link in links]

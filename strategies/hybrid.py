@@ -258,9 +258,9 @@ class Hybrid(StagedStrategy):
     def _seconds(self, sums: Sequence[Sent], rank: int, message: MessageTime) -> float:
         """Returns the seconds of `sums` within a stage: their phases, as messages over the busiest link."""
         group, hosts = self.mesh.along(rank, "tensor"), self._hosts(rank)
-        other = next((i for i, host in enumerate(hosts or ()) if hosts and host != hosts[0]), len(group) - 1)
         return sum(
-            phase.steps * message(int(phase.nbytes * max(phase.sharing, phase.crossing)), group[0], group[other])
+            phase.steps
+            * max(message(int(phase.nbytes * max(phase.sharing, phase.crossing)), group[0], to) for to in group[1:])
             for phase in self._group().phases(sums, hosts)
         )
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from ..compat.dynamo import without_dynamo
 from ..engine.base.failures import exit_code_of
 from ..engine.config.experiment import Experiment, VirtualHardware
+from ..engine.fabrics import fabric_of
 from ..engine.planning.planned import Plan, PlanPhase
 from ..engine.predict.device_use import DeviceUse, device_use_of
 from .definition import Definition, Point
@@ -121,14 +122,22 @@ def _seconds_of_sending(experiment: Experiment, plan: Plan) -> float:
     """
     hardware = experiment.hardware
     assert isinstance(hardware, VirtualHardware)
-    alone = hardware.workers_per_host == 1  # otherwise some of it may stay within the host
-    bandwidth = hardware.network.bandwidth if alone else max(hardware.network.bandwidth, hardware.inside.bandwidth)
-    return sum((phase.steps or 0) * _sent_by_the_busiest(phase) for phase in plan.phases) / bandwidth
+    network = fabric_of(experiment).network(hardware)
+    assert network is not None
+    worker, server = network.between.up, (network.server or network.between).up
+    if network.workers_per_host > 1:  # some of it may stay within the host
+        worker = server = max(worker, network.inside.up)
+    return sum((phase.steps or 0) * _seconds_of_the_busiest(phase, worker, server) for phase in plan.phases)
 
 
-def _sent_by_the_busiest(phase: PlanPhase) -> float:
-    """Bytes a step, of workers and servers."""
-    each = [sum(costs.values()) for sent in phase.sent for costs in (sent.worker, sent.server) if costs is not None]
+def _seconds_of_the_busiest(phase: PlanPhase, worker: float, server: float) -> float:
+    """A step's, of workers and servers that send so many bytes a second."""
+    each = [
+        sum(costs.values()) / bandwidth
+        for sent in phase.sent
+        for costs, bandwidth in ((sent.worker, worker), (sent.server, server))
+        if costs is not None
+    ]
     return max(each, default=0.0)
 
 

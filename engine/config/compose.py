@@ -55,6 +55,8 @@ GROUPS = (
     "hardware",
     "hardware/network",
     "hardware/network@hardware.inside",
+    "hardware/network@hardware.uplink",
+    "hardware/network@hardware.server",
     "tracking",
     "callbacks",
     "experiment",

@@ -57,6 +57,20 @@ class LinkModel(_Frozen):
     bandwidth: Annotated[float, Gt(0)]
 
 
+class NetworkModel(LinkModel):
+    """A link of the virtual cluster. `bandwidth` is that of receiving, `upload` that of sending; None: the same."""
+
+    upload: Annotated[float, Gt(0)] | None = None  # as runs had it before they recorded it
+
+
+class UplinkModel(_Frozen):
+    """The link of a rack to the others. `bandwidth` None: that of its hosts over `oversubscription`."""
+
+    latency: Annotated[float, Ge(0)]
+    bandwidth: Annotated[float, Gt(0)] | None
+    upload: Annotated[float, Gt(0)] | None = None
+
+
 class Machine(_Frozen):
     """One host: how much it holds, how fast it is, what it costs.
 
@@ -151,10 +165,13 @@ class VirtualHardware(_Frozen):
     fabric: Literal["virtual"]
     workers: Workers | None
     hosts: Hosts | None = None
-    network: LinkModel
-    inside: LinkModel
+    network: NetworkModel
+    inside: NetworkModel
+    uplink: UplinkModel | None = None  # None: the hosts' own latency, and their bandwidth over `oversubscription`
+    server: NetworkModel | None = None  # None: servers have the workers' link
     workers_per_host: Positive
     hosts_per_rack: Positive | None
+    racks: Positive | None = None  # instead of hosts_per_rack
     oversubscription: Annotated[float, Ge(1)]
     compute: Literal["modelled", "measured"]
     flops: Annotated[float, Gt(0)]
@@ -170,6 +187,45 @@ class VirtualHardware(_Frozen):
             if isinstance(given, dict)
             else given
         )
+
+    @model_validator(mode="after")
+    def _is_a_network(self) -> "VirtualHardware":
+        if why := self._network_refusal():
+            raise ValueError(why)
+        return self
+
+    def _network_refusal(self) -> str:
+        """Returns what contradicts itself in the topology; "" if nothing does."""
+        if self.racks is not None:
+            if self.hosts_per_rack is not None:
+                return (
+                    f"racks={self.racks} with hosts_per_rack={self.hosts_per_rack}: one follows from the other. "
+                    "Choose racks=null or hosts_per_rack=null."
+                )
+            if self.workers is None:
+                return f"racks={self.racks}: workers=null does not say how many hosts there are. Give workers."
+            hosts = ceil(self.workers / self.workers_per_host)
+            if hosts % self.racks:
+                return (
+                    f"racks={self.racks}: must divide the {hosts} hosts of workers={self.workers} with "
+                    f"workers_per_host={self.workers_per_host}. Choose another number of workers or racks."
+                )
+        if self.uplink is not None:
+            if self.racks is None and self.hosts_per_rack is None:
+                return "uplink: there is only one rack. Give racks or hosts_per_rack, or choose uplink=null."
+            if self.uplink.bandwidth is not None and self.oversubscription != 1:
+                return (
+                    f"oversubscription={self.oversubscription} with uplink.bandwidth={self.uplink.bandwidth}: both say "
+                    "how fast an uplink is. Choose oversubscription=1.0 or uplink.bandwidth=null."
+                )
+            if self.uplink.bandwidth is None and self.uplink.upload is not None:
+                return f"uplink.upload={self.uplink.upload}: uplink.bandwidth=null. Give both or neither."
+        if self.server is not None and self.workers_per_host > 1:
+            return (
+                f"server with workers_per_host={self.workers_per_host}: servers need hosts of their own. Choose "
+                "workers_per_host=1 or server=null."
+            )
+        return ""
 
     @property
     def device(self) -> Literal["cpu"]:

@@ -3,6 +3,8 @@ cluster.
 """
 
 import os
+from dataclasses import replace
+from math import ceil
 
 import torch
 
@@ -10,7 +12,7 @@ from ...comm.network import Network, NetworkLink
 from ...conf.errors import ConfigError
 from ...conf.groups import BY_NAME
 from ..base.started import UNSET, is_submitted, place, was_started
-from ..config.experiment import Experiment, Hardware, Machine, VirtualHardware
+from ..config.experiment import Experiment, Hardware, LinkModel, Machine, VirtualHardware
 from .compute import ComputeModel
 from .layout import RunLayout
 
@@ -126,8 +128,8 @@ class ThisHost(FabricKind):
             return _network_of_one(machine)
         if machine.network is None:
             return None
-        between = NetworkLink(**machine.network.model_dump())
-        inside = between if machine.link is None else NetworkLink(**machine.link.model_dump())
+        between = _link(machine.network)
+        inside = between if machine.link is None else _link(machine.link)
         return Network(between, inside, workers_per_host=machine.devices)
 
 
@@ -243,12 +245,24 @@ class VirtualCluster(FabricKind):
 
     def network(self, hardware: Hardware) -> Network:
         assert isinstance(hardware, VirtualHardware)
+        between, uplink, per_rack = _link(hardware.network), hardware.uplink, hardware.hosts_per_rack
+        if hardware.racks is not None and hardware.workers is not None:
+            per_rack = ceil(hardware.workers / hardware.workers_per_host / hardware.racks)
+        own = None
+        if uplink is not None and uplink.bandwidth is not None:
+            own = NetworkLink(uplink.latency, uplink.bandwidth, uplink.upload)
+        elif uplink is not None:
+            own = replace(between.uplink_of(per_rack or 1, hardware.oversubscription), latency=uplink.latency)
         return Network(
-            between=NetworkLink(**hardware.network.model_dump()),
-            inside=NetworkLink(**hardware.inside.model_dump()),
+            between=between,
+            inside=_link(hardware.inside),
             workers_per_host=hardware.workers_per_host,
-            hosts_per_rack=hardware.hosts_per_rack,
+            hosts_per_rack=per_rack,
             oversubscription=hardware.oversubscription,
+            uplink=own,
+            racks=hardware.racks,
+            server=None if hardware.server is None else _link(hardware.server),
+            workers=hardware.workers,
         )
 
     def workers_per_host(self, hardware: Hardware) -> int:
@@ -260,9 +274,13 @@ class VirtualCluster(FabricKind):
         return ComputeModel(hardware.flops, hardware.overhead, hardware.compute == "measured")
 
 
+def _link(model: LinkModel) -> NetworkLink:
+    return NetworkLink(**model.model_dump())
+
+
 def _network_of_one(machine: Machine | None) -> Network | None:
     """Returns the network between the devices of one host, if it is described."""
     if machine is None or machine.link is None:
         return None
-    link = NetworkLink(**machine.link.model_dump())
+    link = _link(machine.link)
     return Network(between=link, inside=link)

@@ -53,7 +53,8 @@ def cluster_of(parts: Parts, hardware: Hardware) -> SimulatedCluster:
     """The workers of the virtual cluster that `hardware` describes."""
     assert isinstance(hardware, VirtualHardware)
     waits = parts.strategy.traits.waits_in_passes or parts.sync.traits.waits_in_passes
-    network, carrier = VirtualCluster().network(hardware), Threads if waits else Greenlets
+    network = replace(VirtualCluster().network(hardware), workers=parts.layout.workers)  # the others are servers
+    carrier = Threads if waits else Greenlets
     cluster = SimulatedCluster(parts.layout.world_size, network, hardware.memory_bandwidth, carrier=carrier)
     cluster.fabric.links.plan(parts.failures.on_links(cluster.fabric))
     return cluster

@@ -5,6 +5,7 @@ from typing import Any
 
 from torch import Tensor
 
+from ...comm.network import ModelledNetwork
 from ...compat.dynamo import without_dynamo
 from ...strategies.core.batch import PassTime
 from ...strategies.pipelining.check import placement
@@ -66,7 +67,8 @@ def make_timetable(
     """
     parts = assemble(experiment, allowed, world_size)
     fabric, hardware, layout = fabric_of(experiment), experiment.hardware, parts.layout
-    model, network = parts.compute, fabric.network(experiment.hardware)
+    model, described = parts.compute, fabric.network(hardware)
+    network = None if described is None else ModelledNetwork(described, layout.workers)
     modelled = fabric.modelled and model is not None and not model.is_measured and network is not None
     if not modelled or model is None:
         model = ComputeModel(1.0, 0.0, False)
@@ -74,7 +76,6 @@ def make_timetable(
     parts.model.train()
     for i, module in enumerate(parts.modules):
         model.keep(i, module)
-    hosts = fabric.hosts(hardware, layout.world_size)
 
     def time(part: int, inputs: Tensor, chunk: int) -> PassTime:
         cost = model.of(part, inputs, chunk)
@@ -83,8 +84,7 @@ def make_timetable(
     def message(nbytes: int, one: int, other: int) -> float:
         if not modelled or network is None:
             return 0.0
-        link = network.inside if hosts is not None and hosts[one] == hosts[other] else network.between
-        return link.latency + nbytes / link.bandwidth
+        return network.alone(one, other, nbytes)
 
     inputs, _ = batch_of(parts.data.spec, experiment.batch_size)
     with parts.precision.estimated(fabric.device(experiment, layout)):

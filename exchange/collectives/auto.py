@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from ...comm import Comm, Work
+from ...comm.base import numbered
 from ...comm.network import Network
 from ...cost.transfer import Transfer
 from ...strategies.core.cost import Traffic, World
@@ -66,7 +67,7 @@ class Auto(Collective):
         self._chosen: dict[tuple[float, World], CollectiveChoice] = {}  # the same question has the same answer
 
     def choose(self, nbytes: float, world: World) -> CollectiveChoice:
-        world = World(world.replicas, hosts=world.hosts)
+        world = World(world.replicas, hosts=None if world.hosts is None else numbered(world.hosts))  # as `Comm.hosts`
         if (nbytes, world) not in self._chosen:
             self._chosen[nbytes, world] = self._compared(nbytes, world)
         return self._chosen[nbytes, world]

@@ -14,11 +14,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
 
 from torch import Tensor
 
 from ...comm import Comm, Work
-from ...comm.network import Network
+from ...comm.network import Network, NetworkLink
 from ...cost.transfer import Operation, Transfer
 from ...strategies.core.cost import Traffic, World
 from ...strategies.core.terms import ADDABLE, ADDED_UP, FABRIC, UNINFORMED, Compatible, Need, Term, absent
@@ -28,17 +30,70 @@ Pairs = Iterable[tuple[int, int]]  # (source, destination) of each message of a 
 
 @dataclass(frozen=True)
 class Phase:
-    """`steps` one after the other, in each of which messages of `nbytes` travel at once.
-
-    `sharing`: that one worker's link carries, in one direction. `crossing`: that one host's link to the other hosts
-    carries; 0 where none leaves its host.
+    """`steps` one after the other, in each of which a message of `nbytes` travels from the first to the second worker
+    of each pair, at once. `hosts`: of each worker.
     """
 
     name: str
     steps: int
     nbytes: float
-    sharing: int = 1
-    crossing: int = 1
+    pairs: tuple[tuple[int, int], ...]
+    hosts: tuple[int, ...]
+
+    @cached_property
+    def of_workers(self) -> "Load":
+        return Load.of(self.pairs)
+
+    @cached_property
+    def of_hosts(self) -> "Load":
+        return Load.of(self._crossing)
+
+    @property
+    def sharing(self) -> int:
+        """Returns the number of messages that one worker's link carries, in one direction."""
+        return self.of_workers.most
+
+    @property
+    def crossing(self) -> int:
+        """Returns the number that one host's link to the other hosts carries; 0 where none leaves its host."""
+        return self.of_hosts.most
+
+    def of_racks(self, network: Network) -> "Load":
+        return Load.of((network.rack(source), network.rack(destination)) for source, destination in self._crossing)
+
+    def backwards(self, name: str) -> "Phase":
+        """Returns one step in which the messages travel the other way."""
+        return Phase(name, 1, self.nbytes, tuple((b, a) for a, b in self.pairs), self.hosts)
+
+    @cached_property
+    def _crossing(self) -> list[tuple[int, int]]:
+        """The hosts of the messages between hosts."""
+        return [(self.hosts[a], self.hosts[b]) for a, b in self.pairs if self.hosts[a] != self.hosts[b]]
+
+
+class Load(NamedTuple):
+    """The most messages that leave and reach one place at once."""
+
+    out: int
+    into: int
+
+    @classmethod
+    def of(cls, pairs: Iterable[tuple[int, int]]) -> "Load":
+        """Returns the load of these pairs of places. A message within one place is none."""
+        out, into = Counter[int](), Counter[int]()
+        for source, destination in pairs:
+            if source != destination:
+                out[source] += 1
+                into[destination] += 1
+        return cls(max(out.values(), default=0), max(into.values(), default=0))
+
+    @property
+    def most(self) -> int:
+        return max(self)
+
+    def over(self, link: NetworkLink) -> float:
+        """Returns the seconds for a byte of each message over the busiest of such links."""
+        return max(self.out / link.up, self.into / link.bandwidth)
 
 
 class Collective(Compatible, ABC):
@@ -106,10 +161,11 @@ class Collective(Compatible, ABC):
 
 
 def seconds(phases: Sequence[Phase], network: Network) -> float:
-    """Returns the time of the phases, in seconds, on a network without other traffic. Ignores racks.
+    """Returns the time of the phases, in seconds, on a network without other traffic.
 
-    If each worker has its own host, or all share one, the time equals the virtual clock's. If some share a host, it is
-    an estimate: it adds up all steps, although steps inside of hosts overlap with others.
+    If all messages of each step cross links of one level, as if each worker has its own host of one rack, the time
+    equals the virtual clock's. Otherwise it is an estimate: it adds up all steps, each at the pace of its slowest
+    message, although quick ones overlap with the next step's.
     """
     return sum(phase.steps * _step(phase, network) for phase in phases)
 
@@ -118,20 +174,18 @@ def _step(phase: Phase, network: Network) -> float:
     """alpha + k b beta, of the link that is the busiest."""
     inside, between = network.inside, network.between
     if not phase.crossing:
-        return inside.latency + phase.sharing * phase.nbytes / inside.bandwidth
-    own = inside.bandwidth if network.workers_per_host > 1 else between.bandwidth
-    return between.latency + phase.nbytes * max(phase.sharing / own, phase.crossing / between.bandwidth)
+        return inside.latency + phase.nbytes * phase.of_workers.over(inside)
+    own = inside if network.workers_per_host > 1 else between
+    latency, byte = between.latency, max(phase.of_workers.over(own), phase.of_hosts.over(between))
+    racks = phase.of_racks(network)
+    if racks.most:
+        latency, byte = max(latency, network.rack_link.latency), max(byte, racks.over(network.rack_link))
+    return latency + phase.nbytes * byte
 
 
 def phase(name: str, nbytes: float, pairs: Pairs, world: World, steps: int = 1) -> Phase:
     """`steps` in each of which messages of `nbytes` go from the first to the second worker of each pair."""
-    hosts = hosts_of(world)
-    workers, cards = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
-    for source, destination in pairs:
-        workers.update([("out", source), ("in", destination)])
-        if hosts[source] != hosts[destination]:
-            cards.update([("out", hosts[source]), ("in", hosts[destination])])
-    return Phase(name, steps, nbytes, max(workers.values(), default=0), max(cards.values(), default=0))
+    return Phase(name, steps, nbytes, tuple(pairs), hosts_of(world))
 
 
 def hosts_of(world: World) -> tuple[int, ...]:

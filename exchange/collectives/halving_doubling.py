@@ -50,7 +50,7 @@ class HalvingDoubling(Collective):
         halving = [
             phase("reduce-scatter", nbytes / (each.stride * each.factor), each.pairs(k), world) for each in exchanges(k)
         ]
-        return [*halving, *(Phase("all-gather", 1, each.nbytes, each.sharing, each.crossing) for each in halving[::-1])]
+        return [*halving, *(each.backwards("all-gather") for each in halving[::-1])]
 
 
 def halve_and_double(x: Tensor, members: Members) -> None:

@@ -64,7 +64,7 @@ class Hierarchical(Collective):
         return [
             *up,
             *(phase(name, nbytes / k, round_, world, steps=k - 1) for name in ("share-reduce", "share-only") if k > 1),
-            *(Phase("broadcast", 1, each.nbytes, each.sharing, each.crossing) for each in up[::-1]),
+            *(each.backwards("broadcast") for each in up[::-1]),
         ]
 
 

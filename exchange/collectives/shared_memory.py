@@ -20,7 +20,7 @@ from torch import Tensor
 from ...comm import Comm, Work
 from ...conf.errors import ConfigError
 from ...strategies.core.cost import Traffic, World
-from .base import Collective, Phase
+from .base import Collective, Phase, phase
 
 
 class SharedMemory(Collective):
@@ -41,7 +41,8 @@ class SharedMemory(Collective):
     def phases(self, nbytes: float, world: World) -> list[Phase]:
         _check(world)
         read = (world.replicas - 1) / world.replicas * nbytes
-        return [Phase(name, 1, read, sharing=1, crossing=0) for name in ("sum", "read") if world.replicas > 1]
+        ring = [(i, (i + 1) % world.replicas) for i in range(world.replicas)]  # each worker reads as much as any
+        return [phase(name, read, ring, world) for name in ("sum", "read") if world.replicas > 1]
 
 
 def _check(world: World) -> None:

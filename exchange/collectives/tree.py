@@ -41,7 +41,7 @@ class Tree(Collective):
 
     def phases(self, nbytes: float, world: World) -> list[Phase]:
         up = [phase("reduce", nbytes, pairs, world) for pairs in steps(world.replicas)]
-        return [*up, *(Phase("broadcast", 1, each.nbytes, each.sharing, each.crossing) for each in up[::-1])]
+        return [*up, *(each.backwards("broadcast") for each in up[::-1])]
 
 
 def steps(workers: int) -> list[list[tuple[int, int]]]:

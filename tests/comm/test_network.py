@@ -384,7 +384,71 @@ def test_a_collective_shares_the_cards_and_uplinks_between_its_members() -> None
     assert left(ModelledNetwork(uplinks, 4), (0, 1, 1024, 0.0)) == [1.0]
 
 
-@pytest.mark.parametrize("link", [NetworkLink(-1e-6, 1e9), NetworkLink(0.0, 0.0), NetworkLink(0.0, -1.0)])
+WAN = NetworkLink(3.0, 512.0)
+REGIONS = Network(NetworkLink(LATENCY, BANDWIDTH), FAST, hosts_per_rack=2, uplink=WAN)
+
+
+def test_regions_share_the_link_between_them_and_its_latency() -> None:
+    """4096 bytes over 512 bytes a second: 8 s alone, 16 s for both hosts at once; within a region 4 s as ever."""
+    assert play(ModelledNetwork(REGIONS, 4), (0, 2, SIZE, 0.0)) == [(8.0, 11.0)]
+    assert play(ModelledNetwork(REGIONS, 4), (0, 2, SIZE, 0.0), (1, 3, SIZE, 0.0)) == [(16.0, 19.0)] * 2
+    assert play(ModelledNetwork(REGIONS, 4), (0, 1, SIZE, 0.0)) == [(4.0, 4.25)]
+    assert collective(ModelledNetwork(REGIONS, 4), "all_reduce", [0, 1, 2, 3], SIZE) == 6 * (3.0 + SIZE / 4 / 512.0)
+    assert collective(ModelledNetwork(REGIONS, 4), "all_reduce", [2, 3], SIZE) == 2 * (LATENCY + SIZE / 2 / BANDWIDTH)
+    assert collective(ModelledNetwork(REGIONS, 4), "barrier", [0, 1, 2, 3], 0) == 2 * 3.0
+
+
+def test_a_hop_between_groups_of_a_dragonfly_takes_its_own_latency_at_the_tapered_bandwidth() -> None:
+    """Two cards of 1024 bytes a second behind global links of half of that: 4 s for one message, 8 s for two."""
+    card = NetworkLink(LATENCY, BANDWIDTH)
+    links = NetworkLink(0.5, 2 * BANDWIDTH / 2)
+    dragonfly = Network(card, FAST, hosts_per_rack=2, oversubscription=2.0, uplink=links)
+    assert play(ModelledNetwork(dragonfly, 4), (0, 2, SIZE, 0.0)) == [(4.0, 4.5)]
+    assert play(ModelledNetwork(dragonfly, 4), (0, 2, SIZE, 0.0), (1, 3, SIZE, 0.0)) == [(8.0, 8.5)] * 2
+
+
+HOME = NetworkLink(LATENCY, BANDWIDTH, upload=BANDWIDTH / 4)
+
+
+def test_a_link_that_is_slower_up_than_down_sends_at_the_one_and_receives_at_the_other() -> None:
+    """Four senders fill one receiver's link; a fifth makes each wait for it."""
+    home = Network(HOME, FAST)
+    assert play(ModelledNetwork(home, 8), (0, 1, SIZE, 0.0)) == [(16.0, 16.25)]
+    for senders, expected in ((4, 16.0), (5, 20.0)):
+        assert left(ModelledNetwork(home, 8), *((rank, 0, SIZE, 0.0) for rank in range(1, senders + 1))) == (
+            pytest.approx([expected] * senders)
+        )
+    assert left(ModelledNetwork(home, 8), (0, 1, SIZE, 0.0), (0, 2, SIZE, 0.0)) == [32.0, 32.0]
+    assert collective(ModelledNetwork(home, 4), "all_reduce", [0, 1, 2, 3], SIZE) == 6 * (LATENCY + SIZE / 4 / 256.0)
+
+
+def test_servers_have_their_own_link() -> None:
+    """Three phones send to a server at once, each as fast as it can; the latency is that of the slower end."""
+    server = NetworkLink(0.125, 16 * BANDWIDTH)
+    phones = Network(HOME, FAST, server=server, workers=3)
+    assert play(ModelledNetwork(phones, 5), *((rank, 3, SIZE, 0.0) for rank in range(3))) == [(16.0, 16.25)] * 3
+    assert play(ModelledNetwork(phones, 5), *((3, rank, SIZE, 0.0) for rank in range(3))) == [(4.0, 4.25)] * 3
+    assert play(ModelledNetwork(phones, 5), (3, 4, SIZE, 0.0)) == [(0.25, 0.375)]
+
+
+def test_hosts_beyond_the_last_rack_are_in_it() -> None:
+    """Those of servers, which are there beside the workers."""
+    regions = Network(NetworkLink(LATENCY, BANDWIDTH), FAST, hosts_per_rack=2, uplink=WAN, racks=2)
+    assert play(ModelledNetwork(regions, 5), (2, 4, SIZE, 0.0)) == [(4.0, 4.25)]
+    assert play(ModelledNetwork(regions, 5), (0, 4, SIZE, 0.0)) == [(8.0, 11.0)]
+
+
+@pytest.mark.parametrize("network", [REGIONS, Network(HOME, FAST), HOSTS], ids=["regions", "home", "hosts"])
+def test_a_message_alone_takes_what_is_said_beforehand(network: Network) -> None:
+    for dst in (1, 4):
+        fabric = ModelledNetwork(network, 8)
+        said = fabric.alone(0, dst, SIZE)
+        assert play(fabric, (0, dst, SIZE, 0.0))[0][1] == said
+
+
+@pytest.mark.parametrize(
+    "link", [NetworkLink(-1e-6, 1e9), NetworkLink(0.0, 0.0), NetworkLink(0.0, -1.0), NetworkLink(0.0, 1.0, 0.0)]
+)
 def test_a_link_without_bandwidth_or_of_negative_latency_is_refused(link: NetworkLink) -> None:
     for network in ((link, FAST), (FAST, link)):
         with pytest.raises(NetworkError, match="make no link") as caught:

@@ -15,9 +15,12 @@ from torch import Tensor
 from torch.testing import assert_close
 
 from paceline import engine
+from paceline.comm.network import ModelledNetwork
 from paceline.conf.errors import ConfigError
+from paceline.conf.groups import CONF
 from paceline.engine import Result, prepare
 from paceline.engine.base.errors import WorkerFailedError
+from paceline.engine.fabrics.kinds import VirtualCluster
 from paceline.tracking.run_directory import RunDirectory
 
 pytestmark = pytest.mark.dist
@@ -275,16 +278,80 @@ def test_network_choices_are_taken_by_name() -> None:
         ("hardware.network.latncy=1", ["hardware.network.latncy", "did you mean hardware.network.latency"]),
         ("hardware.oversubscription=0.5", ["hardware.oversubscription=0.5", "greater than or equal to 1"]),
         ("hardware.workers_per_host=0", ["hardware.workers_per_host=0", "greater than or equal to 1"]),
+        ("hardware.network.upload=0", ["hardware.network.upload=0", "greater than 0"]),
+        ("hardware.racks=2", ["hardware: racks=2", "workers=null does not say"]),
         ("hardware.compute=guessed", ["hardware.compute='guessed'", "'measured'"]),
         ("hardware.flops=0", ["hardware.flops=0", "greater than 0"]),
         ("hardware.device=cuda", ["hardware.device"]),
     ],
 )
 def test_a_cluster_that_cannot_be_is_refused_by_its_key(override: str, parts: list[str]) -> None:
+    assert_refused(["hardware=virtual", override, "tracking=none"], parts)
+
+
+def assert_refused(overrides: list[str], parts: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        prepare(["hardware=virtual", override, "tracking=none"])
+        prepare(overrides)
     assert caught.value.exit_code == 2
     assert all(part in str(caught.value) for part in parts), caught.value
+
+
+@pytest.mark.parametrize(
+    ("overrides", "part"),
+    [
+        (["hardware=two_regions", "hardware.workers=5"], "racks=2: must divide the 5 hosts of workers=5"),
+        (["hardware=two_regions", "hardware.hosts_per_rack=2"], "racks=2 with hosts_per_rack=2: "),
+        (["hardware=two_regions", "hardware.racks=null"], "uplink: there is only one rack"),
+        (["hardware=two_regions", "hardware.oversubscription=2.0"], "oversubscription=2.0 with uplink.bandwidth="),
+        (["hardware=dragonfly", "hardware.uplink.upload=1e9"], "uplink.upload=1000000000.0: uplink.bandwidth=null"),
+        (["hardware=phones", "hardware.workers_per_host=2"], "server with workers_per_host=2: "),
+    ],
+    ids=str,
+)
+def test_a_topology_that_contradicts_itself_is_refused(overrides: list[str], part: str) -> None:
+    assert_refused([*overrides, "tracking=none"], [f"hardware: {part}"])
+
+
+PRESETS = {  # seconds of a ring's hop between four workers: a latency, and 1,000 bytes over the slowest link
+    "hardware=virtual hardware/network=ethernet_25g": 2.5e-5 + 1e3 / 2.93e9,
+    "hardware=virtual hardware/network=ethernet_400g": 5e-6 + 1e3 / 4.85e10,
+    "hardware=fat_tree": 5e-6 + 1e3 / (2 * 4.85e10 / 7),
+    "hardware=dragonfly": 2.2e-6 + 1e3 / 2.5e10,  # one flow fills no more than its card
+    "hardware=nvlink_islands": 2e-6 + 1e3 / 2.5e11,
+    "hardware=two_regions": 3.35e-2 + 1e3 / 9.9e7,
+    "hardware=home_broadband": 5e-2 + 1e3 / 2.5e6,
+    "hardware=phones": 3.5e-2 + 1e3 / 7.5e5,
+}
+FEW = ("hardware=two_regions", "hardware=phones")
+
+
+@pytest.mark.parametrize(
+    "preset", [each if each in FEW else pytest.param(each, marks=pytest.mark.slow) for each in PRESETS]
+)
+def test_a_step_on_each_preset_of_a_network_takes_its_passes_and_its_ring(virtual: Virtual, preset: str) -> None:
+    result = virtual(*preset.split(), "hardware.workers=4", "steps=2", "measure.after=0", *SECOND)
+    size = 4 * (64 * 32 + 32 + 32 * 10 + 10)
+    step = 1.0 + 6 * fabric_network(preset).alone(0, 3, size / 4)
+    assert result.summary["step_time"]["median"] == pytest.approx(step, rel=1e-12)
+
+
+def fabric_network(preset: str) -> ModelledNetwork:
+    hardware = prepare([*preset.split(), "hardware.workers=4", "tracking=none"]).experiment.hardware
+    return ModelledNetwork(VirtualCluster().network(hardware), 4)
+
+
+def test_every_preset_of_a_network_is_one_of_these() -> None:
+    files = [path for path in (CONF / "hardware").glob("*.yaml") if "- virtual\n" in path.read_text()]
+    assert {f"hardware={path.stem}" for path in files} <= PRESETS.keys()
+    for preset, hop in PRESETS.items():
+        assert fabric_network(preset).alone(0, 3, 1000) == pytest.approx(hop, rel=1e-12)
+
+
+def test_a_server_in_a_data_centre_is_no_phone(virtual: Virtual) -> None:
+    """Four clients fetch the weights at once, each as fast as its own link: behind a phone's they would share it."""
+    fedavg = ("hardware.workers=4", "sync=fedavg", "steps=2")
+    alike, own = (virtual("hardware=phones", *fedavg, *more) for more in (["hardware.server=null"], []))
+    assert own.summary["seconds"] < 0.8 * alike.summary["seconds"]
 
 
 # -- how it ends

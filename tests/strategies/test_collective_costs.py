@@ -89,6 +89,33 @@ def test_over_hosts_with_as_many_workers_a_sum_takes_and_sends_what_is_stated(al
         assert measured == pytest.approx(stated, rel=1e-9)
 
 
+@pytest.mark.parametrize("algorithm", FLAT)
+def test_so_it_is_where_links_are_slower_up_than_down(algorithm):
+    home = NetworkLink(latency=1e-3, bandwidth=1e6, upload=2e5)
+    for measured, stated in summed(algorithm(), tuple(range(6)), Network(home, home)).values():
+        assert measured == pytest.approx(stated, rel=1e-9)
+
+
+WAN = NetworkLink(latency=0.1, bandwidth=1e5, upload=5e4)
+
+
+@pytest.mark.parametrize("each", [1, 2])
+@pytest.mark.parametrize("algorithm", [Fabric, Star])
+def test_so_it_is_between_two_regions_of_two_hosts(algorithm, each):
+    network = Network(SLOW, FAST, workers_per_host=each, hosts_per_rack=2, uplink=WAN)
+    places = tuple(rank // each for rank in range(4 * each))
+    for measured, stated in summed(algorithm(), places, network).values():
+        assert measured == pytest.approx(stated, rel=1e-9)
+
+
+def test_a_ring_of_messages_between_regions_takes_no_longer_than_is_stated():
+    """A chunk waits for the link between the regions in every other step, and the statement has it in all."""
+    network = Network(SLOW, FAST, hosts_per_rack=2, uplink=WAN)
+    took, stated = summed(Ring(), (0, 1, 2, 3), network)["took"]
+    assert stated / 2 < took < stated
+    assert stated == pytest.approx(6 * (WAN.latency + 8 / 5e4))
+
+
 @pytest.mark.parametrize("n", [5, 7])
 def test_hosts_may_have_different_numbers_of_workers(n):
     network = Network(between=SLOW, inside=FAST, workers_per_host=4)
