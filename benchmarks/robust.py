@@ -24,7 +24,7 @@ from .measure import Outcome, alternate, in_processes
 PEER = "byzfl==0.0.11"
 FOLDER = Path(__file__).parent.parent / "build" / "byzfl"
 ROWS, ENTRIES, LIARS = 20, 10**6, 4
-RULES: dict[str, tuple[Aggregator, str]] = {"Krum": (Krum(), "<= 0.12"), "median": (Median(), "<= 0.2")}
+RULES: dict[str, tuple[Aggregator, str]] = {"Krum": (Krum(), "<= 0.09"), "median": (Median(), "<= 0.2")}
 
 
 def rules_against_byzfl(rounds: int) -> list[Outcome]:

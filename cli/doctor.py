@@ -151,12 +151,23 @@ def _sums() -> Finding:
     """Finds out how workers of one host make a sum. Compiles the native code if it can."""
     from ..comm.shared_sum import NativeSum
 
-    if NativeSum.available():
-        return Finding(True, "workers of one host add up in shared memory, by native code")
+    return _native("workers of one host add up in shared memory", NativeSum.available())
+
+
+def _distances() -> Finding:
+    """Finds out how robust rules compute distances. Compiles the native code if it can."""
+    from ..comm import native
+
+    return _native("robust rules compute distances between updates", native.load("distances") is not None)
+
+
+def _native(what: str, is_there: bool) -> Finding:
+    if is_there:
+        return Finding(True, f"{what}, by native code")
     return Finding(
         False,
-        "workers of one host add up in shared memory, by torch, which is about three times slower; for native "
-        "code, install a C compiler (apt-get install gcc), and let no other user write to ~/.cache or XDG_CACHE_HOME",
+        f"{what}, by torch, which is about three times slower; for native code, install a C compiler "
+        "(apt-get install gcc), and let no other user write to ~/.cache or XDG_CACHE_HOME",
     )
 
 
@@ -247,6 +258,7 @@ CHECKS = [
     Check("cuda", _cuda),
     Check("shared memory", _shared_memory),
     Check("sums", _sums),
+    Check("distances", _distances),
     Check("runs", _run_directory, needed=True),
     Check("deepspeed", _deepspeed),
     Check("wandb", _wandb),
