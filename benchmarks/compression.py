@@ -86,7 +86,7 @@ def qsgd_against_torch(rounds: int) -> Outcome:
     slot = Slot("x", vector, 0, 1)
     ours = partial(_milliseconds, lambda: rule.encode(x, slot))
     peer = partial(_milliseconds, lambda: quantized_by_torch(x))
-    return alternate("QSGD, 8 bits, of 10 M float32", ours, peer, "torch, as in the paper", "<= 0.2", rounds)
+    return alternate("QSGD, 8 bits, of 10 M float32", ours, peer, "torch, as in the paper", "<= 0.12", rounds)
 
 
 def quantized_by_torch(x: Tensor) -> tuple[Tensor, Tensor]:

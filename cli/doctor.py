@@ -156,9 +156,16 @@ def _sums() -> Finding:
 
 def _distances() -> Finding:
     """Finds out how robust rules compute distances. Compiles the native code if it can."""
-    from ..comm import native
+    from ..exchange.aggregate.distances import native_distances
 
-    return _native("robust rules compute distances between updates", native.load("distances") is not None)
+    return _native("robust rules compute distances between updates", native_distances() is not None)
+
+
+def _rounding() -> Finding:
+    """Finds out how qsgd and terngrad round. Compiles the native code if it can."""
+    from ..exchange.compress.rounding import native_rounding
+
+    return _native("compress=qsgd and terngrad round", native_rounding() is not None)
 
 
 def _native(what: str, is_there: bool) -> Finding:
@@ -166,7 +173,7 @@ def _native(what: str, is_there: bool) -> Finding:
         return Finding(True, f"{what}, by native code")
     return Finding(
         False,
-        f"{what}, by torch, which is about three times slower; for native code, install a C compiler "
+        f"{what}, by torch, which is two to four times slower; for native code, install a C compiler "
         "(apt-get install gcc), and let no other user write to ~/.cache or XDG_CACHE_HOME",
     )
 
@@ -259,6 +266,7 @@ CHECKS = [
     Check("shared memory", _shared_memory),
     Check("sums", _sums),
     Check("distances", _distances),
+    Check("rounding", _rounding),
     Check("runs", _run_directory, needed=True),
     Check("deepspeed", _deepspeed),
     Check("wandb", _wandb),

@@ -12,6 +12,7 @@ import platform
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
 from contextlib import suppress
 from functools import cache
@@ -20,7 +21,7 @@ from pathlib import Path
 from ..private import NotPrivateError, others_may_write, private, user_cache
 
 COMPILERS = ("cc", "gcc", "clang")
-FLAGS = ("-O3", "-march=native", "-std=gnu11", "-shared", "-fPIC", "-pthread")
+FLAGS = ("-O3", "-march=native", "-fno-trapping-math", "-std=gnu11", "-shared", "-fPIC", "-pthread")
 SECONDS = 60  # that a compiler may take; it takes one
 
 
@@ -42,6 +43,15 @@ def load(name: str) -> ctypes.CDLL | None:
         return _loaded(library)
     except (OSError, RuntimeError):  # others can write there, there is no room or no home, or nothing may be run there
         return None
+
+
+def load_or_say(name: str, what: str) -> ctypes.CDLL | None:
+    """Returns `load(name)`; if it is None, says that torch computes `what`."""
+    if (library := load(name)) is None:
+        print(
+            f"torch computes {what}, which is slower than native code: see paceline doctor", file=sys.stderr, flush=True
+        )
+    return library
 
 
 def _loaded(library: Path) -> ctypes.CDLL:

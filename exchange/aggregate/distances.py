@@ -16,7 +16,6 @@ different rows where scores lie closer than that.
 """
 
 import ctypes
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 
@@ -79,9 +78,7 @@ def _about(rows: Tensor, origin: int | None) -> Tensor:
 @cache
 def native_distances() -> ctypes.CDLL | None:
     """Returns comm/native/distances.c; None, and says so, if it cannot be compiled."""
-    if (library := native.load("distances")) is None:
-        said = "torch computes distances between updates, three times slower than native code: see paceline doctor"
-        print(said, file=sys.stderr, flush=True)
+    if (library := native.load_or_say("distances", "distances between updates")) is None:
         return None
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     library.squared_distances.argtypes = [pointer, ctypes.c_int, size, size, size, size, pointer]

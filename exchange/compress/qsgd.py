@@ -50,13 +50,19 @@ class QSGD(Compressor):
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         draws, wide = generator(slot.draws(self.seed)), x.to(scale_type(x.dtype))
-        norms, codes = [], []
+        head = self.count(len(x)) * wide.itemsize
+        message = torch.empty(head + len(x), dtype=torch.uint8, device=x.device)  # as if each code took a byte
+        codes, norms, at = message[head:], [], 0
         for buckets in self.buckets(wide):
             norms.append(norms_of(buckets))
             if not bool(norms[-1].isfinite().all()):
                 raise not_finite(x, slot)
-            codes.append(levels(buckets, norms[-1], self.s, draws).view(-1))
-        return joined(torch.cat(norms), torch.cat(codes), self.bits)
+            levels(buckets, norms[-1], self.s, draws, codes[at : at + buckets.numel()])
+            at += buckets.numel()
+        if self.bits < 8:
+            return joined(torch.cat(norms), codes, self.bits)
+        message[:head] = torch.cat(norms).view(torch.uint8)
+        return message
 
     def decode(self, message: Tensor, vector: Vector) -> Tensor:
         norms, codes = parted(message, self.count(vector.n), vector, self.bits)

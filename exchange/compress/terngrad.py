@@ -51,13 +51,14 @@ class TernGrad(Compressor):
 
     def encode(self, x: Tensor, slot: Slot) -> Tensor:
         check_finite(x, slot)
-        draws, scales, codes = generator(slot.draws(self.seed)), [], []
-        for piece in x.to(scale_type(x.dtype)).split(slot.vector.sizes):
+        draws, scales, sizes = generator(slot.draws(self.seed)), [], slot.vector.sizes
+        codes = torch.empty(len(x), dtype=torch.uint8, device=x.device)
+        for piece, code in zip(x.to(scale_type(x.dtype)).split(sizes), codes.split(sizes), strict=True):
             g = piece if self.clip is None else clipped(piece, self.clip)
             scale = torch.maximum(g.max(), -g.min()).clamp(min=LEAST) if len(g) else g.new_zeros(())
             scales.append(scale)
-            codes.append(levels(g.view(1, -1), scale.view(1), 1, draws).view(-1))
-        return joined(torch.stack(scales), torch.cat(codes), BITS)
+            levels(g.view(1, -1), scale.view(1), 1, draws, code)
+        return joined(torch.stack(scales), codes, BITS)
 
     def decode(self, message: Tensor, vector: Vector) -> Tensor:
         scales, codes = parted(message, len(vector.shapes), vector, BITS)

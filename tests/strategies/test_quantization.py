@@ -7,10 +7,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from needs import needs_compiler
 from torch import Tensor
 
-from paceline.exchange.compress import QSGD, Compressor, TernGrad, UnreadableError, Vector
-from paceline.exchange.compress.rounding import floor_of_sum, generator, uniform
+from paceline.exchange.compress import QSGD, Compressor, TernGrad, UnreadableError, Vector, rounding
+from paceline.exchange.compress.rounding import BLOCK, floor_of_sum, generator, native_rounding, uniform
 from paceline.strategies.core.errors import NotFiniteError
 from paceline.testing.messages import flat_vector, round_trip, slot_of
 
@@ -75,6 +76,41 @@ def test_what_is_drawn_follows_from_the_seed_the_key_the_message_and_the_worker(
     assert len({tuple(each) for each in (made(), made(seed=1), made(rank=1), made(count=1))}) == 4
     a, b = (generator(slot_of(x).draws(seed)).integers(0, 2**64, 4, dtype=np.uint64).tolist() for seed in (0, 1))
     assert a != b
+
+
+@needs_compiler
+@pytest.mark.parametrize("rule", [QSGD(bits=2), QSGD(bits=4), QSGD(bits=8, bucket=100), QSGD(bits=8), TernGrad()])
+def test_native_code_rounds_to_the_same_bits(rule: Compressor, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = sample(2 * BLOCK + 321).float()
+    x[:2000] = 0.0
+    x[2000:2600] = torch.linspace(-1, 1, 600) * 1e-40  # subnormal
+    x[3000:3003] = torch.tensor([3e38, -1e38, 0.0])
+    x[4000:5000:3], x[4001:5000:3] = 1.0, -1.0  # next to zeros: levels without a remainder
+    assert native_rounding() is not None
+    made = rule.encode(x, slot_of(x))
+    monkeypatch.setattr("paceline.exchange.compress.rounding.native_rounding", lambda: None)
+    assert torch.equal(made, rule.encode(x, slot_of(x)))
+
+
+@needs_compiler
+@pytest.mark.parametrize(("k", "j"), [(-(2**15), 0), (2**15 - 1, 2**7 - 1)], ids=["the least u", "the largest u"])
+def test_native_code_rounds_what_is_next_to_a_level_to_the_same_bits(
+    k: int, j: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A product that is rounded to a level was above or below it, and one that should be s may be larger."""
+
+    def extreme(rows: int, width: int, _: np.random.Generator) -> tuple[Tensor, Tensor]:
+        return torch.full((rows, width), k, dtype=torch.int16), torch.full((rows, 1), 0.5 + j * 2.0**-23)
+
+    monkeypatch.setattr(rounding, "uniform", extreme)
+    scales = sample(200).float().abs()
+    x = scales[:, None] * torch.arange(-127, 128) / 127
+    x[::2] = x[::2].nextafter(torch.tensor(torch.inf))
+    made = torch.empty(2, x.numel(), dtype=torch.uint8)
+    rounding.levels(x, scales, 127, generator(torch.Generator()), made[0])
+    monkeypatch.setattr(rounding, "native_rounding", lambda: None)
+    rounding.levels(x, scales, 127, generator(torch.Generator()), made[1])
+    assert torch.equal(made[0], made[1]) and int(made.max()) == 254 and int(made.min()) == 0
 
 
 # -- the rules
