@@ -25,7 +25,7 @@ class Ledger:
 
     def __init__(self, whole: "Ledger | None" = None) -> None:
         """`whole`: that of all groups, where this one is of some."""
-        self.bytes: dict[str, Fraction] = defaultdict(Fraction)  # exact: a ring's share of odd sizes is no whole number
+        self.bytes: dict[str, int | Fraction] = defaultdict(int)  # exact: a ring's share of odd sizes is no whole number
         self.messages: Counter[str] = Counter()
         self.axes: dict[str, Ledger] = {}
         self._whole, self._aside = whole, False
@@ -87,23 +87,23 @@ class Ledger:
             self._aside = before
 
 
-def all_reduce_bytes(payload: int, size: int) -> Fraction:
-    return Fraction(2 * (size - 1) * payload, size)
+def all_reduce_bytes(payload: int, size: int) -> int | Fraction:
+    return _ratio(2 * (size - 1) * payload, size)
 
 
-def reduce_scatter_bytes(payload: int, size: int) -> Fraction:
-    return Fraction((size - 1) * payload, size)
+def reduce_scatter_bytes(payload: int, size: int) -> int | Fraction:
+    return _ratio((size - 1) * payload, size)
 
 
-def all_gather_bytes(payload: int, size: int) -> Fraction:
-    return Fraction((size - 1) * payload)
+def all_gather_bytes(payload: int, size: int) -> int:
+    return (size - 1) * payload
 
 
-def all_to_all_bytes(payload: int, size: int) -> Fraction:
-    return Fraction((size - 1) * payload, size)
+def all_to_all_bytes(payload: int, size: int) -> int | Fraction:
+    return _ratio((size - 1) * payload, size)
 
 
-def broadcast_bytes(payload: int, size: int, distance: int) -> Fraction:
+def broadcast_bytes(payload: int, size: int, distance: int) -> int:
     """`distance`: this worker's rank counted from the source, modulo `size`.
 
     In gloo's binomial tree the worker at `distance` d forwards to d + 2^k for every 2^k > d that stays below `size`.
@@ -114,4 +114,9 @@ def broadcast_bytes(payload: int, size: int, distance: int) -> Fraction:
         if distance < step and distance + step < size:
             children += 1
         step *= 2
-    return Fraction(children * payload)
+    return children * payload
+
+
+def _ratio(numerator: int, denominator: int) -> int | Fraction:
+    whole, rest = divmod(numerator, denominator)
+    return Fraction(numerator, denominator) if rest else whole

@@ -105,8 +105,11 @@ class SharedLinks:
         cannot end yet.
         """
         while True:
-            if self._touched and self.now < before:
-                self._share()
+            if self._touched:
+                if self.now < before:
+                    self._share()
+            elif self._is_idle(before):
+                return False
             moment, kind = self._next()
             if self._change is not None and self._comes_first(self._change, moment, kind, before):
                 self._apply(self._change)
@@ -124,6 +127,11 @@ class SharedLinks:
                     some_ended = True
             if some_ended:
                 return True
+
+    def _is_idle(self, before: float) -> bool:
+        """Returns whether nothing is due until `before`, events that no longer hold included; most often so."""
+        is_due = self._change is not None and self._change.at <= before
+        return not is_due and (not self._events or self._events[0][0] > before)
 
     def _next(self) -> tuple[float, int]:
         """(moment, kind) of the next event that still holds."""
@@ -193,6 +201,8 @@ class SharedLinks:
     def _share(self) -> None:
         """Find the rates of flows that share links with those which began or ended, directly or through others."""
         flows = self._affected()
+        if not flows:
+            return
         rates = fair_rates(flows)
         for flow, rate in zip(flows, rates, strict=True):
             if rate != flow.rate:
@@ -221,8 +231,8 @@ def _slowest(lanes: Sequence[Lane]) -> float:
 
 def fair_rates(flows: Sequence[Flow]) -> list[float]:
     """Max-min fair rates of flows of which no other one shares a link with any."""
-    if len(flows) <= 1:  # most often
-        return [flow.bandwidth for flow in flows]
+    if len(flows) == 1:  # most often
+        return [flows[0].bandwidth]
     open_flows: dict[Lane, int] = {}  # of each link, without a rate yet
     for flow in flows:
         for lane in flow.lanes:

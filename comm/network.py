@@ -202,36 +202,36 @@ class ModelledNetwork:
 
     # -- collectives
 
-    def all_reduce(self, group: str, ranks: list[int], nbytes: int, at: float, over: Over) -> None:
+    def all_reduce(self, group: str, ranks: Sequence[int], nbytes: int, at: float, over: Over) -> None:
         """Ring: 2 (n-1) steps of nbytes / n."""
         self._steps(group, ranks, 2 * (len(ranks) - 1), nbytes / len(ranks), at, over)
 
-    def sum_in_memory(self, group: str, ranks: list[int], nbytes: int, at: float, over: Over) -> None:
+    def sum_in_memory(self, group: str, ranks: Sequence[int], nbytes: int, at: float, over: Over) -> None:
         """2 steps in which each worker of one host reads what it needs of the others: (n-1) / n of nbytes."""
         self._steps(group, ranks, 2, (len(ranks) - 1) / len(ranks) * nbytes, at, over)
 
-    def all_gather(self, group: str, ranks: list[int], nbytes: int, at: float, over: Over) -> None:
+    def all_gather(self, group: str, ranks: Sequence[int], nbytes: int, at: float, over: Over) -> None:
         """Ring: n-1 steps of one worker's nbytes."""
         self._steps(group, ranks, len(ranks) - 1, nbytes, at, over)
 
-    def scatter(self, group: str, ranks: list[int], nbytes: int, at: float, over: Over) -> None:
+    def scatter(self, group: str, ranks: Sequence[int], nbytes: int, at: float, over: Over) -> None:
         """reduce_scatter and all_to_all: n-1 steps of nbytes / n."""
         self._steps(group, ranks, len(ranks) - 1, nbytes / len(ranks), at, over)
 
-    def broadcast(self, group: str, ranks: list[int], nbytes: int, at: float, over: Over) -> None:
+    def broadcast(self, group: str, ranks: Sequence[int], nbytes: int, at: float, over: Over) -> None:
         """Binomial tree: ceil(log2 n) steps of nbytes."""
         self._steps(group, ranks, ceil(log2(len(ranks))), nbytes, at, over)
 
-    def barrier(self, group: str, ranks: list[int], nbytes: int, at: float, over: Over) -> None:
+    def barrier(self, group: str, ranks: Sequence[int], nbytes: int, at: float, over: Over) -> None:
         """Dissemination: ceil(log2 n) empty messages; they hold no link and wait for nothing."""
         over(at + ceil(log2(len(ranks))) * self._latency(ranks[0], ranks[-1]))
 
-    def _steps(self, group: str, ranks: list[int], steps: int, nbytes: float, at: float, over: Over) -> None:
+    def _steps(self, group: str, ranks: Sequence[int], steps: int, nbytes: float, at: float, over: Over) -> None:
         """`steps` in each of which each member sends `nbytes` to the next one."""
         latency = steps * self._latency(ranks[0], ranks[-1])
         self.links.post(group, self._between(ranks), steps * nbytes, at, lambda left: over(left + latency))
 
-    def _between(self, ranks: list[int]) -> list[Lane]:
+    def _between(self, ranks: Sequence[int]) -> list[Lane]:
         """A ring in the order of ranks crosses each card and uplink once each way."""
         held = [lanes[rank] for rank in ranks for lanes in (self._out, self._in)]
         if self._cuts:

@@ -67,8 +67,9 @@ class Timeline:
 
         `launch`: when its device came to the operation; None: when it was launched.
         """
-        launch = operation.launch if launch is None else launch
-        self.operations.append(operation._replace(launch=launch, start=start, end=end))
+        channel, number, launched, _, _, primitive, purpose = operation
+        launch = launched if launch is None else launch
+        self.operations.append(Operation(channel, number, launch, start, end, primitive, purpose))
         self.blocked += end - start
 
 

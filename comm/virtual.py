@@ -17,10 +17,10 @@ import hashlib
 import heapq
 import struct
 from collections import defaultdict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cached_property, partial
 from math import inf
 from typing import Any, TypeVar
 
@@ -40,7 +40,7 @@ from .turns import Runner, Turns
 
 T = TypeVar("T")
 Stream = tuple[str, int]  # the messages of a group's member
-Takes = Callable[[str, list[int], int, float, Over], None]  # (group, members, bytes of one of them, from, then)
+Takes = Callable[[str, Sequence[int], int, float, Over], None]  # (group, members, bytes of one of them, from, then)
 Watch = Callable[[int, int, str, float, Tensor], None]  # (from, to, what for, when, what)
 _KEPT = 200_000  # operations of all workers' timelines
 
@@ -66,6 +66,18 @@ class _Meeting:
     done: float | None = None  # when it is over, once all have come
     sleepers: list["_Worker"] = field(default_factory=list)
     left: int = 0  # members that are through
+
+
+class _Members:
+    """The members of a group: one object for all of them. `ranks`: theirs, numbered in the whole run."""
+
+    def __init__(self, ranks: Sequence[int], fabric: ModelledNetwork) -> None:
+        self.ranks, self._fabric = ranks, fabric
+        self.places = {rank: place for place, rank in enumerate(ranks)}
+
+    @cached_property
+    def hosts(self) -> tuple[int, ...]:
+        return numbered([self._fabric.host(rank) for rank in self.ranks])
 
 
 @dataclass
@@ -121,6 +133,7 @@ class SimulatedCluster:
         self.stops: dict[str, int] = {}  # topic -> the step that they leave before
         self.posted: dict[str, str] = {}  # the board
         self.boards: list[VirtualKeyValues] = []
+        self._everyone = _Members(range(size), self.fabric)
         self.readers: defaultdict[str, list[_Worker]] = defaultdict(list)
         self.meetings: dict[tuple[str, int], _Meeting] = {}
         self._log = hashlib.blake2b(digest_size=16)
@@ -148,10 +161,9 @@ class SimulatedCluster:
 
     def _comm(self, worker: _Worker) -> "VirtualComm":
         timeline = Timeline(max(_KEPT // self.size, 100))
-        everyone = list(range(self.size))
         key_values = VirtualKeyValues(self, worker)
         self.boards.append(key_values)
-        return VirtualComm(self, worker, everyone, "world", key_values, worker.ledger, timeline)
+        return VirtualComm(self, worker, self._everyone, "world", key_values, worker.ledger, timeline)
 
     def request_stop(self) -> None:
         """Ask all workers to save and stop; from any thread, a signal's handler too."""
@@ -266,26 +278,26 @@ class _Collective(Work):
 
 
 class VirtualComm(Comm):
-    """A worker's end of a group. `ranks` are the group's members, numbered in the whole run."""
+    """A worker's end of a group. `ranks` are those of its members, numbered in the whole run."""
 
     def __init__(
         self,
         cluster: SimulatedCluster,
         worker: _Worker,
-        ranks: list[int],
+        members: _Members,
         name: str,
         key_values: VirtualKeyValues,
         ledger: Ledger,
         timeline: Timeline,
     ) -> None:
-        self._cluster, self._worker, self.ranks = cluster, worker, ranks
-        self.rank, self.size, self.name = ranks.index(worker.rank), len(ranks), name
+        self._cluster, self._worker, self._members, self.ranks = cluster, worker, members, members.ranks
+        self.rank, self.size, self.name = members.places[worker.rank], len(members.ranks), name
         self.key_values, self._key_values, self.ledger, self.timeline = key_values, key_values, ledger, timeline
         self._meetings = 0
 
     @property
     def hosts(self) -> tuple[int, ...]:
-        return numbered([self._cluster.fabric.host(rank) for rank in self.ranks])
+        return self._members.hosts
 
     def digest(self) -> str:
         """See `SimulatedCluster.digest`."""
@@ -414,7 +426,7 @@ class VirtualComm(Comm):
             self._cluster.turns.sleep(worker, lambda: self._whom(meeting))
             assert meeting.done is not None
         self.pass_until(meeting.done)
-        self.timeline.add(operation._replace(launch=meeting.launch), start, worker.clock)
+        self.timeline.add(operation, start, worker.clock, meeting.launch)
         meeting.left += 1
         if meeting.left == self.size:
             del self._cluster.meetings[self.name, meeting.number]
@@ -641,13 +653,20 @@ class VirtualComm(Comm):
             self._cluster.turns.wake(lock.holder, self._worker.clock)
 
     def split(self, color: int | None, axis: str | None = None) -> "VirtualComm | None":
-        colors: list[int | None] = self.attend(self._meet("split", color, list))
+        groups: dict[int, _Members] = self.attend(self._meet("split", color, self._grouped))
         if color is None:
             return None
-        ranks = [rank for rank, its in zip(self.ranks, colors, strict=True) if its == color]
         name = f"{self.name}/{self._meetings}.{color}"
         ledger = self.ledger if axis is None else self.ledger.along(axis)
-        return VirtualComm(self._cluster, self._worker, ranks, name, self._key_values, ledger, self.timeline)
+        return VirtualComm(self._cluster, self._worker, groups[color], name, self._key_values, ledger, self.timeline)
+
+    def _grouped(self, colors: Sequence[int | None]) -> dict[int, _Members]:
+        """The members of each color's group. `colors`: by rank in this one."""
+        ranks: defaultdict[int, list[int]] = defaultdict(list)
+        for rank, color in zip(self.ranks, colors, strict=True):
+            if color is not None:
+                ranks[color].append(rank)
+        return {color: _Members(its, self._cluster.fabric) for color, its in ranks.items()}
 
     def lost(self) -> frozenset[int]:
         return frozenset()  # a worker that fails ends the run
