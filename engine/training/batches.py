@@ -58,7 +58,11 @@ def of_mean_one(weights: Tensor, everyone: Tensor) -> Tensor:
 
 def seed_for(seed: int, step: int, draws_as: int, device: torch.device) -> None:
     """`draws_as`: 0 is a lone worker's."""
-    seed = ((seed * 1_000_003 + step) * 65_537 + draws_as) % 2**63  # what torch's generators take
+    seed_generators(((seed * 1_000_003 + step) * 65_537 + draws_as) % 2**63, device)  # what torch's generators take
+
+
+def seed_generators(seed: int, device: torch.device) -> None:
+    """Seeds torch's generators, that of `device` included."""
     # not torch.manual_seed: before CUDA is used it keeps every call, with its stack, for later
     torch.default_generator.manual_seed(seed)
     if device.type == "cuda":

@@ -35,6 +35,7 @@ from ..features.known import known_of
 from ..features.rates import rate_of
 from . import one_build
 from .alike import UNSEEDED, EqualReplicas, begin_alike
+from .batches import seed_generators
 
 
 def prepare_process(experiment: Experiment, parts: Parts, rank: int) -> torch.device:
@@ -150,7 +151,7 @@ def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.devic
         feature.set_up(parts, comm)
 
     def build() -> nn.Module:
-        torch.manual_seed(experiment.seed)
+        seed_generators(experiment.seed, device)
         made = parts.make_model()
         if manifest is None:
             _initialise(assignment, parts, made, comm)
