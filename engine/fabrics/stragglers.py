@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from typing import Annotated
 
 import numpy as np
-from annotated_types import Ge, Gt, Le
+from annotated_types import Ge, Gt, Le, MinLen
 
 from ...conf.errors import ConfigError
 from ...tracking.files import read_text
@@ -32,6 +32,20 @@ class OneSlow(Stragglers):
 
     def factor(self, worker: int, step: int) -> float:
         return self._factor if worker == self._worker else 1.0
+
+
+class UnevenDevices(Stragglers):
+    """Devices of several kinds, each as fast in every step: worker r is of kind r modulo their number.
+
+    Args:
+        times: what a pass takes on each kind, in any unit. The factor of the quickest is 1.
+    """
+
+    def __init__(self, times: Annotated[list[Annotated[float, Gt(0)]], MinLen(1)]) -> None:
+        self._factors = [time / min(times) for time in times]
+
+    def factor(self, worker: int, step: int) -> float:
+        return self._factors[worker % len(self._factors)]
 
 
 class Exponential(Stragglers):

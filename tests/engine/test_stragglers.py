@@ -10,7 +10,16 @@ from hypothesis import strategies as st
 
 from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
-from paceline.engine.fabrics.stragglers import Exponential, LogNormal, NoStragglers, OneSlow, Pareto, Stragglers, Trace
+from paceline.engine.fabrics.stragglers import (
+    Exponential,
+    LogNormal,
+    NoStragglers,
+    OneSlow,
+    Pareto,
+    Stragglers,
+    Trace,
+    UnevenDevices,
+)
 from paceline.engine.planning.build import assemble
 
 RANDOM = {"exponential": Exponential, "lognormal": LogNormal, "pareto": Pareto}
@@ -53,6 +62,23 @@ def test_the_distributions_are_those_that_they_are_called_after() -> None:
     assert min(pareto) >= 1.0
     for bound in (1.2, 2.0, 4.0):  # P(factor > x) = x^-alpha
         assert mean(f > bound for f in pareto) == pytest.approx(bound**-2.5, abs=error / 2)
+
+
+def test_devices_of_several_kinds_are_as_fast_in_every_step() -> None:
+    devices = UnevenDevices([6.0, 3.0, 12.0])
+    assert [devices.factor(worker, 7) for worker in range(5)] == [2.0, 1.0, 4.0, 2.0, 1.0]
+    assert factors(devices, 3, 2) == [2.0, 2.0, 1.0, 1.0, 4.0, 4.0]
+
+
+def test_phones_are_as_slow_as_they_were_measured() -> None:
+    phones = assemble(prepare(["stragglers=phones", "tracking=none"]).experiment, ()).stragglers
+    assert phones.factor(5, 0) == 1.0 and phones.factor(3, 0) == pytest.approx(1313.0 / 134.9)
+
+
+@pytest.mark.parametrize("times", ["[]", "[1.0,0.0]"])
+def test_a_device_that_takes_no_time_is_refused(times: str) -> None:
+    with pytest.raises(ConfigError, match=r"stragglers\.times"):
+        prepare(["stragglers=phones", f"stragglers.times={times}", "tracking=none"]).plan()
 
 
 def test_the_slowest_of_n_exponential_workers_takes_base_and_the_harmonic_number_times_scale() -> None:
