@@ -49,6 +49,7 @@ PAGES = (
     "docs/cost.md",
     "docs/calibrate.md",
     "docs/sync_modes.md",
+    "docs/networks.md",
     "docs/sweeps.md",
     "docs/explain.md",
 )

@@ -23,7 +23,7 @@ from paceline.exchange.collectives import (
     Star,
     Tree,
 )
-from paceline.exchange.collectives.base import seconds
+from paceline.exchange.collectives.base import Load, phase, seconds
 from paceline.strategies.core.cost import World
 
 pytestmark = pytest.mark.dist
@@ -94,6 +94,12 @@ def test_so_it_is_where_links_are_slower_up_than_down(algorithm):
     home = NetworkLink(latency=1e-3, bandwidth=1e6, upload=2e5)
     for measured, stated in summed(algorithm(), tuple(range(6)), Network(home, home)).values():
         assert measured == pytest.approx(stated, rel=1e-9)
+
+
+def test_a_phase_backwards_loads_links_the_other_way():
+    gather = phase("gather", 8.0, [(1, 0), (2, 0)], World(3, hosts=(0, 0, 1)))
+    assert (gather.of_workers, gather.of_hosts) == (Load(out=1, into=2), Load(out=1, into=1))
+    assert gather.backwards("broadcast").of_workers == Load(out=2, into=1)
 
 
 WAN = NetworkLink(latency=0.1, bandwidth=1e5, upload=5e4)
