@@ -18,6 +18,7 @@ SHORT = ("steps=12", "tracking=none", "evaluate.every=1000")
         (("sync=bsp",), 0.5),
         (("sync=bsp", "hardware.workers_per_host=4"), 0.05),  # it may all stay within the host
         (("sync=bsp", "hardware.flops=1e6"), 0.9),  # where the passes are nearly all of it
+        (("sync=bsp", "hardware.network.upload=1e7"), 0.6),  # sent at the slower of two bandwidths
         (("sync=ssp",), 0.9),  # where all is waiting for the server's link
         (("sync=local_sgd",), 0.3),
         (("sync=local_sgd", "hardware.network.bandwidth=1000000", "steps=7"), 0.8),  # its last period is not whole
