@@ -116,7 +116,8 @@ class ModelledNetwork:
         self._out, self._in = _lanes(own)
         self._host_out, self._host_in = _lanes(cards)
         racks = network.rack(hosts - 1) + 1
-        self._rack_out, self._rack_in = _lanes([network.rack_link] * racks)
+        self._uplink = network.rack_link
+        self._rack_out, self._rack_in = _lanes([self._uplink] * racks)
         self._flat = each == 1 and racks == 1
         self._cuts: list[tuple[frozenset[int], Lane]] = []  # (those who may be cut off, what crosses the cut holds)
 
@@ -198,7 +199,7 @@ class ModelledNetwork:
         latency = max(network.card(first).latency, network.card(last).latency)
         if self._flat or self.rack(first) == self.rack(last):
             return latency
-        return max(latency, network.rack_link.latency)
+        return max(latency, self._uplink.latency)
 
     # -- collectives
 
