@@ -65,7 +65,7 @@ class PowerSGD(Summed):
         places = shortened(slot.vector, self.rank)
         qs = self.starts(x, slot, places)
         first = torch.cat(
-            [*(torch.mm(place.of(x), q).view(-1) for place, q in zip(places, qs, strict=True)), *whole(x, places)]
+            [*(times(place.of(x), q).view(-1) for place, q in zip(places, qs, strict=True)), *whole(x, places)]
         )
         if not all_finite(first):  # what is no number in M is none in M Q either, which is shorter
             raise not_finite(first if all_finite(x) else x, slot)
@@ -84,7 +84,7 @@ class PowerSGD(Summed):
         check_finite(x, slot)
         places = shortened(slot.vector, self.rank)
         starts = self.starts(x, slot, places)
-        bases = [orthonormal(torch.mm(place.of(x), q)) for place, q in zip(places, starts, strict=True)]
+        bases = [orthonormal(times(place.of(x), q)) for place, q in zip(places, starts, strict=True)]
         slot.memory["q"] = products(x, bases, places)
         return torch.cat([*(basis.reshape(-1) for basis in bases), slot.memory["q"], *whole(x, places)])
 
@@ -113,6 +113,11 @@ class PowerSGD(Summed):
         if (last := slot.memory.get("q")) is None:
             last = x.new_zeros(sum(self.rank * place.n for place in places))
         return [renewed(q, draws) for q in self.columns(last, places)]
+
+
+def times(matrix: Tensor, q: Tensor) -> Tensor:
+    """[m, n] and [n, r] -> [m, r]. Copies q by columns, with which MKL takes a third of the time."""
+    return torch.mm(matrix, q.T.contiguous().T)
 
 
 def products(x: Tensor, bases: list[Tensor], places: list[MatrixSlice]) -> Tensor:
