@@ -50,14 +50,19 @@ class Channel:
 
     def encode(self, key: str, x: Tensor) -> Tensor:
         """Returns the message for x, [n]; `x` stays unchanged."""
-        slot = self._slots[key]
+        return self._encoded(key, x)[0]
+
+    def _encoded(self, key: str, x: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Returns the message for x, [n], and what it is decoded to, [n], if error feedback has decoded it."""
+        slot, sent = self._slots[key], None
         p = x if self.feedback is None else self.feedback.add(x, slot)
         message = self.compress.encode(p, slot)
         if self.feedback is not None:
-            self.feedback.keep(p, self.compress.decode(message, slot.vector), slot)
+            sent = self.compress.decode(message, slot.vector)
+            self.feedback.keep(p, sent, slot)
         slot.count += 1
         self.touch_to_encode(slot.vector)
-        return message
+        return message, sent
 
     def touch_to_encode(self, vector: Vector) -> None:
         """Counts the memory traffic of this worker for one message that it encodes."""
@@ -104,21 +109,26 @@ class Channel:
         """
         if isinstance(self.compress, Summed):
             return _Totalling(self, self.compress, self._slots[key], x)
-        message = self.encode(key, x).cpu()
+        message, sent = self._encoded(key, x)
+        message = message.cpu()
+        if sent is not None:
+            x.copy_(sent)
         others = [(self.comm.rank + i) % self.comm.size for i in range(1, self.comm.size)]
-        return _Gathering(self, key, message, x, [self.comm.isend(message, other) for other in others])
+        sends = [self.comm.isend(message, other) for other in others]
+        return _Gathering(self, key, x, None if sent is not None else message, sends)
 
     def all_gather(self, key: str, x: Tensor, rows: Tensor, read: Read) -> None:
         """Writes the decoded vectors of all workers, [n] each, into `rows`, [size, n], on every worker.
 
         `read`: see `Aggregation.read`, which says what becomes of a message that cannot be read.
         """
-        rank, message = self.comm.rank, as_bytes(self.encode(key, x))
+        rank, (message, sent) = self.comm.rank, self._encoded(key, x)
+        message = as_bytes(message)
         others = [(rank + i) % self.comm.size for i in range(1, self.comm.size)]
         sends = [self.comm.isend(message, other) for other in others]
         for other in range(self.comm.size):
             if other == rank:
-                rows[other] = self.decode(key, message, x, rank)
+                rows[other] = self.decode(key, message, x, rank) if sent is None else sent
             else:
                 read(other, rows[other], partial(self._receive_into, rows[other], key, x, other))
         for send in sends:
@@ -235,17 +245,27 @@ class _Totalling(Work):
 
 
 class _Gathering(Work):
-    """Messages of everyone to everyone under way."""
+    """Messages of everyone to everyone under way.
 
-    def __init__(self, channel: Channel, key: str, message: Tensor, x: Tensor, sends: list[Work]) -> None:
-        self._channel, self._key, self._message, self._x, self._sends = channel, key, message, x, sends
+    `message`: this worker's own, to be decoded; None if `x` is what it is decoded to.
+    """
+
+    def __init__(self, channel: Channel, key: str, x: Tensor, message: Tensor | None, sends: list[Work]) -> None:
+        self._channel, self._key, self._x, self._message, self._sends = channel, key, x, message, sends
 
     def wait(self) -> None:
-        channel, key, x, rank = self._channel, self._key, self._x, self._channel.comm.rank
-        x.zero_()
-        for other in range(channel.comm.size):
-            x += channel.decode(key, self._message, x, rank) if other == rank else channel.receive(key, x, other)
+        channel, x = self._channel, self._x
+        total = self._row(0)
+        for other in range(1, channel.comm.size):
+            total += self._row(other)
         for send in self._sends:
             send.wait()
-        if (made := channel.finish(key, x)) is not x:
+        if (made := channel.finish(self._key, total)) is not x:
             x.copy_(made)
+
+    def _row(self, other: int) -> Tensor:
+        if other != self._channel.comm.rank:
+            return self._channel.receive(self._key, self._x, other)
+        if self._message is None:
+            return self._x
+        return self._channel.decode(self._key, self._message, self._x, other)

@@ -28,9 +28,11 @@ def of_message(compress: Compressor, vector: Vector, workers: int) -> Callable[[
                 pass
             return
         message = compress.encode(p, slot)
+        own = compress.decode(message, vector)
         if compress.feedback is not None:
-            compress.feedback.keep(p, compress.decode(message, vector), slot)
-        for _ in range(workers):
+            compress.feedback.keep(p, own, slot)
+        x.copy_(own)
+        for _ in range(workers - 1):
             x.add_(compress.decode(message, vector))
 
     return make_and_read

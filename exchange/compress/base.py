@@ -210,7 +210,7 @@ class Compressor(Compatible, ABC):
         return self.traits.decode_passes * vector.nbytes + self.nbytes(vector)
 
     def finish(self, total: Tensor, vector: Vector) -> Tensor:
-        """Returns the vector to step with, made of the sum of the decoded messages."""
+        """Returns the vector to step with, made of the sum of the decoded messages, which it may overwrite."""
         return total
 
 

@@ -90,19 +90,19 @@ class DeMo(Compressor):
         places, values = unpack_places(message[:head], m, self.bits), message[head:].clone().view(vector.dtype)
         check_read(values)
         wide = values.to(scale_type(vector.dtype))
-        x, at = wide.new_zeros(vector.n), 0
+        x, at = wide.new_empty(vector.n), 0
         for piece, tiles in self.tiled(x, vector):
             count, k = tiles.down * tiles.across, self.count(tiles)
             own = places[at : at + count * k].view(count, k)
             check_rising(own, tiles.a * tiles.b)
             coefficients = wide.new_zeros(count, tiles.a * tiles.b)
             coefficients.scatter_(1, own, wide[at : at + count * k].view(count, k))
-            piece.copy_(restored(coefficients, tiles).view(piece.shape))
+            restore(coefficients, tiles, piece)
             at += count * k
         return x.to(vector.dtype)
 
     def finish(self, total: Tensor, vector: Vector) -> Tensor:
-        return total.sign()
+        return total.sign_()
 
     def nbytes(self, vector: Vector) -> int:
         m = self.entries(vector)
@@ -142,11 +142,12 @@ def transformed(x: Tensor, tiles: Tiles) -> Tensor:
     return made.reshape(-1, tiles.a * tiles.b)
 
 
-def restored(coefficients: Tensor, tiles: Tiles) -> Tensor:
-    """[tiles, a b] -> [n], the parameter's entries."""
+def restore(coefficients: Tensor, tiles: Tiles, out: Tensor) -> None:
+    """[tiles, a b] -> the entries of the parameter `out`, which is dense."""
     rows = coefficients.view(tiles.down, tiles.across, tiles.a, tiles.b)
     to = coefficients.dtype, coefficients.device
-    return (dct(tiles.a, *to).T @ rows @ dct(tiles.b, *to)).transpose(1, 2).reshape(-1)
+    made = dct(tiles.a, *to).T @ rows @ dct(tiles.b, *to)
+    out.view(tiles.down, tiles.a, tiles.across, tiles.b).copy_(made.transpose(1, 2))
 
 
 @cache

@@ -10,6 +10,7 @@ from torch import Tensor
 from .base import UnreadableError, Vector
 
 PLACE = 4  # bytes: int32
+COLUMN = 8  # entries that one maximum stands for
 
 
 def note_on_ratio(ratio: float, n: int, what: str = "message") -> list[str]:
@@ -57,14 +58,30 @@ def largest_of_rows(rows: Tensor, k: int) -> Tensor:
     if k == rows.shape[1]:
         return torch.arange(k, device=rows.device).expand(len(rows), k)
     magnitudes = rows.abs()
-    least = magnitudes.topk(k, dim=1, sorted=False).values.amin(1, keepdim=True)
-    chosen = magnitudes >= least
-    ties = (count_of_rows(chosen) > k).nonzero().flatten()
-    if len(ties):
-        above, level = magnitudes[ties] > least[ties], magnitudes[ties] == least[ties]
+    values, places = _largest(magnitudes, k + 1)
+    chosen = places[:, :k].sort(dim=1).values
+    ties = (values[:, k - 1] == values[:, k]).nonzero().flatten()
+    if len(ties):  # of those at the least magnitude the first
+        least, tied = values[ties, k - 1 : k], magnitudes[ties]
+        above, level = tied > least, tied == least
         level &= level.cumsum(1) <= k - above.sum(1, keepdim=True)
-        chosen[ties] = above | level
-    return chosen.nonzero()[:, 1].view(len(rows), k)
+        chosen[ties] = (above | level).nonzero()[:, 1].view(len(ties), k)
+    return chosen
+
+
+def _largest(rows: Tensor, k: int) -> tuple[Tensor, Tensor]:
+    """[rows, width] -> the k largest, falling, and their places; of equal ones any.
+
+    They lie in the k columns of the largest maxima, if a row is cut into COLUMN runs that stand below one another.
+    """
+    count, width = rows.shape
+    if width % COLUMN or width // COLUMN <= k:
+        values, places = rows.topk(k, dim=1)
+        return values, places
+    below = rows.view(count, COLUMN, width // COLUMN)
+    columns = below.amax(1).topk(k, dim=1, sorted=False).indices
+    values, at = below.gather(2, columns[:, None].expand(count, COLUMN, k)).flatten(1).topk(k, dim=1)
+    return values, at // k * below.shape[2] + columns.gather(1, at % k)
 
 
 def count_of_rows(chosen: Tensor) -> Tensor:
