@@ -37,7 +37,7 @@ class QSGD(Compressor):
     traits = CompressorTraits(
         entrywise=False,
         unbiased=True,
-        # as long as these took on one core
+        # as long as these took on one core, without native code
         encode_passes=10.0,
         decode_passes=2.0,
     )

@@ -39,7 +39,7 @@ class TernGrad(Compressor):
         entrywise=False,
         unbiased=True,
         sparse=True,
-        # as long as these took on one core
+        # as long as these took on one core, without native code
         encode_passes=13.0,
         decode_passes=3.0,
     )
