@@ -68,9 +68,10 @@ def _outside(part: "PartPlan") -> float | None:
 def drawn_mesh(plan: "Plan") -> list[str]:
     from ..tracking.compare import human_bytes
 
-    rows = raw_mesh(plan)
+    workers = plan.layout.workers if is_shown(plan) else 0
+    rows = [_of(plan, rank) for rank in range(min(workers, LINES))]
     table = [["rank", "at", "holds", "entries", "parameters", "sends in a step"]]
-    for row in rows[:LINES]:
+    for row in rows:
         table.append(
             [
                 str(row["rank"]),
@@ -81,7 +82,7 @@ def drawn_mesh(plan: "Plan") -> list[str]:
                 "; ".join(_sent(plan, send) for send in row["sends"]),
             ]
         )
-    left = len(rows) - LINES
+    left = workers - LINES
     return [*aligned(table, numbers_from=6), *([f"... {left:,} more ranks: --format json has all"] if left > 0 else [])]
 
 

@@ -1,5 +1,6 @@
 """`paceline plan`: what would run, and what it would cost."""
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -96,7 +97,7 @@ def plan(
             raise ConfigError("--show-data: is of one plan, and --fit makes many; leave one of them out")
         with blamed:
             found = engine.find_fit(chosen, names, config_dir, allow_module or [])
-        text, raw = fit_for_people(found), raw_fit(found)
+        text, raw = fit_for_people(found), partial(raw_fit, found)
     else:
         with blamed:
             prepared = engine.prepare(chosen, config_dir, allow_module or [])
@@ -105,7 +106,11 @@ def plan(
         table = None if timetable is None else timetable.as_dict()
         step, raw_step = predicted(prepared, planned, None if read is None else read.value)
         text = _for_people(planned, table, step, rows)
-        raw = raw_plan(planned, table) | raw_step | ({} if rows is None else {"first_rows": rows.plain()})
+        beside = raw_step | ({} if rows is None else {"first_rows": rows.plain()})
+
+        def raw() -> dict[str, Any]:  # with the mesh of each rank, which is long where there are many
+            return raw_plan(planned, table) | beside
+
         note_all(planned.notes)
         if svg is not None:
             _picture(planned, table, svg)
@@ -115,11 +120,11 @@ def plan(
         case "table":
             show(text)
         case "json":
-            show_json(raw)
+            show_json(raw())
         case "yaml":
             import yaml
 
-            show(yaml.safe_dump(raw, sort_keys=False))
+            show(yaml.safe_dump(raw(), sort_keys=False))
 
 
 def _picture(plan: "Plan", timetable: dict[str, Any] | None, file: Path) -> None:
@@ -191,8 +196,9 @@ def _holders(plan: "Plan", parts: list["PartPlan"]) -> list[tuple[str, int, "Par
 
 
 def _ranks(plan: "Plan", role: str, part: int) -> list[int]:
-    roles = ((rank, plan.layout.role(rank)) for rank in range(plan.layout.world_size))
-    return [rank for rank, its in roles if its.kind == role and its.part == part]
+    layout = plan.layout
+    first, end = (0, layout.workers) if role == "worker" else (layout.workers, layout.world_size)
+    return list(range(first + part, end, layout.parts))
 
 
 # -- for people

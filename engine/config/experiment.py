@@ -48,8 +48,8 @@ def _of_file(file: Path, name: str) -> Choice:
     return Choice(name=name, target=target, knobs=content)
 
 
-Workers = Annotated[int, Ge(1), Le(4096)]
-Hosts = Annotated[int, Ge(1), Le(4096)]
+Workers = Annotated[int, Ge(1), Le(2**20)]
+Hosts = Annotated[int, Ge(1), Le(2**20)]
 
 
 class LinkModel(_Frozen):

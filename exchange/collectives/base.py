@@ -10,13 +10,13 @@ where alpha is the link's latency and 1 / beta its bandwidth.
 """
 
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
+import numpy as np
 from torch import Tensor
 
 from ...comm import Comm, Work
@@ -28,25 +28,42 @@ from ...strategies.core.terms import ADDABLE, ADDED_UP, FABRIC, UNINFORMED, Comp
 Pairs = Iterable[tuple[int, int]]  # (source, destination) of each message of a step
 
 
+class Load(NamedTuple):
+    """The most messages that leave and reach one place at once."""
+
+    out: int
+    into: int
+
+    @property
+    def most(self) -> int:
+        return max(self)
+
+    def over(self, link: NetworkLink) -> float:
+        """Returns the seconds for a byte of each message over the busiest of such links."""
+        return max(self.out / link.up, self.into / link.bandwidth)
+
+
+# The load of the busiest place, given each worker's: [workers], from 0. A message within one place is none.
+LoadOf = Callable[[np.ndarray], Load]
+
+
 @dataclass(frozen=True)
 class Phase:
-    """`steps` one after the other, in each of which a message of `nbytes` travels from the first to the second worker
-    of each pair, at once. `hosts`: of each worker.
-    """
+    """`steps` one after the other, in each of which messages of `nbytes` travel at once. `hosts`: of each worker."""
 
     name: str
     steps: int
     nbytes: float
-    pairs: tuple[tuple[int, int], ...]
+    load_of: LoadOf
     hosts: tuple[int, ...]
 
     @cached_property
-    def of_workers(self) -> "Load":
-        return Load.of(self.pairs)
+    def of_workers(self) -> Load:
+        return self.load_of(np.arange(len(self.hosts)))
 
     @cached_property
-    def of_hosts(self) -> "Load":
-        return Load.of(self._crossing)
+    def of_hosts(self) -> Load:
+        return self.load_of(np.array(self.hosts))
 
     @property
     def sharing(self) -> int:
@@ -58,42 +75,24 @@ class Phase:
         """Returns the number that one host's link to the other hosts carries; 0 where none leaves its host."""
         return self.of_hosts.most
 
-    def of_racks(self, network: Network) -> "Load":
-        return Load.of((network.rack(source), network.rack(destination)) for source, destination in self._crossing)
+    def of_racks(self, network: Network) -> Load:
+        if network.hosts_per_rack is None:
+            return Load(0, 0)
+        return self.load_of(np.array([network.rack(host) for host in self.hosts]))
 
     def backwards(self, name: str) -> "Phase":
         """Returns one step in which the messages travel the other way."""
-        return Phase(name, 1, self.nbytes, tuple((b, a) for a, b in self.pairs), self.hosts)
-
-    @cached_property
-    def _crossing(self) -> list[tuple[int, int]]:
-        """The hosts of the messages between hosts."""
-        return [(self.hosts[a], self.hosts[b]) for a, b in self.pairs if self.hosts[a] != self.hosts[b]]
+        return Phase(name, 1, self.nbytes, lambda places: Load(*reversed(self.load_of(places))), self.hosts)
 
 
-class Load(NamedTuple):
-    """The most messages that leave and reach one place at once."""
+def load_of_pairs(pairs: Pairs) -> LoadOf:
+    ends = np.array(list(pairs), dtype=np.int64).reshape(-1, 2).T  # [2, messages]: sources, destinations
 
-    out: int
-    into: int
+    def load_of(places: np.ndarray) -> Load:
+        source, destination = there = places[ends]
+        return Load(*(int(np.bincount(each, minlength=1).max()) for each in there[:, source != destination]))
 
-    @classmethod
-    def of(cls, pairs: Iterable[tuple[int, int]]) -> "Load":
-        """Returns the load of these pairs of places. A message within one place is none."""
-        out, into = Counter[int](), Counter[int]()
-        for source, destination in pairs:
-            if source != destination:
-                out[source] += 1
-                into[destination] += 1
-        return cls(max(out.values(), default=0), max(into.values(), default=0))
-
-    @property
-    def most(self) -> int:
-        return max(self)
-
-    def over(self, link: NetworkLink) -> float:
-        """Returns the seconds for a byte of each message over the busiest of such links."""
-        return max(self.out / link.up, self.into / link.bandwidth)
+    return load_of
 
 
 class Collective(Compatible, ABC):
@@ -185,7 +184,7 @@ def _step(phase: Phase, network: Network) -> float:
 
 def phase(name: str, nbytes: float, pairs: Pairs, world: World, steps: int = 1) -> Phase:
     """`steps` in each of which messages of `nbytes` go from the first to the second worker of each pair."""
-    return Phase(name, steps, nbytes, tuple(pairs), hosts_of(world))
+    return Phase(name, steps, nbytes, load_of_pairs(pairs), hosts_of(world))
 
 
 def hosts_of(world: World) -> tuple[int, ...]:

@@ -31,7 +31,7 @@ from torch import Tensor
 
 from ...comm import Comm, Work
 from ...strategies.core.cost import Traffic, World
-from .base import Collective, Members, OnceWaitedFor, Phase, phase
+from .base import Collective, Members, OnceWaitedFor, Phase
 from .peers import exchanges
 
 
@@ -46,9 +46,9 @@ class HalvingDoubling(Collective):
         return 2 * sum(exchange.factor - 1 for exchange in exchanges(world.replicas))
 
     def phases(self, nbytes: float, world: World) -> list[Phase]:
-        k = world.replicas
         halving = [
-            phase("reduce-scatter", nbytes / (each.stride * each.factor), each.pairs(k), world) for each in exchanges(k)
+            each.phase("reduce-scatter", nbytes / (each.stride * each.factor), world)
+            for each in exchanges(world.replicas)
         ]
         return [*halving, *(each.backwards("all-gather") for each in halving[::-1])]
 

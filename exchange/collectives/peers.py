@@ -11,6 +11,11 @@ sum back to them in the end, which costs two more steps of the whole tensor and 
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from ...strategies.core.cost import World
+from .base import Load, Phase, hosts_of
+
 
 @dataclass(frozen=True)
 class Meeting:
@@ -22,9 +27,21 @@ class Meeting:
         first = rank - rank // self.stride % self.factor * self.stride
         return list(range(first, first + self.stride * self.factor, self.stride))
 
-    def pairs(self, workers: int) -> list[tuple[int, int]]:
-        """(source, destination): everyone sends to all others of its group."""
-        return [(rank, other) for rank in range(workers) for other in self.group(rank) if other != rank]
+    def phase(self, name: str, nbytes: float, world: World) -> Phase:
+        """Returns the step in which each worker sends `nbytes` to all others of its group.
+
+        A place with c members of a group of f sends c (f - c) messages of that group to others, and receives as many.
+        """
+        ranks = np.arange(world.replicas)
+        groups = ranks - ranks // self.stride % self.factor * self.stride
+
+        def load_of(places: np.ndarray) -> Load:
+            many = int(places.max()) + 1
+            there, members = np.unique(groups * many + places, return_counts=True)
+            most = int(np.bincount(there % many, weights=members * (self.factor - members)).max())
+            return Load(most, most)
+
+        return Phase(name, 1, nbytes, load_of, hosts_of(world))
 
 
 def exchanges(workers: int) -> list[Meeting]:

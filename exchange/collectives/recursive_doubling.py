@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ...comm import Comm, Work
 from ...strategies.core.cost import Traffic, World
-from .base import Collective, Members, OnceWaitedFor, Phase, phase
+from .base import Collective, Members, OnceWaitedFor, Phase
 from .peers import exchanges
 
 
@@ -39,8 +39,7 @@ class RecursiveDoubling(Collective):
         return sum(exchange.factor - 1 for exchange in exchanges(world.replicas))
 
     def phases(self, nbytes: float, world: World) -> list[Phase]:
-        k = world.replicas
-        return [phase("exchange", nbytes, exchange.pairs(k), world) for exchange in exchanges(k)]
+        return [exchange.phase("exchange", nbytes, world) for exchange in exchanges(world.replicas)]
 
 
 def double(x: Tensor, members: Members) -> None:

@@ -21,6 +21,8 @@ Use it for small tensors where latency decides and worker 0's link is fast enoug
 shall come from one place.
 """
 
+from functools import lru_cache
+
 import torch
 from torch import Tensor
 
@@ -56,16 +58,22 @@ def steps(workers: int) -> list[list[tuple[int, int]]]:
 def children(rank: int, workers: int) -> list[tuple[int, int]]:
     """(step, child), in the order of the reduction."""
     if rank == 0:
-        rest, first = workers - 1, 1
-        found: list[tuple[int, int]] = []
-        for step in range(rest.bit_length()):
-            if rest >> step & 1:
-                found.append((step, first))
-                first += 1 << step
-        return found
+        return list(_roots(workers))
     place, size = _place(rank, workers)
     lowest = place & -place or size  # the tree of worker `place` has as many workers
     return [(step, rank + (1 << step)) for step in range(lowest.bit_length() - 1)]
+
+
+@lru_cache(maxsize=64)
+def _roots(workers: int) -> tuple[tuple[int, int], ...]:
+    """(step, child) of worker 0."""
+    rest, first = workers - 1, 1
+    found: list[tuple[int, int]] = []
+    for step in range(rest.bit_length()):
+        if rest >> step & 1:
+            found.append((step, first))
+            first += 1 << step
+    return tuple(found)
 
 
 def parent(rank: int, workers: int) -> int:
@@ -76,7 +84,7 @@ def parent(rank: int, workers: int) -> int:
 
 def _place(rank: int, workers: int) -> tuple[int, int]:
     """Returns the worker's position in its tree below worker 0: (its number there, workers of that tree)."""
-    for step, first in children(0, workers):
+    for step, first in _roots(workers):
         if first <= rank < first + (1 << step):
             return rank - first, 1 << step
     raise AssertionError(f"no worker {rank} of {workers}")

@@ -50,5 +50,7 @@ class Mesh:
 
     def along(self, rank: int, axis: str) -> list[int]:
         """The ranks, `rank` among them, that differ from it on this axis alone."""
-        position = self.position(rank)
-        return [self.rank({**position, axis: i}) for i in range(self.axes[axis])]
+        axes = list(self.axes)
+        stride = prod(self.axes[after] for after in axes[axes.index(axis) + 1 :])
+        first = rank - stride * self.position(rank)[axis]
+        return list(range(first, first + stride * self.axes[axis], stride))

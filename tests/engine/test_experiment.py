@@ -97,7 +97,7 @@ def test_hosts_say_how_many_workers_there_are_where_nobody_else_does(overrides: 
         ("hardware=a100_8 hardware.hosts=4 hardware.workers=33", "workers=33 with hosts=4: .* have 25 to 32 workers"),
         ("hardware=a100_8 hardware.hosts=0", r"hardware\.hosts=0: must be greater than or equal to 1"),
         ("hardware=a100_8 hardware.hosts=x", r"hardware\.hosts='x': must be a valid integer"),
-        ("hardware=a100_8 hardware.hosts=513", r"hardware\.workers=4104: must be less than or equal to 4096"),
+        ("hardware=a100_8 hardware.hosts=200000", r"hardware\.workers=1600000: must be less than or equal to 1048576"),
         ("hardware.hosts=2", "hosts=2: machine=null does not say how many devices a host has"),
         ("hardware=laptop hardware.hosts=2", "follows from machine.devices, which is 0; give workers instead"),
     ],
