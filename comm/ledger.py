@@ -25,9 +25,7 @@ class Ledger:
 
     def __init__(self, whole: "Ledger | None" = None) -> None:
         """`whole`: that of all groups, where this one is of some."""
-        self.bytes: dict[str, int | Fraction] = defaultdict(
-            int
-        )  # exact: a ring's share of odd sizes is no whole number
+        self.bytes: dict[str, int | Fraction] = defaultdict(int)  # exact: a share of a ring may be no whole number
         self.messages: Counter[str] = Counter()
         self.axes: dict[str, Ledger] = {}
         self._whole, self._aside = whole, False

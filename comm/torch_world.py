@@ -101,7 +101,7 @@ class _CountedGroup(dist.ProcessGroup):
 
     def reduce(self, tensors: list[Tensor], opts: Any) -> dist.Work:
         # a binomial tree towards the root: everyone but the root sends once
-        size = Fraction(_payload(tensors) if self.rank() != opts.rootRank else 0)
+        size = _payload(tensors) if self.rank() != opts.rootRank else 0
         return self._launch("reduce", size, lambda: self._inner.reduce(tensors, opts))
 
     def allgather(self, outputs: list[list[Tensor]], inputs: list[Tensor], opts: Any = None) -> dist.Work:
@@ -148,14 +148,14 @@ class _CountedGroup(dist.ProcessGroup):
         )
 
     def barrier(self, opts: Any = None) -> dist.Work:
-        return self._launch("barrier", Fraction(0), lambda: self._inner.barrier(dist.BarrierOptions()))
+        return self._launch("barrier", 0, lambda: self._inner.barrier(dist.BarrierOptions()))
 
     # point to point: each way between two workers has a channel of its own. A GPU's tensors go by way of the hosts:
     # two messages of nccl that cross wait for each other, unless both workers queue them as one group of operations
 
     def send(self, tensors: list[Tensor], dstRank: int, tag: int) -> dist.Work:
         way, sent = f"{self.rank()}>{dstRank}", [tensor.cpu() for tensor in tensors]
-        return self._launch("send", Fraction(_payload(tensors)), lambda: self._inner.send(sent, dstRank, tag), way)
+        return self._launch("send", _payload(tensors), lambda: self._inner.send(sent, dstRank, tag), way)
 
     def recv(self, tensors: list[Tensor], srcRank: int, tag: int) -> dist.Work:
         way, on_host = f"{srcRank}>{self.rank()}", [_on_host(tensor) for tensor in tensors]
@@ -165,7 +165,7 @@ class _CountedGroup(dist.ProcessGroup):
                 if tensor is not arrived:
                     tensor.copy_(arrived)
 
-        return self._launch("recv", Fraction(0), lambda: self._inner.recv(on_host, srcRank, tag), way, arrive)
+        return self._launch("recv", 0, lambda: self._inner.recv(on_host, srcRank, tag), way, arrive)
 
     def _start_coalescing(self, device: torch.device) -> None: ...
 
@@ -175,7 +175,7 @@ class _CountedGroup(dist.ProcessGroup):
     def _launch(
         self,
         primitive: str,
-        size: Fraction,
+        size: int | Fraction,
         launch: Callable[[], dist.Work | None],
         way: str = "",
         then: Callable[[], None] = lambda: None,
