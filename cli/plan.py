@@ -160,10 +160,12 @@ def raw_checked(prepared: "Prepared", plan: "Plan") -> dict[str, Any]:
 
 def raw_plan(plan: "Plan", timetable: dict[str, Any] | None) -> dict[str, Any]:
     """Everything, in plain values: bytes, bytes a step, entries of parameters."""
+    from ..engine.planning.process_memory import process_memory
     from ..tracking.redact import redact
 
     return {
         **plan.as_dict(),
+        "process_memory": process_memory(plan),
         "steps_per_epoch": plan.steps_per_epoch,
         "threads": plan.threads,
         "who": [

@@ -96,6 +96,7 @@ def train(
         return
     chosen, blamed = with_config(config, from_agent(overrides or []), config_dir)
     if dry_run or print_submission:
+        from ..engine.planning.process_memory import check_process
         from ..engine.predict.device_use import device_use_of
 
         with blamed:
@@ -103,6 +104,7 @@ def train(
                 chosen, config_dir, allowed, name, resume, trace=trace, trust_checkpoint=trust_checkpoint
             )
             planned, absent = prepared.plan(), prepared.absent()
+            check_process(planned)
         note_all([*planned.notes, *([absent] if absent else []), *lack_of_memory(device_use_of(planned))])
         submission = prepared.submission()
         if print_submission:
@@ -131,12 +133,14 @@ def train(
 
 
 def _checked(plan: "Plan") -> str:
-    experiment = plan.experiment
+    from ..engine.planning.process_memory import said_of_process
+
+    experiment, memory = plan.experiment, said_of_process(plan)
     steps = f"{plan.steps:,} steps" if plan.steps is not None else "as many steps as the data give"
     return (
         f"ok: {experiment.strategy.name} + {experiment.sync.name}, {experiment.model.name} on {experiment.data.name}, "
         f"workers: {plan.layout.workers}, {steps}; nothing was trained\n"
-        f"data: {plan.contents.in_words()}"
+        f"data: {plan.contents.in_words()}" + (f"\nmemory: {memory}" if memory else "")
     )
 
 

@@ -236,7 +236,9 @@ def _check_machine(prepared: Prepared, plan: "Plan") -> None:
 
     from ..features import adapting
     from ..features.compiling import check_machine
+    from ..planning.process_memory import check_process
 
+    check_process(plan)
     check_machine(prepared.experiment, plan.device)
     adapting.check_machine(prepared.experiment, prepared.allowed)
     machine = prepared.experiment.hardware.machine

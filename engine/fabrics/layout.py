@@ -70,7 +70,7 @@ def check_samples(experiment: Experiment, samples: int | None, layout: RunLayout
         raise ConfigError(
             f"hardware.workers={layout.workers}: makes {layout.replicas} replicas, and data={experiment.data.name} has "
             f"{samples} samples to train on. Choose at most hardware.workers={samples * layout.parts}, or data with "
-            "more samples (data=tokens has as many sequences of tokens as data.samples says)."
+            "more samples, such as data=fashion_mnist (60,000) or data=tokens (as many as data.samples says)."
         )
 
 

@@ -120,6 +120,7 @@ def _make_plan(experiment: Experiment, allowed: tuple[str, ...], world_size: int
         {each.key: found for each in parts.features if (found := each.stated(known)) is not None}
         | _experts(parts.model),
         layout.replicas if isinstance(parts.sync, SideBySide) else None,
+        layout.replicas > 1 and not parts.sync.traits.weights_agree,
     )
 
 

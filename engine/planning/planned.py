@@ -119,6 +119,7 @@ class Plan:
     rate: list[RatePoint]  # by its schedule; none where there is none, or the data must say
     stated: dict[str, Stated]  # of the whole run, by features, by their keys; and of experts of a model
     experts: int | None = None  # the replicas, where each is one (sync=routed)
+    differ: bool = False  # the weights of replicas, between two exchanges
 
     @property
     def parts(self) -> list[PartPlan]:

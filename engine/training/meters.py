@@ -10,7 +10,7 @@ said in comm/timeline.py. On a GPU these are times of its stream, from events (c
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from statistics import median
 from typing import Any
 
@@ -62,7 +62,8 @@ class Report:
         return [(start, end) for start, end, _ in steps if start >= self.known_from]
 
     def as_json(self) -> dict[str, Any]:
-        return asdict(self)
+        """Returns the fields, for `json.dumps`. They are not copied: many workers of one process report at once."""
+        return dict(vars(self))
 
     @staticmethod
     def from_json(plain: dict[str, Any]) -> "Report":

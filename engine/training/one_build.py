@@ -53,6 +53,8 @@ def built(parts: Parts, comm: Comm, build: Callable[[], nn.Module]) -> nn.Module
 
     Raises what `build` raises, and `HangError` or `PeerLostError` for a worker of this host that is missing.
     """
+    if parts.fabric.modelled:  # one process; and each worker's list of all hosts is quadratic in the workers
+        return build()
     hosts = comm.hosts
     here = [rank for rank, host in enumerate(hosts) if host == hosts[comm.rank]]
     if len(here) == 1 or not _is_shared(parts):
@@ -75,7 +77,7 @@ def leave_file(module: nn.Module) -> None:
 
 def _is_shared(parts: Parts) -> bool:
     """Returns the same on every worker of the run."""
-    if parts.fabric.modelled or memory.held(_by_name(parts.model).values()) < LEAST:
+    if memory.held(_by_name(parts.model).values()) < LEAST:
         return False
     by_replica = parts.experiment.weights is not None and isinstance(parts.sync, SideBySide)
     if by_replica or isinstance(parts.model, Unsupervised):

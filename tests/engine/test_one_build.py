@@ -2,6 +2,7 @@
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import built_once
@@ -11,6 +12,7 @@ from safetensors.torch import load_file
 from short_runs import HERE
 
 from paceline import engine
+from paceline.engine.fabrics.kinds import FabricKind
 from paceline.engine.training import one_build
 from paceline.testing.training import identical
 
@@ -69,7 +71,7 @@ def test_a_worker_asks_once_which_hosts_there_are():
             return (0, 1, 2)
 
     comm: Any = Alone()
-    parts: Any = None  # a worker that is alone on its host does not look at them
+    parts: Any = SimpleNamespace(fabric=FabricKind())  # a worker that is alone on its host does not look at the model
     one_build.built(parts, comm, torch.nn.Identity)
     assert comm.asked == 1
 
