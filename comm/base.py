@@ -176,6 +176,9 @@ class Comm(ABC):
         modelled.
         """
 
+    def catch_up(self) -> None:
+        """Lets all that is earlier on the fabric's clock happen first, where that is modelled."""
+
     @abstractmethod
     def elapse(self, seconds: float) -> None:
         """Let time pass, as if this worker were that much slower."""

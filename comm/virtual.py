@@ -677,6 +677,9 @@ class VirtualComm(Comm):
     def touch(self, nbytes: float) -> None:
         self.elapse(nbytes / self._cluster.memory)
 
+    def catch_up(self) -> None:
+        self._cluster.turns.catch_up(self._worker)
+
     def elapse(self, seconds: float) -> None:
         if seconds > 0:
             self.pass_until(self._worker.clock + seconds)

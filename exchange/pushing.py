@@ -106,6 +106,12 @@ class Pushing:
         """Tells the servers that no push comes from this batch."""
         _wait(self._tell(ServerRequest.SKIP))
 
+    def forget(self) -> None:
+        """Drops the gradients that were not pushed, and what compression left out of pushes."""
+        self.accrued.zero_()
+        self.owes = False
+        self._channel.load_state_dict({})
+
     def fetch(self) -> None:
         # ready to receive from all before all have been told: a server that is blocked in a send takes no message
         with self._comm.timeline.named("fetch request"):

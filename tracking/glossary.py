@@ -89,6 +89,14 @@ MEANINGS: dict[str, tuple[str, str]] = {
         f"secure.bits{_SINCE}",
     ),
     "compile_s": ("s", "in which the slowest worker compiled (compile=true); no step time or throughput counts it"),
+    "worker_failures": ("", "failures of workers (failures=poisson, ...), modelled; where each stops all, of the run"),
+    "lost_work_s": ("s", "work that failures threw away, modelled, of all workers together"),
+    "downtime_s": ("s", "in which workers that had failed, or stopped with these, were away, modelled, all together"),
+    "checkpoint_s": (
+        "s",
+        "in which workers wrote checkpoints to go back to, modelled, all together",
+    ),
+    "goodput": ("share", "modelled seconds of workers that failures, restarts and checkpoints did not take"),
     "skipped_steps": ("", "steps of precision=fp16 that changed no weight, as a gradient overflowed; worker 0's"),
     "consensus_distance": ("", "distance of the replicas' weights from their mean, at the last evaluation"),
     "noise_scale": (

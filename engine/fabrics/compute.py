@@ -17,6 +17,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from hashlib import sha256
+from math import inf
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -243,6 +244,7 @@ class ModelledCompute:
     def __init__(self, comm: Comm, model: ComputeModel, part: int, stragglers: Stragglers) -> None:
         self._comm, self._model, self._part, self._stragglers = comm, model, part, stragglers
         self._factor = 1.0
+        self._fails_at = inf
         self._passes: deque[_Pass] = deque()
         self._entered: _Pass | None = None  # the last forward pass
         self._current: _Pass | None = None  # whose backward pass, or whose gradients of weights, it is in
@@ -264,17 +266,25 @@ class ModelledCompute:
         self._passes.clear()
         self._current = self._entered = None
 
+    def fails_at(self, moment: float) -> None:
+        """The worker fails at `moment` of the fabric's clock: what it computes from then on takes no time."""
+        self._fails_at = moment
+
+    def _elapse(self, seconds: float) -> None:
+        """Lets `seconds` pass on a worker at factor 1, or as many of them as are left until it fails."""
+        self._comm.elapse(min(seconds * self._factor, self._fails_at - self._comm.now()))
+
     def to_inputs(self, inputs: Tensor, passes: int) -> None:
         """Lets the time of so many passes of these inputs pass, forward and back to them, of a model in evaluation
         mode.
         """
         cost = self._model.of(self._part, inputs.detach().requires_grad_())
-        self._comm.elapse(passes * (cost.forward + cost.to_input) * self._factor)
+        self._elapse(passes * (cost.forward + cost.to_input))
 
     def frozen(self, model: nn.Module, inputs: Samples) -> None:
         """A forward pass of another model comes next, which is not trained."""
         self._model.keep(_FROZEN, model)
-        self._comm.elapse(self._model.of(_FROZEN, inputs).forward * self._factor)
+        self._elapse(self._model.of(_FROZEN, inputs).forward)
 
     def backward_begins(self, roots: Sequence[Tensor] = ()) -> None:
         """Begins the backward pass of the forward pass that ended in `roots`; without them, of the first that
@@ -294,7 +304,7 @@ class ModelledCompute:
         entered = Fields({**dict(enumerate(tensors)), **named}) if named or len(tensors) > 1 else inputs[0]
         self._entered = _Pass(self._model.of(self._part, entered, *chunk))
         self._passes.append(self._entered)  # within backward it is computed again, and never asked for
-        self._comm.elapse(self._entered.cost.forward * self._factor)
+        self._elapse(self._entered.cost.forward)
 
     def _after_forward(self, module: nn.Module, inputs: tuple[Any, ...], outputs: object) -> None:
         end = outputs.grad_fn if isinstance(outputs, Tensor) else None
@@ -306,7 +316,7 @@ class ModelledCompute:
         """Counts a gradient that was not announced as that of the input alone."""
         if of is not self._current and of.cost.to_input and not of.is_apart:
             of.is_apart = True
-            self._comm.elapse(of.cost.to_input * self._factor)
+            self._elapse(of.cost.to_input)
 
     def _after_gradient(self, name: str) -> Callable[[Tensor], None]:
         def elapse(_: Tensor) -> None:
@@ -315,7 +325,7 @@ class ModelledCompute:
             if self._current is not None and name in self._current.cost.shares:
                 cost = self._current.cost
                 done = cost.to_input if self._current.is_apart else 0.0
-                self._comm.elapse((cost.backward - done) * cost.shares[name] * self._factor)
+                self._elapse((cost.backward - done) * cost.shares[name])
 
         return elapse
 

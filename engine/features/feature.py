@@ -231,6 +231,15 @@ class Hooks:
         """Returns what else a summary tells, by name. On the chief alone."""
         return {}
 
+    def overall(self, told: Sequence[Mapping[str, float]], seconds: float) -> Mapping[str, float]:
+        """Returns what a summary tells of all workers, by name. On the chief alone.
+
+        Args:
+            told: by all that trained.
+            seconds: of training, of all of these together.
+        """
+        return {}
+
     def told(self) -> Mapping[str, float]:
         """Returns what this worker tells the chief at the end, by name."""
         return {}

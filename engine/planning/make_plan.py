@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from ...batches import Samples, call
 from ...compat import checkpointing
@@ -33,8 +32,7 @@ from ...tasks.contents import notes_on as notes_on_contents
 from ...tasks.models.mixture import idle_entries
 from ...tasks.partition import Repeated
 from ..base import memory
-from ..base.blame import place, said
-from ..base.failures import ONE_SAMPLE, speaks_for_itself
+from ..base.failures import ONE_SAMPLE
 from ..base.meta import Repeats
 from ..config import looking
 from ..config.experiment import Experiment
@@ -45,6 +43,7 @@ from ..fabrics.layout import share_of_cores
 from ..features import injected, models
 from ..features.feature import Parts, Stated
 from ..features.known import known_of
+from ..features.optimizer_state import optimizer_state
 from ..features.phases import ends_of
 from ..features.rates import RatePoint, points_of, rate_of
 from .build import assemble
@@ -300,7 +299,7 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
         cost = parts.sync.cost(trained, worlds[i])
         for feature in parts.features:
             cost = feature.cost(parts, module, worlds[i], cost)
-        whole = _optimizer_state(parts, parameters, trained)
+        whole = optimizer_state(parts, parameters, trained)
         server = {"parameters": payload(parameters), "gradients": payload(trained), "optimizer": whole}
         server["buffers"] = payload(trained)
         if isinstance(parts.sync, SyncWithServers):
@@ -310,7 +309,7 @@ def _part_plans(experiment: Experiment, parts: Parts, worlds: list[World], devic
         if shares[0] is trained:  # as most modes have it
             state = whole
         else:
-            state = max(_optimizer_state(parts, parameters, share) for share in shares)
+            state = max(optimizer_state(parts, parameters, share) for share in shares)
         held = {
             "parameters": payload(parameters),
             "gradients": payload(trained),
@@ -451,34 +450,3 @@ def _activations_of_few(experiment: Experiment, parts: Parts, size: int, device:
         more + (more - less) * (size - most) // (most - most // 2)
         for less, more in zip(of(most // 2), of(most), strict=True)
     ]
-
-
-def _optimizer_state(parts: Parts, parameters: list[nn.Parameter], stepped: Sequence[Tensor]) -> int:
-    """Bytes, once these of the parameters have been stepped."""
-    own, make_optimizer = {id(each) for each in stepped}, parts.make_optimizer
-    wanted = [id(each) in own for each in parameters]
-    if any(not each.is_meta for each in parameters):  # of a model that was tried on values, which stay as they are
-        parameters = [nn.Parameter(torch.empty_like(each, device="meta"), each.requires_grad) for each in parameters]
-    optimizer = make_optimizer(parameters)
-    try:
-        return _state_after_step(optimizer, parameters, wanted)
-    except Exception as error:  # wants a closure, sparse gradients, ...
-        if speaks_for_itself(error):
-            raise
-        try:  # or values: one tensor after another, for the memory
-            return sum(
-                _state_after_step(make_optimizer([real]), [real], [True])
-                for each, is_own in zip(parameters, wanted, strict=True)
-                if is_own and (real := nn.Parameter(torch.zeros_like(each, device="cpu"))) is not None
-            )
-        except Exception as on_values:
-            where = place(on_values, parts.allowed)
-            why = f"{where}: {said(on_values)}" if where else error
-            raise ConfigError(f"optimizer: {type(optimizer).__name__} cannot be used here: {why}") from error
-
-
-def _state_after_step(optimizer: Optimizer, parameters: list[nn.Parameter], own: list[bool]) -> int:
-    for parameter, is_own in zip(parameters, own, strict=True):
-        parameter.grad = torch.zeros_like(parameter) if is_own else None
-    optimizer.step()
-    return memory.held(memory.optimizer_state(optimizer))

@@ -146,10 +146,11 @@ def _summarise(worker: Worker, trained: FinishedTraining, reports: list[Report])
     measured = measured if short or modelled else with_loads(measured, reports)
     status = trained.status
     reason = trained.job.stopped if status == "completed" else f"was asked to stop, after step {done}"
-    if status == "completed":
-        told = [each.told for each in reports if each.kind == "worker"]
-        if failed := next((why for each in worker.hooks if (why := each.failure(done, told))), None):
-            status, reason = "failed", failed
+    of_workers = [each for each in reports if each.kind == "worker"]
+    told, in_all = [each.told for each in of_workers], sum(each.seconds for each in of_workers)
+    failed = (why for each in worker.hooks if (why := each.failure(done, told)))
+    if status == "completed" and (why := next(failed, None)):
+        status, reason = "failed", why
     worker.directory.write_summary(
         Summary(
             name=worker.directory.name,
@@ -180,7 +181,8 @@ def _summarise(worker: Worker, trained: FinishedTraining, reports: list[Report])
             reason=reason,
             predicted=worker.assignment.predicted,
             metrics=worker.hooks.merged(lambda each: each.metrics()),
-            beside=worker.hooks.merged(lambda each: each.summary(done)),
+            beside=worker.hooks.merged(lambda each: each.summary(done))
+            | worker.hooks.merged(lambda each: each.overall(told, in_all)),
             labels=_labels(worker, trained.job),
         ).plain()
     )

@@ -13,10 +13,12 @@ from ...conf.notes import Note
 from .batch import Batch
 from .clip import Clip
 from .cost import Cost, Transfers, World
+from .rejoining import Rejoins
 from .setting import Setting
 from .state import State
 from .terms import (
     ALL_ALIVE,
+    BACK,
     BY_ENTRY,
     CLIENT_ROUNDS,
     COMMON_ORIGIN,
@@ -147,6 +149,7 @@ class Sync(Compatible, ABC):
         lacking = absent(
             (TOGETHER, traits.synchronous),
             (ALL_ALIVE, not traits.survives),
+            (BACK, traits.synchronous or not traits.survives or isinstance(self, Rejoins)),
             (BY_ENTRY, traits.entrywise),
             (PLAIN_MEAN, traits.plain_mean),
             (OWN_STEPS, traits.exact and traits.weights_agree),

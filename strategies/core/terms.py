@@ -188,6 +188,12 @@ OWN_STEPS = Term(
     "has every worker step with the mean gradient of all samples",
     "does not have every worker step with the mean gradient of all samples",
 )
+BACK = Term(
+    "sync",
+    "back after a failure",
+    "takes a worker that failed back, or goes back to a checkpoint with all workers",
+    "goes on without a worker that failed and never takes it back",
+)
 CLIENT_ROUNDS = Term(
     "sync",
     "rounds of clients",

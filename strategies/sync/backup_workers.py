@@ -155,6 +155,10 @@ class BackupWorkers(SyncWithServers):
         self._tell(BackupMessage.SKIP)
         self._pull()
 
+    def rejoin(self) -> None:
+        """`skip` fetches the newest version."""
+        self._channel.load_state_dict({})
+
     def _pull(self) -> None:
         self.comm.recv(self._answer, self._server)
         answer = int(self._answer)

@@ -134,6 +134,11 @@ class Downpour(ServerSync):
     def skip(self) -> None:
         """Counts no step: the gradients accrued before are pushed with the next ones."""
 
+    def rejoin(self) -> None:
+        super().rejoin()
+        if self._worker.steps % self.n_fetch != 0:  # else the next step does
+            self._worker.fetch()
+
     def drain(self) -> None:
         if self._worker.owes:
             self._worker.push()

@@ -49,6 +49,7 @@ class ElasticRequest(IntEnum):
 
     EXCHANGE = 0  # my x follows; send me the centre as it was, and move it towards x
     DONE = 1  # I will ask no more; send me the centre once all are done
+    FETCH = 2  # send me the centre, and leave it as it is
 
 
 class AsyncEASGD(SyncWithServers):
@@ -108,6 +109,14 @@ class AsyncEASGD(SyncWithServers):
         else:
             self.optimizer.step()
 
+    def rejoin(self) -> None:
+        """The replica begins anew at the centre."""
+        with self.comm.timeline.named("fetch request"):
+            self._ask(ElasticRequest.FETCH)
+        self.comm.recv(self._centre, self._server)
+        self._replica.weights.copy_(self._centre)
+        self.optimizer.state.clear()
+
     def finish(self) -> None:
         self._ask(ElasticRequest.DONE)
         self.comm.recv(self._centre, self._server)
@@ -136,6 +145,9 @@ class AsyncEASGD(SyncWithServers):
         match message_of(ElasticRequest, int(self._request), replica):
             case ElasticRequest.EXCHANGE:
                 self._exchange(replica)
+            case ElasticRequest.FETCH:
+                with self.comm.timeline.named("fetch"):
+                    self.comm.send(self._centre, replica)
             case ElasticRequest.DONE:
                 self._serving.going.discard(replica)
 

@@ -166,6 +166,12 @@ class FedBuff(SyncWithServers):
         if self._ends_round:
             self.drain()
 
+    def rejoin(self) -> None:
+        """Drops what was trained of the round: the next step begins one with the newest w."""
+        self._inside = False
+        self.optimizer.state.clear()
+        self._channel.load_state_dict({})
+
     def drain(self) -> None:
         """The round is over, or training."""
         if not self._inside:

@@ -101,6 +101,7 @@ class AsyncGossip(Sync):
         self._sending: list[Work] = []
         self._w = 1.0
         self._t = 0
+        self._is_back = False  # after a failure: the next weights that come take the place of its own
         self._pushed = torch.zeros(comm.size, dtype=torch.int64)  # how often, to each worker
         self._mixed = torch.zeros(comm.size, dtype=torch.int64)  # how often, from each worker
         self._told: dict[int, Tensor] = {}  # what came with DONE, on worker 0, or with DRAIN, elsewhere
@@ -108,9 +109,11 @@ class AsyncGossip(Sync):
 
     def begin(self, batch: Batch) -> None:
         super().begin(batch)
-        if self.comm.size > 1:
-            while (sender := self.comm.try_recv_any(self._header)) is not None:
-                self._take(sender)
+        self._take_arrived()
+
+    def _take_arrived(self) -> None:
+        while self.comm.size > 1 and (sender := self.comm.try_recv_any(self._header)) is not None:
+            self._take(sender)
 
     def update(self) -> None:
         self.clip_gradients()
@@ -118,6 +121,12 @@ class AsyncGossip(Sync):
         self._t += 1
         if self._t % self.period == 0 and (peer := self._draw()) is not None:
             self._push(peer)
+
+    def rejoin(self) -> None:
+        """The worker begins anew with the first weights that come; until some do, with those it had."""
+        self._is_back = True
+        self.optimizer.state.clear()
+        self._take_arrived()
 
     def _draw(self) -> int | None:
         """Another living worker, if there is one."""
@@ -154,7 +163,10 @@ class AsyncGossip(Sync):
             self._mixed[sender] += 1
 
     def _mix(self, its_t: int, its_w: float) -> None:
-        if its_w > 0:  # which a thousand pushes without an answer would halve to nothing
+        if self._is_back and its_w > 0:
+            self._weights.copy_(self._received)
+            self._is_back = False
+        elif its_w > 0:  # which a thousand pushes without an answer would halve to nothing
             # W_i <- (w_i W_i + w_j W_j) / (w_i + w_j)
             self._weights.lerp_(self._received.to(self._weights.device), its_w / (self._w + its_w))
         if self.conserve:

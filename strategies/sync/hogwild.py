@@ -122,6 +122,10 @@ class Hogwild(Sync):
     def skip(self) -> None:
         self._held.close()
 
+    def rejoin(self) -> None:
+        """The weights are in the host's memory; the optimizer's state was the worker's own."""
+        self.optimizer.state.clear()
+
     def _version(self) -> int:
         """The number of all workers' updates."""
         return sum(self._updates.tolist())

@@ -79,6 +79,11 @@ class ServerSync(SyncWithServers):
     def finish(self) -> None:
         self._worker.finish()
 
+    def rejoin(self) -> None:
+        """The next step fetches the servers' weights."""
+        self._worker.forget()
+        self.optimizer.state.clear()
+
     # -- state and measures
 
     def state_dict(self) -> State:

@@ -1,5 +1,13 @@
 """The choices of `failures`: clocks that are counted by hand, the same again for the same seed, refusals."""
 
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import count, islice
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -9,9 +17,12 @@ from safetensors.torch import load_file
 from torch import Tensor
 
 from paceline.comm import HangError
+from paceline.comm.network import ModelledNetwork, Network, NetworkLink
 from paceline.comm.virtual import SimulatedCluster
 from paceline.conf.errors import ConfigError
 from paceline.engine.api.preparing import prepare
+from paceline.engine.fabrics.interruptions import Absence, Agreement, CheckpointTimes, Moments, Rollbacks
+from paceline.engine.fabrics.worker_failures import PoissonFailures, Preemption, Rack, WorkerFailures
 from paceline.engine.launch.virtual import cluster_of
 from paceline.engine.launch.virtual import run as run_virtual
 from paceline.engine.planning.build import assemble
@@ -118,3 +129,214 @@ def test_failures_of_links_that_cannot_be_are_refused(chosen: str, says: str) ->
     if "hardware=local" in overrides:
         overrides = ["hardware.workers=2", *overrides]
     assert refusal(*overrides).startswith(says)
+
+
+# -- workers, by hand
+
+
+def moments(*failures: float) -> Moments:
+    def drawn() -> Iterator[float]:
+        yield from failures
+        while True:
+            yield inf
+
+    return Moments(drawn())
+
+
+TIMES = CheckpointTimes(between=100.0, write=1.0, restart=3.0, interval=3.0)
+
+
+@pytest.mark.parametrize(
+    ("failures", "goes_on_at", "told"),
+    [
+        # a step ends each second; the third one is followed by a checkpoint of a second
+        ((), [1, 2, 4, 5, 6, 8], (0, 0.0, 0.0, 2.0)),
+        # of the work since second 4, 1.5 s are lost; back at 8.5, where they are made again, and the step goes on
+        ((5.5,), [1, 2, 4, 5, 10.5, 12.5], (1, 1.5, 3.0, 2.0)),
+        ((5.5, 7.0), [1, 2, 4, 5, 12.0, 14.0], (1, 1.5, 4.5, 2.0)),  # the second comes while all are away
+        ((5.5, 9.0), [1, 2, 4, 5, 14.0, 16.0], (2, 2.0, 6.0, 2.0)),  # while it is made again
+        ((3.5,), [1, 2, 10.5, 11.5, 12.5, 14.5], (1, 3.5, 3.0, 2.0)),  # while the checkpoint is written
+    ],
+)
+def test_all_go_back_to_the_last_checkpoint(
+    failures: tuple[float, ...], goes_on_at: list[float], told: tuple[float, ...]
+) -> None:
+    rollbacks, clock, found = Rollbacks(Agreement(moments(*failures)), TIMES, 0.0), 0.0, list[float]()
+    for step in range(6):
+        clock = rollbacks.at_end_of(step, clock + 1.0)
+        found.append(clock)
+    assert found == goes_on_at
+    assert tuple(rollbacks.lost.told().values()) == told
+
+
+def test_all_are_interrupted_at_the_end_of_the_same_step() -> None:
+    """The first is through step 1 before second 2.5, when somebody fails, which the second one notices in that step."""
+    agreement = Agreement(moments(2.5))
+    first, second = (Rollbacks(agreement, TIMES, 0.0) for _ in range(2))
+    assert [first.at_end_of(0, 1.0), first.at_end_of(1, 2.0), second.at_end_of(0, 1.5)] == [1.0, 2.0, 1.5]
+    assert second.at_end_of(1, 3.0) == 3.0, "the first is through this step already"
+    # back at 5.5, what was made again, and a checkpoint
+    assert first.at_end_of(2, 3.0) == 5.5 + 3.0 + 1.0
+    assert second.at_end_of(2, 4.5) == 5.5 + 4.5 + 1.0
+
+
+def test_a_step_that_failures_never_let_end_is_refused() -> None:
+    every_second = Moments(float(second) for second in count(1))
+    with pytest.raises(ConfigError, match="failures: step 0 was interrupted 10,000 times in a row"):
+        Rollbacks(Agreement(every_second), replace(TIMES, restart=0.5), 0.0).at_end_of(0, 2.0)
+
+
+@pytest.mark.parametrize(
+    ("failures", "fails_at", "back", "told"),
+    [
+        ((2.5,), 2.5, 5.5, (1, 0.5, 3.0, 0.0)),
+        ((2.5, 4.0), 2.5, 7.0, (1, 0.5, 4.5, 0.0)),  # again while it is away
+        ((1.5,), 1.5, 5.0, (1, 0.0, 3.0, 0.0)),  # while it handed over its last step
+    ],
+)
+def test_a_worker_that_fails_alone_is_away_for_the_restart(
+    failures: tuple[float, ...], fails_at: float, back: float, told: tuple[float, ...]
+) -> None:
+    absence = Absence(moments(*failures), 3.0, 0.0)
+    assert (absence.fails_at, absence.back(1.0)) == (fails_at, None)
+    absence.is_over(2.0)
+    assert absence.back(2.5) == back
+    assert tuple(absence.lost.told().values()) == told
+    assert absence.fails_at == inf
+
+
+# -- whole runs: a checkpoint is 2,440 bytes of weights
+
+OF_WORKERS = ("optimizer.momentum=0", "failures.storage=2440.0", "failures.restart=1.0", "measure.after=0")
+
+
+def test_a_synchronous_run_goes_back_and_trains_the_same_weights(tmp_path: Path) -> None:
+    """Steps of a second, checkpoints of one after every two. The wave at second 10 takes the second since 9."""
+    waves = ("failures=preemption", "failures.every=10.0", "failures.interval=2.0", *OF_WORKERS)
+    usual, its = ran(tmp_path / "usual", *SECOND, "optimizer.momentum=0", "steps=8")
+    failing, of_failing = ran(tmp_path / "failing", *SECOND, *waves, "steps=8")
+    assert (clocks(usual), clocks(failing)) == ([8.0] * 3, [15.0] * 3)
+    assert identical(its, of_failing)
+    told = of_failing.read_summary()
+    assert told is not None
+    keys = ("worker_failures", "lost_work_s", "downtime_s", "checkpoint_s")
+    assert [told[key] for key in keys] == pytest.approx([1, 3 * 1.0, 3 * 2.0, 3 * 4.0])
+    assert told["goodput"] == pytest.approx(8 / 15)
+    assert told["seconds"] == pytest.approx(15.0)
+    assert told["throughput"] == pytest.approx(8 * 3 * 8 / 15.0), "the pauses count"
+    assert "goodput" not in (its.read_summary() or {})
+
+
+def test_of_an_asynchronous_run_one_worker_loses_a_step(tmp_path: Path) -> None:
+    """At second 3.5 one of three is in its fourth step. It is back at 4.5 and makes the fifth."""
+    waves = ("failures=preemption", "failures.every=3.5", "failures.share=0.3", *OF_WORKERS)
+    cluster, directory = ran(tmp_path, *SECOND, *waves, "sync=asp", "steps=5")
+    assert sorted(clocks(cluster)[:3]) == [5.0, 5.0, 5.5]
+    told = directory.read_summary()
+    assert told is not None
+    assert sum(told["staleness"]["histogram"].values()) == 14, "a push each, but for the step that is lost"
+    assert (told["worker_failures"], told["lost_work_s"], told["downtime_s"]) == pytest.approx((1, 0.5, 1.0))
+    assert told["goodput"] == pytest.approx(14 / 15.5)
+
+
+@pytest.mark.parametrize("sync", ["ssp", "backup_workers", "easgd_async", "fedbuff", "hogwild", "gossip_async"])
+def test_asynchronous_modes_take_a_worker_back(tmp_path: Path, sync: str) -> None:
+    waves = ("failures=preemption", "failures.every=2.5", "failures.share=0.3", *OF_WORKERS)
+    found = [ran(tmp_path / again, *SECOND, *waves, f"sync={sync}", "steps=6") for again in ("once", "again")]
+    assert found[0][0].digest() == found[1][0].digest() and identical(found[0][1], found[1][1])
+    assert (found[0][1].read_summary() or {})["worker_failures"] >= 2
+
+
+def test_a_pipeline_goes_back_as_a_whole(tmp_path: Path) -> None:
+    """Its stages end a step at different moments; what is added is what each has lost, and the restart."""
+    split = ("strategy=pipeline", "hardware.workers=4", "model.hidden=[16,16]", *SECOND, "hardware.overhead=0.1")
+    split += ("optimizer.momentum=0",)
+    waves = ("failures=preemption", "failures.every=4.0", "failures.interval=10.0", *OF_WORKERS, "steps=5")
+    usual, its = ran(tmp_path / "usual", *split, "steps=5")
+    failing, of_failing = ran(tmp_path / "failing", *split, *waves)
+    assert identical(its, of_failing)
+    told = of_failing.read_summary() or {}
+    added = (told["lost_work_s"] + told["downtime_s"]) / 4
+    assert clocks(failing) == pytest.approx([clock + added for clock in clocks(usual)])
+
+
+def test_without_a_failure_nothing_changes(tmp_path: Path) -> None:
+    rare = ("failures=poisson", "failures.mtbf=1e12", "failures.interval=1e9")
+    for sync in ("bsp", "asp"):
+        usual, its = ran(tmp_path / sync, f"sync={sync}")
+        failing, of_failing = ran(tmp_path / f"{sync}-failing", f"sync={sync}", *rare)
+        assert (usual.digest(), clocks(usual)) == (failing.digest(), clocks(failing))
+        assert identical(its, of_failing)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("sync", ["bsp", "asp"])
+def test_failures_are_the_same_under_another_hash_seed(tmp_path: Path, sync: str) -> None:
+    chosen = [*SMALL, *SECOND, f"sync={sync}", "failures=poisson", "failures.mtbf=9.0", "failures.restart=0.5"]
+    found: list[dict[str, Any]] = []
+    for seed in ("1", "2"):
+        folder = tmp_path / seed
+        folder.mkdir()
+        command = [sys.executable, "-m", "paceline.cli.main", "train", *chosen, "--name", "run"]
+        environment = {**os.environ, "PYTHONHASHSEED": seed}
+        subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True, timeout=100)
+        found.append(json.loads((folder / "runs" / "run" / "summary.json").read_text()))
+    keys = ("event_digest", "model_sha256", "worker_failures", "lost_work_s", "seconds")
+    assert [found[0][key] for key in keys] == [found[1][key] for key in keys]
+    assert found[0]["worker_failures"] > 0
+
+
+# -- when workers fail
+
+EIGHT = ModelledNetwork(Network(NetworkLink(0, 1), NetworkLink(0, 1), workers_per_host=2, hosts_per_rack=2), 8)
+
+
+def first(failures: WorkerFailures, worker: int, count: int = 200) -> list[float]:
+    return list(islice(failures.moments(worker, EIGHT), count))
+
+
+def test_failures_are_drawn_by_seed_and_worker() -> None:
+    one, again, other = (PoissonFailures(seed, 5.0) for seed in (0, 0, 1))
+    assert first(one, 3) == first(again, 3) != first(other, 3)
+    assert first(one, 3) != first(one, 4)
+    everyone = [moment for worker in range(8) for moment in first(one, worker)]
+    assert sum(max(first(one, worker)) for worker in range(8)) / len(everyone) == pytest.approx(5.0, abs=5 * 5.0 / 40)
+    assert (one.between(EIGHT), one.between_of_worker(EIGHT)) == (5.0 / 8, 5.0)
+    assert list(islice(one.of_run(EIGHT), 20)) == sorted(everyone)[:20]
+
+
+def test_each_wave_takes_its_share_of_the_workers() -> None:
+    waves = Preemption(0, 10.0, 0.3)
+    taken = [sum(10.0 * wave in first(waves, worker, 40) for worker in range(8)) for wave in range(1, 11)]
+    assert taken == [3] * 10
+    assert (waves.between(EIGHT), waves.between_of_worker(EIGHT), waves.at_once(EIGHT)[0]) == (10.0, 80.0 / 3, 3)
+
+
+def test_the_workers_of_a_rack_or_host_fail_together() -> None:
+    racks, hosts = Rack(0, 5.0), Rack(0, 5.0, place="host")
+    assert first(racks, 0) == first(racks, 3) != first(racks, 4)
+    assert first(hosts, 0) == first(hosts, 1) != first(hosts, 2)
+    assert (racks.at_once(EIGHT)[0], hosts.at_once(EIGHT)[0]) == (4, 2)
+    assert (racks.between(EIGHT), hosts.between(EIGHT)) == (2.5, 1.25)
+    assert list(islice(racks.of_run(EIGHT), 4)) == sorted([*first(racks, 0), *first(racks, 7)])[:4]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "says"),
+    [
+        ("failures=poisson failures.mtbf=-1.0", "failures.mtbf=-1.0: must be greater than 0"),
+        ("failures=poisson failures.restart=-1.0", "failures.restart=-1.0: must be greater than or equal to 0"),
+        ("failures=poisson hardware.overhead=1.0 failures.mtbf=2.0", "failures: somebody fails every 0.6667 s on"),
+        ("failures=poisson failures.mtbf=30.0", "failures: somebody fails every 10 s on average, which is too often"),
+        ("failures=poisson sync=asp hardware.overhead=5.0 failures.mtbf=2.0", "failures: a worker fails every 2 s on"),
+        ("failures=poisson sync=fedavg", "failures=poisson: has workers fail and come back, and sync=fedavg goes on"),
+        ("failures=preemption sync=backup_workers failures.share=0.5", "failures.share=0.5: takes 2 workers at once"),
+        ("failures=rack sync=gossip_async", "failures.place=rack: takes 3 workers at once, and sync=gossip_async"),
+        (
+            "failures=poisson sync=ssp strategy=pipeline hardware.workers=4 model.hidden=[16,16]",
+            "failures=poisson: has one worker lose",
+        ),
+    ],
+)
+def test_failures_of_workers_that_cannot_be_are_refused(chosen: str, says: str) -> None:
+    assert refusal(*chosen.split()).startswith(says)

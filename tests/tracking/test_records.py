@@ -69,7 +69,10 @@ SUMMARY = Summary(
         **{"client_mean": 0.7, "client_worst": 0.5, "client_spread": 0.1},
         **{"personal_mean": 0.9, "personal_worst": 0.8, "personal_spread": 0.05},
     },
-    beside={"skipped_steps": 2, "weights_kept": 9, "backdoor_success": 0.5, "epsilon": 3.0, "epsilon_as_dealt": 7.0},
+    beside={
+        **{"skipped_steps": 2, "weights_kept": 9, "backdoor_success": 0.5, "epsilon": 3.0, "epsilon_as_dealt": 7.0},
+        **{"worker_failures": 1, "lost_work_s": 2.0, "downtime_s": 3.0, "checkpoint_s": 0.5, "goodput": 0.5},
+    },
     model_bytes=4096,
 )
 
