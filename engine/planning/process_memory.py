@@ -1,10 +1,10 @@
-"""Estimates the memory of a virtual cluster's process, whose threads are all of the workers and servers.
+"""Estimates the memory of a virtual cluster's process, in which all workers and servers live.
 
     bytes = BASE + n (WORKER + PEER n + c held)
 
 `held` is what a plan states of the largest worker. c is `AGREE` where replicas have the same weights, else `DIFFER`:
 at the end they send theirs to the chief, which are in flight and copied. The coefficients were fitted on the peaks of
-tests/engine/test_process_memory.py, which are 0.96 to 1.22 times as large by the estimate.
+tests/engine/test_virtual_memory.py, which are 0.96 to 1.22 times as large by the estimate.
 """
 
 from ...comm.shared_memory import available
@@ -15,7 +15,7 @@ from .planned import Plan
 PROCESSES = 4096  # of one host
 MIB, GIB = 2**20, 2**30
 BASE = 450 * MIB  # Python, torch, and a small data set
-WORKER = 260 * 2**10  # a thread, its stack and its objects
+WORKER = 260 * 2**10  # its objects and its stack of calls
 PEER = 50  # of each other worker, in a worker's lists of ranks
 AGREE, DIFFER = 1.0, 2.3  # times what a worker holds
 

@@ -1,63 +1,46 @@
-"""What a virtual cluster's process takes is estimated, and what does not fit is refused before a worker starts."""
+"""What a worker's process does with memory that was let go of."""
 
-from functools import cache
+import ctypes
+import resource
+import subprocess
+import sys
 
 import pytest
 
-from paceline import engine
-from paceline.conf.errors import ConfigError
-from paceline.engine.planning import process_memory
-from paceline.engine.planning.planned import Plan
-from paceline.engine.planning.process_memory import GIB, MIB, check_process, said_of_process
+from paceline.engine import prepare
+from paceline.engine.planning.build import assemble
+from paceline.engine.training.worker import prepare_process
+
+PASSES, BLOCKS, SIZE = 5, 5, 10 * 2**20  # together less than is kept, more than malloc would keep by itself
 
 
-@cache
-def planned(*overrides: str) -> Plan:
-    return engine.plan(["tracking=none", "batch_size=1", *overrides])
+@pytest.mark.slow
+def test_what_a_pass_frees_serves_the_next_one() -> None:
+    """Malloc is told once and for all, so in a process of its own."""
+    ended = subprocess.run([sys.executable, __file__], capture_output=True, text=True, check=True)
+    assert int(ended.stdout) < BLOCKS * SIZE / resource.getpagesize() / 10
 
 
-def virtual(sync: str, workers: int, hidden: str = "[128]") -> Plan:
-    knobs = f"data=fashion_mnist model.hidden={hidden} sync={sync} hardware.workers={workers}"
-    return planned("hardware=virtual", *knobs.split())
+def pages_taken_anew() -> int:
+    """By passes that each take the same blocks and free them all."""
+    libc = ctypes.CDLL(None)
+    libc.malloc.restype = ctypes.c_void_p
+
+    def one_pass() -> None:
+        blocks = [ctypes.c_void_p(libc.malloc(ctypes.c_size_t(SIZE))) for _ in range(BLOCKS)]
+        for block in blocks:
+            ctypes.memset(block, 1, SIZE)
+        for block in blocks:
+            libc.free(block)
+
+    one_pass()
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(PASSES):
+        one_pass()
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
 
 
-@pytest.mark.parametrize(
-    ("sync", "workers", "hidden", "measured"),
-    [
-        ("bsp", 512, "[128]", 1327),
-        ("bsp", 1536, "[128]", 2980),
-        ("bsp", 1024, "[]", 897),
-        ("bsp", 3072, "[]", 2036),
-        ("gossip", 1024, "[]", 1137),
-        ("local_sgd", 512, "[128]", 1806),
-        ("local_sgd", 1536, "[128]", 4165),
-        ("gossip", 1024, "[128]", 4946),
-        ("fedavg", 512, "[128]", 2504),
-    ],
-)
-def test_the_estimate_is_near_the_measured_peak(sync: str, workers: int, hidden: str, measured: int) -> None:
-    estimated = process_memory.process_memory(virtual(sync, workers, hidden))
-    assert estimated is not None
-    assert 0.95 < estimated / MIB / measured < 1.25
-
-
-def test_a_virtual_cluster_that_does_not_fit_is_refused_with_both_figures(monkeypatch: pytest.MonkeyPatch) -> None:
-    plan = virtual("bsp", 1536)
-    monkeypatch.setattr(process_memory, "available", lambda: 2 * GIB)
-    with pytest.raises(ConfigError, match=r"hardware\.workers=1536: .* to take \d\.\d GiB, and .* has 2\.0 GiB free"):
-        check_process(plan)
-    monkeypatch.setattr(process_memory, "available", lambda: 20 * GIB)
-    check_process(plan)
-    assert "20.0 GiB free" in said_of_process(plan)
-
-
-def test_so_many_processes_are_planned_and_not_started() -> None:
-    plan = planned("hardware.workers=5000", "data=fashion_mnist")
-    assert process_memory.process_memory(plan) is None
-    with pytest.raises(ConfigError, match=r"hardware\.workers=5000: makes 5,000 processes on this host"):
-        check_process(plan)
-
-
-def test_more_replicas_than_samples_are_told_of_larger_data() -> None:
-    with pytest.raises(ConfigError, match=r"hardware\.workers=10000: .*at most hardware\.workers=1437.*fashion_mnist"):
-        planned("hardware=virtual", "hardware.workers=10000")
+if __name__ == "__main__":
+    experiment = prepare(["hardware.device=cpu"]).experiment
+    prepare_process(experiment, assemble(experiment, ()), 0)
+    print(pages_taken_anew())
