@@ -1,10 +1,10 @@
 """Estimates the memory of a virtual cluster's process, in which all workers and servers live.
 
-    bytes = BASE + n (WORKER + PEER n + c held)
+    bytes = BASE + n (WORKER + c held)
 
 `held` is what a plan states of the largest worker. c is `AGREE` where replicas have the same weights, else `DIFFER`:
 at the end they send theirs to the chief, which are in flight and copied. The coefficients were fitted on the peaks of
-tests/engine/test_virtual_memory.py, which are 0.96 to 1.22 times as large by the estimate.
+tests/engine/test_virtual_memory.py, and the estimates are 1.02 to 1.11 times these.
 """
 
 from ...comm.shared_memory import available
@@ -14,10 +14,9 @@ from .planned import Plan
 
 PROCESSES = 4096  # of one host
 MIB, GIB = 2**20, 2**30
-BASE = 450 * MIB  # Python, torch, and a small data set
-WORKER = 260 * 2**10  # its objects and its stack of calls
-PEER = 50  # of each other worker, in a worker's lists of ranks
-AGREE, DIFFER = 1.0, 2.3  # times what a worker holds
+BASE = 510 * MIB  # Python, torch, and a small data set
+WORKER = 170 * 2**10  # its objects and its stack of calls
+AGREE, DIFFER = 1.0, 2.2  # times what a worker holds
 
 
 def process_memory(plan: Plan) -> int | None:
@@ -25,7 +24,7 @@ def process_memory(plan: Plan) -> int | None:
     if not fabric_of(plan.experiment).modelled:
         return None
     workers, times = plan.layout.world_size, DIFFER if plan.differ else AGREE
-    return round(BASE + workers * (WORKER + PEER * workers + times * plan.largest()))
+    return round(BASE + workers * (WORKER + times * plan.largest()))
 
 
 def said_of_process(plan: Plan) -> str:
