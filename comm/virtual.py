@@ -2,11 +2,11 @@
 
 The gradients are real, the network and the compute times are modelled. Time that passes (an elapsed second, a message,
 a collective) moves the worker's own clock on. Before a worker does something that others can see, the earlier ones run
-first: those with a lesser (clock, rank). Launching a collective is put off until then while the worker goes on. Once
-memory is shared, all that a worker computes can be seen, so that the earlier ones run whenever time passes. When a
-message has left depends on what others send meanwhile, so it is an event of the network, between the workers' turns. So
-what a worker reads and writes, shared memory included, is in the order of the clock, and the same seed gives the same
-bits, the same clock and the same order of events every time.
+first: those with a lesser (clock, rank). Launching a message or a collective is put off until then while the worker
+goes on. Once memory is shared, all that a worker computes can be seen, so that the earlier ones run whenever time
+passes. When a message has left depends on what others send meanwhile, so it is an event of the network, between the
+workers' turns. So what a worker reads and writes, shared memory included, is in the order of the clock, and the same
+seed gives the same bits, the same clock and the same order of events every time.
 
 What happens aside from training (`Ledger.aside`: set-up, evaluation, checkpoints) takes no time and holds no link.
 
@@ -456,15 +456,10 @@ class VirtualComm(Comm):
         _check_contiguous(tensor)
         receiver, size = self._cluster.workers[self._peer(dst)], nbytes(tensor)
         self.ledger.count("send", size)
-        cluster, worker = self._cluster, self._worker
-        cluster.turns.catch_up(worker)
+        cluster, worker, is_aside = self._cluster, self._worker, self.ledger.is_aside
         launch, stream = worker.clock, (self.name, self.rank)
         sending = self.timeline.launched(self._channel(self.rank, dst), "send", launch)
         sent, content = _Sent(self, sending, dst), tensor.detach().clone()
-        if not self.ledger.is_aside:
-            cluster.log(launch, worker, "send", receiver.rank, size)
-        if cluster.watch is not None:
-            cluster.watch(worker.rank, receiver.rank, sending.purpose, launch, content)
 
         def arrives(left: float, arrival: float) -> None:
             sent.left = left
@@ -472,10 +467,16 @@ class VirtualComm(Comm):
                 cluster.turns.wake(sent.sleeper, left)
             self._deliver(_VirtualMessage(sending.number, launch, arrival, content), stream, receiver)
 
-        if self.ledger.is_aside:
-            cluster.fabric.follow(worker.rank, receiver.rank, launch, arrives)
-        else:
-            cluster.fabric.send(worker.rank, receiver.rank, size, launch, arrives)
+        def leave() -> None:
+            if cluster.watch is not None:
+                cluster.watch(worker.rank, receiver.rank, sending.purpose, launch, content)
+            if is_aside:
+                cluster.fabric.follow(worker.rank, receiver.rank, launch, arrives)
+            else:
+                cluster.log(launch, worker, "send", receiver.rank, size)
+                cluster.fabric.send(worker.rank, receiver.rank, size, launch, arrives)
+
+        cluster.turns.put_off(worker, leave)
         return sent
 
     def see_off(self, sent: _Sent) -> None:

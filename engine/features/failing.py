@@ -13,7 +13,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import ClassVar, Self
 
-import torch
 from torch import nn
 
 from ...comm import Comm
@@ -23,12 +22,10 @@ from ...strategies import Sync
 from ...strategies.core.cost import World, payload
 from ...strategies.core.rejoining import Rejoins
 from ...strategies.core.terms import BACK, SKIPS, WHOLE_REPLICA, Need
-from ..base.caches import without_meta
-from ..base.memory import unaccounted
-from ..config.experiment import Experiment, VirtualHardware
+from ..config.experiment import Experiment
 from ..config.fits import batch_of
 from ..config.looking import Tried, tried
-from ..fabrics.compute import ModelledCompute, count_flops
+from ..fabrics.compute import ModelledCompute
 from ..fabrics.failures import Failures
 from ..fabrics.interruptions import Absence, Agreement, CheckpointTimes, LostTime, Moments, Rollbacks
 from ..fabrics.worker_failures import WorkerFailures
@@ -51,13 +48,12 @@ class Failing(Feature):
     def of(cls, chosen: Chosen) -> Self | None:
         if type(chosen.failures) is Failures:
             return None
-        hardware = chosen.experiment.hardware
-        if not isinstance(hardware, VirtualHardware):
+        if not chosen.fabric.modelled:
             raise ConfigError(
                 f"failures={chosen.experiment.choice('failures').name}: needs a modelled clock and network. Choose "
                 "hardware=virtual, or failures=none."
             )
-        network = chosen.fabric.network(hardware)
+        network = chosen.fabric.network(chosen.experiment.hardware)
         assert network is not None, "a virtual cluster has a network"
         layout, of_workers = chosen.layout, isinstance(chosen.failures, WorkerFailures)
         return cls(chosen.failures, ModelledNetwork(network, layout.workers if of_workers else layout.world_size))
@@ -168,14 +164,14 @@ def _checkpoint_bytes(parts: Parts, module: nn.Module) -> int:
 
 def _step_seconds(parts: Parts) -> float:
     """Returns the modelled seconds of the passes of a step on an undisturbed worker; 0 where nobody knows yet."""
-    hardware = parts.experiment.hardware
-    assert isinstance(hardware, VirtualHardware)
-    if parts.layout.parts > 1 or hardware.compute == "measured" or tried(parts.experiment) is Tried.REAL:
+    compute = parts.compute
+    assert compute is not None, "failures are those of a virtual cluster"
+    if parts.layout.parts > 1 or compute.is_measured or tried(parts.experiment) is Tried.REAL:
         return 0.0
     inputs, _ = batch_of(parts.data.spec, parts.experiment.batch_size)
-    with unaccounted(), parts.precision.estimated(torch.device("cpu")), without_meta(parts.allowed):
-        forward, backward, _ = count_flops(parts.modules[0], inputs)
-    return (forward + backward) / hardware.flops + hardware.overhead
+    compute.keep(0, parts.modules[0])
+    cost = compute.of(0, inputs)
+    return cost.forward + cost.backward
 
 
 class _CountsLostTime(Hooks):

@@ -1,6 +1,7 @@
 """The vocabulary of compatibility with our own choices: which of them lack a term, and which need it."""
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 
 from torch import nn
@@ -16,6 +17,8 @@ from ..features import injected, iterating, phases, rates
 from ..features.compatibility import LAYOUT
 from ..features.order import FEATURES, features_of
 from .build import choose
+
+MODELLED = "hardware=virtual"  # some features are for modelled time alone
 
 
 @dataclass(frozen=True)
@@ -68,12 +71,15 @@ def _of_features() -> Iterator[str]:
 
 def _needs(override: str) -> list[Need]:
     """Returns the needs of a run with one override; none if it goes only with others, such as the path of a file."""
-    try:
-        experiment = compose([override])
-        chosen, _ = choose(experiment, (), None)
-        features = features_of(chosen)
-    except ConfigError:
-        return []
+    for more in ([], [MODELLED]):
+        with suppress(ConfigError):
+            return _needs_of(compose([override, *more]))
+    return []
+
+
+def _needs_of(experiment: Experiment) -> list[Need]:
+    chosen, _ = choose(experiment, (), None)
+    features = features_of(chosen)
     asked = [*phases.needs(features, experiment), *rates.needs(experiment, chosen.schedule)]
     needs = [need for each in features for need in each.needs(chosen)] + [need for _, need in asked]
     maker = load_maker("model", experiment.model.target, nn.Module, ())

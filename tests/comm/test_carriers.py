@@ -96,6 +96,27 @@ def test_greenlets_cannot_wait_within_a_pass_and_threads_can(wait: Callable[[Vir
         run(2, wait, Greenlets)
 
 
+def test_a_message_may_leave_within_a_pass() -> None:
+    def act(comm: VirtualComm) -> tuple[float, float]:
+        works = []
+        weight = torch.full((2,), float(comm.rank), requires_grad=True)
+
+        def send(gradients: Tensor) -> None:
+            comm.elapse(1.0 + comm.rank)
+            works.append(comm.isend(gradients, 1 - comm.rank))
+
+        weight.register_hook(send)
+        (weight * weight).sum().backward()
+        seen = torch.empty(2)
+        comm.recv(seen, 1 - comm.rank)
+        works[0].wait()
+        return float(seen[0]), comm.now()
+
+    sent, arrived = run(2, act, Greenlets), run(2, act, Threads)
+    assert sent == arrived
+    assert [value for value, _ in sent] == [2.0, 0.0]
+
+
 def test_all_unwind_when_one_fails() -> None:
     ended: list[str] = []
 

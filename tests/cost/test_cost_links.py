@@ -71,5 +71,5 @@ def test_a_message_to_the_next_host_shares_the_card_with_its_neighbours() -> Non
     assert LINKS.send(1e6, 8) == pytest.approx(5e-5 + 1e6 / (2e10 / 8))
 
 
-def test_a_link_has_the_fields_of_the_virtual_cluster_s() -> None:
-    assert Link(1e-5, 1e9).__dict__ == Modelled(1e-5, 1e9).__dict__
+def test_a_link_has_the_fields_of_the_virtual_cluster_s_but_for_what_it_sends_at() -> None:
+    assert {**vars(Link(1e-5, 1e9)), "upload": None} == vars(Modelled(1e-5, 1e9))

@@ -130,7 +130,7 @@ SAFEGUARDS = [
     ),
     Safeguard(
         "numbers that torch cannot hold are refused",
-        "engine/planning/make_plan.py",
+        "engine/features/optimizer_state.py",
         "except Exception as error:  # wants a closure",
         "except (TypeError, RuntimeError, AssertionError) as error:  # wants a closure",
         "--only overrides --match weight_decay --seed 1",
