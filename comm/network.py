@@ -137,11 +137,14 @@ class ModelledNetwork:
     def count(self, place: Place) -> int:
         return len({"worker": self._out, "host": self._host_out, "rack": self._rack_out}[place])
 
+    def at(self, place: Place, rank: int) -> int:
+        """Returns the number of the worker, host or rack that a worker is in."""
+        return {"worker": int, "host": self.host, "rack": self.rack}[place](rank)
+
     def members(self, place: Place, numbers: Iterable[int]) -> frozenset[int]:
         """Returns the workers, by rank, that are in these places."""
-        where: Callable[[int], int] = {"worker": int, "host": self.host, "rack": self.rack}[place]
         wanted = set(numbers)
-        return frozenset(rank for rank in range(len(self._out)) if where(rank) in wanted)
+        return frozenset(rank for rank in range(len(self._out)) if self.at(place, rank) in wanted)
 
     def links_of(self, place: Place, numbers: Iterable[int]) -> list[Lane]:
         """Returns both directions of the links that these workers, hosts or racks have to the others."""

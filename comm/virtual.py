@@ -13,14 +13,12 @@ What happens aside from training (`Ledger.aside`: set-up, evaluation, checkpoint
 When no worker can run, each waits for another: a deadlock, which is found at once and named.
 """
 
-import hashlib
 import heapq
-import struct
-from collections import defaultdict, deque
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from dataclasses import replace
+from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
@@ -28,88 +26,31 @@ import torch
 from torch import Tensor
 
 from . import ledger as wire
-from .base import Comm, ReduceOp, Work, nbytes, numbered
-from .calls import Call, words
+from .base import Comm, ReduceOp, Work, nbytes
+from .calls import words
 from .carriers import Carrier, Threads
 from .errors import FabricError, MessageError
-from .key_values import KeyValues
 from .ledger import Ledger
-from .network import ModelledNetwork, Network, Over
+from .network import Network, Over
 from .timeline import Operation, Timeline
-from .turns import Runner, Turns
+from .virtual_state import (
+    ClusterState,
+    GroupMembers,
+    Stream,
+    VirtualKeyValues,
+    VirtualMeeting,
+    VirtualMessage,
+    VirtualMutex,
+    VirtualWorker,
+    Watch,
+)
 
 T = TypeVar("T")
-Stream = tuple[str, int]  # the messages of a group's member
 Takes = Callable[[str, Sequence[int], int, float, Over], None]  # (group, members, bytes of one of them, from, then)
-Watch = Callable[[int, int, str, float, Tensor], None]  # (from, to, what for, when, what)
 _KEPT = 200_000  # operations of all workers' timelines
 
 
-@dataclass(frozen=True)
-class _VirtualMessage:
-    number: int  # of its channel
-    launch: float
-    arrival: float
-    tensor: Tensor
-
-
-@dataclass
-class _Meeting:
-    """One collective call of a group, while its members arrive."""
-
-    number: int  # the how-manieth of the group
-    what: str  # that is called
-    call: Call | None = None  # what all its members must call, once one has come
-    given: dict[int, Any] = field(default_factory=dict)  # by rank in the group
-    launch: float = -inf  # of the last one
-    result: Any = None
-    done: float | None = None  # when it is over, once all have come
-    sleepers: list["_Worker"] = field(default_factory=list)
-    left: int = 0  # members that are through
-
-
-class _Members:
-    """The members of a group: one object for all of them. `ranks`: theirs, numbered in the whole run."""
-
-    def __init__(self, ranks: Sequence[int], fabric: ModelledNetwork) -> None:
-        self.ranks, self._fabric = ranks, fabric
-        self.places = {rank: place for place, rank in enumerate(ranks)}
-
-    @cached_property
-    def hosts(self) -> tuple[int, ...]:
-        return numbered([self._fabric.host(rank) for rank in self.ranks])
-
-
-@dataclass
-class _Mutex:
-    channel: str
-    taken: int = 0
-    holder: "_Worker | None" = None
-    queue: deque["_Worker"] = field(default_factory=deque)
-
-
-class _Worker(Runner):
-    def __init__(self, rank: int) -> None:
-        super().__init__(rank)
-        self.ledger = Ledger()
-        self.inbox: defaultdict[Stream, deque[_VirtualMessage]] = defaultdict(
-            deque
-        )  # what no receive was posted for yet
-        self.posted: defaultdict[Stream, deque[_Receiving]] = defaultdict(deque)  # receives without a message yet
-        self.arrivals: dict[str, list[tuple[float, int, int]]] = {}  # group -> heap of (arrival, source, number)
-        self.listens: str | None = None  # the group of the recv_any that it sleeps in
-        self.expected = inf  # when the message arrives that it will wake up for, there
-
-    def collect(self, stream: Stream) -> _VirtualMessage:
-        """The next message of `stream`, which is there."""
-        queue = self.inbox[stream]
-        message = queue.popleft()
-        if not queue:
-            del self.inbox[stream]
-        return message
-
-
-class SimulatedCluster:
+class SimulatedCluster(ClusterState):
     """The workers of one run, in this process."""
 
     def __init__(
@@ -123,20 +64,8 @@ class SimulatedCluster:
         """`memory`: bytes a second that a worker reads and writes. `watch` is shown each message as it is sent.
         `carrier`: of the workers; `Greenlets` is faster, where none waits for another within a pass of autograd.
         """
-        self.watch, self._carrier = watch, carrier
-        self.size, self.fabric, self.memory = size, ModelledNetwork(network, size), memory
-        self.workers = [_Worker(rank) for rank in range(size)]
-        self.turns = Turns(self.workers, self.fabric.links.happen, self.fabric.links.stopped)
-        self.shares_memory = False  # all that workers compute can be seen
-        self.stop = False  # somebody asked to save and stop
-        self.begun: dict[str, int] = {}  # topic -> the furthest step that one of those who step together has begun
-        self.stops: dict[str, int] = {}  # topic -> the step that they leave before
-        self.posted: dict[str, str] = {}  # the board
-        self.boards: list[VirtualKeyValues] = []
-        self._everyone = _Members(range(size), self.fabric)
-        self.readers: defaultdict[str, list[_Worker]] = defaultdict(list)
-        self.meetings: dict[tuple[str, int], _Meeting] = {}
-        self._log = hashlib.blake2b(digest_size=16)
+        super().__init__(size, network, memory, watch)
+        self._carrier = carrier
 
     def run(self, function: Callable[["VirtualComm"], T]) -> list[T]:
         """`function` on every worker; returns what each returned, by rank.
@@ -147,7 +76,7 @@ class SimulatedCluster:
         # a new thread begins with the default, one a core, and so gives other last bits
         threads = torch.get_num_threads()
 
-        def life(worker: _Worker) -> None:
+        def life(worker: VirtualWorker) -> None:
             torch.set_num_threads(threads)
             results[worker.rank] = function(self._comm(worker))
 
@@ -159,73 +88,11 @@ class SimulatedCluster:
         """The worker that raised what `run` did; None on a deadlock."""
         return self.turns.failed_rank
 
-    def _comm(self, worker: _Worker) -> "VirtualComm":
+    def _comm(self, worker: VirtualWorker) -> "VirtualComm":
         timeline = Timeline(max(_KEPT // self.size, 100))
         key_values = VirtualKeyValues(self, worker)
         self.boards.append(key_values)
-        return VirtualComm(self, worker, self._everyone, "world", key_values, worker.ledger, timeline)
-
-    def request_stop(self) -> None:
-        """Ask all workers to save and stop; from any thread, a signal's handler too."""
-        self.stop = True
-
-    def live_metrics(self) -> dict[int, str]:
-        """Returns the live metrics of each worker that has some, from any thread."""
-        return {each.rank: each.live_metrics() for each in list(self.boards) if each.live_metrics is not None}
-
-    def digest(self) -> str:
-        """A hash of training's events so far: who did what with whom, when, and how many bytes."""
-        return self._log.hexdigest()
-
-    def log(self, clock: float, worker: _Worker, event: str, peer: int, size: int) -> None:
-        """Notes an event of training."""
-        self._log.update(struct.pack("<dq8sqq", clock, worker.rank, event.encode()[:8], peer, size))
-
-
-class VirtualKeyValues(KeyValues):
-    """A board in this process's memory. Who reads before the writer has posted waits until then."""
-
-    def __init__(self, cluster: SimulatedCluster, worker: _Worker) -> None:
-        self.rank, self._cluster, self._worker = worker.rank, cluster, worker
-
-    def post(self, key: str, value: str) -> None:
-        self._cluster.turns.catch_up(self._worker)
-        self._cluster.posted[key] = value
-        for reader in self._cluster.readers.pop(key, []):
-            self._cluster.turns.wake(reader, reader.clock if reader.ledger.is_aside else self._worker.clock)
-
-    def read(self, key: str, writer: int, look: Callable[[], None] | None = None) -> str:
-        cluster = self._cluster
-        cluster.turns.catch_up(self._worker)
-        while key not in cluster.posted:
-            cluster.readers[key].append(self._worker)
-            cluster.turns.sleep(self._worker, lambda: f"waits for '{key}' from worker {writer}")
-        return cluster.posted[key]
-
-    def stops_before(self, step: int, topic: str) -> bool:
-        """Returns whether to stop before `step`. All that step together, `topic`, stop at the first step that none has
-        begun.
-        """
-        self._cluster.turns.catch_up(self._worker)
-        begun, stops = self._cluster.begun, self._cluster.stops
-        furthest = begun.get(topic, step - 1)
-        if self._cluster.stop and topic not in stops:
-            stops[topic] = max(step, furthest + 1)
-        if topic in stops and step >= stops[topic]:
-            return True
-        begun[topic] = max(step, furthest)
-        return False
-
-    def stop_requested(self) -> bool:
-        self._cluster.turns.catch_up(self._worker)
-        return self._cluster.stop
-
-    def request_stop(self) -> None:
-        self._cluster.turns.catch_up(self._worker)
-        self._cluster.request_stop()
-
-    def doing(self, what: str) -> None:
-        pass
+        return VirtualComm(self, worker, self.everyone, "world", key_values, worker.ledger, timeline)
 
 
 class _Sent(Work):
@@ -234,7 +101,7 @@ class _Sent(Work):
     def __init__(self, comm: "VirtualComm", sending: Operation, dst: int) -> None:
         self._comm, self._sending, self.dst = comm, sending, dst
         self.left: float | None = None  # when it has
-        self.sleeper: _Worker | None = None
+        self.sleeper: VirtualWorker | None = None
         self._done = False
 
     def wait(self) -> None:
@@ -251,8 +118,8 @@ class _Receiving(Work):
 
     def __init__(self, comm: "VirtualComm", tensor: Tensor, src: int) -> None:
         self._comm, self._tensor, self._src = comm, tensor, src
-        self.message: _VirtualMessage | None = None
-        self.sleeper: _Worker | None = None
+        self.message: VirtualMessage | None = None
+        self.sleeper: VirtualWorker | None = None
         self._done = False
 
     def wait(self) -> None:
@@ -265,7 +132,11 @@ class _Collective(Work):
     """`part`: what of the meeting's result goes into `tensor`."""
 
     def __init__(
-        self, comm: "VirtualComm", meeting: _Meeting, tensor: Tensor, part: Callable[[Tensor], Tensor] = lambda all: all
+        self,
+        comm: "VirtualComm",
+        meeting: VirtualMeeting,
+        tensor: Tensor,
+        part: Callable[[Tensor], Tensor] = lambda all: all,
     ) -> None:
         self._comm, self._meeting, self._tensor, self._part = comm, meeting, tensor, part
         self._operation = comm.launched(meeting)
@@ -283,8 +154,8 @@ class VirtualComm(Comm):
     def __init__(
         self,
         cluster: SimulatedCluster,
-        worker: _Worker,
-        members: _Members,
+        worker: VirtualWorker,
+        members: GroupMembers,
         name: str,
         key_values: VirtualKeyValues,
         ledger: Ledger,
@@ -346,7 +217,7 @@ class VirtualComm(Comm):
         self.ledger.count("all_to_all", wire.all_to_all_bytes(nbytes(tensor), self.size))
         return self._own(self.attend(self._scatter("all_to_all", tensor))).flatten(0, 1).clone()
 
-    def _scatter(self, primitive: str, tensor: Tensor) -> _Meeting:
+    def _scatter(self, primitive: str, tensor: Tensor) -> VirtualMeeting:
         """[size * k, ...] on each worker -> [size, size * k, ...]."""
         rest = len(tensor) % self.size
         assert rest == 0, f"{len(tensor)} rows cannot be dealt to {self.size} workers"
@@ -367,7 +238,7 @@ class VirtualComm(Comm):
         combine: Callable[[list[Any]], Any],
         takes: Takes | None = None,
         how: str = "",
-    ) -> _Meeting:
+    ) -> VirtualMeeting:
         """Come to this group's next meeting, when it is this worker's turn; whoever comes last makes the result.
 
         `takes`: None for no time.
@@ -380,7 +251,7 @@ class VirtualComm(Comm):
             call = (what, how, given.numel(), given.dtype)
         meeting = cluster.meetings.get(key)
         if meeting is None:
-            meeting = cluster.meetings[key] = _Meeting(self._meetings, what)
+            meeting = cluster.meetings[key] = VirtualMeeting(self._meetings, what)
 
         def come() -> None:
             meeting.call = meeting.call or call
@@ -405,16 +276,16 @@ class VirtualComm(Comm):
         cluster.turns.put_off(worker, come)
         return meeting
 
-    def _part(self, meeting: _Meeting, done: float) -> None:
+    def _part(self, meeting: VirtualMeeting, done: float) -> None:
         """The meeting is over at `done`."""
         meeting.done = done
         for other in meeting.sleepers:
             self._cluster.turns.wake(other, other.clock if other.ledger.is_aside else done)
 
-    def launched(self, meeting: _Meeting) -> Operation:
+    def launched(self, meeting: VirtualMeeting) -> Operation:
         return self.timeline.launched(f"{self.name}#", meeting.what, self._worker.clock, meeting.number)
 
-    def attend(self, meeting: _Meeting, operation: Operation | None = None) -> Any:
+    def attend(self, meeting: VirtualMeeting, operation: Operation | None = None) -> Any:
         """The meeting's result, once all have come and it is over. It is everyone's: not to be written to.
 
         `operation`: as it was launched; None for right now.
@@ -432,7 +303,7 @@ class VirtualComm(Comm):
             del self._cluster.meetings[self.name, meeting.number]
         return meeting.result
 
-    def _whom(self, meeting: _Meeting) -> str:
+    def _whom(self, meeting: VirtualMeeting) -> str:
         missing = [str(self.ranks[rank]) for rank in range(self.size) if rank not in meeting.given]
         some = ", ".join(missing[:8]) + (", ..." if len(missing) > 8 else "")
         return f"waits in {meeting.what} of {self.name} for workers {some}"
@@ -465,7 +336,7 @@ class VirtualComm(Comm):
             sent.left = left
             if sent.sleeper is not None:
                 cluster.turns.wake(sent.sleeper, left)
-            self._deliver(_VirtualMessage(sending.number, launch, arrival, content), stream, receiver)
+            self._deliver(VirtualMessage(sending.number, launch, arrival, content), stream, receiver)
 
         def leave() -> None:
             if cluster.watch is not None:
@@ -487,7 +358,7 @@ class VirtualComm(Comm):
             self._cluster.turns.sleep(self._worker, lambda: f"waits in send to worker {self.ranks[sent.dst]}")
         self.pass_until(self.now() if sent.left is None else sent.left)
 
-    def _deliver(self, message: _VirtualMessage, stream: Stream, receiver: _Worker) -> None:
+    def _deliver(self, message: VirtualMessage, stream: Stream, receiver: VirtualWorker) -> None:
         turns = self._cluster.turns
         if posted := receiver.posted.get(stream):
             receive = posted.popleft()
@@ -524,7 +395,7 @@ class VirtualComm(Comm):
         start = self._worker.clock
         self._take(self._arrived(receive, src), tensor, src, start)
 
-    def _arrived(self, receive: _Receiving, src: int) -> _VirtualMessage:
+    def _arrived(self, receive: _Receiving, src: int) -> VirtualMessage:
         self._cluster.turns.catch_up(self._worker)
         if receive.message is None:
             receive.sleeper = self._worker
@@ -590,7 +461,7 @@ class VirtualComm(Comm):
             heapq.heappop(heap)  # received already, by a receive from its source
         return None
 
-    def _take(self, message: _VirtualMessage, tensor: Tensor, src: int, start: float) -> None:
+    def _take(self, message: VirtualMessage, tensor: Tensor, src: int, start: float) -> None:
         worker, sent, source = self._worker, message.tensor, self.ranks[src]
         if (nbytes(sent), sent.dtype) != (nbytes(tensor), tensor.dtype):
             raise MessageError(
@@ -600,7 +471,7 @@ class VirtualComm(Comm):
         _write(tensor, sent if sent.shape == tensor.shape else sent.view_as(tensor))
         self._note_receipt(message, src, start)
 
-    def _note_receipt(self, message: _VirtualMessage, src: int, start: float) -> None:
+    def _note_receipt(self, message: VirtualMessage, src: int, start: float) -> None:
         cluster, worker = self._cluster, self._worker
         if not self.ledger.is_aside:
             event = partial(cluster.log, worker.clock, worker, "recv", self.ranks[src], nbytes(message.tensor))
@@ -629,9 +500,9 @@ class VirtualComm(Comm):
 
     def mutex(self) -> AbstractContextManager[None]:
         name = f"{self.name}#mutex{self._meetings}"
-        return _Held(self, self.attend(self._meet("mutex", None, lambda given: _Mutex(name))))
+        return _Held(self, self.attend(self._meet("mutex", None, lambda given: VirtualMutex(name))))
 
-    def acquire(self, lock: _Mutex) -> None:
+    def acquire(self, lock: VirtualMutex) -> None:
         worker, start = self._worker, self._worker.clock
         self._cluster.turns.catch_up(worker)
         if lock.holder is None:
@@ -646,7 +517,7 @@ class VirtualComm(Comm):
             taking = self.timeline.launched(lock.channel, "mutex", worker.clock, lock.taken)
             self.timeline.add(taking, start, worker.clock)
 
-    def release(self, lock: _Mutex) -> None:
+    def release(self, lock: VirtualMutex) -> None:
         """The next one has it, in the order in which they came."""
         self._cluster.turns.catch_up(self._worker)
         lock.holder = lock.queue.popleft() if lock.queue else None
@@ -654,20 +525,20 @@ class VirtualComm(Comm):
             self._cluster.turns.wake(lock.holder, self._worker.clock)
 
     def split(self, color: int | None, axis: str | None = None) -> "VirtualComm | None":
-        groups: dict[int, _Members] = self.attend(self._meet("split", color, self._grouped))
+        groups: dict[int, GroupMembers] = self.attend(self._meet("split", color, self._grouped))
         if color is None:
             return None
         name = f"{self.name}/{self._meetings}.{color}"
         ledger = self.ledger if axis is None else self.ledger.along(axis)
         return VirtualComm(self._cluster, self._worker, groups[color], name, self._key_values, ledger, self.timeline)
 
-    def _grouped(self, colors: Sequence[int | None]) -> dict[int, _Members]:
+    def _grouped(self, colors: Sequence[int | None]) -> dict[int, GroupMembers]:
         """The members of each color's group. `colors`: by rank in this one."""
         ranks: defaultdict[int, list[int]] = defaultdict(list)
         for rank, color in zip(self.ranks, colors, strict=True):
             if color is not None:
                 ranks[color].append(rank)
-        return {color: _Members(its, self._cluster.fabric) for color, its in ranks.items()}
+        return {color: GroupMembers(its, self._cluster.fabric) for color, its in ranks.items()}
 
     def lost(self) -> frozenset[int]:
         return frozenset()  # a worker that fails ends the run
@@ -689,7 +560,7 @@ class VirtualComm(Comm):
 class _Held(AbstractContextManager[None]):
     """A mutex of one worker, to be entered any number of times."""
 
-    def __init__(self, comm: VirtualComm, lock: _Mutex) -> None:
+    def __init__(self, comm: VirtualComm, lock: VirtualMutex) -> None:
         self._comm, self._lock = comm, lock
 
     def __enter__(self) -> None:
@@ -699,7 +570,7 @@ class _Held(AbstractContextManager[None]):
         self._comm.release(self._lock)
 
 
-def _name(worker: _Worker | None) -> str:
+def _name(worker: VirtualWorker | None) -> str:
     return "nobody" if worker is None else f"worker {worker.rank}"
 
 

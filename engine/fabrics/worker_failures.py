@@ -62,6 +62,8 @@ class WorkerFailures(Failures):
 class PoissonFailures(WorkerFailures):
     """Each worker fails by itself, after times that are exponential."""
 
+    _place: Place = "worker"  # whose workers fail together
+
     def __init__(
         self,
         seed: int,
@@ -75,10 +77,10 @@ class PoissonFailures(WorkerFailures):
         self._seed, self._mtbf = seed, mtbf
 
     def moments(self, worker: int, network: ModelledNetwork) -> Iterator[float]:
-        return _exponential(self._seed, worker, self._mtbf)
+        return _exponential(self._seed, network.at(self._place, worker), self._mtbf)
 
     def between(self, network: ModelledNetwork) -> float:
-        return self._mtbf / network.count("worker")
+        return self._mtbf / network.count(self._place)
 
     def between_of_worker(self, network: ModelledNetwork) -> float:
         return self._mtbf
@@ -128,7 +130,7 @@ class Preemption(WorkerFailures):
         return ceil(self._share * network.count("worker") * (1 - 1e-12))  # 0.3 of 10 is more than 3 by rounding alone
 
 
-class Rack(WorkerFailures):
+class Rack(PoissonFailures):
     """Racks, or hosts, fail by themselves, each with all its workers."""
 
     def __init__(
@@ -141,19 +143,8 @@ class Rack(WorkerFailures):
         interval: Annotated[float, Gt(0)] | None = None,
     ) -> None:
         """`mtbf`: mean seconds between failures of one rack or host. Others: see `WorkerFailures`."""
-        super().__init__(restart, storage, interval)
-        self._seed, self._mtbf = seed, mtbf
-        self._place: Place = place
-
-    def moments(self, worker: int, network: ModelledNetwork) -> Iterator[float]:
-        place = network.host(worker) if self._place == "host" else network.rack(worker)
-        return _exponential(self._seed, place, self._mtbf)
-
-    def between(self, network: ModelledNetwork) -> float:
-        return self._mtbf / network.count(self._place)
-
-    def between_of_worker(self, network: ModelledNetwork) -> float:
-        return self._mtbf
+        super().__init__(seed, mtbf, restart, storage, interval)
+        self._place = place
 
     def at_once(self, network: ModelledNetwork) -> tuple[int, str]:
         sizes = (len(network.members(self._place, [number])) for number in range(network.count(self._place)))

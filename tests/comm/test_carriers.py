@@ -1,4 +1,4 @@
-"""What carries the workers of a virtual cluster: threads and greenlets give the same, if greenlets keep their rules."""
+"""Threads and greenlets as carriers of virtual workers: they give the same, if greenlets keep their rules."""
 
 from collections.abc import Callable
 from typing import Any

@@ -432,7 +432,7 @@ def test_servers_have_their_own_link() -> None:
 
 
 def test_hosts_beyond_the_last_rack_are_in_it() -> None:
-    """Those of servers, which are there beside the workers."""
+    """Servers are beside the workers of all racks, and their hosts are counted last."""
     regions = Network(NetworkLink(LATENCY, BANDWIDTH), FAST, hosts_per_rack=2, uplink=WAN, racks=2)
     assert play(ModelledNetwork(regions, 5), (2, 4, SIZE, 0.0)) == [(4.0, 4.25)]
     assert play(ModelledNetwork(regions, 5), (0, 4, SIZE, 0.0)) == [(8.0, 11.0)]

@@ -1,4 +1,4 @@
-"""Whether a thread is within a pass."""
+"""Passes and modes that a thread is in are seen, and nothing else is."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a virtual cluster's process takes is estimated, and what does not fit is refused before a worker starts."""
+"""The memory of a virtual cluster's process is estimated, and one that does not fit is refused before it starts."""
 
 from functools import cache
 

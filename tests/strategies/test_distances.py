@@ -48,7 +48,7 @@ def test_native_distances_are_exact_but_for_rounding_in_float64(dtype: torch.dty
 
 @both
 def test_distances_far_from_zero_keep_their_digits(made: Squared) -> None:
-    """In float32, without the mean taken off, the product of 1e4-long entries has no digit of these left."""
+    """A product in float32 of such long rows, without the mean taken off, has no digit of these distances left."""
     rows = 10 * rows_of(6, 5000)
     assert agree(made(rows), exact(rows), 1e-9)
     shares = torch.tensor([0.1, 0.2, 0.3, 0.1, 0.1, 0.2], dtype=torch.float64)

@@ -341,7 +341,7 @@ def test_the_transform_is_the_orthonormal_dct_and_there_and_back_is_exact_to_rou
 @pytest.mark.parametrize("width", [8, 250, 256, 512])
 @pytest.mark.parametrize("scale", [1e6, 100, 3])
 def test_of_each_row_the_first_of_the_largest_are_chosen(width: int, scale: float) -> None:
-    """In whole numbers of 0 to 3 nearly all are equal, and of 10^6 nearly none."""
+    """Ties are settled: nearly all whole numbers of 0 to 3 are equal, and of 10^6 nearly none."""
     rows = torch.randn(40, width, generator=torch.Generator().manual_seed(width)).mul(scale).round()
     rows[7] = 0
     for k in {1, 5, width // 8 - 1, width // 8, width - 1, width} - {0}:
