@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from paceline.comm import HangError
-from paceline.comm.links import LinkChange
+from paceline.comm.links import Lane, LinkChange, SharedLinks
 from paceline.comm.network import ModelledNetwork, Network, NetworkLink
 from paceline.comm.virtual import SimulatedCluster, VirtualComm
 
@@ -104,3 +104,12 @@ def test_a_deadlock_behind_a_cut_without_end_names_it(until: float | None) -> No
             cluster.run(sends)
     else:
         assert clocks(cluster, sends)[0] == until + 3.0
+
+
+def test_a_link_that_is_up_again_stops_nothing() -> None:
+    links, lane, ends = SharedLinks(), Lane(1.0), list[float]()
+    links.plan([LinkChange(1.0, [(lane, 0.0)], "the cable is out"), LinkChange(3.0, [(lane, 1.0)], "")])
+    links.post("one", [lane], 4.0, 0.0, ends.append)
+    assert not links.happen(2.0) and links.stopped() == ["the cable is out"]
+    assert not links.happen(4.0) and links.stopped() == []
+    assert links.happen(10.0) and ends == [6.0]
