@@ -391,6 +391,7 @@ def test_what_surely_fits_is_shown_where_what_may_fit_is_faster_and_does_not(
         assert not found.missed and not found.nearest
 
 
+@pytest.mark.slow
 def test_without_limits_none_is_missed_where_no_plan_fits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         answers, "planned", lambda _, candidate: Predicted(candidate, 1.0, 2**30, 2**30, 2**29, 0, 1.0, exact=True)

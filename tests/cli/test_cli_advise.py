@@ -62,6 +62,7 @@ def test_times_that_are_not_predicted_are_said_to_be_so(paceline, monkeypatch) -
     assert "must be raced: asynchronous" in table and "price_per_hour=DOLLARS" in table
 
 
+@pytest.mark.slow
 def test_a_machine_that_nobody_measured_has_times_of_a_shipped_profile_that_say_so(paceline, here, monkeypatch) -> None:
     from paceline.advise import modes
 
@@ -206,6 +207,7 @@ def test_a_virtual_cluster_holds_what_it_needs_and_its_first_lines_can_race(pace
     assert len(json.loads(raced.out)["ways"]) == 2
 
 
+@pytest.mark.slow
 def test_tokens_without_a_predicted_time_are_refused(paceline, monkeypatch) -> None:
     from paceline.advise import modes
 
@@ -231,6 +233,7 @@ def test_a_budget_in_another_currency_is_told_that_prices_are_in_us_dollars(pace
     )
 
 
+@pytest.mark.slow
 @pytest.mark.budget(5)
 @pytest.mark.parametrize("width", ["80", "140"])
 def test_a_terminal_shows_25_lines_with_the_recommendation_first(width: str, paceline, monkeypatch) -> None:

@@ -47,6 +47,7 @@ def test_the_starter_folder_can_be_trained_and_its_own_test_passes(paceline, her
     test_mine.test_two_workers_train_as_one_does()
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("forgotten")
 def test_advise_finds_a_module_of_the_folder_that_it_is_given_in(paceline, here: Path) -> None:
     paceline("init")

@@ -293,6 +293,7 @@ def test_what_is_not_predicted_says_why(lab: Path, overrides: str, why: str) -> 
         predicted(lab, *overrides.split())
 
 
+@pytest.mark.slow
 def test_a_run_keeps_its_prediction_and_its_summary_has_it(lab: Path, tmp_path: Path) -> None:
     overrides = ["hardware=lab", "strategy=single", *LAYERS, "steps=12", "tracking=none", "data.limit=64"]
     prepared = engine.prepare(overrides, lab)

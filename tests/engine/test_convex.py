@@ -108,6 +108,7 @@ def test_weight_decay_means_in_scikit_learns_terms_what_docs_convex_md_says() ->
             np.testing.assert_allclose(w[0], -w[1], rtol=1e-6)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("decay", [0.0, 0.1, 2.0])
 def test_ridge_regression_is_that_of_scikit_learn_with_alpha_n_decay_over_2(root: Path, decay: float) -> None:
     """1 / n |y - f|^2 + decay / 2 |w|^2 is |y - f|^2 + alpha |w|^2 over n, and neither regularises the intercept."""

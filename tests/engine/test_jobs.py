@@ -165,6 +165,7 @@ def test_workers_that_never_meet_end_the_run(run: RunDirectory) -> None:
     assert end.lost == supervisor.IN_VAIN - 1 and "so often at this step" in end.message
 
 
+@pytest.mark.slow
 def test_more_room_is_no_loss_and_is_taken_again_after_one(run: RunDirectory) -> None:
     scheduler = Scripted(run, Attempt(3, STOPPED), Attempt(4, LOST_PEER), Attempt(5, STOPPED), DONE)
     scheduler.grows = {1, 2, 3}

@@ -239,6 +239,7 @@ def grow(comm: Any) -> tuple[int, int]:
     return memory.other({"parameters": 256 * MIB}, cpu, before), memory.other({"parameters": 1024 * MIB}, cpu, before)
 
 
+@pytest.mark.slow
 def test_other_is_what_a_process_grew_by_and_no_kind_holds(workers) -> None:
     ((some, none),) = workers(1, grow)
     assert some == pytest.approx(256 * MIB, rel=0.15)  # the temporary

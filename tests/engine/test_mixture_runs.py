@@ -13,6 +13,7 @@ MIXED = ["model=gpt", "data=text", "data.context=16", "data.limit=64", "model.n_
 MIXED += ["model.experts=4", "model.active=2", "steps=3", "seed=1"]
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 @pytest.mark.usefixtures("fork_server")
 def test_two_workers_train_the_weights_of_one_and_hold_the_memory_of_the_plan(tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ def distance(train: Train, strategies: list[str], *overrides: str) -> float:
     return max(float((mine[name] - theirs[name]).abs().max()) for name in mine)
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_in_a_pipeline_and_comes_back(train: Train, root: Path) -> None:
     there_and_back = ["data_parallel", "pipeline stages=2", "data_parallel"]
     assert distance(train, there_and_back, *MLP, "average=ema") < CLOSE

@@ -41,6 +41,7 @@ def of(*how: str) -> object:
     return pytest.param(*how, marks=[] if how in FAST else pytest.mark.slow)
 
 
+@pytest.mark.slow
 @pytest.mark.dist
 @pytest.mark.budget(2)
 @pytest.mark.parametrize(

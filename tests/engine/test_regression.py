@@ -41,6 +41,7 @@ def least_squares(train: Split, test: Split) -> tuple[np.ndarray, float]:
 # -- oracles
 
 
+@pytest.mark.slow
 def test_full_batch_training_approaches_the_least_squares_solution(root: Path) -> None:
     """All samples in each step, shared by two replicas; rate and momentum are Polyak's for curvatures of 0.017 to 8."""
     train, test = Diabetes().load()
@@ -59,6 +60,7 @@ def test_full_batch_training_approaches_the_least_squares_solution(root: Path) -
     assert result.summary["time_to_accuracy"] == reached and result.summary["accuracy"] is None
 
 
+@pytest.mark.slow
 def test_the_minimum_of_the_hinge_loss_with_weight_decay_is_the_support_vector_machine_of_scikit_learn() -> None:
     """1/2 |W|^2 + C sum of losses, the bias being a column of W: ours is that over C n, with decay 1 / (C n)."""
     from sklearn.svm import LinearSVC

@@ -22,6 +22,7 @@ def test_they_train_together_with_the_bytes_that_the_plan_states(tmp_path, monke
     assert result.summary["wire"]["bytes_per_step"] == pytest.approx(result.summary["predicted"]["bytes_per_step"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_a_cut_vocabulary_weighs_micro_batches_in_any_precision(tmp_path, monkeypatch, precision: str) -> None:
     """The loss of a step is the batch's mean, however many micro-batches it was cut into."""

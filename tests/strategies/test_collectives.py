@@ -337,6 +337,7 @@ def test_on_the_virtual_cluster_a_collective_sends_what_its_plan_states(here, mo
     check(name, *asked(mode), "hardware=virtual", "hardware.workers=4", "hardware.workers_per_host=2")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("name", "mode"), [pair for pair in pairs([("ring", "bsp")]) if pair.values[0] != "hierarchical"]
 )

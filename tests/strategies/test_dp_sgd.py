@@ -262,6 +262,7 @@ def test_a_run_spends_and_holds_and_sends_what_its_plan_says(tmp_path, changes: 
     assert any("who knows the seed" in note for note in planned.notes)
 
 
+@pytest.mark.slow
 def test_a_plan_finds_the_noise_for_what_may_be_spent() -> None:
     planned = plan([*VIRTUAL, "privacy.epsilon=3"])
     assert planned.privacy is not None and planned.privacy.epsilon == pytest.approx(3, rel=0.01)

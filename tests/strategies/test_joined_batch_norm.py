@@ -343,6 +343,7 @@ def test_what_else_normalises_over_a_batch_is_refused_by_name() -> None:
         DomainParallel(2, batch_norm="all").resolved(Own().to("meta"), inputs, targets, F.cross_entropy)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("overrides", "says"),
     [

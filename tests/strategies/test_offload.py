@@ -137,6 +137,7 @@ def test_training_with_a_pool_is_training_without_bit_for_bit_dropout_included(n
     assert len({*expected.losses}) == len(task.batches)
 
 
+@pytest.mark.slow
 @every_task
 def test_the_pool_never_exceeds_its_cap_from_the_smallest_on(name, monkeypatch):
     task = TASKS[name]()

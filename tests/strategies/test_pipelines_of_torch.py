@@ -37,6 +37,7 @@ def test_each_schedule_is_serial_accumulation_bit_for_bit_and_sends_what_is_stat
     assert sum(each["ledger"]["send"] for each in results) == 2 * sent
 
 
+@pytest.mark.slow
 @fast_is_one
 def test_a_model_and_a_loss_may_change_a_micro_batch_in_place(schedule):
     def weights(in_place):

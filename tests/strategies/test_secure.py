@@ -282,6 +282,7 @@ def test_a_client_with_more_samples_than_fit_refuses_before_it_sends_anything() 
         rule.deliver(torch.zeros(3), 1000, 2, 5)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [

@@ -72,6 +72,7 @@ def test_uneven_and_empty_batches_weigh_by_their_samples(trained):
     assert distance(trained("strategy=torch_fsdp", *uneven)[0], trained(*uneven)[0]) < ROUNDING
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [

@@ -44,6 +44,7 @@ def trained(case: Case, zero: bool, **more):
     return FABRICS["process"](3, train, Plan(TorchDDP(zero_optimizer=zero), BSP(), case, **more))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "how",
     [

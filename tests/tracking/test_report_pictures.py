@@ -113,6 +113,7 @@ def test_a_picture_has_the_size_the_title_and_the_letters_that_are_asked_for(
             )
 
 
+@pytest.mark.slow
 def test_a_font_of_a_file_is_that_of_every_format(tmp_path: Path) -> None:
     fonts = Path(pytest.importorskip("matplotlib").get_data_path()) / "fonts" / "ttf"
     style = PictureStyle.parse(None, None, f"{fonts / 'DejaVuSerif.ttf'},9")

@@ -121,6 +121,7 @@ def test_wandb_agent_goes_on_after_a_point_that_is_refused(server: WandbServer, 
     assert (config["optimizer"]["knobs"]["lr"], config["model"]["knobs"]["hidden"]) == (0.25, [16])
 
 
+@pytest.mark.slow
 def test_a_run_under_an_agent_is_the_agents(
     server: WandbServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
