@@ -32,7 +32,7 @@ from .start import start_times
 from .sums import sums_against_gloo
 from .sweep import sweep_overhead
 from .tensor import tensor_against_torch
-from .virtual import virtual_speed
+from .virtual import many_virtual_workers, virtual_speed
 from .zero import zero_against_deepspeed
 
 RESULTS = Path(__file__).with_name("results.json")
@@ -54,6 +54,7 @@ COMPARISONS: dict[str, tuple[Callable[[int], list[Outcome]], int, int]] = {  # w
     "sweep": (sweep_overhead, 3, 1),
     "fedavg": (fedavg_against_flower, 3, 1),
     "virtual": (virtual_speed, 3, 1),
+    "many_virtual": (many_virtual_workers, 1, 1),
     "compare": (compare_many, 3, 1),
     "predictions": (predictions, 1, 0),
 }
