@@ -26,7 +26,7 @@ from ..strategies.core.strategy import StrategyTraits
 from .candidate import Candidate, Predicted
 from .layouts import LayoutProblem, PrunedFamily
 from .limits import dollars
-from .memory import BOUND, Shape, UsableMemory, capacity, need
+from .memory import BOUND, Shape, UsableMemory, capacity, checkpoint, need
 from .question import Question
 from .sent import sent
 from .space import ways
@@ -37,13 +37,16 @@ COMPUTED_IN = {dtype: precision for precision, dtype in DTYPES.items()}
 
 @dataclass
 class Searched:
-    """`points`: how many were looked at, in `seconds`. `near`: those that closed forms say do not fit."""
+    """`points`: how many were looked at, in `seconds`. `near`: those that closed forms say do not fit. `too_often`: why
+    the first is refused that fits and whose workers fail too often.
+    """
 
     fit: list[Predicted] = field(default_factory=list[Predicted])
     near: list[Predicted] = field(default_factory=list[Predicted])
     pruned: Counter[tuple[str, str]] = field(default_factory=Counter[tuple[str, str]])
     points: int = 0
     seconds: float = 0.0
+    too_often: str = ""
 
 
 @dataclass(frozen=True)
@@ -152,15 +155,20 @@ def _add(found: Searched, ground: Ground, way: Candidate, cluster: Cluster, limi
     seconds = step_time(ground.of, way.layout, cluster, efficiency(cluster.device)).total
     bytes_sent = sent(ground.shape, way)
     software = traits_by_name()[way.family].software
-    found.fit.append(
-        Predicted(
-            way,
-            seconds,
-            device,
-            host,
-            *over,
-            bytes_sent,
-            dollars(ground.question, seconds, way.hosts),
-            beyond_margin=device_use(device, ground.machine.device_memory, software).beyond_margin,
-        )
+    row = Predicted(
+        way,
+        seconds,
+        device,
+        host,
+        *over,
+        bytes_sent,
+        dollars(ground.question, seconds, way.hosts),
+        beyond_margin=device_use(device, ground.machine.device_memory, software).beyond_margin,
     )
+    if (failures := ground.question.failures) is not None:
+        row = failures.lower(row, checkpoint(ground.shape, way))
+        if row.why:
+            found.pruned[way.family, row.why] += 1
+            found.too_often = found.too_often or row.why
+            return
+    found.fit.append(row)

@@ -70,6 +70,8 @@ def answer(
     except NotPredicted as why:
         return _by_plans(question, sort, top, patience, str(why), progress)
     found = search(known)
+    if found.too_often and not found.fit:
+        raise ConfigError(f"{found.too_often}. Choose a longer one, a shorter --restart or a faster --storage.")
     check = Checked(question, began + patience, progress)
     order = sort or "time"
     fitting = ranked(found.fit, order)
@@ -92,7 +94,7 @@ def answer(
     near = [] if rows or late else least_over(check.first(least_over(refused), 3, fits=False))
     missed = nearest(question, fitting) if late else []
     notes = [f"all: {why}" for (family, why) in found.pruned if family == "all"]
-    notes += _not_timed(question, found)
+    notes += [*_failures(question), *_not_timed(question, found)]
     if check.interrupted:
         notes.insert(0, CUT_SHORT)
     if check.unchecked:
@@ -197,6 +199,10 @@ def _not_timed(question: Question, found: Searched) -> list[str]:
     ]
 
 
+def _failures(question: Question) -> list[str]:
+    return [] if question.failures is None else [question.failures.in_words()]
+
+
 def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, why: str, progress: Progress) -> Answer:
     began, patience = time.process_time(), patience * 3  # nothing else is to be done
     rows: list[Predicted] = []
@@ -220,8 +226,11 @@ def _by_plans(question: Question, sort: Sort | None, top: int, patience: float, 
     timed = any(row.seconds is not None for row in rows)
     if rows and not timed and question.tokens is not None:
         raise ConfigError(f"--tokens: a step's time is not predicted: {rows[0].untimed or why}")
+    if rows and not timed and question.failures is not None:
+        raise ConfigError(f"--mtbf: a step's time is not predicted: {rows[0].untimed or why}")
     order: Sort = sort or ("time" if timed else "bytes")
     notes: list[str] = [BY_PROFILE] if timed and takes_profile(question.experiment) else []
+    notes += _failures(question)
     if not timed:
         if (
             machine is None or question.experiment.hardware.calibration is not None

@@ -38,7 +38,7 @@ class Predicted:
     """
 
     candidate: Candidate
-    seconds: float | None  # of a step
+    seconds: float | None  # of a step, on average with failures if the question has some
     device: int  # bytes that are needed of a device, or of the host where workers compute on the CPU
     host: int
     over_device: int
@@ -48,7 +48,13 @@ class Predicted:
     exact: bool = False
     why: str = ""  # refused, in the plan's own words
     untimed: str = ""  # why there are no seconds
+    goodput: float | None = None  # share of `seconds` that is kept work; None: nothing fails
     beyond_margin: int = 0  # bytes that a device lacks for the most that published runs held beyond their prediction
+
+    @property
+    def undisturbed(self) -> float | None:
+        """Returns the seconds of a step in which nothing fails."""
+        return None if self.seconds is None else self.seconds * (1.0 if self.goodput is None else self.goodput)
 
     @property
     def fits(self) -> bool:

@@ -117,6 +117,6 @@ def _best(ground: Ground, before: float, what: str, samples: int) -> list[Predic
     if not fit:
         return []
     best = ranked(fit, "time")[0]
-    assert best.seconds is not None
+    assert best.undisturbed is not None
     which = f"{best.candidate.family} {best.candidate.group} on {best.candidate.workers}"
-    return [PredictedSaving(what + which, 1 - best.seconds / samples / before)]
+    return [PredictedSaving(what + which, 1 - best.undisturbed / samples / before)]

@@ -141,14 +141,23 @@ def need(of: Shape, candidate: Candidate, capacity: UsableMemory) -> tuple[int, 
     return int(max(devices)), int(n * max(there, built) + whole)
 
 
+def checkpoint(of: Shape, candidate: Candidate) -> float:
+    """Returns the bytes of weights and optimizer state of the worker that holds most."""
+    layout = candidate.layout
+    assert layout is not None
+    entries = max(entries for entries, _ in _of_each_stage(of, candidate))
+    return _states(of, candidate, entries, layout.held).saved
+
+
 class HeldStates(NamedTuple):
     """Bytes of parameters, gradients, optimizer state and buffers. `parameters` and `stepped` are of those on the
-    device: all of the parameters, and those that a worker steps.
+    device: all of the parameters, and those that a worker steps. `saved`: the worker's weights and optimizer state.
     """
 
     device: float
     parameters: float
     stepped: float
+    saved: float
     host: float = 0.0
 
 
@@ -160,19 +169,20 @@ def _states(of: Shape, candidate: Candidate, entries: float, width: int) -> Held
     if candidate.family == "zero":
         return _zero(candidate, entries, width, optimizer)
     if n == 1:
-        return HeldStates(2 * held + optimizer, held, held)
+        return HeldStates(2 * held + optimizer, held, held, held + optimizer)
     if candidate.family == "torch_fsdp":
         largest = max(of.embedding, of.block, 0 if of.tied else of.head)
-        return HeldStates((2 * held + optimizer) / n + 3 * 4 * largest, held / n, held / n)
+        return HeldStates((2 * held + optimizer) / n + 3 * 4 * largest, held / n, held / n, (held + optimizer) / n)
     tensor = 4 * min(entries, of.head / layout.tensor)  # the largest tensor, which is a bucket of its own
     kept = held if several else tensor
     match candidate.shard:
         case 1:
-            return HeldStates(3 * held + optimizer / n + kept, held, held)
+            return HeldStates(3 * held + optimizer / n + kept, held, held, held + optimizer / n)
         case 2:
-            return HeldStates(held + (held + optimizer) / n + kept + 3 * tensor, held, held / n)
+            saved = held + optimizer / n
+            return HeldStates(held + (held + optimizer) / n + kept + 3 * tensor, held, held / n, saved)
         case _:
-            return HeldStates(3 * held + optimizer, held, held)
+            return HeldStates(3 * held + optimizer, held, held, held + optimizer)
 
 
 def _zero(candidate: Candidate, entries: float, width: int, optimizer: float) -> HeldStates:
@@ -199,8 +209,9 @@ def _zero(candidate: Candidate, entries: float, width: int, optimizer: float) ->
     else:
         device += state
     if layout.offload == "all":
-        return HeldStates(device, 0.0, 0.0, host + parameters)
-    return HeldStates(device + parameters, parameters, min(parameters, width * gradients), host)
+        return HeldStates(device, 0.0, 0.0, parameters + state, host + parameters)
+    stepped = min(parameters, width * gradients)
+    return HeldStates(device + parameters, parameters, stepped, parameters + state, host)
 
 
 def _of_each_stage(of: Shape, candidate: Candidate) -> Sequence[tuple[float, float]]:

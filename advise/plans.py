@@ -8,16 +8,22 @@ from ..engine.api.preparing import Prepared, prepare
 from ..engine.base.errors import InterruptedRunError
 from ..engine.base.failures import named
 from ..engine.config.experiment import Experiment
+from ..engine.config.targets import build
 from ..engine.fabrics import fabric_of
+from ..engine.features import injected
+from ..engine.features.failing import goes_on
 from ..engine.planning.planned import Plan
 from ..engine.predict.device_use import device_use
 from ..engine.predict.fit import capacity_of, need_of
+from ..strategies import Sync
+from ..strategies.core.terms import BACK, lacks_of
 from ..tracking.files import read_yaml
 from .candidate import Candidate, Predicted
 from .commands import overrides_of
 from .limits import dollars
 from .question import Question
 
+SAVED = ("parameters", "optimizer", "host_parameters", "host_optimizer")  # in a checkpoint, of a worker's memory
 PROFILE = Path(__file__).with_name("two_cores.yaml")
 
 
@@ -91,4 +97,14 @@ def _timed(question: Question, ready: Prepared, plan: Plan, found: Predicted) ->
     except NotPredicted as why:
         return replace(found, untimed=str(why)), None
     price = dollars(question, step.seconds, found.candidate.hosts)
-    return replace(found, seconds=step.seconds, dollars=price), step
+    return _with_failures(question, ready, plan, replace(found, seconds=step.seconds, dollars=price)), step
+
+
+def _with_failures(question: Question, ready: Prepared, plan: Plan, found: Predicted) -> Predicted:
+    if question.failures is None:
+        return found
+    sync = build("sync", ready.experiment.choice("sync"), Sync, question.allowed, injected.usual())
+    if BACK in lacks_of(sync):
+        return replace(found, why=f"{BACK.lacking}, which --mtbf needs")
+    checkpoint = max(sum(part.memory.get(kind, 0) for kind in SAVED) for part in plan.parts)
+    return question.failures.lower(found, checkpoint, goes_on(sync) and plan.layout.parts == 1)

@@ -11,6 +11,7 @@ from ..engine.api.preparing import find_modules
 from ..engine.config.compose import compose
 from ..engine.config.experiment import Experiment
 from ..tracking.visible import visible
+from .failures import ExpectedFailures
 
 HOSTS = ("hardware.hosts", "hardware.workers")
 SCALED = "batch_size"  # of one replica: it follows from the samples of a step
@@ -29,6 +30,7 @@ class Question:
     deadline: float | None = None  # seconds
     config_dir: Path | None = None
     allowed: tuple[str, ...] = ()
+    failures: ExpectedFailures | None = None  # None: nothing fails
 
     @cached_property
     def given(self) -> dict[str, str]:
@@ -83,6 +85,7 @@ def ask(
     deadline: float | None = None,
     config_dir: Path | None = None,
     allowed: Sequence[str] = (),
+    failures: ExpectedFailures | None = None,
 ) -> Question:
     """Raises `ConfigError`."""
     find_modules(allowed)
@@ -116,6 +119,7 @@ def ask(
         deadline,
         config_dir,
         tuple(allowed),
+        failures,
     )
 
 

@@ -50,6 +50,24 @@ Budget = Annotated[
 Deadline = Annotated[
     str | None, typer.Option(metavar="TIME", help="At most, for all tokens: 7d or 36h.", show_default=False)
 ]
+Mtbf = Annotated[
+    str | None,
+    typer.Option(
+        "--mtbf", metavar="TIME", help="Mean time between failures of one worker: 50000h.", show_default=False
+    ),
+]
+Restart = Annotated[
+    str | None,
+    typer.Option(metavar="TIME", help="With --mtbf: until a failed worker is back. Default: 60s.", show_default=False),
+]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        metavar="BYTES",
+        help="With --mtbf: a second that a worker writes of a checkpoint. Default: 1G.",
+        show_default=False,
+    ),
+]
 Batch = Annotated[
     int | None,
     typer.Option(metavar="N", help="Samples of a step, of all replicas. Default: batch_size x workers."),
@@ -94,6 +112,9 @@ def advise(
     tokens: Tokens = None,
     budget: Budget = None,
     deadline: Deadline = None,
+    mtbf: Mtbf = None,
+    restart: Restart = None,
+    storage: Storage = None,
     batch: Batch = None,
     sort: Annotated[
         Sort | None, typer.Option(help="By what. Default: time; bytes where times are not predicted.")
@@ -126,7 +147,7 @@ def advise(
     paceline advise model=mlp hardware.workers=2 --race 4 --target 0.9
     paceline advise --model llama_8b --gpus 8xH100 --export torchtitan=run.toml
     """
-    from .advise_asked import asked
+    from .advise_asked import asked, failures_of
     from .advise_export import files_of
 
     check_file("--html", html)
@@ -135,8 +156,11 @@ def advise(
         raise ConfigError(f"--top {top}: must be at least 1 and at most {MOST}")
     if race is None and (target is not None or name is not None):
         raise ConfigError(f"{'--target' if target is not None else '--name'}: is of a race; give --race K, too")
+    if race is not None and mtbf is not None:
+        raise ConfigError("--mtbf: lowers predictions, and a race measures. Leave one of them out.")
     _import_all()
-    question = asked(overrides or [], model, hf, gpus, tokens, budget, deadline, batch, config_dir, allow_module or [])
+    failures, allowed = failures_of(mtbf, restart, storage), allow_module or []
+    question = asked(overrides or [], model, hf, gpus, tokens, budget, deadline, batch, config_dir, allowed, failures)
     if race is not None:
         from .advise_race import race_of
 

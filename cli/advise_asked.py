@@ -14,10 +14,14 @@ from .cost_numbers import TOKENS, Number
 from .output import note_all
 
 if TYPE_CHECKING:
+    from ..advise.failures import ExpectedFailures
     from ..advise.question import Question
 
 BUDGET = Number("--budget", "D", "price", "US$", "what the whole training may cost, such as 5000USD")
 DEADLINE = Number("--deadline", "t", "hours", "hours", "how long the whole training may take, such as 7d")
+MTBF = Number("--mtbf", "M", "between", "hours", "the mean time between failures of one worker, such as 50000h")
+RESTART = Number("--restart", "R", "restart", "hours", "how long a failed worker takes to be back, such as 10min")
+STORAGE = Number("--storage", "B", "storage", "bytes/s", "how fast a worker writes a checkpoint, such as 1G")
 GPT = "paceline.tasks.models.gpt.GPT"
 GIB = 2**30
 LEFT = 0.9  # of a card's nominal memory, at least: what the driver keeps is less
@@ -74,6 +78,7 @@ def asked(
     batch: int | None,
     config_dir: Path | None,
     allowed: Sequence[str],
+    failures: "ExpectedFailures | None" = None,
 ) -> "Question":
     """Reads the options that a question is made of. Raises `ConfigError`."""
     from ..advise.question import ask
@@ -87,6 +92,22 @@ def asked(
         None if time is None else time.value * 3600,
         config_dir,
         allowed,
+        failures,
+    )
+
+
+def failures_of(mtbf: str | None, restart: str | None, storage: str | None) -> "ExpectedFailures | None":
+    """Raises `ConfigError`."""
+    from ..advise.failures import ExpectedFailures
+
+    between, away, speed = MTBF.read(mtbf), RESTART.read(restart), STORAGE.read(storage)
+    if between is None:
+        for number in (away, speed):
+            if number is not None:
+                raise ConfigError(f"--{number.name}: is of a worker that fails. Give --mtbf, too.")
+        return None
+    return ExpectedFailures.of(
+        between.value, None if away is None else away.value, None if speed is None else speed.value
     )
 
 

@@ -3,7 +3,7 @@
 from html import escape
 from typing import TYPE_CHECKING
 
-from .advise_view import COLUMNS, cells, none_of, title
+from .advise_view import cells, columns, none_of, title
 
 if TYPE_CHECKING:
     from ..advise.answer import Answer
@@ -22,7 +22,7 @@ code { display: block; overflow-x: auto; white-space: pre; font-size: .85rem }
 def page(found: "Answer") -> str:
     from ..advise.commands import command
 
-    heads = "".join(f"<th>{escape(name)}</th>" for name in COLUMNS)
+    heads = "".join(f"<th>{escape(name)}</th>" for name in columns(found))
     rows = []
     shown = [*enumerate(found.rows, 1), *((0, row) for row in found.front if row not in found.rows)]
     for i, row in shown:
@@ -32,7 +32,7 @@ def page(found: "Answer") -> str:
             for j, text in enumerate(texts)
         )
         said = escape(command(found.question, row.candidate))
-        rows.append(f'<tr>{tags}</tr><tr><td colspan="{len(COLUMNS)}"><code>{said}</code></td></tr>')
+        rows.append(f'<tr>{tags}</tr><tr><td colspan="{len(columns(found))}"><code>{said}</code></td></tr>')
     families = "".join(
         f"<h3>{escape(each.name)}</h3><p>{escape(_best(each))}</p><ul>"
         + "".join(f"<li>{escape(text)}</li>" for text in each.others)

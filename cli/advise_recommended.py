@@ -64,9 +64,10 @@ def _time(found: "Answer", best: "Recommendation") -> str:
         return "not predicted, for the reason below the table"
     price = "price not known" if row.dollars is None else f"${dollars_of(row.dollars)}"
     step, its = f"{time_of(row.seconds)} a step", best.published
+    goodput = "" if row.goodput is None else f", at a goodput of {row.goodput:.1%} (modelled)"
     if its is not None:
         low, high = time_of(its.low * row.seconds), time_of(its.high * row.seconds)
         step += f" ({low} to {high} as published runs of {its.software})"
     if tokens is None:
-        return f"{step}, {price}" + (" a step" if row.dollars is not None else "")
-    return f"{step}, {time_of(in_all(found.question, row.seconds))} for all tokens, {price}"
+        return f"{step}, {price}" + (" a step" if row.dollars is not None else "") + goodput
+    return f"{step}, {time_of(in_all(found.question, row.seconds))} for all tokens, {price}{goodput}"

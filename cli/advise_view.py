@@ -2,6 +2,7 @@
 
 import csv
 import io
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from ..conf.errors import ConfigError
@@ -17,7 +18,18 @@ SHORT = 25  # lines of a terminal
 LEAST = 4  # of these for the table, before notes
 NOTES = 2
 REST = "--all shows the rest: a command for each line, why not the other layouts, and notes"
-COLUMNS = ("line", "family", "layout", "workers", "step", "in all", "US$", "memory", "sent/step", "front")
+COLUMNS = ("line", "family", "layout", "workers", "step", "in all", "goodput", "US$", "memory", "sent/step", "front")
+
+
+def columns(found: "Answer") -> list[str]:
+    """Returns the columns that this answer has."""
+    question = found.question
+    unused = {
+        "in all": question.tokens is None,
+        "goodput": question.failures is None,
+        "front": not found.front,
+    }
+    return [name for name in COLUMNS if not unused.get(name, False)]
 
 
 def nothing_fits(found: "Answer") -> "ConfigError":
@@ -27,6 +39,7 @@ def nothing_fits(found: "Answer") -> "ConfigError":
 
 
 def cells(found: "Answer", row: "Predicted", i: int) -> list[str]:
+    """Returns the texts of a row, one for each of `columns`."""
     from ..advise.limits import in_all
     from ..tracking.compare import human_bytes
     from .step_time import time_of
@@ -37,18 +50,21 @@ def cells(found: "Answer", row: "Predicted", i: int) -> list[str]:
     whole = (
         "-" if row.seconds is None or found.question.tokens is None else time_of(in_all(found.question, row.seconds))
     )
-    return [
+    texts = [
         str(i) if i else "",
         candidate.family,
         candidate.group + (f" ({candidate.raced})" if candidate.raced else ""),
         str(candidate.workers),
         step,
         whole,
+        "-" if row.goodput is None else f"{row.goodput:.1%}",
         "-" if row.dollars is None else dollars_of(row.dollars),
         f"{about}{human_bytes(row.device)}{'' if row.roomy else '!'}",
         "-" if row.sent is None else f"{about}{human_bytes(row.sent)}",
         "*" if _key(row) in {_key(each) for each in found.front} else "",
     ]
+    shown = columns(found)
+    return [text for name, text in zip(COLUMNS, texts, strict=True) if name in shown]
 
 
 def _key(row: "Predicted") -> tuple[object, ...]:
@@ -89,12 +105,8 @@ def _table(found: "Answer") -> "tuple[list[str], list[Predicted]]":
     """The table's lines, and the rows at its end that are on the front alone."""
     shown = {_key(row) for row in found.rows}
     others = [row for row in found.front if _key(row) not in shown]
-    table = [list(COLUMNS), *(cells(found, row, i) for i, row in enumerate(found.rows, 1))]
+    table = [columns(found), *(cells(found, row, i) for i, row in enumerate(found.rows, 1))]
     table += [cells(found, row, 0) for row in others]
-    if found.question.tokens is None:
-        table = [row[:5] + row[6:] for row in table]
-    if not found.front:
-        table = [row[:-1] for row in table]
     return aligned(table, numbers_from=3), others
 
 
@@ -174,6 +186,7 @@ def raw(found: "Answer") -> dict[str, Any]:
             "step_seconds": row.seconds,
             "seconds": None if row.seconds is None else in_all(found.question, row.seconds),
             "dollars": row.dollars,
+            "goodput": row.goodput,
             "memory_bytes": row.device,
             "host_memory_bytes": row.host,
             "margin": row.roomy,
@@ -186,6 +199,7 @@ def raw(found: "Answer") -> dict[str, Any]:
     return {
         "samples_per_step": found.question.batch,
         "tokens": found.question.tokens,
+        "failures": None if found.question.failures is None else asdict(found.question.failures),
         "sort": found.sort,
         "looked_at": found.points,
         "per_second": found.points / max(found.seconds, 1e-9),
@@ -209,6 +223,7 @@ def table_as(found: "Answer", format: str) -> str:
         "step_seconds",
         "seconds",
         "dollars",
+        *(["goodput"] if found.question.failures is not None else []),
         "memory_bytes",
         "sent_bytes_per_step",
         "command",

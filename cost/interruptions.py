@@ -22,7 +22,7 @@ weights are the result. Deviates: N is a whole number, W / tau rounded up, and t
 
 from math import ceil, exp, expm1, sqrt
 
-from .rules import CostError, check
+from .rules import RULES, CostError, check
 
 YOUNG = "Young 1974, CACM 17(9)"
 DALY = "Daly 2006, FGCS 22(3), equation 37"
@@ -58,13 +58,44 @@ def expected_time(work: float, interval: float, checkpoint: float, restart: floa
     """
     check(checkpoint=checkpoint, restart=restart, between=between)
     number = pieces(work, interval)
-    piece = work / number + checkpoint
+    return number * _time_of_piece(work / number + checkpoint, restart, between)
+
+
+def _time_of_piece(piece: float, restart: float, between: float) -> float:
+    """Returns the expected hours until `piece` hours are over without an interruption. Raises `CostError`."""
     if piece + restart > LONGEST * between:
         raise CostError(
             f"an interruption every {between:g} hours is too often for pieces of {piece:g} hours (their checkpoint "
             f"included) and a restart of {restart:g} hours: training would never end"
         )
-    return number * between * exp(restart / between) * expm1(piece / between)
+    return between * exp(restart / between) * expm1(piece / between)
+
+
+def goodput(checkpoint: float, restart: float, between: float, step: float) -> float:
+    """Returns the share of the time that is kept work, where each failure stops all workers. Raises `CostError`.
+
+    A checkpoint follows each interval of Young's, or each step where steps are longer. One that takes less than the
+    least of its rule (4 ms) counts as that.
+
+    Args:
+        checkpoint: hours to write one.
+        restart: hours until all train again, with reading the checkpoint.
+        between: hours from one failure in the run to the next.
+        step: hours.
+    """
+    checkpoint = max(checkpoint, RULES["checkpoint"].low)
+    interval = max(young(checkpoint, between), step)
+    return interval / expected_time(interval, interval, checkpoint, restart, between)
+
+
+def goodput_alone(restart: float, between: float, step: float) -> float:
+    """Returns the share of a worker's time that is kept work, where a failure costs it the step under way, and the
+    others go on. Raises `CostError`.
+
+    It is Daly's equation 20 with steps as pieces that need no checkpoint. Hours; `between`: failures of this worker.
+    """
+    check(restart=restart, between=between)
+    return step / _time_of_piece(step, restart, between)
 
 
 def expected_interruptions(time: float, between: float) -> float:

@@ -65,6 +65,7 @@ RULES = {
     "pue": NumberRule(1, 10),
     "intensity": NumberRule(0, 5),  # kg of CO2e a kWh; coal is near 1
     "kwh": NumberRule(0, MOST),
+    "storage": NumberRule(1, MOST),  # bytes a second of one worker
 }
 
 

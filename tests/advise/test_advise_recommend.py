@@ -11,7 +11,7 @@ from paceline.advise.question import ask
 from paceline.advise.ranking import best_of_groups
 from paceline.advise.recommend import recommend
 from paceline.cli.advise_recommended import recommended
-from paceline.cli.advise_view import cells, for_people
+from paceline.cli.advise_view import cells, columns, for_people
 
 GPT = ["model=gpt_100m", "data=tokens", "hardware=h100_8", "hardware.workers=8"]
 
@@ -106,9 +106,9 @@ def test_an_exact_plan_has_the_margin_and_people_read_where_it_lacks(found: Answ
     exact = planned(found.question, row.candidate)
     use = recommend(replace(found, rows=[exact])).use
     assert use is not None and exact.exact and exact.beyond_margin == use.beyond_margin < 0
-    assert exact.roomy and cells(found, exact, 1)[7].endswith("B")
+    assert exact.roomy and cells(found, exact, 1)[columns(found).index("memory")].endswith("B")
     tight = replace(exact, beyond_margin=1)
-    assert cells(found, tight, 1)[7].endswith("B!")
+    assert cells(found, tight, 1)[columns(found).index("memory")].endswith("B!")
     for each, says in ((exact, "as published runs, of 79.2 GiB)"), (tight, ": it may run out of memory)")):
         assert recommended(replace(found, rows=[each]))[2].endswith(says)
     footnotes = for_people(found)

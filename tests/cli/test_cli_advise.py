@@ -306,3 +306,41 @@ def test_a_terminal_sees_how_far_it_is(monkeypatch, capfd) -> None:
     said: list[str] = []
     answer(ask(["hardware.workers=2"]), progress=said.append)
     assert any(re.fullmatch(r"1 of \d+ configurations planned; now .+", text) for text in said)
+
+
+# -- failures
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("--mtbf", "0h"), "--mtbf 0h: must be at least 0.0001"),
+        (("--mtbf=-3h",), "--mtbf -3h: must be at least 0.0001"),
+        (("--mtbf", "1s"), "--mtbf of 0.000277778 h: one of 1 workers fails every 1 s, too often to train. Choose"),
+        (("--restart", "5min"), "--restart: is of a worker that fails. Give --mtbf, too."),
+        (("--storage", "1G"), "--storage: is of a worker that fails. Give --mtbf, too."),
+        (("--mtbf", "5h", "--storage", "0"), "--storage 0: must be at least 1 "),
+        (("--mtbf", "5h", "--race", "2"), "--mtbf: lowers predictions, and a race measures."),
+    ],
+)
+def test_failures_that_cannot_be_are_refused(paceline, words: tuple[str, ...], says: str) -> None:
+    ended = paceline("advise", *GPT, *words)
+    assert ended.status == 2 and ended.err.startswith(says)
+
+
+def test_the_goodput_is_a_column_where_failures_are_asked_for(paceline) -> None:
+    asked = "advise", *GPT, "strategy=single", "--top", "1"
+    quiet, failing = paceline(*asked), paceline(*asked, "--mtbf", "24h", "--restart", "10min")
+    assert quiet.status == failing.status == 0
+    assert "goodput" not in quiet.out
+    assert re.search(r"time: .* at a goodput of \d\d\.\d% \(modelled\)", failing.out)
+    (head,) = [line for line in failing.out.splitlines() if line.startswith("line ")]
+    assert "goodput" in head.split()
+    assert "note: goodput is modelled (Daly 2006, equation 20, Young's interval): each worker fails every 24 h" in (
+        failing.out
+    )
+    found = json.loads(paceline(*asked, "--mtbf", "24h", "--format", "json").out)
+    assert found["failures"] == {"mtbf": 24.0, "restart": pytest.approx(1 / 60), "storage": 1e9}
+    assert 0.9 < found["rows"][0]["goodput"] < 1
+    rows = csv.DictReader(io.StringIO(paceline(*asked, "--mtbf", "24h", "--format", "csv").out))
+    assert [float(row["goodput"]) for row in rows] == [found["rows"][0]["goodput"]]

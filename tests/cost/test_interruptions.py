@@ -5,7 +5,15 @@ import random
 
 import pytest
 
-from paceline.cost.interruptions import daly, expected_interruptions, expected_time, pieces, young
+from paceline.cost.interruptions import (
+    daly,
+    expected_interruptions,
+    expected_time,
+    goodput,
+    goodput_alone,
+    pieces,
+    young,
+)
 from paceline.cost.rules import CostError
 
 # hours: mean time between interruptions, checkpoint, restart, work (of many pieces: whole ones cost little)
@@ -113,3 +121,41 @@ def test_pieces_are_equal_and_at_most_an_interval(work: float, interval: float, 
 def test_what_would_never_end_and_what_cannot_be_are_refused(values: tuple[float, ...], words: str) -> None:
     with pytest.raises(CostError, match=words):
         expected_time(*values)
+
+
+# -- goodput
+
+
+@pytest.mark.parametrize(("checkpoint", "restart", "between", "step"), [(0.01, 0.02, 1.0, 0.0), (0.01, 0.3, 1.0, 0.5)])
+def test_goodput_is_the_work_over_the_time_of_a_simulation(
+    checkpoint: float, restart: float, between: float, step: float
+) -> None:
+    """With steps of 0.5 hours, which are longer than Young's interval, a checkpoint follows each."""
+    interval, draws = max(young(checkpoint, between), step), random.Random(1)
+    took, _ = simulated(4000 * interval, interval, checkpoint, restart, between, draws)
+    assert goodput(checkpoint, restart, between, step) == pytest.approx(4000 * interval / took, rel=0.03)
+
+
+def test_goodput_of_rare_failures_is_that_of_first_order() -> None:
+    """1 - C / T - T / 2M - R / M, with T = sqrt(2 C M)."""
+    checkpoint, restart, between = 1e-4, 2e-3, 10.0
+    interval = young(checkpoint, between)
+    first_order = 1 - checkpoint / interval - interval / (2 * between) - restart / between
+    assert goodput(checkpoint, restart, between, 0.0) == pytest.approx(first_order, abs=3e-5)
+
+
+def test_goodput_of_a_worker_alone_is_the_work_over_the_time_of_a_simulation() -> None:
+    took, _ = simulated(20_000 * 0.1, 0.1, 0.0, 0.2, 1.0, random.Random(2))
+    assert goodput_alone(0.2, 1.0, 0.1) == pytest.approx(2000 / took, rel=0.02)
+
+
+def test_a_checkpoint_of_no_time_to_speak_of_and_steps_of_a_millisecond_have_a_goodput() -> None:
+    assert goodput(1e-12, 0.0, 100.0, 1e-7) == goodput(1e-6, 0.0, 100.0, 1e-7) < 1
+    assert goodput_alone(0.0, 100.0, 1e-7) == pytest.approx(1.0)
+
+
+def test_a_goodput_of_nothing_is_refused() -> None:
+    with pytest.raises(CostError, match="training would never end"):
+        goodput(1.0, 1.0, 0.1, 0.0)
+    with pytest.raises(CostError, match="training would never end"):
+        goodput_alone(1.0, 0.01, 0.0001)
