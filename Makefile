@@ -12,7 +12,7 @@ WAYS := serial,strategy=single,batch_size=64 bsp,sync=bsp ddp,strategy=torch_ddp
 PYTEST := PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadgroup
 SEED := 0
 SEEDS := 3
-STUDIES := digits_64 stragglers_scaling backup_workers local_sgd_period easgd_downpour gossip_topologies hogwild_sparse collectives_by_size collectives_by_workers collectives_hosts compression_digits compression_cnn compression_gpt error_feedback modes_by_network pipeline_schedules pipeline_staleness hybrids crossover low_bandwidth
+STUDIES := digits_64 stragglers_scaling backup_workers local_sgd_period easgd_downpour gossip_topologies hogwild_sparse collectives_by_size collectives_by_workers collectives_hosts compression_digits compression_cnn compression_gpt error_feedback modes_by_network pipeline_schedules pipeline_staleness hybrids crossover low_bandwidth failures
 # The columns of docs/experiments/NAME.csv: what is chosen, then what is measured.
 CHOSEN_digits_64 := sync
 CHOSEN_stragglers_scaling := sync,hardware.workers
@@ -33,6 +33,7 @@ CHOSEN_pipeline_schedules := strategy.schedule,strategy.micro_batches
 CHOSEN_pipeline_staleness := strategy.schedule,optimizer.lr
 CHOSEN_crossover := model,strategy,workers
 CHOSEN_hybrids := mesh,hardware.network.bandwidth,hardware.workers_per_host
+CHOSEN_failures := failures.mtbf,sync
 CHOSEN_low_bandwidth := sync,compress,sync.period,sync.parts.diloco.period
 MEASURED := accuracy,time_to_accuracy_s,epochs_to_accuracy,step_ms,bytes_per_step,megabytes,staleness_mean,consensus_distance,dropped_gradients
 MEASURED_local_sgd_period := $(MEASURED),rounds_to_accuracy
@@ -43,8 +44,10 @@ MEASURED_pipeline_schedules := step_ms,blocked,activations_mib,bytes_per_step
 MEASURED_crossover := step_ms,compute_ms,bytes_per_step,activations_mib
 MEASURED_hybrids := accuracy,time_to_accuracy_s,step_ms,compute_ms,communication_ms,waiting_ms,bytes_per_step
 MEASURED_low_bandwidth := loss,accuracy,throughput_samples_per_s,bytes_per_step,megabytes,messages
+MEASURED_failures := accuracy,time_to_accuracy_s,step_ms,worker_failures,lost_work_s,downtime_s,checkpoint_s,goodput
 MEASURED_hogwild_sparse := updates_per_second,accuracy
 JOBS_hogwild_sparse := 1  # it is timed
+SEEDS_failures := 1  # a run takes a minute
 SEEDS_collectives_by_size := 1  # modelled times of a quiet network are alike for all seeds
 SEEDS_collectives_by_workers := 1
 SEEDS_collectives_hosts := 1
