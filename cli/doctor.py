@@ -168,12 +168,19 @@ def _rounding() -> Finding:
     return _native("compress=qsgd and terngrad round", native_rounding() is not None)
 
 
-def _native(what: str, is_there: bool) -> Finding:
+def _links() -> Finding:
+    """Finds out how the virtual cluster computes when messages arrive. Compiles the native code if it can."""
+    from ..comm.native_links import native_links
+
+    return _native("hardware=virtual computes messages", native_links() is not None, "Python")
+
+
+def _native(what: str, is_there: bool, instead: str = "torch") -> Finding:
     if is_there:
         return Finding(True, f"{what}, by native code")
     return Finding(
         False,
-        f"{what}, by torch, which is two to four times slower; for native code, install a C compiler "
+        f"{what}, by {instead}, which is slower; for native code, install a C compiler "
         "(apt-get install gcc), and let no other user write to ~/.cache or XDG_CACHE_HOME",
     )
 
@@ -267,6 +274,7 @@ CHECKS = [
     Check("sums", _sums),
     Check("distances", _distances),
     Check("rounding", _rounding),
+    Check("links", _links),
     Check("runs", _run_directory, needed=True),
     Check("deepspeed", _deepspeed),
     Check("wandb", _wandb),

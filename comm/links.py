@@ -14,13 +14,19 @@ again what did not arrive.
 
 Time only goes on: `happen` lets one moment's events happen. Where several are due at once, flows end in the order in
 which they began, then links change, and flows begin in the order in which they were posted.
+
+The links are numbers to others. `SharedLinks` computes the events in Python. `NativeLinks` (native_links.py) computes
+the same events, to the bit, in C.
 """
 
 import heapq
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from math import inf
+
+Ended = Callable[[float], None]  # called with the moment at which a flow's last byte has left
 
 _ENDS, _BEGINS = 0, 1  # at the same time, ends come first
 _ROUNDING = 1e-12  # so that flows that have the same rate have it to the last bit, and end at the same time
@@ -40,7 +46,7 @@ class Flow:
     lanes: Sequence[Lane]
     left: float  # bytes that had not passed at `since`
     posted: float
-    ended: Callable[[float], None]  # called with the moment at which its last byte has left
+    ended: Ended
     since: float = 0.0
     rate: float = 0.0
     entry: int = -1  # of the event that is its end
@@ -52,25 +58,20 @@ class Flow:
 
 @dataclass(frozen=True)
 class LinkChange:
-    """The bandwidths of some lanes from the moment `at` on. `why`: the reason, for a message to people."""
+    """The bandwidths of some lanes, by number, from the moment `at` on. `why`: the reason, for a message to people."""
 
     at: float
-    lanes: Sequence[tuple[Lane, float]]
+    lanes: Sequence[tuple[int, float]]
     why: str
 
 
-class SharedLinks:
-    """The flows under way."""
+class ModelledLinks(ABC):
+    """The flows under way over numbered lanes."""
 
     def __init__(self) -> None:
-        self.now = 0.0  # the last event's moment
-        self._events: list[tuple[float, int, int, Flow]] = []  # heap of (moment, kind, number, flow)
-        self._number = 0
-        self._queues: dict[Hashable, deque[Flow]] = {}  # of connections that are busy: the flow under way, then others
-        self._touched: dict[Lane, None] = {}  # whose flows are others since rates were last found
         self._changes: Iterator[LinkChange] = iter(())  # after the next one
         self._change: LinkChange | None = None  # the next one
-        self._down: dict[Lane, str] = {}  # lanes without bandwidth, and why
+        self._down: dict[int, str] = {}  # lanes without bandwidth, and why
 
     def plan(self, changes: Iterable[LinkChange]) -> None:
         """Has links change. `changes` come in the order of their moments; there may be no end of them."""
@@ -79,16 +80,69 @@ class SharedLinks:
 
     def stopped(self) -> list[str]:
         """Returns why the flows wait that have no bandwidth now."""
-        return list(dict.fromkeys(why for lane, why in self._down.items() if lane.flows))
+        return list(dict.fromkeys(why for lane, why in self._down.items() if self._carries(lane)))
 
-    def post(
-        self, connection: Hashable, lanes: Sequence[Lane], nbytes: float, at: float, ended: Callable[[float], None]
-    ) -> None:
+    def _apply(self, change: LinkChange) -> None:
+        """Applies the change that is due, and takes up the next one."""
+        self._change = next(self._changes, None)
+        for lane, bandwidth in change.lanes:
+            self._set_bandwidth(lane, bandwidth)
+            self._down.pop(lane, None)
+            if bandwidth == 0:
+                self._down[lane] = change.why
+
+    @abstractmethod
+    def add(self, bandwidth: float) -> int:
+        """Returns the number of a new lane. `bandwidth`: bytes a second."""
+
+    @abstractmethod
+    def bandwidth(self, lane: int) -> float:
+        """Returns the bandwidth that a lane has now."""
+
+    @abstractmethod
+    def post(self, connection: Hashable, lanes: Sequence[int], nbytes: float, at: float, ended: Ended) -> None:
         """A flow that begins at `at`, or when those before it on its connection have ended.
 
         `ended` may be called before this returns: when the flow takes no time.
         """
-        flow = Flow(connection, lanes, nbytes, at, ended)
+
+    @abstractmethod
+    def happen(self, before: float) -> bool:
+        """Lets the next moment's events happen; False if there is none until `before`.
+
+        What is posted to begin at `before` itself begins later, together with what is still to be posted for then; it
+        cannot end yet.
+        """
+
+    @abstractmethod
+    def _carries(self, lane: int) -> bool:
+        """Returns whether a flow is under way over `lane`."""
+
+    @abstractmethod
+    def _set_bandwidth(self, lane: int, bandwidth: float) -> None: ...
+
+
+class SharedLinks(ModelledLinks):
+    """Flows under way, in Python."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now = 0.0  # the last event's moment
+        self._events: list[tuple[float, int, int, Flow]] = []  # heap of (moment, kind, number, flow)
+        self._number = 0
+        self._queues: dict[Hashable, deque[Flow]] = {}  # of connections that are busy: the flow under way, then others
+        self._touched: dict[Lane, None] = {}  # whose flows are others since rates were last found
+        self._lanes: list[Lane] = []
+
+    def add(self, bandwidth: float) -> int:
+        self._lanes.append(Lane(bandwidth))
+        return len(self._lanes) - 1
+
+    def bandwidth(self, lane: int) -> float:
+        return self._lanes[lane].bandwidth
+
+    def post(self, connection: Hashable, lanes: Sequence[int], nbytes: float, at: float, ended: Ended) -> None:
+        flow = Flow(connection, [self._lanes[lane] for lane in lanes], nbytes, at, ended)
         queue = self._queues.get(connection)
         if queue is not None:
             queue.append(flow)
@@ -99,11 +153,6 @@ class SharedLinks:
             self._push(at, _BEGINS, flow)
 
     def happen(self, before: float) -> bool:
-        """Let the next moment's events happen; False if there is none until `before`.
-
-        What is posted to begin at `before` itself begins later, together with what is still to be posted for then; it
-        cannot end yet.
-        """
         while True:
             if self._touched:
                 if self.now < before:
@@ -112,6 +161,7 @@ class SharedLinks:
                 return False
             moment, kind = self._next()
             if self._change is not None and self._comes_first(self._change, moment, kind, before):
+                self.now = max(self.now, self._change.at)
                 self._apply(self._change)
                 continue
             if moment > before or (kind == _BEGINS and moment == before):
@@ -146,17 +196,15 @@ class SharedLinks:
             return False
         return change.at < moment or (change.at == moment and kind == _BEGINS)
 
-    def _apply(self, change: LinkChange) -> None:
-        self._change = next(self._changes, None)
-        self.now = max(self.now, change.at)
-        for lane, bandwidth in change.lanes:
-            lane.bandwidth = bandwidth
-            self._touched[lane] = None
-            self._down.pop(lane, None)
-            if bandwidth == 0:
-                self._down[lane] = change.why
-            for flow in lane.flows:
-                flow.bandwidth = _slowest(flow.lanes)
+    def _carries(self, lane: int) -> bool:
+        return bool(self._lanes[lane].flows)
+
+    def _set_bandwidth(self, lane: int, bandwidth: float) -> None:
+        its = self._lanes[lane]
+        its.bandwidth = bandwidth
+        self._touched[its] = None
+        for flow in its.flows:
+            flow.bandwidth = _slowest(flow.lanes)
 
     def _push(self, moment: float, kind: int, flow: Flow) -> int:
         self._number += 1

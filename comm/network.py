@@ -28,7 +28,7 @@ from math import ceil, inf, log2
 from typing import Literal
 
 from .errors import NetworkError
-from .links import Lane, SharedLinks
+from .links import ModelledLinks, SharedLinks
 
 Arrives = Callable[[float, float], None]  # (when the last byte has left, when it has arrived)
 Over = Callable[[float], None]  # when the last member of a collective is through
@@ -107,19 +107,24 @@ class ModelledNetwork:
     when `links` get there.
     """
 
-    def __init__(self, network: Network, size: int) -> None:
-        self.network, self.links = network, SharedLinks()
+    def __init__(self, network: Network, size: int, links: ModelledLinks | None = None) -> None:
+        """`links`: without lanes yet; None for links in Python."""
+        self.network, self.links = network, SharedLinks() if links is None else links
         each = network.workers_per_host
         hosts = ceil(size / each)
         cards = [network.card(host * each) for host in range(hosts)]
         own = [network.inside] * size if each > 1 else cards
-        self._out, self._in = _lanes(own)
-        self._host_out, self._host_in = _lanes(cards)
+        self._out, self._in = self._lanes(own)
+        self._host_out, self._host_in = self._lanes(cards)
         racks = network.rack(hosts - 1) + 1
         self._uplink = network.rack_link
-        self._rack_out, self._rack_in = _lanes([self._uplink] * racks)
+        self._rack_out, self._rack_in = self._lanes([self._uplink] * racks)
         self._flat = each == 1 and racks == 1
-        self._cuts: list[tuple[frozenset[int], Lane]] = []  # (those who may be cut off, what crosses the cut holds)
+        self._cuts: list[tuple[frozenset[int], int]] = []  # (those who may be cut off, what crosses the cut holds)
+
+    def _lanes(self, links: Sequence[NetworkLink]) -> tuple[list[int], list[int]]:
+        """Returns the lanes of these links out and in."""
+        return [self.links.add(link.up) for link in links], [self.links.add(link.bandwidth) for link in links]
 
     def host(self, rank: int) -> int:
         return rank // self.network.workers_per_host
@@ -130,7 +135,7 @@ class ModelledNetwork:
     def alone(self, src: int, dst: int, nbytes: float) -> float:
         """Returns the seconds that a message takes on a network without other traffic."""
         lanes, latency = self._way(src, dst)
-        return latency + nbytes / min(lane.bandwidth for lane in lanes)
+        return latency + nbytes / min(map(self.links.bandwidth, lanes))
 
     # -- failures of links
 
@@ -146,7 +151,7 @@ class ModelledNetwork:
         wanted = set(numbers)
         return frozenset(rank for rank in range(len(self._out)) if self.at(place, rank) in wanted)
 
-    def links_of(self, place: Place, numbers: Iterable[int]) -> list[Lane]:
+    def links_of(self, place: Place, numbers: Iterable[int]) -> list[int]:
         """Returns both directions of the links that these workers, hosts or racks have to the others."""
         if place == "host" and self.network.workers_per_host == 1:
             place = "worker"
@@ -157,12 +162,12 @@ class ModelledNetwork:
         }[place]
         return [lanes[number] for number in numbers for lanes in (out, into)]
 
-    def cut(self, ranks: frozenset[int]) -> Lane:
+    def cut(self, ranks: frozenset[int]) -> int:
         """Returns a lane that everything holds from now on that goes between `ranks` and the others."""
-        self._cuts.append((ranks, Lane(inf)))
+        self._cuts.append((ranks, self.links.add(inf)))
         return self._cuts[-1][1]
 
-    def _crossed(self, ranks: Iterable[int]) -> list[Lane]:
+    def _crossed(self, ranks: Iterable[int]) -> list[int]:
         """Returns the cuts that lie between some of `ranks`."""
         return [lane for side, lane in self._cuts if len({rank in side for rank in ranks}) > 1]
 
@@ -177,7 +182,7 @@ class ModelledNetwork:
         """A message that takes no time and no link, but comes after those that are under way from `src` to `dst`."""
         self.links.post((src, dst), (), 0, at, lambda left: arrives(left, left))
 
-    def _way(self, src: int, dst: int) -> tuple[list[Lane], float]:
+    def _way(self, src: int, dst: int) -> tuple[list[int], float]:
         lanes, latency = [self._out[src], self._in[dst]], self._latency(src, dst)
         if self._cuts:
             lanes += self._crossed((src, dst))
@@ -235,7 +240,7 @@ class ModelledNetwork:
         latency = steps * self._latency(ranks[0], ranks[-1])
         self.links.post(group, self._between(ranks), steps * nbytes, at, lambda left: over(left + latency))
 
-    def _between(self, ranks: Sequence[int]) -> list[Lane]:
+    def _between(self, ranks: Sequence[int]) -> list[int]:
         """A ring in the order of ranks crosses each card and uplink once each way."""
         held = [lanes[rank] for rank in ranks for lanes in (self._out, self._in)]
         if self._cuts:
@@ -248,8 +253,3 @@ class ModelledNetwork:
             if len(racks) > 1:
                 held += [lanes[rack] for rack in racks for lanes in (self._rack_out, self._rack_in)]
         return held
-
-
-def _lanes(links: Sequence[NetworkLink]) -> tuple[list[Lane], list[Lane]]:
-    """Returns the lanes of these links out and in."""
-    return [Lane(link.up) for link in links], [Lane(link.bandwidth) for link in links]

@@ -15,6 +15,7 @@ from .base import numbered
 from .calls import Call
 from .key_values import KeyValues
 from .ledger import Ledger
+from .native_links import links_here
 from .network import ModelledNetwork, Network
 from .turns import Runner, Turns
 
@@ -97,7 +98,7 @@ class ClusterState:
 
     def __init__(self, size: int, network: Network, memory: float, watch: Watch | None) -> None:
         self.watch = watch
-        self.size, self.fabric, self.memory = size, ModelledNetwork(network, size), memory
+        self.size, self.fabric, self.memory = size, ModelledNetwork(network, size, links_here()), memory
         self.workers = [VirtualWorker(rank) for rank in range(size)]
         self.turns = Turns(self.workers, self.fabric.links.happen, self.fabric.links.stopped)
         self.shares_memory = False  # all that workers compute can be seen

@@ -45,12 +45,10 @@ def load(name: str) -> ctypes.CDLL | None:
         return None
 
 
-def load_or_say(name: str, what: str) -> ctypes.CDLL | None:
-    """Returns `load(name)`; if it is None, says that torch computes `what`."""
+def load_or_say(name: str, instead: str) -> ctypes.CDLL | None:
+    """Returns `load(name)`; if it is None, says what happens instead, such as "torch computes distances"."""
     if (library := load(name)) is None:
-        print(
-            f"torch computes {what}, which is slower than native code: see paceline doctor", file=sys.stderr, flush=True
-        )
+        print(f"{instead}, which is slower than native code: see paceline doctor", file=sys.stderr, flush=True)
     return library
 
 

@@ -10,7 +10,7 @@ from typing import Annotated
 
 from annotated_types import Ge, Gt, Lt, MinLen
 
-from ...comm.links import Lane, LinkChange
+from ...comm.links import LinkChange
 from ...comm.network import ModelledNetwork, Place
 from ...conf.errors import ConfigError
 
@@ -51,7 +51,7 @@ class LinkFailures(Failures):
                 f"failures.numbers={self._numbers}: there is no {self._place} {wrong[0]}. Choose of 0 to {there - 1}."
             )
 
-    def _links(self, network: ModelledNetwork) -> list[Lane]:
+    def _links(self, network: ModelledNetwork) -> list[int]:
         return network.links_of(self._place, self._numbers)
 
     @property
@@ -83,7 +83,7 @@ class NetworkPartition(LinkFailures):
 
     def on_links(self, network: ModelledNetwork) -> Iterator[LinkChange]:
         lane = network.cut(network.members(self._place, self._numbers))
-        usual = lane.bandwidth
+        usual = network.links.bandwidth(lane)
         until = "with no end" if self._lasts is None else f"until second {self._at + self._lasts:g}"
         why = f"failures=partition cuts off {self._named} from second {self._at:g} on, {until}"
         yield LinkChange(self._at, [(lane, 0.0)], why)
@@ -107,7 +107,7 @@ class SlowLink(LinkFailures):
         self._share, self._at, self._lasts = share, at, lasts
 
     def on_links(self, network: ModelledNetwork) -> Iterator[LinkChange]:
-        usual = [(lane, lane.bandwidth) for lane in self._links(network)]
+        usual = [(lane, network.links.bandwidth(lane)) for lane in self._links(network)]
         why = f"failures=slow_link slows the links of {self._named}"
         yield LinkChange(self._at, [(lane, self._share * bandwidth) for lane, bandwidth in usual], why)
         if self._lasts is not None:
@@ -130,7 +130,7 @@ class Flapping(LinkFailures):
         self._up, self._down, self._at = up, down, at
 
     def on_links(self, network: ModelledNetwork) -> Iterator[LinkChange]:
-        usual = [(lane, lane.bandwidth) for lane in self._links(network)]
+        usual = [(lane, network.links.bandwidth(lane)) for lane in self._links(network)]
         why = f"failures=flapping has the links of {self._named} down"
         for cycle in count():
             at = self._at + cycle * (self._down + self._up)

@@ -78,7 +78,7 @@ def _about(rows: Tensor, origin: int | None) -> Tensor:
 @cache
 def native_distances() -> ctypes.CDLL | None:
     """Returns comm/native/distances.c; None, and says so, if it cannot be compiled."""
-    if (library := native.load_or_say("distances", "distances between updates")) is None:
+    if (library := native.load_or_say("distances", "torch computes distances between updates")) is None:
         return None
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     library.squared_distances.argtypes = [pointer, ctypes.c_int, size, size, size, size, pointer]

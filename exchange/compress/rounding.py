@@ -71,7 +71,7 @@ def levels(x: Tensor, scales: Tensor, s: int, draws: np.random.Generator, out: T
 @cache
 def native_rounding() -> ctypes.CDLL | None:
     """Returns comm/native/rounding.c; None, and says so, if it cannot be compiled."""
-    if (library := native.load_or_say("rounding", "stochastic rounding")) is None:
+    if (library := native.load_or_say("rounding", "torch computes stochastic rounding")) is None:
         return None
     pointer, size = ctypes.c_void_p, ctypes.c_size_t
     library.round_to_levels.argtypes = [*(pointer,) * 4, size, size, size, ctypes.c_int, pointer]

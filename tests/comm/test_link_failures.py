@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from paceline.comm import HangError
-from paceline.comm.links import Lane, LinkChange, SharedLinks
+from paceline.comm.links import LinkChange, ModelledLinks, SharedLinks
+from paceline.comm.native_links import links_here
 from paceline.comm.network import ModelledNetwork, Network, NetworkLink
 from paceline.comm.virtual import SimulatedCluster, VirtualComm
 
@@ -32,7 +33,7 @@ def sends(comm: VirtualComm) -> None:
 
 def cut(cluster: SimulatedCluster, ranks: set[int], at: float, until: float | None) -> None:
     lane = cluster.fabric.cut(frozenset(ranks))
-    ends = [] if until is None else [LinkChange(until, [(lane, lane.bandwidth)], "")]
+    ends = [] if until is None else [LinkChange(until, [(lane, cluster.fabric.links.bandwidth(lane))], "")]
     cluster.fabric.links.plan([LinkChange(at, [(lane, 0.0)], "the cable is out"), *ends])
 
 
@@ -89,7 +90,7 @@ def test_a_link_that_flaps_for_ever_delays_what_it_carries_and_no_more() -> None
 def test_the_links_of_a_host_are_those_that_its_workers_share() -> None:
     """Inside of a host all goes on; of one worker a host, its link is the worker's."""
     several, single = ModelledNetwork(HOSTS, 4), ModelledNetwork(FLAT, 4)
-    assert {lane.bandwidth for lane in several.links_of("host", [1])} == {1024.0}
+    assert set(map(several.links.bandwidth, several.links_of("host", [1]))) == {1024.0}
     assert single.links_of("host", [1]) == single.links_of("worker", [1])
     assert several.members("host", [1]) == {2, 3}
     assert (several.count("worker"), several.count("host"), several.count("rack")) == (4, 2, 1)
@@ -106,8 +107,10 @@ def test_a_deadlock_behind_a_cut_without_end_names_it(until: float | None) -> No
         assert clocks(cluster, sends)[0] == until + 3.0
 
 
-def test_a_link_that_is_up_again_stops_nothing() -> None:
-    links, lane, ends = SharedLinks(), Lane(1.0), list[float]()
+@pytest.mark.parametrize("make", [SharedLinks, links_here])
+def test_a_link_that_is_up_again_stops_nothing(make: Callable[[], ModelledLinks]) -> None:
+    links, ends = make(), list[float]()
+    lane = links.add(1.0)
     links.plan([LinkChange(1.0, [(lane, 0.0)], "the cable is out"), LinkChange(3.0, [(lane, 1.0)], "")])
     links.post("one", [lane], 4.0, 0.0, ends.append)
     assert not links.happen(2.0) and links.stopped() == ["the cable is out"]
