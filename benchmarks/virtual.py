@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -40,15 +41,14 @@ def virtual_speed(rounds: int) -> list[Outcome]:
             steps.append(_milliseconds(sync, MIDDLE, SMALL))
             passes.append(_passes([64, HIDDEN, 10], 1))
             alone.append(_events(events))
-        middle = statistics.median(steps)
         target = f"<= {1e3 / least:.3f} ms: {least:,} a second"
-        outcomes.append(Outcome(f"{name}, one core", middle, target=target))
+        outcomes.append(Outcome(f"{name}, one core", statistics.median(steps), target=target))
         outcomes.append(_share("torch's passes and SGD alone", passes, steps, name))
         outcomes.append(_share(f"events of {sync} alone", alone, steps, name))
-        most = statistics.median(_milliseconds(sync, MOST, SMALL) for _ in range(rounds))
+        fewer, most = ([_milliseconds(sync, workers, FASHION) for _ in range(rounds)] for workers in (MIDDLE, MOST))
+        growth = _share(f"virtual {sync}: a worker-step of {MOST:,}, Fashion-MNIST", most, fewer, f"of {MIDDLE}")
         by_log = math.log2(MOST) / math.log2(MIDDLE)
-        name, target = f"virtual {sync}: a worker-step of {MOST:,}", f"<= {by_log:.2f}: n log n"
-        outcomes.append(Outcome(name, most, middle, f"of {MIDDLE}", most / middle, target=target))
+        outcomes.append(replace(growth, target=f"<= {by_log:.2f}: n log n"))
     default = [_milliseconds("ssp", MIDDLE, []) for _ in range(rounds)]
     passes = [_passes([64, 256, 128, 10], 32) for _ in range(rounds)]
     name = f"virtual ssp: a worker-step of {MIDDLE}, default model and batch"
@@ -67,7 +67,7 @@ def many_virtual_workers(rounds: int) -> list[Outcome]:
 
 
 def _share(name: str, part: list[float], whole: list[float], of: str) -> Outcome:
-    """`part` as a share of the `whole`, round by round; both in milliseconds."""
+    """`part` in relation to the `whole`, round by round; both in milliseconds."""
     shares = [one / all_of_it for one, all_of_it in zip(part, whole, strict=True)]
     middle = statistics.median
     return Outcome(name, middle(part), middle(whole), of, middle(shares), min(shares), max(shares))

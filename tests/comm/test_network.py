@@ -142,8 +142,7 @@ def test_what_is_posted_for_the_past_has_the_whole_bandwidth_until_now() -> None
 
     def at_ten() -> ModelledNetwork:
         fabric = flat()
-        play(fabric, (5, 6, SIZE, 6.0))
-        assert fabric.links.now == 10.0
+        assert left(fabric, (5, 6, SIZE, 6.0)) == [10.0]
         return fabric
 
     assert left(at_ten(), (0, 1, SIZE, 5.0)) == [9.0]
