@@ -164,6 +164,7 @@ def test_strategies_of_others_are_serial_training(only: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.dist
+@pytest.mark.timeout(300)  # each way starts DeepSpeed anew
 @pytest.mark.usefixtures("fork_server")
 @pytest.mark.parametrize("only", ["zero", "deepspeed_pipeline"])
 def test_deepspeeds_are_serial_training(only: str) -> None:
