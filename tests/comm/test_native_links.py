@@ -94,6 +94,20 @@ def test_a_flow_over_more_lanes_than_any_before_shares_them_all() -> None:
     assert ends[native_or_fail] == ends[SharedLinks] == [3.0] * 1000 + [3.5]
 
 
+@needs_compiler
+@pytest.mark.parametrize("make", [SharedLinks, native_or_fail])
+def test_changes_without_end_do_not_happen_where_no_flow_waits(make: Callable[[], ModelledLinks]) -> None:
+    links = make()
+    lane = links.add(2.0)
+
+    def flapping() -> Iterator[LinkChange]:
+        yield LinkChange(1.0, [(lane, 0.0)], "it is down")
+        raise AssertionError("a second change was asked for, and there may be no end of them")
+
+    links.plan(flapping())
+    assert not links.happen(inf)
+
+
 def test_without_native_code_python_computes_links_and_says_so_once(
     monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -130,7 +130,7 @@ def test_what_would_never_end_and_what_cannot_be_are_refused(values: tuple[float
 def test_goodput_is_the_work_over_the_time_of_a_simulation(
     checkpoint: float, restart: float, between: float, step: float
 ) -> None:
-    """With steps of 0.5 hours, which are longer than Young's interval, a checkpoint follows each."""
+    """A checkpoint follows each step of 0.5 hours, which is longer than Young's interval."""
     interval, draws = max(young(checkpoint, between), step), random.Random(1)
     took, _ = simulated(4000 * interval, interval, checkpoint, restart, between, draws)
     assert goodput(checkpoint, restart, between, step) == pytest.approx(4000 * interval / took, rel=0.03)
