@@ -191,4 +191,4 @@ def numbered(hosts: Sequence[object]) -> tuple[int, ...]:
 
 
 def nbytes(tensor: Tensor) -> int:
-    return tensor.numel() * tensor.element_size()
+    return tensor.nbytes

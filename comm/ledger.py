@@ -28,7 +28,9 @@ class Ledger:
         self.bytes: dict[str, int | Fraction] = defaultdict(int)  # exact: a share of a ring may be no whole number
         self.messages: Counter[str] = Counter()
         self.axes: dict[str, Ledger] = {}
-        self._whole, self._aside = whole, False
+        self._whole = whole
+        # whether traffic is left out now; on a virtual cluster no time passes for it either
+        self.is_aside = False if whole is None else whole.is_aside
 
     def along(self, axis: str) -> "Ledger":
         """Returns the ledger of the groups along an axis of the mesh; its counts are counted here, too."""
@@ -43,11 +45,6 @@ class Ledger:
             if self._whole is not None:
                 self._whole.count(primitive, payload)
 
-    @property
-    def is_aside(self) -> bool:
-        """Returns whether traffic is left out now; on a virtual cluster no time passes for it either."""
-        return self._aside if self._whole is None else self._whole.is_aside
-
     def snapshot(self) -> dict[str, int]:
         """Bytes by primitive so far, rounded to whole ones."""
         return {primitive: round(count) for primitive, count in self.bytes.items()}
@@ -59,10 +56,6 @@ class Ledger:
     @contextmanager
     def aside(self) -> Iterator[None]:
         """Leaves out the traffic within: it is not part of training (evaluation, checkpoints, set-up)."""
-        if self._whole is not None:
-            with self._whole.aside():
-                yield
-            return
         with self._put_aside(True):
             yield
 
@@ -71,20 +64,22 @@ class Ledger:
         """Counts the traffic within as training's, although it happens aside: somebody waits for a message of
         training.
         """
-        if self._whole is not None:
-            with self._whole.of_training():
-                yield
-            return
         with self._put_aside(False):
             yield
 
     @contextmanager
     def _put_aside(self, aside: bool) -> Iterator[None]:
-        before, self._aside = self._aside, aside
+        before = self.is_aside
+        self._set_aside(aside)
         try:
             yield
         finally:
-            self._aside = before
+            self._set_aside(before)
+
+    def _set_aside(self, aside: bool) -> None:
+        whole = self if self._whole is None else self._whole
+        for each in (whole, *whole.axes.values()):
+            each.is_aside = aside
 
 
 def all_reduce_bytes(payload: int, size: int) -> int | Fraction:

@@ -120,6 +120,7 @@ class ModelledNetwork:
         self._uplink = network.rack_link
         self._rack_out, self._rack_in = self._lanes([self._uplink] * racks)
         self._flat = each == 1 and racks == 1
+        self._latencies = [card.latency for card in cards]
         self._cuts: list[tuple[frozenset[int], int]] = []  # (those who may be cut off, what crosses the cut holds)
 
     def _lanes(self, links: Sequence[NetworkLink]) -> tuple[list[int], list[int]]:
@@ -183,11 +184,12 @@ class ModelledNetwork:
         self.links.post((src, dst), (), 0, at, lambda left: arrives(left, left))
 
     def _way(self, src: int, dst: int) -> tuple[list[int], float]:
-        lanes, latency = [self._out[src], self._in[dst]], self._latency(src, dst)
+        lanes = [self._out[src], self._in[dst]]
         if self._cuts:
             lanes += self._crossed((src, dst))
         if self._flat:
-            return lanes, latency
+            return lanes, max(self._latencies[src], self._latencies[dst])
+        latency = self._latency(src, dst)
         a, b = self.host(src), self.host(dst)
         if self.network.workers_per_host > 1:
             if a == b:

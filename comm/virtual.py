@@ -17,7 +17,6 @@ import heapq
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Any, TypeVar
@@ -368,7 +367,7 @@ class VirtualComm(Comm):
             return
         queue = receiver.inbox[stream]
         if queue and queue[-1].arrival > message.arrival:  # sent aside: it overtakes none
-            message = replace(message, arrival=queue[-1].arrival)
+            message.arrival = queue[-1].arrival
         queue.append(message)
         if self.name in receiver.arrivals:
             heapq.heappush(receiver.arrivals[self.name], (message.arrival, self.rank, message.number))

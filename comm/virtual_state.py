@@ -19,11 +19,12 @@ from .native_links import links_here
 from .network import ModelledNetwork, Network
 from .turns import Runner, Turns
 
+_EVENT = struct.Struct("<dq8sqq")  # the moment, worker, first letters of the event, peer, bytes
 Stream = tuple[str, int]  # the messages of a group's member
 Watch = Callable[[int, int, str, float, Tensor], None]  # (from, to, what for, when, what)
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class VirtualMessage:
     number: int  # of its channel
     launch: float
@@ -126,7 +127,7 @@ class ClusterState:
 
     def log(self, clock: float, worker: VirtualWorker, event: str, peer: int, size: int) -> None:
         """Notes an event of training."""
-        self._log.update(struct.pack("<dq8sqq", clock, worker.rank, event.encode()[:8], peer, size))
+        self._log.update(_EVENT.pack(clock, worker.rank, event.encode(), peer, size))
 
 
 class VirtualKeyValues(KeyValues):

@@ -34,8 +34,8 @@ B = TypeVar("B", bound=Fillable)
 class Reducer(Generic[B]):
     """Scales gradients by the replica's share as they enter their bucket; what backward never made counts as zero.
 
-    `used`: int32 by parameter, whether backward made its gradient in this step. `peak`: the most bytes of gradients
-    that autograd held at once, where they are freed as they enter their bucket.
+    `used`: with `find_unused`, int32 by parameter, whether backward made its gradient in this step. `peak`: the most
+    bytes of gradients that autograd held at once, where they are freed as they enter their bucket.
     """
 
     def __init__(
@@ -48,6 +48,7 @@ class Reducer(Generic[B]):
     ) -> None:
         """`launch` sends a full bucket on its way. `frees`: gradients stay in their buckets alone."""
         self._params = list(parameters.values())
+        self._sizes = [payload([each]) for each in self._params]
         self._buckets, self._launch, self._find_unused, self._frees = buckets, launch, find_unused, frees
         self._bucket_of = {i: bucket for bucket in buckets for i in bucket.parameters}
         self._armed = False
@@ -60,7 +61,8 @@ class Reducer(Generic[B]):
     def begin(self, share: float) -> None:
         """A step begins, in which this replica's gradients weigh `share`."""
         self._share, self._launched = share, 0
-        self.used.zero_()
+        if self._find_unused:
+            self.used.zero_()
         for bucket in self._buckets:
             bucket.missing = set(bucket.parameters)
 
@@ -87,7 +89,7 @@ class Reducer(Generic[B]):
     def _gradient_is_ready(self, i: int) -> None:
         if i not in self._held:
             self._held.add(i)
-            self._bytes += payload([self._params[i]])
+            self._bytes += self._sizes[i]
             self.peak = max(self.peak, self._bytes)
         if self._armed:
             self._mark_ready(i)
@@ -99,12 +101,13 @@ class Reducer(Generic[B]):
             view.zero_()
         else:
             torch.mul(gradient.to_dense(), self._share, out=view)  # nn.Embedding(sparse=True) makes sparse ones
-            self.used[i] = 1
+            if self._find_unused:
+                self.used[i] = 1
         if self._frees:
             self._params[i].grad = None
         if i in self._held:
             self._held.remove(i)
-            self._bytes -= payload([self._params[i]])
+            self._bytes -= self._sizes[i]
         bucket.missing.discard(i)
         # in order, whatever order they fill in: every worker must launch the same sequence
         while self._launched < len(self._buckets) and not self._buckets[self._launched].missing:

@@ -141,7 +141,7 @@ class FromAll(Partition):
     def __post_init__(self) -> None:
         assert min(self.samples, self.replicas, self.batch_size) >= 1 and self.seed >= 0, self
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
         return -(-self.samples // (self.replicas * self.batch_size))
 
@@ -162,11 +162,10 @@ class ShuffledPartition(FromAll):
             whole = f"A step of {self.replicas} replicas takes {self.replicas * self.batch_size} samples"
             raise nothing_left(whole, self.samples, self.samples // self.replicas)
 
-    @property
+    @cached_property
     def steps_per_epoch(self) -> int:  # pyright: ignore[reportIncompatibleVariableOverride]
-        if self.drop_last:
-            return self.samples // (self.replicas * self.batch_size)
-        return super().steps_per_epoch
+        whole = self.replicas * self.batch_size
+        return self.samples // whole if self.drop_last else -(-self.samples // whole)
 
     def size(self, step: int, replica: int) -> int:
         assert 0 <= replica < self.replicas, (replica, self.replicas)
