@@ -18,14 +18,22 @@ if TYPE_CHECKING:
 
 MOST, MOST_SAMPLES = 1000, 2**31 - 1  # lines; samples of a step
 SORTS = ("time", "dollars", "memory", "bytes")
-LIMITS = {"tokens": "20e9", "budget": "5000 (US dollars)", "deadline": "604800 (seconds)"}
+LIMITS = {
+    "tokens": "20e9",
+    "budget": "5000 (US dollars)",
+    "deadline": "604800 (seconds)",
+    "mtbf": "50000 (hours)",
+    "restart": "60 (seconds)",
+    "storage": "1e9 (bytes a second)",
+}
 
 
 @dataclass(frozen=True, repr=False)
 class Advice:
     """`answer`: as the room advise gives it. `rows`: its best ways, one each: strategy, choices (as they are typed),
-    workers, hosts, seconds (of a step), device_bytes, sent_bytes (of a worker and step), dollars, command; None where
-    that is not known. `why`: where there are none, by how much which limit is missed, or what does not fit.
+    workers, hosts, seconds (of a step), device_bytes, sent_bytes (of a worker and step), dollars, goodput (the share of
+    the time that is kept work, with `mtbf`), command; None where that is not known. `why`: where there are none, by how
+    much which limit is missed, or what does not fit.
     """
 
     answer: Any
@@ -79,6 +87,9 @@ def advise(
     tokens: float | None = None,
     budget: float | None = None,
     deadline: float | None = None,
+    mtbf: float | None = None,
+    restart: float | None = None,
+    storage: float | None = None,
     sort: str | None = None,
     top: int = 10,
     config_dir: Path | str | None = None,
@@ -87,20 +98,27 @@ def advise(
 ) -> Advice:
     """The best ways to train this here, as `paceline advise` ranks them: what `settings` fix is fixed.
 
-    `batch`: samples of a step, of all replicas; `budget`: US dollars; `deadline`: seconds. Raises `ConfigError`.
+    `batch`: samples of a step, of all replicas; `budget`: US dollars; `deadline`: seconds. `mtbf`: mean hours between
+    failures of one worker; `restart`: seconds until a failed worker is back; `storage`: bytes a second of a checkpoint.
+    Raises `ConfigError`.
     """
-    _check(batch, {"tokens": tokens, "budget": budget, "deadline": deadline}, sort, top)
+    numbers = {"tokens": tokens, "budget": budget, "deadline": deadline}
+    _check(batch, {**numbers, "mtbf": mtbf, "restart": restart, "storage": storage}, sort, top)
+    if mtbf is None and not restart is storage is None:
+        raise ConfigError(f"{'storage' if restart is None else 'restart'}: is of a worker that fails. Give mtbf, too.")
     given = asked(settings, more)
     if given.experiment is not None or given.built or given.callbacks:
         raise ConfigError(
             "advise: looks at other choices than the ones given; give those that are fixed, by their names"
         )
-    question_of, answers, commands = (
-        import_module(f"paceline.advise.{name}") for name in ("question", "answer", "commands")
+    question_of, answers, commands, failing = (
+        import_module(f"paceline.advise.{name}") for name in ("question", "answer", "commands", "failures")
     )
     directory = Path(config_dir) if config_dir else None
     allowed = [*allow_modules, *given.allowed]
-    question = question_of.ask(given.overrides, batch, tokens, budget, deadline, directory, allowed)
+    hours = None if restart is None else restart / 3600
+    failures = None if mtbf is None else failing.ExpectedFailures.of(mtbf, hours, storage)
+    question = question_of.ask(given.overrides, batch, tokens, budget, deadline, directory, allowed, failures)
     answer = answers.answer(question, sort, top)
     why = "" if answer.rows else import_module("paceline.advise.none").why_none(answer)
     return Advice(answer, [_row(row, commands.command(question, row.candidate)) for row in answer.rows], why)
@@ -132,5 +150,6 @@ def _row(row: Any, command: str) -> dict[str, Any]:
         "device_bytes": row.device,
         "sent_bytes": row.sent,
         "dollars": row.dollars,
+        "goodput": row.goodput,
         "command": command,
     }
