@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ..batches import Samples, call
+from ..batches import Samples
 from ..comm import Comm
 from ..cost.layout import ReplicaLayout
 from ..exchange.privacy.dp_sgd import of_samples
@@ -39,10 +39,9 @@ class Whole(Strategy):
     def forward_backward(self, batch: Batch) -> Tensor | None:
         if batch.size == 0 and batch.expected is None:
             return None
-        if self._sample_by_sample is not None:
-            loss = self._sample_by_sample.loss(self.module, batch)
-        else:
-            loss = self._loss(call(self.module, batch.inputs), batch.targets)
+        if self._sample_by_sample is None:
+            return self.setting.passes.forward_backward(self.module, self._loss, batch, self._before_backward)
+        loss = self._sample_by_sample.loss(self.module, batch)
         self._before_backward([loss], True)
         loss.backward()
         return loss.detach() if batch.size else None

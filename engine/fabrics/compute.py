@@ -30,10 +30,12 @@ from ...batches import Fields, Samples, call, of_each, tensors_of
 from ...comm import Comm
 from ...compat.flops import ForwardFlops
 from ...strategies.core.copies import copy_of, without_data
+from ...strategies.core.passes import Passes
 from ...strategies.precision import Float32, Precision
 from ...tracking.files import read_json
 from ..base.caches import without_meta
 from ..base.memory import unaccounted
+from .replayed import Recordings, ReplayedPasses
 from .stragglers import NoStragglers, Stragglers
 
 T = TypeVar("T")
@@ -59,6 +61,7 @@ class ComputeModel:
         self.allowed: tuple[str, ...] = ()  # packages of the user's; the engine sets it
         self._parts: dict[int, nn.Module] = {}
         self._costs: dict[tuple[Any, ...], PassCost] = {}  # by part, what inputs look like, and chunk
+        self.recordings: Recordings = {}
 
     def keep(self, part: int, module: nn.Module) -> None:
         """A copy to look at, before anybody hooks itself into `module`."""
@@ -248,13 +251,18 @@ class ModelledCompute:
         self._passes: deque[_Pass] = deque()
         self._entered: _Pass | None = None  # the last forward pass
         self._current: _Pass | None = None  # whose backward pass, or whose gradients of weights, it is in
+        self.hooks: tuple[int, ...] = ()  # its own in the module
+
+    def passes(self) -> Passes:
+        """Returns the passes of a worker that waits for nobody within one."""
+        return ReplayedPasses(self, self._model.recordings)
 
     def attach(self, module: nn.Module) -> None:
         """Attaches hooks before a sync mode adds its own: a gradient is ready when its time has passed."""
         self._model.keep(self._part, module)
         # before, not after: computing a pass again for backward ends as soon as the last tensor it needs is there
-        module.register_forward_pre_hook(self._before_forward, with_kwargs=True)
-        module.register_forward_hook(self._after_forward)
+        before = module.register_forward_pre_hook(self._before_forward, with_kwargs=True)
+        self.hooks = before.id, module.register_forward_hook(self._after_forward).id
         for name, parameter in module.named_parameters():
             if parameter.requires_grad:
                 parameter.register_post_accumulate_grad_hook(self._after_gradient(name))
@@ -302,9 +310,18 @@ class ModelledCompute:
         tensors = [each for each in inputs if isinstance(each, Tensor)]
         # by the rule of `call`
         entered = Fields({**dict(enumerate(tensors)), **named}) if named or len(tensors) > 1 else inputs[0]
-        self._entered = _Pass(self._model.of(self._part, entered, *chunk))
+        self._enter(entered, *chunk)
+
+    def forward(self, inputs: Samples, root: Tensor) -> None:
+        """A forward pass of `inputs` was computed elsewhere, of which a backward pass will begin at `root`."""
+        assert root.grad_fn is not None
+        _notes(root.grad_fn)[_PASS] = self._enter(inputs)
+
+    def _enter(self, inputs: Samples, *chunk: int) -> _Pass:
+        self._entered = _Pass(self._model.of(self._part, inputs, *chunk))
         self._passes.append(self._entered)  # within backward it is computed again, and never asked for
         self._elapse(self._entered.cost.forward)
+        return self._entered
 
     def _after_forward(self, module: nn.Module, inputs: tuple[Any, ...], outputs: object) -> None:
         end = outputs.grad_fn if isinstance(outputs, Tensor) else None
@@ -355,6 +372,9 @@ class RealCompute:
         self._comm, self._stragglers = comm, stragglers
         self._idle = isinstance(stragglers, NoStragglers)
         self._recent: deque[float] = deque(maxlen=_RECENT)
+
+    def passes(self) -> Passes:
+        return Passes()
 
     def attach(self, module: nn.Module) -> None:
         """Counts nothing of the module: its passes take their own time."""

@@ -233,6 +233,8 @@ def _laid_out(kept: _AcrossPhases, parts: Parts, phase: int, model: nn.Module, s
         compute = ModelledCompute(comm, parts.compute, role.part, parts.stragglers)
     else:
         compute = RealCompute(comm, parts.stragglers)
+    if not (parts.strategy.traits.waits_in_passes or parts.sync.traits.waits_in_passes):
+        parts.strategy.configure(replace(parts.strategy.setting, passes=compute.passes()))
     judged = _judged(parts) if comm.rank == parts.layout.chief else None
     parts = replace(parts, accumulation=Accumulation(parts.accumulation.micro_batches))
     hooks: list[Hooks] = []

@@ -8,11 +8,13 @@ from torch import Tensor
 from ...comm import Comm
 from .clip import Counted
 from .cost import World
+from .passes import Passes
 from .precision import Precision
 from .privacy import Privacy
 from .schedule import CONSTANT, Rate
 
 PLAIN = Precision()
+BY_AUTOGRAD = Passes()
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,7 @@ class Setting:
     backward_passes: int = 1  # of a step
     steps_per_epoch: int = 1  # of the partition
     shares_of_samples: Sequence[float] | None = None  # n_k / n, by replica; None: as many each
+    passes: Passes = BY_AUTOGRAD  # computes a pass of a replica that is one worker
     rate: Rate = CONSTANT  # how the optimizer's goes over the run
     scaled: bool = False  # losses are scaled (precision=fp16), and a step may be skipped
     counted: Counted | None = None  # what of a replica's gradient each of its workers counts, where `clip` measures it
