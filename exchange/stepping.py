@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ..comm import Comm, MessageError
+from ..compat.optimizers import step
 from ..conf.errors import ConfigError
 from ..strategies.core.schedule import Rate, scaled
 from ..strategies.core.state import State
@@ -109,7 +110,7 @@ class Stepping:
             self.gradient.copy_(made)
         factor = self._rate.factor(int(self._seen + ROUNDING))
         with scaled([self._optimizer], share * factor):
-            self._optimizer.step()
+            step(self._optimizer)
         self._version += 1
         self._seen += self._coming
         self._coming = 0.0

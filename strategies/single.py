@@ -15,6 +15,7 @@ from dataclasses import replace
 from torch import Tensor, nn
 
 from ..comm import Comm
+from ..compat.optimizers import step
 from ..cost.layout import ReplicaLayout
 from ..exchange.clip import Clip
 from ..exchange.privacy import Privacy
@@ -55,7 +56,7 @@ class LocalUpdate(Sync):
 
     def update(self) -> None:
         self.clip_gradients()
-        self.optimizer.step()
+        step(self.optimizer)
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         return Transfers()

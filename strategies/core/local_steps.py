@@ -2,6 +2,7 @@
 
 from abc import abstractmethod
 
+from ...compat.optimizers import step
 from .sync import Sync
 
 
@@ -13,7 +14,7 @@ class LocalSteps(Sync):
 
     def update(self) -> None:
         self.clip_gradients()
-        self.optimizer.step()
+        step(self.optimizer)
         self.exchange_weights()
 
     @abstractmethod

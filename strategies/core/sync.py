@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm
+from ...compat.optimizers import clear_gradients
 from ...conf.notes import Note
 from .batch import Batch
 from .clip import Clip

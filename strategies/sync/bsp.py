@@ -37,6 +37,7 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from ...comm import Comm, Work
+from ...compat.optimizers import step
 from ...conf.errors import ConfigError
 from ...conf.notes import Note
 from ...cost.transfer import Transfer
@@ -196,7 +197,7 @@ class BSP(Sync):
     def update(self) -> None:
         self._finish()
         self.clip_gradients()
-        self.optimizer.step()
+        step(self.optimizer)
         self._reduction.after_step()
 
     def skip(self) -> None:
