@@ -1,5 +1,6 @@
 """The `paceline` command: its sub-commands, and how it ends when something is wrong."""
 
+import gc
 import os
 import signal
 import sys
@@ -249,6 +250,7 @@ def _leave(status: int) -> NoReturn:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+    gc.freeze()  # or Python looks for cycles in all that was imported, twice
     if threading.current_thread() is threading.main_thread():
         # Python's own way out has no place for an exception: it would print a traceback
         for number in (signal.SIGTERM, signal.SIGINT):
