@@ -31,7 +31,13 @@ def start_times(runs: int) -> list[Outcome]:
             target="< 300 ms",
         ),
         Outcome("paceline train strateg=x", _refused(paceline, runs), target="< 1000 ms"),
-        Outcome("paceline train --dry-run", process_milliseconds([paceline, "train", "--dry-run"], runs)),
+        Outcome(
+            "paceline train --dry-run",
+            process_milliseconds([paceline, "train", "--dry-run"], runs),
+            process_milliseconds([sys.executable, "-c", "import torch"], runs),
+            "python -c 'import torch'",
+            target="<= peer + 500 ms",
+        ),
         Outcome("second run in one process", second, first, "its first run", second / first),
     ]
 

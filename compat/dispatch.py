@@ -3,12 +3,15 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["FakeTensorMode", "TorchDispatchMode", "results_of", "tree_leaves", "writes", "written_by"]
+__all__ = ["FakeTensorMode", "TorchDispatchMode", "log_softmax", "results_of", "tree_leaves", "writes", "written_by"]
+
+log_softmax = torch.ops.aten._log_softmax.default
 
 
 def writes(operation: Any) -> bool:

@@ -10,6 +10,7 @@ from ...conf.errors import ConfigError
 from ..base import memory
 from ..base.blame import place, said
 from ..base.failures import speaks_for_itself
+from ..base.meta import Repeats
 from .feature import Parts
 
 
@@ -41,7 +42,8 @@ def optimizer_state(parts: Parts, parameters: list[nn.Parameter], stepped: Seque
 
 
 def _state_after_step(optimizer: Optimizer, parameters: list[nn.Parameter], own: list[bool]) -> int:
-    for parameter, is_own in zip(parameters, own, strict=True):
-        parameter.grad = torch.zeros_like(parameter) if is_own else None
-    optimizer.step()
+    with Repeats():
+        for parameter, is_own in zip(parameters, own, strict=True):
+            parameter.grad = torch.zeros_like(parameter) if is_own else None
+        optimizer.step()
     return memory.held(memory.optimizer_state(optimizer))

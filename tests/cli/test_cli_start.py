@@ -47,6 +47,7 @@ def test_a_dry_run_needs_neither_torchs_compiler_nor_what_only_training_and_resu
         "optuna",
         "sklearn",
         "scipy",
+        "sympy",
         "rich",
         "pandas",
         "plotly",

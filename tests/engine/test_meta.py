@@ -1,11 +1,13 @@
 """Passes on the meta device are the same with operations remembered, and quicker by what is not computed again."""
 
 from collections import Counter
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from paceline import engine
@@ -117,3 +119,60 @@ def test_sparse_tensors_are_left_alone() -> None:
             indices, values = torch.tensor([[0, 1]]), torch.ones(2)
             sparse = torch.sparse_coo_tensor(indices, values, (size,), check_invariants=True)
             assert (sparse * 2).to_dense().shape == (size,)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64], ids=str)
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda x: F.linear(x, meta(5, 3, dtype=x.dtype), meta(5, dtype=x.dtype)),
+        lambda x: F.linear(x.t().contiguous().t(), meta(5, 3, dtype=x.dtype), meta(5, dtype=x.dtype)),
+        lambda x: torch.addmm(meta(4, 1, dtype=x.dtype), x, meta(3, 5, dtype=x.dtype)),
+        lambda x: torch.addmm(meta(5, dtype=x.dtype), x, meta(3, 5, dtype=x.dtype), beta=2),
+        lambda x: F.linear(x, meta(5, 3, dtype=torch.float64), meta(5)),
+        F.relu,
+        lambda x: F.relu(x.t()),
+        lambda x: F.log_softmax(x, -1),
+        lambda x: F.log_softmax(x.t(), 0),
+        lambda x: F.cross_entropy(x, meta(4, dtype=torch.int64)),
+        lambda x: F.cross_entropy(x, meta(4, dtype=torch.int64), reduction="sum"),
+        lambda x: F.cross_entropy(x, meta(4, dtype=torch.int64), reduction="none"),
+        lambda x: F.cross_entropy(x, meta(4, dtype=torch.int64), weight=meta(3, dtype=x.dtype)),
+        lambda x: F.cross_entropy(meta(2, 3, 6, dtype=x.dtype), meta(2, 6, dtype=torch.int64)),
+        lambda x: x.t().clone(),
+        lambda x: x.clone(memory_format=torch.contiguous_format),
+        torch.zeros_like,
+        lambda x: torch.zeros_like(x, dtype=torch.int64),
+        lambda x: torch.zeros_like(x, dtype=torch.bool),
+        lambda x: torch.zeros_like(x, device="cpu"),
+        lambda x: meta(4, 3, dtype=x.dtype).add_(x, alpha=2),
+        lambda x: meta(4, 3, dtype=x.dtype).add_(meta(3)),
+    ],
+)
+def test_results_look_as_torchs_do(operation: Callable[[Tensor], Tensor], dtype: torch.dtype) -> None:
+    def looks() -> tuple[object, ...]:
+        result = operation(meta(4, 3, dtype=dtype).requires_grad_())
+        return result.shape, result.stride(), result.dtype, result.device, result.requires_grad
+
+    with Repeats():
+        found = [looks(), looks()]
+    assert found == [looks()] * 2
+
+
+@pytest.mark.parametrize(
+    "operation",
+    [
+        lambda: F.linear(meta(4, 3), meta(5, 2), meta(5)),
+        lambda: F.linear(meta(4, 3), meta(5, 3), meta(6)),
+        lambda: F.log_softmax(meta(4, 3), 2),
+        lambda: F.cross_entropy(meta(4, 3), meta(5, dtype=torch.int64)),
+        lambda: meta(4, 3).add_(meta(5)),
+        lambda: meta(4, 3, dtype=torch.int64).add_(meta(4, 3)),
+    ],
+)
+def test_what_torch_refuses_is_refused(operation: Callable[[], Tensor]) -> None:
+    with pytest.raises((RuntimeError, IndexError, ValueError)) as plain:
+        operation()
+    with Repeats(), pytest.raises(plain.type) as found:
+        operation()
+    assert str(found.value) == str(plain.value)
