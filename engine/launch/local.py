@@ -11,6 +11,7 @@ from ...comm.handshake import Endpoint
 from ...comm.key_values import mark_lost
 from ...comm.rendezvous import serve_store
 from ...comm.store import StoreServer
+from ...conf.groups import GROUPS
 from ..base.failures import how_it_ended
 from ..fabrics.assignment import Assignment
 from ..fabrics.layout import RunLayout
@@ -77,9 +78,19 @@ def start_processes(
     local_workers = LocalWorkers(lambda ended: may_go_on(ended, store), saved, afterwards)
     try:
         local_workers.start(
-            number, partial(worker_main, launcher), told_of(assignment, layout.world_size, store.endpoint), preload
+            number,
+            partial(worker_main, launcher),
+            told_of(assignment, layout.world_size, store.endpoint),
+            (*preload, *_own_modules(assignment)),
         )
     except BaseException:
         local_workers.kill()
         raise
     return local_workers
+
+
+def _own_modules(assignment: Assignment) -> tuple[str, ...]:
+    """Returns paceline's modules that have the classes of the choices."""
+    targets = [assignment.experiment.choice(group.name).target for group in GROUPS]
+    modules = dict.fromkeys(target.rpartition(".")[0] for target in targets)
+    return tuple(module for module in modules if module.startswith("paceline."))

@@ -1,6 +1,7 @@
 """Who starts the workers is asked in one place, and what differs between launchers is in their own files."""
 
 import ast
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import cast
@@ -16,7 +17,7 @@ from paceline.engine.base.started import is_first
 from paceline.engine.config.compose import compose
 from paceline.engine.fabrics import fabric_of
 from paceline.engine.fabrics.kinds import Started, ThisHost, VirtualCluster
-from paceline.engine.launch import launcher_on
+from paceline.engine.launch import launcher_on, local
 from paceline.engine.launch.local import Local
 from paceline.engine.launch.torchrun import Torchrun, check_alike
 from paceline.engine.launch.virtual import Virtual
@@ -55,6 +56,25 @@ def test_a_virtual_run_is_not_resumed_whatever_is_asked_of_it(overrides: tuple[s
     run.write_config(yaml.safe_dump(compose(["tracking=none", "hardware=virtual"]).model_dump()))
     with pytest.raises(ConfigError, match="a virtual cluster keeps no checkpoints, as the same command repeats"):
         prepare(overrides, resume="modelled", root=tmp_path)
+
+
+def test_the_fork_server_imports_our_classes_and_no_users(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class NoWorkers:
+        def __init__(self, may_go_on: object, saved: object, afterwards: Callable[[], None]) -> None:
+            self.afterwards = afterwards
+
+        def start(self, size: int, main: object, told: object, preload: tuple[str, ...]) -> None:
+            asked.extend(preload)
+            self.afterwards()
+
+    asked: list[str] = []
+    monkeypatch.setattr(local, "LocalWorkers", NoWorkers)
+    prepared = prepare(["tracking=none"], root=tmp_path)
+    plan, directory = prepared.plan(), RunDirectory.create(tmp_path, "run")
+    Local(fabric_of(prepared.experiment)).start(prepared.assignment(directory, plan), plan.layout, False, ("given",))
+    assert asked[0] == "given" and prepared.experiment.optimizer.target.startswith("torch.")
+    assert {"paceline.strategies.sync.bsp", "paceline.tasks.data.digits"} < set(asked)
+    assert not [module for module in asked[1:] if not module.startswith("paceline.")]
 
 
 def asks_for_the_fabric(source: str) -> list[int]:
