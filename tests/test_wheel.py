@@ -68,8 +68,13 @@ def test_it_installs_one_import_name_and_one_command(wheel: Path) -> None:
         metadata = archive.read(f"{info}/METADATA").decode()
         licence = archive.read(f"{info}/licenses/LICENSE").decode()
     assert "paceline = paceline.cli.entry:main" in commands
-    assert "License-Expression: Apache-2.0" in metadata and licence == (ROOT / "LICENSE").read_text()
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    for line in (f"Version: {project['version']}", "License-Expression: Apache-2.0", "License-File: LICENSE"):
+        assert line in metadata.splitlines()
+    assert "Author: The paceline developers" in metadata.splitlines()
+    assert f"Keywords: {','.join(project['keywords'])}" in metadata.splitlines()
+    assert metadata.count("\nClassifier: ") == len(project["classifiers"])
+    assert licence == (ROOT / "LICENSE").read_text()
     required = [line for line in metadata.splitlines() if line.startswith("Requires-Dist: ")]
     extras = [line for line in required if "extra ==" in line]
     assert len(required) - len(extras) == len(project["dependencies"])
