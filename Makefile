@@ -55,7 +55,7 @@ SEEDS_pipeline_schedules := 1
 SEEDS_crossover := 1
 SEEDS_hybrids := 1  # likewise; all layouts take as many steps
 # Of the extras, those that the set-up installs: ray and quantized take 240 and 125 MB, for tests that are skipped without
-EXTRAS := vision pandas tables images privacy datasets tensorboard mlflow
+EXTRAS := vision pandas tables images privacy datasets tensorboard mlflow figures postgres
 SAMPLED = $(if $(SAMPLE),--sample $(SAMPLE) --seed $(SEED))
 NONE_IS_FINE := || test $$? -eq 5  # pytest's status when ARGS leaves no test to run
 PIP_HASHED := $(BIN)/python -m pip install --quiet --require-hashes --no-deps

@@ -32,7 +32,6 @@ def closure(names: tuple[str, ...], but: set[str]) -> set[str]:
         for each in map(Requirement, requires(name) or ()):
             if each.marker is None or each.marker.evaluate({"extra": ""}):
                 left += [canonicalize_name(each.name)]
-                left += [canonicalize_name(f"{each.name}-{extra}") for extra in each.extras if each.name == "psycopg"]
     return found
 
 

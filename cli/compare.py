@@ -160,6 +160,10 @@ def compare(
     from ..tracking.baseline import note_on
 
     check_outputs(html, png)
+    if png is not None:
+        from ..tracking.drawn.converted import check_there
+
+        check_there()
     style = _style(png, size, title, font)
     _check_caption(format, caption, label)
     figures = _figures(figure, html, png)

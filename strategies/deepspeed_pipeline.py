@@ -40,11 +40,13 @@ from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
 from .core.copies import without_data
 from .core.cost import Memory, Traffic, Transfers, World, payload
 from .core.loss import Loss
+from .core.protocols import Say
 from .core.staged import StagedStrategy
 from .core.strategy import NOT_OURS, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.deepspeed_stages import Stages, most_held
+from .external.deepspeed_start import check_there
 from .pipeline import CutKnob, Pipeline
 from .pipelining import one_size
 from .pipelining.ties import tied
@@ -83,6 +85,9 @@ class DeepSpeedPipeline(StagedStrategy):
 
     def own_sync(self) -> Sync:
         return _DeepSpeedPipelineUpdate(self)
+
+    def make_ready(self, say: Say) -> None:
+        check_there("deepspeed_pipeline")
 
     def micro_sizes(self, batch_size: int) -> list[int]:
         return one_size.micro_sizes(batch_size, self.micro_batches)

@@ -66,7 +66,7 @@ from .core.trial import Trial
 from .external.deepspeed_memory import DeepSpeedPeaks, stated
 from .external.deepspeed_ops import build_ops, end_with_parent, load_built
 from .external.deepspeed_settings import Noting, merged, read
-from .external.deepspeed_start import import_for, quiet_import
+from .external.deepspeed_start import check_there, import_for, quiet_import
 from .precision import Float16, Float32, Precision
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, dtype) for name, dtype in NAMES.items()}
@@ -177,6 +177,7 @@ class Zero(Strategy):
         return _ZeroUpdate(self)
 
     def make_ready(self, say: Say) -> None:
+        check_there("zero")
         if self.offload != "none":
             build_ops(say)
 

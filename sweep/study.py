@@ -20,6 +20,7 @@ import zlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Literal
 
@@ -450,6 +451,11 @@ def _storage(url: str, grace: float) -> RDBStorage:
         raise ConfigError("--storage: has more than one @; write %40 for that of a password")
     if url.startswith("postgresql://"):
         url = url.replace("postgresql://", "postgresql+psycopg://", 1)
+        if find_spec("psycopg") is None:
+            raise MachineError(
+                f"--storage {_without_secrets(url)}: psycopg, which PostgreSQL needs, is not installed; "
+                "pip install 'paceline[postgres]'"
+            )
     try:
         if not local:
             _make_tables(url)

@@ -6,7 +6,8 @@ import tomllib
 import pytest
 from bounds import PYPROJECT, newest, oldest
 
-DEPENDENCIES = tomllib.loads(PYPROJECT.read_text())["project"]["dependencies"]
+PROJECT = tomllib.loads(PYPROJECT.read_text())["project"]
+DEPENDENCIES, EXTRAS = PROJECT["dependencies"], PROJECT["optional-dependencies"]
 
 
 @pytest.mark.parametrize("requirement", DEPENDENCIES)
@@ -18,3 +19,13 @@ def test_every_dependency_is_bounded_on_both_sides_and_each_bound_can_be_taken_a
     assert free.startswith(f"{name.group()}>={lower[1]}") and pinned.startswith(f"{name.group()}=={lower[1]}")
     for each in (free, pinned):
         assert "<" not in each and each.partition(";")[2] == requirement.partition(";")[2].replace(" ", "")
+
+
+def test_the_extra_all_is_every_other_one() -> None:
+    [everything] = EXTRAS["all"]
+    assert everything == f"paceline[{','.join(name for name in EXTRAS if name != 'all')}]"
+
+
+def test_every_extra_is_bounded_on_both_sides() -> None:
+    for name, packages in EXTRAS.items():
+        assert name == "all" or all(re.search(r">=[\d.]+,<[\d.]+$", package) for package in packages), name

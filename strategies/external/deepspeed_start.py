@@ -3,13 +3,21 @@
 import logging
 import os
 import warnings
+from importlib.util import find_spec
 from typing import Any
 
 import torch
 
 from ...comm.process import ProcessComm
 from ...compat.deepspeed import leave_out
+from ..core.errors import MissingToolError
 from .deepspeed_ops import use_own_folder
+
+
+def check_there(strategy: str) -> None:
+    """Checks that DeepSpeed is installed. Raises `MissingToolError`."""
+    if find_spec("deepspeed") is None:
+        raise MissingToolError(f"strategy={strategy}: DeepSpeed is not installed; pip install deepspeed")
 
 
 def quiet_import() -> Any:

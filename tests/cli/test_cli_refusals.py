@@ -190,6 +190,29 @@ def test_a_package_that_is_not_installed_is_the_environments_fault(paceline, mon
     )
 
 
+@pytest.mark.parametrize("strategy", ["zero", "deepspeed_pipeline"])
+def test_without_deepspeed_its_strategies_are_refused_before_a_worker_starts(
+    strategy: str, paceline, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.strategies.external.deepspeed_start.find_spec", lambda name: None)
+    ended = paceline("train", f"strategy={strategy}", "tracking=none")
+    assert (ended.status, ended.out) == (3, "") and not (here / "runs").exists()
+    assert ended.last == f"strategy={strategy}: DeepSpeed is not installed; pip install deepspeed"
+
+
+def test_without_their_extras_pictures_and_a_shared_database_are_refused_at_once(
+    paceline, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("paceline.tracking.drawn.converted.find_spec", lambda name: None)
+    ended = paceline("compare", "--png", "pictures", "--font", "Vera.ttf")
+    assert (ended.status, ended.out) == (3, "") and ended.last.endswith("pip install 'paceline[figures]'")
+    monkeypatch.setattr("paceline.sweep.study.find_spec", lambda name: None)
+    url = "postgresql://me:secret-horse@host/name"
+    ended = paceline("sweep", "sync=bsp,asp", "tracking=none", "hardware=virtual", "--storage", url)
+    assert (ended.status, ended.out) == (3, "") and ended.last.endswith("pip install 'paceline[postgres]'")
+    assert "psycopg, which PostgreSQL needs, is not installed" in ended.last and "secret-horse" not in ended.err
+
+
 def test_an_interruption_before_the_workers_is_told_in_one_line(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
     raising(monkeypatch, KeyboardInterrupt())
     ended = paceline("train")

@@ -11,6 +11,10 @@ from paceline.cli.main import Terminated, _status_of_stop
 from paceline.engine.base.failures import place_in
 
 HEAVY = {"torch", "hydra", "omegaconf", "pydantic", "wandb", "deepspeed", "rich", "numpy", "sklearn"}
+OF_OTHERS = {  # what only some choices, or results, need
+    *("deepspeed", "matplotlib", "opacus", "optuna", "pandas", "plotly", "psycopg", "reportlab"),
+    *("resvg_py", "scipy", "sklearn", "sqlalchemy", "svglib", "wandb"),
+}
 LOADED = """
 import sys
 from paceline.cli.main import main
@@ -41,19 +45,16 @@ def test_a_dry_run_needs_neither_torchs_compiler_nor_what_only_training_and_resu
     status, names = loaded_by(["train", "--dry-run"], here)
     assert status == 0 and "torch" in names
     assert not names & {"torch._dynamo", "torch._inductor", "torch.distributed.tensor", "torch.distributed.fsdp"}
-    assert not names & {
-        "wandb",
-        "deepspeed",
-        "optuna",
-        "sklearn",
-        "scipy",
-        "sympy",
-        "rich",
-        "pandas",
-        "plotly",
-        "resvg_py",
-        "svglib",
-    }
+    assert not names & (OF_OTHERS | {"rich", "sympy"})
+
+
+@pytest.mark.slow  # trains
+@pytest.mark.parametrize("arguments", [["train", "tracking=none", "steps=1"], ["explain", "sync=ssp"]], ids=" ".join)
+def test_a_plain_run_and_an_explanation_load_nothing_that_only_other_choices_need(
+    arguments: list[str], here: Path
+) -> None:
+    status, names = loaded_by([*arguments, *(["hardware=virtual"] if arguments[0] == "train" else [])], here)
+    assert status == 0 and "torch" in names and not names & OF_OTHERS
 
 
 @pytest.mark.parametrize(

@@ -8,20 +8,33 @@ import math
 import re
 from collections.abc import Iterator
 from functools import cache, partial
+from importlib.util import find_spec
 from io import BytesIO
 from itertools import count, product
 from pathlib import Path
 from typing import Any
 
+from ..errors import MissingPackageError
 from . import svg
 
 FAMILY = "Bitstream Vera Sans"
+LIBRARIES = ("resvg_py", "svglib", "reportlab")
 DOTS_PER_INCH, PIXELS_PER_INCH = 200, 96
 _PATTERN = re.compile(r'<pattern id="(\w+)"[^>]*><path class="(\w+)" d="([^"]*)"/></pattern>')
 _PATTERNED = re.compile(
     r'<rect x="([-\d.]+)" y="([-\d.]+)" width="([\d.]+)" height="([\d.]+)" fill="url\(#(\w+)\)" pointer-events="none"/>'
 )
 _POINT = re.compile(r"([ML])([-\d.]+),([-\d.]+)")
+
+
+def check_there() -> None:
+    """Checks that the libraries are installed. Raises `MissingPackageError`."""
+    missing = [name for name in LIBRARIES if find_spec(name) is None]
+    if missing:
+        raise MissingPackageError(
+            f"--png: {missing[0]}, which converts pictures to PNG and PDF, is not installed; "
+            "pip install 'paceline[figures]'"
+        )
 
 
 def png_of(picture: str, font: Path | None = None) -> bytes:
