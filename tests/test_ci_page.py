@@ -2,6 +2,8 @@
 
 import json
 import os
+import shlex
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +13,7 @@ import yaml
 from needs import needs_bash, needs_jq
 from test_readme import blocks
 
+from paceline.cli.main import main
 from paceline.tracking.run_directory import RunDirectory
 
 PAGE = "docs/ci.md"
@@ -63,6 +66,25 @@ def test_the_regression_of_the_page_is_found(accuracy: float | None, status: int
     assert done.returncode == status, done.stderr
 
 
-def test_the_workflows_of_the_page_are_yaml_that_runs_the_check() -> None:
+def test_the_workflows_of_the_page_are_yaml_that_runs_the_checks() -> None:
     found = [json.dumps(yaml.safe_load(block)) for block in blocks("yaml", PAGE)]
-    assert len(found) == 2 and all("bash check.sh" in each for each in found)
+    assert len(found) == 3 and all("bash check.sh" in each for each in found[1:])
+
+
+@pytest.mark.docs
+@pytest.mark.parametrize(("experiment", "status"), [("sync: bsp", 0), ("sync: bspp", 2)])
+def test_the_workflow_of_one_configuration_refuses_a_bad_one(
+    experiment: str, status: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (workflow,) = (yaml.safe_load(block) for block in blocks("yaml", PAGE) if "configuration.yml" in block)
+    words = shlex.split(workflow["jobs"]["configuration"]["steps"][-1]["run"])
+    (tmp_path / "experiment.yaml").write_text(experiment)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", words)
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        with pytest.raises(SystemExit) as end:
+            main()
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert words[:2] == ["paceline", "train"] and end.value.code == status
