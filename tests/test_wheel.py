@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from mutations import ROOMS
+from test_readme import commands as commands_of_readme
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = (*ROOMS, "sweeps")
@@ -97,6 +98,25 @@ def test_installed_elsewhere_it_lists_and_plans_from_an_empty_directory(installe
     text = paceline("plan", "model=gpt", "data=text", "--format", "json", site=installed, cwd=tmp_path)
     assert json.loads(text)["steps_per_epoch"] > 0  # the shipped sample was found
     assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "command",
+    [
+        *(line for line in commands_of_readme("paceline") if line.split()[1] in ("advise", "cost", "doctor")),
+        "paceline explain sync=ssp",
+        "paceline compare --html report.html",
+    ],
+)
+def test_installed_elsewhere_a_command_of_the_readme_works_in_an_empty_directory(
+    command: str, installed: Path, tmp_path: Path
+) -> None:
+    if "compare" in command:
+        train = ["--name", "first-asp", "sync=asp", "hardware=virtual", "steps=2", "tracking=none"]
+        assert "first-asp" in paceline("train", *train, site=installed, cwd=tmp_path)
+    assert paceline(*command.split()[1:], site=installed, cwd=tmp_path)
+    assert [path.name for path in tmp_path.iterdir() if path.suffix] == re.findall(r"report.html", command)
 
 
 @pytest.mark.slow
