@@ -2,6 +2,7 @@
 
 question.py       what is asked: the configuration, what is fixed in it, samples of a step, limits of money and time
 hugging_face.py   the model of a config.json as overrides
+imported.py       a configuration of another tool as overrides; formats.py writes what it reads
 candidate.py      one way to train, as it would be typed, and what is predicted of it; commands.py: as a line to copy
 space.py, cut.py  every layout of a GPT over accelerators, and why others cannot be
 memory.py         what a device and a host need for each, by closed forms; sent.py: what a worker sends

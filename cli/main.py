@@ -22,6 +22,7 @@ from .diff import diff
 from .doctor import doctor
 from .error_document import document, wants_json
 from .explain import explain
+from .import_configuration import import_configuration
 from .init import init
 from .jobs import cancel, jobs, logs
 from .launch import PASSED_ON, launch
@@ -60,6 +61,7 @@ app.command()(verify)
 app.command()(watch)
 app.command(context_settings=PASSED_ON)(launch)
 app.command()(init)
+app.command("import")(import_configuration)
 app.command()(sweep)
 app.command()(compare)
 app.command()(explain)
@@ -114,6 +116,7 @@ def paceline(
     paceline explain sync=ssp                    what a choice does, and who sends what to whom
     paceline upload                              send runs that were recorded offline to W&B
     paceline init my-project                     a folder with a model and data of your own to start from
+    paceline import deepspeed FILE               a configuration of another tool as a line of paceline
     paceline doctor                              what works on this machine
     paceline calibrate                           how fast this machine is, for plan to predict steps on it
     """

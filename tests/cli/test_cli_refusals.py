@@ -274,6 +274,7 @@ def test_every_command_is_documented() -> None:
         "verify",
         "launch",
         "init",
+        "import",
         "sweep",
         "watch",
         "compare",
