@@ -12,6 +12,7 @@ from typer.completion import completion_init, install_callback, show_callback
 
 from ..compat.typer import set_bash_script
 from ..engine import ROOT
+from .chapters import chapters
 from .choices import defaults, groups, primary
 
 Candidates = list[tuple[str, str]]  # what to insert, and what it is (shown by zsh and fish)
@@ -133,6 +134,10 @@ def complete_checkpoint(ctx: typer.Context, incomplete: str) -> Candidates:
         return complete_run(ctx, incomplete)
     steps = sorted(path.name for path in (ROOT / run / "checkpoints").glob("step-*") if not path.suffix)
     return [(f"{run}@{step}", "") for step in steps]
+
+
+def complete_chapter(ctx: typer.Context, incomplete: str) -> Candidates:
+    return [(each.name, each.title) for each in chapters()]
 
 
 def _config_dir(ctx: typer.Context) -> Path | None:

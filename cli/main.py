@@ -26,6 +26,7 @@ from .import_configuration import import_configuration
 from .init import init
 from .jobs import cancel, jobs, logs
 from .launch import PASSED_ON, launch
+from .learn import learn
 from .list import list_choices
 from .options import Help
 from .output import note, nothing_shown, open_closed_streams, show, show_error
@@ -77,6 +78,7 @@ app.command()(prune)
 app.command()(upload)
 app.command(FORMER_NAME, hidden=True)(upload)
 app.command("list")(list_choices)
+app.command()(learn)
 app.command()(doctor)
 app.command()(calibrate)
 
@@ -117,6 +119,7 @@ def paceline(
     paceline upload                              send runs that were recorded offline to W&B
     paceline init my-project                     a folder with a model and data of your own to start from
     paceline import deepspeed FILE               a configuration of another tool as a line of paceline
+    paceline learn                               a course: chapters of text and commands
     paceline doctor                              what works on this machine
     paceline calibrate                           how fast this machine is, for plan to predict steps on it
     """

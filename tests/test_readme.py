@@ -134,7 +134,14 @@ def test_the_first_commands_of_the_readme_succeed_one_after_another(
 
 def check(command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> None:
     """It succeeds and prints something; in this process, whose fork server is warm by the second command."""
-    monkeypatch.setattr(sys, "argv", shortened(shlex.split(command)))
+    assert run_in_process(shortened(shlex.split(command)), command, monkeypatch, capfd), command
+
+
+def run_in_process(
+    words: list[str], command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> str:
+    """Runs the words of a command, which has to succeed, and returns its standard output."""
+    monkeypatch.setattr(sys, "argv", words)
     monkeypatch.setattr(sys, "path", list(sys.path))
     before = signal.getsignal(signal.SIGTERM)
     monkeypatch.setattr(os, "execv", in_its_place)
@@ -145,7 +152,7 @@ def check(command: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFi
         signal.signal(signal.SIGTERM, before)
     out, err = capfd.readouterr()
     assert end.value.code == 0, f"{command}: {err}"
-    assert out, command
+    return out
 
 
 def in_its_place(program: str, arguments: list[str]) -> NoReturn:

@@ -299,7 +299,7 @@ def file_of(name: str, files: Collection[str]) -> str | None:
 def test_every_package_of_the_rooms_is_installed() -> None:
     tool = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     packages = {f"paceline.{'.'.join(path.parent.relative_to(ROOT).parts)}" for path in SOURCES}
-    packages.add("paceline.sweeps")  # definitions alone
+    packages |= {"paceline.learn", "paceline.sweeps"}  # chapters and definitions, no modules
     assert set(tool["packages"]) == packages
     assert tool["package-dir"] == {"paceline": "."}
 

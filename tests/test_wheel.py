@@ -15,7 +15,7 @@ from mutations import ROOMS
 from test_readme import commands as commands_of_readme
 
 ROOT = Path(__file__).parents[1]
-FOLDERS = (*ROOMS, "sweeps")
+FOLDERS = (*ROOMS, "learn", "sweeps")
 
 
 def run(*command: str, cwd: Path, path: Path | None = None) -> str:

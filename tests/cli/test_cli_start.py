@@ -72,6 +72,7 @@ def test_a_plain_run_and_an_explanation_load_nothing_that_only_other_choices_nee
         ["watch", "--help"],
         ["upload", "--help"],
         ["doctor", "--help"],
+        ["learn", "--help"],
         ["--version"],
     ],
     ids=" ".join,
@@ -82,7 +83,7 @@ def test_help_loads_nothing_heavy(arguments: list[str], here: Path) -> None:
     assert not names & (HEAVY | {"yaml"})
 
 
-@pytest.mark.parametrize("arguments", [["list"], ["compare"], ["upload"]], ids=" ".join)
+@pytest.mark.parametrize("arguments", [["list"], ["compare"], ["upload"], ["learn"], ["learn", "1"]], ids=" ".join)
 def test_list_compare_and_sync_need_neither_torch_nor_hydra(arguments: list[str], here: Path) -> None:
     assert not loaded_by(arguments, here)[1] & (HEAVY - {"pydantic"})  # Typer reads arguments with pydantic
 
@@ -112,7 +113,20 @@ def test_version(paceline) -> None:
 
 
 def test_every_command_teaches_by_example(paceline) -> None:
-    for command in ("train", "plan", "cost", "watch", "sweep", "compare", "report", "show", "diff", "upload", "list"):
+    for command in (
+        "train",
+        "plan",
+        "cost",
+        "watch",
+        "sweep",
+        "compare",
+        "report",
+        "show",
+        "diff",
+        "upload",
+        "list",
+        "learn",
+    ):
         ended = paceline(command, "--help")
         assert ended.status == 0 and f"  paceline {command}" in ended.out
     assert "training is possible" in paceline("doctor", "--help").out
