@@ -95,6 +95,7 @@ def test_installed_elsewhere_it_lists_and_plans_from_an_empty_directory(installe
     for name in ("sweeps/sync_modes.yaml", "sync_modes", "studies/digits_64"):
         assert "sync" in paceline("sweep", name, "tracking=none", "--dry-run", site=installed, cwd=tmp_path)
     assert "1,437" in paceline("list", "data", site=installed, cwd=tmp_path)
+    assert "Hogwild!" in paceline("learn", site=installed, cwd=tmp_path)
     text = paceline("plan", "model=gpt", "data=text", "--format", "json", site=installed, cwd=tmp_path)
     assert json.loads(text)["steps_per_epoch"] > 0  # the shipped sample was found
     assert not list(tmp_path.iterdir())
