@@ -185,7 +185,8 @@ study-%: $(READY)
 	$(BIN)/paceline compare docs/experiments/$*.csv --figure sweeps/studies/$*.yaml --png docs/experiments > /dev/null
 	rm docs/experiments/*$*.pdf docs/experiments/*$*.svg
 
-docs: $(DOCS_READY)  ## Build the site in site/, which opens offline (ARGS=--serve serves it on this machine)
+docs: $(DOCS_READY)  ## Draw the course's pictures and build the site in site/, which opens offline (ARGS=--serve serves it on this machine)
+	@$(BIN)/python docs/hooks/pictures.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs $(if $(filter --serve,$(ARGS)),serve,build --strict --quiet)
 	@echo "the site: $(CURDIR)/site/index.html"
 

@@ -1,6 +1,9 @@
 """The course: each chapter has its sections, its commands succeed, and they print what the chapter shows."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -88,14 +91,23 @@ def test_the_commands_of_a_chapter_print_what_it_shows(
     assert [line for line in shown(chapter) if not is_printed(line, printed)] == []
 
 
+@pytest.mark.docs
+@pytest.mark.slow
+def test_the_pictures_are_those_that_their_commands_draw(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "docs" / "hooks" / "pictures.py"), str(tmp_path)]
+    subprocess.run(command, cwd=tmp_path, check=True, timeout=110)
+    drawn = {path.name: path.read_text() for path in tmp_path.glob("*.svg")}
+    kept = {path.name: path.read_text() for path in (ROOT / "docs" / "pictures").iterdir()}
+    assert drawn.keys() == kept.keys() and len(kept) >= 2
+    assert [name for name in kept if len(kept[name]) > 60_000] == []
+    assert all(numbers_apart(drawn[name]) == numbers_apart(kept[name]) for name in kept)
+
+
 @needs_jupyter
 @pytest.mark.docs
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_a_notebook_runs_from_its_first_cell_to_its_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    import os
-    import sys
-
     import nbformat
     from nbclient import NotebookClient
 
