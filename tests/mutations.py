@@ -70,9 +70,9 @@ def copy_of_the_tree(to: Path) -> None:
     """The files that git knows of or would take, as they are now, and `paceline` made of its rooms."""
     listed = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
     for name in subprocess.run(listed, cwd=ROOT, check=True, capture_output=True, text=True).stdout.split("\0"):
-        if name and (ROOT / name).is_file():
+        if name and ((ROOT / name).is_file() or (ROOT / name).is_symlink()):  # a link to a folder: learn
             (to / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, to / name)
+            shutil.copy2(ROOT / name, to / name, follow_symlinks=False)
     (to / "paceline").mkdir()
     for room in ROOMS:
         (to / "paceline" / room).symlink_to(to / room)

@@ -124,3 +124,9 @@ def test_a_line_that_is_to_be_broken_is_there_once() -> None:
 
 def test_the_tests_that_guard_a_line_are_there() -> None:
     assert not [named.tests for named in NAMED if not (ROOT / named.tests.split()[0]).exists()]
+
+
+@pytest.mark.slow
+def test_the_copy_of_the_tree_has_links_to_folders(tmp_path: Path) -> None:
+    mutations.copy_of_the_tree(tmp_path)
+    assert (tmp_path / "learn").is_symlink() and list((tmp_path / "learn").glob("01_*.md"))
