@@ -114,6 +114,13 @@ def _has_timm() -> bool:
     return _has_module("timm")() and _has_torchvision()
 
 
+@cache
+def _has_transformers() -> bool:
+    """Its Trainer looks at torchvision, where it is installed."""
+    wanted = _has_module("transformers")() and _has_module("accelerate")()
+    return wanted and (not _has_module("torchvision")() or _has_torchvision())
+
+
 def _has_package(name: str) -> Callable[[], bool]:
     return lambda: find_spec(name) is not None
 
@@ -148,6 +155,7 @@ NEEDS = {
     "kubernetes_validate": Need(
         "Kubernetes' schema", "pip install kubernetes-validate", _has_module("kubernetes_validate")
     ),
+    "lightning": Need("Lightning", "pip install 'paceline[lightning]'", _has_module("lightning")),
     "latex": Need("pdfLaTeX with booktabs", "apt-get install texlive-latex-recommended", _has_booktabs),
     "make": Need("make", "apt-get install make", _has("make")),
     "mkdocs": Need("mkdocs with its theme", "make docs", _has_mkdocs),
@@ -182,6 +190,7 @@ NEEDS = {
     "pytorch_optimizer": Need(
         "pytorch_optimizer", "pip install --no-deps pytorch_optimizer", _has_module("pytorch_optimizer")
     ),
+    "transformers": Need("a Trainer of Hugging Face's", "pip install 'paceline[transformers]'", _has_transformers),
     "timm": Need("timm, which wants torchvision", "pip install timm 'paceline[vision]'", _has_timm),
     "root": Need("root", "run the tests as root", lambda: os.geteuid() == 0),
 }
@@ -216,6 +225,8 @@ needs_pyarrow = pytest.mark.needs("pyarrow")
 needs_datasets = pytest.mark.needs("datasets")
 needs_pytorch_optimizer = pytest.mark.needs("pytorch_optimizer")
 needs_timm = pytest.mark.needs("timm")
+needs_transformers = pytest.mark.needs("transformers")
+needs_lightning = pytest.mark.needs("lightning")
 needs_root = pytest.mark.needs("root")
 
 

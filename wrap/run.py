@@ -474,6 +474,11 @@ class _Batches:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
+        for batch, own in self.fetched():
+            yield self._run.begin(batch, own)
+
+    def fetched(self) -> Iterator[tuple[Any, Own]]:
+        """The batches, for a loop that fetches several ahead and calls `Run.begin` with each before its pass."""
         self._run.check_here()
         self._run.meet("begins a pass")
         number = drawn = 0
@@ -481,7 +486,7 @@ class _Batches:
             self._run.take()
             if is_compared(number):
                 self._compare(drawn)
-            yield self._run.begin(batch, own)
+            yield batch, own
         if number > 0 and not is_compared(number):
             self._compare(drawn)
         self._run.gradients.compare_weights(self._run.steps)

@@ -6,6 +6,7 @@ from ...conf.errors import ConfigError
 
 _ENV = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 _LOCAL = ("LOCAL_RANK", "LOCAL_WORLD_SIZE")  # other launchers than torchrun need not set them
+TOLD = (*_ENV, *_LOCAL)
 LAST_PORT = 65535
 DRY_RUN = "PACELINE_DRY_RUN"  # workers that a wrapped script is to be for: see wrap/dry_run.py
 RESUMES = "PACELINE_RESUME"  # a wrapped script goes on with its run
@@ -37,6 +38,6 @@ def place() -> tuple[int, int]:
     local, each = os.environ.get("LOCAL_RANK") or "0", os.environ.get("LOCAL_WORLD_SIZE") or ""
     fits = local.isdecimal() and (not each or (each.isdecimal() and int(local) < int(each)))
     if not numbers or not fits or not int(rank) < int(size) or int(os.environ["MASTER_PORT"]) > LAST_PORT:
-        told = ", ".join(f"{name}={os.environ[name]}" for name in (*_ENV, *_LOCAL) if name in os.environ)
+        told = ", ".join(f"{name}={os.environ[name]}" for name in TOLD if name in os.environ)
         raise ConfigError(f"{told}: no launcher sets these in the environment. {UNSET}")
     return int(rank), int(size)

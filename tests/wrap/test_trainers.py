@@ -1,0 +1,152 @@
+"""Trainers of other packages on paceline's replicas: each script beside the same one without paceline."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from needs import needs_accelerate, needs_lightning, needs_transformers
+
+from paceline.tracking.files import read_json
+from paceline.wrap.launched import put_aside, put_back, told
+
+DATA = """
+torch.manual_seed(0)
+inputs = torch.randn(88, 8, generator=torch.Generator().manual_seed(0))
+targets = (inputs[:, 0] > 0).long()
+loader = DataLoader(TensorDataset(inputs, targets), 16, shuffle=True, generator=torch.Generator().manual_seed(1))
+"""
+HUGGING_FACE = """
+import sys
+if sys.argv[1:]:
+    from paceline.wrap.hugging_face import Trainer
+else:
+    from transformers import Trainer
+import torch
+from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+
+torch.manual_seed(0)
+small = dict(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
+model = BertForSequenceClassification(BertConfig(**small, hidden_dropout_prob=0, attention_probs_dropout_prob=0))
+words = torch.randint(0, 50, (88, 8), generator=torch.Generator().manual_seed(0))
+data = [{"input_ids": each, "labels": int(each[0]) % 2} for each in words]
+args = TrainingArguments(
+    "out", per_device_train_batch_size=8, num_train_epochs=2, learning_rate=1e-2, use_cpu=True, report_to=[],
+    save_strategy="no", eval_strategy="epoch", gradient_accumulation_steps=2, disable_tqdm=True,
+)
+more = dict(paceline=sys.argv[2:], name=sys.argv[1]) if sys.argv[1:] else {}
+right = lambda made: {"accuracy": float((made.predictions.argmax(-1) == made.label_ids).mean())}
+Trainer(model, args, train_dataset=data, eval_dataset=data[:32], compute_metrics=right, **more).train()
+"""
+LIGHTNING = f"""
+import sys
+if sys.argv[1:]:
+    from paceline.wrap.lightning import Replicas
+    more = dict(strategy=Replicas(*sys.argv[2:], name=sys.argv[1]))
+else:
+    more = {{}}
+import lightning
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+{DATA}
+class Module(lightning.LightningModule):
+    def __init__(self):
+        super().__init__()
+        self.net = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+
+    def training_step(self, batch, number):
+        return nn.functional.cross_entropy(self.net(batch[0]), batch[1])
+
+    def validation_step(self, batch, number):
+        self.log("right", (self.net(batch[0]).argmax(-1) == batch[1]).float().mean())
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), lr=1e-2)
+        return {{"optimizer": optimizer, "lr_scheduler": torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)}}
+
+model = Module()
+quiet = dict(logger=False, enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=False)
+lightning.Trainer(
+    max_epochs=2, accelerator="cpu", devices=1, accumulate_grad_batches=2, gradient_clip_val=0.5, **quiet, **more
+).fit(model, loader, DataLoader(TensorDataset(inputs, targets), 44))
+"""
+ACCELERATE = f"""
+import sys
+if sys.argv[1:]:
+    from paceline.wrap.accelerator import Accelerator
+    accelerator = Accelerator(cpu=True, paceline=sys.argv[2:], name=sys.argv[1])
+else:
+    from accelerate import Accelerator
+    accelerator = Accelerator(cpu=True)
+import torch
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+{DATA}
+model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 6, 0.5)
+model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+for epoch in range(2):
+    for x, y in loader:
+        optimizer.zero_grad()
+        accelerator.backward(nn.functional.cross_entropy(model(x), y))
+        accelerator.clip_grad_norm_(model.parameters(), 0.5)
+        optimizer.step()
+        schedule.step()
+accelerator.end_training()
+"""
+KEEP = """
+import os
+torch.save(model.state_dict(), f"{sys.argv[1] if sys.argv[1:] else 'plain'}-{os.environ.get('RANK', 0)}.pt")
+"""
+
+
+def test_what_a_launcher_told_is_put_aside_and_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.setenv("LOCAL_RANK", "0")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    put_aside()
+    try:
+        assert "RANK" not in os.environ and told("RANK", "0") == "1" and told("WORLD_SIZE", "1") == "1"
+    finally:
+        put_back()
+    assert os.environ["RANK"] == "1" and os.environ["LOCAL_RANK"] == "0"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "steps"),
+    [
+        pytest.param(HUGGING_FACE, 12, marks=needs_transformers),
+        pytest.param(LIGHTNING, 6, marks=needs_lightning),
+        pytest.param(ACCELERATE, 12, marks=needs_accelerate),
+    ],
+    ids=["hugging_face", "lightning", "accelerate"],
+)
+def test_a_trainer_trains_as_without_paceline_on_one_worker_and_on_two(script: str, steps: int, tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(script + KEEP)
+    launch = [sys.executable, "-m", "paceline.cli.main", "launch", "--workers", "2"]
+
+    def trained(command: list[str], name: str, *overrides: str) -> dict[str, torch.Tensor]:
+        given = [name, *overrides] if overrides else []
+        done = subprocess.run([*command, "own.py", *given], cwd=tmp_path, capture_output=True, text=True, timeout=240)
+        assert done.returncode == 0, done.stderr[-3000:]
+        return torch.load(tmp_path / f"{name}-0.pt")
+
+    plain = trained([sys.executable], "plain")
+    one = trained([sys.executable], "one", "sync=bsp")
+    assert all(torch.equal(one[key], each) for key, each in plain.items())
+    two = trained(launch, "two", "sync=bsp")
+    for key, each in plain.items():
+        torch.testing.assert_close(two[key], each, rtol=0, atol=2e-5)
+    apart = trained(launch, "apart", "sync=diloco", "sync.period=4")
+    agreed = torch.load(tmp_path / "apart-1.pt")
+    assert all(torch.equal(agreed[key], each) for key, each in apart.items())
+    assert any((apart[key] - each).abs().max() > 1e-4 for key, each in plain.items())
+    for name in ("one", "two", "apart"):
+        summary = read_json(tmp_path / "runs" / name / "summary.json")
+        assert summary["status"] == "completed" and summary["steps"] == steps
+    assert read_json(tmp_path / "runs" / "apart" / "summary.json")["wire"]["total"] > 0
