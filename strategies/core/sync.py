@@ -282,15 +282,6 @@ class Sync(Compatible, ABC):
         return self.transfers(parameters, world).cost(world, self.servers)
 
 
-def clear_gradients(optimizer: Optimizer) -> None:
-    """Does what the optimizer's zero_grad does. What torch's own has around it takes longer than the work."""
-    if type(optimizer).zero_grad is not Optimizer.zero_grad:
-        optimizer.zero_grad()
-        return
-    for group in optimizer.param_groups:
-        drop_gradients(group["params"])
-
-
 def drop_gradients(parameters: Iterable[nn.Parameter]) -> None:
     """Drops the gradients. Optimizers leave parameters without a gradient alone."""
     for parameter in parameters:
