@@ -18,6 +18,7 @@ from ..compat.passes import is_within_pass
 from ..compat.saved_hooks import without_saved_hooks
 from .errors import FabricError
 
+DECLARE = "which strategy and sync mode do not declare: set waits_in_passes=True in the traits of the one that does"
 _STACK = 4 * 2**20  # bytes of a thread's stack: address space, of which only what is used becomes memory
 
 Live = Callable[[int], None]  # the life of the runner of a rank, to its end; it raises nothing
@@ -26,7 +27,9 @@ Fail = Callable[[BaseException], None]  # tells that the run has failed, so that
 
 
 class Carrier(ABC):
-    """Carries so many runners, by rank."""
+    """Carries so many runners, by rank. `within_passes`: a turn may be handed over within a pass of autograd."""
+
+    within_passes = True
 
     def __init__(self, runners: int) -> None:
         self.runners = runners
@@ -110,6 +113,8 @@ class Greenlets(Carrier):
     Python 3.11.
     """
 
+    within_passes = False
+
     def begin(self, live: Live, following: Following) -> None:
         self._hub, self._following = getcurrent(), following
         self._greenlets = [greenlet(live, self._hub) for _ in range(self.runners)]
@@ -132,10 +137,8 @@ class Greenlets(Carrier):
 
     def hand_over(self, rank: int, following: int) -> None:
         if is_within_pass():
-            raise FabricError(
-                f"worker {rank} waits for another within a forward or backward pass, or under a mode of torch, which "
-                "strategy and sync mode do not declare: set waits_in_passes=True in the traits of the one that does"
-            )
+            how = "within a forward or backward pass, or under a mode of torch"
+            raise FabricError(f"worker {rank} waits for another {how}, {DECLARE}")
         records, its = torch.is_grad_enabled(), self._greenlets[following]
         without_saved_hooks(its.switch if its else partial(self._hub.switch, following))
         if torch.is_grad_enabled() != records:

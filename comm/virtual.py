@@ -27,7 +27,7 @@ from torch import Tensor
 from . import ledger as wire
 from .base import Comm, ReduceOp, Work, nbytes
 from .calls import words
-from .carriers import Carrier, Threads
+from .carriers import DECLARE, Carrier, Threads
 from .errors import FabricError, MessageError
 from .ledger import Ledger
 from .network import Network, Over
@@ -64,7 +64,7 @@ class SimulatedCluster(ClusterState):
         `carrier`: of the workers; `Greenlets` is faster, where none waits for another within a pass of autograd.
         """
         super().__init__(size, network, memory, watch)
-        self._carrier = carrier
+        self.carrier = carrier
 
     def run(self, function: Callable[["VirtualComm"], T]) -> list[T]:
         """`function` on every worker; returns what each returned, by rank.
@@ -79,7 +79,7 @@ class SimulatedCluster(ClusterState):
             torch.set_num_threads(threads)
             results[worker.rank] = function(self._comm(worker))
 
-        self.turns.run(life, self._carrier(self.size))
+        self.turns.run(life, self.carrier(self.size))
         return results
 
     @property
@@ -492,6 +492,8 @@ class VirtualComm(Comm):
         fabric = self._cluster.fabric  # of one worker a host, whoever shares memory is taken for one host's cores
         if fabric.network.workers_per_host > 1 and max(self.hosts) > 0:
             raise FabricError(f"shared memory cannot be had: the workers of {self.name} are on several hosts")
+        if not self._cluster.carrier.within_passes:  # others' writes happen whenever time passes
+            raise FabricError(f"worker {self._worker.rank} shares memory, and so waits within passes, {DECLARE}")
         meeting = self._meet("shared", tensor, lambda given: given[0].cpu().contiguous().clone())
         self._cluster.shares_memory = True
         # .data: a version counter of its own; autograd must not see the others' writes, as on processes

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 _HOOKS: Any = sys.modules[Optimizer.__module__]  # has the hooks of all optimizers
+_STEP = SGD.step
 
 
 def clear_gradients(of: Optimizer) -> None:
@@ -26,7 +27,7 @@ def clear_gradients(of: Optimizer) -> None:
 
 def step(of: Optimizer) -> None:
     """Does what `of.step()` does."""
-    if type(of) is not SGD or _is_watched(of) or not all(map(_is_plain, of.param_groups)):
+    if type(of) is not SGD or SGD.step is not _STEP or _is_watched(of) or not all(map(_is_plain, of.param_groups)):
         of.step()
         return
     with torch.no_grad():

@@ -95,6 +95,7 @@ class Downpour(ServerSync):
         self.traits = replace(
             self.traits,
             steps_on_workers=fetch > 1,
+            waits_in_passes=not lock,  # for the servers' writes, whenever time passes
             serial_alone=push == 1,  # what is kept back is not stepped with yet
         )
 

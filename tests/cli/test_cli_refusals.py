@@ -273,6 +273,7 @@ def test_every_command_is_documented() -> None:
         "cost",
         "verify",
         "launch",
+        "learn",
         "init",
         "import",
         "sweep",

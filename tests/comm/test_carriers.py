@@ -89,7 +89,11 @@ def wait_under_autocast(comm: VirtualComm) -> None:
         comm.barrier()
 
 
-@pytest.mark.parametrize("wait", [wait_in_a_backward_pass, wait_under_autocast])
+def share_memory(comm: VirtualComm) -> None:
+    comm.shared(torch.zeros(2))
+
+
+@pytest.mark.parametrize("wait", [wait_in_a_backward_pass, wait_under_autocast, share_memory])
 def test_greenlets_cannot_wait_within_a_pass_and_threads_can(wait: Callable[[VirtualComm], None]) -> None:
     run(2, wait, Threads)
     with pytest.raises(FabricError, match="set waits_in_passes=True in the traits"):
