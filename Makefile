@@ -101,7 +101,7 @@ train: $(READY)  ## Train on digits with two workers; ARGS="..." passes override
 	$(BIN)/paceline train $(ARGS)
 
 test: $(READY)  ## Run the fast tests (ARGS="..." goes to pytest)
-	$(PYTEST) -m "not slow and not fault and not browser" -n 5 $(ARGS) $(NONE_IS_FINE)
+	$(PYTEST) -m "not slow and not fault and not browser" -n 4 $(ARGS) $(NONE_IS_FINE)
 
 costs: $(READY)  ## Measure what each test of the fast part costs (see tests/budget.py)
 	rm -f .costs

@@ -153,6 +153,7 @@ ALIKE = {
 }
 
 
+@pytest.mark.budget(1)
 @pytest.mark.parametrize("name", ALIKE)
 def test_replayed_passes_are_those_of_autograd(name: str) -> None:
     """The first pass of a shape is autograd's, and two are compared."""
@@ -268,6 +269,7 @@ NOT_REPLAYED = {
 }
 
 
+@pytest.mark.budget(0.3)
 @pytest.mark.parametrize("name", NOT_REPLAYED)
 def test_passes_that_are_not_the_same_each_time_are_left_to_autograd(name: str) -> None:
     assert compared(*NOT_REPLAYED[name]) == 0

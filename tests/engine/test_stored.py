@@ -49,6 +49,7 @@ def edit(file: Path, before: str, after: str) -> None:
     file.write_text(text.replace(before, after))
 
 
+@pytest.mark.slow
 def test_what_nobody_changed_goes_on(run: Path) -> None:
     assert resume(run).experiment.steps == 6
 
