@@ -1,6 +1,6 @@
 # An image with paceline as its command, run by a user without privileges:
 #   docker build -t paceline .
-#   docker run --rm --shm-size=1g -v runs:/work/runs paceline train
+#   docker run --rm --shm-size=1g -v runs:/home/paceline/runs paceline train
 #
 # GPUs: torch's wheel brings CUDA's libraries, so the host needs a driver alone (docker run --gpus all).
 # Build arguments:
@@ -31,9 +31,8 @@ RUN if [ -n "$TORCH_INDEX" ]; then \
     && pip install --no-cache-dir --constraint /tmp/constraints.txt "$1${EXTRAS:+[$EXTRAS]}" \
     && rm -rf /tmp/wheels /tmp/constraints.txt
 RUN useradd --create-home --uid 10001 paceline \
-    && mkdir -p /work/runs \
-    && chown -R paceline /work
+    && install --directory --owner=paceline /home/paceline/runs
 USER 10001
-WORKDIR /work
+WORKDIR /home/paceline
 ENTRYPOINT ["paceline"]
 CMD ["doctor"]

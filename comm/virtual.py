@@ -576,11 +576,7 @@ def _name(worker: VirtualWorker | None) -> str:
 
 
 def _bytes(tensor: Tensor) -> str:
-    return f"{nbytes(tensor):,} bytes of {_dtype(tensor.dtype)}"
-
-
-def _dtype(dtype: torch.dtype) -> str:
-    return str(dtype).removeprefix("torch.")
+    return f"{nbytes(tensor):,} bytes of {str(tensor.dtype).removeprefix('torch.')}"
 
 
 def _check_dense(tensor: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""What is said of the project where others look: its citation, its changelog and its policy agree with pyproject."""
+"""Holds the citation, the changelog and the security policy to pyproject."""
 
 import datetime
 import re
@@ -11,7 +11,7 @@ import yaml
 ROOT = Path(__file__).parents[1]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 CITATION: dict[str, Any] = yaml.safe_load((ROOT / "CITATION.cff").read_text())
-# Of the schema of CFF 1.2.0: what it demands, and what it allows at the top
+# The schema of CFF 1.2.0 demands the former, and allows the latter at the top
 DEMANDED = {"authors", "cff-version", "message", "title"}
 ALLOWED = DEMANDED | {
     "abstract",

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader
 
 from ..conf.errors import ConfigError
 from ..engine import ROOT
-from .launched import put_aside, put_back, told
+from .launched import check_device, put_aside, put_back, told
 from .run import Run, wrap
 
 put_aside()  # before the Accelerator looks
@@ -41,11 +41,7 @@ class Accelerator(accelerate.Accelerator):
                 f"gradient_accumulation_steps={self.gradient_accumulation_steps}: optimizer.step would have to leave "
                 "out steps. Choose 1 and a larger batch, or wrap with run.backward(loss, last=False)."
             )
-        if self.device.type != "cpu" and int(told("WORLD_SIZE", "1")) > 1:
-            raise ConfigError(
-                f"Accelerator: {self.device}: several workers each want a device of their own, and this was tried on "
-                "CPUs alone. Choose cpu=True, or a loop of your own with wrap."
-            )
+        check_device(self.device, "cpu=True")
 
     @property
     def is_main_process(self) -> bool:

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from ..conf.errors import ConfigError
 from ..engine import ROOT
-from .launched import put_aside, put_back, told
+from .launched import check_device, put_aside, put_back, told
 from .run import Run, wrap
 from .shares import Own
 
@@ -54,11 +54,7 @@ class Trainer(transformers.Trainer):
                 f"resume_from_checkpoint={resume_from_checkpoint}: has the weights of one replica, and all must go on. "
                 "Leave it out, or choose a loop of your own with wrap(..., resume=True)."
             )
-        if self.args.device.type != "cpu" and int(told("WORLD_SIZE", "1")) > 1:
-            raise ConfigError(
-                f"Trainer: {self.args.device}: several workers of a Trainer each want a device of their own, and this "
-                "was tried on CPUs alone. Choose use_cpu=True in TrainingArguments, or a loop of your own with wrap."
-            )
+        check_device(self.args.device, "use_cpu=True in TrainingArguments")
         with self._stack:
             trained = super().train(*given, **more)
             self.end_pass()

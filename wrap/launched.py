@@ -6,18 +6,33 @@ the sync mode. They look as the script begins. paceline looks in `wrap`, and fin
 
 import os
 
+import torch
+
+from ..conf.errors import ConfigError
 from ..engine.base.started import TOLD
+from .refusals import say_no_traceback
 
 _aside: dict[str, str] = {}
 
 
 def put_aside() -> None:
+    """Also lets refusals before `wrap` end the script as those of `wrap` do."""
+    say_no_traceback()
     _aside.update({name: os.environ.pop(name) for name in TOLD if name in os.environ})
 
 
 def put_back() -> None:
     os.environ.update(_aside)
     _aside.clear()
+
+
+def check_device(device: torch.device, choose: str) -> None:
+    """Raises `ConfigError` for several workers on GPUs: to these libraries each is alone, and takes the first GPU."""
+    if device.type != "cpu" and int(told("WORLD_SIZE", "1")) > 1:
+        raise ConfigError(
+            f"wrap: device {device}: this trainer runs several workers on CPUs alone. Choose {choose}, or a loop of "
+            "your own."
+        )
 
 
 def told(name: str, default: str) -> str:

@@ -18,8 +18,10 @@ from torch.utils.data import DataLoader
 from ..compat.lightning_loop import accumulates
 from ..conf.errors import ConfigError
 from ..engine import ROOT
-from .launched import put_aside, put_back, told
+from .launched import check_device, put_aside, put_back, told
 from .run import Run, wrap
+
+ONE_LOADER = "Choose one DataLoader."
 
 put_aside()  # before Lightning's Trainer looks
 
@@ -34,12 +36,11 @@ class Replicas(SingleDeviceStrategy):
     def __init__(
         self, *overrides: str, name: str | None = None, root: Path | str = ROOT, device: torch.device | str = "cpu"
     ) -> None:
-        """`overrides`: as `wrap` takes them. `name`, `root`: of the run. `device`: of a lone worker."""
-        if torch.device(device).type != "cpu" and int(told("WORLD_SIZE", "1")) > 1:
-            raise ConfigError(
-                f"Replicas: device={device}: several workers each want a device of their own, and this was tried on "
-                "CPUs alone. Choose device=cpu, or a loop of your own with wrap."
-            )
+        """`overrides`: as `wrap` takes them. `name`, `root`: of the run. `device`: of a lone worker.
+
+        Raises `ConfigError`.
+        """
+        check_device(torch.device(device), "device=cpu")
         super().__init__(device)
         self._overrides, self._name, self._root = overrides, name, root
         self._run: Run | None = None
@@ -58,7 +59,7 @@ class Replicas(SingleDeviceStrategy):
             return dataloader
         if not isinstance(dataloader, DataLoader):
             kind = type(dataloader).__name__
-            raise ConfigError(f"train_dataloaders: a {kind} has no samples to share out. Choose one DataLoader.")
+            raise ConfigError(f"train_dataloaders: a {kind} has no samples to share out. {ONE_LOADER}")
         if len(self.optimizers) != 1:
             raise ConfigError(
                 f"configure_optimizers: makes {len(self.optimizers)} optimizers, and a sync mode's update is one "
@@ -72,6 +73,13 @@ class Replicas(SingleDeviceStrategy):
         )
         self.optimizers = [self._run.optimizer]
         return self._run.loader
+
+    def on_train_start(self) -> None:
+        """Raises `ConfigError`."""
+        module = self.lightning_module
+        assert module is not None and self._run is not None
+        if module.trainer.train_dataloader is not self._run.loader:
+            raise ConfigError(f"train_dataloaders: are several, and a step has one batch to share out. {ONE_LOADER}")
 
     def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *given: Any, **more: Any) -> Tensor:
         module = self.lightning_module

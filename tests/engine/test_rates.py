@@ -57,7 +57,7 @@ def test_a_server_that_steps_once_a_step_has_the_rates_of_serial_training(tmp_pa
     assert rates == [LR * factor for factor in FACTORS]
 
 
-@pytest.mark.parametrize("more", [["sync=asp"], ["sync=ssp"], ["sync=asp", "sync.servers=2", "sync.lock=false"]])
+@pytest.mark.parametrize("more", [["sync=asp", "sync.servers=2", "sync.lock=false"], ["sync=asp"], ["sync=ssp"]])
 def test_a_server_is_as_far_in_the_schedule_as_it_has_seen_samples(tmp_path, rates, more) -> None:
     virtual(tmp_path, "hardware.workers=2", *more)
     assert rates == [LR * (0.5 * FACTORS[push // 2]) for push in range(2 * STEPS)]

@@ -316,7 +316,7 @@ def test_a_change_of_the_model_is_seen(change: Callable[[nn.Module], None]) -> N
 
 
 def test_hooks_that_take_gradients_away_are_called_in_order() -> None:
-    """As sync=bsp does with sync.shard=gradients."""
+    """Takes them as sync=bsp does with sync.shard=gradients."""
     torch.manual_seed(0)
     taken: list[list[Tensor]] = [[], []]
 

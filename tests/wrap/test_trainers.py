@@ -9,8 +9,9 @@ import pytest
 import torch
 from needs import needs_accelerate, needs_lightning, needs_transformers
 
+from paceline.conf.errors import ConfigError
 from paceline.tracking.files import read_json
-from paceline.wrap.launched import put_aside, put_back, told
+from paceline.wrap.launched import check_device, put_aside, put_back, told
 
 DATA = """
 torch.manual_seed(0)
@@ -98,6 +99,13 @@ for epoch in range(2):
         schedule.step()
 accelerator.end_training()
 """
+TWO_OPTIMIZERS = """
+from types import SimpleNamespace
+own = more["strategy"]  # as Lightning leaves it where optimization is manual
+own._lightning_module = SimpleNamespace(trainer=SimpleNamespace(training=True))
+own.optimizers = [torch.optim.SGD(model.parameters(), 0.1) for _ in range(2)]
+own.process_dataloader(loader)
+"""
 KEEP = """
 import os
 torch.save(model.state_dict(), f"{sys.argv[1] if sys.argv[1:] else 'plain'}-{os.environ.get('RANK', 0)}.pt")
@@ -114,6 +122,67 @@ def test_what_a_launcher_told_is_put_aside_and_back(monkeypatch: pytest.MonkeyPa
     finally:
         put_back()
     assert os.environ["RANK"] == "1" and os.environ["LOCAL_RANK"] == "0"
+
+
+def test_several_workers_of_a_trainer_are_on_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    check_device(torch.device("cpu"), "cpu=True")
+    with pytest.raises(ConfigError, match=r"device cuda:0: .* Choose cpu=True, or"):
+        check_device(torch.device("cuda:0"), "cpu=True")
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    check_device(torch.device("cuda:0"), "cpu=True")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "before", "after", "says"),
+    [
+        pytest.param(
+            HUGGING_FACE,
+            ".train()",
+            ".train('out')",
+            "resume_from_checkpoint=out: has the weights of one replica",
+            marks=needs_transformers,
+        ),
+        pytest.param(
+            LIGHTNING,
+            "model = Module()",
+            f"model = Module()\n{TWO_OPTIMIZERS}",
+            "configure_optimizers: makes 2 optimizers",
+            marks=needs_lightning,
+        ),
+        pytest.param(
+            LIGHTNING,
+            "(model, loader,",
+            "(model, [loader, loader],",
+            "train_dataloaders: are",
+            marks=needs_lightning,
+        ),
+        pytest.param(
+            ACCELERATE,
+            "Accelerator(cpu=True, paceline",
+            "Accelerator(cpu=True, gradient_accumulation_steps=2, paceline",
+            "gradient_accumulation_steps=2: optimizer.step would",
+            marks=needs_accelerate,
+        ),
+        pytest.param(
+            ACCELERATE,
+            "prepare(model, optimizer, loader, schedule)",
+            "prepare(model, model, optimizer, schedule)",
+            "prepare: 2 models, 1 optimizers and 0 loaders",
+            marks=needs_accelerate,
+        ),
+    ],
+    ids=["a checkpoint", "two optimizers", "two loaders", "accumulation", "no loader"],
+)
+def test_what_an_adapter_cannot_do_ends_the_script_with_status_2(
+    script: str, before: str, after: str, says: str, tmp_path: Path
+) -> None:
+    assert script.count(before) == 1
+    (tmp_path / "own.py").write_text(script.replace(before, after))
+    command = [sys.executable, "own.py", "refused", "sync=bsp"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr, done.stderr[-2000:]
 
 
 @pytest.mark.slow
