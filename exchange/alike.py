@@ -35,10 +35,10 @@ def first_apart(digests: Mapping[str, int], comm: Comm, device: torch.device, pa
     part, all_of_mine = comm.rank % parts, digest(hashlib.blake2b(), [*map(str, digests.values())])
     with comm.ledger.aside():
         told = torch.tensor([all_of_mine, len(digests)], dtype=torch.int64, device=device)
-        sums, counts = comm.all_gather(told).cpu().T.tolist()
-        if all(each == sums[rank % parts] for rank, each in enumerate(sums)):
+        sums, counts = comm.all_gather(told).cpu().T
+        if all((sums[first::parts] == sums[first]).all() for first in range(min(parts, len(sums)))):
             return None
-        padded = [*digests.values(), *[0] * (max(counts) - len(digests))]
+        padded = [*digests.values(), *[0] * (int(counts.max()) - len(digests))]
         every = comm.all_gather(torch.tensor(padded, dtype=torch.int64, device=device)).cpu()[part::parts]
     for name, column in zip(digests, every.T.tolist(), strict=False):
         if other := first_other(column):

@@ -27,7 +27,7 @@ from ..callbacks.best import Best
 from ..callbacks.early_stop import EarlyStop
 from ..config.experiment import Experiment
 from ..config.targets import build
-from .feature import Chosen, Context, EvaluationVerdict, Feature, Hooks, Known
+from .feature import Chosen, Context, Decides, EvaluationVerdict, Feature, Hooks, Known
 from .gradient_norms import GradientNorms
 from .robustness import names_of
 
@@ -229,7 +229,7 @@ def notes_on(callbacks: Callbacks, modelled: bool, steps: int | None) -> list[st
     return found
 
 
-class Calling(Hooks):
+class Calling(Decides):
     """Calls the callbacks on the chief. All workers ask for the `verdict`."""
 
     def __init__(

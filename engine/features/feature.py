@@ -5,10 +5,11 @@ one worker: training calls them at each event. A feature that changes the model 
 order.py lists the features in the order in which they act. To add one, see CONTRIBUTING.md.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, Self
 
 import torch
 from torch import Tensor, nn
@@ -249,19 +250,18 @@ class Hooks:
         return None
 
 
-@runtime_checkable
-class Decides(Protocol):
+class Decides(Hooks, ABC):
     """Hooks that may end a run, or have weights kept, after an evaluation."""
 
     counts: bool  # evaluations; the last one is then made before the checkpoint that has its state
 
+    @abstractmethod
     def verdict(self, done: int) -> "EvaluationVerdict":
         """Returns the same on all workers that step together, which all ask after the evaluation at step `done`."""
-        ...
 
+    @abstractmethod
     def found_best(self) -> bool:
         """Returns whether the weights that were evaluated last are to be kept. On the chief alone."""
-        ...
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from paceline.conf.errors import ConfigError
 from paceline.conf.groups import GROUPS
 from paceline.engine.callbacks.base import EvaluationView
 from paceline.engine.config.targets import base_of
-from paceline.engine.features.feature import EvaluationVerdict, Feature, HookList, Hooks, State
+from paceline.engine.features.feature import Decides, EvaluationVerdict, Feature, HookList, Hooks, State
 from paceline.engine.features.order import FEATURES
 from paceline.strategies.core.batch import Batch
 from paceline.strategies.sync.independent import Independent
@@ -49,7 +49,7 @@ class Counts(Hooks):
         self.value = state.get("value")
 
 
-class Judge(Hooks):
+class Judge(Decides):
     counts = True
 
     def __init__(self, stop: str | None, keep: bool) -> None:
