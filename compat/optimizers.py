@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 _HOOKS: Any = sys.modules[Optimizer.__module__]  # has the hooks of all optimizers
-_STEP = SGD.step
+_STEP = type(SGD([torch.zeros(1)])).step  # the first object of a class gives it another `step`
 
 
 def clear_gradients(of: Optimizer) -> None:

@@ -86,3 +86,13 @@ def test_hooks_of_a_step_are_called() -> None:
     weight.grad = torch.ones(2)
     optimizers.step(own)
     assert called == ["before", "after"]
+
+
+def test_a_lean_step_tells_no_profiler(monkeypatch: pytest.MonkeyPatch) -> None:
+    def tells(*_: Any) -> Any:
+        raise AssertionError("torch.optim stepped")
+
+    monkeypatch.setattr(torch.autograd.profiler, "record_function", tells)
+    assert grown(torch.optim.SGD, True, momentum=0.9)
+    with pytest.raises(AssertionError, match="stepped"):
+        grown(torch.optim.SGD, False)
