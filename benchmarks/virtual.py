@@ -56,13 +56,20 @@ def virtual_speed(rounds: int) -> list[Outcome]:
 
 
 def many_virtual_workers(rounds: int) -> list[Outcome]:
-    """Whole runs of two steps of 10,000 workers, each with a model of its own; `rounds` of each."""
+    """Whole runs of two and of four steps of 10,000 workers, each with a model of its own; `rounds` of each.
+
+    Two steps take the difference; what a run of two takes beside them is starting, set-up and the end.
+    """
     outcomes: list[Outcome] = []
     for name, changes in MANY_RUNS.items():
-        runs = [_run([*changes, f"hardware.workers={MANY}", "steps=2", *FASHION]) for _ in range(rounds)]
-        seconds, memory = (statistics.median(each) for each in zip(*runs, strict=True))
-        name = f"{MANY:,} virtual workers, {name}: set-up, 2 steps, end; {memory:.1f} GiB of 16"
-        outcomes.append(Outcome(name, seconds * 1e3))
+        of = [*changes, f"hardware.workers={MANY}", *FASHION]
+        runs = [(_run([*of, "steps=2"]), _run([*of, "steps=4"])) for _ in range(rounds)]
+        short = statistics.median(seconds for (seconds, _), _ in runs)
+        beside = statistics.median(2 * seconds - longer for (seconds, _), (longer, _) in runs)
+        memory = max(gib for pair in runs for _, gib in pair)
+        name = f"{MANY:,} virtual workers, {name}"
+        outcomes.append(Outcome(f"{name}: a run of 2 steps; {memory:.1f} GiB of 16", short * 1e3))
+        outcomes.append(Outcome(f"{name}: beside its steps", beside * 1e3, target="<= 60,000 ms"))
     return outcomes
 
 
