@@ -26,7 +26,7 @@ from ..engine.training.meters import Meter, Report, is_too_short, summarise, wit
 from ..engine.training.outcome import held_by
 from ..strategies import Sync
 from ..strategies.core.cost import World
-from ..strategies.core.state import state_of
+from ..strategies.core.state import state_of, uncompiled
 from ..tracking.columns import METRICS
 from ..tracking.environment import environment
 from ..tracking.errors import StorageError
@@ -213,7 +213,7 @@ class WrapRecord:
         key_values.post(f"report/{self._comm.rank}", json.dumps(own.as_json()))
         if self._comm.rank == 0:
             reports = [Report.from_json(json.loads(key_values.read(f"report/{rank}", rank))) for rank in ranks]
-            sha256 = checkpoint.export(self.directory.path / "model.safetensors", state_of(model))
+            sha256 = checkpoint.export(self.directory.path / "model.safetensors", uncompiled(state_of(model)))
             self.directory.write_summary(self._summary(reports, meter, batches, sha256, stopped).plain())
             self.is_over = True
             self.directory.add(End("completed" if stopped is None else "interrupted", stopped))

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 
 from ...conf.errors import ConfigError
 from ...conf.grammar import typed
-from ...strategies.core.state import load_state, state_of
+from ...strategies.core.state import COMPILED, load_state, state_of
 from ...strategies.sync.routed import state_of_expert
 from ...tracking.checksums import verdict_on_tensors
 from ...tracking.errors import CorruptRunError, RunNameError
@@ -36,7 +36,7 @@ from ..config.experiment import Experiment
 from . import experts, torch_files
 
 CONVERTED = "weights.safetensors"  # in the run directory
-WRAPPERS = ("module.", "_orig_mod.")  # before the names of a model in DistributedDataParallel, in torch.compile
+WRAPPERS = ("module.", COMPILED)  # before the names of a model in DistributedDataParallel, in torch.compile
 T = TypeVar("T")
 
 

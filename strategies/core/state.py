@@ -18,6 +18,7 @@ from ...compat.storages import parts_of_sparse
 from ...conf.errors import ConfigError
 
 State = dict[str, Any]  # a tree of dicts and lists with tensors, numbers and strings in it
+COMPILED = "_orig_mod."  # in the names of a model's state, where torch.compile wraps a module
 _TENSOR = "__tensor__"
 _DTYPES = {  # as safetensors' headers call them
     torch.float64: "F64",
@@ -258,6 +259,11 @@ def recv_state(src: int, comm: Comm) -> State:
     data = torch.empty(int(length), dtype=torch.uint8)
     comm.recv(data, src)
     return from_bytes(data.numpy().tobytes())
+
+
+def uncompiled(state: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Returns the state under the names that it has where neither the model nor a layer is `torch.compile`d."""
+    return {name.replace(COMPILED, ""): each for name, each in state.items()}
 
 
 def state_of(module: nn.Module) -> dict[str, Tensor]:

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import torch
 from process_table import MARK, marked, until
+from safetensors.torch import load_file
 from scripts import Sentences, Stream, distance, identical, joined, loop, parts, serially, train, unmasked, weights_of
 from torch import nn
 from torch.utils.data import DataLoader
@@ -57,6 +58,7 @@ def test_a_model_that_the_script_compiled_trains_as_it_does_without(root: str, i
         loop(run, epochs=2)
     ours, theirs = weights_of(model), serially()
     assert distance(ours, theirs) < EXACT
+    assert load_file(run.path / "model.safetensors").keys() == model.state_dict().keys()
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])  # of three, one has no sample of the last batch of two
