@@ -22,6 +22,7 @@ from .diff import diff
 from .doctor import doctor
 from .error_document import document, wants_json
 from .explain import explain
+from .export import export
 from .import_configuration import import_configuration
 from .init import init
 from .jobs import cancel, jobs, logs
@@ -69,6 +70,7 @@ app.command()(explain)
 app.command()(report)
 app.command("show")(show_one)
 app.command()(diff)
+app.command()(export)
 app.command()(jobs)
 app.command()(logs)
 app.command()(cancel)
@@ -113,6 +115,7 @@ def paceline(
     paceline compare                             the runs side by side
     paceline report --serve                      the same in a browser, as runs go on
     paceline diff RUN1 RUN2                      what differs between two
+    paceline export RUN FOLDER                   its model as a folder for a model hub
     paceline ls                                  the runs on disk; rm and prune remove them
     paceline jobs                                the runs that a scheduler has; logs RUN, cancel RUN
     paceline explain sync=ssp                    what a choice does, and who sends what to whom

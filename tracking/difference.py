@@ -84,7 +84,7 @@ def difference(first: RunData, second: RunData) -> RunDifference:
     Raises CorruptRunError for a damaged environment.json.
     """
     chosen = [{key: value for key, value in configured(run).items() if key != "name"} for run in (first, second)]
-    places = [_environment(run) for run in (first, second)]
+    places = [environment_of(run) for run in (first, second)]
     environment = None if None in places else _differing(*(flat(place or {}, ".") for place in places))
     results = _results(first, second) if first.summary and second.summary else []
     one, other = (first.name, second.name) if first.name != second.name else labels([first, second])
@@ -104,8 +104,8 @@ def _results(first: RunData, second: RunData) -> list[ValuePair]:
     ]
 
 
-def _environment(run: RunData) -> dict[str, Any] | None:
-    """None: not recorded."""
+def environment_of(run: RunData) -> dict[str, Any] | None:
+    """Returns the versions and the machine that a run recorded; None: nothing. Raises CorruptRunError."""
     if run.path is None:
         return None
     return read_object(RunDirectory(run.path).environment)

@@ -58,7 +58,8 @@ def experiment_of(script: WrappedScript) -> Experiment:
         )
     if experiment.hardware.fabric == "virtual":
         raise ConfigError("hardware=virtual: its workers are threads of one process, and a script is one; leave it out")
-    named = {"model": script.model, "data": script.loader.dataset, "optimizer": script.optimizer}
+    model = getattr(script.model, "_orig_mod", script.model)  # of one that is compiled, the one that it was
+    named = {"model": model, "data": script.loader.dataset, "optimizer": script.optimizer}
     choices = {
         group: Choice(name=type(each).__name__, target=f"{type(each).__module__}.{type(each).__qualname__}", knobs={})
         for group, each in named.items()

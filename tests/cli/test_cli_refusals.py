@@ -283,6 +283,7 @@ def test_every_command_is_documented() -> None:
         "report",
         "show",
         "diff",
+        "export",
         "upload",
         "sync",
         "list",

@@ -59,6 +59,7 @@ def test_a_model_that_the_script_compiled_trains_as_it_does_without(root: str, i
     ours, theirs = weights_of(model), serially()
     assert distance(ours, theirs) < EXACT
     assert load_file(run.path / "model.safetensors").keys() == model.state_dict().keys()
+    assert f'"model": "{type(model).__name__}"' in (run.path / "summary.json").read_text()
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])  # of three, one has no sample of the last batch of two
