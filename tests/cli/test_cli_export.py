@@ -1,7 +1,6 @@
 """`paceline export`: the model of a run as a folder for a model hub."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -32,9 +31,7 @@ def run(here: Path) -> RunDirectory:
 def test_a_folder_has_weights_configuration_and_card(paceline, run: RunDirectory, here: Path) -> None:
     ended = paceline("export", "one", "hub/mine")
     assert (ended.status, ended.err) == (0, "")
-    assert ended.out.split() == [
-        os.path.join("hub", "mine", name) for name in ("README.md", "config.json", "model.safetensors")
-    ]
+    assert ended.out.split() == [f"hub/mine/{name}" for name in ("README.md", "config.json", "model.safetensors")]
     folder = here / "hub" / "mine"
     found = load_file(folder / "model.safetensors")
     assert found.keys() == TENSORS.keys() and all(torch.equal(found[name], TENSORS[name]) for name in found)
@@ -102,8 +99,7 @@ def test_exported_weights_go_on_in_another_run(paceline, here: Path) -> None:
     assert paceline("train", *few, "steps=20", "--name", "first").status == 0
     assert paceline("export", "first", "mine").status == 0
     accuracy = json.loads((here / "runs" / "first" / "summary.json").read_text())["accuracy"]
-    ended = paceline(
-        "train", *few, "steps=1", "optimizer.lr=1e-9", "weights=mine/model.safetensors", "--name", "second"
-    )
+    again = ("steps=1", "optimizer.lr=1e-9", "weights=mine/model.safetensors", "--name", "second")
+    ended = paceline("train", *few, *again)
     assert ended.status == 0
     assert json.loads((here / "runs" / "second" / "summary.json").read_text())["accuracy"] == accuracy
