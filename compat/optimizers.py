@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim import SGD, Optimizer
 
 _HOOKS: Any = sys.modules[Optimizer.__module__]  # has the hooks of all optimizers
-_STEP = type(SGD([torch.zeros(1)])).step  # the first object of a class gives it another `step`
+_STEP: Any = SGD.step
 
 
 def clear_gradients(of: Optimizer) -> None:
@@ -27,12 +27,17 @@ def clear_gradients(of: Optimizer) -> None:
 
 def step(of: Optimizer) -> None:
     """Does what `of.step()` does."""
-    if type(of) is not SGD or SGD.step is not _STEP or _is_watched(of) or not all(map(_is_plain, of.param_groups)):
+    if type(of) is not SGD or not _is_torchs(SGD.step) or _is_watched(of) or not all(map(_is_plain, of.param_groups)):
         of.step()
         return
     with torch.no_grad():
         for group in of.param_groups:
             _sgd(of, group)
+
+
+def _is_torchs(method: Any) -> bool:
+    """Returns whether this is the method that torch has. The first object of a class has torch wrap it."""
+    return method is _STEP or (getattr(method, "hooked", False) and method.__wrapped__ is _STEP)
 
 
 def _is_watched(of: Optimizer) -> bool:
