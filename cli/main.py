@@ -1,5 +1,10 @@
 """The `paceline` command: its sub-commands, and how it ends when something is wrong."""
 
+if __name__ == "__main__":  # python -m, which is not entry.py
+    from .importing import begin
+
+    begin()
+
 import gc
 import os
 import signal
@@ -130,6 +135,13 @@ def paceline(
 
 def main() -> None:
     """Run the command that sys.argv names. Ends the process with an exit status of docs/running.md."""
+    try:
+        _run()
+    except KeyboardInterrupt:  # before a command has begun, or while its error is explained
+        _leave(_say(INTERRUPTED, STOPPED_BY_CTRL_C))
+
+
+def _run() -> NoReturn:
     open_closed_streams()
     nothing_shown()
     # torchrun's processes leave SIGTERM as it is until they have met
@@ -148,8 +160,6 @@ def main() -> None:
         _leave(_status_of_stop(error) or _explain(error))
     except Terminated as end:
         _leave(end.code if isinstance(end.code, int) else TERMINATED)
-    except KeyboardInterrupt:  # before a command has begun
-        status = INTERRUPTED
     except SystemExit as end:  # a class of the user's, on its way to a run
         from ..engine.base.failures import named
 
@@ -269,4 +279,14 @@ def _leave(status: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    main()
+    from ..compat.leaving import leave
+    from .importing import end
+
+    end()
+    try:
+        main()
+    except SystemExit as left:
+        # after a KeyboardInterrupt within exec(), as in a dataclass, python -m would end by SIGINT
+        if left.code == INTERRUPTED:
+            leave(INTERRUPTED)
+        raise

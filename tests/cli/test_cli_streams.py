@@ -123,12 +123,22 @@ def test_under_torchrun_sigterm_is_left_alone(here: Path) -> None:
     assert done.returncode == -signal.SIGTERM
 
 
-def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(here: Path) -> None:
+@pytest.mark.parametrize("start", [["-c", "from paceline.cli.entry import main; main()"], ["-m", "paceline.cli.main"]])
+def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(start: list[str], here: Path) -> None:
     (here / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
-    command = [sys.executable, "-c", "from paceline.cli.entry import main; main()", "list"]
+    env = {**os.environ, "PYTHONPATH": str(here)}
+    ended = subprocess.run(
+        [sys.executable, *start, "list"], cwd=here, env=env, capture_output=True, text=True, timeout=110
+    )
+    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+
+
+def test_ctrl_c_while_a_dataclass_is_made_ends_with_130(here: Path) -> None:
+    (here / "hydra.py").write_text('exec("raise KeyboardInterrupt")\n')
+    command = [*PACELINE, "plan"]
     env = {**os.environ, "PYTHONPATH": str(here)}
     ended = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, timeout=110)
-    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+    assert (ended.returncode, ended.stdout) == (130, "") and ended.stderr.startswith("interrupted; ")
 
 
 def test_ctrl_c_before_a_command_has_begun_is_an_interruption(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,4 +148,13 @@ def test_ctrl_c_before_a_command_has_begun_is_an_interruption(paceline, monkeypa
     monkeypatch.setattr("typer.main.get_command", interrupted)
     monkeypatch.setitem(sys.modules, "paceline.tracking.visible", None)  # its import may have been what was interrupted
     ended = paceline("list")
+    assert ended.status == 130 and ended.err.startswith("interrupted; ")
+
+
+def test_ctrl_c_while_an_error_is_explained_is_an_interruption(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("paceline.cli.main._explain", interrupted)
+    ended = paceline("train", "no_such_key=1")
     assert ended.status == 130 and ended.err.startswith("interrupted; ")
