@@ -12,6 +12,7 @@ import sys
 from collections.abc import Mapping
 
 LAUNCHER = "PACELINE_LAUNCHER"  # environment variable: the process that starts this one
+EXPLAINED = {2, 3, 4, 6}  # a worker ends with these after a sentence of its own: docs/running.md
 
 
 def main() -> None:
@@ -42,9 +43,15 @@ def status(codes: Mapping[int, int], first: int) -> int:
     `codes`: the exit statuses of workers that failed, by rank; below 0: minus a signal. `first`: the rank of the worker
     that ended first.
     """
-    own = [codes[first], *codes.values()]
-    if (code := next((each for each in own if each > 0), 0)) > 0:  # the agent ended the others because of it
-        return code
+    own = [first, *codes]
+    if (rank := next((each for each in own if codes[each] > 0), None)) is not None:  # the agent ended the others
+        if codes[rank] not in EXPLAINED:
+            print(
+                f"worker {rank} ended with exit status {codes[rank]}. Look at its last lines above, or for os._exit in "
+                "the script.",
+                file=sys.stderr,
+            )
+        return codes[rank]
     print(f"worker {first} was ended by signal {-codes[first]}", file=sys.stderr)
     return 128 - codes[first]
 

@@ -11,6 +11,13 @@ import pytest
 from paceline.compat.torchrun import status
 
 
+def test_a_worker_that_left_without_a_word_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert status({0: 4, 1: 7}, 1) == 7
+    assert capsys.readouterr().err.startswith("worker 1 ended with exit status 7. Look at")
+    assert status({0: 1, 1: -15}, 1) == 1
+    assert capsys.readouterr().err.startswith("worker 0 ended with exit status 1. Look at")
+
+
 def test_the_status_is_that_of_the_worker_that_failed_by_itself(capsys: pytest.CaptureFixture[str]) -> None:
     assert status({1: 2}, 1) == 2
     assert status({0: -15, 1: 6}, 0) == 6  # the other one was ended for its sake
