@@ -4,6 +4,7 @@ import shlex
 import subprocess
 import sys
 import time
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -189,13 +190,13 @@ def sweep(
         if array is not None:
             _submit(chosen, opened, array, max_failures, sampler)
         elif not detach:
-            _run(opened, chosen, jobs, max_failures, words, format)
+            _run(opened, chosen, jobs, max_failures, format)
     if array is None and detach:
         own = [("--max-failures", max_failures), ("--storage", storage), ("--sampler", sampler), ("--jobs", jobs)]
         _leave(chosen, opened.directory, [str(word) for pair in own if pair[1] is not None for word in pair])
 
 
-def _run(opened: "OpenSweep", name: str, jobs: int, max_failures: int | None, words: list[str], format: str) -> None:
+def _run(opened: "OpenSweep", name: str, jobs: int, max_failures: int | None, format: str) -> None:
     from ..sweep.sweeper import Sweeper
     from .sweep_view import view
 
@@ -209,7 +210,7 @@ def _run(opened: "OpenSweep", name: str, jobs: int, max_failures: int | None, wo
     if opened.study.in_array and (others := sum(done.state == "running" for done in opened.study.trials())):
         note(f"no trial is left; {others} run in other sweepers of the array, the last of which writes the report")
         return
-    conclude(name, opened.directory, opened.study.trials(), opened.study.definition, words, format)
+    conclude(name, opened.directory, opened.study.trials(), opened.study.definition, format)
 
 
 def _check_array(array: int | None, jobs: int, storage: str | None, definition: "Definition | None") -> None:
@@ -253,7 +254,7 @@ def _run_task(name: str, root: Path, max_failures: int | None, sampler: Sampler,
 
     with open_sweep(name, None, root, True, sampler, task=task()) as opened:
         try:
-            _run(opened, name, 1, max_failures, [], format)
+            _run(opened, name, 1, max_failures, format)
         except InterruptedRunError as stopped:
             put_back_if_due(stopped.exit_code - 128)
             raise
@@ -298,9 +299,7 @@ def _name_of(words: list[str], resume: bool) -> str:
 # -- the end
 
 
-def conclude(
-    name: str, directory: Path, trials: list["TrialRecord"], definition: "Definition", words: list[str], format: str
-) -> None:
+def conclude(name: str, directory: Path, trials: list["TrialRecord"], definition: "Definition", format: str) -> None:
     from ..tracking.compare import ComparisonRequest, render, table
     from ..tracking.figures.built import usable
     from ..tracking.figures.request import asked
@@ -310,7 +309,7 @@ def conclude(
 
     runs = runs_of(name, directory, trials)
     rows, _ = table(runs, ComparisonRequest())
-    found = outcome(trials, definition, _more_seeds(name, words))
+    found = outcome(trials, definition, _more_seeds(name, directory))
     if format == "json":
         show_json(_raw(name, directory, trials, definition, runs, rows))
     else:
@@ -391,6 +390,10 @@ class TrialsFailedError(Exception):
     exit_code = FAILED
 
 
-def _more_seeds(name: str, words: list[str]) -> str:
+def _more_seeds(name: str, directory: Path) -> str:
     """The command, under a name that is free: a sweep goes on as it was defined."""
-    return f"paceline sweep {shlex.join(words) if words else '...'} --seeds 3 --name {name}-seeds"
+    from ..sweep.directory import FILE
+
+    names = (f"{name[:50]}-seeds{i or ''}" for i in count())
+    free = next(each for each in names if not (directory.parent / each).exists())
+    return f"paceline sweep {shlex.quote(str(shortest(directory / FILE)))} --seeds 3 --name {free}"

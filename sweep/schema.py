@@ -40,7 +40,7 @@ def from_file(path: Path) -> Definition:
     """Raises `ConfigError`, naming what is not supported."""
     try:
         plain = read_yaml(path)
-        if isinstance(plain, dict) and "ways" in plain:  # a race's own sweep.yaml, which W&B's schema cannot say
+        if isinstance(plain, dict) and "fixed" in plain:  # a sweep's own sweep.yaml, which W&B's schema cannot say
             return from_dict(plain)
         return from_schema(plain)
     except OSError as error:

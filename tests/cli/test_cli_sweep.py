@@ -395,8 +395,11 @@ def test_a_sweep_ends_with_the_table_the_best_and_the_report_and_resuming_says_i
     assert lines[2] == "trial 0001-ssp: sync=ssp" and "2 of 2 done" in lines[3]
     assert not re.search(r"[\x1b\r]", ended.err), "plain lines where no terminal is"
     assert lines[-1] == "everything of this sweep: runs/mine; its report: runs/mine/report.html"
-    assert "(one seed each: not a ranking); to compare with more seeds: paceline sweep sync=bsp,ssp" in lines[-2]
-    assert lines[-2].endswith("--seeds 3 --name mine-seeds") and "sync=ssp:" not in lines[-2]
+    before, _, hint = lines[-2].partition("; to compare with more seeds: paceline ")
+    assert before.endswith("(one seed each: not a ranking)") and "sync=ssp:" not in lines[-2]
+    assert hint == "sweep runs/mine/sweep.yaml --seeds 3 --name mine-seeds"
+    again = paceline(*hint.split(), "--dry-run")
+    assert again.status == 0, again.err
     assert (here / "runs" / "mine" / "report.html").is_file()
 
     times = {path: path.stat().st_mtime_ns for path in (here / "runs" / "mine").glob("*/*")}

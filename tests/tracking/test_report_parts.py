@@ -252,7 +252,7 @@ def test_one_seed_each_is_no_ranking_and_no_winner_is_named() -> None:
     )
     assert f"in 1.25 s to 20.0 s, with {step * 2:.1f} KiB to {step * 4:.1f} KiB sent by all workers." in said
     assert "slow" not in said and "quick" not in said
-    assert said.endswith("To compare them, repeat with more seeds: paceline sweep ... --seeds 3.")
+    assert said.endswith("To compare them, repeat the sweep with --seeds 3.")
 
 
 def test_no_second_seed_overturns_what_a_sweep_of_one_seed_names() -> None:

@@ -20,7 +20,6 @@ from ..values import number
 SENTENCES = 4  # of a folder with runs of many models, data sets and targets
 NAMED = 4  # settings in a list
 LONG = "times as long"
-MORE_SEEDS = "paceline sweep ... --seeds 3"
 
 
 @dataclass(frozen=True)
@@ -139,7 +138,7 @@ def _one_seed(settings: list[Reached], whole: list[RankedSetting]) -> str:
     with_ = f", with {_range(sent, human_bytes)} sent by all workers" if sent else ""
     return (
         f"One seed each: not a ranking. {count}, in {_range(whole, _seconds)}{with_}. "
-        f"To compare them, repeat with more seeds: {MORE_SEEDS}."
+        f"To compare them, repeat the sweep with --seeds 3."
     )
 
 
