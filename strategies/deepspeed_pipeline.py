@@ -34,6 +34,7 @@ from ..comm.ledger import broadcast_bytes
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from ..conf.errors import ConfigError
+from ..conf.notes import Note
 from ..exchange.collectives import Fabric
 from ..exchange.collectives.base import added
 from .core.batch import Batch, BeforeBackward, MessageTime, Pass, TimeOf
@@ -46,7 +47,7 @@ from .core.strategy import NOT_OURS, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.deepspeed_stages import Stages, most_held
-from .external.deepspeed_start import check_there
+from .external.deepspeed_start import absence, check_there
 from .pipeline import CutKnob, Pipeline
 from .pipelining import one_size
 from .pipelining.ties import tied
@@ -205,6 +206,9 @@ class _DeepSpeedPipelineUpdate(Sync):
 
     def measured(self, held: Memory) -> Memory:
         return {**held, "buffers": held["buffers"] + self._strategy.stages.most_held}
+
+    def notes(self, parameters: Sequence[Tensor], world: World) -> Sequence[Note | str]:
+        return absence()
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         more = LOSS if self._strategy.is_last(parameters) else 0

@@ -47,6 +47,7 @@ from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from ..compat.deepspeed import ParameterSlot, is_cut_up, loss_scale, place_of, set_loss_scale, whole_shape
 from ..conf.errors import ConfigError
+from ..conf.notes import Note
 from ..cost.layout import DTYPES as NAMES
 from ..cost.layout import Offload, ReplicaLayout
 from ..cost.transfer import Transfer
@@ -66,7 +67,7 @@ from .core.trial import Trial
 from .external.deepspeed_memory import DeepSpeedPeaks, stated
 from .external.deepspeed_ops import build_ops, end_with_parent, load_built
 from .external.deepspeed_settings import Noting, merged, read
-from .external.deepspeed_start import check_there, import_for, quiet_import
+from .external.deepspeed_start import absence, check_there, import_for, quiet_import
 from .precision import Float16, Float32, Precision
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, dtype) for name, dtype in NAMES.items()}
@@ -390,6 +391,9 @@ class _ZeroUpdate(Sync):
             replicas,
             strategy.own_adam,
         )
+
+    def notes(self, parameters: Sequence[Tensor], world: World) -> Sequence[Note | str]:
+        return absence()
 
     def transfers(self, parameters: Sequence[Tensor], world: World) -> Transfers:
         strategy = self._strategy

@@ -10,6 +10,7 @@ import torch
 
 from ...comm.process import ProcessComm
 from ...compat.deepspeed import leave_out
+from ...conf.notes import Note
 from ..core.errors import MissingToolError
 from .deepspeed_ops import use_own_folder
 
@@ -18,6 +19,13 @@ def check_there(strategy: str) -> None:
     """Checks that DeepSpeed is installed. Raises `MissingToolError`."""
     if find_spec("deepspeed") is None:
         raise MissingToolError(f"strategy={strategy}: DeepSpeed is not installed; pip install deepspeed")
+
+
+def absence() -> list[Note]:
+    """Returns a note for plans where DeepSpeed is not installed on this host."""
+    if find_spec("deepspeed") is not None:
+        return []
+    return [Note(("strategy",), "DeepSpeed is not installed here, so that train refuses this; pip install deepspeed")]
 
 
 def quiet_import() -> Any:

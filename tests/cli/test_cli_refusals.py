@@ -198,6 +198,9 @@ def test_without_deepspeed_its_strategies_are_refused_before_a_worker_starts(
     ended = paceline("train", f"strategy={strategy}", "tracking=none")
     assert (ended.status, ended.out) == (3, "") and not (here / "runs").exists()
     assert ended.last == f"strategy={strategy}: DeepSpeed is not installed; pip install deepspeed"
+    for planned in (("train", "--dry-run"), ("plan",)):
+        ended = paceline(*planned, f"strategy={strategy}", "tracking=none")
+        assert ended.status == 0 and f"strategy={strategy}: DeepSpeed is not installed here" in ended.out + ended.err
 
 
 def test_without_their_extras_pictures_and_a_shared_database_are_refused_at_once(
