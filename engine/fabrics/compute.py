@@ -77,6 +77,14 @@ class ComputeModel:
                 self._costs[key] = self._look(self._parts[part], inputs, *chunk)
         return self._costs[key]
 
+    def least(self, model: nn.Module, inputs: Samples, parts: int) -> float:
+        """Returns a lower bound of the seconds of a step's passes of `model` in so many parts: the mean of their flops
+        alone, or the overhead alone.
+        """
+        with self.precision.estimated(torch.device("cpu")), without_meta(self.allowed):
+            forward, backward, _ = count_flops(model, inputs)
+        return max((forward + backward) / self._flops / parts, self._overhead)
+
     def _look(self, module: nn.Module, inputs: Samples, *chunk: int) -> PassCost:
         with self.precision.estimated(torch.device("cpu")):
             forward, backward, shares = count_flops(module, inputs, *chunk)

@@ -163,12 +163,16 @@ def _checkpoint_bytes(parts: Parts, module: nn.Module) -> int:
 
 
 def _step_seconds(parts: Parts) -> float:
-    """Returns the modelled seconds of the passes of a step on an undisturbed worker; 0 where nobody knows yet."""
+    """Returns the modelled seconds of the passes of a step on an undisturbed worker: at least so many if the model is
+    cut into parts, and 0 where nobody knows yet.
+    """
     compute = parts.compute
     assert compute is not None, "failures are those of a virtual cluster"
-    if parts.layout.parts > 1 or compute.is_measured or tried(parts.experiment) is Tried.REAL:
+    if compute.is_measured or tried(parts.experiment) is Tried.REAL:
         return 0.0
     inputs, _ = batch_of(parts.data.spec, parts.experiment.batch_size)
+    if parts.layout.parts > 1:
+        return compute.least(parts.model, inputs, parts.layout.parts)
     compute.keep(0, parts.modules[0])
     cost = compute.of(0, inputs)
     return cost.forward + cost.backward

@@ -374,6 +374,16 @@ def test_the_workers_of_a_rack_or_host_fail_together() -> None:
             "failures=poisson sync=ssp strategy=pipeline hardware.workers=4 model.hidden=[16,16]",
             "failures=poisson: has one worker lose",
         ),
+        (
+            "failures=preemption failures.every=8.0 failures.restart=0.1 failures.interval=1.0 strategy=hybrid "
+            "hardware.workers=4 model.hidden=[16,16] hardware.overhead=10.0",
+            "failures: somebody fails every 8 s on average, which is too often for steps of 10 s",
+        ),
+        (
+            "failures=preemption failures.every=0.01 failures.restart=0.0 failures.interval=0.01 strategy=tensor "
+            "hardware.workers=2 model.hidden=[16,16] hardware.overhead=0.0 hardware.flops=1e6",
+            "failures: somebody fails every 0.01 s on average, which is too often for steps of",
+        ),
     ],
 )
 def test_failures_of_workers_that_cannot_be_are_refused(chosen: str, says: str) -> None:
