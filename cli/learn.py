@@ -123,17 +123,13 @@ def _run(command: "ChapterPart") -> None:
 
 
 def _write(chapter: "Chapter", file: Path) -> None:
-    """Raises ConfigError and MachineError."""
-    from ..engine.base.errors import MachineError
+    """Raises ConfigError and StorageError."""
+    from ..tracking.run_directory import write_atomically
     from .compare import check_file
     from .learn_notebook import as_notebook
 
     check_file("--out", file)
-    try:
-        with file.open("x", encoding="utf-8") as opened:
-            opened.write(as_notebook(chapter))
-    except FileExistsError:
-        raise ConfigError(f"--out {file}: is there already. Choose another file.") from None
-    except OSError as error:
-        raise MachineError(f"--out {file}: cannot be written ({error.strerror})") from None
+    if file.exists() or file.is_symlink():
+        raise ConfigError(f"--out {file}: is there already. Choose another file.")
+    write_atomically(file, as_notebook(chapter))
     show(str(shortest(file)))

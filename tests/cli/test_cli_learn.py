@@ -1,7 +1,9 @@
 """`paceline learn`: chapters are listed, printed, walked through and written as notebooks."""
 
 import builtins
+import errno
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,4 +136,16 @@ def test_a_notebook_has_a_cell_for_each_text_and_command(paceline, small, here: 
 
 def test_a_notebook_that_cannot_be_written_ends_with_status_3(paceline) -> None:
     ended = paceline("learn", "--notebook", "1", "--out", "/proc/chapter.ipynb")
-    assert ended.status == 3 and "--out /proc/chapter.ipynb: cannot be written" in ended.last
+    assert ended.status == 3 and "cannot write /proc/chapter.ipynb: " in ended.last
+
+
+def test_a_full_disk_leaves_no_half_notebook(paceline, here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(number: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", full)
+        ended = paceline("learn", "--notebook", "1", "--out", "mine.ipynb")
+    assert ended.status == 3 and "cannot write mine.ipynb: No space left" in ended.last
+    assert not [*here.glob("*mine.ipynb*")]
+    assert paceline("learn", "--notebook", "1", "--out", "mine.ipynb").status == 0
