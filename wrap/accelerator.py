@@ -36,11 +36,7 @@ class Accelerator(accelerate.Accelerator):
         """
         self._overrides, self._name, self._root = paceline, name, root
         super().__init__(*given, **more)
-        if self.gradient_accumulation_steps != 1:
-            raise ConfigError(
-                f"gradient_accumulation_steps={self.gradient_accumulation_steps}: optimizer.step would have to leave "
-                "out steps. Choose 1 and a larger batch, or wrap with run.backward(loss, last=False)."
-            )
+        self._check_accumulation()
         check_device(self.device, "cpu=True")
 
     @property
@@ -68,6 +64,18 @@ class Accelerator(accelerate.Accelerator):
         self.run = run = wrap(models[0], optimizers[0], loaders[0], *self._overrides, name=self._name, root=self._root)
         places = {id(models[0]): run.model, id(optimizers[0]): run.optimizer, id(loaders[0]): run.loader}
         return tuple(places.get(id(each), each) for each in parts)
+
+    def _check_accumulation(self) -> None:
+        """The number may be set at any time. Raises `ConfigError`."""
+        if self.gradient_accumulation_steps != 1:
+            raise ConfigError(
+                f"gradient_accumulation_steps={self.gradient_accumulation_steps}: optimizer.step would have to leave "
+                "out steps. Choose 1 and a larger batch, or wrap with run.backward(loss, last=False)."
+            )
+
+    def accumulate(self, *models: nn.Module) -> Any:
+        self._check_accumulation()
+        return super().accumulate(*models)
 
     def backward(self, loss: Tensor, **more: Any) -> None:
         if self.run is None:

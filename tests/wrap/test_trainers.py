@@ -167,13 +167,21 @@ def test_several_workers_of_a_trainer_are_on_cpus(monkeypatch: pytest.MonkeyPatc
         ),
         pytest.param(
             ACCELERATE,
+            "        optimizer.zero_grad()\n        accelerator.backward",
+            "        accelerator.gradient_accumulation_steps = 2\n        accelerator.accumulate(model)\n"
+            "        accelerator.backward",
+            "gradient_accumulation_steps=2: optimizer.step would",
+            marks=needs_accelerate,
+        ),
+        pytest.param(
+            ACCELERATE,
             "prepare(model, optimizer, loader, schedule)",
             "prepare(model, model, optimizer, schedule)",
             "prepare: 2 models, 1 optimizers and 0 loaders",
             marks=needs_accelerate,
         ),
     ],
-    ids=["a checkpoint", "two optimizers", "two loaders", "accumulation", "no loader"],
+    ids=["a checkpoint", "two optimizers", "two loaders", "accumulation", "accumulation set later", "no loader"],
 )
 def test_what_an_adapter_cannot_do_ends_the_script_with_status_2(
     script: str, before: str, after: str, says: str, tmp_path: Path
