@@ -1,12 +1,10 @@
 """The run directory of a wrapped script: the same files as any run's, so that `compare` shows it beside others."""
 
-import atexit
 import json
-import os
-import sys
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -38,7 +36,7 @@ from ..tracking.run_directory import RunDirectory
 from ..tracking.sinks import check as check_tracking
 from ..tracking.sinks import sinks_from
 from .errors import ElsewhereError
-from .stopping import ScriptTerminated, is_interactive
+from .stopping import ScriptTerminated
 
 DIVERGED = 6
 
@@ -83,19 +81,6 @@ def agreed(comm: Comm, workers: int, topic: str, find: Callable[[], Path]) -> Pa
     return Path(told["path"])
 
 
-def say_if_open(directory: RunDirectory, process: int) -> None:
-    """Tells the user, when the script ends without an error, that it left its run open."""
-    if os.getpid() != process or hasattr(sys, "last_value"):
-        return
-    with suppress(Exception):
-        if directory.records()[-1]["kind"] != "end":
-            print(
-                f"wrap: the run {directory.name} was not ended, and has no summary and no weights. Use wrap in a with "
-                "statement, or call run.close().",
-                file=sys.stderr,
-            )
-
-
 class WrapRecord:
     """All workers make one; the chief writes."""
 
@@ -116,7 +101,8 @@ class WrapRecord:
         self._experiment, self._comm, self._layout, self._device, self._sync = experiment, comm, layout, device, sync
         self._samples, self._per_epoch, self.is_over = samples, per_epoch, False
         self._resumed = resumed
-        self._score, self._date = Score("accuracy", None, None), 0.0
+        self._scores: dict[str, Score] = {}  # the last of each metric, the latest at the end
+        self._date = 0.0  # of the last of them
         self.reached: float | None = None  # seconds until the target accuracy
         self._choices = {group.name: experiment.choice(group.name).name for group in SHOWN}
         self._mirror: Mirror | None = None
@@ -155,8 +141,6 @@ class WrapRecord:
         self._mirror = Mirror(directory, sinks)
 
     def _begin(self, steps: int, epochs: float) -> None:
-        if not is_interactive():
-            atexit.register(say_if_open, self.directory, os.getpid())
         if self._resumed is not None:
             earlier = lived([*self.directory.records(), Resume(self._resumed.step).plain()])
             dates = [first_at(metric, self._experiment.target_accuracy.__le__, earlier) for metric in METRICS]
@@ -186,11 +170,13 @@ class WrapRecord:
 
     def evaluated(self, done: int, batches: int, value: float, metric: str, loss: float | None, seconds: float) -> None:
         """`batches`: that training was on, in `done` steps; more where a step accumulates gradients."""
-        self._score, self._date = Score(metric, value, loss), seconds
+        self._scores.pop(metric, None)
+        self._scores[metric] = score = Score(metric, value, loss)
+        self._date = seconds
         if self.reached is None and metric in METRICS and value >= self._experiment.target_accuracy:
             self.reached = seconds
         if self._comm.rank == 0:
-            self.directory.add(EvaluationRecord(done, batches / self._per_epoch, self._score, seconds))
+            self.directory.add(EvaluationRecord(done, batches / self._per_epoch, score, seconds))
 
     def failed(self, error: BaseException) -> None:
         """The others find out by themselves."""
@@ -229,6 +215,14 @@ class WrapRecord:
             report.left_out = left_out
         measured, short = summarise(reports, layout), is_too_short(reports)
         done = meter.trained_steps + (self._resumed.step if self._resumed else 0)
+        names = [*self._scores]
+        first = next((name for name in [*METRICS, *reversed(names)] if name in names), None)
+        losses = [score.loss for score in self._scores.values() if score.loss is not None]
+        score = Score("accuracy", None, None)
+        if first is not None:
+            score = replace(self._scores[first], loss=losses[-1] if losses else None)
+        last = {name: each.value for name, each in self._scores.items()}
+        others = {name: value for name, value in last.items() if name != first and value is not None}
         largest = max((samples for _, _, samples in meter.steps), default=0)
         return Summary(
             name=self.directory.name,
@@ -250,7 +244,8 @@ class WrapRecord:
             modelled=False,
             event_digest=None,
             measured=without_times(measured) if short else with_loads(measured, reports),
-            score=self._score,
+            score=score,
+            metrics=others,
             target_accuracy=experiment.target_accuracy,
             time_to_accuracy=self.reached,
             seconds=max(self._date, *(each.seconds for each in reports)),

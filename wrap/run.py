@@ -1,5 +1,6 @@
 """A script's own loop as a run: what the sync mode must be told, and when."""
 
+import atexit
 import math
 import os
 import sys
@@ -38,7 +39,7 @@ from .saving import Checkpoints, Resumed, newest, read
 from .setting import WrappedScript, check_model, experiment_of, sync_of
 from .shares import Own, ShardedLoader, on_device
 from .steps import WrappedOptimizer
-from .stopping import CtrlC, Sigterm, Stopped
+from .stopping import CtrlC, Sigterm, Stopped, is_interactive
 from .workers import Joined, join
 
 Count = Callable[[Any], int]
@@ -124,6 +125,8 @@ class Run:
         self._comm.key_values.live_metrics = lambda: str(self._taken)
         self._stop = StopAgreement(self._comm.key_values, self.rank, 0, "all", self.steps, time.monotonic)
         self._ctrl_c, self._sigterm = CtrlC(self._comm.key_values.request_stop, self.is_chief), Sigterm()
+        if not is_interactive():
+            atexit.register(self.end_if_open)
         self._process = os.getpid()  # a forked child has a copy of the run, and must not end it
         self._open: ExitStack | None = None  # a step that has begun
         self._loss: float | None = None
@@ -419,6 +422,7 @@ class Run:
 
     def _let_go(self) -> None:
         """The script's process, model and optimizer are its own again."""
+        atexit.unregister(self.end_if_open)
         self._ctrl_c.let_go()
         self._sigterm.let_go()
         self._hook.remove()
@@ -452,6 +456,21 @@ class Run:
                 raise
         else:
             self._fail(error)
+
+    def end_if_open(self) -> None:
+        """Ends a run that the script left open, with the error that ended the script. Without one the user is told."""
+        if self._record.is_over or not self._is_here():
+            return
+        error: BaseException | None = getattr(sys, "last_value", None)
+        with suppress(Exception):
+            if error is not None:
+                self._fail(error)
+            elif self.is_chief:
+                print(
+                    f"wrap: the run {self.path.name} was not ended, and has no summary and no weights. Use wrap in a "
+                    "with statement, or call run.close().",
+                    file=sys.stderr,
+                )
 
     def _fail(self, error: BaseException) -> None:
         self._leave_out()  # the step is not to go on

@@ -20,7 +20,6 @@ from paceline.testing.fabrics import run_virtual
 from paceline.tracking.errors import StorageError
 from paceline.tracking.run_directory import RunDirectory
 from paceline.wrap import ScriptError, refusals, wrap
-from paceline.wrap.record import say_if_open
 
 USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
 
@@ -33,21 +32,27 @@ def usual_sigterm() -> Iterator[None]:
 
 
 def test_a_script_that_leaves_its_run_open_is_told_so_as_it_ends(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = wrap(*parts(), name="mine", root=tmp_path)
+    says = "Use wrap in a with statement, or call run.close()."
+    run.end_if_open()
+    assert says in capsys.readouterr().err
+    run.__exit__(SystemExit, SystemExit(0), None)
+    run.end_if_open()
+    assert says not in capsys.readouterr().err
+
+
+def test_a_script_that_fails_ends_the_run_that_it_left_open(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = wrap(*parts(), name="mine", root=tmp_path)
-    directory = RunDirectory(run.path)
-    says = "Use wrap in a with statement, or call run.close()."
-    say_if_open(directory, os.getpid() + 1)
-    monkeypatch.setattr(sys, "last_value", ValueError(), raising=False)
-    say_if_open(directory, os.getpid())
-    assert says not in capsys.readouterr().err
-    monkeypatch.delattr(sys, "last_value")
-    say_if_open(directory, os.getpid())
-    assert says in capsys.readouterr().err
-    run.__exit__(SystemExit, SystemExit(0), None)
-    say_if_open(directory, os.getpid())
-    assert says not in capsys.readouterr().err
+    monkeypatch.setattr(sys, "last_value", ValueError("mine"), raising=False)
+    for _ in range(2):
+        run.end_if_open()
+    ends = [each for each in RunDirectory(run.path).records() if each["kind"] == "end"]
+    assert ends == [{"kind": "end", "status": "failed", "reason": "ValueError: mine"}]
+    assert "Use wrap in a with statement" not in capsys.readouterr().err
 
 
 def test_a_forked_child_ends_nothing(tmp_path: Path) -> None:

@@ -187,6 +187,18 @@ def test_an_evaluation_that_is_not_finite_is_a_run_that_diverged(root: str, told
     assert [record["kind"] for record in records] == ["start", "end"] and records[-1]["status"] == "diverged"
 
 
+def test_the_summary_has_the_last_value_of_each_metric(root: str) -> None:
+    model, optimizer, loader = parts()
+    with wrap(model, optimizer, loader, name="mine", root=root) as run:
+        run.evaluated(0.2, metric="f1")
+        run.evaluated(0.6, loss=0.5)
+        run.evaluated(0.3, metric="f1")
+        run.evaluated(9.0, metric="perplexity")
+    summary = RunDirectory.open(root, "mine").read_summary() or {}
+    assert (summary["accuracy"], summary["loss"]) == (0.6, 0.5)
+    assert summary["metrics"] == {"f1": 0.3, "perplexity": 9.0}
+
+
 @pytest.mark.parametrize(("metric", "reached"), [("accuracy", True), ("r2", True), ("perplexity", False)])
 def test_only_accuracy_and_r2_reach_the_target(root: str, metric: str, reached: bool) -> None:
     model, optimizer, loader = parts()
