@@ -21,6 +21,7 @@ from torch.utils.data import DataLoader
 from ..engine import ROOT
 from ..engine.base import machine, memory
 from ..engine.base.errors import DivergedError
+from ..engine.base.failures import outside
 from ..engine.base.started import RESUMES
 from ..engine.base.stop import StopAgreement
 from ..engine.base.trained import TrainedSet, Vectors, keep_memory
@@ -473,6 +474,8 @@ class Run:
                 )
 
     def _fail(self, error: BaseException) -> None:
+        if isinstance(error, IndexError) and (found := outside(error)):
+            error.add_note(found)
         self._leave_out()  # the step is not to go on
         if self.workers > 1:
             leave_at_once()

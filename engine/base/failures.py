@@ -119,9 +119,30 @@ def _message(error: BaseException) -> str:
         text = hide_known(str(error))
     except Exception:
         return "(its message cannot be shown)"
-    if isinstance(error, IndexError) and (found := ids_outside(error)):
+    if isinstance(error, IndexError) and (found := outside(error)):
         return found
     return f"{text}. {WAY_OUT}" if text.startswith(ONE_SAMPLE) else text
+
+
+def outside(error: BaseException) -> str:
+    """Returns the ids or labels that a model has no row or output for; "" of any other error."""
+    return ids_outside(error) or labels_outside(error)
+
+
+def labels_outside(error: BaseException) -> str:
+    """Returns the labels and the number of outputs; "" of an error that no cross-entropy raised."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    for frame in (each for each in frames if each.f_code.co_name in ("cross_entropy", "nll_loss")):
+        with suppress(Exception):  # another function, or of other arguments
+            outputs, targets, ignored = (frame.f_locals[name] for name in ("input", "target", "ignore_index"))
+            labels, classes = targets[targets != ignored], outputs.shape[1 if outputs.ndim > 1 else 0]
+            low, high = int(labels.min()), int(labels.max())
+            if low < 0 or high >= classes:
+                return (
+                    f"the labels are from {low} to {high}, and the model has {classes} outputs, for labels from 0 to "
+                    f"{classes - 1}. Choose a model with more outputs, or data with other labels"
+                )
+    return ""
 
 
 def ids_outside(error: BaseException) -> str:

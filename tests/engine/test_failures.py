@@ -240,3 +240,13 @@ def test_batch_norm_on_one_sample_is_said_with_the_way_out() -> None:
     told = words_of(error)
     assert told.startswith("Expected more than 1 value per channel") and "Choose drop_last=true" in told
     assert "batch_size" in said(error) and "data.limit" not in words_of(ValueError("Expected more"))
+
+
+@pytest.mark.parametrize(("shape", "label"), [((4, 3), 5), ((4, 3, 2, 2), 7), ((4, 3), -3), ((3,), 3)])
+def test_a_label_without_an_output_is_named(shape: tuple[int, ...], label: int) -> None:
+    targets = torch.full((*shape[:1], *shape[2:]) if len(shape) > 1 else (), 1)
+    targets.view(-1)[-1] = label
+    with pytest.raises(IndexError) as caught:
+        torch.nn.functional.cross_entropy(torch.zeros(shape), targets)
+    low, high = min(int(targets.min()), label), max(int(targets.max()), label)
+    assert words_of(caught.value).startswith(f"the labels are from {low} to {high}, and the model has 3 outputs")

@@ -350,3 +350,9 @@ def test_workers_that_do_different_things_after_a_step_are_refused(tmp_path: Pat
     one, other = run_virtual(2, ends_alone, str(tmp_path))
     assert "worker 0 ends its run after batch 0, and worker 1 saves after batch 0" in one
     assert "worker 1 saves after batch 0, and worker 0 ends its run after batch 0" in other
+
+
+def test_a_label_without_an_output_is_named_below_the_traceback(tmp_path: Path) -> None:
+    with pytest.raises(IndexError) as caught, wrap(*parts(), name="mine", root=tmp_path):
+        torch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.tensor([0, 7]))
+    assert caught.value.__notes__[0].startswith("the labels are from 0 to 7, and the model has 3 outputs")
