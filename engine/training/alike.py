@@ -108,6 +108,7 @@ class EqualReplicas(Hooks):
                 f"model: parameter {name.removesuffix(BEFORE)} of worker {other} differs from worker "
                 f"{other % self._parts}'s in step {done}, and {self._chosen} has equal replicas "
                 "(SyncTraits.weights_agree). Forward may have changed it, by an optimizer of its own, by values set "
-                "from a batch or by Embedding(max_norm=...). Change it alike on all workers, make it a buffer, or "
-                "choose hardware.workers=1."
+                "from a batch or by Embedding(max_norm=...), or hosts of several kinds round it differently. Change it "
+                "alike on all workers, make it a buffer, take hosts with the same processors and torch, or choose "
+                "sync=local_sgd or hardware.workers=1."
             )

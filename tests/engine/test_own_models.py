@@ -118,6 +118,7 @@ def test_a_model_that_changes_weights_apart_ends_a_run_whose_replicas_are_equal(
         train("Apart", *told, kind=kind)
     assert caught.value.exit_code == 4 and caught.value.cause == "ReplicasDifferError"
     assert f"parameter {name} of worker 1 differs from worker 0's in step 1" in str(caught.value)
+    assert "hosts of several kinds round it differently" in str(caught.value)
 
 
 @pytest.mark.dist
