@@ -52,8 +52,8 @@ def explain(
 
     Or explain a choice: what it does, its equation, its cost, when to use it, its paper, and who sends what when.
 
-    The picture is of a small real run of it on the virtual cluster: sixteen workers on digits, unless you say
-    otherwise. A collective has a second picture: how it makes a sum of four workers, with steps to click.
+    The pictures are of a small real run of it on the virtual cluster: sixteen workers on digits, unless you say
+    otherwise. The page of --html plays it. A collective has a picture more: how it makes a sum of four workers.
 
     \b
     paceline explain first-asp
@@ -113,8 +113,9 @@ def explain_choice(
 ) -> None:
     """Raises `ConfigError`."""
     from ..engine.api.small_run import NoPictureError, small_run
-    from ..tracking.drawn import collective
     from ..tracking.drawn import lanes as lanes_drawn
+    from ..tracking.drawn import player
+    from ..tracking.player import of_sum
     from . import collective as summed
     from .explain_choice import as_page, for_people, lanes_of, raw
 
@@ -141,10 +142,10 @@ def explain_choice(
         show(for_people(explained, run, lanes, why, drawn_sum))
     if lanes is None and raw_sum is None and svg is not None:
         raise ConfigError(f"--svg: there is no picture of {what}: {why}")
-    second = unseen if raw_sum is None else collective.as_svg(raw_sum)
-    _write(html, as_page(explained, run, lanes, why, second))
-    if raw_sum is not None:
-        _write(svg, second)
+    second = None if raw_sum is None else of_sum(raw_sum)
+    _write(html, as_page(explained, run, lanes, why, second or unseen) if html is not None else "")
+    if second is not None:
+        _write(svg, player.as_svg(second))
     elif lanes is not None:
         _write(svg, lanes_drawn.as_svg(what, lanes))
 

@@ -26,12 +26,18 @@ def lanes_of(run: "SmallRun") -> Plain:
 
 
 def raw(explained: "ChoiceExplanation", run: "SmallRun | None", lanes: Plain | None, why: str) -> Plain:
-    """Returns the explanation for `--format json`: bytes a worker and step, times of the picture in microseconds."""
-    return {
-        **explained.as_dict(),
-        "run": None if run is None else {"command": command(run), "sent": _sent(run), "picture": lanes},
-        "no_picture": why or None,
-    }
+    """Returns the explanation for `--format json`: bytes a worker and step, times of the pictures in microseconds."""
+    title = f"{explained.group}={explained.name}"
+    of_run = None if run is None else {"command": command(run), "sent": _sent(run), "picture": lanes}
+    if run is not None and of_run is not None:
+        of_run["player"] = player_of(title, run)
+    return {**explained.as_dict(), "run": of_run, "no_picture": why or None}
+
+
+def player_of(title: str, run: "SmallRun") -> Plain:
+    from ..tracking.player import of_run
+
+    return of_run(title, run.trace, run.samples)
 
 
 def command(run: "SmallRun") -> str:
@@ -149,9 +155,10 @@ def _among(lanes: list[int]) -> str:
 
 
 def as_page(
-    explained: "ChoiceExplanation", run: "SmallRun | None", lanes: Plain | None, why: str, summed: str = ""
+    explained: "ChoiceExplanation", run: "SmallRun | None", lanes: Plain | None, why: str, summed: Plain | str = ""
 ) -> str:
-    """`summed`: the picture of a collective's sum, or why there is none."""
+    """`summed`: the player's document of a collective's sum, or why there is none."""
+    from ..tracking.drawn import player
     from ..tracking.drawn.lanes import as_html, as_svg, in_words
 
     title = f"{explained.group}={explained.name}"
@@ -161,12 +168,17 @@ def as_page(
         for text in texts:
             tag = "pre" if text.startswith("    ") else "p"
             parts.append(f"<{tag}>{escape(textwrap.dedent(text))}</{tag}>")
+    if summed:
+        drawn = player.as_html(summed) if isinstance(summed, dict) else _no_picture(summed)
+        parts += [f"<h2>{SUMMED}</h2>", drawn]
     parts.append("<h2>Who sends what to whom</h2>")
     if run is None or lanes is None:
-        parts.append(f"<p>There is no picture: {escape(why)}</p>")
+        parts.append(_no_picture(why))
     else:
         parts += [as_svg(title, lanes), f"<p>{escape(in_words(lanes))}</p>", f"<pre>{escape(command(run))}</pre>"]
-    if summed:
-        picture = summed if summed.startswith("<svg") else f"<p>There is no picture: {escape(summed)}</p>"
-        parts += [f"<h2>{SUMMED}</h2>", picture]
-    return as_html(title, "\n".join(parts))
+        parts += ["<h2>What each holds</h2>", player.as_html(player_of(title, run))]
+    return as_html(title, "\n".join([player.STYLE, *parts]), player.script())
+
+
+def _no_picture(why: str) -> str:
+    return f"<p>There is no picture: {escape(why)}</p>"

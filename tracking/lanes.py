@@ -12,14 +12,15 @@ COUNTS = (STEPS, 3, 4, 6, 8, 12, 16)  # and more, until all is seen
 Plain = dict[str, Any]
 
 
-def read(trace: str) -> Plain:
+def read(trace: str, whole: bool = False) -> Plain:
     """Parses a trace's text into {"modelled", "begin", "end", "lanes", "messages", "sums"}, times in microseconds.
 
     "lanes": [{"name", "spans": [{"start", "end", "kind", "name"}]}], kind compute, waiting or communication;
     "messages": [{"from", "to", "purpose", "left", "came"}] by lane, each an arrow of the trace; "sums":
     [{"name", "lanes", "at"}], collectives and what else several lanes took part in, with the last one's beginning.
-    Shown are the fewest of the first worker's steps, one after the other, in which there is one of all that is sent:
-    each message and each sum that began in their time. The end is that of the steps, or the last message's arrival.
+    `whole`: all of the run. Else shown are the fewest of the first worker's steps, one after the other, in which there
+    is one of all that is sent: each message and each sum that began in their time. The end is that of the steps, or
+    the last message's arrival.
     """
     told = json.loads(trace)
     events = told["traceEvents"]
@@ -27,7 +28,9 @@ def read(trace: str) -> Plain:
     places = {rank: place for place, rank in enumerate(sorted(names))}
     spans = [each for each in events if each["ph"] == "X"]
     every = list(_messages(events, places))
-    begin, over = _window(spans, every, min(names, default=0))
+    begin, over = (0.0, max(map(_end, spans), default=1.0))
+    if not whole:
+        begin, over = _window(spans, every, min(names, default=0))
     messages = [each for each in every if begin <= each["left"] < over]
     end = max([over, *(each["came"] for each in messages)])  # other workers may end their steps later
     lanes: list[Plain] = [{"name": names[rank], "spans": []} for rank in sorted(names)]

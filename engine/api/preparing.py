@@ -48,6 +48,7 @@ class Prepared:
     checkpoint: Path | None
     trace: Path | None
     devices: str | None = None  # CUDA_VISIBLE_DEVICES of its workers; None: as it is here
+    samples: Path | None = None  # the file for what the workers of a virtual cluster hold
     in_allocation: bool = False  # its scheduler has given this process the place for its workers
 
     @property
@@ -78,6 +79,7 @@ class Prepared:
             self.trace,
             None if timetable is None else timetable.as_dict(),
             devices=self.devices,
+            samples=self.samples,
         )
 
     def plan(self) -> "Plan":

@@ -1,8 +1,9 @@
 """A small real run of a choice on the virtual cluster, for its picture: sixteen workers, digits, a few steps."""
 
+import json
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,6 +48,7 @@ class NoPictureError(Exception):
 class SmallRun:
     overrides: tuple[str, ...]  # that repeat it
     trace: str  # the text of its trace (trace.py)
+    samples: dict[str, Any]  # what its workers and servers held (watching.py)
     summary: dict[str, Any]
 
 
@@ -68,11 +70,12 @@ def small_run(
             except ConfigError as error:
                 refusal = refusal or error
                 continue
-            file = Path(root) / "trace.json"
-            prepared = prepare(found, config_dir, allowed, name="explained", root=root, trace=file)
+            trace, samples = Path(root) / "trace.json", Path(root) / "samples.json"
+            prepared = prepare(found, config_dir, allowed, name="explained", root=root, trace=trace)
+            prepared = replace(prepared, samples=samples)
             result = carry_out(prepared, prepared.plan(), Path(root), quiet=True)
             assert result is not None, "the virtual cluster is one process"
-            return SmallRun(found, file.read_text(), result.summary)
+            return SmallRun(found, trace.read_text(), json.loads(samples.read_text()), result.summary)
     assert refusal is not None
     if overrides:
         raise refusal

@@ -1,5 +1,6 @@
 """The virtual cluster: one process on this host, in which all workers live (comm/virtual.py)."""
 
+import json
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -9,11 +10,14 @@ from ...comm import Comm
 from ...comm.carriers import Greenlets, Threads
 from ...comm.handshake import Endpoint
 from ...comm.virtual import SimulatedCluster
+from ...comm.virtual_state import Watch
+from ...tracking.run_directory import write_atomically
 from ..config.experiment import Hardware, VirtualHardware
 from ..fabrics.assignment import Assignment
 from ..fabrics.kinds import VirtualCluster
 from ..fabrics.layout import RunLayout
 from ..features.feature import Parts
+from ..features.watching import Watcher
 from ..training.live_metrics import Teller
 from ..training.work import work
 from .launcher import Handle, Launcher
@@ -39,23 +43,28 @@ class Virtual(Launcher):
         device: torch.device,
         started: Callable[[], None],
     ) -> None:
-        self._cluster = cluster_of(parts, assignment.experiment.hardware)
+        watcher = None if assignment.samples is None else Watcher(parts.layout)
+        watch = None if watcher is None else watcher.see
+        self._cluster = cluster_of(parts, assignment.experiment.hardware, watch)
+        parts = parts if watcher is None else watcher.watched(parts)
         stop_on_sigterm(self._cluster.request_stop)
         teller = Teller(store, self._cluster.live_metrics)
         run(assignment, parts, self._cluster, started)
         teller.close()
+        if watcher is not None and assignment.samples is not None:
+            write_atomically(assignment.samples, json.dumps(watcher.told(), separators=(",", ":")))
 
     def failed_rank(self) -> int | None:
         return self._cluster.failed_rank if self._cluster is not None else None
 
 
-def cluster_of(parts: Parts, hardware: Hardware) -> SimulatedCluster:
-    """The workers of the virtual cluster that `hardware` describes."""
+def cluster_of(parts: Parts, hardware: Hardware, watch: Watch | None = None) -> SimulatedCluster:
+    """The workers of the virtual cluster that `hardware` describes. `watch`: see `SimulatedCluster`."""
     assert isinstance(hardware, VirtualHardware)
     waits = parts.strategy.traits.waits_in_passes or parts.sync.traits.waits_in_passes
     network = replace(VirtualCluster().network(hardware), workers=parts.layout.workers)  # the others are servers
     carrier = Threads if waits else Greenlets
-    cluster = SimulatedCluster(parts.layout.world_size, network, hardware.memory_bandwidth, carrier=carrier)
+    cluster = SimulatedCluster(parts.layout.world_size, network, hardware.memory_bandwidth, watch, carrier)
     cluster.fabric.links.plan(parts.failures.on_links(cluster.fabric))
     return cluster
 

@@ -43,6 +43,7 @@ def told_of(assignment: Assignment, world_size: int, store: Endpoint) -> dict[st
         "timetable": assignment.timetable,
         "witness": assignment.probe,
         "devices": assignment.devices,
+        "samples": str(assignment.samples) if assignment.samples else None,
         "world_size": world_size,
         "store": store,
     }
@@ -72,6 +73,7 @@ def worker_main(launcher: "Launcher", rank: int, told: dict[str, Any], channel: 
             told["timetable"],
             told["witness"],
             told["devices"],
+            Path(told["samples"]) if told["samples"] else None,
         )
         parts = assemble(assignment.experiment, assignment.allowed, told["world_size"])
         device = prepare_process(assignment.experiment, parts, rank)

@@ -95,7 +95,7 @@ def render(reports: list[Report], run: str, modelled: bool) -> str:
                 events += _events(phases, report.rank, begin, {"step": number}, messages, members, names)
             shown[_name(report)] = {"steps_trained": report.trained_steps, "steps_shown": len(steps)}
     events.sort(key=lambda event: event[:2])
-    about = {"run": run, "clock": "modelled" if modelled else "measured", "shown": shown}
+    about = {"run": run, "clock": "modelled" if modelled else "measured", "began": begin, "shown": shown}
     threads = _names(reports, f"paceline {run}" + " (modelled)" * modelled)
     lines = [*threads, *map(_line, events), *_arrows(messages, events, begin)]
     return (

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from ...batches import Samples
 from .cost import Memory, Traffic
+from .held import Held
 from .privacy import Privacy
 from .schedule import scaled
 from .state import State
@@ -20,6 +21,22 @@ from .strategy import Strategy
 from .sync import Sync
 
 SMALLER_RATE = "a smaller optimizer.lr may help"
+
+# -- of sync modes and strategies
+
+
+@runtime_checkable
+class Shown(Protocol):
+    """A mode or a strategy that has more to show in a picture of a run than its clock and its weights."""
+
+    def holds(self) -> Mapping[str, Held]:
+        """Returns what this worker or server holds now, by name. Called only while a picture is made.
+
+        A worker is asked when its first step begins and at the end of each step, a server after it changed the weights
+        (`made_at`). The name clock stands for the number of the worker's steps.
+        """
+        ...
+
 
 # -- of sync modes
 

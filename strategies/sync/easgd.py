@@ -44,6 +44,7 @@ from ...exchange.flat import check_one_dtype
 from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.cost import Transfers, World, payload, spaced
+from ..core.held import Held, HeldPoint
 from ..core.state import State
 from ..core.sync import Sync, SyncTraits
 
@@ -124,6 +125,9 @@ class EASGD(Sync):
 
     def buffers(self) -> list[Tensor]:
         return [self._replica.pull, self._centre, self._pulls, *self.exchange.buffers()]
+
+    def holds(self) -> dict[str, Held]:
+        return {"centre": HeldPoint(self._centre, ties=True)}
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> Sequence[Note | str]:
         return self.exchange.notes([vector_of(parameters)], world)

@@ -37,6 +37,7 @@ from ...exchange.flat import check_one_dtype
 from ...exchange.serving import Serving, message_of
 from ...exchange.start_alike import start_alike
 from ..core.cost import UNMEASURED, Memory, Transfers, World, payload
+from ..core.held import Held, HeldPoint
 from ..core.state import State
 from ..core.sync import Measures, SyncTraits
 from ..core.with_servers import SyncWithServers
@@ -183,6 +184,10 @@ class AsyncEASGD(SyncWithServers):
         if self.comm.rank != self._server:
             return {}
         return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
+
+    def holds(self) -> dict[str, Held]:
+        """Returns the centre, of the server."""
+        return {"centre": HeldPoint(self._centre, ties=True)} if self.comm.rank == self._server else {}
 
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
         """The centre, and what a replica is pulled by."""

@@ -23,6 +23,7 @@ from ...exchange.start_alike import start_alike
 from ...exchange.stepping import Stepping
 from ..core.batch import Batch
 from ..core.cost import World
+from ..core.held import Held, HeldPoint
 from ..core.state import State
 from ..core.sync import Measures
 from ..core.with_servers import SyncWithServers
@@ -103,6 +104,10 @@ class ServerSync(SyncWithServers):
 
     def report(self) -> Measures:
         return self._server.report() if self._serves else {}
+
+    def holds(self) -> dict[str, Held]:
+        """Returns the weights of a server that has all of them."""
+        return {"weights": HeldPoint(self._server.weights)} if self._serves and self.servers == 1 else {}
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> Sequence[Note | str]:
         return self.aggregation.notes(self.compress, world.replicas)

@@ -41,7 +41,7 @@ of the waiting away and keeps gradients nearly fresh. Where one worker is slow a
 does.
 """
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
@@ -63,6 +63,7 @@ from ...exchange.pushing import HEADER, ServerRequest, stated, unpredicted
 from ...exchange.server_shards import held_by_servers, shards_of
 from ..core.batch import Batch
 from ..core.cost import Memory, Transfers, World, payload
+from ..core.held import Held, HeldCells, HeldNumber
 from ..core.sync import SyncTraits
 from .servers import ServerSync
 
@@ -185,7 +186,18 @@ class SSP(ServerSync):
                 else:
                     self._server.answer(worker)
 
-    # -- what is stated
+    # -- what is shown and stated
+
+    def holds(self) -> dict[str, Held]:
+        """Returns a worker's clock, and of a server the clocks of the pushes that it has applied."""
+        if not self._serves:
+            return {"clock": HeldNumber(self._worker.steps, None if self.bound == inf else self.bound)}
+        held = Counter(push.worker for pushes in self._held.values() for push in pushes)
+        applied = [min(self._clocks.of(i) - held[i], self._clocks.slowest + self.bound) for i in range(self._workers)]
+        most = max(*applied, 1)
+        return super().holds() | {
+            "clocks applied": HeldCells(tuple(f"{clock:g}" for clock in applied), tuple(c / most for c in applied))
+        }
 
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
         """The gradient, and where those of a clock are joined one that is received, and all that a rule looks at."""

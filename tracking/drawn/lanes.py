@@ -3,6 +3,7 @@
 from html import escape
 from typing import Any
 
+from ..report.page import sha256
 from . import svg
 
 WIDTH, ROW, LEFT, TOP, DEEP = 940, 30, 96, 78, 18  # pixels; DEEP: of a bar
@@ -19,7 +20,7 @@ PAGE = """<!DOCTYPE html>
 <meta charset="utf-8">
 <meta name="viewport" content="width=device-width, initial-scale=1">
 <meta name="color-scheme" content="light dark">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; {script}style-src 'unsafe-inline'">
 <title>{title}</title>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 72em; padding: 0 1em }}
@@ -28,7 +29,7 @@ pre {{ overflow-x: auto; border-left: 3px solid; padding: .4em 1em }} svg {{ max
 </head>
 <body>
 <h1>{title}</h1>
-{body}
+{body}{end}
 </body>
 </html>
 """
@@ -98,9 +99,10 @@ def in_words(lanes: dict[str, Any]) -> str:
     return f"{shown}: {', '.join(told)}." if told else f"{shown}: nothing is sent."
 
 
-def as_html(title: str, body: str) -> str:
-    """`body`: HTML of ours."""
-    return PAGE.format(title=escape(title), body=body)
+def as_html(title: str, body: str, script: str = "") -> str:
+    """`body`: HTML of ours. `script`: the only one that the page may run."""
+    policy, end = (f"script-src 'sha256-{sha256(script)}'; ", f"\n<script>{script}</script>") if script else ("", "")
+    return PAGE.format(title=escape(title), body=body, script=policy, end=end)
 
 
 def _serves(row: dict[str, Any]) -> bool:

@@ -56,10 +56,20 @@ def _style(used: set[str]) -> str:
     )
 
 
-def document(title: str, says: str, width: float, height: float, parts: Iterable[str], more: str = "") -> str:
-    """`says`: the picture in words, for who cannot see it. `more`: further definitions."""
+def document(
+    title: str,
+    says: str,
+    width: float,
+    height: float,
+    parts: Iterable[str],
+    more: str = "",
+    keep: Iterable[str] = (),
+) -> str:
+    """`says`: the picture in words, for who cannot see it. `more`: further definitions. `keep`: classes whose rules it
+    has, used or not.
+    """
     drawn = "\n".join(parts)
-    used = {word for each in _CLASS.findall(drawn + more) for word in each.split()} | {"page", "over", "void"}
+    used = {word for each in _CLASS.findall(drawn + more) for word in each.split()} | {"page", "over", "void", *keep}
     tiles = "".join(
         f'<pattern id="p{i}" width="{TILE}" height="{TILE}" patternUnits="userSpaceOnUse">'
         f'<path class="over" d="{path}"/></pattern>'

@@ -1,0 +1,150 @@
+"""The animated picture of a small run: its document holds what is true of the algorithm, and its strip shows it."""
+
+import json
+import re
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from watched_run import WatchedRun, watched
+
+from paceline.cli.collective import raw, recorded
+from paceline.engine.features.watching import plane_of
+from paceline.tracking import player
+from paceline.tracking.drawn import player as drawn
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture(scope="module")
+def ssp(tmp_path_factory: pytest.TempPathFactory) -> WatchedRun:
+    slow = "hardware.workers=3", "steps=9", "sync.staleness=2", "stragglers=one_slow", "stragglers.factor=8"
+    return watched(tmp_path_factory.mktemp("ssp"), "sync=ssp", *slow)
+
+
+def test_the_clocks_that_ssp_has_applied_are_never_further_apart_than_the_bound(ssp: WatchedRun) -> None:
+    applied = [[int(text) for text in texts] for _, _, texts, _ in ssp.held("clocks applied")["samples"]]
+    apart = [max(clocks) - min(clocks) for clocks in applied]
+    assert max(apart) == 2 and applied[-1] == [9, 9, 9]
+    clock = ssp.held("clock")
+    assert clock["within"] == 2 and {lane for lane, *_ in clock["samples"]} == {0, 1, 2}
+    texts = [text for _, text in ssp.document["moments"]]
+    said = [re.search(r"worker (\d) is at clock (\d), the slowest at (\d): bound 2 (\w+)", text) for text in texts]
+    found = [(int(each[2]) - int(each[3]), each[4]) for each in said if each]
+    assert {(2, "reached"), (3, "passed")} == set(found)  # who is past it waits
+
+
+def test_each_message_has_its_bytes_and_its_time(ssp: WatchedRun) -> None:
+    document, sizes = ssp.document, {}
+    for *_, left, came, purpose, nbytes in document["messages"]:
+        assert 0 <= left < came <= document["end"]
+        sizes.setdefault(document["purposes"][purpose], set()).add(nbytes)
+    weights = 4 * len(ssp.vectors()[0][2])
+    assert sizes == {"fetch request": {8}, "fetch": {weights}, "push": {8, weights}}
+    [server] = [i for i, lane in enumerate(document["lanes"]) if lane["kind"] == "server"]
+    assert {server} == {each[1] for each in document["messages"] if document["purposes"][each[4]] == "push"}
+
+
+def test_gossips_consensus_distance_is_that_of_its_replicas(tmp_path: Path) -> None:
+    run = watched(tmp_path, "sync=gossip", "hardware.workers=4", "steps=5")
+    last: dict[int, torch.Tensor] = {}
+    expected: list[float] = []
+    for _, rank, vector in run.vectors():
+        last[rank] = vector.double()
+        if len(last) == 4:
+            rows = torch.stack([*last.values()])
+            expected.append(float((rows - rows.mean(0)).square().sum(1).mean().sqrt()))
+    [curve] = run.document["curves"]
+    assert curve["name"] == "consensus distance"
+    assert [value for _, value in curve["samples"]] == pytest.approx(expected, rel=1e-3, abs=1e-7)
+    assert max(expected) > 1e-3
+
+
+def test_easgds_centre_moves_along_the_sum_of_the_springs(tmp_path: Path) -> None:
+    run = watched(tmp_path, "sync=easgd", "sync.period=2", "hardware.workers=3", "steps=6")
+    centre = run.held("centre")
+    assert centre["ties"] and len(centre["samples"]) == 4  # the first, and one after each exchange; copies are left out
+    centres = [vector for _, rank, vector in run.vectors("centre") if rank == 0]
+    weights = [[vector for _, rank, vector in run.vectors() if rank == i] for i in range(3)]
+    for exchange in (2, 4, 6):
+        moved = centres[exchange] - centres[exchange - 1]
+        springs = sum(own[exchange - 1] - centres[exchange - 1] for own in weights)
+        assert isinstance(springs, torch.Tensor) and springs.norm() > 1e-3
+        assert float(torch.cosine_similarity(moved, springs, 0)) == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize(("lock", "overwrites"), [("none", True), ("step", False)])
+def test_hogwild_overwrites_what_others_wrote_unless_it_locks_the_step(
+    tmp_path: Path, lock: str, overwrites: bool
+) -> None:
+    run = watched(tmp_path, "sync=hogwild", f"sync.lock={lock}", "hardware.workers=3", "steps=4")
+    assert ("entries overwritten" in {track["name"] for track in run.document["held"]}) == overwrites
+    assert run.document["curves"] == []  # they share their memory
+    if overwrites:
+        counts = [
+            sum(int(text or 0) for text in texts) for _, _, texts, _ in run.held("entries overwritten")["samples"]
+        ]
+        assert 0 < max(counts) <= len(run.vectors()[0][2])
+
+
+def sum_of(name: str, *overrides: str) -> dict[str, Any]:
+    recording, why = recorded(f"collective={name}", overrides, None, ())
+    assert recording is not None, why
+    return raw(name, recording)
+
+
+def test_a_rings_chunks_fill_up_until_all_have_all() -> None:
+    document = player.of_sum(sum_of("ring", "hardware.workers=4"))
+    [track] = document["held"]
+    at_end = {lane: texts for lane, _, texts, _ in track["samples"]}  # the last of each
+    assert at_end == {lane: ["4"] * 4 for lane in range(4)}
+    filled = [sum(int(text) for _, at, texts, _ in track["samples"] if at == step * 1e6 for text in texts)
+              for step in range(7)]  # fmt: skip
+    assert filled == [16, 20, 28, 40, 52, 60, 64]
+    assert len(document["messages"]) == 24 and len(document["moments"]) == 7
+
+
+def test_vectors_of_a_plane_keep_their_distances_in_it() -> None:
+    generator = torch.Generator().manual_seed(3)
+    flat = torch.randn(5, 2, generator=generator, dtype=torch.float64)
+    axes, _ = torch.linalg.qr(torch.randn(9, 2, generator=generator, dtype=torch.float64))
+    vectors = flat @ axes.T
+    vectors -= vectors.mean(0)
+    places = plane_of(vectors @ vectors.T, torch.eye(5, dtype=torch.float64))
+    torch.testing.assert_close(torch.cdist(places, places), torch.cdist(flat, flat))
+
+
+def test_what_does_not_fit_is_left_out_and_the_document_says_so(
+    ssp: WatchedRun, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(player, "MOST_BYTES", 4000)
+    monkeypatch.setattr(player, "LANES", 3)
+    cut = player._fitting({**ssp.document, "moments": []})
+    assert len(json.dumps(cut, separators=(",", ":"))) < 4200
+    assert [lane["name"] for lane in cut["lanes"]] == ["worker 0", "worker 1", "server 3"]
+    assert max(end for _, _, end, _ in cut["spans"]) <= cut["end"] < ssp.document["end"]
+    assert re.fullmatch(r"Shown are the first \S+ ms of \S+ ms and 3 of 4 workers and servers\.", cut["about"])
+    assert drawn.as_html(cut).count("Shown are the first") == 2
+
+
+def test_the_strip_is_readable_without_a_script(ssp: WatchedRun) -> None:
+    page = drawn.as_html(ssp.document)
+    pictures = [ET.fromstring(text) for text in re.findall(r"<svg.*?</svg>", page, re.S)]
+    assert len(pictures) == 2 * drawn.MOMENTS  # rows, and the plane
+    words = ["".join(each.itertext()) for each in pictures[-2].iter(f"{SVG}text")]
+    assert {"worker 0", "server 3", "9"} <= set(words)
+    assert page.count("<figcaption>") == drawn.MOMENTS and "is at clock" in page
+    [data] = re.findall(r'<script type="application/json">(.*?)</script>', page, re.S)
+    assert {key: value for key, value in json.loads(data).items() if key not in ("layout", "strip")} == ssp.document
+    ET.fromstring(drawn.as_svg(ssp.document))
+
+
+def test_names_are_text_in_the_strip() -> None:
+    name = "</title><script>alert(1)</script>"
+    step = {"name": name, "messages": [{"from": 0, "to": 1, "chunks": [0], "adds": True}], "after": [[[0]], [[0, 1]]]}
+    document = player.of_sum({"collective": name, "hosts": [0, 1], "steps": [step]})
+    for text in (drawn.as_svg(document), drawn.as_html(document)):
+        assert "<script>" not in text
+    ET.fromstring(drawn.as_svg(document))
