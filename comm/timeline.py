@@ -26,11 +26,15 @@ class Operation(NamedTuple):
 
 
 class TimedPass(NamedTuple):
-    """A pass that this worker computed from `start` to `end`, by a name such as 2F0."""
+    """A pass that this worker computed from `start` to `end`, by a name such as 2F0.
+
+    `version`: how many updates were made of the weights that it read; None where a step has one at its end.
+    """
 
     name: str
     start: float
     end: float
+    version: int | None = None
 
 
 class Timeline:

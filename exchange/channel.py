@@ -21,11 +21,12 @@ from ..comm import Comm, MessageError, Work
 from ..conf.notes import Note
 from ..cost.transfer import Transfer, passes
 from ..strategies.core.cost import World
+from ..strategies.core.held import Held
 from ..strategies.core.state import State
 from . import profiling
 from .collectives import Collective, Fabric
 from .compress import Compressor, Dense, Slot, Summed, UnreadableError, Vector
-from .compress.feedback import ErrorFeedback
+from .compress.feedback import ErrorFeedback, WatchedFeedback
 from .compress.masked import KEPT, places_of
 from .flat import as_bytes
 
@@ -165,6 +166,17 @@ class Channel:
             saved = state.get(key, {"count": most, "memory": {}})
             slot.count = saved["count"]
             slot.memory = {name: tensor.clone() for name, tensor in saved["memory"].items()}
+
+    def shows(self) -> dict[str, Held]:
+        """Returns the lengths of the newest vector that was to be sent, of what was sent, and of what was left out.
+
+        They are those of all keys together. The first call begins to note them.
+        """
+        if self.feedback is None or isinstance(self.compress, Summed):
+            return {}
+        if not isinstance(self.feedback, WatchedFeedback):
+            self.feedback = WatchedFeedback(self.feedback)
+        return self.feedback.shows()
 
     def buffers(self) -> list[Tensor]:
         return [tensor for slot in self._slots.values() for tensor in slot.memory.values()]

@@ -16,6 +16,7 @@ from torch.optim import Optimizer
 from ..comm import Comm, Work
 from ..conf.notes import Note
 from ..strategies.core.cost import World
+from ..strategies.core.held import Held
 from ..strategies.core.state import State, recv_state
 from .aggregation import Aggregation
 from .buckets import views_of
@@ -101,6 +102,9 @@ class Pushing:
         _wait(pushing)
         self.accrued.zero_()
         self.owes = False
+
+    def shows(self) -> dict[str, Held]:
+        return self._channel.shows()
 
     def skip(self) -> None:
         """Tells the servers that no push comes from this batch."""

@@ -19,6 +19,7 @@ Lists in place of names keep it short:
 """
 
 import json
+import re
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable
@@ -27,6 +28,7 @@ from typing import Any
 from . import lanes as traced
 from .compare import human_bytes
 
+_PASS = re.compile(r"(?P<stage>\d+)(?P<kind>[FBIW])(?P<micro_batch>\d+)")  # as pipelines name them
 KINDS = ("compute", "communication", "waiting")
 LANES = 32  # are drawn
 MOST_BYTES = 200_000  # of a document as JSON
@@ -75,7 +77,8 @@ def of_run(title: str, trace: str, samples: Plain) -> Plain:
         "held": [
             {**track, "samples": [[lane_of[rank], at(when), *_short(rest)] for rank, when, *rest in track["samples"]]}
             for track in samples["held"]
-        ],
+        ]
+        + _micro_batches(trace, lane_of),
         "curves": [
             {**curve, "samples": [[at(when), _short(value)] for when, value in curve["samples"]]}
             for curve in samples["curves"]
@@ -122,6 +125,46 @@ def of_sum(recording: Plain) -> Plain:
         "curves": [],
         "moments": moments,
     }
+
+
+# -- micro-batches
+
+
+def _micro_batches(trace: str, lane_of: dict[int, int]) -> list[Plain]:
+    """Returns the micro-batches that each stage holds between their forward and their backward pass, as cells.
+
+    `3:v2` is micro-batch 3, whose forward pass read version 2 of the weights: the number of updates made of them.
+    """
+    events = (each for each in json.loads(trace)["traceEvents"] if each["ph"] == "X" and each["cat"] == "compute")
+    passes: defaultdict[int, dict[tuple[str, str, str, int], tuple[float, int]]] = defaultdict(dict)
+    for each in events:
+        if found := _PASS.fullmatch(each["name"]):
+            about = each["args"]
+            key = found["stage"], found["kind"], found["micro_batch"], about["step"]
+            # a pass may be in pieces, of which the last one counts
+            passes[lane_of[each["tid"]]][key] = each["ts"] + each["dur"], about.get("version", about["step"] - 1)
+    samples: list[list[Any]] = []
+    for lane, made in passes.items():
+        stages = {stage for stage, *_ in made}
+        last = "W" if any(kind == "W" for _, kind, *_ in made) else "B"
+        slots: dict[tuple[str, str], int] = {}
+        texts: dict[int, str] = {}
+        states: list[tuple[float, dict[int, str]]] = [(0.0, {})]
+        for (stage, kind, micro_batch, _), (end, version) in sorted(made.items(), key=lambda each: each[1][0]):
+            key = stage, micro_batch
+            if kind == "F":
+                slots[key] = next(slot for slot in range(len(slots) + 1) if slot not in slots.values())
+                name = micro_batch if len(stages) == 1 else f"{stage}.{micro_batch}"
+                texts[slots[key]] = f"{name}:v{version}"
+            elif kind == last and key in slots:
+                del texts[slots.pop(key)]
+            states.append((end, dict(texts)))
+        count = 1 + max((slot for _, state in states for slot in state), default=0)
+        for end, state in states:
+            cells = [state.get(slot, "") for slot in range(count)]
+            samples.append([lane, round(end, 2), cells, [float(bool(text)) for text in cells]])
+    name = "micro-batch:version of its weights"
+    return [{"name": name, "kind": "cells", "samples": samples}] if samples else []
 
 
 # -- sizes

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from ...comm import Comm
 from ...strategies.core.held import Held, HeldCells, HeldNumber, HeldPoint, HeldRows
-from ...strategies.core.protocols import Shown
+from ...strategies.core.protocols import shown_by
 from ...strategies.core.with_servers import SyncWithServers
 from ..fabrics.layout import RunLayout
 from .feature import Context, Feature, Hooks, Parts
@@ -63,7 +63,7 @@ class Watcher:
         self._sent: list[SentBytes] = []
         self._servers: dict[int, SyncWithServers] = {}
         self._made_at: dict[int, float] = {}  # of what was seen of each server
-        self._memories: set[int] = set()  # addresses of workers' weights
+        self._memories: dict[int, int] = {}  # addresses of workers' weights
 
     def watched(self, parts: Parts) -> Parts:
         """Returns the parts of a run that is watched."""
@@ -77,9 +77,13 @@ class Watcher:
     def add_server(self, rank: int, sync: SyncWithServers) -> None:
         self._servers[rank], self._made_at[rank] = sync, -inf
 
-    def add_weights(self, weights: Sequence[Tensor]) -> None:
-        """Notes whether a worker has weights of its own, or in memory that others have, too."""
-        self._memories.add(weights[0].data_ptr())
+    def add_weights(self, rank: int, weights: Sequence[Tensor]) -> None:
+        """Notes where a worker has its weights: in memory of its own, or that others have, too."""
+        self._memories[rank] = weights[0].data_ptr()
+
+    @property
+    def _is_shared(self) -> bool:
+        return len({*self._memories.values()}) < len(self._memories)
 
     def look(self, at: float, rank: int, found: Mapping[str, Held]) -> None:
         """Notes what a worker holds, and all servers that have changed."""
@@ -90,7 +94,7 @@ class Watcher:
         for server, sync in self._servers.items():
             if sync.made_at > self._made_at[server]:
                 self._made_at[server] = sync.made_at
-                self._add(sync.made_at, server, shown(sync))
+                self._add(sync.made_at, server, shown_by(sync))
 
     def _add(self, at: float, rank: int, found: Mapping[str, Held]) -> None:
         self._samples += [Sample(at, rank, name, _copied(held)) for name, held in found.items()]
@@ -100,7 +104,8 @@ class Watcher:
 
         {"held": [{"name", "kind", "samples": [[rank, at, ...]]}], "curves": [{"name", "samples": [[at, value]]}],
         "sent": [[at, from, to, purpose, bytes]]}. A sample of a number is [rank, at, value], of cells [rank, at, texts,
-        shares], of a point [rank, at, x, y], of rows [rank, at, [[worker, x, y, is_picked]], [x, y] of the result].
+        shares], of a point [rank, at, x, y], of rows [rank, at, rows, [x, y] of the result], where each of the rows is
+        [worker, x, y, is_picked, is_apart].
         """
         self._look_at_servers()
         samples = sorted(self._samples, key=lambda each: each.at)
@@ -108,6 +113,8 @@ class Watcher:
         tracks: dict[str, Plain] = {}
         for each in samples:
             if isinstance(each.held, HeldPoint) and id(each) not in places:
+                continue
+            if each.name == OVERWRITTEN and not self._is_shared:  # by updates within its own passes
                 continue
             kind, values, more = _plain(each, places)
             track = tracks.setdefault(each.name, {"name": each.name, "kind": kind, **more, "samples": []})
@@ -131,7 +138,7 @@ class Watcher:
                 last[each.rank] = number
             now = [*last.values()] or [number]
             means[number, now] = 1 / len(now)
-            if is_replica and len(last) == self._layout.replicas == len(self._memories):
+            if is_replica and len(last) == self._layout.replicas > 1 and not self._is_shared:
                 own = gram[now][:, now]
                 # mean_i |W_i|^2 - |mean|^2
                 distances.append([each.at, sqrt(max(float(own.diagonal().mean() - own.mean()), 0.0))])
@@ -156,10 +163,6 @@ def plane_of(gram: Tensor, differences: Tensor) -> Tensor:
     two = torch.nn.functional.pad(two, (0, 2 - two.shape[1]))
     farthest = two.gather(0, two.abs().argmax(0, keepdim=True))
     return two * torch.where(farthest < 0, -1.0, 1.0)
-
-
-def shown(sync: object) -> Mapping[str, Held]:
-    return sync.holds() if isinstance(sync, Shown) else {}
 
 
 def _vector(held: Held) -> Tensor:
@@ -200,13 +203,14 @@ def _plain(sample: Sample, places: Mapping[int, tuple[float, float]]) -> tuple[s
             return "cells", [list(texts), [round(share, 3) for share in shares]], {}
         case HeldPoint(_, ties):
             return "point", list(places[id(sample)]), {"ties": ties}
-        case HeldRows(rows, of, result):
+        case HeldRows(rows, of, result, apart):
             every = torch.cat([rows, result.unsqueeze(0)]).double()
             every -= every.mean(0)
             gram = every @ every.T
             *drawn, made = plane_of(gram, torch.eye(len(gram), dtype=gram.dtype)).tolist()
             picked = (rows == result).all(1).tolist()
-            return "rows", [[[i, *at, is_it] for i, at, is_it in zip(of, drawn, picked, strict=True)], made], {}
+            found = [[i, *at, is_it, i in apart] for i, at, is_it in zip(of, drawn, picked, strict=True)]
+            return "rows", [found, made], {}
 
 
 # -- on a worker
@@ -241,7 +245,7 @@ class WatchingHooks(Hooks):
         self._before = self._weights()
         if not self._begun:
             self._begun = True
-            self._watcher.add_weights([*self._sync.parameters.values()])
+            self._watcher.add_weights(self._context.comm.rank, [*self._sync.parameters.values()])
             self._look(step)
 
     def after_backward(self, step: int) -> None:
@@ -257,7 +261,7 @@ class WatchingHooks(Hooks):
         generic: dict[str, Held] = {CLOCK: HeldNumber(clock)}
         if self._differs and clock % self._every == 0:
             generic[WEIGHTS] = HeldPoint(self._weights())
-        found = {**generic, **(more or {}), **shown(self._sync), **shown(self._context.parts.strategy)}
+        found = {**generic, **(more or {}), **shown_by(self._sync), **shown_by(self._context.parts.strategy)}
         self._watcher.look(self._context.comm.now(), self._context.comm.rank, found)
 
     def _weights(self) -> Tensor:

@@ -43,6 +43,7 @@ class TracePhase(NamedTuple):
     kind: str  # compute, waiting, communication
     operation: Operation | None = None
     name: str = "compute"  # of what was computed
+    version: int | None = None  # of the weights that it read
 
 
 class TraceEvent(NamedTuple):
@@ -130,12 +131,12 @@ def by_pass(phases: Iterable[TracePhase], passes: Sequence[TimedPass]) -> Iterat
         now = phase.start
         if phase.kind == "compute":
             for i in range(bisect_left(passes, now, key=lambda each: each.end), len(passes)):
-                name, start, end = passes[i]
+                name, start, end, version = passes[i]
                 if start >= phase.end:
                     break
                 start, end = max(start, now), min(end, phase.end)
                 yield phase._replace(start=now, end=start)
-                yield TracePhase(start, end, "compute", name=name)
+                yield TracePhase(start, end, "compute", name=name, version=version)
                 now = end
         yield phase._replace(start=now)
 
@@ -178,7 +179,8 @@ def _events(
         if end <= start:
             continue
         if (operation := phase.operation) is None:
-            yield TraceEvent(start, rank, end, phase.kind, phase.name, dict(told))
+            read: dict[str, int | str | list[int]] = {} if phase.version is None else {"version": phase.version}
+            yield TraceEvent(start, rank, end, phase.kind, phase.name, {**told, **read})
             continue
         key = operation.channel, operation.number
         message = messages.get(key)

@@ -9,6 +9,7 @@ is added to the next vector,
 with b = 1; a decay b < 1 forgets what is old.
 """
 
+import math
 from abc import ABC, abstractmethod
 from typing import Protocol
 
@@ -17,11 +18,13 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from ...conf.errors import ConfigError
+from ...strategies.core.held import Held, HeldNumber
 
 
 class Remembered(Protocol):
     """A slot, as feedback sees it; see base.py."""
 
+    key: str
     memory: dict[str, Tensor]
     count: int
     workers: int
@@ -62,6 +65,30 @@ class ErrorFeedback(Feedback):
 
     def held(self, nbytes: int) -> int:
         return nbytes
+
+
+class WatchedFeedback(Feedback):
+    """Another feedback, of which the lengths of the newest vectors are noted for a picture."""
+
+    def __init__(self, feedback: Feedback) -> None:
+        self._feedback, self.passes = feedback, feedback.passes
+        self._lengths: dict[str, tuple[float, float, float]] = {}  # by key: of p, C(p) and e
+
+    def add(self, x: Tensor, slot: Remembered) -> Tensor:
+        return self._feedback.add(x, slot)
+
+    def keep(self, p: Tensor, sent: Tensor, slot: Remembered) -> None:
+        lengths = float(p.norm()), float(sent.norm()), float((p - sent).norm())
+        self._lengths[slot.key] = lengths
+        self._feedback.keep(p, sent, slot)
+
+    def held(self, nbytes: int) -> int:
+        return self._feedback.held(nbytes)
+
+    def shows(self) -> dict[str, Held]:
+        of_each = zip(*self._lengths.values(), strict=True) if self._lengths else ((0.0,), (0.0,), (0.0,))
+        lengths = (math.hypot(*each) for each in of_each)
+        return {name: HeldNumber(each) for name, each in zip(("to send", "sent", "left out"), lengths, strict=True)}
 
 
 def check_no_momentum(optimizer: Optimizer, why: str) -> None:

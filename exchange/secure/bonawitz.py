@@ -33,10 +33,11 @@ from torch import Tensor
 
 from ...comm import Comm
 from ...conf.errors import ConfigError
+from ...strategies.core.held import Held, HeldCells
 from ...strategies.core.terms import ADDED_UP, EQUAL_CLIENTS, UNCOMPRESSED, UNINFORMED, WEIGHTS_ALONE, Need
 from ..survivors import isend_to, recv_from, wait_for
 from .base import Secure
-from .fixed_point import WIDTH, FixedPoint
+from .fixed_point import WIDTH, FixedPoint, Ring
 from .primitives import Identity, check_there
 from .protocol import (
     HASH,
@@ -58,6 +59,7 @@ NUMBER = 8
 KEYS = 2 * KEY + SIGNATURE  # bytes
 OPENING = NUMBER + KEY + SIGNATURE
 FEWEST = 3  # clients of a round
+SHOWN = 4  # entries of masks, in pictures
 
 
 class Bonawitz(Secure):
@@ -77,6 +79,7 @@ class Bonawitz(Secure):
         check_there()
         self.threshold, self.fixed = threshold, FixedPoint(bits, largest)
         self.delivered = self.lost = 0  # on a client: entries other than 0, and of these those cut or rounded to 0
+        self._masks: Ring | None = None  # of the newest round; None: nobody watches
         if self.fixed.most() < 1:
             raise ConfigError(
                 f"secure.bits={bits}, secure.largest={largest:g}: one number takes more than 63 bits, and sums have "
@@ -140,6 +143,8 @@ class Bonawitz(Secure):
         entries, lost = self.fixed.lost(way)
         self.delivered, self.lost = self.delivered + entries, self.lost + lost
         self._say(client.mask(x, opened).tobytes())
+        if self._masks is not None:
+            self._masks = client.between(SHOWN)
         if (masked := self._told()) is None:
             return
         self._say(client.check(masked))
@@ -149,6 +154,16 @@ class Bonawitz(Secure):
         signatures = self._heard_of(signed, SIGNATURE)
         given = client.unmask(seeds, of_keys, signatures)
         self._say(b"".join(given.seeds[v] for v in seeds) + b"".join(given.keys[v] for v in of_keys))
+
+    def shows(self) -> dict[str, Held]:
+        """Returns the first entries of the masks that a client added in its newest round, as shares of 2^63.
+
+        Over all clients of a round they add up to 0 modulo 2. The first call begins to note them.
+        """
+        if self._masks is None:
+            self._masks = np.zeros(SHOWN, dtype=np.uint64)
+        shares = (self._masks.view(np.int64) / 2.0**63).tolist()
+        return {"entries of masks": HeldCells(tuple(f"{x:+.2f}" for x in shares), tuple(abs(x) for x in shares))}
 
     def _fits(self, samples: int, number: int, sampled: int) -> None:
         if samples * sampled > self.fixed.most():

@@ -18,6 +18,7 @@ from torch.optim import Optimizer
 
 from ...comm import Comm
 from ...strategies.core.errors import TooFewClientsError
+from ...strategies.core.held import Held
 from ...strategies.core.sync import Measures
 from ..client_updates import ClientUpdates, Rules, ServerUpdate
 from ..participation import Rounds
@@ -54,6 +55,9 @@ class SecureUpdates(ClientUpdates):
             way, samples = self._privacy.clipped(way, self._comm.rank, number, rounding), 1
         way = self._aggregation.sent(way, self._comm.rank, self._rounds.clients, number)
         self._secure.deliver(way, samples, number, self._rounds.per_round)
+
+    def shows(self) -> dict[str, Held]:
+        return self._secure.shows()
 
     # -- on the server
 

@@ -185,11 +185,15 @@ class Client:
         for v, signature in opened.items():
             self._verify(v, _opened(self.number, self._held), signature, "word that it could open all shares")
         # y_u = x_u + PRG(b_u) + sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv)
-        y = x + stream(self._seed, b"self" + _said(self.number, self.client), len(x))
+        return x + stream(self._seed, b"self" + _said(self.number, self.client), len(x)) + self.between(len(x))
+
+    def between(self, d: int) -> Ring:
+        """sum_{v > u} PRG(s_uv) - sum_{v < u} PRG(s_uv): [d]. The sum of these over all clients is 0."""
+        total = np.zeros(d, dtype=np.uint64)
         for v in sorted(self._held.keys() - {self.client}):
-            between = self._between(v, len(x))
-            y = y + between if v > self.client else y - between
-        return y
+            mask = self._between(v, d)
+            total = total + mask if v > self.client else total - mask
+        return total
 
     def check(self, masked: Collection[int]) -> bytes:
         """Makes the message of step 4: a signature of `masked`, the clients that sent a vector, as the server says."""

@@ -39,12 +39,13 @@ class HeldPoint:
 class HeldRows:
     """Vectors that something is made of, [rows, n], drawn in a plane of their own.
 
-    `of`: the worker of each row. `result`: what was made of them, [n].
+    `of`: the worker of each row. `result`: what was made of them, [n]. `apart`: workers that are drawn as others.
     """
 
     rows: Tensor
     of: tuple[int, ...]
     result: Tensor
+    apart: frozenset[int] = frozenset()
 
 
 Held = HeldNumber | HeldCells | HeldPoint | HeldRows

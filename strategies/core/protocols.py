@@ -27,15 +27,20 @@ SMALLER_RATE = "a smaller optimizer.lr may help"
 
 @runtime_checkable
 class Shown(Protocol):
-    """A mode or a strategy that has more to show in a picture of a run than its clock and its weights."""
+    """A mode, a strategy or a part of one that has more to show in a picture of a run than clocks and weights."""
 
-    def holds(self) -> Mapping[str, Held]:
+    def shows(self) -> Mapping[str, Held]:
         """Returns what this worker or server holds now, by name. Called only while a picture is made.
 
         A worker is asked when its first step begins and at the end of each step, a server after it changed the weights
         (`made_at`). The name clock stands for the number of the worker's steps.
         """
         ...
+
+
+def shown_by(part: object) -> Mapping[str, Held]:
+    """Returns what a part of a worker or a server shows; {} where it has nothing to show."""
+    return part.shows() if isinstance(part, Shown) else {}
 
 
 # -- of sync modes

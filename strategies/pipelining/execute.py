@@ -158,7 +158,8 @@ class PipelineStep:
             yield
         start, end = comm.times(begin, comm.mark())
         assert comm.timeline.passes is not None
-        comm.timeline.passes.append(TimedPass(str(action), start, end))
+        version = None if self.held.updates is None else self.versions[action._replace(kind="F")]
+        comm.timeline.passes.append(TimedPass(str(action), start, end, version))
 
     @property
     def _last_stage(self) -> int:

@@ -57,7 +57,8 @@ from ...exchange.start_alike import start_alike
 from ..core.batch import Batch
 from ..core.clip import NORM
 from ..core.cost import Memory, Transfers, World, payload
-from ..core.protocols import own_gradients
+from ..core.held import Held
+from ..core.protocols import own_gradients, shown_by
 from ..core.state import State
 from ..core.sync import Measures, Sync, SyncTraits, drop_gradients
 from .robust_bsp import WHOLE, RobustReduction
@@ -253,6 +254,11 @@ class BSP(Sync):
 
     def measured(self, held: Memory) -> Memory:
         return held if self._reducer is None else self._reduction.measured(held, self._reducer.peak)
+
+    def shows(self) -> dict[str, Held]:
+        made = self._reduction.buckets if self._finished else ()
+        results = {bucket.key: bucket.flat for bucket in made if isinstance(bucket, Bucket)}
+        return {**self.exchange.shows(results), **shown_by(self._reduction)}
 
     def report(self) -> Measures:
         return {"buckets": len(self._reduction.buckets)}

@@ -126,8 +126,8 @@ class EASGD(Sync):
     def buffers(self) -> list[Tensor]:
         return [self._replica.pull, self._centre, self._pulls, *self.exchange.buffers()]
 
-    def holds(self) -> dict[str, Held]:
-        return {"centre": HeldPoint(self._centre, ties=True)}
+    def shows(self) -> dict[str, Held]:
+        return {"centre": HeldPoint(self._centre, ties=True), **self.exchange.shows({})}
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> Sequence[Note | str]:
         return self.exchange.notes([vector_of(parameters)], world)

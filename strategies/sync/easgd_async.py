@@ -185,7 +185,7 @@ class AsyncEASGD(SyncWithServers):
             return {}
         return {"staleness": dict(self._staleness), "lost": sorted(self.comm.lost())}
 
-    def holds(self) -> dict[str, Held]:
+    def shows(self) -> dict[str, Held]:
         """Returns the centre, of the server."""
         return {"centre": HeldPoint(self._centre, ties=True)} if self.comm.rank == self._server else {}
 

@@ -52,7 +52,7 @@ Use it where data must stay where they are, clients are many and of different si
 for whole epochs before they send anything. Data that differ much between clients slow it down.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Annotated, Literal
 
@@ -85,6 +85,8 @@ from ...exchange.secure.client_updates import SecureUpdates
 from ...exchange.server import PlainServer, ServerRule
 from ..core.batch import Batch
 from ..core.cost import Memory, Transfers, World, payload
+from ..core.held import Held
+from ..core.protocols import shown_by
 from ..core.state import State
 from ..core.sync import Measures, SyncTraits
 from ..core.terms import ADDED_UP, HONEST, NOT_PRIVATE, NOT_SECURE, PLAIN_CLIENT, UNCOMPRESSED, Need
@@ -398,6 +400,10 @@ class FedAvg(SyncWithServers):
         if not self._serves:
             own += self._own.buffers()
         return [*own, *self.server.buffers(), *self.client.buffers(), *self._client_updates.buffers()]
+
+    def shows(self) -> Mapping[str, Held]:
+        """Returns what a client shows."""
+        return {} if self._serves else shown_by(self._client_updates)
 
     def report(self) -> Measures:
         measured: Measures = {"lost": sorted(self.comm.lost())}

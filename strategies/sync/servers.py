@@ -105,9 +105,11 @@ class ServerSync(SyncWithServers):
     def report(self) -> Measures:
         return self._server.report() if self._serves else {}
 
-    def holds(self) -> dict[str, Held]:
-        """Returns the weights of a server that has all of them."""
-        return {"weights": HeldPoint(self._server.weights)} if self._serves and self.servers == 1 else {}
+    def shows(self) -> dict[str, Held]:
+        """Returns the weights of a server that has all of them, and what compression left out on a worker."""
+        if not self._serves:
+            return self._worker.shows()
+        return {"weights": HeldPoint(self._server.weights)} if self.servers == 1 else {}
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> Sequence[Note | str]:
         return self.aggregation.notes(self.compress, world.replicas)

@@ -47,6 +47,7 @@ from ...exchange.elementwise import check_elementwise
 from ...exchange.reducer import Reduction
 from ...exchange.sharded_optimizer import Piece, ShardedOptimizer
 from ..core.cost import Memory, Traffic, payload
+from ..core.held import Held, HeldCells
 from ..core.state import State
 from ..core.terms import ADDED_UP, FABRIC, HONEST, UNCOMPRESSED, Need
 
@@ -283,7 +284,19 @@ class ShardedReduction(Reduction):
         for work in gathering:
             work.wait()
 
-    # -- state and measures
+    # -- what is shown, state and measures
+
+    def shows(self) -> dict[str, Held]:
+        """Returns what this replica has of each replica's chunk: w weights, g its own gradient, G the sum over
+        replicas, o the optimizer's state.
+        """
+        size, own = self._comm.size, self._comm.rank
+        has_sum = any(piece.weight.grad is not None for piece in self._pieces.values())
+        has_own = any(bucket.filling is not None for bucket in self.buckets)
+        texts = [
+            "w" + ("G" if i == own and has_sum else "g" if has_own else "") + "o" * (i == own) for i in range(size)
+        ]
+        return {"chunks": HeldCells(tuple(texts), tuple(len(text) / 3 for text in texts))}
 
     def state_dict(self, optimizer: Optimizer) -> State:
         return self._optimizer.state_dict()

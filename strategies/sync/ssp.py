@@ -188,14 +188,15 @@ class SSP(ServerSync):
 
     # -- what is shown and stated
 
-    def holds(self) -> dict[str, Held]:
+    def shows(self) -> dict[str, Held]:
         """Returns a worker's clock, and of a server the clocks of the pushes that it has applied."""
         if not self._serves:
-            return {"clock": HeldNumber(self._worker.steps, None if self.bound == inf else self.bound)}
+            clock = HeldNumber(self._worker.steps, None if self.bound == inf else self.bound)
+            return {"clock": clock, **super().shows()}
         held = Counter(push.worker for pushes in self._held.values() for push in pushes)
         applied = [min(self._clocks.of(i) - held[i], self._clocks.slowest + self.bound) for i in range(self._workers)]
         most = max(*applied, 1)
-        return super().holds() | {
+        return super().shows() | {
             "clocks applied": HeldCells(tuple(f"{clock:g}" for clock in applied), tuple(c / most for c in applied))
         }
 

@@ -12,6 +12,9 @@ from watched_run import WatchedRun, watched
 
 from paceline.cli.collective import raw, recorded
 from paceline.engine.features.watching import plane_of
+from paceline.exchange.compress import Slot, Vector
+from paceline.exchange.compress.feedback import ErrorFeedback, WatchedFeedback
+from paceline.strategies.core.held import HeldNumber
 from paceline.tracking import player
 from paceline.tracking.drawn import player as drawn
 
@@ -104,6 +107,82 @@ def test_a_rings_chunks_fill_up_until_all_have_all() -> None:
               for step in range(7)]  # fmt: skip
     assert filled == [16, 20, 28, 40, 52, 60, 64]
     assert len(document["messages"]) == 24 and len(document["moments"]) == 7
+
+
+def test_krum_picks_the_row_that_it_returns_and_never_a_liar(tmp_path: Path) -> None:
+    lies = "aggregate=krum", "attack=sign_flip", "attack.workers=1"
+    run = watched(tmp_path, "sync=bsp", *lies, "hardware.workers=5", "steps=3")
+    samples = run.held("updates given to the rule")["samples"]
+    assert len(samples) == 3  # none before the first step, when there are no rows
+    for lane, _, rows, made in samples:
+        assert lane == 0 and [worker for worker, *_ in rows] == [0, 1, 2, 3, 4]
+        assert [worker for worker, *_, apart in rows if apart] == [4]
+        [picked] = [(worker, x, y) for worker, x, y, is_it, _ in rows if is_it]
+        assert picked[0] != 4 and list(picked[1:]) == made
+        places = {(x, y) for _, x, y, *_ in rows}
+        assert len(places) == 5  # they are drawn apart
+
+
+def test_what_top_k_sends_and_leaves_out_is_what_was_to_be_sent(tmp_path: Path) -> None:
+    """No entry is in both, so that the squares of their lengths add up."""
+    run = watched(tmp_path, "sync=bsp", "compress=topk", "compress.ratio=0.1", "hardware.workers=2", "steps=4")
+    of = {name: [value for lane, _, value in run.held(name)["samples"] if lane == 1] for name in LENGTHS}
+    whole, sent, left = of.values()
+    assert len(whole) == 5 and min(*sent[1:], *left[1:]) > 0.01
+    assert [a**2 + b**2 for a, b in zip(sent, left, strict=True)] == pytest.approx([p**2 for p in whole], rel=2e-3)
+
+
+LENGTHS = ("to send", "sent", "left out")
+
+
+def test_error_feedback_adds_what_was_left_out_to_the_next_vector() -> None:
+    slot = Slot("all", Vector(((6,),), torch.float32), 0, 2)
+    watched_one = WatchedFeedback(ErrorFeedback())
+    x = torch.tensor([3.0, -1.0, 0.5, 0.0, 2.0, -4.0])
+    left = torch.zeros(6)
+    for _ in range(3):
+        p = watched_one.add(x, slot)
+        assert torch.equal(p, left + x)
+        sent = torch.where(p.abs() > 2.5, p, 0.0)
+        left = p - sent
+        watched_one.keep(p, sent, slot)
+        found = [held.value for held in watched_one.shows().values() if isinstance(held, HeldNumber)]
+        assert found == pytest.approx([float((sent + left).norm()), float(sent.norm()), float(left.norm())])
+        assert torch.equal(slot.memory["e"], left)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "pipedream"])
+def test_a_stage_holds_the_micro_batches_and_versions_of_its_schedule(tmp_path: Path, schedule: str) -> None:
+    """Stage 0 of 1F1B and of PipeDream holds as many micro-batches as there are stages, and the last one a single."""
+    three = "strategy.stages=3", "hardware.workers=3", "model.hidden=[8, 8, 8]"
+    more = ("strategy.micro_batches=4",) if schedule == "1f1b" else ()
+    run = watched(tmp_path, "strategy=pipeline", f"strategy.schedule={schedule}", *three, *more, "steps=6")
+    samples = run.held("micro-batch:version of its weights")["samples"]
+    most = [max(sum(map(bool, texts)) for of, _, texts, _ in samples if of == lane) for lane in range(3)]
+    assert most == [3, 2, 1]
+    held = [{text.split(":")[1] for text in texts if text} for lane, _, texts, _ in samples if lane == 0]
+    versions = max(map(len, held))
+    assert versions == (1 if schedule == "1f1b" else 3)  # with a flush all of a batch read the same weights
+    assert "entries overwritten" not in {track["name"] for track in run.document["held"]}
+    if schedule == "pipedream":
+        assert max(int(version[1:]) for each in held for version in each) >= 2
+
+
+@pytest.mark.parametrize(("shard", "others"), [("optimizer", "wg"), ("gradients", "w")])
+def test_a_replica_of_zero_has_the_sum_and_the_state_of_its_own_chunk(tmp_path: Path, shard: str, others: str) -> None:
+    run = watched(tmp_path, "sync=bsp", f"sync.shard={shard}", "hardware.workers=3", "steps=2")
+    at_end = {lane: texts for lane, _, texts, _ in run.held("chunks")["samples"]}
+    assert at_end == {lane: ["wGo" if i == lane else others for i in range(3)] for lane in range(3)}
+
+
+def test_masks_of_secure_aggregation_cancel(tmp_path: Path) -> None:
+    run = watched(tmp_path, "sync=fedavg", "secure=bonawitz", "hardware.workers=3", "data.limit=48", "steps=4")
+    at_end = {lane: texts for lane, _, texts, _ in run.held("entries of masks")["samples"]}
+    assert set(at_end) == {0, 1, 2}
+    for entry in zip(*at_end.values(), strict=True):
+        total = sum(map(float, entry))  # as shares of 2^63, of numbers modulo 2^64
+        assert abs(total - 2 * round(total / 2)) < 0.02
+    assert max(abs(float(text)) for texts in at_end.values() for text in texts) > 0.05
 
 
 def test_vectors_of_a_plane_keep_their_distances_in_it() -> None:

@@ -19,10 +19,11 @@
     return found;
   }
 
-  // As Python's format(value, ".3g"), or "g" for what has no more than six digits.
-  function short(value, digits) {
-    const number = Number(value.toPrecision(digits));
-    return Math.abs(number) >= 1e-4 || number === 0 ? String(number) : number.toExponential().replace(/e-(\d)$/, 'e-0$1');
+  // As Python's format(value, ".3g").
+  function short(value) {
+    const number = Number(value.toPrecision(3)), size = Math.abs(number);
+    return (size >= 1e-4 && size < 1e3) || number === 0 ? String(number)
+      : number.toExponential().replace(/e([+-])(\d)$/, 'e$10$2');
   }
 
   // Each function returned by `movers` takes a time and moves one kind of thing.
@@ -50,7 +51,7 @@
       found.push((at) => {
         const sample = now(at, place, lane), value = sample ? sample[2] : 0;
         bar.setAttribute('width', (layout.bar * Math.abs(value) / layout.numbers[place]).toFixed(2));
-        text.textContent = short(value, 6);
+        text.textContent = short(value);
       });
     }
     for (const cell of all('cell')) {
@@ -101,8 +102,8 @@
         const sample = last(track.samples, at, 1);
         if (!sample) { group.innerHTML = ''; return; }
         const [x, y] = sample[3];
-        group.innerHTML = sample[2].map(([worker, a, b, picked]) =>
-          `<g transform="translate(${(x0 + k * a).toFixed(2)} ${(y0 - k * b).toFixed(2)})"><circle class="c0" r="7" `
+        group.innerHTML = sample[2].map(([worker, a, b, picked, apart]) =>
+          `<g transform="translate(${(x0 + k * a).toFixed(2)} ${(y0 - k * b).toFixed(2)})"><circle class="c${apart ? 1 : 0}" r="7" `
           + `fill-opacity="0.55"></circle>${picked ? '<circle class="dark strong" r="10"></circle>' : ''}`
           + `<text class="small" y="4" text-anchor="middle">${Number(worker)}</text></g>`).join('')
           + `<path class="dark strong" d="M${(x0 + k * x).toFixed(2)},${(y0 - k * y).toFixed(2)} m-6,0 h12 m-6,-6 v12">`
@@ -128,7 +129,7 @@
         const x = (left + wide * at / (data.end || 1)).toFixed(2), value = last(curve.samples, at, 0);
         line.setAttribute('x1', x);
         line.setAttribute('x2', x);
-        text.textContent = `${curve.name}: ${value ? short(value[1], 3) : ''}`;
+        text.textContent = `${curve.name}: ${value ? short(value[1]) : ''}`;
       });
     });
     return found;
@@ -174,7 +175,7 @@
       at = Math.min(Math.max(time, 0), data.end);
       for (const each of move) each(at);
       slider.value = at;
-      const text = (data.timed ? `${short(at / 1e3, 3)} ms: ` : '') + last(data.moments, at, 0)[1];
+      const text = (data.timed ? `${short(at / 1e3)} ms: ` : '') + last(data.moments, at, 0)[1];
       slider.setAttribute('aria-valuetext', text);
       said.textContent = text;
     }

@@ -134,7 +134,7 @@ def layout(document: Plain) -> Plain:
 def _scale(document: Plain) -> list[float]:
     """Returns [x0, y0, k]: a row's place (x, y) is drawn at (x0 + k x, y0 - k y) of its box."""
     samples = [each for track in document["held"] if track["kind"] == "rows" for each in track["samples"]]
-    places = [(x, y) for _, _, rows, _ in samples for _, x, y, _ in rows] + [made for *_, made in samples]
+    places = [(x, y) for _, _, rows, _ in samples for _, x, y, *_ in rows] + [made for *_, made in samples]
     if not places:
         return [0.0, 0.0, 1.0]
     (left, right), (low, high) = ((min(each), max(each)) for each in zip(*places, strict=True))
@@ -255,7 +255,8 @@ def _values(document: Plain, lane: int, at: float, y: float) -> list[str]:
             parts.append(
                 f'<rect class="empty" x="{left:g}" y="{y + 5}" width="{bar:g}" height="8"/>'
                 f'<rect data-bar="{place}:{lane}" class="c2" x="{left:g}" y="{y + 5}" width="{wide:.2f}" height="8"/>'
-                f'<text data-number="{place}:{lane}" class="small" x="{left + bar + 4:g}" y="{y + 13}">{value:g}</text>'
+                f'<text data-number="{place}:{lane}" class="small" x="{left + bar + 4:g}" y="{y + 13}">'
+                f"{value:.3g}</text>"
             )
             if "within" in track:
                 x = left + bar * _furthest(document, track, at) / _most(track)
@@ -265,7 +266,7 @@ def _values(document: Plain, lane: int, at: float, y: float) -> list[str]:
                 )
             left += each
         else:
-            parts += _cells(place, lane, sample or samples[0], left, y, room)
+            parts += _cells(place, lane, sample or samples[0], left, y, room, _letters(samples))
             left += room
     return parts
 
@@ -277,7 +278,12 @@ def _furthest(document: Plain, track: Plain, at: float) -> float:
     return min(min(0 if each is None else each[2] for each in now) + track["within"], _most(track))
 
 
-def _cells(place: int, lane: int, sample: list[Any], left: float, y: float, room: float) -> list[str]:
+def _letters(samples: list[list[Any]]) -> int:
+    """Returns the characters of the longest text in the cells of these samples."""
+    return max(len(text) for _, _, texts, _ in samples for text in texts)
+
+
+def _cells(place: int, lane: int, sample: list[Any], left: float, y: float, room: float, letters: int) -> list[str]:
     _, _, texts, shares = sample
     wide = room / len(texts)
     parts: list[str] = []
@@ -286,7 +292,7 @@ def _cells(place: int, lane: int, sample: list[Any], left: float, y: float, room
         box = f'x="{x:.2f}" y="{y + 2}" width="{max(wide - 1, 1):.2f}" height="14"'
         parts.append(f'<rect class="empty" {box}/><rect data-cell="{place}:{lane}:{number}" class="c0" {box} '
                      f'fill-opacity="{0.6 * share:.2f}"/>')  # fmt: skip
-        if wide >= 12:
+        if wide >= 5.5 * letters + 1:
             parts.append(
                 f'<text data-text="{place}:{lane}:{number}" class="small" x="{x + wide / 2:.2f}" y="{y + 13}" '
                 f'text-anchor="middle">{escape(text)}</text>'
@@ -370,16 +376,20 @@ def _joined(document: Plain, at: float) -> list[str]:
     """Draws the rows that a rule was given, and its result. player.js does the same."""
     track = next(track for track in document["held"] if track["kind"] == "rows")
     sample = _last(track["samples"], at)
-    head = svg.text(4, 14, f"{track['name']}; a ring: equals what the rule made of them (+)", "small")
+    words = "ring: equals the result (+)"
+    if any(apart for *_, rows, _ in track["samples"] for *_, apart in rows):
+        words += "; orange: sent by a Byzantine worker"
+    head = svg.text(4, 14, track["name"], "small") + svg.text(4, 28, words, "small")
     x0, y0, k = _scale(document)
     marks: list[str] = []
     if sample is not None:
         _, _, rows, (x, y) = sample
-        for worker, a, b, picked in rows:
+        for worker, a, b, picked, apart in rows:
             ring = '<circle class="dark strong" r="10"/>' if picked else ""
+            colour = 1 if apart else 0
             marks.append(
-                f'<g transform="translate({x0 + k * a:.2f} {y0 - k * b:.2f})"><circle class="c0" r="7" '
-                f'fill-opacity="0.55"/>{ring}<text class="small" y="4" text-anchor="middle">{worker}</text></g>'
+                f'<g transform="translate({x0 + k * a:.2f} {y0 - k * b:.2f})"><circle class="c{colour}" '
+                f'r="7" fill-opacity="0.55"/>{ring}<text class="small" y="4" text-anchor="middle">{worker}</text></g>'
             )
         marks.append(f'<path class="dark strong" d="M{x0 + k * x:.2f},{y0 - k * y:.2f} m-6,0 h12 m-6,-6 v12"/>')
     return [head, f'<g data-rows="">{"".join(marks)}</g>']
