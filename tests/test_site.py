@@ -93,6 +93,16 @@ def test_no_page_loads_anything_from_the_network(site: Path, pages: dict[Path, S
 @pytest.mark.docs
 @pytest.mark.slow
 @pytest.mark.xdist_group("site")
+def test_each_algorithm_has_a_player(site: Path) -> None:
+    page, source = (site / "players.html").read_text(), (ROOT / "docs" / "players.md").read_text()
+    sections = re.findall(r"^## ", source, re.MULTILINE)
+    assert len(sections) == 10 == page.count('<div class="player"') == page.count('<script type="application/json">')
+
+
+@needs_mkdocs
+@pytest.mark.docs
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
 def test_links_lead_to_a_page_and_an_anchor(pages: dict[Path, SitePage]) -> None:
     lost: defaultdict[str, list[str]] = defaultdict(list)
     for path, page in pages.items():

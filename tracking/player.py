@@ -33,6 +33,7 @@ KINDS = ("compute", "communication", "waiting")
 LANES = 32  # are drawn
 MOST_BYTES = 200_000  # of a document as JSON
 MOST_MOMENTS = 400
+SAID = 4  # messages of a step in words
 Plain = dict[str, Any]
 
 
@@ -109,8 +110,8 @@ def of_sum(recording: Plain) -> Plain:
         for rank, row in enumerate(step["after"]):
             counts = [len(values) for values in row]
             cells.append([rank, over, [str(count) for count in counts], [round(n / len(hosts), 3) for n in counts]])
-        text = f"Step {number + 1} of {len(steps)}, {name}: worker {'; '.join(said[:4])}" + "; ..." * (len(said) > 4)
-        moments.append([over, text + "."])
+        more = f"; {len(said) - SAID} more" if len(said) > SAID else ""
+        moments.append([over, f"Step {number + 1} of {len(steps)}, {name}: worker {'; '.join(said[:SAID])}{more}."])
     return {
         "title": f"{recording['collective']}: a sum among {len(hosts)} workers",
         "timed": False,

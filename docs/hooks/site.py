@@ -14,6 +14,7 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 sys.path[:0] = [str(HERE), str(ROOT / ".paths")]
 
+import players  # noqa: E402
 import reference  # noqa: E402
 
 MOVED = {"README.md": "index.md", "CONTRIBUTING.md": "contributing.md"}  # pages of the root
@@ -54,7 +55,14 @@ def _listed(nav: Any, made: list[str]) -> Any:
 def on_page_markdown(markdown: str, page: Any, config: Any, files: Files) -> str:
     """Leads links that leave docs/ to their pages in the site."""
     at = page.file.src_uri
+    if at == players.PAGE:
+        page.meta["commands"], markdown = markdown, players.with_places(markdown)
     return _outside_of_code(markdown, lambda text: LINK.sub(lambda link: _led(at, link), text))
+
+
+def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
+    """Adds the players to their page."""
+    return players.with_players(html, page.meta["commands"]) if page.file.src_uri == players.PAGE else html
 
 
 def _led(at: str, link: re.Match[str]) -> str:

@@ -8,8 +8,8 @@ The plane is that of the two main directions in which replicas differ: of the de
 from the mean of the replicas at that time. (The main directions of the weights themselves are those of training, in
 which replicas hardly differ.)
 
-The consensus distance is sqrt(mean_i |W_i - mean|^2), over the last weights that were seen of each replica; there is
-none where replicas share their memory.
+The consensus distance is sqrt(mean_i |W_i - mean|^2), over the last weights that were seen of each replica. Replicas
+that share their memory have neither points nor distances: they have the same weights at any time.
 
 A watched run has one feature more, whose hooks look. A run that nobody watches has no trace of it.
 """
@@ -30,7 +30,8 @@ from ..fabrics.layout import RunLayout
 from .feature import Context, Feature, Hooks, Parts
 
 MOST_POINTS = 600  # vectors of workers in the plane; where there are more, every second, third, ... step is taken
-BLOCKS = 24  # cells of weights in memory that workers share
+ROUNDING = 1e-14  # of the largest square: what differences of squares have of it
+BLOCKS = 12  # cells of weights in memory that workers share
 CLOCK, WEIGHTS, OVERWRITTEN, DISTANCE = "clock", "weights", "entries overwritten", "consensus distance"
 Plain = dict[str, Any]
 
@@ -109,7 +110,7 @@ class Watcher:
         """
         self._look_at_servers()
         samples = sorted(self._samples, key=lambda each: each.at)
-        places, distances = self._plane(_new_points(samples))
+        places, distances = self._plane([] if self._is_shared else _new_points(samples, self._layout.workers))
         tracks: dict[str, Plain] = {}
         for each in samples:
             if isinstance(each.held, HeldPoint) and id(each) not in places:
@@ -129,6 +130,7 @@ class Watcher:
         vectors = torch.stack([_vector(each.held).double() for each in points])
         vectors -= vectors.mean(0)
         gram = vectors @ vectors.T
+        largest = float(gram.diagonal().max())
         means = torch.zeros_like(gram)  # row s: by which samples' mean the replicas' mean is at the time of sample s
         last: dict[int, int] = {}  # worker -> its newest sample
         distances: list[list[float]] = []
@@ -138,10 +140,10 @@ class Watcher:
                 last[each.rank] = number
             now = [*last.values()] or [number]
             means[number, now] = 1 / len(now)
-            if is_replica and len(last) == self._layout.replicas > 1 and not self._is_shared:
+            if is_replica and len(last) == self._layout.replicas > 1:
                 own = gram[now][:, now]
-                # mean_i |W_i|^2 - |mean|^2
-                distances.append([each.at, sqrt(max(float(own.diagonal().mean() - own.mean()), 0.0))])
+                squares = float(own.diagonal().mean() - own.mean())  # mean_i |W_i|^2 - |mean|^2
+                distances.append([each.at, sqrt(squares) if squares > ROUNDING * largest else 0.0])
         places = plane_of(gram, torch.eye(len(points), dtype=gram.dtype) - means).tolist()
         return {id(each): (x, y) for each, (x, y) in zip(points, places, strict=True)}, distances
 
@@ -180,8 +182,8 @@ def _copied(held: Held) -> Held:
             return held
 
 
-def _new_points(samples: Sequence[Sample]) -> list[Sample]:
-    """Returns the points without those of which another worker had the same copy before."""
+def _new_points(samples: Sequence[Sample], workers: int) -> list[Sample]:
+    """Returns the points without those of which another worker had the same copy before; none if no worker has one."""
     seen: set[tuple[str, bytes]] = set()
     found: list[Sample] = []
     for each in samples:
@@ -191,7 +193,7 @@ def _new_points(samples: Sequence[Sample]) -> list[Sample]:
         if each.name == WEIGHTS or key not in seen:
             found.append(each)
         seen.add(key)
-    return found
+    return found if any(each.name == WEIGHTS and each.rank < workers for each in found) else []
 
 
 def _plain(sample: Sample, places: Mapping[int, tuple[float, float]]) -> tuple[str, list[Any], Plain]:

@@ -19,9 +19,10 @@ from ..report.page import data_block
 from . import svg
 
 WIDTH, ROW, TOP = 380, 18, 40  # pixels: of a picture, of a row, above the rows
-STATE, HELD, HELD_END, ARCS = 74, 94, 290, 296  # where a row's state, values and arcs are
+HELD_END, ARCS = 290, 296  # where a row's values end, and where arcs begin
+LETTER = 6.2  # pixels of a character of a name
 REACH = 76  # of the longest arc
-NUMBER, WIDE, DIGITS = 62, 100, 32  # pixels of a number with its bar, beside cells and without; of its digits
+NUMBER, WIDE, DIGITS = 62, 100, 40  # pixels of a number with its bar, beside cells and without; of its digits
 PLANE, CURVE, EDGE = 210, 64, 16  # heights, and the edge around what is drawn in a plane
 MOMENTS = 6  # of a strip
 MARKS = ("#", "~", ".")  # of KINDS, as in the terminal
@@ -31,10 +32,11 @@ STYLE = """<style>
 .player figure { margin: 0 0 1em; max-width: 36em } .player svg { width: 100%; height: auto; display: block }
 .player .strip { display: grid; grid-template-columns: repeat(auto-fill, minmax(17em, 1fr)); gap: 1em 1.5em }
 .player figcaption, .player output { display: block; min-height: 3em; font-size: 90% }
-.player .stage { display: flex; flex-wrap: wrap; gap: 0 1em; max-width: none }
+.player .stage { display: flex; flex-wrap: wrap; align-items: flex-start; gap: 0 1em; max-width: none }
 .player .stage svg { flex: 1 1 20em; max-width: 36em; min-width: min(100%, 20em) }
 .player .buttons { display: flex; flex-wrap: wrap; align-items: center; gap: .5em }
 .player button, .player select { font: inherit; min-width: 4em; min-height: 2.2em }
+.player button, .player select { border: 1px solid; border-radius: 4px }
 .player input { flex: 1 1 12em; min-width: 8em }
 @media print { .player .buttons { display: none } }
 </style>"""
@@ -181,11 +183,18 @@ def _wide(document: Plain) -> float:
              for kind in ("number", "cells")}  # fmt: skip
     if kinds["number"] & kinds["cells"]:
         return NUMBER
-    return min((HELD_END - HELD) / max(sum(track["kind"] == "number" for track in document["held"]), 1), WIDE)
+    return min(
+        (HELD_END - _left(document)) / max(sum(track["kind"] == "number" for track in document["held"]), 1), WIDE
+    )
 
 
 def _most(track: Plain) -> float:
     return max((abs(each[2]) for each in track["samples"]), default=0.0) or 1.0 if track["kind"] == "number" else 1.0
+
+
+def _left(document: Plain) -> float:
+    """Returns where a row's values begin."""
+    return 8 + LETTER * max(len(lane["name"]) for lane in document["lanes"]) + (20 if document["spans"] else 0)
 
 
 def _height(document: Plain) -> float:
@@ -224,13 +233,13 @@ def _rows(document: Plain, at: float) -> list[str]:
         parts += _values(document, lane, at, y)
         if not document["spans"]:
             continue
-        kind = _state(document, lane, at)
+        kind, state = _state(document, lane, at), _left(document) - 20
         parts.append(
-            f'<rect data-state="{lane}" class="{"void" if kind is None else CLASSES[kind]}" x="{STATE}" y="{y + 2}" '
+            f'<rect data-state="{lane}" class="{"void" if kind is None else CLASSES[kind]}" x="{state:g}" y="{y + 2}" '
             f'width="14" height="14" rx="3"/>'
         )
         mark = "" if kind is None else MARKS[kind]
-        parts.append(f'<text data-mark="{lane}" x="{STATE + 7}" y="{y + 13}" text-anchor="middle">{mark}</text>')
+        parts.append(f'<text data-mark="{lane}" x="{state + 7:g}" y="{y + 13}" text-anchor="middle">{mark}</text>')
     arcs = [_arc(each, at, document) for each in _under_way(document, at)]
     return [*parts, f'<g data-arcs="" fill="none">{"".join(arcs)}</g>']
 
@@ -245,8 +254,8 @@ def _values(document: Plain, lane: int, at: float, y: float) -> list[str]:
     own = [found for found in own if found[2]]
     numbers = sum(track["kind"] == "number" for _, track, _ in own)
     each = _wide(document)
-    room, bar = (HELD_END - HELD - each * numbers) / max(len(own) - numbers, 1), each - DIGITS
-    parts, left = list[str](), float(HELD)
+    room, bar = (HELD_END - _left(document) - each * numbers) / max(len(own) - numbers, 1), each - DIGITS
+    parts, left = list[str](), _left(document)
     for place, track, samples in own:
         sample = _last(samples, at)
         if track["kind"] == "number":
