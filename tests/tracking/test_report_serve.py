@@ -16,7 +16,7 @@ from browser import Browser, BrowserError
 from needs import needs_chromium
 from report_page import NAMES
 
-from paceline.tracking.report.serve import PageServer
+from paceline.tracking.report.serve import LONGEST, LocalServer, PageServer, Served
 from paceline.tracking.run_directory import RunDirectory
 
 
@@ -31,9 +31,12 @@ def server() -> Iterator[PageServer]:
         thread.join()
 
 
-def ask(server: PageServer, path: str, method: str = "GET", **headers: str) -> tuple[int, str, dict[str, str]]:
+def ask(
+    server: LocalServer, path: str, method: str = "GET", content: str | None = None, **headers: str
+) -> tuple[int, str, dict[str, str]]:
     connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
-    connection.request(method, path, headers=headers)
+    sent = None if content is None else content.encode(errors="surrogateescape")
+    connection.request(method, path, sent, headers=headers)
     answer = connection.getresponse()
     body = answer.read().decode()
     connection.close()
@@ -60,6 +63,75 @@ def test_a_request_that_was_sent_to_another_name_is_refused(host: str, server: P
     status, body, _ = ask(server, server.path, Host=host.format(port=server.server_port))
     assert status == 421 and "page" not in body
     assert ask(server, server.path, Host=f"localhost:{server.server_port}")[0] == 200
+
+
+@pytest.fixture
+def posted() -> Iterator[LocalServer]:
+    """A server that answers a POST with the body that it got, and refuses that of 1."""
+
+    def answer(body: object) -> object:
+        if body == 1:
+            raise ValueError("no ones")
+        return {"got": body}
+
+    with LocalServer(0, {"": Served("text/html", lambda: b"page")}, {"put": answer}) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def post(server: LocalServer, name: str = "put", body: str = '{"a": 1}', **headers: str | None) -> tuple[int, str]:
+    """Sends what a page of the server would send, but for `headers`; None leaves one out."""
+    usual = {"Origin": f"http://127.0.0.1:{server.server_port}", "Content_Type": "application/json"}
+    sent = {key.replace("_", "-"): value for key, value in (usual | headers).items() if value is not None}
+    return ask(server, f"{server.path}{name}", "POST", body, **sent)[:2]
+
+
+def test_a_page_of_the_server_may_post_json(posted: LocalServer) -> None:
+    assert post(posted) == (200, '{"got": {"a": 1}}')
+    assert post(posted, Origin=f"http://localhost:{posted.server_port}")[0] == 200
+    assert ask(posted, posted.path)[:2] == (200, "page")
+
+
+@pytest.mark.parametrize(
+    ("status", "sent"),
+    [
+        (403, {"Origin": None}),
+        (403, {"Origin": "null"}),
+        (403, {"Origin": "http://evil.example"}),
+        (403, {"Origin": "http://127.0.0.1:1"}),
+        (421, {"Host": "evil.example"}),
+        (415, {"Content_Type": "text/plain"}),
+        (415, {"Content_Type": "application/x-www-form-urlencoded"}),
+        (415, {"Content_Type": None}),
+        (404, {"name": "other"}),
+        (404, {"name": ""}),
+        (400, {"body": "{"}),
+        (400, {"body": "[" * 20_000}),
+        (400, {"body": "\udcff"}),
+        (400, {"body": "1"}),
+        (411, {"Content_Length": "-1"}),
+        (411, {"Content_Length": "1e3"}),
+        (413, {"Content_Length": str(LONGEST + 1)}),
+        (413, {"Content_Length": "9" * 5000}),
+    ],
+)
+def test_a_post_of_anybody_else_or_of_anything_else_is_refused(
+    status: int, sent: dict[str, str | None], posted: LocalServer
+) -> None:
+    got, body = post(posted, **sent)  # pyright: ignore[reportArgumentType]
+    assert got == status and "got" not in body
+    assert post(posted)[0] == 200
+
+
+def test_other_methods_are_refused_by_a_server_that_takes_posts(posted: LocalServer) -> None:
+    for method in ("PUT", "DELETE", "OPTIONS"):
+        status, _, headers = ask(posted, f"{posted.path}put", method)
+        assert status == 405 and headers["Allow"] == "GET, POST"
+        assert "Access-Control-Allow-Origin" not in headers
+    assert ask(posted, f"{posted.path}put")[0] == 404
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "OPTIONS", "HEAD", "TRACE"])
