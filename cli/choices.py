@@ -1,11 +1,14 @@
 """The choices of every group, read from the YAML files alone: no Hydra, no torch."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ..conf.errors import ConfigError
 from ..conf.groups import CONF
+
+_ENTRY = re.compile(r"^(?P<indent> *)(?P<key>\w+):[^#]*(?:# (?P<comment>.+))?$")
 
 
 @dataclass(frozen=True)
@@ -32,6 +35,10 @@ class ListedChoice:
         """Keys and defaults, without what Hydra reads."""
         content = read_yaml(self.path)
         return {str(key): value for key, value in content.items() if key not in ("_target_", "defaults")}
+
+    def comments(self) -> dict[str, str]:
+        """Returns the comments of the file on its keys; "" where there is none."""
+        return _comments(_text(self.path))
 
 
 def groups(config_dir: Path | None = None) -> dict[str, list[ListedChoice]]:
@@ -64,6 +71,24 @@ def group_of(name: str, config_dir: Path | None = None) -> list[ListedChoice]:
 def primary() -> dict[str, Any]:
     """The keys outside any group, with their defaults."""
     return {str(key): value for key, value in read_yaml(CONF / "config.yaml").items() if key != "defaults"}
+
+
+def primary_comments() -> dict[str, str]:
+    """Returns the comments of conf/config.yaml on keys outside any group; "" where there is none."""
+    return _comments(_text(CONF / "config.yaml").partition("\n\n")[2])  # the defaults come first
+
+
+def _comments(text: str) -> dict[str, str]:
+    """Returns the comments by dotted key."""
+    found: dict[str, str] = {}
+    above = ""
+    for line in text.splitlines():
+        if entry := _ENTRY.match(line):
+            if not entry["indent"]:
+                above = entry["key"]
+            key = f"{above}.{entry['key']}" if entry["indent"] else above
+            found[key] = entry["comment"] or ""
+    return found
 
 
 def defaults() -> dict[str, str]:

@@ -1,12 +1,9 @@
 """Suggests a name for `paceline explain` in place of a key that is no choice with a class."""
 
-import re
 from pathlib import Path
 
 from ..conf.groups import BY_NAME
-from .choices import CONF, ListedChoice, groups
-
-_ENTRY = re.compile(r"^(?P<indent> *)(?P<key>\w+):[^#]*(?:# (?P<comment>.+))?$")
+from .choices import ListedChoice, groups, primary_comments
 
 
 def about(what: str, config_dir: Path | None = None) -> str:
@@ -25,7 +22,7 @@ def about(what: str, config_dir: Path | None = None) -> str:
         return (
             f"is a knob of {group}={', '.join(having)}: paceline explain {group}={having[0]}{given}" if having else ""
         )
-    comment = _comments().get(key)
+    comment = primary_comments().get(key)
     if comment is None:
         named = [f"{group}={key}" for group, choices in known.items() for each in choices if each.name == key]
         ways = " or ".join(f"paceline explain {each}" for each in named if each.partition("=")[0] in BY_NAME)
@@ -53,16 +50,3 @@ def _of_group(group: str, value: str, choices: list[ListedChoice]) -> str:
     if group in BY_NAME or found is None:
         return ""
     return f"{found.description}; there is no more to explain of it than its keys have (paceline list {group})"
-
-
-def _comments() -> dict[str, str]:
-    """Returns the comments of conf/config.yaml on keys outside any group, by dotted key; "" where there is none."""
-    found: dict[str, str] = {}
-    above = ""
-    for line in (CONF / "config.yaml").read_text().partition("\n\n")[2].splitlines():  # the defaults come first
-        if entry := _ENTRY.match(line):
-            if not entry["indent"]:
-                above = entry["key"]
-            key = f"{above}.{entry['key']}" if entry["indent"] else above
-            found[key] = entry["comment"] or ""
-    return found

@@ -236,29 +236,18 @@ def _terminate(number: int, frame: FrameType | None) -> None:
 
 def _explain(error: Exception) -> int:
     """Say what went wrong, the last line in one sentence; returns the exit status."""
-    from ..engine.base.failures import exit_code_of, lack_of, misnamed, named, shortened, traceback_of
+    from ..engine.base.failures import ending_of, named, shortened, traceback_of
 
-    if exit_code_of(error) is None:
-        error = misnamed(error) or error
-    if (lack := lack_of(error)) is not None and exit_code_of(error) is None:
-        error = lack
-    if (exit_code := exit_code_of(error)) is not None:
+    if (ending := ending_of(error)) is not None:
+        code, words, error = ending
         for line in getattr(error, "details", []):
             note(shortened(line))
-        return _say(exit_code, _sentence(shortened(str(error))), error)
+        return _say(code, words, error)
     if isinstance(error, ModuleNotFoundError) and error.name and not error.name.startswith("paceline"):
         package = error.name.partition(".")[0]
         return _say(MACHINE, f"the package {package} is not installed; what works here: paceline doctor")
     note(shortened(traceback_of(error)))
     return _say(BUG, f"this is a mistake in paceline, or in a class of yours: {named(error)}")
-
-
-def _sentence(message: str) -> str:
-    """The message without blank lines. One with an excerpt in it (indented, with a mark below) becomes one line."""
-    lines = [line for line in message.splitlines() if any(map(str.isalnum, line))]
-    if any(line[0].isspace() for line in lines[1:]):
-        return " ".join(" ".join(lines).split())
-    return "\n".join(lines) or "it failed, and does not say why"
 
 
 def _leave(status: int) -> NoReturn:

@@ -93,6 +93,24 @@ def misnamed(error: BaseException) -> ConfigError | None:
     return ConfigError(f"{name}: cannot be the name of a file ({error.strerror}). Choose another one.")
 
 
+def ending_of(error: Exception) -> tuple[int, str, Exception] | None:
+    """Returns the exit status of a command, its last words and the error of ours that they are of; None for a mistake
+    in the code.
+    """
+    if exit_code_of(error) is None:
+        error = misnamed(error) or lack_of(error) or error
+    code = exit_code_of(error)
+    return None if code is None else (code, _sentence(shortened(str(error))), error)
+
+
+def _sentence(message: str) -> str:
+    """The message without blank lines. One with an excerpt in it (indented, with a mark below) becomes one line."""
+    lines = [line for line in message.splitlines() if any(map(str.isalnum, line))]
+    if any(line[0].isspace() for line in lines[1:]):
+        return " ".join(" ".join(lines).split())
+    return "\n".join(lines) or "it failed, and does not say why"
+
+
 def how_it_ended(error: str, message: str) -> str:
     """Describes a worker that failed, given its words (crew.Ended): only characters that a terminal can show."""
     return visible(message) if error in OWN_WORDS else f"failed: {visible(message)}"

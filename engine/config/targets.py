@@ -294,12 +294,18 @@ def _accepts(maker: Callable[..., object], arguments: dict[str, Any]) -> bool:
     return True
 
 
+def held_to(maker: Callable[..., object], knob: str) -> Any:
+    """Returns the type that a value of the knob must have, with its bounds; None where nothing says it."""
+    if maker.__module__.startswith("torch.optim.") and knob in _OF_OPTIMIZERS:
+        return _OF_OPTIMIZERS[knob]
+    return _hints(_own_function(maker)).get(knob)
+
+
 def _check_knobs(
     group: str, choice: Choice, maker: Callable[..., object], signature: inspect.Signature, given: set[str]
 ) -> None:
-    knobs, hints = choice.knobs, _hints(_own_function(maker))
+    knobs = choice.knobs
     names = [name for name in signature.parameters if name not in given]
-    is_optimizer = maker.__module__.startswith("torch.optim.")
     takes_more = any(each.kind is each.VAR_KEYWORD for each in signature.parameters.values())
     for name, value in knobs.items():
         if (name in given or name not in names) and not (takes_more and group in MAY_BE_MADE):
@@ -309,10 +315,9 @@ def _check_knobs(
             if name in given and name in BY_NAME:
                 hint = f"{name}=... chooses it"
             raise ConfigError(f"{group}.{name}: {maker.__name__} has no such parameter; {hint}")
-        if is_optimizer and name in _OF_OPTIMIZERS:
-            _check_type(f"{group}.{name}", value, _OF_OPTIMIZERS[name])
-        elif name in hints and name in names and _kind_of_parts(group, hints[name]) is None:
-            _check_type(f"{group}.{name}", value, hints[name])
+        hint = held_to(maker, name)
+        if hint is not None and name in names and _kind_of_parts(group, hint) is None:
+            _check_type(f"{group}.{name}", value, hint)
     for name, parameter in signature.parameters.items():
         optional = parameter.default is not parameter.empty or parameter.kind in (
             parameter.VAR_POSITIONAL,

@@ -35,10 +35,12 @@ pre {{ overflow-x: auto; border-left: 3px solid; padding: .4em 1em }} svg {{ max
 """
 
 
-def as_svg(title: str, lanes: dict[str, Any]) -> str:
-    """`lanes`: as `lanes.read` gives them."""
+def as_svg(title: str, lanes: dict[str, Any], length: float | None = None) -> str:
+    """`lanes`: as `lanes.read` gives them. `length`: the microseconds that the width stands for; None: those of
+    the lanes.
+    """
     rows, begin = lanes["lanes"], lanes["begin"]
-    scale = WIDTH / ((lanes["end"] - begin) or 1.0)
+    scale = WIDTH / (length or (lanes["end"] - begin) or 1.0)
     purposes = list(dict.fromkeys(each["purpose"] for each in lanes["messages"]))[:PURPOSES]
     bottom = TOP + ROW * len(rows)
 
@@ -77,7 +79,7 @@ def as_svg(title: str, lanes: dict[str, Any]) -> str:
             f'd="M{x(each["left"]):.2f},{y(each["from"]):.2f} L{x(each["came"]):.2f},{y(each["to"]):.2f}">'
             f"<title>{said}</title></path>"
         )
-    for tick in svg.ticks(lanes["end"] - begin, 8):
+    for tick in svg.ticks(length or lanes["end"] - begin, 8):
         parts.append(svg.text(x(begin + tick), bottom + 18, _time(tick), "small", "middle"))
     notes = ["A thick upright line: a sum, or the like, in which these lanes take part."] if lanes["sums"] else []
     notes += ["Of a server what it sends and receives is shown."] if any(map(_serves, rows)) else []

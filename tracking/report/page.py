@@ -28,7 +28,7 @@ def page(document: dict[str, Any], version: str | None = None) -> str:
     return Template(_file(__package__ or "", "report.html")).substitute(
         version=version or "",
         live=f"<script>{live}</script>\n" if live else "",
-        policy=_policy([plotly, ours, live] if live else [plotly, ours], "connect-src 'self'; " if live else ""),
+        policy=policy_of([plotly, ours, live] if live else [plotly, ours], "connect-src 'self'; " if live else ""),
         style=_file(__package__ or "", "report.css"),
         plotly=plotly,
         script=ours,
@@ -41,7 +41,7 @@ def data_block(document: dict[str, Any]) -> str:
     return text.translate(str.maketrans(_ESCAPES))
 
 
-def _policy(scripts: list[str], more: str = "") -> str:
+def policy_of(scripts: list[str], more: str = "") -> str:
     """Content-Security-Policy: these scripts, no requests. Plotly sets style elements; a saved picture is a blob."""
     hashes = " ".join(f"'sha256-{sha256(script)}'" for script in scripts)
     return (
