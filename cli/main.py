@@ -31,6 +31,7 @@ from .export import export
 from .import_configuration import import_configuration
 from .init import init
 from .jobs import cancel, jobs, logs
+from .lab import lab
 from .launch import PASSED_ON, launch
 from .learn import learn
 from .list import list_choices
@@ -73,6 +74,7 @@ app.command()(sweep)
 app.command()(compare)
 app.command()(explain)
 app.command()(report)
+app.command()(lab)
 app.command("show")(show_one)
 app.command()(diff)
 app.command()(export)
@@ -119,6 +121,7 @@ def paceline(
     paceline watch RUN                           how a run gets on, from another terminal
     paceline compare                             the runs side by side
     paceline report --serve                      the same in a browser, as runs go on
+    paceline lab                                 choose two, and run both side by side in a browser
     paceline diff RUN1 RUN2                      what differs between two
     paceline export RUN FOLDER                   its model as a folder for a model hub
     paceline ls                                  the runs on disk; rm and prune remove them

@@ -29,10 +29,11 @@ from paceline.strategies import Strategy, Sync
 
 ROOT = Path(__file__).parents[1]
 BELOW = {  # room -> the rooms that it may import from, with the rooms in them
-    "cli": {"advise", "sweep", "verify", "engine", "strategies", "exchange", "comm", "tasks", "tracking", "conf"}
+    "cli": {"advise", "lab", "sweep", "verify", "engine", "strategies", "exchange", "comm", "tasks", "tracking", "conf"}
     | {"compat", "cost"},
     "verify": {"batches", "engine", "strategies", "exchange", "tasks", "tracking", "conf"},
     "advise": {"sweep", "engine", "strategies", "exchange", "tasks", "tracking", "conf", "cost"},
+    "lab": {"engine", "tracking", "conf", "compat"},
     "wrap": {"engine", "strategies", "exchange", "comm", "tracking", "conf", "compat"},
     "testing": {"strategies", "exchange", "comm", "conf", "batches"},
     "sweep": {"engine", "tracking", "compat", "conf"},

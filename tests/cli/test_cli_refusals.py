@@ -275,6 +275,7 @@ def test_every_command_is_documented() -> None:
         "advise",
         "cost",
         "verify",
+        "lab",
         "launch",
         "learn",
         "init",

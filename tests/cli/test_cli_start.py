@@ -73,6 +73,7 @@ def test_a_plain_run_and_an_explanation_load_nothing_that_only_other_choices_nee
         ["watch", "--help"],
         ["upload", "--help"],
         ["doctor", "--help"],
+        ["lab", "--help"],
         ["learn", "--help"],
         ["--version"],
     ],
@@ -127,6 +128,7 @@ def test_every_command_teaches_by_example(paceline) -> None:
         "export",
         "upload",
         "list",
+        "lab",
         "learn",
     ):
         ended = paceline(command, "--help")

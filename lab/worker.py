@@ -1,0 +1,30 @@
+"""A process that makes one run of the lab: `python -m paceline.lab.worker`, with the run as JSON on standard input.
+
+It ends with its server, by whatever means that ends. Its exit status and the last line on standard error are those of
+`paceline train`.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+from ..engine.base import parent_death  # noqa: F401  (before anything that takes long)
+
+
+def main() -> int:
+    """Returns the exit status."""
+    from ..engine.api.session import run
+    from ..engine.base.failures import ending_of, named
+
+    asked = json.load(sys.stdin)
+    try:
+        run(asked["overrides"], name=asked["name"], root=Path(asked["root"]), trace=asked["trace"], quiet=True)
+    except Exception as error:
+        status, words = (ending_of(error) or (1, f"this is a mistake in paceline: {named(error)}"))[:2]
+        print(" ".join(words.split()), file=sys.stderr)
+        return status
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

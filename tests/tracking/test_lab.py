@@ -1,0 +1,292 @@
+"""The lab: what it plans, refuses and runs, and for whom."""
+
+import http.client
+import json
+import shlex
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from browser import Browser
+from needs import needs_chromium
+from process_table import MARK, marked, until
+
+from paceline import engine
+from paceline.cli.choices import groups
+from paceline.cli.lab import listed
+from paceline.conf.errors import ConfigError
+from paceline.lab.catalogue import FIXED, Catalogue
+from paceline.lab.rules import ValueRule, rule_of
+from paceline.lab.runs import LabRuns
+from paceline.lab.server import LabServer
+from paceline.lab.sides import STEPS, WORKERS, Accepted, Side, Sides, merged
+from paceline.tracking.columns import BY_KEY
+
+TINY = ("steps=4", "hardware.workers=2", "model.hidden=[8]", "data.limit=64")
+
+
+@pytest.fixture(scope="module")
+def catalogue() -> Catalogue:
+    return Catalogue(listed())
+
+
+def looked_at(catalogue: Catalogue, given: list[str], place: int = 0, **changed: dict[str, str]) -> dict[str, Any]:
+    side = Side(changed.get("choices", {}), changed.get("values", {}))
+    return Sides(catalogue, given).looked_at(place, side)[0]
+
+
+def test_every_group_of_a_class_is_offered_with_each_choice_those_of_beginners_first(catalogue: Catalogue) -> None:
+    told = catalogue.plain()
+    assert [each["group"] for each in told][:5] == ["strategy", "sync", "model", "data", "hardware/network"]
+    known = groups()
+    assert {each["group"] for each in told} == {*known} - {*FIXED, "callbacks"}
+    for each in told:
+        assert [one["name"] for one in each["choices"]] == [choice.name for choice in known[each["group"]]]
+        assert all(one["about"] for one in each["choices"])
+
+
+def test_fields_have_the_types_bounds_and_words_of_the_product(catalogue: Catalogue) -> None:
+    ssp = {field.key: field for field in catalogue.fields("sync", "ssp")}
+    assert ssp["sync.staleness"].usual == "3" and ssp["sync.staleness"].about.startswith("steps; 0 is as bsp")
+    assert ssp["sync.staleness"].rule == ValueRule("a whole number, at least 0 or null")
+    assert ssp["sync.rate"].rule.values == ("share", "full")
+    [lr] = [field for field in catalogue.fields("optimizer", "adam") if field.key == "optimizer.lr"]
+    assert lr.rule.words == "a number, at least 0"
+    network = {field.key: field.rule.words for field in catalogue.fields("hardware/network", "loopback")}
+    assert network["hardware.network.bandwidth"] == "a number, above 0"
+    run = {field.key: field for field in catalogue.fields_of_run()}
+    assert run["hardware.workers"].rule.words == "a whole number, at least 1, at most 1,048,576 or null"
+    assert run["batch_size"].about == "samples that one replica takes in one step"
+
+
+def test_a_type_without_words_has_no_rule() -> None:
+    assert rule_of(None) == rule_of(dict[str, int]) == ValueRule()
+    assert rule_of(bool | None) == ValueRule("", ("true", "false", "null"))
+
+
+def test_a_side_has_its_plan_and_the_command_of_its_differences(catalogue: Catalogue) -> None:
+    told = looked_at(catalogue, [], place=1, values={"sync.push": "2", "batch_size": "32"})
+    assert told["refusal"] is None
+    assert told["command"].split()[2:] == [
+        *("hardware=virtual", "tracking=none", "hardware.workers=4", "steps=200"),
+        *("stragglers=one_slow", "sync=asp", "sync.push=2"),
+    ]
+    assert dict(told["figures"])["workers"] == "4, and 1 server"
+    plan = engine.plan(told["command"].split()[2:])
+    assert dict(told["figures"])["held by the largest worker"] == "653.1 KiB" and plan.largest() == 668_796
+    usual = looked_at(catalogue, [], place=1, choices={"sync": "bsp", "stragglers": "none"}, values={"steps": "9"})
+    assert usual["command"].split()[2:] == ["hardware=virtual", "tracking=none", "hardware.workers=4", "steps=9"]
+    assert usual["choices"]["sync"] == "bsp"
+
+
+def test_another_choice_drops_the_knobs_of_the_former_one(catalogue: Catalogue) -> None:
+    assert merged(["sync=ssp", "sync.staleness=1", "seed=1"], ["sync=bsp", "seed=2"]) == ["sync=bsp", "seed=2"]
+    told = merged(["hardware/network=regions", "hardware.network.latency=1", "seed=1"], ["hardware/network=loopback"])
+    assert told == ["seed=1", "hardware/network=loopback"]
+    told = looked_at(catalogue, ["sync=ssp", "sync.staleness=1"], choices={"sync": "asp"})
+    assert told["refusal"] is None and "staleness" not in told["command"]
+
+
+@pytest.mark.parametrize(
+    ("choices", "values"),
+    [
+        ({}, {"batch_size": "0"}),
+        ({}, {"steps": "ten"}),
+        ({}, {"batch_size": "8,16"}),
+        ({}, {"batch_size": ""}),
+        ({}, {"model.hidden": "[64,0]"}),
+        ({"sync": "ssp"}, {"sync.staleness": "-1"}),
+        ({"strategy": "torch_ddp"}, {}),
+        ({"strategy": "pipeline"}, {"hardware.workers": "3"}),
+        ({"model": "cnn", "data": "text"}, {}),
+    ],
+    ids=str,
+)
+def test_a_refusal_has_the_words_of_train_and_the_field_that_they_name(
+    choices: dict[str, str], values: dict[str, str], catalogue: Catalogue
+) -> None:
+    told = looked_at(catalogue, [], choices=choices, values=values)
+    with pytest.raises(ConfigError) as refused:
+        engine.plan(shlex.split(told["command"])[2:])
+    refusal = told["refusal"]
+    assert refusal["status"] == 2 and refusal["words"] == str(refused.value)
+    assert {*choices, *values} & {*refusal["keys"]}
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("hardware.workers", f"{WORKERS + 1}", f"hardware.workers={WORKERS + 1}: the lab runs at most {WORKERS}."),
+        ("steps", f"{STEPS + 1}", "steps: the run makes 2,001, and the lab at most 2,000."),
+    ],
+)
+def test_a_run_that_is_too_long_is_refused(key: str, value: str, words: str, catalogue: Catalogue) -> None:
+    told = looked_at(catalogue, [], values={key: value})
+    assert told["refusal"]["words"].startswith(words) and told["refusal"]["status"] == 2
+    assert told["refusal"]["keys"] == [key]
+    assert looked_at(catalogue, [], values={key: f"{int(value) - 1}"})["refusal"] is None
+
+
+def test_data_that_are_not_there_are_refused(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.engine.api.preparing.Prepared.absent", lambda _: "data=digits: not on this machine.")
+    refusal = looked_at(catalogue, [])["refusal"]
+    assert "The lab downloads nothing" in refusal["words"] and refusal["keys"] == ["data"]
+
+
+@pytest.mark.parametrize("text", ["hardware=local", "tracking=wandb", "tracking.mode=offline", "name=x", "sink=asp"])
+def test_overrides_that_the_lab_sets_or_that_are_wrong_are_refused_before_there_is_a_page(
+    text: str, catalogue: Catalogue
+) -> None:
+    with pytest.raises(ConfigError, match=text.partition("=")[0]):
+        Sides(catalogue, [text])
+
+
+# -- the server
+
+
+@pytest.fixture
+def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LabServer]:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setenv(MARK, str(tmp_path))
+    with LabServer(0, listed(), TINY) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+    assert not list(tmp_path.glob("paceline-lab-*"))
+    until(lambda: not marked(str(tmp_path)), 20, "no process is left")
+
+
+def ask(server: LabServer, name: str, body: Any = None, origin: bool = True) -> tuple[int, Any]:
+    """GET without a body, POST with one."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=100)
+    sent = {"Content-Type": "application/json"}
+    sent |= {"Origin": f"http://127.0.0.1:{server.server_port}"} if origin else {}
+    if body is None:
+        connection.request("GET", f"{server.path}{name}")
+    else:
+        connection.request("POST", f"{server.path}{name}", json.dumps(body), sent)
+    answer = connection.getresponse()
+    text = answer.read().decode()
+    connection.close()
+    return answer.status, json.loads(text) if answer.status == 200 and name else text
+
+
+def pair(**second: str) -> dict[str, Any]:
+    return {"sides": [{"choices": {}, "values": {}}, {"choices": second, "values": {}}]}
+
+
+def test_the_page_is_whole_and_its_policy_names_its_script(lab: LabServer) -> None:
+    status, page = ask(lab, "")
+    assert status == 200 and "script-src 'sha256-" in page and "connect-src 'self'" in page
+    assert not [text for text in ("http://", "https://", " onclick", " onload", "innerHTML") if text in page]
+
+
+def test_a_body_that_no_page_sends_plans_and_runs_nothing(lab: LabServer) -> None:
+    sides = [
+        *({"choices": {"hardware": "local"}, "values": {}}, {"choices": {"sync": "__class__"}, "values": {}}),
+        *({"choices": {}, "values": {"model._target_": "os.system"}}, {"choices": {}, "values": {"tracking": "wandb"}}),
+        *({"choices": {}, "values": {"steps": "9" * 2000}}, {"choices": {}, "values": {"steps": 1}}, {}, 1, None),
+    ]
+    for body in ([], {}, {"sides": []}, *({"sides": [side, side]} for side in sides)):
+        assert [ask(lab, name, body)[0] for name in ("plan", "run")] == [400, 400], body
+    assert ask(lab, "state")[1]["going_on"] is False
+
+
+def test_a_foreign_page_starts_nothing_and_a_refused_side_runs_nothing(lab: LabServer) -> None:
+    assert ask(lab, "run", pair(), origin=False)[0] == 403
+    status, told = ask(lab, "run", pair(strategy="torch_ddp"))
+    assert status == 200 and told["started"] is False and told["sides"][1]["refusal"]["status"] == 2
+    assert ask(lab, "state")[1] == {"going_on": False, "runs": [], "version": "0 []"}
+    assert ask(lab, "results")[1]["pictures"] == []
+
+
+def ended(server: LabServer) -> list[dict[str, Any]]:
+    """Returns the runs once none goes on."""
+
+    def look() -> list[dict[str, Any]]:
+        state = ask(server, "state")[1]
+        return [] if state["going_on"] else state["runs"]
+
+    return until(look, 100, "the runs end")
+
+
+@pytest.mark.slow  # two runs in processes of their own, and one here
+@pytest.mark.timeout(240)
+def test_both_runs_have_the_figures_of_the_commands_that_are_copied(lab: LabServer, tmp_path: Path) -> None:
+    told = ask(lab, "run", pair(sync="asp"))[1]
+    assert told["started"] is True and ask(lab, "run", pair())[1]["started"] is False
+    runs = ended(lab)
+    assert [(run["status"], run["step"], run["steps"]) for run in runs] == [("completed", 4, 4)] * 2
+    drawn = ask(lab, "results")[1]
+    for place, side in enumerate(told["sides"]):
+        words = [*shlex.split(side["command"])[1:], "--format", "json"]
+        command = [sys.executable, "-m", "paceline.cli.main", *words]
+        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+        [row] = json.loads(done.stdout)
+        figures = {line["title"]: line["values"][place] for line in drawn["table"]}
+        for key in ("loss", "messages", "megabytes"):
+            assert figures[BY_KEY[key].title] == BY_KEY[key].text(row[key])
+    assert next(line for line in drawn["table"] if line["title"] == "messages")["better"] == "A"
+    titles = [picture["title"] for picture in drawn["pictures"]]
+    assert {"accuracy over time", "training loss over steps", "staleness"} <= set(titles)
+    assert len(drawn["timelines"]) == 2 and drawn["no_timeline"] == ""
+    assert all(each["image"].startswith("data:image/svg+xml;base64,") for each in drawn["pictures"])
+
+
+@pytest.mark.slow  # starts processes
+@pytest.mark.timeout(240)
+def test_a_cancelled_pair_and_one_that_no_page_watches_end(lab: LabServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert ask(lab, "run", pair())[1]["started"]
+    until(lambda: ask(lab, "state")[1]["runs"], 20, "they start")
+    ask(lab, "cancel", {})
+    assert [(run["status"], run["words"]) for run in ended(lab)] == [("ended", "cancelled")] * 2
+    assert ask(lab, "run", pair())[1]["started"]
+    until(lambda: lab.runs.going_on and ask(lab, "state")[1]["version"].startswith("2"), 20, "they start again")
+    monkeypatch.setattr("paceline.lab.runs.UNSEEN", 0.05)
+    until(lambda: not lab.runs.going_on, 20, "nobody asks, and they end")
+    assert [run["words"] for run in ended(lab)] == ["ended, as no page asked for it"] * 2
+
+
+def test_runs_that_take_too_long_are_ended(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("paceline.lab.runs.SECONDS", 0.0)
+    runs = LabRuns()
+    assert runs.start([Accepted(("hardware=virtual",), 2, 4)] * 2)
+    runs.tend()
+    assert [each["status"] for each in runs.look()["runs"]] == ["running"] * 2
+    runs.tend()
+    assert ["limit" in each["words"] for each in runs.look()["runs"]] == [True] * 2
+    runs.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+@needs_chromium
+@pytest.mark.browser
+@pytest.mark.timeout(240)
+def test_a_person_changes_a_side_by_keyboard_runs_both_and_sees_them(lab: LabServer, window: Browser) -> None:
+    window.visit(lab.address, width=390)
+    window.wait_for("document.querySelectorAll('.plan dd').length")
+    unnamed = "return [...document.querySelectorAll('select, input')].filter((one) => !one.labels.length).length"
+    assert window.run(unnamed) == 0
+    window.run("document.getElementById('B-steps').focus(); document.activeElement.select()")
+    window.press("0")
+    window.wait_for("document.getElementById('B-steps').getAttribute('aria-invalid') === 'true'")
+    assert "steps=0" in window.run("return document.getElementById('B-steps-wrong').textContent")
+    assert window.run("return document.getElementById('run').disabled")
+    window.run("document.activeElement.select()")
+    window.press("5")
+    window.wait_for("!document.getElementById('run').disabled")
+    assert "steps=5" in window.run("return document.getElementById('command-B').textContent")
+    window.run("document.getElementById('run').focus()")
+    window.press("enter")
+    until(lambda: window.run("return document.querySelectorAll('#timelines img').length") == 2, 150, "both are drawn")
+    drawn = "return [...document.images].every((image) => image.complete && image.naturalWidth > 0)"
+    assert window.run(drawn) and window.run("return document.documentElement.scrollWidth <= innerWidth")
+    assert {url.removeprefix(lab.address) for url in window.requests()} == {"plan", "run", "state", "results"}
+    assert window.complaints() == []
