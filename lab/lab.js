@@ -44,8 +44,9 @@ function makeSide(name, place) {
   const side = make('fieldset', { class: 'side' }, make('legend', { text: name }));
   const more = make('details', {}, make('summary', { text: 'More choices' }));
   for (const group of groups) (group.first ? side : more).append(makeGroup(group, place, view));
-  view.sections[''] = make('div', { class: 'fields' });
-  side.append(make('div', { class: 'group' }, view.sections['']), more);
+  const ofRun = makeFields();
+  view.sections[''] = ofRun.firstChild;
+  side.append(make('div', { class: 'group' }, ofRun), more);
   view.figures = make('dl');
   view.refusal = make('p', { class: 'wrong' });
   view.notes = make('div');
@@ -54,8 +55,12 @@ function makeSide(name, place) {
   view.command = make('code', { id: `command-${name}` });
   const copy = make('button', { type: 'button', 'aria-label': `Copy the command of ${name}`, text: 'Copy as command' });
   copy.addEventListener('click', async () => {
-    await navigator.clipboard.writeText(view.command.textContent);
-    say(`The command of ${name} is in the clipboard.`);
+    try {
+      await navigator.clipboard.writeText(view.command.textContent);
+      say(`The command of ${name} is in the clipboard.`);
+    } catch (error) {
+      say(`The browser copies nothing: ${error.message}`);
+    }
   });
   side.append(make('div', { class: 'command' }, view.command, copy));
   byId('sides').append(side);
@@ -76,11 +81,21 @@ function makeGroup(group, place, view) {
     plan();
   });
   const label = make('label', { for: id }, group.group, make('span', { class: 'meaning', text: `  ${group.meaning}` }));
-  const fields = make('div', { class: 'fields' });
+  const fields = makeFields();
   const wrong = make('p', { class: 'wrong', id: `${id}-wrong` });
   view.groups[group.group] = { select, wrong };
-  view.sections[group.group] = fields;
+  view.sections[group.group] = fields.firstChild;
   return make('div', { class: 'group' }, label, select, wrong, fields);
+}
+
+// A place for fields, and below it the words about the one that has the focus.
+function makeFields() {
+  const help = make('p', { class: 'help', 'aria-hidden': 'true' });
+  const fields = make('div', { class: 'fields' });
+  fields.addEventListener('focusin', ({ target }) => {
+    help.textContent = target.closest('.field').querySelector('.about').textContent;
+  });
+  return make('div', { class: 'section' }, fields, help);
 }
 
 function makeField(field, place, view) {
@@ -117,6 +132,7 @@ function showFields(fields, element, place, view) {
   if (element.dataset.keys !== keys) {
     element.dataset.keys = keys;
     element.replaceChildren(...fields.map((field) => makeField(field, place, view)));
+    element.nextSibling.textContent = '';
   }
   for (const { key, value } of fields) {
     const { input } = view.fields[key];
@@ -174,7 +190,7 @@ async function look() {
   try {
     const state = await get('state');
     byId('cancel').disabled = !state.going_on;
-    say(state.runs.map(inWords).join('\n') || 'Starting.');
+    say(state.runs.map(inWords).join('\n') || (state.going_on ? 'Starting.' : ''));
     if (state.version !== version) {
       version = state.version;
       showResults(await get('results'));

@@ -28,14 +28,15 @@ class LabServer(LocalServer):
             "state": Served("application/json", lambda: _json(self.runs.look())),
             "results": Served("application/json", self._results),
         }
-        super().__init__(port, gets, {"plan": self._plan, "run": self._run, "cancel": self._cancel})
         self.runs = LabRuns()
+        super().__init__(port, gets, {"plan": self._plan, "run": self._run, "cancel": self._cancel})
 
     def service_actions(self) -> None:
         """Called by `serve_forever`, several times a second."""
         self.runs.tend()
 
     def server_close(self) -> None:
+        """Called where the port is taken, too."""
         super().server_close()
         self.runs.close()
 

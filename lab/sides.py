@@ -192,7 +192,8 @@ def _refusal(error: Exception, known: Mapping[str, str]) -> dict[str, Any]:
     ending = ending_of(error)
     status, words = ending[:2] if ending else (BUG, f"this is a mistake in paceline: {named(error)}")
     starts = [found[1] for line in words.splitlines() if (found := _KEY.match(line))]
-    keys = [key for key in known for start in starts if f"{start}.".startswith(f"{key}.")]
+    named_by = [[key for key in known if f"{start}.".startswith(f"{key}.")] for start in starts]
+    keys = list(dict.fromkeys(max(each, key=len) for each in named_by if each))
     if not keys:  # a key that the lab sets: the others that the words name
         keys = [key for key, value in known.items() if f"{key}={value}" in words]
     return {"status": status, "words": words, "keys": keys}

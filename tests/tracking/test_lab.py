@@ -20,11 +20,13 @@ from paceline.cli.choices import groups
 from paceline.cli.lab import listed
 from paceline.conf.errors import ConfigError
 from paceline.lab.catalogue import FIXED, Catalogue
+from paceline.lab.results import results
 from paceline.lab.rules import ValueRule, rule_of
-from paceline.lab.runs import LabRuns
+from paceline.lab.runs import LabRun, LabRuns
 from paceline.lab.server import LabServer
 from paceline.lab.sides import STEPS, WORKERS, Accepted, Side, Sides, merged
 from paceline.tracking.columns import BY_KEY
+from paceline.tracking.run_directory import RunDirectory
 
 TINY = ("steps=4", "hardware.workers=2", "model.hidden=[8]", "data.limit=64")
 
@@ -91,6 +93,7 @@ def test_another_choice_drops_the_knobs_of_the_former_one(catalogue: Catalogue) 
     assert told["refusal"] is None and "staleness" not in told["command"]
 
 
+@pytest.mark.budget(0.5)
 @pytest.mark.parametrize(
     ("choices", "values"),
     [
@@ -114,9 +117,10 @@ def test_a_refusal_has_the_words_of_train_and_the_field_that_they_name(
         engine.plan(shlex.split(told["command"])[2:])
     refusal = told["refusal"]
     assert refusal["status"] == 2 and refusal["words"] == str(refused.value)
-    assert {*choices, *values} & {*refusal["keys"]}
+    assert {*refusal["keys"]} <= {*choices, *values} and refusal["keys"]
 
 
+@pytest.mark.budget(0.2)
 @pytest.mark.parametrize(
     ("key", "value", "words"),
     [
@@ -143,6 +147,27 @@ def test_overrides_that_the_lab_sets_or_that_are_wrong_are_refused_before_there_
 ) -> None:
     with pytest.raises(ConfigError, match=text.partition("=")[0]):
         Sides(catalogue, [text])
+
+
+def test_two_runs_are_drawn_on_one_scale_and_the_better_one_of_each_figure_is_named(tmp_path: Path) -> None:
+    runs: list[LabRun] = []
+    for name, loss, accuracy in (("A", 0.5, 0.9), ("B", 0.4, 0.8)):
+        directory = RunDirectory.create(tmp_path, name)
+        directory.append({"kind": "start", "name": name, "workers": 2, "steps": 2, "modelled": True})
+        for step in (1, 2):
+            directory.append({"kind": "step", "step": step, "loss": loss / step, "time": 0.1 * step})
+        directory.append({"kind": "evaluation", "step": 2, "accuracy": accuracy, "loss": loss, "time": 0.2})
+        directory.append({"kind": "end", "status": "completed"})
+        directory.write_summary({"name": name, "status": "completed", "loss": loss, "accuracy": accuracy, "workers": 2})
+        process = subprocess.Popen(["true"])
+        process.wait()
+        runs.append(LabRun(name, tmp_path, 2, process))
+    assert runs[0].plain() == {"name": "A", "status": "completed", "step": 2, "steps": 2, "words": ""}
+    drawn = results(runs)
+    better = {line["title"]: (line["values"], line["better"]) for line in drawn["table"]}
+    assert better == {"accuracy": (["90.00%", "80.00%"], "A"), "loss": (["0.5000", "0.4000"], "B")}
+    assert [each["title"] for each in drawn["pictures"]][:2] == ["accuracy over time", "accuracy over steps"]
+    assert drawn["timelines"] == [] and drawn["no_timeline"].startswith("No timeline of A and B")
 
 
 # -- the server
