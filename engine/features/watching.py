@@ -30,6 +30,7 @@ from ..fabrics.layout import RunLayout
 from .feature import Context, Feature, Hooks, Parts
 
 MOST_POINTS = 600  # vectors of workers in the plane; where there are more, every second, third, ... step is taken
+MOST_NUMBERS = 2**25  # of all these vectors together: 128 MiB
 ROUNDING = 1e-14  # of the largest square: what differences of squares have of it
 BLOCKS = 12  # cells of weights in memory that workers share
 CLOCK, WEIGHTS, OVERWRITTEN, DISTANCE = "clock", "weights", "entries overwritten", "consensus distance"
@@ -87,18 +88,15 @@ class Watcher:
         return len({*self._memories.values()}) < len(self._memories)
 
     def look(self, at: float, rank: int, found: Mapping[str, Held]) -> None:
-        """Notes what a worker holds, and all servers that have changed."""
-        self._add(at, rank, found)
-        self._look_at_servers()
+        """Notes what a worker or a server holds."""
+        self._samples += [Sample(at, rank, name, _copied(held)) for name, held in found.items()]
 
-    def _look_at_servers(self) -> None:
+    def look_at_servers(self) -> None:
+        """Notes what the servers hold that have changed."""
         for server, sync in self._servers.items():
             if sync.made_at > self._made_at[server]:
                 self._made_at[server] = sync.made_at
-                self._add(sync.made_at, server, shown_by(sync))
-
-    def _add(self, at: float, rank: int, found: Mapping[str, Held]) -> None:
-        self._samples += [Sample(at, rank, name, _copied(held)) for name, held in found.items()]
+                self.look(sync.made_at, server, shown_by(sync))
 
     def told(self) -> Plain:
         """Returns all as plain values, times in seconds.
@@ -108,7 +106,7 @@ class Watcher:
         shares], of a point [rank, at, x, y], of rows [rank, at, rows, [x, y] of the result], where each of the rows is
         [worker, x, y, is_picked, is_apart].
         """
-        self._look_at_servers()
+        self.look_at_servers()
         samples = sorted(self._samples, key=lambda each: each.at)
         places, distances = self._plane([] if self._is_shared else _new_points(samples, self._layout.workers))
         tracks: dict[str, Plain] = {}
@@ -239,7 +237,9 @@ class WatchingHooks(Hooks):
         self._watcher, self._context, self._sync = watcher, context, context.parts.sync
         parts = context.parts
         steps = parts.experiment.steps_in_all(parts.deal().steps_per_epoch) or 1
-        self._every = -(-steps * parts.layout.replicas // MOST_POINTS)  # steps between two looks at weights
+        vectors, numbers = steps * parts.layout.replicas, sum(each.numel() for each in parts.model.parameters())
+        # steps between two looks at weights and servers
+        self._every = -(-vectors // min(MOST_POINTS, max(MOST_NUMBERS // numbers, 1)))
         self._differs = parts.layout.parts == 1 and not self._sync.traits.weights_agree
         self._begun = False
 
@@ -261,10 +261,13 @@ class WatchingHooks(Hooks):
 
     def _look(self, clock: int, more: Mapping[str, Held] | None = None) -> None:
         generic: dict[str, Held] = {CLOCK: HeldNumber(clock)}
-        if self._differs and clock % self._every == 0:
+        is_due = clock % self._every == 0
+        if self._differs and is_due:
             generic[WEIGHTS] = HeldPoint(self._weights())
         found = {**generic, **(more or {}), **shown_by(self._sync), **shown_by(self._context.parts.strategy)}
         self._watcher.look(self._context.comm.now(), self._context.comm.rank, found)
+        if is_due:
+            self._watcher.look_at_servers()
 
     def _weights(self) -> Tensor:
         return torch.cat([each.detach().flatten() for each in self._sync.parameters.values()])

@@ -193,8 +193,12 @@ class SSP(ServerSync):
         if not self._serves:
             clock = HeldNumber(self._worker.steps, None if self.bound == inf else self.bound)
             return {"clock": clock, **super().shows()}
-        held = Counter(push.worker for pushes in self._held.values() for push in pushes)
-        applied = [min(self._clocks.of(i) - held[i], self._clocks.slowest + self.bound) for i in range(self._workers)]
+        clocks = [self._clocks.of(worker) for worker in range(self._workers)]
+        if self.bound == 0:  # a clock's gradients wait for the slowest, and are applied together
+            applied = [min(clock, self._clocks.slowest) for clock in clocks]
+        else:
+            held = Counter(push.worker for pushes in self._held.values() for push in pushes)
+            applied = [clock - held[worker] for worker, clock in enumerate(clocks)]
         most = max(*applied, 1)
         return super().shows() | {
             "clocks applied": HeldCells(tuple(f"{clock:g}" for clock in applied), tuple(c / most for c in applied))

@@ -8,13 +8,15 @@ from typing import Any
 
 import pytest
 import torch
-from watched_run import WatchedRun, watched
+from watched_run import WatchedRun, trained, watched
 
 from paceline.cli.collective import raw, recorded
+from paceline.engine.features import watching
 from paceline.engine.features.watching import plane_of
+from paceline.exchange.aggregate import Krum
 from paceline.exchange.compress import Slot, Vector
 from paceline.exchange.compress.feedback import ErrorFeedback, WatchedFeedback
-from paceline.strategies.core.held import HeldNumber
+from paceline.strategies.core.held import HeldNumber, HeldRows
 from paceline.tracking import player
 from paceline.tracking.drawn import player as drawn
 
@@ -50,6 +52,27 @@ def test_each_message_has_its_bytes_and_its_time(ssp: WatchedRun) -> None:
     assert {server} == {each[1] for each in document["messages"] if document["purposes"][each[4]] == "push"}
 
 
+def test_who_watches_changes_neither_times_nor_weights(tmp_path: Path) -> None:
+    run = "sync=ssp", "compress=topk", "hardware.workers=2", "steps=4"
+    found = []
+    for watches in (True, False):
+        folder = tmp_path / str(watches)
+        folder.mkdir()
+        trace, watcher, summary = trained(folder, *run, watches=watches)
+        assert bool(vars(watcher).get("seen")) == watches
+        found.append((trace, summary["loss"], summary["step_time"], summary["wire"]))
+    assert found[0] == found[1]
+
+
+def test_of_many_steps_some_weights_are_looked_at_and_all_clocks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(watching, "MOST_POINTS", 4)
+    run = watched(tmp_path, "sync=gossip", "hardware.workers=2", "steps=6")
+    assert [clock for lane, _, clock in run.held("clock")["samples"] if lane == 0] == [0, 1, 2, 3, 4, 5, 6]
+    assert len([lane for lane, *_ in run.held("weights")["samples"] if lane == 0]) == 3  # steps 0, 3 and 6
+
+
 def test_gossips_consensus_distance_is_that_of_its_replicas(tmp_path: Path) -> None:
     run = watched(tmp_path, "sync=gossip", "hardware.workers=4", "steps=5")
     last: dict[int, torch.Tensor] = {}
@@ -82,14 +105,16 @@ def test_easgds_centre_moves_along_the_sum_of_the_springs(tmp_path: Path) -> Non
 def test_hogwild_overwrites_what_others_wrote_unless_it_locks_the_step(
     tmp_path: Path, lock: str, overwrites: bool
 ) -> None:
-    run = watched(tmp_path, "sync=hogwild", f"sync.lock={lock}", "hardware.workers=3", "steps=4")
+    sparse = "data=sparse", "data.features=60", "data.nonzeros=10", "data.samples=60", "batch_size=1"
+    model = "model=sparse_logistic_regression", f"sync.lock={lock}"
+    run = watched(tmp_path, "sync=hogwild", *model, *sparse, "hardware.workers=3", "steps=4")
     assert ("entries overwritten" in {track["name"] for track in run.document["held"]}) == overwrites
     assert run.document["curves"] == []  # they share their memory
     if overwrites:
         counts = [
             sum(int(text or 0) for text in texts) for _, _, texts, _ in run.held("entries overwritten")["samples"]
         ]
-        assert 0 < max(counts) <= len(run.vectors()[0][2])
+        assert 0 < max(counts) <= 2 * 10  # weights of the ten features of a sample, for two classes
 
 
 def sum_of(name: str, *overrides: str) -> dict[str, Any]:
@@ -112,7 +137,7 @@ def test_a_rings_chunks_fill_up_until_all_have_all() -> None:
 def test_krum_picks_the_row_that_it_returns_and_never_a_liar(tmp_path: Path) -> None:
     lies = "aggregate=krum", "attack=sign_flip", "attack.workers=1"
     run = watched(tmp_path, "sync=bsp", *lies, "hardware.workers=5", "steps=3")
-    samples = run.held("updates given to the rule")["samples"]
+    samples = run.held(UPDATES)["samples"]
     assert len(samples) == 3  # none before the first step, when there are no rows
     for lane, _, rows, made in samples:
         assert lane == 0 and [worker for worker, *_ in rows] == [0, 1, 2, 3, 4]
@@ -121,6 +146,10 @@ def test_krum_picks_the_row_that_it_returns_and_never_a_liar(tmp_path: Path) -> 
         assert picked[0] != 4 and list(picked[1:]) == made
         places = {(x, y) for _, x, y, *_ in rows}
         assert len(places) == 5  # they are drawn apart
+    found = [held[UPDATES] for _, _, held in run.seen if UPDATES in held]
+    for held in found:
+        assert isinstance(held, HeldRows)
+        assert torch.equal(held.result, Krum().aggregate(held.rows, torch.ones(5), 1))
 
 
 def test_what_top_k_sends_and_leaves_out_is_what_was_to_be_sent(tmp_path: Path) -> None:
@@ -132,6 +161,7 @@ def test_what_top_k_sends_and_leaves_out_is_what_was_to_be_sent(tmp_path: Path) 
     assert [a**2 + b**2 for a, b in zip(sent, left, strict=True)] == pytest.approx([p**2 for p in whole], rel=2e-3)
 
 
+UPDATES = "updates given to the rule"
 LENGTHS = ("to send", "sent", "left out")
 
 
@@ -164,8 +194,9 @@ def test_a_stage_holds_the_micro_batches_and_versions_of_its_schedule(tmp_path: 
     versions = max(map(len, held))
     assert versions == (1 if schedule == "1f1b" else 3)  # with a flush all of a batch read the same weights
     assert "entries overwritten" not in {track["name"] for track in run.document["held"]}
-    if schedule == "pipedream":
-        assert max(int(version[1:]) for each in held for version in each) >= 2
+    if schedule == "pipedream":  # stage i's forward pass of micro-batch j comes after the update of j - (3 - i)
+        read = {(lane, *map(int, text.split(":v"))) for lane, _, texts, _ in samples for text in texts if text}
+        assert len(read) >= 12 and all(version == max(j - (2 - lane), 0) for lane, j, version in read)
 
 
 @pytest.mark.parametrize(("shard", "others"), [("optimizer", "wg"), ("gradients", "w")])

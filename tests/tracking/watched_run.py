@@ -1,7 +1,7 @@
 """A small run on a virtual cluster in this process, that is watched for its animated picture."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from paceline.engine.features.watching import Watcher
 from paceline.engine.launch.virtual import cluster_of
 from paceline.engine.launch.virtual import run as run_virtual
 from paceline.engine.planning.build import assemble
-from paceline.strategies.core.held import Held, HeldPoint
+from paceline.strategies.core.held import Held, HeldPoint, HeldRows
 from paceline.tracking import player
 from paceline.tracking.run_directory import RunDirectory
 
@@ -26,15 +26,21 @@ class Noting(Watcher):
 
     seen: list[tuple[float, int, dict[str, Held]]]
 
-    def _add(self, at: float, rank: int, found: Mapping[str, Held]) -> None:
+    def look(self, at: float, rank: int, found: Mapping[str, Held]) -> None:
         vars(self).setdefault("seen", []).append(
             (at, rank, {name: _copy(held) for name, held in found.items()}),
         )
-        super()._add(at, rank, found)
+        super().look(at, rank, found)
 
 
 def _copy(held: Held) -> Held:
-    return HeldPoint(held.vector.clone(), held.ties) if isinstance(held, HeldPoint) else held
+    match held:
+        case HeldPoint():
+            return replace(held, vector=held.vector.clone())
+        case HeldRows():
+            return replace(held, rows=held.rows.clone(), result=held.result.clone())
+        case _:
+            return held
 
 
 @dataclass
@@ -52,9 +58,10 @@ class WatchedRun:
         return sorted(found, key=lambda each: each[0])
 
 
-def watched(folder: Path, *overrides: str) -> WatchedRun:
-    given = {each.partition("=")[0] for each in overrides}
-    usual = (each for each in SMALL if each.partition("=")[0] not in given)
+def trained(folder: Path, *overrides: str, watches: bool = True) -> tuple[str, Noting, Any]:
+    """Returns the trace, what was seen, and the summary's metrics."""
+    keys = {each.partition("=")[0] for each in overrides}
+    usual = [each for each in SMALL if not any(f"{each.partition('=')[0]}.".startswith(f"{key}.") for key in keys)]
     trace = folder / "trace.json"
     prepared = prepare([*usual, *overrides], trace=trace)
     directory = RunDirectory.create(folder, "watched")
@@ -63,8 +70,14 @@ def watched(folder: Path, *overrides: str) -> WatchedRun:
     parts = assemble(prepared.experiment, (), None)
     watcher = Noting(parts.layout)
     try:
-        cluster = cluster_of(parts, hardware, watcher.see)
-        run_virtual(prepared.assignment(directory, prepared.plan()), watcher.watched(parts), cluster)
+        cluster = cluster_of(parts, hardware, watcher.see if watches else None)
+        parts = watcher.watched(parts) if watches else parts
+        run_virtual(prepared.assignment(directory, prepared.plan()), parts, cluster)
     finally:
         torch.set_num_threads(threads)
-    return WatchedRun(player.of_run("a run", trace.read_text(), watcher.told()), watcher.seen)
+    return trace.read_text(), watcher, directory.read_summary()
+
+
+def watched(folder: Path, *overrides: str) -> WatchedRun:
+    trace, watcher, _ = trained(folder, *overrides)
+    return WatchedRun(player.of_run("a run", trace, watcher.told()), watcher.seen)

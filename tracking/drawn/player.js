@@ -242,6 +242,7 @@
     summary.textContent = 'Key moments';
     strip.replaceWith(buttons, said, stage, folded);
     folded.append(summary, strip);
+    addEventListener('beforeprint', () => { folded.open = true; });
     stop();
     show(0);
   }

@@ -38,7 +38,7 @@ STYLE = """<style>
 .player button, .player select { font: inherit; min-width: 4em; min-height: 2.2em }
 .player button, .player select { border: 1px solid; border-radius: 4px }
 .player input { flex: 1 1 12em; min-width: 8em }
-@media print { .player .buttons { display: none } }
+@media print { .player .buttons, .player output, .player .stage, .player summary { display: none } }
 </style>"""
 
 
