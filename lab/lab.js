@@ -175,8 +175,9 @@ async function run() {
   try {
     const told = await send('run', { sides });
     told.sides.forEach(showSide);
-    if (!told.started) {
-      say(told.sides.some((side) => side.refusal) ? 'A side is refused.' : 'Another page of this lab is running.');
+    if (told.why) {
+      say(told.why);
+      plan(); // another try may be allowed
       return;
     }
     version = '';

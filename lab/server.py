@@ -12,7 +12,7 @@ from ..tracking.report.serve import LocalServer, Served
 from .catalogue import Catalogue, Listed
 from .results import results
 from .runs import NAMES, SECONDS, LabRuns
-from .sides import STEPS, WORKERS, Side, Sides
+from .sides import STEPS, WORKERS, Side, Sides, lack_of_memory
 
 
 class LabServer(LocalServer):
@@ -62,11 +62,14 @@ class LabServer(LocalServer):
         return {"sides": [told for told, _ in self._looked_at(body)]}
 
     def _run(self, body: Any) -> dict[str, Any]:
-        """Raises ValueError likewise. `started`: False where a side is refused, or a pair of runs goes on."""
+        """Raises ValueError likewise. `why`: the reason why nothing is started; "" where the runs are."""
         looked_at = self._looked_at(body)
         accepted = [run for _, run in looked_at if run is not None]
-        started = len(accepted) == len(NAMES) and self.runs.start(accepted)
-        return {"started": started, "sides": [told for told, _ in looked_at]}
+        if len(accepted) < len(NAMES):
+            why = "A side is refused."
+        elif not (why := lack_of_memory(accepted)) and not self.runs.start(accepted):
+            why = "Another page of this lab is running."
+        return {"why": why, "sides": [told for told, _ in looked_at]}
 
     def _cancel(self, body: Any) -> dict[str, Any]:
         self.runs.cancel()

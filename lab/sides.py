@@ -53,6 +53,7 @@ class Accepted:
     overrides: tuple[str, ...]
     workers: int
     steps: int
+    memory: int  # estimated bytes of its process
 
 
 class Sides:
@@ -103,7 +104,7 @@ class Sides:
             _check_keys(side, known)
             plan = _planned(overrides)
             told["notes"], told["figures"] = list(plan.notes), _figures(plan)
-            accepted = Accepted(tuple(overrides), plan.layout.workers, plan.steps or 0)
+            accepted = _accepted(overrides, plan)
         except UnknownKeyError:
             raise
         except Exception as error:
@@ -148,6 +149,19 @@ def merged(told: Iterable[str], given: Iterable[str]) -> list[str]:
     return [*kept, *given]
 
 
+def lack_of_memory(runs: Sequence[Accepted]) -> str:
+    """Returns the reason why the runs cannot go on at once; "" where this host has the memory of all."""
+    from ..comm.shared_memory import available
+
+    needed, there = sum(run.memory for run in runs), available()
+    if needed <= there:
+        return ""
+    return (
+        f"Both runs are estimated to take {human_bytes(needed)}, and this host has {human_bytes(there)} free. Choose "
+        "fewer workers or smaller models, or run the commands one after the other."
+    )
+
+
 def _planned(overrides: list[str]) -> "Plan":
     """Returns the plan of a run that `paceline train` takes and the lab allows. Raises as `paceline train` does."""
     from ..engine import prepare
@@ -169,6 +183,14 @@ def _planned(overrides: list[str]) -> "Plan":
             f"steps: the run makes {made}, and the lab at most {STEPS:,}. Choose steps=200, or run the command."
         )
     return plan
+
+
+def _accepted(overrides: Sequence[str], plan: "Plan") -> Accepted:
+    from ..engine.planning.process_memory import process_memory
+
+    memory, steps = process_memory(plan), plan.steps
+    assert memory is not None and steps is not None, "a virtual cluster is one process, and _planned checks the steps"
+    return Accepted(tuple(overrides), plan.layout.workers, steps, memory)
 
 
 def _figures(plan: "Plan") -> list[list[str]]:

@@ -33,7 +33,7 @@ BELOW = {  # room -> the rooms that it may import from, with the rooms in them
     | {"compat", "cost"},
     "verify": {"batches", "engine", "strategies", "exchange", "tasks", "tracking", "conf"},
     "advise": {"sweep", "engine", "strategies", "exchange", "tasks", "tracking", "conf", "cost"},
-    "lab": {"engine", "tracking", "conf", "compat"},
+    "lab": {"engine", "comm", "tracking", "conf", "compat"},
     "wrap": {"engine", "strategies", "exchange", "comm", "tracking", "conf", "compat"},
     "testing": {"strategies", "exchange", "comm", "conf", "batches"},
     "sweep": {"engine", "tracking", "compat", "conf"},

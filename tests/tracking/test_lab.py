@@ -24,7 +24,7 @@ from paceline.lab.results import results
 from paceline.lab.rules import ValueRule, rule_of
 from paceline.lab.runs import LabRun, LabRuns
 from paceline.lab.server import LabServer
-from paceline.lab.sides import STEPS, WORKERS, Accepted, Side, Sides, merged
+from paceline.lab.sides import STEPS, WORKERS, Accepted, Side, Sides, lack_of_memory, merged
 from paceline.tracking.columns import BY_KEY
 from paceline.tracking.run_directory import RunDirectory
 
@@ -141,6 +141,13 @@ def test_data_that_are_not_there_are_refused(catalogue: Catalogue, monkeypatch: 
     assert "The lab downloads nothing" in refusal["words"] and refusal["keys"] == ["data"]
 
 
+def test_runs_that_do_not_fit_at_once_are_not_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("paceline.comm.shared_memory.available", lambda: 5 * 2**30)
+    small, large = (Accepted((), 2, 4, size * 2**30) for size in (2, 3))
+    assert lack_of_memory([small, large]) == ""
+    assert lack_of_memory([large, large]).startswith("Both runs are estimated to take 6.0 GiB, and this host has 5.0")
+
+
 @pytest.mark.parametrize("text", ["hardware=local", "tracking=wandb", "tracking.mode=offline", "name=x", "sink=asp"])
 def test_overrides_that_the_lab_sets_or_that_are_wrong_are_refused_before_there_is_a_page(
     text: str, catalogue: Catalogue
@@ -226,7 +233,7 @@ def test_a_body_that_no_page_sends_plans_and_runs_nothing(lab: LabServer) -> Non
 def test_a_foreign_page_starts_nothing_and_a_refused_side_runs_nothing(lab: LabServer) -> None:
     assert ask(lab, "run", pair(), origin=False)[0] == 403
     status, told = ask(lab, "run", pair(strategy="torch_ddp"))
-    assert status == 200 and told["started"] is False and told["sides"][1]["refusal"]["status"] == 2
+    assert status == 200 and told["why"] == "A side is refused." and told["sides"][1]["refusal"]["status"] == 2
     assert ask(lab, "state")[1] == {"going_on": False, "runs": [], "version": "0 []"}
     assert ask(lab, "results")[1]["pictures"] == []
 
@@ -245,7 +252,7 @@ def ended(server: LabServer) -> list[dict[str, Any]]:
 @pytest.mark.timeout(240)
 def test_both_runs_have_the_figures_of_the_commands_that_are_copied(lab: LabServer, tmp_path: Path) -> None:
     told = ask(lab, "run", pair(sync="asp"))[1]
-    assert told["started"] is True and ask(lab, "run", pair())[1]["started"] is False
+    assert told["why"] == "" and ask(lab, "run", pair())[1]["why"] == "Another page of this lab is running."
     runs = ended(lab)
     assert [(run["status"], run["step"], run["steps"]) for run in runs] == [("completed", 4, 4)] * 2
     drawn = ask(lab, "results")[1]
@@ -267,11 +274,11 @@ def test_both_runs_have_the_figures_of_the_commands_that_are_copied(lab: LabServ
 @pytest.mark.slow  # starts processes
 @pytest.mark.timeout(240)
 def test_a_cancelled_pair_and_one_that_no_page_watches_end(lab: LabServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    assert ask(lab, "run", pair())[1]["started"]
+    assert ask(lab, "run", pair())[1]["why"] == ""
     until(lambda: ask(lab, "state")[1]["runs"], 20, "they start")
     ask(lab, "cancel", {})
     assert [(run["status"], run["words"]) for run in ended(lab)] == [("ended", "cancelled")] * 2
-    assert ask(lab, "run", pair())[1]["started"]
+    assert ask(lab, "run", pair())[1]["why"] == ""
     until(lambda: lab.runs.going_on and ask(lab, "state")[1]["version"].startswith("2"), 20, "they start again")
     monkeypatch.setattr("paceline.lab.runs.UNSEEN", 0.05)
     until(lambda: not lab.runs.going_on, 20, "nobody asks, and they end")
@@ -282,7 +289,7 @@ def test_runs_that_take_too_long_are_ended(monkeypatch: pytest.MonkeyPatch, tmp_
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("paceline.lab.runs.SECONDS", 0.0)
     runs = LabRuns()
-    assert runs.start([Accepted(("hardware=virtual",), 2, 4)] * 2)
+    assert runs.start([Accepted(("hardware=virtual",), 2, 4, 1)] * 2)
     runs.tend()
     assert [each["status"] for each in runs.look()["runs"]] == ["running"] * 2
     runs.tend()
