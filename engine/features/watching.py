@@ -231,7 +231,7 @@ class WatchedFeature(Feature):
 
 
 class WatchingHooks(Hooks):
-    """WatchingHooks at one worker."""
+    """Looks at one worker."""
 
     def __init__(self, watcher: Watcher, context: Context) -> None:
         self._watcher, self._context, self._sync = watcher, context, context.parts.sync

@@ -210,7 +210,7 @@ def test_a_sweeps_document_has_the_table_and_every_trial_with_why_it_failed(
     ]
     (here / "mine").mkdir()
     with pytest.raises(TrialsFailedError, match="1 of 2 trials failed"):
-        conclude("mine", here / "mine", trials, define(["sync=bsp,ssp"]), ["sync=bsp,ssp"], "json")
+        conclude("mine", here / "mine", trials, define(["sync=bsp,ssp"]), "json")
     document = json.loads(capfd.readouterr().out)
     assert [row["run"] for row in document["table"]] == ["a"]
     assert (document["sweep"], document["metric"], document["goal"]) == ("mine", "accuracy", "maximize")

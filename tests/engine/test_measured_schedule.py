@@ -151,7 +151,7 @@ def step(begin: float, long: float) -> list[list[TimedPass]]:
     at = [begin + i * long for i in range(5)]
     return [
         [TimedPass("0F0", at[0], at[1]), TimedPass("0B0", at[3], at[4])],
-        [TimedPass("1F0", at[1], at[2]), TimedPass("1B0", *at[2:4])],
+        [TimedPass("1F0", at[1], at[2]), TimedPass("1B0", at[2], at[3])],
     ]
 
 
