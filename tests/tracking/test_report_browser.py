@@ -78,8 +78,8 @@ def test_all_sections_are_there_and_nothing_is_fetched_or_complained_of(drawn: B
     )
     assert titles == [
         "Time to the target",
-        "Runs",
         "Ranking",
+        "Runs",
         "Accuracy",
         "Loss",
         "Where a step's time goes",
@@ -518,4 +518,27 @@ def test_a_figure_over_parameters_is_of_the_runs_that_are_plotted(window: Browse
     assert window.run("return document.querySelectorAll('#parameters .plot').length") == 2
     window.run("document.querySelector(arguments[0]).click()", "#table input[aria-label='plot 0000-bsp-s1']")
     assert window.run(points, "parameters")[0] == ["bsp", 4.0, 0.0, 0.0]
+    assert window.complaints() == []
+
+
+def test_of_many_settings_two_stand_out_and_the_others_are_pale(window: Browser, tmp_path: Path) -> None:
+    runs = [run for i in range(8) for run in seeds_of(i, f"mode{i}", 2)]
+    for place, run in enumerate(runs):
+        run.summary["time_to_accuracy"] = 20.0 - place
+    runs[-1].summary["time_to_accuracy"] = 30.0  # so that the mean of its seeds is not among the first
+    write_report(runs, tmp_path / "pair.html")
+    window.open(tmp_path / "pair.html")
+    show(window, "accuracy")
+    clear = "return plot.data.filter((one) => one.name !== 'interval' && one.opacity === 1).map((one) => one.name)"
+    bands = "return plot.data.filter((one) => one.name === 'interval').length"
+    pick = "const s = document.getElementById('accuracy-highlight'); s.value = arguments[0];"
+    pick += "s.dispatchEvent(new Event('change'))"
+    named = window.run(PLOT + clear, "accuracy")
+    assert sorted(named) == ["0005-mode5 (mean of 2 seeds)", "0006-mode6 (mean of 2 seeds)"], "by the means of seeds"
+    assert window.run(PLOT + bands, "accuracy") == 2
+    label = window.run("return document.getElementById('accuracy-highlight').options[5].value")
+    window.run(pick, label)
+    assert window.run(PLOT + clear, "accuracy") == [f"{label[1:]} (mean of 2 seeds)"]
+    window.run(pick, "all")
+    assert len(window.run(PLOT + clear, "accuracy")) == window.run(PLOT + bands, "accuracy") == 8
     assert window.complaints() == []

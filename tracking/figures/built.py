@@ -68,6 +68,15 @@ MEASURES = {
 }
 TRADED = ("megabytes", "dollars", "staleness_mean", "consensus_distance")  # columns that accuracy is drawn against
 MEBI = 1 / 2**20
+# The guides of sections, by their ids.
+GUIDES = {
+    "ranking": "Which setting is best? To separate settings that overlap, add seeds: paceline sweep ... --seeds 5.",
+    "accuracy": "How does each setting get there? To see one run alone: paceline show RUN.",
+    "loss": "Does training converge? To see one run alone: paceline show RUN.",
+    "step": "What does a step wait for? For the messages of a sync mode: paceline explain sync=NAME.",
+    "memory": "What fills a worker? To try other settings before a run: paceline plan OVERRIDES.",
+    "bytes": "Does each run send what was predicted? For the formula: paceline explain sync=NAME.",
+}
 MOST_LABELS = 16  # that bars are made of
 
 
@@ -104,7 +113,8 @@ def sheet_of(runs: Sequence[RunData], metric: str | None = None, requests: Seque
         *(_ranking(read), wanted, *_curves(read), traded, *_bars(every)),
         *(_staleness(every), _swept(read), _others(read)),
     ]
-    return Sheet(tuple(drawn), tuple(_settings(every, drawn, groups)), tuple(s for s in sections if s.figures))
+    guided = tuple(replace(s, guide=GUIDES.get(s.id, "")) for s in sections if s.figures)
+    return Sheet(tuple(drawn), tuple(_settings(every, drawn, groups)), guided)
 
 
 def _settings(runs: list[RunData], drawn: list[Drawn], groups: list[tuple[str, list[int]]]) -> Iterator[PlotSetting]:

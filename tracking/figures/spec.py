@@ -12,6 +12,7 @@ Where a report and a picture differ, and why:
   not one of another, which a picture without its table does not tell.
 - A picture draws curves whole; the report thins them to what a screen can show (`curves.thin`).
 - A picture draws the seeds of a setting as lines of one look; the report can take their mean.
+- A picture draws all curves alike; of more than five settings the report makes two stand out, until a reader picks.
 - `Series.asked` (temporaries and the runtime, which would hide small models) waits for a click in the report.
 """
 
@@ -213,11 +214,15 @@ Figure = Lines | RowPlot | Histogram | Ranking | Coordinates | Against
 
 @dataclass(frozen=True)
 class Section:
-    """Figures of one kind under one head, to choose among by what they show."""
+    """Figures of one kind under one head, to choose among by what they show.
+
+    `guide`: the question that they answer, and the command that follows. It is shown in the report.
+    """
 
     id: str
     title: str
     figures: tuple[Figure, ...]
+    guide: str = ""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 // A metric of runs along one of several axes.
 const MARKED = 160; // points in a plot that have markers; more would hide the lines
 const CROWD = 5; // curves that reach the target: more overlap unless one looks closer
+const PAIR = 2; // curves that stand out of a crowd
 const READ = new Map(); // decoded curves, by the encoded ones
 
 function decoded({ curve }) {
@@ -25,19 +26,24 @@ function linesSection(section, body, controls) {
   const several = report.settings.some((setting) => setting.runs.length > 1);
   const together = several ? tick(controls, 'seeds together', again) : { checked: false };
   together.checked = several;
+  const count = Math.max(...section.figures.map((figure) => settingsOf(figure.lines, axes.keys().next().value).length));
+  const highlight = count > CROWD && count <= FEW
+    ? choice(controls, `${section.id}-highlight`, 'Highlight', [['pair', 'the first two of the ranking'], ['all', 'all'],
+      ...report.settings.map(({ label }) => [`=${label}`, shorten(label, 40)])], again) : { value: 'all' };
   own = addPlots(section, body, controls, (figure, shown) => (figure
-    ? describeLines(figure, shown, axes.get(x.value), { logarithmic: logarithmic.checked, together: together.checked, near: near.checked })
+    ? describeLines(figure, shown, axes.get(x.value), { logarithmic: logarithmic.checked, together: together.checked, near: near.checked, highlight: highlight.value })
     : { summary: `No run that is plotted has ${metric()}.` }), (figure) => figure.name === metric());
 }
 
-function describeLines(figure, shown, axis, { logarithmic, together, near }) {
+function describeLines(figure, shown, axis, { logarithmic, together, near, highlight }) {
   const lineOf = new Map(figure.lines.map((line) => [line.run, line]));
   const some = shown.map((run) => lineOf.get(run.place)).filter((line) => line && line.curve[axis.key] !== null);
   const without = shown.length - some.length;
   const missing = without ? ` ${plural(without, 'run')} without such a curve.` : '';
   if (!some.length) return { summary: `No run that is plotted has ${figure.name} against ${axis.name}.` };
   const settings = together ? settingsOf(some, axis.key) : null;
-  const traces = (settings ? seedTraces : curveTraces)(settings || some, axis.key, figure.y);
+  const clear = highlighted(some, highlight);
+  const traces = settings ? seedTraces(settings, axis.key, figure.y, clear) : curveTraces(some, axis.key, figure.y, clear);
   const y = axisStyle(forPlotly(figure.y.name), { type: logarithmic ? 'log' : 'linear', ...ticksOf(figure.y) });
   const top = Math.max(...some.map((line) => decoded(line)[axis.key].at(-1)));
   const layout = baseLayout(axisStyle(axis.title, { rangemode: 'tozero', ...ticksOf(axis, top) }), y, isNarrow() ? 340 : 430);
@@ -47,8 +53,24 @@ function describeLines(figure, shown, axis, { logarithmic, together, near }) {
   const zoomed = aimed && near && zoom(layout, some, axis.key) ? ' Zoomed to where the target is reached.' : '';
   return {
     traces, layout, legend: settings ? legendOfSettings(settings, some) : legendOfRuns(some.map(({ run }) => runs[run])),
-    summary: `${figure.name} of ${plural(some.length, 'run')} against ${axis.name}. ${rangeAtEnd(some, figure.y)}${zoomed}${missing}${settings ? apart(settings, axis.name) : ''}`,
+    summary: `${figure.name} of ${plural(some.length, 'run')} against ${axis.name}. ${rangeAtEnd(some, figure.y)}${clear ? ' The others are pale.' : ''}${zoomed}${missing}${settings ? apart(settings, axis.name) : ''}`,
   };
+}
+
+// The places of the runs that stand out: of the first two settings of the ranking, or of one that was chosen; null where all
+// do, as where the chosen one is not plotted.
+function highlighted(some, wanted) {
+  if (wanted === 'all') return null;
+  const labels = new Map(report.settings.flatMap(({ label, runs: places }) => places.map((place) => [place, label])));
+  const named = wanted === 'pair'
+    ? byRank(some.map(({ run }) => runs[run])).slice(0, PAIR) : [wanted.slice(1)];
+  const clear = new Set(some.map(({ run }) => run).filter((run) => named.includes(labels.get(run))));
+  return clear.size && clear.size < some.length ? clear : null;
+}
+
+// The look of a line that others stand out of.
+function pale(style) {
+  return { ...style, mode: 'lines', opacity: 0.3, line: { ...style.line, width: 1 } };
 }
 
 // The place of the first evaluation at the target, or null.
@@ -67,16 +89,20 @@ function zoom(layout, some, axis) {
 }
 
 // A line a run; of many runs those that look alike become one line with gaps, which is drawn in a fraction of the time.
-function curveTraces(some, axis, y) {
+function curveTraces(some, axis, y, clear = null) {
   const groups = new Map();
   const points = some.reduce((sum, { curve }) => sum + curve.n, 0);
   for (const line of some) {
-    const key = some.length > FEW ? runs[line.run].look.slice(0, 2).join() : String(line.run);
+    const key = some.length > FEW && !clear ? runs[line.run].look.slice(0, 2).join() : String(line.run);
     if (!groups.has(key)) groups.set(key, []);
     groups.get(key).push(line);
   }
+  const styleOf = (run) => {
+    const style = lineStyle(runs[run], some.length, points <= MARKED);
+    return clear && !clear.has(run) ? pale(style) : style;
+  };
   return [...groups.values()].map((group) => ({
-    ...joined(group, axis), ...lineStyle(runs[group[0].run], some.length, points <= MARKED),
+    ...joined(group, axis), ...styleOf(group[0].run),
     hovertemplate: `%{customdata}<br>${y.unit === 'share' ? '%{y:.2%}' : '%{y:.4~g}'} at %{x:.4s}<extra></extra>`,
   }));
 }

@@ -20,8 +20,9 @@ function buildSection(section) {
   const title = make('h2', [['id', `${section.id}-title`]], section.title);
   const controls = make('div', [['class', 'controls']]);
   const body = make('div', null);
-  const element = make('section', [['id', section.id], ['aria-labelledby', title.id]], title, controls, body);
-  document.getElementById('difference').before(element);
+  const guide = section.guide ? [make('p', [['class', 'note']], section.guide)] : [];
+  const element = make('section', [['id', section.id], ['aria-labelledby', title.id]], title, ...guide, controls, body);
+  document.getElementById(section.id === 'ranking' ? 'compared' : 'difference').before(element);
   BUILDERS[section.figures[0].kind](section, body, controls);
 }
 

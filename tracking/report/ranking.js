@@ -56,6 +56,20 @@ function describeRanking(figure, every) {
   };
 }
 
+// The labels of the settings of some runs, in the order in which the ranking opens; those without a rank are last.
+function byRank(some) {
+  const figures = (report.sections.find(({ id }) => id === 'ranking') || { figures: [] }).figures;
+  const values = new Map(figures.filter(({ name }) => name === figures[0].name)
+    .flatMap(({ runs: places, values: each, ranked }) => places.map((place, i) => [place, ranked[i] ? each[i] : null])));
+  const plotted = new Set(some.map(({ place }) => place));
+  const settings = report.settings.map(({ label, runs: places }) => [label, places.filter((place) => plotted.has(place))])
+    .filter(([, places]) => places.length)
+    .map(([label, places]) => ({ label, count: places.length, ...spread(places.map((place) => values.get(place) ?? null)) }));
+  const rank = ({ known, count, mean }) => (known < count ? Infinity : figures[0].larger ? -mean : mean);
+  const sorted = settings.map((setting) => ({ label: setting.label, rank: rank(setting) }));
+  return sorted.sort((a, b) => (a.rank === b.rank ? 0 : a.rank - b.rank)).map(({ label }) => label);
+}
+
 function spread(values) { // of the values that are known
   const some = values.filter((value) => value !== null);
   const n = some.length;

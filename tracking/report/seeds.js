@@ -53,13 +53,15 @@ function settingsOf(some, axis) {
   });
 }
 
-function seedTraces(settings, axis, yAxis) {
+function seedTraces(settings, axis, yAxis, clear = null) {
   const traces = [];
   const percent = yAxis.unit === 'share';
   const count = settings.length;
   const marked = count * 10 <= MARKED;
   for (const { label, members, lines, curve } of settings) {
-    const style = lineStyle(members[0], count, marked);
+    const isClear = !clear || clear.has(members[0].place);
+    const shownAs = (style) => (isClear ? style : pale(style));
+    const style = shownAs(lineStyle(members[0], count, marked));
     if (!curve) {
       traces.push({ ...curveTraces(lines, axis, yAxis)[0], ...style });
       continue;
@@ -68,13 +70,13 @@ function seedTraces(settings, axis, yAxis) {
     const colour = colours()[members[0].look[0]];
     const bound = (y) => (percent ? Math.min(Math.max(y, 0), 1) : y);
     const edge = [...mean.map((y, i) => bound(y + half[i])), ...mean.map((y, i) => bound(y - half[i])).reverse()];
-    traces.push({
+    if (isClear) traces.push({
       type: 'scatter', mode: 'lines', x: [...x, ...[...x].reverse()], y: edge, fill: 'toself', fillcolor: `${colour}30`,
       line: { width: 0, color: colour }, hoverinfo: 'skip', name: 'interval',
     });
     const name = forPlotly(shorten(label, 60));
     traces.push({
-      type: 'scatter', x, y: mean, customdata: half, name, ...lineStyle(members[0], count, marked && x.length <= 40),
+      type: 'scatter', x, y: mean, customdata: half, name, ...shownAs(lineStyle(members[0], count, marked && x.length <= 40)),
       hovertemplate: `${name}<br>${percent ? '%{y:.2%} \u00b1 %{customdata:.2%}' : '%{y:.4~g} \u00b1 %{customdata:.2~g}'}`
         + ' at %{x:.4s}<extra></extra>',
     });
