@@ -214,7 +214,7 @@ def _fitting(document: Plain) -> Plain:
     end = whole
     while len(json.dumps(found, separators=(",", ":"))) > MOST_BYTES:
         end *= 0.85
-        found = _until(document, end)
+        found = _until(document, round(end, 2))
         found["moments"] = _moments(found)
     said = [f"the first {end / 1e3:.3g} ms of {whole / 1e3:.3g} ms"] if end < whole else []
     said += [f"{len(kept)} of {count} workers and servers"] if len(kept) < count else []
@@ -239,7 +239,7 @@ def _of_lanes(document: Plain, kept: list[int]) -> Plain:
 
 def _until(document: Plain, end: float) -> Plain:
     return document | {
-        "end": round(end, 2),
+        "end": end,
         "spans": [[lane, start, min(over, end), kind] for lane, start, over, kind in document["spans"] if start < end],
         "messages": [each for each in document["messages"] if each[2] < end],
         "sums": [each for each in document["sums"] if each[0] < end],

@@ -25,8 +25,8 @@ SVG = "{http://www.w3.org/2000/svg}"
 
 @pytest.fixture(scope="module")
 def ssp(tmp_path_factory: pytest.TempPathFactory) -> WatchedRun:
-    slow = "hardware.workers=3", "steps=9", "sync.staleness=2", "stragglers=one_slow", "stragglers.factor=8"
-    return watched(tmp_path_factory.mktemp("ssp"), "sync=ssp", *slow)
+    paces = "hardware.workers=3", "steps=9", "sync.staleness=2", "stragglers=lognormal", "stragglers.sigma=1.5"
+    return watched(tmp_path_factory.mktemp("ssp"), "sync=ssp", *paces)
 
 
 def test_the_clocks_that_ssp_has_applied_are_never_further_apart_than_the_bound(ssp: WatchedRun) -> None:
