@@ -406,6 +406,28 @@ def test_seeds_without_a_common_time_are_drawn_one_by_one_and_it_is_said(window:
     assert "Seeds that have no time in common are drawn one by one (2 runs)." in caption
 
 
+@pytest.mark.parametrize("seeds", [1, 3])
+def test_many_curves_of_one_evaluation_are_seen_as_points(seeds: int, window: Browser, tmp_path: Path) -> None:
+    runs = [
+        recorded(
+            f"{sync}-{seed}",
+            number=7 * number + seed,
+            epochs=1,
+            sync=sync,
+            swept=Swept("mine", number, seed, {"sync": sync}),
+        )
+        for number, sync in enumerate(
+            ("bsp", "asp", "ssp", "easgd", "gossip", "diloco", "fedavg") * (3 if seeds == 1 else 1)
+        )
+        for seed in range(seeds)
+    ]
+    write_report(runs, tmp_path / "points.html")
+    window.open(tmp_path / "points.html")
+    show(window, "accuracy")
+    modes = window.run("return document.querySelector('#accuracy .js-plotly-plot').data.map((trace) => trace.mode)")
+    assert modes and {*modes} == {"lines+markers"}
+
+
 def test_the_means_of_seeds_are_shown_as_in_the_terminal(window: Browser, tmp_path: Path) -> None:
     runs = [*seeds_of(0, "bsp", 3), *seeds_of(1, "asp", 3)]
     rows, _ = table(runs, Table(pareto=("accuracy", "bytes")))

@@ -70,7 +70,7 @@ TRADED = ("megabytes", "dollars", "staleness_mean", "consensus_distance")  # col
 MEBI = 1 / 2**20
 # The guides of sections, by their ids.
 GUIDES = {
-    "ranking": "Which setting is best? To separate settings that overlap, add seeds: paceline sweep ... --seeds 5.",
+    "ranking": "Which setting is best? To separate settings that overlap, repeat the sweep with --seeds 5.",
     "accuracy": "How does each setting get there? To see one run alone: paceline show RUN.",
     "loss": "Does training converge? To see one run alone: paceline show RUN.",
     "step": "What does a step wait for? For the messages of a sync mode: paceline explain sync=NAME.",

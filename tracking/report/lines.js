@@ -69,8 +69,8 @@ function highlighted(some, wanted) {
 }
 
 // The look of a line that others stand out of.
-function pale(style) {
-  return { ...style, mode: 'lines', opacity: 0.3, line: { ...style.line, width: 1 } };
+function pale(style, lines) {
+  return { ...style, mode: lines.every(isPoint) ? style.mode : 'lines', opacity: 0.3, line: { ...style.line, width: 1 } };
 }
 
 // The place of the first evaluation at the target, or null.
@@ -97,12 +97,12 @@ function curveTraces(some, axis, y, clear = null) {
     if (!groups.has(key)) groups.set(key, []);
     groups.get(key).push(line);
   }
-  const styleOf = (run) => {
-    const style = lineStyle(runs[run], some.length, points <= MARKED);
-    return clear && !clear.has(run) ? pale(style) : style;
+  const styleOf = (group) => {
+    const style = lineStyle(runs[group[0].run], some.length, points <= MARKED || group.some(isPoint));
+    return clear && !clear.has(group[0].run) ? pale(style, group) : style;
   };
   return [...groups.values()].map((group) => ({
-    ...joined(group, axis), ...styleOf(group[0].run),
+    ...joined(group, axis), ...styleOf(group),
     hovertemplate: `%{customdata}<br>${y.unit === 'share' ? '%{y:.2%}' : '%{y:.4~g}'} at %{x:.4s}<extra></extra>`,
   }));
 }
@@ -122,6 +122,10 @@ function joined(group, axis) {
     names.push('');
   }
   return { type: 'scatter', x, y, customdata: names, name: group.length === 1 ? names[0] : '', connectgaps: false };
+}
+
+function isPoint({ curve }) { // without a marker it would not be seen
+  return curve.n === 1;
 }
 
 function lineStyle(run, count, marked) {

@@ -60,9 +60,9 @@ function seedTraces(settings, axis, yAxis, clear = null) {
   const marked = count * 10 <= MARKED;
   for (const { label, members, lines, curve } of settings) {
     const isClear = !clear || clear.has(members[0].place);
-    const shownAs = (style) => (isClear ? style : pale(style));
-    const style = shownAs(lineStyle(members[0], count, marked));
+    const shownAs = (style) => (isClear ? style : pale(style, lines));
     if (!curve) {
+      const style = shownAs(lineStyle(members[0], count, marked || lines.every(isPoint)));
       traces.push({ ...curveTraces(lines, axis, yAxis)[0], ...style });
       continue;
     }
