@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from .options import Overrides
-from .output import note, show
 
 if TYPE_CHECKING:
     from ..lab.catalogue import Listed
@@ -31,22 +30,11 @@ def lab(
     paceline lab model=cnn partition=dirichlet --port 8000
     """
     from ..lab.server import LabServer
-    from ..tracking.errors import StorageError
+    from .serving import serve
 
     known = listed()
-    try:
-        server = LabServer(port, known, overrides or [])
-    except OSError as error:
-        raise StorageError(
-            f"--port {port}: cannot be listened on ({error.strerror}); --port 0 takes a free one"
-        ) from None
-    with server:
-        try:
-            note("open this address in a browser of this host; Ctrl-C ends the lab and its runs")
-            show(server.address)
-            server.serve_forever(poll_interval=0.2)
-        except KeyboardInterrupt:
-            note("the lab has ended")
+    begins = "open this address in a browser of this host; Ctrl-C ends the lab and its runs"
+    serve(port, lambda: LabServer(port, known, overrides or []), begins, "the lab has ended")
 
 
 def listed() -> "Listed":

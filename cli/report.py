@@ -8,7 +8,7 @@ import typer
 
 from .compare import check_file, gathered
 from .completion import complete_source
-from .output import note, note_damage, shortest, show
+from .output import note_damage, shortest, show
 
 if TYPE_CHECKING:
     from ..tracking.run_data import RunData
@@ -60,23 +60,14 @@ def report(
 
 def _serve(names: list[str] | None, port: int) -> None:
     """Raises StorageError where the port is taken."""
-    from ..tracking.errors import StorageError
     from ..tracking.report.page import page
     from ..tracking.report.serve import PageServer
+    from .serving import serve
 
-    try:
-        server = PageServer(port, lambda: _version(names), lambda version: page(_document(names), version))
-    except OSError as error:
-        raise StorageError(
-            f"--port {port}: cannot be listened on ({error.strerror}); --port 0 takes a free one"
-        ) from None
-    with server:
-        try:
-            note("served to this host alone, until Ctrl-C")
-            show(server.address)
-            server.serve_forever(poll_interval=0.2)
-        except KeyboardInterrupt:
-            note("no longer served")
+    def server() -> PageServer:
+        return PageServer(port, lambda: _version(names), lambda version: page(_document(names), version))
+
+    serve(port, server, "served to this host alone, until Ctrl-C", "no longer served")
 
 
 def _found(names: list[str] | None, records: bool) -> "list[RunData]":

@@ -126,14 +126,12 @@ class Run:
         self._comm.key_values.live_metrics = lambda: str(self._taken)
         self._stop = StopAgreement(self._comm.key_values, self.rank, 0, "all", self.steps, time.monotonic)
         self._ctrl_c, self._sigterm = CtrlC(self._comm.key_values.request_stop, self.is_chief), Sigterm()
-        if not is_interactive():
-            atexit.register(self.end_if_open)
+        atexit.register(self.end_if_open)
         self._process = os.getpid()  # a forked child has a copy of the run, and must not end it
         self._open: ExitStack | None = None  # a step that has begun
         self._loss: float | None = None
-        self._passes = 0  # calls of `backward` in the step
+        self._passes = self._samples = 0  # in the step: calls of `backward`, and samples of all workers
         self._batches = resumed.batches if resumed else 0  # that training was on, of all steps
-        self._samples = 0  # of all workers, in the step
         self._further: Own | None = None  # of a batch that came after the step's first pass
         self._armed = False  # the last one of them has been
         self._own: Own = (0, 1)
@@ -460,7 +458,7 @@ class Run:
 
     def end_if_open(self) -> None:
         """Ends a run that the script left open, with the error that ended the script. Without one the user is told."""
-        if self._record.is_over or not self._is_here():
+        if self._record.is_over or not self._is_here() or is_interactive():
             return
         error: BaseException | None = getattr(sys, "last_value", None)
         with suppress(Exception):

@@ -16,7 +16,7 @@ SHOW = """
 const slider = document.querySelector('.player input'), show = (at) => {
   slider.value = at; slider.dispatchEvent(new Event('input')); };
 """
-# What may move, of a picture: its attributes and words, numbers in four digits
+# The attributes and words of a picture that may move, numbers in four digits
 SEEN = """
 const seen = (pictures) => [...pictures].flatMap((svg) => [...svg.querySelectorAll(
   '[data-state], [data-mark], [data-bar], [data-bound], [data-number], [data-cell], [data-text], [data-point], '
