@@ -43,7 +43,7 @@ def test_a_folder_has_weights_configuration_and_card(paceline, run: RunDirectory
         "tags": ["paceline", "distributed-training", "strategy-data_parallel", "sync-ssp"],
     }
     assert "| accuracy | 75.00% |" in card and "Times are modelled" in card and "torch 2.0" in card
-    assert "\x1b" not in card and r"| model | m\|p\*" in card
+    assert "| none |" not in card and "\x1b" not in card and r"| model | m\|p\*" in card
     assert "\npaceline train sync=ssp hardware.workers=3\n" in card
     assert sorted(path.name for path in folder.parent.iterdir()) == ["mine"]
 
