@@ -1,4 +1,4 @@
-"""Planning without torch's compiler, whose import takes as long as that of torch itself.
+"""Planning and training without torch's compiler, whose import takes as long as that of torch itself.
 
 torch keeps methods of its optimizers, dispatch modes and decompositions out of torch.compile (torch._disable_dynamo).
 The first call of any imports torch._dynamo and asks it for the method to call (`disable`); an optimizer's step tells it

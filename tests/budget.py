@@ -20,14 +20,14 @@ COSTS = Path(__file__).with_name("costs.tsv")
 CASES = 0.06  # CPU seconds that all cases of a test may take together, where it does not say
 ALL = 520.0  # and all tests of the fast part: some 5 minutes on two cores
 WORTH_A_LINE = 0.1  # CPU seconds of all its cases
-OTHER_PARTS = ("slow", "fault", "browser")
+NOT_CUT = {"slow", "fault", "browser", "xdist_group"}  # other parts, and cases that share a fixture
 
 
 def move_to_slow(items: list[pytest.Item]) -> None:
     """Mark the cases that the budget of their test does not pay for. Those that share a fixture are left alone."""
     costs, cases = costs_of(COSTS), defaultdict[str, list[pytest.Item]](list)
     for item in items:
-        if not any(item.get_closest_marker(mark) for mark in (*OTHER_PARTS, "xdist_group")):
+        if NOT_CUT.isdisjoint(mark.name for mark in item.iter_markers()):
             cases[name_of(item.nodeid)].append(item)
     for test, its in cases.items():
         mark = its[0].get_closest_marker("budget")

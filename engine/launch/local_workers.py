@@ -124,8 +124,7 @@ class LocalWorkers:
         context = multiprocessing.get_context("forkserver")
         _allow_files(size)
         with STARTING, without_main():
-            # torch.optim imports torch._dynamo on first use
-            start_fork_server("paceline.engine.launch.virtual", "torch._dynamo", *preload)
+            start_fork_server("paceline.engine.launch.virtual", *preload)
             for rank in range(size):
                 ours, theirs = context.Pipe(duplex=False)
                 worker = context.Process(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 from ...comm.errors import HangError
 from ...comm.handshake import Endpoint
 from ...compat import fork_server
+from ...compat.dynamo import without_dynamo
 from ...tracking.files import open_to_write
 from ...tracking.records import PlanSummary
 from ...tracking.run_directory import writing
@@ -49,6 +50,7 @@ def told_of(assignment: Assignment, world_size: int, store: Endpoint) -> dict[st
     }
 
 
+@without_dynamo()
 def worker_main(launcher: "Launcher", rank: int, told: dict[str, Any], channel: Connection) -> None:
     """A worker's process, which was told `told_of(...)`. Ends with the exit code of what went wrong."""
     tie_to_launcher()

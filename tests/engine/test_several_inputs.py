@@ -79,7 +79,10 @@ def by_hand(data: Houses, model: nn.Module, batch_size: int, steps: int, seed: i
 # -- several inputs
 
 
-@pytest.mark.parametrize("sync", ["bsp", "asp", "fedavg", "gossip"])
+@pytest.mark.parametrize(
+    "sync",
+    ["bsp", "fedavg", pytest.param("asp", marks=pytest.mark.slow), pytest.param("gossip", marks=pytest.mark.slow)],
+)
 def test_a_users_own_model_data_and_loss_of_several_inputs_are_trained_from_one_yaml(
     mine: Path, root: Path, sync: str
 ) -> None:
