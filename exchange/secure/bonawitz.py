@@ -74,9 +74,8 @@ class Bonawitz(Secure):
         largest: Annotated[float, Gt(0), Le(2**20)] = 16.0,
     ) -> None:
         """`threshold`: the share of a round's clients that must come to its end. `bits`: behind the point. `largest`:
-        that an entry of a change may be, of either sign. Raises `ConfigError` or `MissingToolError`.
+        that an entry of a change may be, of either sign. Raises `ConfigError`.
         """
-        check_there()
         self.threshold, self.fixed = threshold, FixedPoint(bits, largest)
         self.delivered = self.lost = 0  # on a client: entries other than 0, and of these those cut or rounded to 0
         self._masks: Ring | None = None  # of the newest round; None: nobody watches
@@ -98,13 +97,16 @@ class Bonawitz(Secure):
         )
 
     def check(self, sampled: int) -> None:
-        """Checks the number of clients in a round. Raises `ConfigError`."""
+        """Checks the number of clients in a round, and that this machine can mask. Raises `ConfigError` or
+        `MissingToolError`.
+        """
         if sampled < FEWEST:
             raise ConfigError(
                 f"a round has {sampled} clients, and of the sum of two each knows what the other brought. "
                 "Choose hardware.workers and sync.fraction for three or more a round, or secure=none.",
                 about=("secure",),
             )
+        check_there()
 
     def needed(self, sampled: int) -> int:
         """t"""

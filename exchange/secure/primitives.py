@@ -25,7 +25,8 @@ def check_there() -> None:
     """Checks that `cryptography` is installed. Raises `MissingToolError`."""
     if not IS_THERE:
         raise MissingToolError(
-            "secure: agrees on keys and masks by cryptography, which is not installed; pip install 'paceline[privacy]'"
+            "secure=bonawitz: the package cryptography is not installed. Run pip install 'paceline[privacy]' or choose "
+            "secure=none."
         )
 
 

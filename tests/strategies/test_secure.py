@@ -17,6 +17,8 @@ from oracles import Weights, identical, mlp64, samples, weights_of
 from paceline.batches import lone
 from paceline.conf.errors import ConfigError
 from paceline.engine import plan, prepare, run
+from paceline.engine.config.experiment import shipped
+from paceline.engine.features.pairs import pairs
 from paceline.exchange.attack import SignFlip
 from paceline.exchange.participation import sampled
 from paceline.exchange.privacy import DPFedAvg
@@ -338,8 +340,14 @@ def test_what_it_cannot_go_with_is_refused_by_name(overrides: list[str], says: s
 def test_where_cryptography_is_missing_it_is_said_with_the_extra(monkeypatch) -> None:
     monkeypatch.setattr(primitives, "IS_THERE", False)
     with pytest.raises(MissingToolError, match=r"pip install 'paceline\[privacy\]'") as caught:
-        Bonawitz()
+        prepare(VIRTUAL).plan()
     assert caught.value.exit_code == 3
+
+
+def test_what_goes_with_what_is_known_where_cryptography_is_missing(monkeypatch) -> None:
+    monkeypatch.setattr(primitives, "IS_THERE", False)
+    (pair,) = pairs([shipped("strategy", "data_parallel")], [shipped("sync", "fedavg")])
+    assert pair.takes["secure"] == ["bonawitz"]
 
 
 FAST_ACTS = ("a share spoilt", "a share spoilt and signed", "a false accusation", "shares cut short")
