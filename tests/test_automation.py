@@ -88,11 +88,22 @@ def test_hadolint_finds_nothing_in_the_dockerfile() -> None:
 
 
 def test_the_image_is_made_from_what_a_wheel_is_built_of_and_the_constraints() -> None:
-    ignored = [line for line in (ROOT / ".dockerignore").read_text().splitlines() if not line.startswith("#")]
-    needed = {*ROOMS, "sweeps", "pyproject.toml", "README.md", "LICENSE", "constraints.txt"}
-    assert not [name for name in needed if any(fnmatch(name, pattern) for pattern in ignored)]
-    for unneeded in (".git", ".venv", "runs", "tests"):
-        assert any(fnmatch(unneeded, pattern) for pattern in ignored), unneeded
+    folders = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]["packages"]
+    rooms = {(ROOT / folder.split(".")[1]).resolve().relative_to(ROOT) for folder in folders}  # learn is a link
+    needed = {*map(str, rooms), *ROOMS, "sweeps", "pyproject.toml", "README.md", "LICENSE", "constraints.txt"}
+    assert not [name for name in needed if left_out_of_the_image(name)]
+    for unneeded in (".git", ".venv", "runs", "tests", "docs/log.md"):
+        assert left_out_of_the_image(unneeded), unneeded
+
+
+def left_out_of_the_image(name: str) -> bool:
+    """Returns whether .dockerignore leaves out a path. The last pattern that matches it or a folder above decides."""
+    paths = [name, *map(str, Path(name).parents)][:-1]  # without "."
+    left_out = False
+    for line in (ROOT / ".dockerignore").read_text().splitlines():
+        if not line.startswith("#") and any(fnmatch(path, line.removeprefix("!")) for path in paths):
+            left_out = not line.startswith("!")
+    return left_out
 
 
 def test_hooks_are_local_and_run_tools_of_the_environment() -> None:
