@@ -8,6 +8,7 @@ from hashlib import sha256
 from http.client import HTTPException
 from io import BytesIO
 from pathlib import Path
+from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from ..errors import MissingDataError
@@ -29,6 +30,10 @@ def download(name: str, folder: Path, urls: Sequence[str], expected: str) -> Non
             with urlopen(address, timeout=TIMEOUT_SECONDS) as answer:
                 packed = answer.read(MOST_BYTES)
             content = gzip.GzipFile(fileobj=BytesIO(packed)).read(MOST_BYTES)
+        except HTTPError as error:
+            error.close()  # it is the server's answer, too
+            reasons.append(f"{address}: {error}")
+            continue
         except (OSError, HTTPException, EOFError, zlib.error, ValueError) as error:
             reasons.append(f"{address}: {error}")
             continue

@@ -3,8 +3,12 @@ import hashlib
 import threading
 from collections.abc import Iterator
 from functools import partial
+from http.client import HTTPMessage
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from io import BytesIO
 from pathlib import Path
+from typing import NoReturn
+from urllib.error import HTTPError
 
 import numpy as np
 import pytest
@@ -13,7 +17,7 @@ from needs import needs_fashion_mnist
 
 from paceline.batches import lone
 from paceline.conf.errors import ConfigError
-from paceline.tasks.data import fashion_mnist
+from paceline.tasks.data import download, fashion_mnist
 from paceline.tasks.data.fashion_mnist import SHA256, SYSTEM_FOLDER, FashionMNIST, cache_folder
 from paceline.tasks.errors import CorruptDataError, MissingDataError
 
@@ -196,6 +200,19 @@ def test_a_download_goes_on_to_the_next_address(server: tuple[str, Path]) -> Non
     write(served / "wrong", contents() | {LABELS: b"another"}, packed=True)
     urls = [f"{url}/none", f"{url}/wrong", f"{url}/right/"]
     assert len(FashionMNIST(download=True, urls=urls).load()[0]) == TRAIN
+
+
+def test_the_answer_of_a_server_that_refuses_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Python 3.14 warns of an error of HTTP that is left open."""
+    answer = BytesIO()
+
+    def refused(address: str, timeout: float) -> NoReturn:
+        raise HTTPError(address, 404, "File not found", HTTPMessage(), answer)
+
+    monkeypatch.setattr(download, "urlopen", refused)
+    with pytest.raises(MissingDataError, match="404: File not found"):
+        download.download("a.gz", tmp_path, ["http://localhost"], "")
+    assert answer.closed
 
 
 @pytest.mark.parametrize(
