@@ -91,14 +91,11 @@ class Pushing:
         # nothing is waited for in between: two servers may each be receiving from another worker
         sent = self._aggregation.sent(self.accrued, self._comm.rank, self._workers, self._step)
         pieces = sent.split([len(place.accrued) for place in self.places])
+        with self._comm.timeline.named("push header"):
+            pushing = self._tell(self._share)
         with self._comm.timeline.named("push"):
-            pushing = [
-                *self._tell(self._share),
-                *(
-                    self._channel.isend(str(place.server), piece, place.server)
-                    for place, piece in zip(self.places, pieces, strict=True)
-                ),
-            ]
+            for place, piece in zip(self.places, pieces, strict=True):
+                pushing.append(self._channel.isend(str(place.server), piece, place.server))
         _wait(pushing)
         self.accrued.zero_()
         self.owes = False

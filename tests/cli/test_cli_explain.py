@@ -42,7 +42,7 @@ def test_the_picture_has_the_messages_of_the_trace_and_no_others(of_ssp: SmallRu
     assert lanes["end"] == max(over, *(each[4] for each in within))
     shown = [(each["purpose"], each["from"], each["to"], each["left"], each["came"]) for each in lanes["messages"]]
     assert sorted(shown) == sorted(within)
-    assert {purpose for purpose, *_ in shown} == {"fetch request", "fetch", "push"}
+    assert {purpose for purpose, *_ in shown} == {"fetch request", "fetch", "push header", "push"}
     picture = ET.fromstring(as_svg("sync=ssp", lanes))
     drawn = [each for each in picture.iter(f"{SVG}path") if "message" in each.get("class", "").split()]
     titles = sorted(each.findtext(f"{SVG}title") or "" for each in drawn)

@@ -47,7 +47,7 @@ def test_each_message_has_its_bytes_and_its_time(ssp: WatchedRun) -> None:
         assert 0 <= left < came <= document["end"]
         sizes.setdefault(document["purposes"][purpose], set()).add(nbytes)
     weights = 4 * len(ssp.vectors()[0][2])
-    assert sizes == {"fetch request": {8}, "fetch": {weights}, "push": {8, weights}}
+    assert sizes == {"fetch request": {8}, "fetch": {weights}, "push header": {8}, "push": {weights}}
     [server] = [i for i, lane in enumerate(document["lanes"]) if lane["kind"] == "server"]
     assert {server} == {each[1] for each in document["messages"] if document["purposes"][each[4]] == "push"}
 
