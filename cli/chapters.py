@@ -13,6 +13,7 @@ from ..conf.groups import CONF
 
 COURSE = CONF.parent / "learn"  # beside conf, in a clone and as installed
 _BLOCK = re.compile(r"^```sh\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
+_OUTPUT = re.compile(r"^```text\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?)\[([^\]]+)\]\((?!\w+:)([^)]+)\)")
 _ANSWER = re.compile(r"^<details[^>]*><summary>(.*?)</summary>\n|^</details>\n?", re.MULTILINE)
 
@@ -88,6 +89,15 @@ def _parts(text: str) -> Iterator[ChapterPart]:
 def _piece(text: str) -> Iterator[ChapterPart]:
     if text.strip():
         yield ChapterPart("text", text.strip("\n") + "\n")
+
+
+def text_and_blocks(text: str) -> Iterator[tuple[str, str]]:
+    """Yields each piece of Markdown with the text block that follows it. Either may be empty."""
+    begin = 0
+    for block in _OUTPUT.finditer(text):
+        yield text[begin : block.start()].strip("\n"), block[1]
+        begin = block.end()
+    yield text[begin:].strip("\n"), ""
 
 
 def without_links(text: str) -> str:

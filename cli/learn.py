@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ..conf.errors import ConfigError
-from .chapters import chapter_of, chapters, for_terminal
+from .chapters import chapter_of, chapters, for_terminal, text_and_blocks
 from .completion import complete_chapter
 from .output import aligned, note, shortest, show, terminal_width
 
@@ -81,7 +81,7 @@ def _walk(chapter: "Chapter", yes: bool) -> None:
 
 
 def _show_text(text: str) -> None:
-    """Prints Markdown: laid out for a terminal, as it is elsewhere."""
+    """Prints Markdown: laid out for a terminal, as it is elsewhere. Pictures and tables of output are not wrapped."""
     if (width := terminal_width()) is None:
         show(text)
         return
@@ -89,9 +89,12 @@ def _show_text(text: str) -> None:
     from rich.markdown import Markdown
 
     console = Console(width=min(width, WIDEST), file=sys.stdout)
-    with console.capture() as laid_out:
-        console.print(Markdown(for_terminal(text)))
-    show(laid_out.get())
+    shown: list[str] = []
+    for piece, block in text_and_blocks(for_terminal(text)):
+        with console.capture() as laid_out:
+            console.print(Markdown(piece))
+        shown += [laid_out.get().rstrip(), block.rstrip()]
+    show("\n" + "\n\n".join(filter(None, shown)) + "\n")
 
 
 def _answer() -> str:

@@ -21,6 +21,10 @@ paceline list terms   # a comment
 paceline train --name learn-taken
 ```
 
+```text
+a line of output that is wider than the terminal of these tests, which is not to be wrapped
+```
+
 <details markdown="1"><summary>Answer</summary>
 
 Last text.
@@ -88,6 +92,8 @@ def test_in_a_terminal_each_command_waits_for_an_answer(
     ended = paceline("learn", "1")
     assert ended.status == 0 and len(ran) == count
     assert "link (docs/cost.md)" in ended.out and "<details" not in ended.out
+    if "q" not in answers:
+        assert SMALL.partition("```text\n")[2].partition("\n")[0] in ended.out.splitlines()
     last = ended.out.partition("Answer:")[2]
     assert ("Last text." in last) == (answers[-1] != "q")
 
