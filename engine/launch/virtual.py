@@ -1,5 +1,6 @@
 """The virtual cluster: one process on this host, in which all workers live (comm/virtual.py)."""
 
+import gc
 import json
 from collections.abc import Callable
 from dataclasses import replace
@@ -49,13 +50,30 @@ class Virtual(Launcher):
         parts = parts if watcher is None else watcher.watched(parts)
         stop_on_sigterm(self._cluster.request_stop)
         teller = Teller(store, self._cluster.live_metrics)
-        run(assignment, parts, self._cluster, started)
+        run(assignment, parts, self._cluster, kept_from_collector(self._cluster.size, started))
         teller.close()
         if watcher is not None and assignment.samples is not None:
             write_atomically(assignment.samples, json.dumps(watcher.told(), separators=(",", ":")))
 
     def failed_rank(self) -> int | None:
         return self._cluster.failed_rank if self._cluster is not None else None
+
+
+def kept_from_collector(workers: int, started: Callable[[], None]) -> Callable[[], None]:
+    """Returns `started`, to be called by each worker. With the last call, Python's garbage collector leaves alone all
+    that was set up: it would go through it again and again while workers step. The process ends with the run.
+    """
+    left = workers
+
+    def told() -> None:
+        nonlocal left
+        started()
+        left -= 1
+        if left == 0:
+            gc.collect()
+            gc.freeze()
+
+    return told
 
 
 def cluster_of(parts: Parts, hardware: Hardware, watch: Watch | None = None) -> SimulatedCluster:

@@ -1,5 +1,6 @@
 """The work of one worker, from its place in the world to its report. The same under every launcher."""
 
+import gc
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -90,6 +91,7 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
             drain(job)
             with comm.ledger.aside():
                 worker, job = _with_next_model(worker, job, evaluations, saving)
+            gc.unfreeze()  # the model of before may go, also where all that was set up was kept from the collector
             timestamps = _timestamps(worker)
             evaluations.go_on(worker, timestamps)
             done = train(job)

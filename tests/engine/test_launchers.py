@@ -1,6 +1,7 @@
 """Who starts the workers is asked in one place, and what differs between launchers is in their own files."""
 
 import ast
+import gc
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -20,7 +21,7 @@ from paceline.engine.fabrics.kinds import Started, ThisHost, VirtualCluster
 from paceline.engine.launch import launcher_on, local
 from paceline.engine.launch.local import Local
 from paceline.engine.launch.torchrun import Torchrun, check_alike
-from paceline.engine.launch.virtual import Virtual
+from paceline.engine.launch.virtual import Virtual, kept_from_collector
 from paceline.tracking.run_directory import RunDirectory
 
 ENGINE = Path(__file__).parents[2] / "engine"
@@ -173,3 +174,14 @@ def test_processes_with_different_configurations_are_refused_by_all(other: tuple
     with ThreadPoolExecutor(2) as threads:
         first, second = threads.map(said_by, (0, 1))
     assert first == second and first[: len(says)] == says and bool(first) == bool(says)
+
+
+def test_what_all_virtual_workers_set_up_is_kept_from_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
+    called: list[str] = []
+    for name in ("collect", "freeze"):
+        monkeypatch.setattr(gc, name, lambda name=name: called.append(name))
+    started = kept_from_collector(2, lambda: called.append("started"))
+    started()
+    assert called == ["started"]
+    started()
+    assert called == ["started", "started", "collect", "freeze"]
