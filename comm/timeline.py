@@ -6,8 +6,6 @@ afterwards, so each worker keeps its own record and `split` joins them once the 
 """
 
 from collections import defaultdict, deque
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import NamedTuple
@@ -37,23 +35,35 @@ class TimedPass(NamedTuple):
     version: int | None = None
 
 
+class NamedOperations:
+    """A context that sets a timeline's purpose, and back. It is entered once for each message."""
+
+    __slots__ = ("_before", "_purpose", "_timeline")
+
+    def __init__(self, timeline: "Timeline", purpose: str) -> None:
+        self._timeline, self._purpose = timeline, purpose
+
+    def __enter__(self) -> None:
+        self._before, self._timeline.purpose = self._timeline.purpose, self._purpose
+
+    def __exit__(self, *error: object) -> None:
+        self._timeline.purpose = self._before
+
+
 class Timeline:
+    """The operations of one worker. `purpose`: the label of those that are launched now."""
+
     def __init__(self, kept: int = KEPT) -> None:
         self.kept = kept
         self.operations: deque[Operation] = deque(maxlen=kept)
         self.passes: deque[TimedPass] | None = None  # None: nobody asked for them
         self.blocked = 0.0  # seconds, of all operations so far
         self._numbers: defaultdict[str, int] = defaultdict(int)
-        self._purpose = ""
+        self.purpose = ""
 
-    @contextmanager
-    def named(self, purpose: str) -> Iterator[None]:
-        """Labels the operations launched within as `purpose` in a trace."""
-        before, self._purpose = self._purpose, purpose
-        try:
-            yield
-        finally:
-            self._purpose = before
+    def named(self, purpose: str) -> "NamedOperations":
+        """Returns a context. Operations launched within it are labelled `purpose` in a trace."""
+        return NamedOperations(self, purpose)
 
     def keep_passes(self) -> None:
         """The most recent ones, from now on."""
@@ -64,7 +74,12 @@ class Timeline:
         if number is None:
             self._numbers[channel] += 1
             number = self._numbers[channel]
-        return Operation(channel, number, at, at, at, primitive, self._purpose)
+        return Operation(channel, number, at, at, at, primitive, self.purpose)
+
+    def add_at_once(self, channel: str, primitive: str, number: int, launch: float, start: float, end: float) -> None:
+        """Records that this worker was blocked from `start` until `end` on an operation that others know by number."""
+        self.operations.append(Operation(channel, number, launch, start, end, primitive, self.purpose))
+        self.blocked += end - start
 
     def add(self, operation: Operation, start: float, end: float, launch: float | None = None) -> None:
         """Records that this worker was blocked on `operation` from `start` until `end`.

@@ -99,15 +99,8 @@ class Turns(Generic[R]):
         if not runner.is_behind:
             return
         runner.is_behind = False
-        due = (runner.clock, runner.rank, inf)
-        while True:
-            while self._happen(min(self._earliest(), runner.clock)):
-                pass
-            if not self._ready or self._ready[0] >= due:
-                return
-            if self._ready[0][3] is None:
-                break
-            self._act()
+        if not self._advance((runner.clock, runner.rank, inf)):
+            return
         self.wake(runner, runner.clock)
         following = self._pop()
         assert following is not None
@@ -185,19 +178,29 @@ class Turns(Generic[R]):
 
     def _pop(self) -> R | None:
         """The earliest of those that can run, with its clock at that time, once all that comes before has happened."""
-        while True:
-            while self._happen(self._earliest()):
-                pass
-            if not self._ready:
-                return None
-            if self._ready[0][3] is None:
-                break
-            self._act()
+        if not self._advance((inf,)):
+            return None
         clock, rank, _, _ = heapq.heappop(self._ready)
         runner = self._runners[rank]
         runner.ticket = 0
         runner.clock, runner.is_behind = max(runner.clock, clock), False
         return runner
+
+    def _advance(self, due: tuple[float, ...]) -> bool:
+        """Lets events and acts happen that come before `due`, as (clock, rank, ticket). Returns whether the turn of a
+        runner comes first.
+        """
+        ready, runners = self._ready, self._runners
+        while True:
+            while ready and ready[0][3] is None and runners[ready[0][1]].ticket != ready[0][2]:
+                heapq.heappop(ready)  # void
+            if self._happen(min(ready[0][0], due[0]) if ready else due[0]):
+                continue
+            if not ready or ready[0] >= due:
+                return False
+            if ready[0][3] is None:
+                return True
+            self._act()
 
     def _act(self) -> None:
         """Does the act that is due."""
@@ -208,13 +211,6 @@ class Turns(Generic[R]):
         except Exception as error:
             self._fail(error, rank)
             raise AbandonedError from None
-
-    def _earliest(self) -> float:
-        """The clock of the first that can run."""
-        ready = self._ready
-        while ready and ready[0][3] is None and self._runners[ready[0][1]].ticket != ready[0][2]:
-            heapq.heappop(ready)  # void
-        return ready[0][0] if ready else inf
 
     def _fail(self, error: BaseException, rank: int | None = None) -> None:
         """`rank`: of the runner that raised it."""

@@ -107,9 +107,9 @@ class _Sent(Work):
         if self._done:
             return
         self._done = True
-        start = self._comm.now()
-        self._comm.see_off(self)
-        self._comm.timeline.add(self._sending, start, self._comm.now())
+        comm = self._comm
+        start = comm.now()
+        comm.timeline.add(self._sending, start, comm.see_off(self))
 
 
 class _Receiving(Work):
@@ -324,7 +324,7 @@ class VirtualComm(Comm):
 
     def isend(self, tensor: Tensor, dst: int) -> Work:
         _check_contiguous(tensor)
-        receiver, size = self._cluster.workers[self._peer(dst)], nbytes(tensor)
+        receiver, size = self._cluster.workers[self._peer(dst)], tensor.nbytes
         self.ledger.count("send", size)
         cluster, worker, is_aside = self._cluster, self._worker, self.ledger.is_aside
         launch, stream = worker.clock, (self.name, self.rank)
@@ -349,13 +349,15 @@ class VirtualComm(Comm):
         cluster.turns.put_off(worker, leave)
         return sent
 
-    def see_off(self, sent: _Sent) -> None:
-        """Wait until the message has left; aside no time passes, and it goes on leaving."""
-        self._cluster.turns.catch_up(self._worker)
+    def see_off(self, sent: _Sent) -> float:
+        """Waits until the message has left, and returns the time; aside no time passes, and it goes on leaving."""
+        worker = self._worker
+        self._cluster.turns.catch_up(worker)
         if sent.left is None and not self.ledger.is_aside:
-            sent.sleeper = self._worker
-            self._cluster.turns.sleep(self._worker, lambda: f"waits in send to worker {self.ranks[sent.dst]}")
-        self.pass_until(self.now() if sent.left is None else sent.left)
+            sent.sleeper = worker
+            self._cluster.turns.sleep(worker, lambda: f"waits in send to worker {self.ranks[sent.dst]}")
+        self.pass_until(worker.clock if sent.left is None else sent.left)
+        return worker.clock
 
     def _deliver(self, message: VirtualMessage, stream: Stream, receiver: VirtualWorker) -> None:
         turns = self._cluster.turns
@@ -462,7 +464,7 @@ class VirtualComm(Comm):
 
     def _take(self, message: VirtualMessage, tensor: Tensor, src: int, start: float) -> None:
         worker, sent, source = self._worker, message.tensor, self.ranks[src]
-        if (nbytes(sent), sent.dtype) != (nbytes(tensor), tensor.dtype):
+        if sent.nbytes != tensor.nbytes or sent.dtype != tensor.dtype:
             raise MessageError(
                 f"worker {worker.rank} in recv from worker {source}: worker {source} sent {_bytes(sent)} where "
                 f"{_bytes(tensor)} are due"
@@ -473,10 +475,10 @@ class VirtualComm(Comm):
     def _note_receipt(self, message: VirtualMessage, src: int, start: float) -> None:
         cluster, worker = self._cluster, self._worker
         if not self.ledger.is_aside:
-            event = partial(cluster.log, worker.clock, worker, "recv", self.ranks[src], nbytes(message.tensor))
+            event = partial(cluster.log, worker.clock, worker, "recv", self.ranks[src], message.tensor.nbytes)
             cluster.turns.put_off(worker, event)
-        receiving = self.timeline.launched(self._channel(src, self.rank), "recv", message.launch, message.number)
-        self.timeline.add(receiving, start, worker.clock)
+        channel = self._channel(src, self.rank)
+        self.timeline.add_at_once(channel, "recv", message.number, message.launch, start, worker.clock)
 
     def _peer(self, rank: int) -> int:
         """A worker of this group, numbered in the whole run."""
@@ -515,8 +517,7 @@ class VirtualComm(Comm):
             )
         lock.taken += 1
         if worker.clock > start:
-            taking = self.timeline.launched(lock.channel, "mutex", worker.clock, lock.taken)
-            self.timeline.add(taking, start, worker.clock)
+            self.timeline.add_at_once(lock.channel, "mutex", lock.taken, worker.clock, start, worker.clock)
 
     def release(self, lock: VirtualMutex) -> None:
         """The next one has it, in the order in which they came."""

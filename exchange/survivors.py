@@ -4,7 +4,6 @@ Tensors are the CPU's: from accelerators, two workers cannot send to each other 
 """
 
 from collections.abc import Iterable
-from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -17,16 +16,20 @@ def isend_to(tensor: Tensor, workers: Iterable[int], comm: Comm) -> list[Work]:
     """Begin to send `tensor` to each of `workers`; it must not change until `wait_for`."""
     works: list[Work] = []
     for worker in workers:
-        with suppress(PeerLostError):
+        try:
             works.append(comm.isend(tensor, worker))
+        except PeerLostError:
+            pass
     return works
 
 
 def wait_for(works: Iterable[Work]) -> None:
     """Wait for what `isend_to` began."""
     for work in works:
-        with suppress(PeerLostError):
+        try:
             work.wait()
+        except PeerLostError:
+            pass
 
 
 def recv_from(tensor: Tensor, worker: int, comm: Comm) -> bool:
