@@ -5,8 +5,10 @@ parameters that require gradients then. A parameter that comes later would be tr
 all. So the run ends, and says why. A parameter of the set may be frozen, and may require gradients again.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from itertools import chain
 from operator import is_
+from typing import Any
 
 from torch import Tensor, nn
 from torch.optim import Optimizer
@@ -42,12 +44,13 @@ class TrainedSet:
 
     def _look(self) -> None:
         dicts = [registered(each) for each in self._module.modules()]
-        self._parameters = [(own, (*own.values(),)) for own, _ in dicts]
-        self._children = [(own, (*own.values(),)) for _, own in dicts]
+        self._registries = [each for its in dicts for each in its]
+        self._sizes, self._objects = _contents(self._registries)
 
     def check(self, step: int) -> None:
         """Checks the parameters after the passes of `step`, before its update. Raises `ChangedModelError`."""
-        if _differ(self._parameters) or _differ(self._children):
+        sizes, objects = _contents(self._registries)
+        if sizes != self._sizes or not all(map(is_, objects, self._objects)):
             self._check_names(step)
             self._look()  # other modules, which have no parameters
         for name, each in self._frozen:
@@ -100,15 +103,16 @@ class Vectors:
     def __init__(self, parameters: Iterable[nn.Parameter]) -> None:
         """Takes the parameters before the sync mode is prepared."""
         self._before = [(each, each.data_ptr()) for each in parameters]
-        self._views: list[tuple[nn.Parameter, Tensor]] = []
+        self._views: list[tuple[nn.Parameter, Tensor, int]] = []  # parameter, its view of a vector, and where that is
 
     def accept(self) -> None:
         """Knows the memory that the sync mode has moved parameters to."""
-        self._views = [(each, each.data) for each, place in self._before if each.data_ptr() != place]
+        moved = [each for each, place in self._before if each.data_ptr() != place]
+        self._views = [(each, each.data, each.data_ptr()) for each in moved]
 
     def restore(self) -> None:
-        for each, view in self._views:
-            if each.data_ptr() != view.data_ptr():
+        for each, view, place in self._views:
+            if each.data_ptr() != place:
                 view.copy_(each.data)
                 each.data = view
 
@@ -139,5 +143,6 @@ def _stepped(optimizer: Optimizer) -> set[int]:
     return {id(each) for group in optimizer.param_groups for each in group["params"]}
 
 
-def _differ(kept: Sequence[tuple[Mapping[str, object], tuple[object, ...]]]) -> bool:
-    return any(len(now) != len(then) or not all(map(is_, now.values(), then)) for now, then in kept)
+def _contents(registries: Sequence[dict[str, Any]]) -> tuple[list[int], list[Any]]:
+    """Returns the sizes of the registries, and all that is in them."""
+    return [*map(len, registries)], [*chain.from_iterable(map(dict.values, registries))]

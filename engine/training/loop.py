@@ -1,10 +1,8 @@
 """The training loop of one worker."""
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 
-from ...comm.key_values import KeyValues
 from ...strategies.core.protocols import InRounds, at_rate
 from ...strategies.core.sync import StoppedBefore
 from ...strategies.core.with_servers import SyncWithServers, next_step
@@ -46,9 +44,13 @@ def _train(job: Job) -> int:
             batch = job.taking.take(step, hooks)
             job.sync.begin(batch)
             hooks.begin_step(step)
-            with job.compute.step(step), _in(step, job.comm.key_values):
-                batch = hooks.batch(batch)
-                loss = job.accumulation.forward_backward(job.strategy, batch)
+            with job.compute.step(step):
+                job.comm.key_values.in_step(step)  # others wait for this worker as long as it does not stay in one
+                try:
+                    batch = hooks.batch(batch)
+                    loss = job.accumulation.forward_backward(job.strategy, batch)
+                finally:
+                    job.comm.key_values.in_step(None)
             hooks.after_backward(step)
             job.took_step = _update(job)
             hooks.after_update(step, job.took_step)
@@ -77,13 +79,3 @@ def _update(job: Job) -> bool:
         return False
     job.sync.update()
     return not isinstance(job.sync, SyncWithServers) or job.sync.took_step
-
-
-@contextmanager
-def _in(step: int, key_values: KeyValues) -> Iterator[None]:
-    """Others may wait for this worker only as long as it does not stay in one step."""
-    key_values.in_step(step)
-    try:
-        yield
-    finally:
-        key_values.in_step(None)

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import NamedTuple
 
 from torch import Tensor
@@ -25,7 +26,7 @@ class Batch:
     last: bool = True  # no other micro-batch follows in this step
     expected: float | None = None  # samples of the whole batch on average, where they are drawn; None: those it has
 
-    @property
+    @cached_property
     def size(self) -> int:
         return len(self.targets)
 

@@ -6,7 +6,7 @@ scaling: Krizhevsky 2014, "One weird trick for parallelizing convolutional neura
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import Annotated, Literal
 
@@ -168,12 +168,15 @@ class Rate:
 CONSTANT = Rate(Unscheduled(), Horizon(1, 1, 1))
 
 
+def scaled(optimizers: list[Optimizer], factor: float) -> AbstractContextManager[None]:
+    """Returns a context in which the optimizers' rates are multiplied by `factor`: what is saved has the optimizer's
+    own.
+    """
+    return nullcontext() if factor == 1.0 else _scaled(optimizers, factor)
+
+
 @contextmanager
-def scaled(optimizers: list[Optimizer], factor: float) -> Iterator[None]:
-    """Multiplies the optimizers' rates by `factor` until the context ends: what is saved has the optimizer's own."""
-    if factor == 1.0:
-        yield
-        return
+def _scaled(optimizers: list[Optimizer], factor: float) -> Iterator[None]:
     groups = [group for optimizer in optimizers for group in optimizer.param_groups]
     rates = [group["lr"] for group in groups]
     for group, rate in zip(groups, rates, strict=True):
