@@ -11,6 +11,8 @@ import torch
 from torch import Tensor
 from torch.optim import SGD, Optimizer
 
+from .recording import below_autograd
+
 _HOOKS: Any = sys.modules[Optimizer.__module__]  # has the hooks of all optimizers
 _STEP: Any = SGD.step
 
@@ -30,7 +32,7 @@ def step(of: Optimizer) -> None:
     if type(of) is not SGD or not _is_torchs(SGD.step) or _is_watched(of) or not all(map(_is_plain, of.param_groups)):
         of.step()
         return
-    with torch.no_grad():
+    with below_autograd():
         for group in of.param_groups:
             _sgd(of, group)
 
@@ -50,7 +52,9 @@ def _is_plain(group: dict[str, Any]) -> bool:
     """Returns whether `torch.optim.SGD` would take the parameters of a group one by one, by numbers alone."""
     if group["maximize"] or group["foreach"] or group["fused"] or group["differentiable"]:
         return False
-    if any(isinstance(group[name], Tensor) for name in ("lr", "momentum", "dampening", "weight_decay")):
+    if isinstance(group["lr"], Tensor) or isinstance(group["momentum"], Tensor):
+        return False
+    if isinstance(group["dampening"], Tensor) or isinstance(group["weight_decay"], Tensor):
         return False
     return all(each.is_cpu and (each.grad is None or each.grad.layout is torch.strided) for each in group["params"])
 

@@ -78,6 +78,11 @@ def below_autograd() -> AbstractContextManager[None]:
     return getattr(_C, "_AutoDispatchBelowAutograd")()  # noqa: B009  # its stubs lack it
 
 
+def record_gradients(records: bool) -> None:
+    """Says whether operations in this thread keep what autograd needs; a context of torch's takes ten calls for it."""
+    _C._set_grad_enabled(records)
+
+
 def plain_call(operation: Any) -> Callable[..., Any]:
     """Returns a function that calls just this operation."""
     return operation._op

@@ -19,11 +19,10 @@ from functools import partial
 from hashlib import sha256
 from math import inf
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import Node
 from torch.utils.flop_counter import FlopCounterMode
 
 from ...batches import Fields, Samples, call, of_each, tensors_of
@@ -355,8 +354,8 @@ class ModelledCompute:
         return elapse
 
 
-def _notes(node: Node) -> dict[str, Any]:
-    return cast("dict[str, Any]", node.metadata)  # a property, which torch declares as a method
+def _notes(node: Any) -> dict[str, Any]:
+    return node.metadata  # a property, which torch declares as a method
 
 
 def _pass_of(roots: Sequence[Tensor]) -> _Pass | None:

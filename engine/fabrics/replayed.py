@@ -27,7 +27,14 @@ import torch
 from torch import Tensor, nn
 
 from ...batches import Fields, Samples, call, tensors_of
-from ...compat.recording import NotRecordable, gradient_hooks, hook_first, is_plain_pass, takes_gradients
+from ...compat.recording import (
+    NotRecordable,
+    gradient_hooks,
+    hook_first,
+    is_plain_pass,
+    record_gradients,
+    takes_gradients,
+)
 from ...strategies.core.batch import Batch, BeforeBackward
 from ...strategies.core.loss import Loss
 from ...strategies.core.passes import Passes
@@ -90,12 +97,15 @@ class ReplayedPasses(Passes):
         root = self._seen.root(found.order)
         self._clock.forward(batch.inputs, root)
         before_backward([root], True)
-        with torch.no_grad():
+        record_gradients(False)  # hooks are called as autograd calls them; a plain pass records
+        try:
             for i in found.order:
                 parameter = self._seen.trained[i]
                 parameter.grad = gradients[i]
                 for hook in (*gradient_hooks(parameter).values(),):
                     hook(parameter)
+        finally:
+            record_gradients(True)
         assert value is not None
         return value
 

@@ -160,6 +160,14 @@ def test_replayed_passes_are_those_of_autograd(name: str) -> None:
     assert compared(*ALIKE[name]) == 12 - 3
 
 
+def test_hooks_of_a_replayed_pass_record_no_gradients_and_the_next_pass_does() -> None:
+    module, passes, seen = MLP_OF_IMAGES(), ReplayedPasses(Clock(), {}), list[bool]()
+    next(module.parameters()).register_post_accumulate_grad_hook(lambda _: seen.append(torch.is_grad_enabled()))
+    for _ in range(5):
+        a_pass(passes, module, *images())
+    assert seen == [False] * 5 and torch.is_grad_enabled()
+
+
 def test_another_shape_has_a_recording_of_its_own() -> None:
     sizes = iter([3, 3, 3, 3, 5, 5, 5, 5, 3, 3, 5, 5])
     assert compared(MLP_OF_IMAGES, lambda: images(next(sizes))) == 1 + 1 + 4
