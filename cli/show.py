@@ -276,12 +276,13 @@ def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | Non
     """Returns the command that resumes the run, or repeats it if it kept no checkpoint."""
     from ..engine import ROOT
     from ..engine.config.repeat import allowing, packages_of
+    from ..tracking.run_data import resuming
     from ..tracking.visible import visible
 
     if run.path is None:
         return None
     if run.swept is not None:
-        return "its sweep", visible(f"paceline sweep --resume --name {shlex.quote(run.swept.sweep)}")
+        return "its sweep", visible(resuming(run.path.parent, run.swept.sweep))
     if _is_of_script(run):
         ends = run.summary.get("status") == "completed" or not _checkpoints(run.path)
         workers = run.summary.get("workers", 1)

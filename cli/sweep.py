@@ -262,12 +262,14 @@ def _run_task(name: str, root: Path, max_failures: int | None, sampler: Sampler,
 
 def _leave(name: str, directory: Path, options: list[str]) -> None:
     """Has a process with a session of its own run the trials."""
+    from ..tracking.run_data import resuming
+
     command = [sys.executable, "-m", "paceline.cli.main", "sweep", "--resume", "--name", name, *options]
     log = directory / "sweep.log"
     with log.open("ab") as file:
         sweeper = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)
     note(f"sweep {name}: process {sweeper.pid} runs the trials; its words: {shortest(log)}")
-    note(f"stop it, with its trials saved: kill {sweeper.pid}; go on: paceline sweep --resume --name {name}")
+    note(f"stop it, with its trials saved: kill {sweeper.pid}; go on: {resuming(directory)}")
 
 
 def _check_whole(*parts: object) -> None:

@@ -37,12 +37,13 @@ class OfRun:
 
 @dataclass(frozen=True)
 class OfSweep:
-    """`wanted`: runs that it will have had, where its definition says how many."""
+    """`wanted`: runs that it will have had, where its definition says how many. `resume`: the command to go on."""
 
     name: str
     state: str
     runs: list[OfRun]
     wanted: int | None
+    resume: str
 
     @property
     def ended(self) -> int:
@@ -53,7 +54,7 @@ class OfSweep:
         counts = Counter(run.state for run in self.runs)
         each = ", ".join(f"{count} {state}" for state, count in counts.items())
         line = f"{self.state}: {self.ended}{of} runs have ended{f' ({each})' if each else ''}"
-        return f"{line}; paceline sweep --resume --name {self.name} goes on with it" if self.state == STOPPED else line
+        return f"{line}; {self.resume} goes on with it" if self.state == STOPPED else line
 
 
 class Watched:
@@ -67,6 +68,7 @@ class Watched:
     def look(self) -> OfSweep:
         from ..sweep.directory import LOCK
         from ..tracking.alive import is_held
+        from ..tracking.run_data import resuming
         from ..tracking.run_directory import run_names
 
         runs = [self._ended.get(name) or self._run(name) for name in run_names(self._directory)]
@@ -77,7 +79,7 @@ class Watched:
             state = STOPPED
         else:
             state = ENDED if all(run.state in WELL for run in runs) else "failed"
-        return OfSweep(self._directory.name, state, runs, self._wanted)
+        return OfSweep(self._directory.name, state, runs, self._wanted, resuming(self._directory))
 
     def _run(self, name: str) -> OfRun:
         from ..tracking.run_directory import RunDirectory

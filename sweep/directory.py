@@ -15,6 +15,8 @@ from ..engine.jobs.array import check_over
 from ..tracking.checksums import marked, verdict_on
 from ..tracking.errors import CorruptRunError
 from ..tracking.files import UnusableFileError, check_regular, open_to_write, parse_yaml, read_text
+from ..tracking.redact import hide_in_urls
+from ..tracking.run_data import SWEEP_STORAGE, storage_of
 from ..tracking.run_directory import check_name, check_new_name, is_run, write_atomically, writing
 from .definition import Definition, from_dict
 from .study import GRACE, LOCAL, SamplerName, Study, create, place_of, reopen
@@ -67,6 +69,8 @@ def open_sweep(
         raise ConfigError(f"--storage: the sweep {name} has its study in {directory / DATABASE}; leave --storage out")
     if storage == "":
         raise ConfigError("--storage: must be a database's URL, such as postgresql://user@host/name")
+    if storage is None and (shared := storage_of(directory)) is not None:
+        raise ConfigError(f"--resume: the study of the sweep {name} is in {shared}. Give --storage again")
     url = storage or f"{LOCAL}{directory / DATABASE}"
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
@@ -94,6 +98,8 @@ def open_sweep(
                 _check_same(replace(definition, trials=known), study.definition, name)
             if more and wanted is not None:
                 study.extend(wanted)
+            if storage is not None and storage_of(directory) is None:
+                write_atomically(directory / SWEEP_STORAGE, hide_in_urls(storage))
             if not (directory / FILE).exists():
                 write_atomically(directory / FILE, marked(_text(study.definition)))
             else:

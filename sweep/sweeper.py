@@ -38,7 +38,7 @@ from ..tracking.errors import CorruptRunError, StorageError
 from ..tracking.job_files import JobEnd, open_job
 from ..tracking.mirror import Mirror
 from ..tracking.records import End
-from ..tracking.run_data import Swept
+from ..tracking.run_data import Swept, resuming
 from ..tracking.run_directory import SWEEP_NOTE, Record, RunDirectory, write_atomically
 from ..tracking.text import did_you_mean
 from .directory import GONE
@@ -104,9 +104,7 @@ class Sweeper:
             raise self._fatal
         if self._signal:
             name = signal.Signals(self._signal).name
-            raise InterruptedRunError(
-                f"stopped by {name}; go on with: paceline sweep --resume --name {self._name}", 128 + self._signal
-            )
+            raise InterruptedRunError(f"stopped by {name}; go on with: {resuming(self._directory)}", 128 + self._signal)
 
     # -- what an earlier sweeper left
 

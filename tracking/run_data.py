@@ -1,16 +1,20 @@
 """A recorded run, as it is compared and drawn."""
 
 import re
+import shlex
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from .files import UnusableFileError, read_text
 from .run_directory import Record
+from .visible import visible
 
 _WHOLE = re.compile(r"[+-]?(0|[1-9](_?\d)*)")
 _NUMBER = re.compile(r"[+-]?((0|[1-9](_?\d)*)(\.(\d(_?\d)*)?)?|\.\d(_?\d)*)(e[+-]?\d(_?\d)*)?|[+-]?(inf|nan)", re.I)
 _WORDS = {"true": True, "false": False, "null": None}
 SWEEP_FILE = "sweep.yaml"  # in the directory of a sweep
+SWEEP_STORAGE = "storage"  # likewise: the URL of the database with its study, without its secrets
 
 
 @dataclass(frozen=True)
@@ -43,6 +47,21 @@ class RunData:
     damage: tuple[str, ...] = ()  # of its files, what could not be read
     schedule: dict[str, Any] | None = None  # as schedule.json: see schedule.py
     adversarial: dict[str, Any] | None = None  # as adversarial.json: see adversarial.py
+
+
+def resuming(sweep: Path, name: str | None = None) -> str:
+    """Returns the command that goes on with the sweep in a directory. `name`: the sweep's, if not the directory's."""
+    url = storage_of(sweep)
+    option = f" --storage {shlex.quote(url)}" if url else ""
+    return f"paceline sweep --resume --name {shlex.quote(name or sweep.name)}{option}"
+
+
+def storage_of(sweep: Path) -> str | None:
+    """Returns the URL of the database that has a sweep's study, without secrets; None: its directory has the study."""
+    try:
+        return visible(read_text(sweep / SWEEP_STORAGE))
+    except (OSError, UnusableFileError):
+        return None
 
 
 def read_value(value: Any) -> Any:

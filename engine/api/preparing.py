@@ -15,6 +15,7 @@ import yaml
 from ...conf.errors import ConfigError
 from ...tracking.job_files import JobNote, open_job
 from ...tracking.redact import redact
+from ...tracking.run_data import resuming
 from ...tracking.run_directory import SWEEP_NOTE, RunDirectory
 from ...tracking.sinks import check as check_tracking
 from ..base import ROOT
@@ -192,9 +193,10 @@ def prepare(
         if directory.is_of_script():
             raise ConfigError(f"--resume {run_name}: is a run of a script. Choose paceline launch --resume SCRIPT.")
         if (directory.path / SWEEP_NOTE).exists():
-            sweep = directory.path.parent.name
-            how = f"paceline sweep --resume --name {sweep}"
-            raise ConfigError(f"--resume {run_name}: is a trial of the sweep {sweep}; go on with: {how}")
+            sweep = directory.path.parent
+            raise ConfigError(
+                f"--resume {run_name}: is a trial of the sweep {sweep.name}; go on with: {resuming(sweep)}"
+            )
         if (job := open_job(directory.path)) is not None:
             raise has_job(directory, job)
         stored = read_stored(directory)

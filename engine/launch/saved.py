@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+from ...tracking.run_data import resuming
 from ...tracking.run_directory import SWEEP_NOTE
 from ..fabrics import fabric_of
 from ..fabrics.assignment import Assignment
@@ -16,7 +17,7 @@ def what_is_saved(assignment: Assignment) -> str:
     if saved is None:
         return "nothing was saved yet"
     if (assignment.run / SWEEP_NOTE).exists():
-        return f"saved: {saved.name}; go on with: paceline sweep --resume --name {assignment.run.parent.name}"
+        return f"saved: {saved.name}; go on with: {resuming(assignment.run.parent)}"
     allow = "".join(f" --allow-module {module}" for module in assignment.allowed)
     return f"saved: {saved.name}; resume with: paceline train --resume {assignment.run.name}{allow}"
 

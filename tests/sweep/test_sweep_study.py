@@ -13,6 +13,7 @@ from paceline.sweep.define import define
 from paceline.sweep.definition import Definition, EarlyTermination, Paired, Range, Values
 from paceline.sweep.directory import open_sweep
 from paceline.sweep.study import SamplerName, Study, SweepTrial, create, sample
+from paceline.tracking.run_data import resuming
 
 RATE = "optimizer.lr=tag(log,interval(0.001,0.1))"
 
@@ -216,6 +217,22 @@ def test_a_sweep_has_one_study(storage: str, said: str, tmp_path: Path) -> None:
     sweep.open()
     with pytest.raises(ConfigError, match=said), open_sweep("mine", sweep.definition, tmp_path, True, "auto", storage):
         raise AssertionError("it was opened")
+
+
+def test_a_sweep_whose_study_is_in_another_database_goes_on_there_alone(tmp_path: Path) -> None:
+    """Without the database, --resume would make a second study in the folder, and run each trial again."""
+    words = define(["a=1,2"])
+    url = f"sqlite:///{tmp_path}/shared.db?timeout=8"
+    with open_sweep("mine", words, tmp_path, False, storage=url) as opened:
+        all_of(opened.study)
+    with pytest.raises(ConfigError, match="Give --storage again"), open_sweep("mine", words, tmp_path, True):
+        raise AssertionError("it was opened")
+    assert not (tmp_path / "mine" / "study.db").exists()
+    with open_sweep("mine", words, tmp_path, True, storage=url) as opened:
+        assert all_of(opened.study) == []
+    told = resuming(tmp_path / "mine")
+    assert told.startswith("paceline sweep --resume --name mine --storage ") and "shared.db" in told
+    assert "=8" not in told  # a driver's option may be a secret
 
 
 @pytest.mark.parametrize(
