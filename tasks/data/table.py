@@ -122,7 +122,8 @@ class Table(Data):
     def _counted(self) -> Any:
         """The whole table, to look at the targets of all rows."""
         assert self.path is not None
-        if self.path.stat().st_size > MOST_COUNTED:
+        packed = self.path.suffix.lower() == ".gz"
+        if (len(unpacked(self.path, MOST_COUNTED + 1)) if packed else self.path.stat().st_size) > MOST_COUNTED:
             raise ConfigError(f"data.classes=null: {self.path} is too large to count them beforehand; say how many")
         return self._read(self.path)
 
@@ -402,7 +403,7 @@ class Table(Data):
         if form(path) == "parquet":
             head = _with(path, _head_of_parquet)
         else:
-            head = _with(path, lambda file: _Head.of_table(_parsed(_first_lines(path, file), path)), HEAD)
+            head = _with(path, lambda file: _Head.of_table(_parsed(_first_rows(path, file), path)), HEAD)
         wanted = [*self.targets, *([self.weights] if self.weights else [])]
         chosen(head.names, wanted[: len(self.targets)], "data.targets", str(path))
         chosen(head.names, wanted[len(self.targets) :], "data.weights", str(path))
@@ -436,9 +437,16 @@ class Table(Data):
         return table
 
     def _text(self, path: Path, used: list[str], types: dict[str, Any]) -> Any:
-        """Reads columns of a text file."""
-        lone = len(self._schema(path).names) == 1
-        return _with(path, lambda file: _parsed(file, path, used, types, lone))
+        """Reads columns of a text file. Raises CorruptDataError."""
+        names = self._schema(path).names
+        last = [] if names[-1] in used else names[-1:]
+
+        def read(file: Any) -> Any:
+            table = _parsed(file, path, [*used, *last], types, len(names) == 1)
+            _check_closed(table.column(names[-1]), path, file)
+            return table.select(used)
+
+        return _with(path, read)
 
     def _as_written(self, path: Path, names: list[str]) -> Any:
         """Reads columns of a text file without turning them into numbers."""
@@ -592,7 +600,9 @@ def _parsed_as(
     return csv.read_csv(
         file,
         csv.ReadOptions(use_threads=False),
-        csv.ParseOptions(delimiter="\t" if form(path) == "tsv" else ",", ignore_empty_lines=not lone),
+        csv.ParseOptions(
+            delimiter="\t" if form(path) == "tsv" else ",", ignore_empty_lines=not lone, newlines_in_values=True
+        ),
         csv.ConvertOptions(
             include_columns=used,
             column_types={**types, **dates},
@@ -616,13 +626,15 @@ def _cast(column: Any, wanted: Any, what: str, train: Path | None) -> Any:
     return found
 
 
-def _first_lines(path: Path, file: Any) -> Any:
-    """The whole lines of a text's first MiB, to be parsed. Raises CorruptDataError or ConfigError."""
+def _first_rows(path: Path, file: Any) -> Any:
+    """The whole rows of a text's first MiB, to be parsed. Raises CorruptDataError or ConfigError."""
     found = file.read(HEAD)
     if len(found) == HEAD:
-        end = max(found.rfind(b"\n"), found.rfind(b"\r"))
+        end = _last_break(found, len(found))
         if end < 0:
             raise CorruptDataError(f"{path}: its first line is longer than {HEAD:,} bytes")
+        if form(path) != "jsonl":
+            end = _outside_quotes(found, end)
         found = found[: end + 1]
     if form(path) == "jsonl":
         return import_module("pyarrow").BufferReader(found)
@@ -635,6 +647,37 @@ def _first_lines(path: Path, file: Any) -> Any:
             "between columns, and a .tsv file with tabs. Write numbers with a decimal point"
         )
     return import_module("pyarrow").BufferReader(found)
+
+
+def _last_break(text: bytes, before: int) -> int:
+    return max(text.rfind(b"\n", 0, before), text.rfind(b"\r", 0, before))
+
+
+def _outside_quotes(text: bytes, end: int) -> int:
+    """Returns the last line break up to `end` that no cell in quotes holds; `end` if quotes tell nothing."""
+    at, is_inside = end, text.count(b'"', 0, end) % 2 == 1
+    while is_inside and at >= 0:
+        before = _last_break(text, at)
+        is_inside ^= text.count(b'"', max(before, 0), at) % 2 == 1
+        at = before
+    return end if at < 0 else at
+
+
+def _check_closed(last: Any, path: Path, file: Any) -> None:
+    """Raises CorruptDataError for a text that ends within quotes: a cell has swallowed all rows behind it.
+
+    Args:
+        last: The last column of the file, whose last cell is at its end.
+    """
+    if not len(last) or not is_text(last.type):
+        return
+    lines = (last[-1].as_py() or "").splitlines()
+    file.seek(max(0, file.size() - 2))
+    if len(lines) > 1 and not file.read().rstrip(b"\r\n").endswith(b'"'):
+        raise CorruptDataError(
+            f"{path}: the quote before {lines[0][:80]!r} in row {len(last) - 1} is not closed (the first after the "
+            "names is 0)"
+        )
 
 
 def form(path: Path) -> str:
@@ -668,7 +711,10 @@ def _guarded(path: Path, read: Callable[[], Any]) -> Any:
     except UnicodeDecodeError as error:
         raise CorruptDataError(f"{path} cannot be read: the names of its columns are not UTF-8") from error
     except (errors, OSError) as error:
-        raise CorruptDataError(f"{path} cannot be read: {' '.join(str(error).split())[:300]}") from error
+        text = " ".join(str(error).split())[:300]
+        if "straddles two block boundaries" in text:
+            text = "a quote is not closed, or a cell is longer than 1 MiB"
+        raise CorruptDataError(f"{path} cannot be read: {text}") from error
 
 
 def _check_label(field: Any, path: Path) -> None:

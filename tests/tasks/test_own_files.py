@@ -652,3 +652,27 @@ def test_what_is_not_there_is_said_with_how_to_get_it(data: Data) -> None:
     with pytest.raises(MissingDataError, match=r"/none.* is not there\. Set data\.path to "):
         _ = data.spec
     assert data.found() is None
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("order", ["said,kind", "kind,said"])
+def test_cells_of_several_lines_are_read_from_a_table_of_any_size(order: str, tmp_path: Path) -> None:
+    """More than the first MiB, which ends within a cell."""
+    said, rows = '"one, and\ntwo ' + "x" * 700 + '"', 2_000
+    first = [f"{said},{i % 2}" if order.startswith("said") else f"{i % 2},{said}" for i in range(rows)]
+    path = tmp_path / "said.csv"
+    path.write_text("\n".join([order, *first]) + "\n")
+    train, test = Table(str(path), targets="kind", tokens="bytes", length=12).load()
+    assert len(train) + len(test) == rows
+    assert bytes(lone(train.inputs)[0].tolist()).decode() == "one, and\ntwo"
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("rows", [5, 300_000])
+@pytest.mark.parametrize("target", ["note", "b"])
+def test_a_quote_that_is_not_closed_swallows_no_rows(rows: int, target: str, tmp_path: Path) -> None:
+    """The column with the quote is the last one, and the target or not used."""
+    path = tmp_path / "x.csv"
+    path.write_text("a,b,note\n" + "1,0,yes\n" * 9 + '1,1,"no\n' + "1,1,no\n" * rows)
+    with pytest.raises(CorruptDataError, match=r"quote (before 'no' in row 9 )?is not closed"):
+        Table(str(path), targets=target, inputs=["a"]).load()
