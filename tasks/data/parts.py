@@ -76,6 +76,8 @@ def inputs_of(
     Inputs may be the targets themselves, as an autoencoder's are. Raises ConfigError for inputs that hold a target
     beside other columns, and for names that are not there or not unique.
     """
+    if weights in targets:
+        raise ConfigError(f"data.weights={weights}: is a target, too. Choose other {things}, or data.weights=null.")
     others = [*targets, *([weights] if weights else [])]
     if wanted is None:
         found = [name for name in names if name not in others]

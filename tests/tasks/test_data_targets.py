@@ -1,5 +1,6 @@
 """Targets: a missing label is missing, types are those of whole columns, and no input is the answer."""
 
+import gzip
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from needs import needs_datasets, needs_pyarrow
 from paceline.conf.errors import ConfigError
 from paceline.tasks.base import Data
 from paceline.tasks.checks import check_spec, load_checked
+from paceline.tasks.data import table
 from paceline.tasks.data.arrays import Arrays
 from paceline.tasks.data.hugging_face import HuggingFace
 from paceline.tasks.data.table import Table
@@ -250,3 +252,27 @@ def test_columns_of_a_saved_data_set_keep_their_shapes(tmp_path: Path) -> None:
     }
     none = train.take(torch.tensor([], dtype=torch.int64)).inputs.tensors["x"]  # pyright: ignore
     assert none.shape == (0, 2, 3)
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("of", [Table, Arrays])
+def test_weights_that_are_the_targets_are_refused(of: Any, tmp_path: Path) -> None:
+    """Samples of class 0 would not count."""
+    path = text(tmp_path / "x.csv", ["1,0", "2,1"] * 9)
+    if of is Arrays:
+        path = str(tmp_path / "x.npz")
+        np.savez(path, a=np.ones(9), target=np.arange(9.0))
+    with pytest.raises(ConfigError, match=r"data\.weights=target: is a target, too"):
+        _ = of(path, targets="target", weights="target").spec
+
+
+@needs_pyarrow
+def test_classes_are_counted_in_a_packed_table_as_in_one_that_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table, "MOST_COUNTED", 99)
+    path = tmp_path / "x.csv.gz"
+    path.write_bytes(gzip.compress(b"a,target\n" + b"1,yes\n2,no\n" * 99))
+    assert path.stat().st_size < table.MOST_COUNTED
+    with pytest.raises(ConfigError, match="too large to count"):
+        _ = Table(str(path)).spec
