@@ -41,6 +41,8 @@ class Gradients:
         self._sync, self._stepped, self._optimizer, self._comm, self._shard = sync, [*stepped], optimizer, comm, shard
         self.finished: Finished | None = None
         self._kept: list[tuple[int, int] | None] = []
+        self._paused: list[tuple[int, int] | None] | None = None  # the gradients between two passes of a step
+        self._added = self._changed = False  # since then by a pass of the script's own; in the step, by the script
         self._held: list[tuple[nn.Parameter, Tensor | None]] = []  # the gradients that stand-ins take the place of
         self._left: list[tuple[nn.Parameter, Tensor]] = []  # the gradients of a step that was not made
         self._foreign: list[nn.Parameter] = []  # those that the model lacks, in the last step that was looked at
@@ -88,10 +90,11 @@ class Gradients:
                 )
             each.grad = None
         self._left = []
-        self.finished = None
+        self.finished, self._paused, self._changed = None, None, False
         return [(each, each.grad) for each in self._all() if each.grad is not None]
 
     def backward(self, loss: Tensor) -> None:
+        self._changed |= self._are_changed()
         self._passing = True
         try:
             loss.backward()
@@ -99,16 +102,36 @@ class Gradients:
             self._passing = False
 
     def finish(self) -> None:
-        """Exchanges the gradients after the last backward pass, if the sync mode can do that before its update."""
+        """Exchanges the gradients after the last backward pass, if the sync mode can do that before its update.
+
+        Raises `ScriptError` if the script changed gradients between the passes of a step that replicas make together:
+        each worker had only its own.
+        """
         if isinstance(self._sync, FinishesGradients):
             self.finished = self._sync.finish_gradients()
         else:
             self.finished = Finished.UNSENT if self._sync.traits.steps_together else Finished.OWN
+        if self._changed and self._comm.size > 1 and self.finished is not Finished.OWN:
+            raise ScriptError(
+                "backward: the gradients were changed between two passes of a step, when each worker had only those of "
+                "its own samples. Change them after the last pass, before run.optimizer.step()"
+            )
         if self.finished is Finished.SHARDED:
             self._held = [(each, each.grad) for each in self._all()]
             for each, _ in self._held:
                 each.grad = hidden(each, self._refuse)
         self._kept = self._seen()
+
+    def pause(self) -> None:
+        """Notes the gradients after a pass that is not the step's last."""
+        self._paused, self._added = self._seen(), False
+
+    def _are_changed(self) -> bool:
+        """Returns True if the script changed gradients since `pause`. It may drop them, and add those of own passes."""
+        if self._paused is None or self._added:
+            return False
+        now = zip(self._all(), self._paused, self._seen(), strict=True)
+        return any(was != found and each.grad is not None and bool(each.grad.any()) for each, was, found in now)
 
     def settle(self, step: int) -> None:
         """Gives all replicas the gradients that the script left, before the update. Raises `ScriptError`."""
@@ -161,6 +184,7 @@ class Gradients:
     # -- what the script does meanwhile
 
     def _comes(self, gradient: Tensor) -> None:
+        self._added |= not self._passing
         if self.finished not in (None, Finished.OWN) and not self._passing:
             raise ScriptError(
                 "loss.backward() after run.backward and before optimizer.step(): workers have exchanged the step's "

@@ -235,6 +235,8 @@ class Run:
         if last:
             self._trained.check(self.steps)
             self.gradients.finish()
+        else:
+            self.gradients.pause()
 
     def _check_share(self) -> None:
         """Raises `ScriptError` where the pass may be of an earlier batch than the last, with another share of samples.

@@ -71,6 +71,53 @@ def test_accumulated_gradients_are_changed_once_a_step(root: str) -> None:
     assert distance(run_virtual(2, partial(train, **how), root)[0]["weights"], serially(**how)) < EXACT
 
 
+def in_two_passes(comm: Comm, root: str, between: Any, *overrides: str) -> Any:
+    """Calls `between` with the model amid each step. comm: None for plain torch."""
+    model, optimizer, loader = parts(samples=16, shuffle=False)
+    if comm is None:
+        for i, batch in enumerate(loader):
+            (model(**batch).loss / 2).backward()
+            if i % 2 == 0:
+                between(model)
+            else:
+                optimizer.step()
+                optimizer.zero_grad()
+        return weights_of(model)
+    with joined(comm, root, model, optimizer, loader, *overrides) as run:
+        for i, batch in enumerate(run.loader):
+            comm.elapse(0.01)
+            run.backward(run.model(**batch).loss / 2, last=i % 2 == 1)
+            if i % 2 == 0:
+                between(model)
+            else:
+                run.optimizer.step()
+                run.optimizer.zero_grad()
+    return weights_of(model)
+
+
+def decays(model: nn.Module) -> None:
+    sum((each**2).sum() for each in model.parameters()).backward()
+
+
+def drops(model: nn.Module) -> None:
+    model.zero_grad()
+
+
+@pytest.mark.parametrize("between", [clipped, halved, replaced])
+def test_gradients_that_are_changed_between_passes_are_refused_where_workers_differ(between: Any, root: str) -> None:
+    with pytest.raises(ScriptError, match="changed between two passes of a step"):
+        run_virtual(2, in_two_passes, root, between)
+    alone = run_virtual(1, in_two_passes, root + "1", between)
+    assert identical(alone[0], in_two_passes(None, root, between))
+    run_virtual(2, in_two_passes, root + "2", between, "sync=local_sgd")
+
+
+@pytest.mark.parametrize("between", [decays, drops, lambda model: None])
+def test_passes_of_the_scripts_own_and_dropped_gradients_count_between_passes(between: Any, root: str) -> None:
+    for weights in run_virtual(2, in_two_passes, root, between):
+        assert distance(weights, in_two_passes(None, root, between)) < EXACT
+
+
 def test_a_mode_whose_replicas_step_alone_steps_with_the_changed_gradients(root: str) -> None:
     plain = run_virtual(2, train, root, "sync=local_sgd")
     changed = run_virtual(2, partial(train, change=halved), root + "2", "sync=local_sgd")
