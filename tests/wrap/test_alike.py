@@ -181,3 +181,24 @@ def test_different_orders_are_found_whatever_indices_are_and_wherever_they_diffe
 def test_an_index_without_a_value_is_not_compared() -> None:
     assert plain_of(object()) == plain_of(object()) == "object"
     assert plain_of((1, np.int64(2), "a")) == plain_of((np.int64(1), torch.tensor(2), "a"))
+
+
+def normed(comm: Comm, root: str, mode: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(2, 3), nn.BatchNorm1d(3), nn.Linear(3, 1))
+    model.train(mode == "train")
+    loader = DataLoader(TensorDataset(torch.randn(16, 2, generator=torch.Generator().manual_seed(0))), batch_size=4)
+    with joined(comm, root, model, torch.optim.SGD(model.parameters(), lr=0.1), loader) as run:
+        for (x,) in run.loader:
+            comm.elapse(0.01)
+            run.backward(run.model(x).mean())
+            run.optimizer.step()
+
+
+@pytest.mark.parametrize(("workers", "mode", "times"), [(2, "train", 1), (2, "eval", 0), (1, "train", 0)])
+def test_a_buffer_that_follows_a_workers_own_samples_is_told_once(
+    workers: int, mode: str, times: int, root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run_virtual(workers, normed, root, mode)
+    told = "note: buffer 1.running_mean of worker 1 differs from that of worker 0"
+    assert capsys.readouterr().err.count(told) == times

@@ -71,7 +71,7 @@ def test_accumulated_gradients_are_changed_once_a_step(root: str) -> None:
     assert distance(run_virtual(2, partial(train, **how), root)[0]["weights"], serially(**how)) < EXACT
 
 
-def in_two_passes(comm: Comm, root: str, between: Any, *overrides: str) -> Any:
+def in_two_passes(comm: Comm | None, root: str, between: Any, *overrides: str) -> Any:
     """Calls `between` with the model amid each step. comm: None for plain torch."""
     model, optimizer, loader = parts(samples=16, shuffle=False)
     if comm is None:
@@ -96,7 +96,7 @@ def in_two_passes(comm: Comm, root: str, between: Any, *overrides: str) -> Any:
 
 
 def decays(model: nn.Module) -> None:
-    sum((each**2).sum() for each in model.parameters()).backward()
+    torch.stack([(each**2).sum() for each in model.parameters()]).sum().backward()
 
 
 def drops(model: nn.Module) -> None:
