@@ -37,12 +37,13 @@ def calibrate(
     """
     from ..engine.base.errors import MachineError
     from ..engine.calibration.session import calibrate, cores_in_use, disturbance
-    from ..engine.calibration.write import FOLDER, default_name, write
+    from ..engine.calibration.write import FOLDER, check_writable, default_name, write
 
     if out is not None and (out.suffix != ".yaml" or out.parent.name != "hardware"):
         raise ConfigError(
             f"--out {out}: a choice of hardware is a file DIR/hardware/NAME.yaml, such as mine/hardware/lab.yaml"
         )
+    check_writable(out or FOLDER / "hardware" / "this.yaml")
     busy = cores_in_use()
     calibration, found = calibrate(quick, _progress)
     file = out or FOLDER / "hardware" / f"{default_name(calibration.host)}.yaml"

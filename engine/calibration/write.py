@@ -1,6 +1,7 @@
 """A calibration as a choice of `hardware`, and as a picture."""
 
 import re
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,10 @@ import yaml
 
 from ...cost.calibration import Calibration, plain
 from ...tracking.drawn.calibration import FittedSeries, Panel, as_svg
-from ...tracking.run_directory import write_atomically
+from ...tracking.run_directory import write_atomically, writing
 
 FOLDER = Path("conf-of-mine")  # as docs/your_own.md calls the user's own choices
+ROOM = 1 << 18  # bytes of both files, and more
 SHOWN = ("mul", "relu", "gelu", "_log_softmax", "native_layer_norm", "native_batch_norm", "copy_", "adam")
 
 
@@ -19,9 +21,17 @@ def default_name(host: str) -> str:
     return re.sub(r"[^A-Za-z0-9_]+", "_", host).strip("_").lower() or "here"
 
 
+def check_writable(file: Path) -> None:
+    """Checks that the disk has room for both files. Raises `StorageError`: measuring takes minutes."""
+    place = next(path for path in file.absolute().parents if path.exists())
+    with writing(file), tempfile.TemporaryFile(dir=place) as probe:
+        probe.write(bytes(ROOM))
+
+
 def write(calibration: Calibration, found: dict[str, Any], file: Path) -> Path:
     """Both files; returns the picture's place. Raises `StorageError`."""
-    file.parent.mkdir(parents=True, exist_ok=True)
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
     told = {"defaults": ["local", "_self_"], "calibration": plain(calibration)}
     says = f"# {calibration.host}: {calibration.cores} cores, {calibration.cpu}, measured on {calibration.date}\n"
     write_atomically(file, says + yaml.safe_dump(told, sort_keys=False, width=10**6))

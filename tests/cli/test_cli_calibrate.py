@@ -1,6 +1,7 @@
 """`paceline calibrate`: what it writes, and when it writes nothing."""
 
 import json
+import resource
 import xml.etree.ElementTree as ET
 from dataclasses import replace
 from pathlib import Path
@@ -73,6 +74,18 @@ def test_a_launcher_is_refused(paceline, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setenv("SLURM_PROCID", "0")
     ended = paceline("calibrate")
     assert ended.status == 2 and "SLURM_PROCID=0: a launcher started this process" in ended.err
+
+
+@pytest.mark.usefixtures("measured")
+def test_a_disk_without_room_is_told_before_minutes_of_measuring(paceline, here: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, hard))
+    try:
+        ended = paceline("calibrate", "--out", "mine/hardware/lab.yaml")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert ended.status == 3 and "cannot write mine/hardware/lab.yaml: File too large" in ended.last
+    assert "measuring" not in ended.err and not (here / "mine").exists()
 
 
 def test_a_file_that_is_no_choice_is_refused(paceline) -> None:
