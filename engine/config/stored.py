@@ -62,11 +62,18 @@ def _sum_of(plain: dict[str, Any], *without: str, **more: Any) -> str:
 
 
 def read_stored(directory: RunDirectory) -> StoredConfig:
-    """Raises `CorruptCheckpointError` for a damaged config.yaml, `ConfigError` for one that was changed."""
+    """Raises `CorruptCheckpointError` for a damaged config.yaml, `ConfigError` for one that was changed or not made."""
     file = directory.config
     try:
         text = read_text(file)
         plain = parse_yaml(text)
+    except FileNotFoundError:
+        if not (hint := anew(directory)):
+            raise ConfigError(
+                f"--resume {directory.name}: the run ended before it wrote its config.yaml, so that it has nothing to "
+                f"go on from. Begin it anew after paceline rm {directory.name}"
+            ) from None
+        raise CorruptCheckpointError(f"{file} is gone{hint}") from None
     except OSError as error:
         raise CorruptCheckpointError(f"{file} cannot be read ({error.strerror}){anew(directory)}") from None
     except ValueError as error:

@@ -18,6 +18,7 @@ from paceline.engine.base.errors import CorruptCheckpointError, WorkerFailedErro
 from paceline.engine.config.stored import identity
 from paceline.tracking.checksums import KEY, json_sealed, marked, verdict_on
 from paceline.tracking.errors import RunNameError
+from paceline.tracking.run_directory import RunDirectory
 
 SMALL = ["tracking=none", "model.hidden=[16]", "hardware.threads=1", "data.limit=200", "batch_size=16"]
 STEPS = ["steps=6", "epochs=1000", "checkpoint.every_steps=2", "checkpoint.keep=9", "evaluate.every=1000"]
@@ -108,11 +109,17 @@ def test_a_config_that_is_none_is_corrupt_and_named(run: Path, content: bytes) -
 
 def test_a_config_that_is_gone_or_a_pipe_is_corrupt_and_not_waited_for(run: Path) -> None:
     (run / "config.yaml").unlink()
-    with pytest.raises(CorruptCheckpointError, match=r"config\.yaml cannot be read \(No such file"):
+    with pytest.raises(CorruptCheckpointError, match=r"config\.yaml is gone; to train anew from its weights: weights="):
         resume(run)
     os.mkfifo(run / "config.yaml")
     with pytest.raises(CorruptCheckpointError, match=r"config\.yaml is a named pipe"):
         resume(run)
+
+
+def test_a_run_that_was_killed_before_it_wrote_its_config_is_told_from_a_damaged_one(tmp_path: Path) -> None:
+    RunDirectory.create(tmp_path, "mine")
+    with pytest.raises(ConfigError, match=r"before it wrote its config\.yaml.* Begin it anew after paceline rm mine"):
+        engine.prepare(resume="mine", root=tmp_path)
 
 
 def test_a_manifest_of_another_step_is_refused(run: Path) -> None:
