@@ -36,13 +36,13 @@ from ..tracking.run_directory import RunDirectory
 from ..tracking.sinks import check as check_tracking
 from ..tracking.sinks import sinks_from
 from .errors import ElsewhereError
-from .stopping import ScriptTerminated
+from .stopping import ScriptTerminated, Unended
 
 DIVERGED = 6
 
 
 def _status(error: BaseException) -> Status:
-    if isinstance(error, KeyboardInterrupt | ScriptTerminated) or _is_chosen(error):
+    if isinstance(error, KeyboardInterrupt | ScriptTerminated | Unended) or _is_chosen(error):
         return "interrupted"
     return "diverged" if exit_code_of(error) == DIVERGED else "failed"
 
@@ -53,6 +53,8 @@ def _is_chosen(error: BaseException) -> bool:
 
 
 def _reason(error: BaseException) -> str:
+    if isinstance(error, Unended):
+        return str(error)
     if _is_chosen(error):
         return "the script called sys.exit(0) before the end of the run"
     return f"{type(error).__name__}: {error}".removesuffix(": ")

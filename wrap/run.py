@@ -40,7 +40,7 @@ from .saving import Checkpoints, Resumed, newest, read
 from .setting import WrappedScript, check_model, experiment_of, sync_of
 from .shares import Own, ShardedLoader, on_device
 from .steps import WrappedOptimizer
-from .stopping import CtrlC, Sigterm, Stopped, is_interactive
+from .stopping import CtrlC, Sigterm, Stopped, Unended, is_interactive
 from .workers import Joined, join
 
 Count = Callable[[Any], int]
@@ -476,14 +476,16 @@ class Run:
             self._fail(error)
 
     def end_if_open(self) -> None:
-        """Ends a run that the script left open, with the error that ended the script. Without one the user is told."""
+        """Ends a run that the script left open, with the error that ended the script. Without one the user is told.
+
+        Python does not say by which status `sys.exit` ended the script.
+        """
         if self._record.is_over or not self._is_here() or is_interactive():
             return
         error: BaseException | None = getattr(sys, "last_value", None)
         with suppress(Exception):
-            if error is not None:
-                self._fail(error)
-            elif self.is_chief:
+            self._fail(error or Unended())
+            if error is None and self.is_chief:
                 print(
                     f"wrap: the run {self.path.name} was not ended, and has no summary and no weights. Use wrap in a "
                     "with statement, or call run.close().",

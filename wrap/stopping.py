@@ -59,6 +59,13 @@ class ScriptTerminated(SystemExit):
         return "SIGTERM, which a launcher sends where another worker has failed"
 
 
+class Unended(SystemExit):
+    """The script ended, or called `sys.exit`, and left its run open."""
+
+    def __str__(self) -> str:
+        return "the script ended without run.close()"
+
+
 class Sigterm:
     """Handles SIGTERM until `let_go`: it raises `ScriptTerminated` in the main thread, unless the script handles it
     itself.

@@ -36,11 +36,12 @@ def test_a_script_that_leaves_its_run_open_is_told_so_as_it_ends(
 ) -> None:
     run = wrap(*parts(), name="mine", root=tmp_path)
     says = "Use wrap in a with statement, or call run.close()."
-    run.end_if_open()
-    assert says in capsys.readouterr().err
-    run.__exit__(SystemExit, SystemExit(0), None)
-    run.end_if_open()
-    assert says not in capsys.readouterr().err
+    for _ in range(2):
+        run.end_if_open()
+    assert capsys.readouterr().err.count(says) == 1
+    ends = [each for each in RunDirectory(run.path).records() if each["kind"] == "end"]
+    assert ends == [{"kind": "end", "status": "interrupted", "reason": "the script ended without run.close()"}]
+    assert not list(run.path.glob("summary.json"))
 
 
 def test_a_script_that_fails_ends_the_run_that_it_left_open(
