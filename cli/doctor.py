@@ -149,39 +149,33 @@ def _shared_memory() -> Finding:
 
 def _sums() -> Finding:
     """Finds out how workers of one host make a sum. Compiles the native code if it can."""
-    from ..comm.shared_sum import NativeSum
-
-    return _native("workers of one host add up in shared memory", NativeSum.available())
+    return _native("workers of one host add up in shared memory", "all_reduce")
 
 
 def _distances() -> Finding:
     """Finds out how robust rules compute distances. Compiles the native code if it can."""
-    from ..exchange.aggregate.distances import native_distances
-
-    return _native("robust rules compute distances between updates", native_distances() is not None)
+    return _native("robust rules compute distances between updates", "distances")
 
 
 def _rounding() -> Finding:
     """Finds out how qsgd and terngrad round. Compiles the native code if it can."""
-    from ..exchange.compress.rounding import native_rounding
-
-    return _native("compress=qsgd and terngrad round", native_rounding() is not None)
+    return _native("compress=qsgd and terngrad round", "rounding")
 
 
 def _links() -> Finding:
     """Finds out how the virtual cluster computes when messages arrive. Compiles the native code if it can."""
-    from ..comm.native_links import native_links
-
-    return _native("hardware=virtual computes messages", native_links() is not None, "Python")
+    return _native("hardware=virtual computes messages", "links", "Python")
 
 
-def _native(what: str, is_there: bool, instead: str = "torch") -> Finding:
-    if is_there:
+def _native(what: str, library: str, instead: str = "torch") -> Finding:
+    from ..comm import native
+
+    if not (why := native.why_not(library)):
         return Finding(True, f"{what}, by native code")
     return Finding(
         False,
-        f"{what}, by {instead}, which is slower; for native code, install a C compiler "
-        "(apt-get install gcc), and let no other user write to ~/.cache or XDG_CACHE_HOME",
+        f"{what}, by {instead}, which is slower, as there is no native code: {why}. It needs a C compiler (apt-get "
+        "install gcc), and ~/.cache or XDG_CACHE_HOME with room in it, which no other user can write",
     )
 
 

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 def make_ready(plan: "Plan", quiet: bool) -> None:
     """Prepares this host, once, for a strategy and for sums in shared memory, where that takes long."""
-    from ...comm.shared_sum import NativeSum
+    from ...comm import native
     from ...strategies.core.protocols import MakesReady
     from ...tracking.moving_lines import MovingLines
 
@@ -60,12 +60,12 @@ def make_ready(plan: "Plan", quiet: bool) -> None:
         plan.strategy.make_ready(say)
     fabric, size = fabric_of(plan.experiment), plan.layout.world_size
     one_host = fabric.hosts(plan.experiment.hardware, size) == (0,) * size
-    on_cpus = plan.device.type == "cpu" and not fabric.modelled
-    if on_cpus and one_host and size > 1 and not NativeSum.available():
-        say(
-            "note: no native code can be compiled here, so that workers add up in shared memory by torch, which is "
-            "about three times slower; paceline doctor says what is missing"
-        )
+    if plan.device.type == "cpu" and size > 1 and (one_host or fabric.modelled):
+        library, slower = "all_reduce", "workers add up in shared memory by torch, which is about three times slower"
+        if fabric.modelled:
+            library, slower = "links", "Python computes messages of the virtual cluster, which is slower"
+        if why := native.why_not(library):
+            say(f"note: no native code can be made here ({why}), so that {slower}; see paceline doctor")
 
 
 def run(

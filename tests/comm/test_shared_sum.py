@@ -1,5 +1,6 @@
 """Sums through memory that workers share: by native code and by torch, alike bit for bit."""
 
+import errno
 import mmap
 import os
 import threading
@@ -188,11 +189,36 @@ def test_without_a_place_or_a_compiler_there_is_no_native_code(monkeypatch, tmp_
     native.load.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", "")
-    assert native.load("all_reduce") is None
+    assert native.load("all_reduce") is None and native.why_not("all_reduce").startswith("there is no C compiler")
     native.load.cache_clear()
     monkeypatch.setenv("XDG_CACHE_HOME", "/dev/null")
-    assert native.load("all_reduce") is None
+    assert native.load("all_reduce") is None and native.why_not("all_reduce") == "null: Not a directory"
     native.load.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("compiler", "said"),
+    [("echo odd >&2; exit 1", "/cc failed: odd"), ("sleep 9", "/cc took more than 0.1 s"), (None, "No space left")],
+)
+def test_why_there_is_no_native_code_is_said(monkeypatch, tmp_path, capsys, compiler, said):
+    """None: the disk with the cache is full, whatever compiler there is."""
+    script = tmp_path / "bin" / "cc"
+    script.parent.mkdir()
+    script.write_text(f"#!/bin/sh\n{compiler}\n")
+    script.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", f"{script.parent}:/bin:/usr/bin")
+    monkeypatch.setattr(native, "SECONDS", 0.1 if "sleep" in str(compiler) else 60)
+    if compiler is None:
+
+        def full(*_, **__):
+            raise OSError(errno.ENOSPC, "No space left on device", str(tmp_path))
+
+        monkeypatch.setattr(native.tempfile, "TemporaryDirectory", full)
+    native.load.cache_clear()
+    assert native.load_or_say("rounding", "torch rounds") is None
+    native.load.cache_clear()
+    assert said in capsys.readouterr().err
 
 
 def test_without_a_home_there_is_no_native_code(monkeypatch):

@@ -160,15 +160,16 @@ def test_what_was_noted_is_recorded(train: Train) -> None:
     [
         (("hardware.workers=2",), True),
         (("hardware.workers=1",), False),
-        (("hardware=virtual", "hardware.workers=2"), False),
+        (("hardware=virtual", "hardware.workers=2"), True),
+        (("hardware=virtual", "hardware.workers=1"), False),
     ],
 )
 def test_a_run_says_once_that_there_is_no_compiler_for_sums_in_memory(
     overrides: tuple[str, ...], says: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("paceline.comm.shared_sum.NativeSum.available", lambda: False)
+    monkeypatch.setattr("paceline.comm.native.why_not", lambda _: "there is no C compiler")
     make_ready(engine.prepare(overrides).plan(), quiet=False)
-    assert capsys.readouterr().err.count("no native code can be compiled here") == says
+    assert capsys.readouterr().err.count("no native code can be made here (there is no C compiler)") == says
     make_ready(engine.prepare(overrides).plan(), quiet=True)
     assert capsys.readouterr().err == ""
 
