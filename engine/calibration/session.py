@@ -19,6 +19,7 @@ from ...cost.calibration import Calibration, Disk, MeasuredOperation
 from ...cost.kernels import KernelRates, KernelTable
 from ..base.errors import MachineError
 from ..base.machine import cores, cpu_model
+from ..launch.local_workers import start_fork_server, without_main
 from . import worker
 from .timing import DIFFER
 
@@ -101,7 +102,7 @@ def _measured(
     workers: int, conditions: list[tuple[int, int]], quick: bool, told: Callable[[str, float], None]
 ) -> dict[str, Any]:
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([worker.__name__])
+    start_fork_server(worker.__name__)
     store = serve_store(0)
     ours, theirs = context.Pipe(duplex=False)
     processes = [
@@ -111,8 +112,9 @@ def _measured(
         for rank in range(workers)
     ]
     try:
-        for process in processes:
-            process.start()
+        with without_main():
+            for process in processes:
+                process.start()
         theirs.close()
         found = _watched(processes, ours, told)
         for process in processes:

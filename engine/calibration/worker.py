@@ -16,7 +16,7 @@ from ...comm.handshake import Endpoint
 from ...comm.process import ProcessComm
 from ...cost.kernels import KernelRates, KernelTable
 from ..base import memory
-from ..base.parent_death import die_with_parent
+from ..launch.worker_process import tie_to_launcher
 from . import beside, links
 from .operators import cases, kept
 from .timing import TimedPasses, seconds_of, spread
@@ -33,7 +33,7 @@ def main(
     rank: int, workers: int, store: Endpoint, conditions: list[tuple[int, int]], quick: bool, out: Connection
 ) -> None:
     """`conditions`: (threads, processes) to measure kernels under. Rank 0 tells what was found, and how far it is."""
-    die_with_parent(9)
+    tie_to_launcher()
     comm = connect(store, rank, workers, TIMEOUT, torch.device("cpu"))
     memory.keep_freed()
 

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import calibrating
 import pytest
 from measured_machines import MILLI, machine
 
@@ -10,6 +11,7 @@ from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.cost.predicted import NotPredicted, PredictedStep
 from paceline.engine.base.machine import cores
+from paceline.engine.calibration import session
 from paceline.exchange import profiling
 
 # flat, two layers: 1 ms for each of addmm, relu, addmm, log_softmax, nll_loss; back nll_loss, log_softmax, 2 products
@@ -327,3 +329,15 @@ def test_a_changed_calibration_is_refused_with_its_key(tmp_path: Path) -> None:
     file.write_text(file.read_text().replace("format: 1", "format: 7"))
     with pytest.raises(ConfigError, match=r"calibration.*format=7"):
         engine.prepare(["hardware=lab"], lab)
+
+
+@pytest.mark.usefixtures("fork_server")
+def test_calibrating_processes_are_of_the_fork_server_that_blocks_signals_and_dies_with_the_command(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C reaches all processes of a command: each would print a traceback, or begin when nobody waits for it."""
+    preloaded: list[str] = []
+    monkeypatch.setattr(session.worker, "main", calibrating.tells)
+    monkeypatch.setattr(session, "start_fork_server", preloaded.append)
+    assert session._measured(2, [(1, 1)], True, lambda what, share: None) == {"workers": 2}
+    assert preloaded == ["paceline.engine.calibration.worker"]
