@@ -4,16 +4,22 @@
     blocks()         the modules that this method of the model returns, in the order of its forward
     any other        what torch.fx traces of its forward, cut wherever a single value goes on
 
-A trace never cuts inside an entry of a ModuleList, or inside a module of torch's own.
+A trace never cuts inside an entry of a ModuleList, or inside a module of torch's own. It keeps what happens to tensors
+alone. So a forward is refused that changes attributes, draws random numbers that no tensor of the batch asks for, or
+turns gradients or autocast on or off: stages would do it never, or in each step alike.
 """
 
 import inspect
+import random
 from collections.abc import Callable, Iterable, Iterator
+from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from typing import Any, cast
 
+import numpy as np
+import torch
 from torch import Tensor, fx, nn
 
 from ...compat.modules import is_as_its_class
@@ -100,10 +106,77 @@ def _own(model: nn.Module, returned: object) -> list[Block]:
     return [_of_module(names[id(module)]) for module in modules]
 
 
+_OF_TORCH = frozenset(vars(nn.Module()))
+
+
+class _Value(fx.Proxy):
+    """Stands for a tensor in a trace."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        if name not in ("tracer", "node"):
+            raise ValueError(f"it sets the attribute {name} of a tensor, which no stage would do")
+        super().__setattr__(name, value)
+
+
 class _Tracer(fx.Tracer):
+    def proxy(self, node: fx.Node) -> fx.Proxy:
+        return _Value(node, self)
+
+    def trace(self, root: nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None) -> fx.Graph:
+        """Raises `ValueError` for a forward of which the trace is not the whole."""
+        assert isinstance(root, nn.Module)
+        self._modes, attributes, random_states = _modes(), _attributes(root), _random_states()
+        graph = super().trace(root, concrete_args)
+        if _random_states() != random_states:
+            raise ValueError("it draws random numbers whose shape is not the batch's, once for all steps")
+        for key, value in _attributes(root).items():
+            if not _same(attributes.get(key), value):
+                raise ValueError(f"it changes the attribute {key}, which no stage would do")
+        return graph
+
+    def create_node(self, *given: Any, **named: Any) -> fx.Node:
+        if _modes() != self._modes:
+            raise ValueError("it turns gradients or autocast on or off, which no stage would do")
+        return super().create_node(*given, **named)
+
     def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
         owner = self.root.get_submodule(module_qualified_name.rpartition(".")[0])
         return isinstance(owner, nn.ModuleList) or super().is_leaf_module(m, module_qualified_name)
+
+
+def _modes() -> tuple[bool, ...]:
+    return torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"), torch.is_autocast_enabled("cuda")
+
+
+def _random_states() -> tuple[bytes, object, str]:
+    return torch.get_rng_state().numpy().tobytes(), random.getstate(), str(np.random.get_state())  # noqa: NPY002
+
+
+def _attributes(model: nn.Module) -> dict[str, object]:
+    """Returns the attributes of all modules that are no tensors and no modules, by name. A value that a trace has kept
+    counts as a tensor, in a list or a dict, too.
+    """
+    return {
+        f"{path}.{name}".removeprefix("."): _plain(value)
+        for path, module in model.named_modules()
+        for name, value in vars(module).items()
+        if name not in _OF_TORCH and not isinstance(value, fx.Proxy | Tensor)
+    }
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, dict):
+        return {key: each for key, each in value.items() if not isinstance(each, fx.Proxy | Tensor)}
+    if isinstance(value, list):
+        return [each for each in value if not isinstance(each, fx.Proxy | Tensor)]
+    return copy(value) if isinstance(value, set) else value
+
+
+def _same(one: object, other: object) -> bool:
+    try:
+        return one is other or bool(one == other)
+    except Exception:  # of a class of somebody's, an array of several numbers
+        return False
 
 
 def _traced(model: nn.Module) -> list[Block]:
@@ -144,15 +217,15 @@ def _segment(entering: fx.Node, nodes: list[fx.Node]) -> Block:
     graph = fx.Graph()
     copies = {entering: graph.placeholder("x")}
 
-    def copy(node: fx.Node) -> fx.Node:
+    def copied(node: fx.Node) -> fx.Node:
         if node not in copies:  # a parameter, fetched where it is used
             copies[node] = graph.node_copy(node)
         return copies[node]
 
     for node in nodes:
         for given in node.all_input_nodes:
-            copy(given)
-        copies[node] = graph.node_copy(node, copy)
+            copied(given)
+        copies[node] = graph.node_copy(node, copied)
     graph.output(copies[nodes[-1]])
     uses = tuple(dict.fromkeys(str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")))
     name = next((str(node.target) for node in nodes if node.op == "call_module"), nodes[0].name)

@@ -1,5 +1,6 @@
 """Models that are no nn.Sequential, cut into stages: by their own word, or by a trace of their forward."""
 
+import random
 from typing import NamedTuple
 
 import pytest
@@ -294,3 +295,55 @@ def test_a_forward_that_keeps_values_of_a_trace_is_refused() -> None:
     blocks_of(model)
     with pytest.raises(ConfigError, match=r"torch\.fx cannot trace its forward"):
         blocks_of(model)
+
+
+class Unrepeatable(nn.Module):
+    """Its forward does `does`, which a trace does not record."""
+
+    def __init__(self, does: str) -> None:
+        super().__init__()
+        self.enter, self.head, self.does, self.count = nn.Linear(FEATURES, 6), nn.Linear(6, CLASSES), does, 0
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = x.flatten(1)
+        match self.does:
+            case "counts":
+                self.count += 1
+            case "draws":
+                x = x + torch.randn(FEATURES)
+            case "skips":
+                x = x if random.random() < 0.5 else 2 * x
+            case "no_grad":
+                with torch.no_grad():
+                    x = self.enter.weight.sum() * x
+            case "autocast":
+                with torch.autocast("cpu"):
+                    return self.head(self.enter(x))
+            case "sets":
+                self.enter.weight.data = self.enter.weight.data * 0.9
+            case _:
+                x = x + torch.rand_like(x) + F.dropout(x, 0.5, self.training)
+        return self.head(self.enter(x))
+
+
+@pytest.mark.parametrize(
+    ("does", "said"),
+    [
+        ("counts", "it changes the attribute count"),
+        ("draws", "it draws random numbers"),
+        ("skips", "it draws random numbers"),
+        ("no_grad", "it turns gradients or autocast on or off"),
+        ("autocast", "it turns gradients or autocast on or off"),
+        ("sets", "it sets the attribute data of a tensor"),
+    ],
+)
+def test_a_forward_of_which_a_trace_is_not_the_whole_is_refused(does: str, said: str) -> None:
+    """Stages would count, draw and skip once for all steps, and would give gradients where there are none."""
+    with pytest.raises(ConfigError, match=said):
+        blocks_of(Unrepeatable(does))
+
+
+def test_numbers_that_a_forward_draws_in_the_shape_of_its_batch_are_drawn_in_each_step() -> None:
+    model, x = Unrepeatable("else"), torch.ones(3, FEATURES)
+    part = Chunks(model, [blocks_of(model)])
+    assert not torch.equal(part(x), part(x))
