@@ -175,6 +175,7 @@ class Described:
     `seen`: how many different labels there are, where all were looked at.
     `left_out`: files beside the data that are not read.
     `held_from`: the split that was named for both, of which a fifth is for test.
+    `is_tested_on_training`: the test set is the training set.
     """
 
     inputs: tuple[str, ...] = ()
@@ -183,6 +184,7 @@ class Described:
     seen: int | None = None
     left_out: tuple[str, ...] = ()
     held_from: str = ""
+    is_tested_on_training: bool = False
 
 
 class Data(ABC):

@@ -95,6 +95,11 @@ def notes_on(spec: DataSpec, told: Described) -> list[str]:
         for name in told.inputs
         if _INDEX.fullmatch(name)
     ]
+    if told.is_tested_on_training:
+        notes.append(
+            "data.test_path: is data.path, so that the run is evaluated with samples that it trains on. null leaves a "
+            "fifth of them for test"
+        )
     if spec.targets == "labels" and str(IGNORED) in (told.classes or ()):
         notes.append(
             f"data.targets: {IGNORED} is one of the classes, and is learnt like any other. If it marks labels that do "

@@ -24,6 +24,7 @@ from ...conf.grammar import as_override
 from ...conf.groups import BY_NAME, CALLBACKS
 from ...tracking.files import MOST_COMPOSED, UnusableFileError, parse_yaml, read_text
 from ...tracking.redact import HIDDEN, hide_in_urls
+from ...tracking.visible import visible
 from .compose import GROUPS, after, choices_in, compose, keys_in, receivers_typed
 from .described import as_described, class_of
 from .experiment import STORED, Experiment, from_plain
@@ -58,7 +59,7 @@ class Merged:
         where = next((label for key, label in TRACKERS.items() if tracking.get(key)), None)
         if not own or where is None or tracking.get("mode") == "offline":
             return ""
-        said = ", ".join(f"{key}={hide_in_urls(str(tracking[key]))}" for key in own if tracking.get(key))
+        said = ", ".join(f"{key}={visible(hide_in_urls(str(tracking[key])))}" for key in own if tracking.get(key))
         return f"--config {self.file}: the file sends the results to {where}{f' ({said})' if said else ''}"
 
     @contextmanager

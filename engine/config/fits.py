@@ -37,21 +37,21 @@ def weighted(targets: Tensor, weights: Tensor | None) -> Samples:
 
 
 def check_takes(experiment: Experiment, forward: Callable[..., object], spec: DataSpec, is_bound: bool) -> None:
-    """Checks by the signature of its forward that a model can be called with several inputs. Raises `ConfigError`."""
-    if spec.inputs is None:
-        return
-    positional = [key for key in spec.fields if not isinstance(key, str)]
-    named = {key: field for key, field in spec.fields.items() if isinstance(key, str)}
+    """Checks by the signature of its forward that a model can be called with the inputs. Raises `ConfigError`."""
+    is_lone = spec.inputs is None
+    positional = [key for key in spec.fields if is_lone or not isinstance(key, str)]
+    named = {} if is_lone else {key: field for key, field in spec.fields.items() if isinstance(key, str)}
     given = f"forward({', '.join([*(f'input {i}' for i in range(len(positional))), *(f'{key}=...' for key in named)])})"
     signature = inspect.signature(forward)
     try:
         signature.bind(*([] if is_bound else [None]), *positional, **named)
     except TypeError as error:
         takes = ", ".join(str(each) for each in list(signature.parameters.values())[0 if is_bound else 1 :])
+        how = "Name the inputs as forward does, or choose some of them by data.inputs"
         raise ConfigError(
-            f"model={experiment.model.name}: its forward takes ({takes}), and data={experiment.data.name} has several "
-            f"inputs, with which it is called as {given}: {error}. Name the inputs as forward does, or choose some of "
-            "them by data.inputs"
+            f"model={experiment.model.name}: its forward takes ({takes}), and data={experiment.data.name} has "
+            f"{'one input' if is_lone else 'several inputs'}, with which it is called as {given}: {error}. "
+            f"{'Choose a model of one input, or data of several' if is_lone else how}"
         ) from None
 
 

@@ -20,6 +20,7 @@ from .mapped import Array, arrays_of
 from .parts import (
     Kind,
     StoredValues,
+    are_one,
     asked,
     check_like,
     check_stored,
@@ -178,7 +179,8 @@ class Arrays(Data):
         return arrays
 
     def described(self) -> Described:
-        return Described(tuple(self._names), (self.targets,), None, self._seen)
+        one = are_one(self.path, self.test_path)
+        return Described(tuple(self._names), (self.targets,), None, self._seen, is_tested_on_training=one)
 
     def how_to_get(self) -> str:
         return "Set data.path to a .npz or .safetensors file, or to a folder of .npy files, and data.targets to a name."

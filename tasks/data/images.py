@@ -22,7 +22,7 @@ from ..base import Data, DataSpec, Described
 from ..errors import MissingDataError, SampleError
 from ..items import Items
 from .files import folder_of, not_regular, open_data
-from .parts import asked, check_there, fifth, sizes
+from .parts import are_one, asked, check_there, fifth, sizes
 
 FORMATS = {  # of Pillow, each with all suffixes by which Pillow knows it
     "PNG": (".png", ".apng"),
@@ -105,7 +105,9 @@ class Images(Data):
     def described(self) -> Described:
         found = [_listed(path) for path in self._paths()]
         return Described(
-            classes=tuple(found[0].classes), left_out=tuple(name for each in found for name in each.left_out)
+            classes=tuple(found[0].classes),
+            left_out=tuple(name for each in found for name in each.left_out),
+            is_tested_on_training=are_one(self.path, self.test_path),
         )
 
     def how_to_get(self) -> str:

@@ -181,6 +181,11 @@ def check_there(example: str, how_to_get: str, *paths: Path | None) -> None:
         raise MissingDataError(" ".join([*(f"{path} is not there." for path in gone), how_to_get]))
 
 
+def are_one(path: Path | None, test_path: Path | None) -> bool:
+    """Returns True if the samples to train on are those for test, too."""
+    return path is not None and test_path is not None and is_there(test_path) and path.samefile(test_path)
+
+
 def kind_of(dtype: torch.dtype, shape: tuple[int, ...], said: Kind | None) -> Kind:
     """Whole numbers are labels, and so is one true or false a sample. Floating ones are numbers, and so are several
     true or false.

@@ -17,7 +17,7 @@ from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Described, Split
 from ..errors import CorruptDataError
 from .files import check_fits, check_readable, open_data
-from .parts import check_said
+from .parts import are_one, check_said
 from .sparse import pairs_of
 
 _PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
@@ -77,7 +77,8 @@ class SVMLight(Data):
         return _some(whole, train), _some(whole, test)
 
     def described(self) -> Described:
-        return Described(classes=None if self._known is None else tuple(f"{label:g}" for label in self._known))
+        known = None if self._known is None else tuple(f"{label:g}" for label in self._known)
+        return Described(classes=known, is_tested_on_training=are_one(self.path, self.test_path))
 
     def how_to_get(self) -> str:
         return (

@@ -24,7 +24,7 @@ from ..base import Data, DataSpec, Described, Field, Split, at_most
 from ..contents import folded
 from ..errors import CorruptDataError, MissingDataError
 from .files import check_fits, folder_of, open_data, unpacked
-from .parts import Kind, asked, check_like, check_there, chosen, fifth, inputs_of, sizes
+from .parts import Kind, are_one, asked, check_like, check_there, chosen, fifth, inputs_of, sizes
 from .sequences import LENGTH, check_tokens, is_list, is_text, list_column, tokenizer
 
 FORMATS = ("csv", "tsv", "jsonl", "ndjson", "parquet")
@@ -506,7 +506,8 @@ class Table(Data):
 
     def described(self) -> Described:
         seen = None if self._classes is None else len(self._classes)
-        return Described(tuple(self._names), tuple(self.targets), self._classes, seen)
+        one = are_one(self.path, self.test_path)
+        return Described(tuple(self._names), tuple(self.targets), self._classes, seen, is_tested_on_training=one)
 
     def how_to_get(self) -> str:
         return "Set data.path to a .csv, .jsonl or .parquet file, and data.targets to the name of a column."
@@ -553,7 +554,7 @@ def _arrow(module: str) -> Any:
 
 
 def _parquet(file: Any) -> Any:
-    return _arrow("parquet").ParquetFile(file, pre_buffer=False)
+    return _arrow("parquet").ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
 
 
 def _head_of_parquet(file: Any) -> _Head:

@@ -190,6 +190,11 @@ def test_what_cannot_take_them_is_refused_by_name(mine: Path, overrides: list[st
     assert sentence in str(caught.value) and caught.value.exit_code == 2
 
 
+def test_a_model_of_two_inputs_is_refused_for_data_of_one() -> None:
+    with pytest.raises(ConfigError, match=r"has one input, with which .*: missing a required argument: 'tgt'"):
+        prepare(["model={_target_:torch.nn.Transformer}"]).plan()
+
+
 @pytest.mark.slow
 def test_verify_trains_weighted_samples_of_several_inputs_as_the_engine_does(mine: Path) -> None:
     given = [*SHORT, "hardware=virtual", "experiment=squared", "data.weights=samples", "batch_size=8"]

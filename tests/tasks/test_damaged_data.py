@@ -324,9 +324,9 @@ def test_no_thread_of_pyarrows_asks_python_for_a_tables_bytes(tmp_path: Path, mo
         return real(file, options, *more)
 
     class ParquetFile(pyarrow.parquet.ParquetFile):
-        def __init__(self, file: Any, pre_buffer: bool = True) -> None:
+        def __init__(self, file: Any, pre_buffer: bool = True, **more: Any) -> None:
             seen.append((type(file), pre_buffer))
-            super().__init__(file, pre_buffer=pre_buffer)
+            super().__init__(file, pre_buffer=pre_buffer, **more)
 
         def read(self, columns: Any, use_threads: bool = True) -> Any:  # pyright: ignore
             seen.append((pyarrow.OSFile, use_threads))

@@ -18,9 +18,12 @@ from paceline.batches import lone
 from paceline.conf.errors import ConfigError
 from paceline.tasks.base import Data, Split
 from paceline.tasks.checks import load_checked
+from paceline.tasks.contents import notes_on
 from paceline.tasks.data import images
+from paceline.tasks.data.arrays import Arrays
 from paceline.tasks.data.hugging_face import HuggingFace
 from paceline.tasks.data.images import Images, _opened
+from paceline.tasks.data.svmlight import SVMLight
 from paceline.tasks.data.table import Table
 from paceline.tasks.errors import CorruptDataError, MissingDataError, SampleError
 
@@ -664,7 +667,8 @@ def test_cells_of_several_lines_are_read_from_a_table_of_any_size(order: str, tm
     path.write_text("\n".join([order, *first]) + "\n")
     train, test = Table(str(path), targets="kind", tokens="bytes", length=12).load()
     assert len(train) + len(test) == rows
-    assert bytes(lone(train.inputs)[0].tolist()).decode() == "one, and\ntwo"
+    assert isinstance(train.inputs, Tensor)
+    assert bytes(train.inputs[0].tolist()).decode() == "one, and\ntwo"
 
 
 @needs_pyarrow
@@ -676,3 +680,42 @@ def test_a_quote_that_is_not_closed_swallows_no_rows(rows: int, target: str, tmp
     path.write_text("a,b,note\n" + "1,0,yes\n" * 9 + '1,1,"no\n' + "1,1,no\n" * rows)
     with pytest.raises(CorruptDataError, match=r"quote (before 'no' in row 9 )?is not closed"):
         Table(str(path), targets=target, inputs=["a"]).load()
+
+
+@needs_pyarrow
+def test_a_test_set_that_is_the_training_set_is_noted(tmp_path: Path) -> None:
+    np.savez(tmp_path / "x.npz", a=np.ones((9, 2)), targets=np.arange(9) % 2)
+    (tmp_path / "link.npz").symlink_to("x.npz")
+    (tmp_path / "x.svm").write_text("0 1:1\n1 1:2\n" * 9)
+    photos = tmp_path / "photos"
+    for name in ("a/0.png", "b/0.png"):
+        (photos / name).parent.mkdir(parents=True)
+        (photos / name).touch()
+    other = Arrays(str(tmp_path / "x.npz"))
+    for data in (
+        Arrays(str(tmp_path / "x.npz"), str(tmp_path / "link.npz")),
+        Table(str(table(tmp_path)), str(tmp_path / "houses.csv"), targets="kind"),
+        Images(str(photos), str(photos)),
+        SVMLight(str(tmp_path / "x.svm"), str(tmp_path / "x.svm")),
+    ):
+        notes = notes_on(other.spec, data.described())
+        assert len([each for each in notes if each.startswith("data.test_path: is data.path")]) == 1
+    assert not [each for each in notes_on(other.spec, other.described()) if "test_path" in each]
+
+
+@needs_pyarrow
+def test_a_parquet_file_whose_checksums_do_not_fit_is_damaged(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    path = tmp_path / "x.parquet"
+    columns = {"a": np.arange(9.0), "target": np.arange(9) % 2}
+    pyarrow.parquet.write_table(
+        pyarrow.table(columns), path, write_page_checksum=True, compression="none", use_dictionary=False
+    )
+    assert len(Table(str(path)).load()[0]) == 8
+    whole = path.read_bytes()
+    at = whole.index(np.float64(5.0).tobytes())
+    path.write_bytes(whole[:at] + np.float64(5.5).tobytes() + whole[at + 8 :])
+    with pytest.raises(CorruptDataError, match="could not verify page integrity, CRC checksum"):
+        Table(str(path)).load()
