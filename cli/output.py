@@ -81,10 +81,13 @@ def show_json(value: Any) -> None:
 
 
 def show_error(document: "Mapping[str, Any]") -> None:
-    """Print it as JSON, unless standard output has a document of the command already, or takes none."""
+    """Print it as JSON, unless standard output has a document of the command already, or takes none.
+
+    Nothing is imported: Ctrl-C may have left a module half imported.
+    """
     if not _shown:
         with suppress(OutputError):
-            show_json(document)
+            show(json.dumps(document, indent=2))
 
 
 def nothing_shown() -> None:

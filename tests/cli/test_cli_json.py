@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from paceline import engine
-from paceline.cli import doctor
+from paceline.cli import doctor, output
 from paceline.cli.choices import defaults, groups
 from paceline.cli.doctor import CHECKS, Check
+from paceline.cli.error_document import document
 from paceline.cli.sweep import TrialsFailedError, conclude
 from paceline.sweep.define import define
 from paceline.sweep.study import SweepTrial, TrialRecord
@@ -264,3 +265,14 @@ def test_a_pipe_gets_one_document(command: str, here: Path) -> None:
     shell = f"{sys.executable} -m paceline.cli.main {command} --format json | {sys.executable} -m json.tool"
     done = subprocess.run(["sh", "-c", shell], cwd=here, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0 and json.loads(done.stdout), done.stderr
+
+
+def test_an_error_document_needs_no_module_that_ctrl_c_may_have_left_half_imported(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in [each for each in sys.modules if each.startswith("paceline.tracking")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "yaml", None)
+    output.nothing_shown()
+    output.show_error(document(130, "interrupted"))
+    assert json.loads(capsys.readouterr().out) == document(130, "interrupted")
