@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from .completion import complete_source
-from .output import note, show, show_json, terminal_width
+from .output import note, shortest, show, show_json, terminal_width
 
 if TYPE_CHECKING:
     from ..tracking.run_directory import RunDirectory
@@ -113,10 +113,16 @@ def _follow(directory: "RunDirectory", live: bool) -> str:
 
     threading.Thread(target=look, name="paceline-watch", daemon=True).start()
     try:
+        unknown = 0
         for record in follow(directory.metrics, over):
-            sink.record(record)
+            try:
+                sink.record(record)
+            except (LookupError, TypeError, ValueError, AttributeError):  # a file may hold any record
+                unknown += 1
     finally:
         sink.close(None)
+    if unknown:
+        note(f"{shortest(directory.metrics)}: {unknown} records are no records of this version, and are not shown")
     state, why = ended[0]
     note(_said(state, why))
     return state

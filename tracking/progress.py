@@ -28,7 +28,7 @@ class ProgressLines:
         self._speed = Speed()
 
     def record(self, record: Record) -> None:
-        match record["kind"]:
+        match record.get("kind"):
             case "start":
                 self._total, self._whose = record["steps"], whose(record)
                 self._last_line = time.monotonic()
@@ -50,7 +50,7 @@ class ProgressLines:
             case "stop":
                 self._print(f"stopping: {record['reason']}")
             case "note":
-                self._print(f"note: {visible(record['text'])}")
+                self._print(f"note: {record['text']}")
             case "end":
                 self._print(record["status"])
 
@@ -61,7 +61,7 @@ class ProgressLines:
         return f"loss {number(step['loss'], '.4f')}  {number(self._speed.value, ',.0f')} samples/s"
 
     def _print(self, text: str) -> None:
-        print(text, file=self._stream, flush=True)
+        print(visible(text), file=self._stream, flush=True)  # records may be anybody's
 
 
 class Speed:

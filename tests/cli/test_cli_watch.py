@@ -230,3 +230,16 @@ def test_a_run_that_is_killed_is_watched_to_its_death(here: Path) -> None:
         trainer.send_signal(signal.SIGKILL)
         _, told = watching.communicate(timeout=60)
     assert watching.returncode == 4 and told.splitlines()[-1].startswith("died: ")
+
+
+@pytest.mark.parametrize("once", [(), ("--once",)])
+def test_records_of_somebody_elses_are_neither_obeyed_nor_a_mistake(
+    once: tuple[str, ...], paceline, run: RunDirectory
+) -> None:
+    odd: list[dict[str, Any]] = [{"step": 4}, {"kind": "step", "step": "x"}, {"kind": "evaluation", "step": [1]}]
+    with run.metrics.open("a") as file:
+        file.writelines(json.dumps(each) + "\n" for each in odd)
+    run.append({"kind": "stop", "reason": "\x1b[2Jgone"})
+    ended = paceline("watch", "first", *once)
+    assert ended.status == 4 and "\x1b" not in ended.out + ended.err
+    assert once or ("stopping: \\x1b[2Jgone" in ended.out and "are no records of this version" in ended.err)
