@@ -3,12 +3,15 @@
 import http.client
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import ctrl_c
 import pytest
@@ -19,16 +22,26 @@ from report_page import NAMES
 from paceline.tracking.report.serve import LONGEST, LocalServer, PageServer, Served
 from paceline.tracking.run_directory import RunDirectory
 
+S = TypeVar("S", bound=LocalServer)
+
+
+@contextmanager
+def serving(server: S) -> Iterator[S]:
+    with server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        try:
+            yield server
+        finally:
+            server.shutdown()
+            thread.join()
+
 
 @pytest.fixture
 def server() -> Iterator[PageServer]:
     versions = iter("1123456789")
-    with PageServer(0, lambda: next(versions), lambda version: f"<p>page {version}</p>") as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(PageServer(0, lambda: next(versions), lambda version: f"<p>page {version}</p>")) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def ask(
@@ -65,6 +78,35 @@ def test_a_request_that_was_sent_to_another_name_is_refused(host: str, server: P
     assert ask(server, server.path, Host=f"localhost:{server.server_port}")[0] == 200
 
 
+def test_a_port_is_free_again_once_its_server_has_ended() -> None:
+    """The end that closes a connection first keeps its port for a minute (TIME-WAIT), which binds nobody."""
+    used = 0
+    for _ in range(2):
+        with serving(PageServer(used, lambda: "1", lambda _: "page")) as server:
+            used = server.server_port
+            with socket.create_connection(("127.0.0.1", used), timeout=20) as client, client.makefile("rb") as answer:
+                client.sendall(f"GET {server.path} HTTP/1.0\r\nHost: localhost:{used}\r\n\r\n".encode())
+                assert answer.read().endswith(b"page")  # up to the end, so the server closed it first
+            with pytest.raises(OSError, match="in use"):
+                PageServer(used, lambda: "2", lambda _: "another page")
+
+
+def test_a_browser_names_no_port_where_it_is_that_of_http(server: PageServer) -> None:
+    connection = http.client.HTTPConnection("127.0.0.1", server.server_port, timeout=20)
+    server.server_port = 80
+    connection.request("GET", server.path, headers={"Host": "127.0.0.1"})
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
+def test_the_reason_of_an_error_may_have_any_characters() -> None:
+    def page(_: str) -> str:
+        raise ValueError("run-\udcff")
+
+    with serving(PageServer(0, lambda: "1", page)) as server:
+        assert ask(server, server.path)[:2] == (503, "run-\\udcff\n")
+
+
 @pytest.fixture
 def posted() -> Iterator[LocalServer]:
     """A server that answers a POST with the body that it got, and refuses that of 1."""
@@ -74,12 +116,8 @@ def posted() -> Iterator[LocalServer]:
             raise ValueError("no ones")
         return {"got": body}
 
-    with LocalServer(0, {"": Served("text/html", lambda: b"page")}, {"put": answer}) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
+    with serving(LocalServer(0, {"": Served("text/html", lambda: b"page")}, {"put": answer})) as server:
         yield server
-        server.shutdown()
-        thread.join()
 
 
 def post(server: LocalServer, name: str = "put", body: str = '{"a": 1}', **headers: str | None) -> tuple[int, str]:
@@ -100,7 +138,7 @@ REFUSED: list[tuple[int, dict[str, str | None]]] = [
     (421, {"Host": "evil.example"}),
     *((415, {"Content_Type": kind}) for kind in (None, "text/plain", "application/x-www-form-urlencoded")),
     *((404, {"name": name}) for name in ("other", "")),
-    *((400, {"body": body}) for body in ("{", "[" * 20_000, "\udcff", "1")),
+    *((400, {"body": body}) for body in ("{", "[" * 20_000, "\udcff", "1", r'["\ud800"]')),
     *((411, {"Content_Length": length}) for length in ("-1", "1e3")),
     *((413, {"Content_Length": length}) for length in (str(LONGEST + 1), "9" * 5000)),
 ]

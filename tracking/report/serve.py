@@ -13,6 +13,7 @@ import secrets
 import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
+from http.client import HTTP_PORT
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, TypeVar
 
@@ -41,7 +42,6 @@ class LocalServer(ThreadingHTTPServer):
     """Answers requests to `address` and to the names below it. Serves from when `serve_forever` is called."""
 
     daemon_threads = True
-    allow_reuse_address = False
 
     def __init__(
         self, port: int, gets: Mapping[str, Served], posts: Mapping[str, Callable[[Any], Any]] | None = None
@@ -120,9 +120,9 @@ class _Handler(BaseHTTPRequestHandler):
             self._check_host()
             kind, content = answer()
         except _RefusedRequestError as refused:
-            self._answer(refused.status, f"{refused}\n".encode())
+            self._answer(refused.status, _reason(refused))
         except Exception as error:  # the next request may find what this one did not
-            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, f"{error}\n".encode())
+            self._answer(HTTPStatus.SERVICE_UNAVAILABLE, _reason(error))
         else:
             self._answer(HTTPStatus.OK, content, kind)
 
@@ -143,7 +143,9 @@ class _Handler(BaseHTTPRequestHandler):
         if len(length) > len(str(LONGEST)) or int(length) > LONGEST:
             raise _RefusedRequestError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"at most {LONGEST:,} bytes")
         try:
-            found = answer(json.loads(self.rfile.read(int(length))))
+            asked = json.loads(self.rfile.read(int(length)))
+            json.dumps(asked, ensure_ascii=False).encode()  # refuses half a character, which nobody can write out
+            found = answer(asked)
         except (ValueError, RecursionError) as error:
             raise _RefusedRequestError(HTTPStatus.BAD_REQUEST, f"the body cannot be used: {error}") from None
         return "application/json", json.dumps(found, allow_nan=False).encode()
@@ -153,7 +155,8 @@ class _Handler(BaseHTTPRequestHandler):
             raise _RefusedRequestError(HTTPStatus.MISDIRECTED_REQUEST, "this is a paceline on another address")
 
     def _hosts(self) -> list[str]:
-        return [f"{name}:{self.server.server_port}" for name in _NAMES]
+        port = self.server.server_port
+        return [name if port == HTTP_PORT else f"{name}:{port}" for name in _NAMES]
 
     def _asked(self, known: Mapping[str, T]) -> T:
         path = self.path.encode()
@@ -181,6 +184,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def log_message(self, format: str, *args: Any) -> None:
         """Nobody reads it."""
+
+
+def _reason(error: Exception) -> bytes:
+    return f"{error}\n".encode(errors="backslashreplace")  # a file's name may be no text
 
 
 _NAMES = (LOOPBACK, "localhost")
