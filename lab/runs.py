@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import Any
 
 from ..compat.torchrun import LAUNCHER
+from ..tracking.errors import StorageError
+from ..tracking.run_directory import writing
 from .sides import Accepted
 
 NAMES = ("A", "B")
@@ -71,7 +73,11 @@ class LabRuns:
     """The pair of runs. One pair goes on at a time, and the next one replaces it."""
 
     def __init__(self) -> None:
-        self._root = Path(tempfile.mkdtemp(prefix="paceline-lab-"))
+        """Raises StorageError."""
+        try:
+            self._root = Path(tempfile.mkdtemp(prefix="paceline-lab-"))
+        except OSError as error:
+            raise StorageError(f"the lab's folder cannot be made: {error}. Set TMPDIR to a folder with room") from None
         self._mutex = threading.Lock()
         self._runs: list[LabRun] = []
         self._wanted: list[Accepted] = []
@@ -110,11 +116,15 @@ class LabRuns:
             return [run for run in self._runs if (run.path / "metrics.jsonl").exists()]
 
     def tend(self) -> None:
-        """Starts the runs that are asked for, and ends those that nobody watches or that take too long."""
+        """Starts the runs that are asked for, and ends those that nobody watches or that take too long.
+
+        Raises StorageError, after which the lab ends.
+        """
         with self._mutex:
             now = time.monotonic()
             if self._wanted:
-                self._begin(self._wanted)
+                with writing(self._root):
+                    self._begin(self._wanted)
                 self._wanted, self._begun = [], now
             elif self._to_end:
                 self._end(self._to_end)

@@ -19,7 +19,7 @@ class LabServer(LocalServer):
     """Serves the lab until it is closed, which ends its runs and removes their folder."""
 
     def __init__(self, port: int, listed: Listed, given: Sequence[str]) -> None:
-        """`given`: overrides of both sides. Raises `ConfigError`, and OSError where the port is taken."""
+        """`given`: overrides of both sides. Raises `ConfigError`, StorageError, and OSError where the port is taken."""
         self._catalogue = Catalogue(listed)
         self._sides = Sides(self._catalogue, given)
         self._drawn, self._mutex = ("", b""), threading.Lock()

@@ -26,6 +26,7 @@ from paceline.lab.runs import LabRun, LabRuns
 from paceline.lab.server import LabServer
 from paceline.lab.sides import STEPS, WORKERS, Accepted, Side, Sides, lack_of_memory, merged
 from paceline.tracking.columns import BY_KEY
+from paceline.tracking.errors import StorageError
 from paceline.tracking.run_directory import RunDirectory
 
 TINY = ("steps=4", "hardware.workers=2", "model.hidden=[8]", "data.limit=64")
@@ -296,6 +297,22 @@ def test_runs_that_take_too_long_are_ended(monkeypatch: pytest.MonkeyPatch, tmp_
     assert ["limit" in each["words"] for each in runs.look()["runs"]] == [True] * 2
     runs.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_that_cannot_be_made_or_is_gone_is_an_error_of_storage(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "none"))
+    with pytest.raises(StorageError, match=r"No such file or directory.*none/.*TMPDIR"):
+        LabServer(0, listed(), TINY)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    runs = LabRuns()
+    [folder] = tmp_path.iterdir()
+    folder.rmdir()  # as a program that tidies up may do
+    assert runs.start([Accepted(("hardware=virtual",), 2, 4, 1)] * 2)
+    with pytest.raises(StorageError, match=f"cannot write {folder}"):
+        runs.tend()
+    runs.close()
 
 
 @needs_chromium
