@@ -1,10 +1,12 @@
 """`paceline lab`: a page on this host that compares two configurations, and runs both on the virtual cluster."""
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from .options import Overrides
+from .options import AllowModule, ConfigDir, Overrides
 
 if TYPE_CHECKING:
     from ..lab.catalogue import Listed
@@ -13,6 +15,8 @@ if TYPE_CHECKING:
 def lab(
     overrides: Overrides = None,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 0,
+    config_dir: ConfigDir = None,
+    allow_module: AllowModule = None,
 ) -> None:
     """Compare two configurations on a local page: their plans at once, and both runs side by side.
 
@@ -32,17 +36,18 @@ def lab(
     from ..lab.server import LabServer
     from .serving import serve
 
-    known = listed()
+    known = listed(config_dir, allow_module or ())
     begins = "open this address in a browser of this host; Ctrl-C ends the lab and its runs"
     serve(port, lambda: LabServer(port, known, overrides or []), begins, "the lab has ended")
 
 
-def listed() -> "Listed":
+def listed(config_dir: Path | None = None, allowed: Sequence[str] = ()) -> "Listed":
+    """Raises `ConfigError` where there is no such folder."""
     from ..lab.catalogue import NETWORK, Listed
     from .choices import defaults, groups, primary, primary_comments, read_yaml
     from .list_first import FIRST
 
-    known = groups()
+    known = groups(config_dir)
     [virtual] = (choice for choice in known["hardware"] if choice.name == "virtual")
     networks = [each["network"] for each in read_yaml(virtual.path)["defaults"] if "network" in each]
     return Listed(
@@ -51,4 +56,6 @@ def listed() -> "Listed":
         defaults() | {NETWORK: networks[0]},
         primary() | {f"hardware.{key}": value for key, value in virtual.knobs().items()},
         primary_comments() | {f"hardware.{key}": text for key, text in virtual.comments().items()},
+        config_dir,
+        tuple(allowed),
     )

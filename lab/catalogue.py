@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Protocol, get_type_hints
 
 from ..conf.grammar import as_override
@@ -41,6 +42,8 @@ class Listed:
         defaults: the default choice of each group.
         keys: the defaults of keys outside any group, `hardware.workers` among them.
         comments: the configuration files' words on these keys.
+        config_dir: the user's folder of choices, which `groups` has, too.
+        allowed: the packages of the user's classes.
     """
 
     groups: Mapping[str, Sequence[LabChoice]]
@@ -48,6 +51,8 @@ class Listed:
     defaults: Mapping[str, str]
     keys: Mapping[str, Any]
     comments: Mapping[str, str]
+    config_dir: Path | None = None
+    allowed: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -74,6 +79,7 @@ class Catalogue:
         order = dict.fromkeys((*self.first, *offered))
         self.groups = {group: {choice.name: choice for choice in listed.groups[group]} for group in order}
         self.defaults = {group: listed.defaults[group] for group in self.groups}
+        self.config_dir, self.allowed = listed.config_dir, listed.allowed
         self._listed = listed
 
     def plain(self) -> list[dict[str, Any]]:
@@ -91,7 +97,7 @@ class Catalogue:
     def fields(self, group: str, name: str) -> list[LabField]:
         """Returns the knobs of a choice. Raises `ConfigError` where its class cannot be had."""
         choice = self.groups[group][name]
-        comments, prefix, rules = choice.comments(), group.replace("/", "."), _rules_of(group, choice)
+        comments, prefix, rules = choice.comments(), group.replace("/", "."), _rules_of(group, choice, self.allowed)
         return [
             LabField(f"{prefix}.{knob}", as_override(value), comments.get(knob, ""), rules(knob))
             for knob, value in choice.knobs().items()
@@ -109,7 +115,7 @@ class Catalogue:
         return [LabField(key, as_override(keys[key]), comments.get(key, ""), rule_of(hints.get(key))) for key in KEYS]
 
 
-def _rules_of(group: str, choice: LabChoice) -> Any:
+def _rules_of(group: str, choice: LabChoice, allowed: tuple[str, ...]) -> Any:
     """Returns the function from a knob to its rule. Raises `ConfigError`."""
     if group == NETWORK:
         from ..engine.config.experiment import NetworkModel
@@ -118,5 +124,5 @@ def _rules_of(group: str, choice: LabChoice) -> Any:
         return lambda knob: rule_of(hints.get(knob))
     from ..engine.config.targets import base_of, held_to, load_maker
 
-    maker = load_maker(group, choice.target(), base_of(group), ())
+    maker = load_maker(group, choice.target(), base_of(group), allowed)
     return lambda knob: rule_of(held_to(maker, knob))

@@ -9,6 +9,7 @@ const views = [];
 let asked = 0;
 let waiting = null;
 let version = '';
+let failed = false; // the last request
 
 function make(tag, attributes = {}, ...inner) {
   const element = document.createElement(tag);
@@ -35,7 +36,10 @@ async function get(name) {
 }
 
 const say = (words) => { byId('said').textContent = words; };
-const lost = (error) => say(error instanceof TypeError ? 'The lab has ended: start it again in the terminal.' : error.message);
+const lost = (error) => {
+  failed = true;
+  say(error instanceof TypeError ? 'The lab has ended: start it again in the terminal.' : error.message);
+};
 
 // -- the two sides
 
@@ -161,6 +165,8 @@ async function plan() {
   try {
     const told = await send('plan', { sides });
     if (number !== asked) return; // a later change has been sent
+    if (failed) say('');
+    failed = false;
     told.sides.forEach(showSide);
     byId('run').disabled = !byId('cancel').disabled || told.sides.some((side) => side.refusal);
   } catch (error) {
@@ -178,6 +184,7 @@ async function run() {
     if (told.why) {
       say(told.why);
       plan(); // another try may be allowed
+      if (told.going_on) setTimeout(look, 4 * POLL); // follows the runs of the other page
       return;
     }
     version = '';

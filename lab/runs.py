@@ -159,6 +159,8 @@ def _started(name: str, root: Path, side: Accepted) -> LabRun:
     traced = side.workers * side.steps <= TRACED
     asked = {
         "overrides": list(side.overrides),
+        "config_dir": None if side.config_dir is None else str(side.config_dir.absolute()),
+        "allow_modules": list(side.allowed),
         "name": name,
         "root": str(root),
         "trace": str(root / f"{name}.trace.json") if traced else None,

@@ -62,14 +62,16 @@ class LabServer(LocalServer):
         return {"sides": [told for told, _ in self._looked_at(body)]}
 
     def _run(self, body: Any) -> dict[str, Any]:
-        """Raises ValueError likewise. `why`: the reason why nothing is started; "" where the runs are."""
+        """Raises ValueError likewise. `why`: the reason why nothing is started; "" where the runs are. `going_on`:
+        whether runs are, of this page or another one.
+        """
         looked_at = self._looked_at(body)
         accepted = [run for _, run in looked_at if run is not None]
         if len(accepted) < len(NAMES):
             why = "A side is refused."
         elif not (why := lack_of_memory(accepted)) and not self.runs.start(accepted):
             why = "Another page of this lab is running."
-        return {"why": why, "sides": [told for told, _ in looked_at]}
+        return {"why": why, "going_on": self.runs.going_on, "sides": [told for told, _ in looked_at]}
 
     def _cancel(self, body: Any) -> dict[str, Any]:
         self.runs.cancel()

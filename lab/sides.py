@@ -4,12 +4,13 @@ import re
 import threading
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from ..conf.errors import ConfigError
 from ..engine.base.failures import ending_of, named
 from ..engine.config.compose import compose
-from ..engine.config.repeat import quoted
+from ..engine.config.repeat import allowing, quoted
 from ..tracking.columns import human_bytes
 from .catalogue import FIXED, Catalogue, LabField
 
@@ -41,19 +42,19 @@ class Side:
         for told in plain.values():
             if not isinstance(told, dict) or not all(isinstance(text, str) for text in told.values()):
                 raise ValueError("choices and values are texts by key")
-            if any(len(text) > LONGEST for text in told.values()):
-                raise ValueError(f"a value has at most {LONGEST:,} characters")
         return cls(dict(plain["choices"]), dict(plain["values"]))
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """A side that may run."""
+    """A side that may run, with the user's folder of choices and packages of classes."""
 
     overrides: tuple[str, ...]
     workers: int
     steps: int
     memory: int  # estimated bytes of its process
+    config_dir: Path | None = None
+    allowed: tuple[str, ...] = ()
 
 
 class Sides:
@@ -68,7 +69,7 @@ class Sides:
                 raise ConfigError(f"{text}: {why}. Leave it out, or choose paceline train.")
         both = merged([*SET, *START], given or EXAMPLE)
         self.start = (both, both if given else [*both, OF_SECOND])
-        compose(both)  # refuses a misspelt key before there is a page
+        compose(both, catalogue.config_dir)  # refuses a misspelt key before there is a page
         self._mutex = threading.Lock()  # Hydra's global state is one
 
     def looked_at(self, place: int, side: Side) -> tuple[dict[str, Any], Accepted | None]:
@@ -100,16 +101,22 @@ class Sides:
             overrides = [
                 text for text in merged(base, _typed(side.values)) if text not in usual or text in self.start[place]
             ]
-            told["command"] = quoted(["paceline", "train", *overrides])
+            told["command"] = quoted(["paceline", "train", *self._own(), *overrides])
             _check_keys(side, known)
-            plan = _planned(overrides)
+            _check_lengths(side)
+            plan = _planned(overrides, self.catalogue)
             told["notes"], told["figures"] = list(plan.notes), _figures(plan)
-            accepted = _accepted(overrides, plan)
+            accepted = _accepted(overrides, plan, self.catalogue)
         except UnknownKeyError:
             raise
         except Exception as error:
             told["refusal"] = _refusal(error, known)
         return told, accepted
+
+    def _own(self) -> list[str]:
+        """Returns the words of a command that name the user's choices and classes."""
+        folder = self.catalogue.config_dir
+        return [*(() if folder is None else ("--config-dir", str(folder))), *allowing(self.catalogue.allowed)]
 
     def _fields(self, chosen: dict[str, str]) -> Iterable[tuple[str, list[LabField]]]:
         yield "", self.catalogue.fields_of_run()
@@ -122,6 +129,12 @@ def _check_keys(side: Side, known: Mapping[str, str]) -> None:
     for key in side.values:
         if key not in known:
             raise UnknownKeyError(f"{key}: is not offered")
+
+
+def _check_lengths(side: Side) -> None:
+    for key, text in side.values.items():
+        if len(text) > LONGEST:
+            raise ConfigError(f"{key}: the lab takes at most {LONGEST:,} characters. Choose fewer, or run the command.")
 
 
 def _typed(values: Mapping[str, str]) -> list[str]:
@@ -162,12 +175,12 @@ def lack_of_memory(runs: Sequence[Accepted]) -> str:
     )
 
 
-def _planned(overrides: list[str]) -> "Plan":
+def _planned(overrides: list[str], catalogue: Catalogue) -> "Plan":
     """Returns the plan of a run that `paceline train` takes and the lab allows. Raises as `paceline train` does."""
     from ..engine import prepare
     from ..engine.planning.process_memory import check_process
 
-    prepared = prepare(overrides)
+    prepared = prepare(overrides, catalogue.config_dir, catalogue.allowed)
     plan = prepared.plan()
     check_process(plan)
     if (absent := prepared.absent()) is not None:
@@ -185,12 +198,13 @@ def _planned(overrides: list[str]) -> "Plan":
     return plan
 
 
-def _accepted(overrides: Sequence[str], plan: "Plan") -> Accepted:
+def _accepted(overrides: Sequence[str], plan: "Plan", catalogue: Catalogue) -> Accepted:
     from ..engine.planning.process_memory import process_memory
 
     memory, steps = process_memory(plan), plan.steps
     assert memory is not None and steps is not None, "a virtual cluster is one process, and _planned checks the steps"
-    return Accepted(tuple(overrides), plan.layout.workers, steps, memory)
+    own = catalogue.config_dir, catalogue.allowed
+    return Accepted(tuple(overrides), plan.layout.workers, steps, memory, *own)
 
 
 def _figures(plan: "Plan") -> list[list[str]]:

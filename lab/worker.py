@@ -1,12 +1,12 @@
-"""A process that makes one run of the lab: `python -m paceline.lab.worker`, with the run as JSON on standard input.
+"""A process that makes one run of the lab: `python -m paceline.lab.worker`.
 
+It reads the arguments of `engine.run` as JSON from standard input.
 It ends with its server, by whatever means that ends. Its exit status and the last line on standard error are those of
 `paceline train`.
 """
 
 import json
 import sys
-from pathlib import Path
 
 from ..engine.base import parent_death  # noqa: F401  (before anything that takes long)
 
@@ -18,7 +18,7 @@ def main() -> int:
 
     asked = json.load(sys.stdin)
     try:
-        run(asked["overrides"], name=asked["name"], root=Path(asked["root"]), trace=asked["trace"], quiet=True)
+        run(**asked, quiet=True)
     except Exception as error:
         status, words = (ending_of(error) or (1, f"this is a mistake in paceline: {named(error)}"))[:2]
         print(" ".join(words.split()), file=sys.stderr)

@@ -136,6 +136,36 @@ def test_a_run_that_is_too_long_is_refused(key: str, value: str, words: str, cat
     assert looked_at(catalogue, [], values={key: f"{int(value) - 1}"})["refusal"] is None
 
 
+def test_a_value_that_is_too_long_is_refused_beside_its_field(catalogue: Catalogue) -> None:
+    refusal = looked_at(catalogue, [], values={"model.hidden": f"[{'8,' * 600}8]"})["refusal"]
+    assert refusal["words"].startswith("model.hidden: the lab takes at most 1,000") and refusal["keys"] == [
+        "model.hidden"
+    ]
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    """A user's folder of choices: one of a class of ours, and one of a class that is theirs."""
+    (tmp_path / "own" / "model").mkdir(parents=True)
+    (tmp_path / "own" / "sync").mkdir()
+    (tmp_path / "own" / "model" / "small.yaml").write_text(
+        "# A small one\n_target_: paceline.tasks.models.mlp.MLP\nhidden: [8]  # widths\n"
+    )
+    (tmp_path / "own" / "sync" / "theirs.yaml").write_text("# Theirs\n_target_: needs.Nothing\n")
+    return tmp_path / "own"
+
+
+def test_a_users_choices_are_offered_and_their_classes_where_they_are_allowed(own: Path) -> None:
+    [model] = [each for each in Catalogue(listed(own)).plain() if each["group"] == "model"]
+    assert {"name": "small", "about": "A small one"} in model["choices"]
+    told = looked_at(Catalogue(listed(own)), [], choices={"model": "small"})
+    assert told["refusal"] is None and told["fields"]["model"][0]["about"] == "widths"
+    assert shlex.split(told["command"])[2:4] == ["--config-dir", str(own)]
+    refused = [looked_at(Catalogue(listed(own, allowed)), ["sync=theirs"]) for allowed in ((), ("needs",))]
+    assert "--allow-module needs" in refused[0]["refusal"]["words"] and "--allow-module" not in refused[0]["command"]
+    assert "has no class Nothing" in refused[1]["refusal"]["words"], refused[1]["refusal"]
+
+
 def test_data_that_are_not_there_are_refused(catalogue: Catalogue, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("paceline.engine.api.preparing.Prepared.absent", lambda _: "data=digits: not on this machine.")
     refusal = looked_at(catalogue, [])["refusal"]
@@ -182,10 +212,10 @@ def test_two_runs_are_drawn_on_one_scale_and_the_better_one_of_each_figure_is_na
 
 
 @pytest.fixture
-def lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LabServer]:
+def lab(tmp_path: Path, own: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LabServer]:
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setenv(MARK, str(tmp_path))
-    with LabServer(0, listed(), TINY) as server:
+    with LabServer(0, listed(own), TINY) as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
@@ -224,7 +254,7 @@ def test_a_body_that_no_page_sends_plans_and_runs_nothing(lab: LabServer) -> Non
     sides = [
         *({"choices": {"hardware": "local"}, "values": {}}, {"choices": {"sync": "__class__"}, "values": {}}),
         *({"choices": {}, "values": {"model._target_": "os.system"}}, {"choices": {}, "values": {"tracking": "wandb"}}),
-        *({"choices": {}, "values": {"steps": "9" * 2000}}, {"choices": {}, "values": {"steps": 1}}, {}, 1, None),
+        *({"choices": {}, "values": {"steps": 1}}, {}, 1, None),
     ]
     for body in ([], {}, {"sides": []}, *({"sides": [side, side]} for side in sides)):
         assert [ask(lab, name, body)[0] for name in ("plan", "run")] == [400, 400], body
@@ -252,7 +282,7 @@ def ended(server: LabServer) -> list[dict[str, Any]]:
 @pytest.mark.slow  # two runs in processes of their own, and one here
 @pytest.mark.timeout(240)
 def test_both_runs_have_the_figures_of_the_commands_that_are_copied(lab: LabServer, tmp_path: Path) -> None:
-    told = ask(lab, "run", pair(sync="asp"))[1]
+    told = ask(lab, "run", pair(sync="asp", model="small"))[1]
     assert told["why"] == "" and ask(lab, "run", pair())[1]["why"] == "Another page of this lab is running."
     runs = ended(lab)
     assert [(run["status"], run["step"], run["steps"]) for run in runs] == [("completed", 4, 4)] * 2
