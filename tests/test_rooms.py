@@ -51,7 +51,7 @@ BELOW = {  # room -> the rooms that it may import from, with the rooms in them
 }
 TOP = [room for room in BELOW if "." not in room]
 ENGINE = (  # its rooms, each of which may import from those after it
-    *("api", "jobs", "launch", "calibration", "training", "predict", "planning"),
+    *("api", "jobs", "calibration", "launch", "training", "predict", "planning"),
     *("features", "callbacks", "fabrics", "config", "base"),
 )
 BELOW |= {
