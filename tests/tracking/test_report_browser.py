@@ -559,11 +559,15 @@ def test_of_many_settings_two_stand_out_and_the_others_are_pale(window: Browser,
     named = window.run(PLOT + clear, "accuracy")
     assert sorted(named) == ["0005-mode5 (mean of 2 seeds)", "0006-mode6 (mean of 2 seeds)"], "by the means of seeds"
     assert window.run(PLOT + bands, "accuracy") == 2
+    keys = "return [...document.querySelectorAll('#accuracy .legend li:not(.pale)')].map((one) => one.textContent)"
+    faint = "return getComputedStyle(document.querySelector('#accuracy .legend .pale .swatch')).opacity"
+    assert sorted(window.run(keys)) == sorted(named) and float(window.run(faint)) < 0.5
     label = window.run("return document.getElementById('accuracy-highlight').options[5].value")
     window.run(pick, label)
     assert window.run(PLOT + clear, "accuracy") == [f"{label[1:]} (mean of 2 seeds)"]
     window.run(pick, "all")
     assert len(window.run(PLOT + clear, "accuracy")) == window.run(PLOT + bands, "accuracy") == 8
+    assert len(window.run(keys)) == 8
     assert window.complaints() == []
 
 

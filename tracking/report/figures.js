@@ -125,10 +125,15 @@ function baseLayout(x, y, height) {
   };
 }
 
-function legendOfRuns(some) {
+// `clear`: the places of the runs that stand out; null where all do.
+function legendOfRuns(some, clear = null) {
   if (some.length > FEW) return [make('li', [['class', 'note']], `Colours and dashes: see the table (${some.length} runs).`)];
-  return some.map((run) =>
-    make('li', null, swatch(run), make('span', [['class', 'name'], ['title', run.label]], bdi(run.label))));
+  return some.map((run) => legendLine(run, run.label, clear));
+}
+
+function legendLine(run, label, clear) {
+  const look = clear && !clear.has(run.place) ? [['class', 'pale']] : null;
+  return make('li', look, swatch(run), make('span', [['class', 'name'], ['title', label]], bdi(label)));
 }
 
 function legendOfKinds(kinds) { // [[name, colour, hatched]]

@@ -52,7 +52,8 @@ function describeLines(figure, shown, axis, { logarithmic, together, near, highl
   if (aimed) addTarget(layout, some[0].target, figure.y);
   const zoomed = aimed && near && zoom(layout, some, axis.key) ? ' Zoomed to where the target is reached.' : '';
   return {
-    traces, layout, legend: settings ? legendOfSettings(settings, some) : legendOfRuns(some.map(({ run }) => runs[run])),
+    traces, layout,
+    legend: settings ? legendOfSettings(settings, some, clear) : legendOfRuns(some.map(({ run }) => runs[run]), clear),
     summary: `${figure.name} of ${plural(some.length, 'run')} against ${axis.name}. ${rangeAtEnd(some, figure.y)}${clear ? ' The others are pale.' : ''}${zoomed}${missing}${settings ? apart(settings, axis.name) : ''}`,
   };
 }

@@ -84,10 +84,9 @@ function seedTraces(settings, axis, yAxis, clear = null) {
   return traces;
 }
 
-function legendOfSettings(settings, some) {
-  if (settings.length > FEW) return legendOfRuns(some.map(({ run }) => runs[run]));
-  return settings.map(({ label, members }) =>
-    make('li', null, swatch(members[0]), make('span', [['class', 'name'], ['title', label]], bdi(label))));
+function legendOfSettings(settings, some, clear) {
+  if (settings.length > FEW) return legendOfRuns(some.map(({ run }) => runs[run]), clear);
+  return settings.map(({ label, members }) => legendLine(members[0], label, clear));
 }
 
 function apart(settings, axisName) {
