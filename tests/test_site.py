@@ -131,6 +131,8 @@ def test_the_reference_has_each_choice_and_each_command(site: Path, pages: dict[
     ]
     built = {path.stem for path in (site / "reference" / "commands").glob("*.html")}
     assert built == {*commands, "index"} and len(commands) > 20
+    played = [address for page in pages.values() for address in page.links if "players.html#" in address]
+    assert "../../players.html#stale-synchronous-parallel" in played and len(played) >= 10
     assert "Ho et al. 2013" in (site / "reference" / "choices" / "sync.html").read_text()
     assert "--dry-run" in (site / "reference" / "commands" / "train.html").read_text()
     assert {"engine.api.session.run", "wrap.run.wrap"} <= pages[site / "reference" / "python.html"].anchors

@@ -19,6 +19,12 @@ def commands(markdown: str) -> list[str]:
     return _COMMAND.findall(markdown)
 
 
+def titles(markdown: str) -> dict[str, str]:
+    """Returns the titles of sections by the choice that each one plays."""
+    sections = (section.partition("\n") for section in markdown.split("\n## ")[1:])
+    return {shlex.split(command)[2]: title for title, _, text in sections for command in commands(text)}
+
+
 def with_places(markdown: str) -> str:
     """Returns the page with a place for a player below each command."""
     numbers = iter(range(len(commands(markdown))))

@@ -4,9 +4,13 @@ import re
 import textwrap
 from collections import defaultdict
 from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
 from typing import Any
 
+import players
 import typer.main
+from markdown.extensions.toc import slugify
 
 from paceline.cli.choices import ListedChoice, defaults, groups
 from paceline.cli.main import app
@@ -90,6 +94,8 @@ def _section(choice: ListedChoice, goes_with: list[str]) -> str:
         chosen = Choice(name=choice.name, target=choice.target(), knobs=knobs)
         parts += _explained(explain(choice.group, chosen, choice.description))
         parts.append(f"**Example**\n\n{_fenced(f'paceline explain {name}')}")
+        if title := _played().get(name):
+            parts.append(f"**Player** [{title}](../../{players.PAGE}#{slugify(title, '-')})")
     elif choice.group != "experiment":
         parts.append(f"**Example**\n\n{_fenced(f'paceline plan {_override(choice)}')}")
     flat = [
@@ -102,6 +108,11 @@ def _section(choice: ListedChoice, goes_with: list[str]) -> str:
             f"**Goes with** {', '.join(f'`{each}`' for each in goes_with)} ([all pairs](../../compatibility.md))"
         )
     return "\n\n".join(parts)
+
+
+@cache
+def _played() -> dict[str, str]:
+    return players.titles((Path(__file__).parents[1] / players.PAGE).read_text())
 
 
 def _key(choice: ListedChoice) -> str:
