@@ -35,6 +35,9 @@ def write_card(run: RunData, folder: Path, command: str | None) -> None:
     weights, `StorageError`.
     """
     weights = _weights(run)
+    folder = folder.resolve()  # a link leads to the folder that is replaced
+    if folder == Path.cwd():
+        raise RunNameError(f"{folder}: is the current folder, which cannot be replaced. Choose a new one")
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise RunNameError(f"{folder}: is there, and not an empty folder. Choose a new one")
     with writing(folder):

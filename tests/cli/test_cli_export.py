@@ -63,6 +63,14 @@ def test_nothing_is_written_over(paceline, run: RunDirectory, here: Path) -> Non
     assert paceline("export", "one", "file").status == 2 and (here / "file").read_text() == "mine"
 
 
+def test_the_current_folder_is_refused_and_a_link_is_followed(paceline, run: RunDirectory, here: Path) -> None:
+    (here / "empty").mkdir()
+    (here / "link").symlink_to("empty")
+    assert paceline("export", "one", "link").status == 0 and (here / "empty" / "README.md").is_file()
+    ended = paceline("export", str(run.path), ".")
+    assert ended.status == 2 and "is the current folder" in ended.last
+
+
 def test_a_run_without_weights_is_refused(paceline, run: RunDirectory, here: Path) -> None:
     (run.path / "model.safetensors").unlink()
     ended = paceline("export", "one", "mine")
