@@ -115,7 +115,7 @@ def explain_choice(
     from ..engine.api.small_run import NoPictureError, small_run
     from ..tracking.drawn import lanes as lanes_drawn
     from ..tracking.drawn import player
-    from ..tracking.player import of_sum
+    from ..tracking.player import of_sum, too_long
     from . import collective as summed
     from .explain_choice import as_page, for_people, lanes_of, raw
 
@@ -125,7 +125,7 @@ def explain_choice(
     run: SmallRun | None = None
     why = ""
     try:
-        run = small_run(what, overrides, config_dir, allowed)
+        run = small_run(what, overrides, config_dir, allowed, watch=as_json or html is not None)
     except NoPictureError as error:
         why = str(error)
     lanes = None if run is None else lanes_of(run)
@@ -143,6 +143,10 @@ def explain_choice(
     if lanes is None and raw_sum is None and svg is not None:
         raise ConfigError(f"--svg: there is no picture of {what}: {why}")
     second = None if raw_sum is None else of_sum(raw_sum)
+    if second is not None and (html or svg) and (unseen := too_long(second)):
+        if svg is not None:
+            raise ConfigError(f"--svg: there is no picture of {what}: {unseen}")
+        second = None
     _write(html, as_page(explained, run, lanes, why, second or unseen) if html is not None else "")
     if second is not None:
         _write(svg, player.as_svg(second))

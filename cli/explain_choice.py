@@ -35,8 +35,10 @@ def raw(explained: "ChoiceExplanation", run: "SmallRun | None", lanes: Plain | N
 
 
 def player_of(title: str, run: "SmallRun") -> Plain:
+    """`run`: one that was watched."""
     from ..tracking.player import of_run
 
+    assert run.samples is not None, "explain watches the run of a page and of JSON"
     return of_run(title, run.trace, run.samples)
 
 

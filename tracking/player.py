@@ -128,6 +128,17 @@ def of_sum(recording: Plain) -> Plain:
     }
 
 
+def too_long(document: Plain) -> str:
+    """Returns the reason why a sum is not played, which has no meaning without its end; "" where it fits."""
+    length, workers = len(json.dumps(document, separators=(",", ":"))), len(document["lanes"])
+    if length <= MOST_BYTES:
+        return ""
+    return (
+        f"the sum of {workers} workers has {length / 1e3:,.0f} kB of data, and a player at most "
+        f"{MOST_BYTES / 1e3:.0f}. Choose fewer hardware.workers."
+    )
+
+
 # -- micro-batches
 
 

@@ -43,7 +43,7 @@ def document(command: str) -> dict[str, Any]:
     _, _, choice, *overrides = shlex.split(command)
     group, _, name = choice.partition("=")
     if group != "collective":
-        return player_of(choice, small_run(choice, overrides))
+        return player_of(choice, small_run(choice, overrides, watch=True))
     recording, why = collective.recorded(choice, overrides, None, ())
     assert recording is not None, why
     return of_sum(collective.raw(name, recording))

@@ -1,6 +1,7 @@
 """A small real run of a choice on the virtual cluster, for its picture: sixteen workers, digits, a few steps."""
 
 import json
+import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from ...conf.errors import ConfigError
+from ..base.errors import WorkerFailedError
 from ..base.signals import noted
 from .preparing import prepare
 from .session import carry_out
@@ -21,8 +23,9 @@ BASE = (
     "evaluate.every=1000",
     "tracking=none",
 )
-FURTHER = (  # what a choice may need beside, of which the first that it takes is used
+FURTHER = (  # what a choice may need beside, of which the first that it takes is used; the second if that diverges
     (),
+    ("aggregate=median",),
     ("optimizer.momentum=0",),
     ("optimizer=adam",),
     ("model=cnn",),
@@ -33,8 +36,16 @@ FURTHER = (  # what a choice may need beside, of which the first that it takes i
     ("adapt=pruned", "adapt.rounds=1"),
     ("partition=clusters",),
     ("sync=fedavg",),
+    ("sync=fedavg", "optimizer.momentum=0"),
+    ("sync=asp",),
+    ("sync=gossip",),
     ("privacy=dp_sgd",),
+    ("hardware.workers=15",),
+    ("freeze.first=1",),
+    ("data=diabetes",),
     ("model=linear", "task=hinge", "task.multiclass=one_vs_rest"),
+    ("model=kmeans", "task=reconstruction", "optimizer=lloyd"),
+    ("model=pca", "task=reconstruction", "optimizer=power_iteration"),
 )
 OF_PACES = "stragglers=lognormal"  # without which nobody would be late: for sync
 LEAST_STEPS, MOST_STEPS = 16, 130
@@ -48,17 +59,25 @@ class NoPictureError(Exception):
 class SmallRun:
     overrides: tuple[str, ...]  # that repeat it
     trace: str  # the text of its trace (trace.py)
-    samples: dict[str, Any]  # what its workers and servers held (watching.py)
+    samples: dict[str, Any] | None  # what its workers and servers held (watching.py); None: nobody watched
     summary: dict[str, Any]
 
 
 def small_run(
-    choice: str, overrides: Sequence[str] = (), config_dir: Path | None = None, allowed: Sequence[str] = ()
+    choice: str,
+    overrides: Sequence[str] = (),
+    config_dir: Path | None = None,
+    allowed: Sequence[str] = (),
+    *,
+    watch: bool = False,
 ) -> SmallRun:
-    """`choice`: sync=ssp. Raises `NoPictureError`, or the error of `overrides` that cannot be."""
+    """Runs a choice, such as sync=ssp. `watch`: keep what its workers and servers hold, which takes time and memory.
+
+    Raises `NoPictureError`, or the error of `overrides` that cannot be or diverge.
+    """
     given = {each.partition("=")[0] for each in overrides}
     base = (*BASE, OF_PACES) if choice.startswith("sync=") else BASE
-    refusal: Exception | None = None
+    refusal: ConfigError | WorkerFailedError | None = None
     with noted(), tempfile.TemporaryDirectory(prefix="paceline-explain-") as root:
         for further in FURTHER:
             own = {each.partition("=")[0] for each in further} | given
@@ -72,10 +91,18 @@ def small_run(
                 continue
             trace, samples = Path(root) / "trace.json", Path(root) / "samples.json"
             prepared = prepare(found, config_dir, allowed, name="explained", root=root, trace=trace)
-            prepared = replace(prepared, samples=samples)
-            result = carry_out(prepared, prepared.plan(), Path(root), quiet=True)
+            prepared = replace(prepared, samples=samples if watch else None)
+            try:
+                result = carry_out(prepared, prepared.plan(), Path(root), quiet=True)
+            except WorkerFailedError as error:  # of attack=not_finite, where nothing defends
+                refusal = refusal or error
+                if further:
+                    break
+                shutil.rmtree(Path(root) / "explained")
+                continue
             assert result is not None, "the virtual cluster is one process"
-            return SmallRun(found, trace.read_text(), json.loads(samples.read_text()), result.summary)
+            seen = json.loads(samples.read_text()) if watch else None
+            return SmallRun(found, trace.read_text(), seen, result.summary)
     assert refusal is not None
     if overrides:
         raise refusal

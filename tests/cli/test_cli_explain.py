@@ -87,6 +87,21 @@ def test_what_is_tried_beside_a_choice_never_takes_its_place() -> None:
     assert "model=linear" in overrides
 
 
+@pytest.mark.slow  # two runs in processes of their own
+@pytest.mark.timeout(240)
+def test_a_choice_that_diverges_alone_is_run_with_one_that_defends() -> None:
+    """attack=not_finite makes the mean NaN at once."""
+    more = ["hardware.workers=3", "steps=2", "data.limit=64"]
+    assert "aggregate=median" in small_run("attack=not_finite", more).overrides
+
+
+def test_a_run_is_watched_only_where_that_is_asked_for(of_ssp: SmallRun) -> None:
+    assert of_ssp.samples is None
+    watched = small_run("sync=ssp", ["hardware.workers=3", "steps=5"], watch=True)
+    assert watched.samples is not None and watched.samples["held"]
+    assert json.loads(watched.trace)["traceEvents"] == json.loads(of_ssp.trace)["traceEvents"]
+
+
 def test_the_text_has_the_equation_the_cost_the_paper_and_the_picture(paceline, here: Path) -> None:
     ended = paceline("explain", "sync=ssp", "hardware.workers=3", "--html", "ssp.html", "--svg", "ssp.svg")
     assert (ended.status, ended.err) == (0, "picture: ssp.html\npicture: ssp.svg\n")

@@ -134,6 +134,15 @@ def test_a_rings_chunks_fill_up_until_all_have_all() -> None:
     assert len(document["messages"]) == 24 and len(document["moments"]) == 7
 
 
+def test_of_a_long_sum_some_steps_are_drawn_and_a_longer_one_is_not_played(monkeypatch: pytest.MonkeyPatch) -> None:
+    document = player.of_sum(sum_of("ring", "hardware.workers=9"))
+    strip = drawn.key_moments(document)
+    assert len(document["moments"]) == 17 and len(strip) == drawn.MOST_STEPS == len({*strip})
+    assert (strip[0], strip[-1]) == (0.0, document["end"]) and player.too_long(document) == ""
+    monkeypatch.setattr("paceline.tracking.player.MOST_BYTES", 4000)
+    assert re.match(r"the sum of 9 workers has \d+ kB of data, and a player at most 4\.", player.too_long(document))
+
+
 def test_krum_picks_the_row_that_it_returns_and_never_a_liar(tmp_path: Path) -> None:
     lies = "aggregate=krum", "attack=sign_flip", "attack.workers=1"
     run = watched(tmp_path, "sync=bsp", *lies, "hardware.workers=5", "steps=3")

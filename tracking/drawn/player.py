@@ -24,7 +24,7 @@ LETTER = 6.2  # pixels of a character of a name
 REACH = 76  # of the longest arc
 NUMBER, WIDE, DIGITS = 62, 100, 40  # pixels of a number with its bar, beside cells and without; of its digits
 PLANE, CURVE, EDGE = 210, 64, 16  # heights, and the edge around what is drawn in a plane
-MOMENTS = 6  # of a strip
+MOMENTS, MOST_STEPS = 6, 12  # of a strip: of a run, and at most of a sum
 MARKS = ("#", "~", ".")  # of KINDS, as in the terminal
 CLASSES = (f"c{STEP_COLOURS['compute']}", f"c{STEP_COLOURS['communication']}", "empty")
 Plain = dict[str, Any]
@@ -83,11 +83,12 @@ def as_svg(document: Plain, columns: int = 2) -> str:
 def key_moments(document: Plain) -> list[float]:
     """Returns so many moments, one of each part of the time: with the most messages on their way, else its last one.
 
-    A document without times has all its moments, which are few.
+    A document without times has its first and its last moment, and of many steps evenly chosen ones.
     """
     moments = [at for at, _ in document["moments"]]
     if not document["timed"]:
-        return moments
+        count = min(len(moments), MOST_STEPS)
+        return [moments[i * (len(moments) - 1) // max(count - 1, 1)] for i in range(count)]
     end = document["end"]
     middles = sorted((left + came) / 2 for _, _, left, came, *_ in document["messages"])
     found = [0.0]
