@@ -18,6 +18,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from fractions import Fraction
+from functools import lru_cache
 
 
 class Ledger:
@@ -112,6 +113,7 @@ def broadcast_bytes(payload: int, size: int, distance: int) -> int:
     return children * payload
 
 
+@lru_cache(maxsize=1024)  # a run has few sizes of messages, and a new fraction takes several microseconds
 def _ratio(numerator: int, denominator: int) -> int | Fraction:
     whole, rest = divmod(numerator, denominator)
     return Fraction(numerator, denominator) if rest else whole

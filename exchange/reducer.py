@@ -100,7 +100,9 @@ class Reducer(Generic[B]):
         if gradient is None:
             view.zero_()
         else:
-            torch.mul(gradient.to_dense(), self._share, out=view)  # nn.Embedding(sparse=True) makes sparse ones
+            if gradient.layout is not torch.strided:  # of nn.Embedding(sparse=True)
+                gradient = gradient.to_dense()
+            torch.mul(gradient, self._share, out=view)
             if self._find_unused:
                 self.used[i] = 1
         if self._frees:
