@@ -17,10 +17,10 @@ import torch
 from ..comm.connecting import connect
 from ..comm.handshake import Endpoint
 from ..comm.rendezvous import serve_store
-from ..compat.dynamo import without_dynamo
 from ..strategies.core.state import from_bytes, to_bytes
 
-PRELOADED = ["paceline.testing.training"]  # modules that worker processes need
+# Modules that worker processes need; torch._dynamo comes with the first optimizer.
+PRELOADED = ["paceline.testing.training", "torch._dynamo"]
 PR_SET_PDEATHSIG = 1
 GRACE = 3.0  # seconds for the cause of a failure to show after its first effect
 
@@ -122,8 +122,7 @@ def _main(
     torch.set_num_threads(1)
     try:
         comm = connect(store, rank, size, timeout, torch.device("cpu"))
-        with without_dynamo():
-            told = {"result": function(comm, *arguments)}
+        told = {"result": function(comm, *arguments)}
         channel.send_bytes(to_bytes(told))
     except BaseException:
         channel.send_bytes(to_bytes({"error": traceback.format_exc()}))

@@ -1,5 +1,6 @@
 """What the command loads, and what it says of itself."""
 
+import os
 import subprocess
 import sys
 from importlib.metadata import version
@@ -55,6 +56,33 @@ def test_a_plain_run_and_an_explanation_load_nothing_that_only_other_choices_nee
 ) -> None:
     status, names = loaded_by([*arguments, *(["hardware=virtual"] if arguments[0] == "train" else [])], here)
     assert status == 0 and "torch" in names and not names & OF_OTHERS
+
+
+COMPILER = """
+import sys
+from paceline.engine.callbacks import Callback
+
+class Compiler(Callback):
+    def each_step(self, view):
+        return {"compiler": float(hasattr(sys.modules.get("torch._dynamo"), "__file__"))}
+"""
+RUN = """
+import sys
+from mine import Compiler
+from paceline import engine
+
+settings = {"steps": 2, "optimizer": "adam", "hardware": sys.argv[1], "tracking": "none"}
+print(engine.run(settings, callbacks=[Compiler], quiet=True).curves().compiler.tolist())
+"""
+
+
+@pytest.mark.slow  # trains, beside a fork server that has no more than the engine asks for
+@pytest.mark.parametrize("hardware", ["local", "virtual"])
+def test_workers_that_compile_nothing_do_without_torchs_compiler(hardware: str, here: Path) -> None:
+    (here / "mine.py").write_text(COMPILER)
+    command, more = [sys.executable, "-c", RUN, hardware], {"PYTHONPATH": str(here)}
+    done = subprocess.run(command, cwd=here, capture_output=True, text=True, timeout=110, env=os.environ | more)
+    assert done.stdout.split() == ["[0.0,", "0.0]"], done.stderr
 
 
 @pytest.mark.parametrize(

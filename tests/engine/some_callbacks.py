@@ -1,6 +1,5 @@
 """Callbacks of a user's, for tests."""
 
-import sys
 from typing import Any
 
 import torch
@@ -64,10 +63,3 @@ class Scripted(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.calls = state["calls"]
-
-
-class Compiler(Callback):
-    """Whether torch's compiler is loaded: 1, or 0."""
-
-    def each_step(self, view: StepView) -> dict[str, Any]:
-        return {"compiler": float(hasattr(sys.modules.get("torch._dynamo"), "__file__"))}

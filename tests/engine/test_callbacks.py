@@ -11,7 +11,7 @@ from choices import STRATEGIES, SYNCS
 from hypothesis import given
 from hypothesis import strategies as st
 from short_runs import weights
-from some_callbacks import Compiler, Margin, Missed, Odd, Raising, Scripted
+from some_callbacks import Margin, Missed, Odd, Raising, Scripted
 from stored_configs import from_yaml, to_yaml
 
 from paceline import engine
@@ -261,12 +261,6 @@ def test_own_metrics_are_recorded_beside_the_others_and_go_to_wandb() -> None:
 
 
 # -- whole runs
-
-
-@pytest.mark.dist
-def test_workers_that_compile_nothing_do_without_torchs_compiler(run: Run) -> None:
-    seen = run(steps=2, optimizer="adam", callbacks=[Compiler], evaluate={"every": 9})
-    assert seen.curves().compiler.tolist() == [0.0, 0.0]
 
 
 @pytest.mark.dist
