@@ -70,8 +70,8 @@ def read_stored(directory: RunDirectory) -> StoredConfig:
     except FileNotFoundError:
         if not (hint := anew(directory)):
             raise ConfigError(
-                f"--resume {directory.name}: the run ended before it wrote its config.yaml, so that it has nothing to "
-                f"go on from. Begin it anew after paceline rm {directory.name}"
+                f"--resume {directory.name}: {file} is not there. A run that ended before it wrote its config.yaml "
+                f"has nothing to go on from. Begin it anew after paceline rm {directory.name}"
             ) from None
         raise CorruptCheckpointError(f"{file} is gone{hint}") from None
     except OSError as error:
