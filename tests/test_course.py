@@ -43,7 +43,7 @@ def test_a_chapter_has_its_sections_commands_output_and_answers() -> None:
         assert chapter.text.startswith(f"# {chapter.number}. "), chapter.name
         assert re.findall(r"^## (.*)$", chapter.text, re.MULTILINE) == SECTIONS, chapter.name
         listed = commands(chapter)
-        assert 4 <= len(listed) <= 8 and all(command.startswith("paceline ") for command in listed), chapter.name
+        assert 4 <= len(listed) <= 7 and all(command.startswith("paceline ") for command in listed), chapter.name
         assert len(shown(chapter)) >= 4, chapter.name
         questions = chapter.text.partition("\n## Questions\n")[2]
         assert questions.count('<details markdown="1"><summary>Answer</summary>\n\n') == 3, chapter.name

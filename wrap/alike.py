@@ -1,14 +1,16 @@
 """The state and the batches that all workers must have alike."""
 
 import hashlib
+import sys
 from collections.abc import Iterator, Sequence
 from operator import index
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from ..comm import Comm
-from ..exchange.alike import agree, digest, give_all
+from ..exchange.alike import agree, digest, digest_of, first_apart, give_all, is_compared
 from ..strategies.core.copies import give_own_memory
 from .errors import ScriptError
 
@@ -32,6 +34,33 @@ def share_state(model: nn.Module, comm: Comm) -> None:
 def _state(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
     yield from model.named_parameters()
     yield from model.named_buffers()
+
+
+class BufferComparison:
+    """The buffers of replicas that have the same weights. A user is told once of one that differs.
+
+    It is no error: batch norms have such.
+    """
+
+    def __init__(self, model: nn.Module, comm: Comm, device: torch.device) -> None:
+        self._model, self._comm, self._device = model, comm, device
+        self._is_told = False
+
+    def after(self, step: int) -> None:
+        """Compares them after steps 1, 2, 4, 8, ... of all workers."""
+        if self._is_told or self._comm.size == 1 or not is_compared(step):
+            return
+        digests = {name: digest_of(each) for name, each in self._model.named_buffers()}
+        found = first_apart(digests, self._comm, self._device) if digests else None
+        self._is_told = found is not None
+        if found is not None and self._comm.rank == 0:
+            name, other = found
+            print(
+                f"note: buffer {name} of worker {other} differs from that of worker 0: each follows the samples of its "
+                "own worker. model.safetensors gets that of worker 0.",
+                file=sys.stderr,
+                flush=True,
+            )
 
 
 class Order:

@@ -27,10 +27,10 @@ from ..engine.base.stop import StopAgreement
 from ..engine.base.trained import TrainedSet, Vectors, keep_memory
 from ..engine.config.experiment import Experiment
 from ..engine.training.meters import Meter
-from ..exchange.alike import agree, digest_of, first_apart, is_compared
+from ..exchange.alike import agree, is_compared
 from ..strategies import Batch
 from ..strategies.core.views import HeldViews
-from .alike import share_state
+from .alike import BufferComparison, share_state
 from .dry_run import dry_run, show
 from .errors import ScriptError
 from .gradients import Gradients
@@ -119,7 +119,7 @@ class Run:
         self.gradients = Gradients(self.sync, stepped, optimizer, group, shard)
         self.optimizer = WrappedOptimizer(self, optimizer)
         self._updates = False  # the sync mode may step
-        self._buffers_told = False
+        self._buffers = BufferComparison(model, group, self.device)
         self._hook = optimizer.register_step_pre_hook(self._check_step)
         self.saved: dict[str, Any] = resumed.own["script"] if resumed else {}
         self.steps, self._skipped = resumed.manifest.step if resumed else 0, 0
@@ -134,12 +134,11 @@ class Run:
         self._passes = self._samples = 0  # in the step: calls of `backward`, and samples of all workers
         self._batches = resumed.batches if resumed else 0  # that training was on, of all steps
         self._further: Own | None = None  # of a batch that came after the step's first pass
-        self._armed = False  # the last one of them has been
         self._own: Own = (0, 1)
         self._former: Own = (0, 1)  # of the batch before
         self._fetched: ref[Tensor] | None = None  # a tensor of the last batch
         self._unused: ref[Tensor] | None = None  # of a batch that no pass was on
-        self._fetches_ahead = False
+        self._armed = self._fetches_ahead = False  # the step's last pass has been; batches come before others' passes
 
     def _resumed(self, experiment: Experiment, root: Path) -> Resumed:
         path = agreed(self._comm, self.workers, "resumed", lambda: newest(experiment, root))
@@ -285,22 +284,8 @@ class Run:
         self._open, self._passes, self._armed = None, 0, False
         self.steps += 1
         self._record.step(self.steps, self._batches, self._loss, self._samples, self._meter)
-        if self.workers > 1 and not self._buffers_told and self.sync.traits.weights_agree and is_compared(self.steps):
-            self._compare_buffers()
-
-    def _compare_buffers(self) -> None:
-        """Tells of a buffer that differs between workers. It is no error: batch norms have such."""
-        digests = {name: digest_of(each) for name, each in self.model.named_buffers()}
-        found = first_apart(digests, self._group, self.device) if digests else None
-        self._buffers_told = found is not None
-        if found is not None and self.is_chief:
-            name, other = found
-            print(
-                f"note: buffer {name} of worker {other} differs from that of worker 0: each follows the samples of its "
-                "own worker. model.safetensors gets that of worker 0.",
-                file=sys.stderr,
-                flush=True,
-            )
+        if self.sync.traits.weights_agree:
+            self._buffers.after(self.steps)
 
     @contextmanager
     def _updating(self) -> Iterator[None]:

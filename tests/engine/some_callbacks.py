@@ -1,5 +1,6 @@
 """Callbacks of a user's, for tests."""
 
+import gc
 from typing import Any
 
 import torch
@@ -63,3 +64,10 @@ class Scripted(Callback):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.calls = state["calls"]
+
+
+class Frozen(Callback):
+    """The number of objects that Python's garbage collector leaves alone."""
+
+    def each_step(self, view: StepView) -> dict[str, Any]:
+        return {"frozen": gc.get_freeze_count()}

@@ -11,7 +11,7 @@ from choices import STRATEGIES, SYNCS
 from hypothesis import given
 from hypothesis import strategies as st
 from short_runs import weights
-from some_callbacks import Margin, Missed, Odd, Raising, Scripted
+from some_callbacks import Frozen, Margin, Missed, Odd, Raising, Scripted
 from stored_configs import from_yaml, to_yaml
 
 from paceline import engine
@@ -261,6 +261,12 @@ def test_own_metrics_are_recorded_beside_the_others_and_go_to_wandb() -> None:
 
 
 # -- whole runs
+
+
+@pytest.mark.dist
+def test_what_virtual_workers_set_up_is_kept_from_the_collector_while_they_step(run: Run) -> None:
+    curves = run(steps=2, callbacks=[Frozen], evaluate={"every": 9}).curves()
+    assert (curves.frozen > 100_000).all()
 
 
 @pytest.mark.dist
