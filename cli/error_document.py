@@ -6,7 +6,6 @@ where the error knows its alternatives itself.
 
 import re
 from collections.abc import Iterator
-from itertools import pairwise, takewhile
 from typing import Any
 
 from ..conf.errors import ConfigError
@@ -26,13 +25,6 @@ _WAYS_OUT = (
 )
 _BETWEEN = re.compile(r",? or |, ")
 _WORD = re.compile(r"[\w.+-]+")
-
-
-def wants_json(arguments: list[str]) -> bool:
-    """Returns whether JSON was asked for, however wrong the other arguments are. After `launch` they are a script's."""
-    before = list(takewhile(lambda word: not word.startswith("--format"), arguments))
-    asked = "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
-    return asked and "launch" not in before
 
 
 def document(code: int, message: str, error: BaseException | None = None) -> dict[str, Any]:

@@ -3,7 +3,12 @@
 import gc
 import os
 import signal
+import sys
+from itertools import pairwise, takewhile
 from types import FrameType
+
+INTERRUPTED = 128 + signal.SIGINT
+STOPPED_BY_CTRL_C = "interrupted; nothing is running any more, and what was written is kept"
 
 
 def begin() -> None:
@@ -20,5 +25,24 @@ def end() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def wants_json(arguments: list[str]) -> bool:
+    """Returns whether JSON was asked for, however wrong the other arguments are. After `launch` they are a script's."""
+    before = list(takewhile(lambda word: not word.startswith("--format"), arguments))
+    asked = "--format=json" in arguments or ("--format", "json") in pairwise(arguments)
+    return asked and "launch" not in before
+
+
 def _leave(number: int, frame: FrameType | None) -> None:
-    os._exit(128 + number)
+    """Says what main.py would say, with nothing that may be half imported, such as json."""
+    _write(2, STOPPED_BY_CTRL_C)
+    if wants_json(sys.argv[1:]):
+        message = f'"message": "{STOPPED_BY_CTRL_C}"'
+        _write(1, f'{{"code": {INTERRUPTED}, "key": null, "value": null, {message}, "suggestions": []}}')
+    os._exit(INTERRUPTED)
+
+
+def _write(stream: int, line: str) -> None:
+    try:
+        os.write(stream, f"{line}\n".encode())
+    except OSError:  # closed, or nobody reads: the status says it
+        pass

@@ -25,10 +25,11 @@ from .completion import InstallCompletion, ShowCompletion, complete_in_shells
 from .cost import PASSED, cost
 from .diff import diff
 from .doctor import doctor
-from .error_document import document, wants_json
+from .error_document import document
 from .explain import explain
 from .export import export
 from .import_configuration import import_configuration
+from .importing import INTERRUPTED, STOPPED_BY_CTRL_C, wants_json
 from .init import init
 from .jobs import cancel, jobs, logs
 from .lab import lab
@@ -47,9 +48,8 @@ from .upload import FORMER_NAME, upload
 from .verify import verify
 from .watch import watch
 
-BUG, MACHINE, WORKER_FAILED, INTERRUPTED = 1, 3, 4, 130
+BUG, MACHINE, WORKER_FAILED = 1, 3, 4
 TERMINATED = 128 + signal.SIGTERM
-STOPPED_BY_CTRL_C = "interrupted; nothing is running any more, and what was written is kept"
 
 complete_in_shells()
 app = typer.Typer(

@@ -1,5 +1,6 @@
 """Standard streams that are closed or full, and SIGTERM outside training: real processes."""
 
+import json
 import os
 import signal
 import subprocess
@@ -8,6 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from paceline.cli.error_document import document
+from paceline.cli.importing import STOPPED_BY_CTRL_C
 
 PACELINE = [sys.executable, "-m", "paceline.cli.main"]
 QUICK = ["train", "tracking=none", "data.limit=200", "epochs=1", "checkpoint.every=0", "hardware.workers=1"]
@@ -126,11 +130,11 @@ def test_under_torchrun_sigterm_is_left_alone(here: Path) -> None:
 @pytest.mark.parametrize("start", [["-c", "from paceline.cli.entry import main; main()"], ["-m", "paceline.cli.main"]])
 def test_ctrl_c_while_modules_are_imported_ends_without_a_traceback(start: list[str], here: Path) -> None:
     (here / "typer.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    command = [sys.executable, *start, "list", "--format", "json"]
     env = {**os.environ, "PYTHONPATH": str(here)}
-    ended = subprocess.run(
-        [sys.executable, *start, "list"], cwd=here, env=env, capture_output=True, text=True, timeout=110
-    )
-    assert (ended.returncode, ended.stdout, ended.stderr) == (130, "", "")
+    ended = subprocess.run(command, cwd=here, env=env, capture_output=True, text=True, timeout=110)
+    assert (ended.returncode, ended.stderr) == (130, f"{STOPPED_BY_CTRL_C}\n")
+    assert json.loads(ended.stdout) == document(130, STOPPED_BY_CTRL_C)
 
 
 def test_ctrl_c_while_a_dataclass_is_made_ends_with_130(here: Path) -> None:

@@ -159,12 +159,16 @@ def _stop(
 ) -> None:
     launched = train(place, *scene.words)
     hit = launched.comes(Moment(moment))
-    early = moment == "at once" and later < 0.4  # Python itself may not have begun to listen
+    early = moment == "at once" and later < 0.4  # Python itself may be starting: it has its own way out
     late = times == 2  # the second may come when the run is complete, and Python leaves
     for _ in range(times if hit else 0):
         time.sleep(later)
         launched.signal(number, group)
         later = 0.5
     stopped = {128 + number, -number} if early or late else {128 + number}
+    if early and hit and number == signal.SIGINT and launched.ends({0, 1, *stopped}, traceback=True) == 1:
+        if "KeyboardInterrupt" not in launched.last_line() or "/cli/" in launched.said():
+            raise WrongError(f"not Python's own way out as it starts: {launched.said()[-2000:]}")
+        return
     launched.ends({0, *stopped} if hit else {0})
     _goes_on(scene, launched)
