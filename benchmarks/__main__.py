@@ -7,7 +7,7 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import torch
 import typer
@@ -68,7 +68,7 @@ def main(
     """Time paceline against what a user would pick instead."""
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # and end what was started
     machine = {"cpus": len(os.sched_getaffinity(0)), "torch": torch.__version__, "host": platform.machine()}
-    outcomes: list[Outcome] = []
+    rows, outcomes = _before(json_file, machine), list[Outcome]()
     failed: list[str] = []
     for name in only or COMPARISONS:
         if name not in COMPARISONS:
@@ -79,14 +79,20 @@ def main(
             outcomes += compare(few if quick else rounds)
         except Exception as error:  # the others' figures took long
             failed.append(f"{name}: {error}")
-        results = [o.as_json() for o in outcomes]
-        json_file.write_text(json.dumps({"machine": machine, "results": results}, indent=2) + "\n")
+        rows |= {outcome.name: outcome.as_json() for outcome in outcomes}
+        json_file.write_text(json.dumps({"machine": machine, "results": list(rows.values())}, indent=2) + "\n")
     Console(width=None if sys.stdout.isatty() else 150).print(_table(outcomes))
     print(f"medians; the ratio is the median over rounds, ours and the peer in turn; written to {json_file}")
     if not quick and not only:
         print(f"\npeak memory, 2 workers, GPT of 114 M parameters:\n{memory_table()}")
     if failed:
         sys.exit("\n\n".join(["not measured:", *failed]))
+
+
+def _before(file: Path, machine: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The rows that the file has of this kind of machine, by name: what is not measured now stays."""
+    known = json.loads(file.read_text()) if file.exists() else {"machine": {}}
+    return {row["name"]: row for row in known["results"]} if known["machine"] == machine else {}
 
 
 def _table(outcomes: list[Outcome]) -> Table:

@@ -146,3 +146,22 @@ def test_a_short_look_at_the_harness_has_its_rows(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=110)
     assert done.returncode == 0, done.stdout + done.stderr
     assert len(json.loads(found.read_text())["results"]) == 3
+
+
+def test_figures_that_are_not_measured_anew_stay(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(ROOT))
+    bench = importlib.import_module("benchmarks.__main__")
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    file, speed = tmp_path / "results.json", iter([1.0, 2.0, 3.0, 4.0])
+    measured = {name: (lambda _, name=name: [bench.Outcome(name, next(speed))], 1, 1) for name in ("bsp", "zero")}
+    monkeypatch.setattr(bench, "COMPARISONS", measured)
+
+    def found() -> dict[str, float]:
+        return {row["name"]: row["ours"] for row in json.loads(file.read_text())["results"]}
+
+    bench.main(only=["bsp", "zero"], json_file=file)
+    bench.main(only=["bsp"], json_file=file)
+    assert found() == {"bsp": 3.0, "zero": 2.0}
+    file.write_text(json.dumps({**json.loads(file.read_text()), "machine": {"cpus": 96}}))
+    bench.main(only=["bsp"], json_file=file)
+    assert found() == {"bsp": 4.0}
