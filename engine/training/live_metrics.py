@@ -19,6 +19,11 @@ WORKERS_A_SECOND = 256  # of more, a look is taken less often
 TIMEOUT = 10.0  # seconds of one request to the store
 
 
+def pause(workers: int) -> float:
+    """Returns the seconds between two looks at as many workers, so that a look costs a run little however many."""
+    return EVERY * max(1.0, workers / WORKERS_A_SECOND)
+
+
 def live_metrics_of(role: Role, comm: Comm, meter: Meter | None) -> Callable[[], str]:
     """Returns a function that gives a worker's live metrics as JSON; a server has no steps. Another thread calls it."""
     ledger, timeline = comm.ledger, comm.timeline
@@ -45,7 +50,7 @@ class LiveRecord(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        while not self._closing.wait(EVERY * max(1.0, len(self._ranks) / WORKERS_A_SECOND)):
+        while not self._closing.wait(pause(len(self._ranks))):
             with suppress(OSError, RuntimeError):
                 self.look()
 
@@ -85,7 +90,8 @@ class Teller(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        while not self._closing.wait(EVERY):
+        told: dict[int, str] = {}
+        while not self._closing.wait(pause(len(told))):
             told = self._live_metrics()
             with suppress(RuntimeError):
                 self._store.multi_set([f"gauges/{rank}" for rank in told], [each.encode() for each in told.values()])

@@ -1,6 +1,7 @@
 """How far workers are: what they tell equals what is counted, and the launcher writes it down."""
 
 import json
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from paceline.comm.rendezvous import serve_store
 from paceline.comm.store import StoreClient
 from paceline.comm.virtual import SimulatedCluster, VirtualComm
 from paceline.engine.fabrics.layout import Role, RunLayout
-from paceline.engine.training.live_metrics import LiveRecord, Teller, live_metrics_of
+from paceline.engine.training.live_metrics import EVERY, WORKERS_A_SECOND, LiveRecord, Teller, live_metrics_of
 from paceline.engine.training.meters import Meter
 from paceline.strategies.core.mesh import Mesh
 from paceline.testing.fabrics import NETWORK
@@ -82,6 +83,26 @@ def test_what_a_cluster_tells_reaches_live_json_through_the_store(tmp_path: Path
         (1, 2, made[1][1], "saving"),
     ]
     assert not (tmp_path / NAME).exists()
+
+
+def test_many_workers_of_a_process_are_told_less_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that they do waits while they are told."""
+    waited: list[float] = []
+    really, here = threading.Event.wait, threading.current_thread()
+
+    def wait(self: threading.Event, seconds: float | None = None) -> bool:
+        if threading.current_thread() is not here or seconds is None:
+            return really(self, seconds)
+        waited.append(seconds)
+        return len(waited) == 3
+
+    with closing(serve_store(0)) as store:
+        told = {rank: "[]" for rank in range(4 * WORKERS_A_SECOND)}
+        teller = Teller(store.endpoint, lambda: told)
+        teller.close()
+        monkeypatch.setattr(threading.Event, "wait", wait)
+        teller.run()
+    assert waited == [EVERY, 4 * EVERY, 4 * EVERY]
 
 
 def test_a_worker_whose_heartbeat_stands_still_is_silent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
