@@ -242,6 +242,7 @@ def test_of_an_asynchronous_run_one_worker_loses_a_step(tmp_path: Path, restart:
     assert told["goodput"] == pytest.approx(14 / (14.5 + restart))
 
 
+@pytest.mark.budget(0.5)
 @pytest.mark.parametrize("sync", ["ssp", "backup_workers", "easgd_async", "fedbuff", "hogwild", "gossip_async"])
 def test_asynchronous_modes_take_a_worker_back(tmp_path: Path, sync: str) -> None:
     waves = ("failures=preemption", "failures.every=2.5", "failures.share=0.3", *OF_WORKERS)

@@ -103,12 +103,14 @@ each_case = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.budget(2)
 @each_case
 def test_events_clocks_and_bytes_are_as_recorded(tmp_path: Path, chosen: str) -> None:
     """When a change of a mode or of the network's model changes these on purpose, put in the new one."""
     assert told(ran(tmp_path, *chosen.split())[0]) == DIGESTS[chosen]
 
 
+@pytest.mark.budget(2)
 @each_case
 def test_weights_do_not_depend_on_when_the_earlier_workers_run(tmp_path: Path, chosen: str) -> None:
     found, expected = (ran(tmp_path / str(rule), *chosen.split(), at_once=rule) for rule in (False, True))

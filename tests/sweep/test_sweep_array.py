@@ -104,7 +104,7 @@ def _claimed(root: Path, task: str, start: Barrier, file: Path) -> None:
 
 
 def test_sweepers_of_an_array_claim_each_trial_once(tmp_path: Path) -> None:
-    _begun(tmp_path, 36)
+    _begun(tmp_path, 12)
     context = multiprocessing.get_context("fork")
     start = context.Barrier(3)
     files = [tmp_path / f"{i}.json" for i in range(3)]
@@ -114,11 +114,11 @@ def test_sweepers_of_an_array_claim_each_trial_once(tmp_path: Path) -> None:
     for each in sweepers:
         each.join()
     found = [json.loads(file.read_text()) for file in files]
-    assert sorted(point for points in found for point in points) == list(range(36))
+    assert sorted(point for points in found for point in points) == list(range(12))
     with open_sweep("wide", None, tmp_path, resume=True, task="7_1") as opened:
         assert [done.trial.point for done in opened.study.left_over()] == found[1], "others' are not its own"
     with open_sweep("wide", None, tmp_path, resume=True) as opened:
-        assert len(opened.study.left_over()) == 36, "there are no others once it has the sweep for itself"
+        assert len(opened.study.left_over()) == 12, "there are no others once it has the sweep for itself"
 
 
 # -- on a real SLURM
