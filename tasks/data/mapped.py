@@ -1,7 +1,8 @@
 """Arrays in files, of which the bytes of a batch are read when it is wanted: `.npy`, `.npz`, safetensors.
 
 Only headers are read beforehand, and nothing is unpickled. An archive (`.npz`) is mapped where its members are stored
-as they are (`numpy.savez`), and read whole where they are compressed (`numpy.savez_compressed`).
+as they are (`numpy.savez`), after one pass that checks their CRC. It is read whole where they are compressed
+(`numpy.savez_compressed`).
 """
 
 import math
@@ -9,7 +10,8 @@ import struct
 import zipfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +40,7 @@ _SAFETENSORS = {  # https://huggingface.co/docs/safetensors: an eight byte lengt
     "U8": "u1",
     "BOOL": "?",
 }
+_CHUNK = 1 << 20
 _LOCAL = struct.Struct("<4s5H3I2H")  # the header before a member of a zip archive
 
 
@@ -52,6 +55,7 @@ class Array:
     offset: int | None
     fortran: bool = False
     bfloat16: bool = False  # numpy has none: its bits are read as uint16
+    member: str | None = None  # of an archive that stores it as it is
 
     @property
     def is_numbers(self) -> bool:
@@ -62,16 +66,30 @@ class Array:
         return math.prod(self.shape) * self.dtype.itemsize
 
     def read(self) -> "MappedRows":
-        """Mapped into memory, read only; of what is compressed, in memory."""
+        """Mapped into memory, read only; of what is compressed, in memory. Raises CorruptDataError."""
         if self.offset is None:
             check_fits(self.path, self.nbytes, "numpy.savez, which does not pack")
             with _blaming(self.path), open_data(self.path) as file, np.load(file, allow_pickle=False) as archive:
                 return MappedRows(self, archive[self.name])
+        if self.member is not None:
+            told = self.path.stat()
+            _check_crc(self.path, self.member, told.st_mtime_ns, told.st_size)
         if 0 in self.shape:
             return MappedRows(self, np.zeros(self.shape, self.dtype))
         # not copy on write: that would take as much memory to be promised
         order = "F" if self.fortran else "C"
         return MappedRows(self, np.memmap(self.path, self.dtype, "r", self.offset, self.shape, order))
+
+
+@lru_cache(maxsize=256)  # both splits are read from one file
+def _check_crc(path: Path, member: str, changed: int, size: int) -> None:
+    """Reads a member of an archive once, as zipfile compares its CRC at the end. Raises CorruptDataError.
+
+    `changed`, `size`: a file that has changed is read again.
+    """
+    with _blaming(path), open_data(path) as file, zipfile.ZipFile(file) as archive, archive.open(member) as stored:
+        while stored.read(_CHUNK):
+            pass
 
 
 class MappedRows:
@@ -175,7 +193,8 @@ def _npz(path: Path) -> dict[str, Array]:
                 file.seek(member.header_offset)
                 local = _LOCAL.unpack(file.read(_LOCAL.size))
                 start = member.header_offset + _LOCAL.size + local[9] + local[10]  # behind its name and extra field
-                found[name] = _npy(path, name, start, min(start + member.file_size, size))
+                stored = _npy(path, name, start, min(start + member.file_size, size))
+                found[name] = replace(stored, member=member.filename)
             else:
                 with archive.open(member) as packed:
                     shape, fortran, dtype = _header(path, name, packed)

@@ -22,6 +22,7 @@ from paceline.tasks.base import Data, DataSpec, Split
 from paceline.tasks.checks import check_spec, load_checked
 from paceline.tasks.data.arrays import Arrays
 from paceline.tasks.data.hugging_face import HuggingFace
+from paceline.tasks.data.mapped import arrays_of
 from paceline.tasks.data.table import Table
 from paceline.tasks.errors import CorruptDataError, MissingDataError, SampleError
 
@@ -126,6 +127,34 @@ def test_random_bytes_of_arrays_are_changed(name: str, make: Callable[[], bytes]
         except REFUSED as error:
             refused += name in str(error)
     assert refused >= 15
+
+
+@pytest.mark.parametrize("make", [packed, stored])
+def test_an_archive_with_any_bit_flipped_is_refused_or_read_as_it_was(
+    make: Callable[[], bytes], tmp_path: Path
+) -> None:
+    whole, path = make(), tmp_path / "a.npz"
+    refused = 0
+    for at in range(0, len(whole), 17):
+        path.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        try:
+            found = {name: array.read()(slice(None)).numpy() for name, array in arrays_of(path).items()}
+        except REFUSED:
+            refused += 1
+            continue
+        for name in found:
+            np.testing.assert_array_equal(found[name], ARRAYS[name])
+    assert refused > 10
+
+
+def test_a_flipped_bit_of_a_mapped_archive_is_refused_by_the_name_of_its_array(tmp_path: Path) -> None:
+    path, whole = tmp_path / "a.npz", stored()
+    path.write_bytes(whole)
+    read(Arrays(str(path)))
+    at = whole.index(ARRAYS["x"].tobytes())
+    path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    with pytest.raises(CorruptDataError, match=r"a\.npz is damaged: BadZipFile: Bad CRC-32 for file 'x\.npy'"):
+        read(Arrays(str(path)))
 
 
 def test_an_archive_with_two_arrays_of_a_name_or_one_that_is_not_as_long_as_it_says(tmp_path: Path) -> None:
