@@ -9,9 +9,11 @@ the whole file, with zeros in the place of the checksum.
 
 import hashlib
 import json
+import os
 import re
+from io import BufferedReader
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from .files import UnusableFileError, open_regular, parse_json
 
@@ -50,18 +52,37 @@ def seal(data: bytes) -> tuple[bytes, str]:
     return data.replace(BLANK.encode(), digest.encode(), 1), digest
 
 
+def read_header(file: BufferedReader) -> tuple[bytes, bytes, dict[str, Any]]:
+    """Returns the first eight bytes of a safetensors file, its header, and the header's content.
+
+    Raises `UnusableFileError`, also for a file that is not as long as its header says: a file that was extended by
+    holes would take minutes to hash.
+    """
+    start = file.read(8)
+    length = int.from_bytes(start, "little")
+    if len(start) < 8 or length > _MOST_HEADER:
+        raise UnusableFileError("does not begin as a safetensors file does")
+    header = file.read(length)
+    told = parse_json(header)
+    try:
+        ends = [each["data_offsets"][1] for name, each in told.items() if name != "__metadata__"]
+        expected = 8 + length + max(ends, default=0)
+        size = os.fstat(file.fileno()).st_size
+        is_whole = size == expected
+    except (AttributeError, KeyError, IndexError, TypeError):
+        raise UnusableFileError("does not have the header of a safetensors file") from None
+    if not is_whole:
+        raise UnusableFileError(f"has {size:,} bytes, and its header says {expected:,}")
+    return start, header, told
+
+
 def verdict_on_tensors(path: Path) -> tuple[Verdict, str]:
     """Returns the verdict on a safetensors file, and the checksum that it should have. Raises `OSError` or
     `UnusableFileError`.
     """
     with open_regular(path) as file:
-        start = file.read(8)
-        length = int.from_bytes(start, "little")
-        if len(start) < 8 or length > _MOST_HEADER:
-            raise UnusableFileError("does not begin as a safetensors file does")
-        header = file.read(length)
-        told = parse_json(header)
-        metadata = told.get("__metadata__") if isinstance(told, dict) else None
+        start, header, told = read_header(file)
+        metadata = told.get("__metadata__")
         digest = metadata.get(KEY) if isinstance(metadata, dict) else None
         if not isinstance(digest, str):
             return "unmarked", ""

@@ -30,7 +30,7 @@ from ...strategies import State
 from ...strategies.adapt import Apart
 from ...strategies.core.regrouped import SavedParts
 from ...strategies.core.state import blocks_of, in_file, read_all
-from ...tracking.checksums import BLANK, KEY, json_is_whole, json_sealed, seal
+from ...tracking.checksums import BLANK, KEY, json_is_whole, json_sealed, read_header, seal
 from ...tracking.errors import StorageError
 from ...tracking.files import open_regular, open_to_write, parse_json, read_text
 from ...tracking.run_directory import write_atomically
@@ -271,6 +271,8 @@ def _opened(checkpoint: Path, name: str, manifest: Manifest) -> State:
 def _check_file(checkpoint: Path, name: str, expected: str) -> None:
     try:
         with open_regular(checkpoint / name) as file:
+            read_header(file)
+            file.seek(0)
             found = hashlib.file_digest(file, "sha256").hexdigest()
     except OSError as error:
         raise corrupt(checkpoint, name, f"cannot be read ({error.strerror})") from None

@@ -1,6 +1,7 @@
 """A checkpoint is whole or is not there; what is damaged is named."""
 
 import errno
+import hashlib
 import json
 import os
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from paceline.engine.base.errors import CorruptCheckpointError
 from paceline.strategies.core.state import ShardedTensor
 from paceline.tracking.checksums import json_sealed, verdict_on_tensors
 from paceline.tracking.errors import StorageError
+from paceline.tracking.files import UnusableFileError
 
 
 @pytest.fixture
@@ -70,6 +72,24 @@ def test_any_damage_is_noticed_and_the_file_and_the_checkpoint_before_are_named(
     assert caught.value.exit_code == 7
     assert str(caught.value).startswith(str(file))
     assert str(caught.value).endswith("the one before is step-00000004 (--resume mine@step-00000004, or weights=...)")
+
+
+def test_a_file_grown_by_holes_is_refused_without_hashing_it(
+    checkpoints: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    part = save(checkpoints, 4) / "part-001.safetensors"
+    export(weights := tmp_path / "model.safetensors", {"w": torch.ones(3)})
+    sizes = [file.stat().st_size for file in (part, weights)]
+    for file in (part, weights):
+        os.truncate(file, 64 << 30)
+    hashed: list[Path] = []
+    monkeypatch.setattr(hashlib, "file_digest", lambda file, _: hashed.append(file))
+    monkeypatch.setattr(hashlib, "sha256", hashed.append)
+    with pytest.raises(CorruptCheckpointError, match=f"has 68,719,476,736 bytes, and its header says {sizes[0]:,}"):
+        read_part(part.parent, 1, 0, Manifest(4, 1.5, None, {part.name: "abc"}, "abc"))
+    with pytest.raises(UnusableFileError, match=f"has 68,719,476,736 bytes, and its header says {sizes[1]:,}"):
+        verdict_on_tensors(weights)
+    assert not hashed
 
 
 def test_without_an_earlier_checkpoint_none_is_offered(checkpoints: Path) -> None:
