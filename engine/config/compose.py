@@ -43,6 +43,7 @@ from .choice_files import (
     section,
 )
 from .constructors import parameters_of
+from .containers import check_deletion, check_form
 from .described import described, is_composed, is_described
 from .experiment import RENAMED, Choice, Experiment, from_config, no_such_key
 from .hints import elsewhere
@@ -92,7 +93,7 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
         config = kept.config
         rest = [override for override in parsed if not _describes(override) and not _chooses(override, config_dir)]
         usual = numbers(config, (override.get_key_element() for override in rest))
-        apply_overrides(rest, config)  # as hydra does, after it has composed the choices
+        _apply(rest, config)
         _check_preset(parsed, config_dir)
         plain = _plain(config)
         check_kinds(usual, config)
@@ -106,6 +107,17 @@ def compose(overrides: list[str], config_dir: Path | None = None) -> Experiment:
     except (HydraException, OmegaConfBaseException, yaml.YAMLError, RecursionError, ValueError) as error:
         raise ConfigError(_refusal(error, choosing, described, overrides, config_dir)) from None
     return from_config(plain, dict(kept.choices))
+
+
+def _apply(overrides: list[Override], config: DictConfig) -> None:
+    """Changes what is composed, as Hydra does after it has composed the choices. Raises `ConfigError`, and as Hydra."""
+    for override in overrides:
+        key, text = override.get_key_element().lstrip("+~"), _shown(str(override.input_line))
+        if override.is_delete():
+            check_deletion(text, key, config)
+        else:
+            check_form(text, key, override.value(), config)
+        apply_overrides([override], config)
 
 
 @dataclass(frozen=True)
@@ -500,7 +512,8 @@ def _no_such_key(
     message = str(error)
     if (found := _SECTION_OF_PRESET.search(message)) is not None:
         return f"experiment={found[1]}: {OF_ALL_GROUPS}"
-    key = message.partition("'")[2].partition("'")[0].removesuffix(".")
+    full = getattr(error.__cause__, "full_key", None)  # of a mapping, its key that is not there
+    key = full or message.partition("'")[2].partition("'")[0].removesuffix(".")
     if "Could not override 'hardware/network" in message:
         return "hardware/network: only hardware=virtual has a modelled network; add hardware=virtual"
     if "Could not override" not in message:

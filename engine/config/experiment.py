@@ -342,13 +342,16 @@ def from_config(config: dict[str, Any], choices: dict[str, str]) -> Experiment:
         if section is None and group not in choices and not _has_default(group):
             usual = BY_NAME[group].usual or "CHOICE"
             raise ConfigError(f"{group}: has no default choice. Add `- {group}: {usual}` to conf/config.yaml.")
-        if not isinstance(section, dict) or not isinstance(section.get("_target_"), str):
+        target = section.get("_target_") if isinstance(section, dict) else None
+        if target is not None and not isinstance(target, str):
+            raise ConfigError(f"{group}._target_={target}: must be module.Class; see: paceline list {group}")
+        if not isinstance(section, dict) or target is None:
             raise ConfigError(f"{group}={section}: must be one of its choices; see: paceline list {group}")
         if group not in choices:
             several = f", or several as {group}=A+B" if BY_NAME[group].composed else ""
             raise ConfigError(f"{group}: takes one choice, by its name{several}; see: paceline list {group}")
         knobs = {key: value for key, value in section.items() if key != "_target_"}
-        described[group] = {"name": choices[group], "target": section["_target_"], "knobs": knobs}
+        described[group] = {"name": choices[group], "target": target, "knobs": knobs}
     described["callbacks"] = _callbacks(config.get("callbacks"))
     try:
         return Experiment.model_validate(described)

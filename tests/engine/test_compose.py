@@ -150,6 +150,33 @@ def test_a_misspelt_name_is_refused_with_the_nearest(override: str, path: str, h
     assert hint in message
 
 
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("tracking.tags={a: b}", ": must be a list. Choose one, such as tracking.tags=[a,b]."),
+        ("model.hidden={0: 3}", ": must be a list. Choose one, such as model.hidden=[256,128]."),
+        ("+tracking.tags={}", ": must be a list. Choose one"),
+        ("tracking.tags.a=b", ": tracking.tags is a list of 0. Write all of its entries, such as tracking.tags=[a,b]."),
+        ("model.hidden.2=3", ": model.hidden is a list of 2. Write all of its entries"),
+        ("~model.hidden.0", ": model.hidden is a list of 2. Write all of its entries"),
+        ("~hardware.workers", ": nothing is there to delete: hardware.workers is null or no key. Leave it out."),
+        ("checkpoint=[1]", ": is a section. Set one of its keys: checkpoint.every,"),
+        ("evaluate=3", ": is a section. Set one of its keys: evaluate.every,"),
+        ("tracking.tags=[a] ~tracking.tags.0", ": tracking.tags is a list of 1."),
+    ],
+)
+def test_a_value_of_another_form_than_its_key_is_refused_with_an_example(override: str, message: str) -> None:
+    told = [override] if "{" in override else override.split()
+    assert refusal(*told).startswith(f"{told[-1]}{message}")
+
+
+def test_a_mapping_for_a_section_is_refused_by_the_key_that_is_not_there() -> None:
+    assert refusal("evaluate={evry: 3}").startswith("evaluate.evry: there is no such key; did you mean evaluate.every")
+    assert refusal("sync._target_=[a]").startswith("sync._target_=['a']: must be module.Class")
+    assert compose(["checkpoint={every: 3}"]).checkpoint.every == 3
+    assert compose(["model.hidden.0=3"]).model.knobs["hidden"] == [3, 128]
+
+
 @pytest.mark.parametrize("override", ["warmup=3", "+warmup=3", "++warmup=3", "~warmup"])
 def test_a_key_that_was_renamed_is_refused_with_its_new_name(override: str) -> None:
     assert refusal(override) == f"{override}: is called measure.after now"
