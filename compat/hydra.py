@@ -21,20 +21,25 @@ def apply_overrides(overrides: list[Override], config: DictConfig) -> None:
 
 
 @contextmanager
-def files_checked(check: Callable[[Path], None]) -> Iterator[None]:
-    """Gives `check` the path of each YAML of a user's directory before Hydra reads it, and `check` may raise.
+def files_checked(check: Callable[[Path | None, str], None]) -> Iterator[None]:
+    """Gives `check` each YAML before Hydra reads it, and `check` may raise: a user's directory, or None for ours, and
+    the file's path below it.
 
-    A file's `defaults` may name any other file below the directory. Hydra must have been initialized: it loads the
-    class that reads files under a name of its own.
+    A file's `defaults` may name any other file, also by `..`. Hydra must have been initialized: it loads the classes
+    that read files under names of its own.
     """
-    reader = SourcesRegistry.instance().resolve("file")
-    load = reader.load_config
+    mine, ours = (SourcesRegistry.instance().resolve(scheme) for scheme in ("file", "pkg"))
+    load, load_ours = mine.load_config, ours.load_config
 
     def checked(self: Any, config_path: str) -> Any:
-        check(Path(self.path) / self._normalize_file_name(config_path))
+        check(Path(self.path), self._normalize_file_name(config_path))
         return load(self, config_path)
 
-    with patch.object(reader, "load_config", checked):
+    def checked_ours(self: Any, config_path: str) -> Any:
+        check(None, self._normalize_file_name(config_path))
+        return load_ours(self, config_path)
+
+    with patch.object(mine, "load_config", checked), patch.object(ours, "load_config", checked_ours):
         yield
 
 

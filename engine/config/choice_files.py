@@ -3,6 +3,7 @@
 Where a choice can do more than fill its own section (a `defaults` list, a `# @package` header), Hydra composes it.
 """
 
+import os
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -30,6 +31,7 @@ def choices_of(group: str, config_dir: Path | None = None) -> list[Choice]:
     """Returns our choices and those in the user's directory, by name. Raises `ConfigError`."""
     found = {name: shipped(group, name) for name in _ours(group)}
     for file in sorted((config_dir / group).glob("*.yaml")) if config_dir else []:
+        check_file(config_dir, f"{group}/{file.name}")
         try:
             content = parse_yaml(read_text(file))
         except (OSError, UnusableFileError) as error:
@@ -102,7 +104,7 @@ def check_files(config_dir: Path, files: Files) -> None:
     """
     for name, _, _ in files:
         file, ours = config_dir / name, CONF / name
-        check_file(file)
+        check_file(config_dir, name)
         if ours.is_file() and ours.read_bytes() != read_bytes(file):
             raise ConfigError(
                 f"{file}: {ours.parent.relative_to(CONF)}={ours.stem} is a choice of paceline's own, which is taken "
@@ -110,8 +112,20 @@ def check_files(config_dir: Path, files: Files) -> None:
             )
 
 
-def check_file(file: Path) -> None:
-    """Bounds what Hydra reads without bounds. Raises `ConfigError`."""
+def check_file(folder: Path | None, name: str) -> None:
+    """Bounds what Hydra reads without bounds, and keeps it inside of `folder`. Raises `ConfigError`.
+
+    Args:
+        folder: A user's directory; None: ours.
+        name: The file's path below it, which a list of defaults may begin with `..`.
+    """
+    if os.path.normpath(name).startswith(os.pardir):
+        raise _outside(name, folder)
+    if folder is None:
+        return
+    file = folder / name
+    if not Path(os.path.realpath(file)).is_relative_to(os.path.realpath(folder)):  # by a symbolic link
+        raise _outside(name, folder)
     try:
         check_yaml(read_text(file))
     except FileNotFoundError:
@@ -120,6 +134,11 @@ def check_file(file: Path) -> None:
         raise ConfigError(f"{file} cannot be read ({error.strerror})") from None
     except UnusableFileError as error:
         raise ConfigError(f"{file} {error}") from None
+
+
+def _outside(name: str, folder: Path | None) -> ConfigError:
+    where = "the folder of paceline's choices" if folder is None else f"--config-dir {folder}"
+    return ConfigError(f"{name}: is outside of {where}, and a choice reads no such file. Put a copy inside of it.")
 
 
 def check_sections(plain: Mapping[str, Any], choices: Mapping[str, str], config_dir: Path) -> None:

@@ -468,3 +468,40 @@ def test_a_hostile_file_in_a_users_directory_is_named_and_not_waited_for(tmp_pat
     with pytest.raises(ConfigError) as caught:
         compose(["model=mine"], tmp_path)
     assert caught.value.exit_code == 2 and len(str(caught.value)) < 2000
+
+
+OUTSIDE = [
+    ("experiment", "# @package _global_\ndefaults: [../../theirs]\n"),
+    ("experiment", "# @package _global_\ndefaults: [{../..: theirs}]\n"),
+    ("experiment", "# @package _global_\ndefaults: [{override /sync: ../../theirs}]\n"),
+    ("experiment", "# @package _global_\ndefaults: [/../theirs, _self_]\n"),
+    ("sync", "defaults: [../../theirs]\n_target_: paceline.strategies.sync.bsp.BSP\n"),
+    ("sync", None),
+]
+
+
+@pytest.mark.parametrize(("group", "content"), OUTSIDE, ids=range(len(OUTSIDE)))
+def test_a_file_outside_of_a_users_directory_is_not_read(group: str, content: str | None, tmp_path: Path) -> None:
+    theirs, folder = tmp_path / "theirs.yaml", tmp_path / "conf"
+    theirs.write_text("_target_: paceline.strategies.sync.bsp.BSP\nseed: 7\n")
+    (file := folder / group / "mine.yaml").parent.mkdir(parents=True)
+    if content is None:
+        file.symlink_to(theirs)
+    else:
+        file.write_text(content)
+    with pytest.raises(
+        ConfigError, match=r"is outside of --config-dir .*/conf, .* Put a copy inside of it|no such group"
+    ):
+        compose([f"{group}=mine"], folder)
+
+
+def test_a_preset_may_name_other_files_of_its_directory_and_no_file_beside_our_choices(tmp_path: Path) -> None:
+    (tmp_path / "experiment").mkdir()
+    (tmp_path / "base").mkdir()
+    (tmp_path / "base" / "more.yaml").write_text("# @package _global_\nseed: 7\n")
+    (tmp_path / "experiment" / "mine.yaml").write_text("# @package _global_\ndefaults: [../base/more, _self_]\n")
+    assert compose(["experiment=mine"], tmp_path).seed == 7
+    with pytest.raises(
+        ConfigError, match=r"sync/\.\./\.\./mkdocs\.yaml: is outside of the folder of paceline's choices|no such"
+    ):
+        compose(["sync=../../mkdocs"])
