@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
+from threading import get_ident
 from types import TracebackType
 from typing import Any
 from weakref import ref
@@ -135,10 +136,10 @@ class Run:
         self._batches = resumed.batches if resumed else 0  # that training was on, of all steps
         self._further: Own | None = None  # of a batch that came after the step's first pass
         self._own: Own = (0, 1)
-        self._former: Own = (0, 1)  # of the batch before
         self._fetched: ref[Tensor] | None = None  # a tensor of the last batch
         self._unused: ref[Tensor] | None = None  # of a batch that no pass was on
-        self._armed = self._fetches_ahead = False  # the step's last pass has been; batches come before others' passes
+        self._armed = self._left = False  # the step's last pass has been; the last step was left out by a fetch
+        self._fetcher = 0  # the thread that fetched the last batch
 
     def _resumed(self, experiment: Experiment, root: Path) -> Resumed:
         path = agreed(self._comm, self.workers, "resumed", lambda: newest(experiment, root))
@@ -163,8 +164,10 @@ class Run:
         """
         if self._open is not None and self._armed:
             self._skip()
+            self._left = True
         elif self._open is None:
             self.gradients.clear()
+        self._fetcher = get_ident()
         if self._stop.before(self.steps, self._meter.last):
             reason = f"was asked to stop, after step {self.steps}"
             self._end(reason)
@@ -180,7 +183,7 @@ class Run:
         self._further = own if self._passes > 0 else None
         self._fetched = ref(first) if (first := _first_tensor(batch)) is not None else None
         if self._open is None:
-            self._armed, self._own, self._former = False, own, self._own
+            self._armed, self._own = False, own
             self._open = ExitStack()
             if self.steps == 0:
                 self._open.enter_context(memory.activations(self._activations))
@@ -206,13 +209,19 @@ class Run:
         `ScriptError`, or `DivergedError` where the loss is not finite.
         """
         self.check_here()
+        if self._open is not None and self._fetcher != get_ident():
+            raise ScriptError(
+                "backward: another thread fetched the batch, and workers compare their batches while they are fetched. "
+                "Fetch it in the thread that trains; num_workers of the DataLoader loads ahead"
+            )
         if self._open is None or self._armed:
             raise ScriptError(
                 "backward: after the step's last backward pass comes optimizer.step(), and before it a batch of "
                 "run.loader; for gradient accumulation give last=False to all but the last"
             )
         if self._passes == 0:
-            self._check_share()
+            self._left = False
+            self._check_fetch()
             self._begin()
             self._samples = self._own[1]
             self._batches += 1
@@ -238,18 +247,21 @@ class Run:
         else:
             self.gradients.pause()
 
-    def _check_share(self) -> None:
-        """Raises `ScriptError` where the pass may be of an earlier batch than the last, with another share of samples.
+    def _check_fetch(self) -> None:
+        """Raises `ScriptError` where the pass may be of an earlier batch than the last: another share of samples, and
+        no step of a checkpoint.
 
         A script that fetches ahead still holds a batch that no pass was on; one that left it out does not.
         """
-        self._fetches_ahead |= self._unused is not None and self._unused() is not None
-        if self._fetches_ahead and self._own[0] * self._former[1] != self._former[0] * self._own[1]:
+        if self._unused is not None and self._unused() is not None:
             raise ScriptError(
-                f"backward: a batch was fetched ahead, of which this worker has {self._own[0]} of {self._own[1]} "
-                f"samples, and {self._former[0]} of {self._former[1]} of the one before. Fetch a batch after the step "
-                "before it, or use drop_last=True and a batch_size that workers divide"
+                "backward: a batch was fetched before the step with the one before. Fetch each batch after "
+                "run.optimizer.step(), and hold none that you leave out; num_workers of the DataLoader loads ahead"
             )
+
+    def pass_begins(self) -> None:
+        """The script may hold a batch of an earlier pass."""
+        self._fetched = None
 
     def _begin(self) -> None:
         """Gradients of passes that the script made by itself, before it called `backward`, count."""
@@ -262,6 +274,11 @@ class Run:
     def step(self) -> None:
         """Makes the step of `optimizer.step()`. Raises `ScriptError`."""
         if self._open is None or not self._armed:
+            if self._left:
+                raise ScriptError(
+                    "optimizer.step: a batch was fetched after run.backward(loss), which left out the step. Fetch it "
+                    "after run.optimizer.step()"
+                )
             raise ScriptError("optimizer.step: needs run.backward(loss) before it, on a batch of run.loader")
         self._vectors.restore()
         self.gradients.settle(self.steps + 1)
@@ -500,6 +517,7 @@ class _Batches:
         return len(self._loader)
 
     def __iter__(self) -> Iterator[Any]:
+        self._run.pass_begins()
         for batch, own in self.fetched():
             yield self._run.begin(batch, own)
 

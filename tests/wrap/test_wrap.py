@@ -1,10 +1,12 @@
 """A person's own loop, loader and Hugging Face style model on replicas: the same training, a run like all others."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
@@ -27,7 +29,7 @@ from paceline.engine.base.failures import exit_code_of
 from paceline.testing.fabrics import run_virtual
 from paceline.tracking.compare import render, rows
 from paceline.tracking.run_directory import RunDirectory
-from paceline.wrap import ScriptError, workers, wrap
+from paceline.wrap import Run, ScriptError, workers, wrap
 from paceline.wrap.shares import on_device, share_of
 from paceline.wrap.stopping import CtrlC
 
@@ -442,25 +444,62 @@ def test_workers_of_a_script_die_with_their_launcher(before: str, line: str, tmp
         until(lambda: not marked(mark), 60, "workers outlive their launcher")
 
 
-def fetches_ahead(comm: Any, root: str, **how: Any) -> str:
-    """Fetches each batch before the step with the one before."""
-    run = joined(comm, root, *parts(**how), epochs=2)
-    try:
-        batches = iter(run.loader)
-        batch = next(batches)
-        for following in batches:
-            run.backward(run.model(**batch).loss)
-            run.optimizer.step()
-            batch = following
-    except ScriptError as error:
-        return str(error)
-    return ""
+def ahead(run: Run, batches: Iterator[Any]) -> None:
+    batch = next(batches)
+    while batch is not None:
+        following = next(batches, None)
+        run.backward(run.model(**batch).loss)
+        run.optimizer.step()
+        batch = following
 
 
-def test_a_batch_that_is_fetched_ahead_has_the_weight_of_the_one_before_or_is_refused(tmp_path: Path) -> None:
-    uneven = run_virtual(2, partial(fetches_ahead, batch_size=3), str(tmp_path / "uneven"))
-    even = run_virtual(2, partial(fetches_ahead, samples=20), str(tmp_path / "even"))
-    assert all("a batch was fetched ahead" in said for said in uneven) and even == ["", ""]
+def amid(run: Run, batches: Iterator[Any]) -> None:
+    batch = next(batches)
+    while batch is not None:
+        run.backward(run.model(**batch).loss)
+        batch = next(batches, None)
+        run.optimizer.step()
+
+
+def in_a_thread(run: Run, batches: Iterator[Any]) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        run.backward(run.model(**pool.submit(next, batches).result()).loss)
+
+
+def refused_at(comm: Any, root: str, does: Callable[[Run, Iterator[Any]], None]) -> tuple[str, int]:
+    run = joined(comm, root, *parts(), epochs=2)
+    with pytest.raises(ScriptError) as caught:
+        does(run, iter(run.loader))
+    return str(caught.value), run.steps
+
+
+@pytest.mark.parametrize(
+    ("does", "steps", "told"),
+    [
+        (ahead, 0, "backward: a batch was fetched before the step with the one before. Fetch each batch after run.opt"),
+        (amid, 1, r"optimizer.step: a batch was fetched after run.backward\(loss\), which left out the step. Fetch it"),
+        (in_a_thread, 0, "backward: another thread fetched the batch, .* Fetch it in the thread that trains"),
+    ],
+)
+def test_a_batch_that_is_fetched_ahead_is_refused_in_the_first_step(
+    does: Callable[[Run, Iterator[Any]], None], steps: int, told: str, tmp_path: Path
+) -> None:
+    for said, made in run_virtual(2, partial(refused_at, does=does), str(tmp_path)):
+        assert re.match(told, said) and made == steps
+
+
+def holds(comm: Any, root: str) -> dict[str, torch.Tensor]:
+    model, optimizer, loader = parts()
+    run = joined(comm, root, model, optimizer, loader, epochs=2)
+    shown = next(iter(run.loader))
+    assert shown is not None
+    loop(run, epochs=2)
+    return weights_of(model)
+
+
+def test_a_batch_of_an_earlier_pass_may_be_held(tmp_path: Path) -> None:
+    ours = run_virtual(2, holds, str(tmp_path / "runs"))
+    assert all(distance(each, ours[0]) == 0 for each in ours)
 
 
 def test_a_loader_without_batches_is_refused(root: str) -> None:
