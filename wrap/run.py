@@ -22,7 +22,7 @@ from torch.utils.data import DataLoader
 from ..engine import ROOT
 from ..engine.base import machine, memory
 from ..engine.base.errors import DivergedError
-from ..engine.base.failures import outside
+from ..engine.base.failures import ONE_SAMPLE, outside
 from ..engine.base.started import RESUMES
 from ..engine.base.stop import StopAgreement
 from ..engine.base.trained import TrainedSet, Vectors, keep_memory
@@ -497,6 +497,12 @@ class Run:
     def _fail(self, error: BaseException) -> None:
         if isinstance(error, IndexError) and (found := outside(error)):
             error.add_note(found)
+        if isinstance(error, ValueError) and str(error).startswith(ONE_SAMPLE):
+            error.add_note(
+                f"worker {self.rank} of {self.workers} has {self._own[0]} of the batch's {self._own[1]} samples, and "
+                f"batch norm cannot train on one. Choose a batch_size of {2 * self.workers} or more and drop_last=True "
+                "for the loader, fewer workers, or a model with group norm"
+            )
         self._leave_out()  # the step is not to go on
         if self.workers > 1:
             leave_at_once()

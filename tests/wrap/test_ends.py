@@ -357,3 +357,20 @@ def test_a_label_without_an_output_is_named_below_the_traceback(tmp_path: Path) 
     with pytest.raises(IndexError) as caught, wrap(*parts(), name="mine", root=tmp_path):
         torch.nn.functional.cross_entropy(torch.zeros(2, 3), torch.tensor([0, 7]))
     assert caught.value.__notes__[0].startswith("the labels are from 0 to 7, and the model has 3 outputs")
+
+
+def normalised(comm: Comm, root: str) -> list[str]:
+    """A batch of two samples leaves one to each worker."""
+    model, loader = torch.nn.BatchNorm1d(6).double(), parts(batch_size=2)[2]
+    run = joined(comm, root, model, torch.optim.SGD(model.parameters(), lr=0.1), loader)
+    with pytest.raises(ValueError, match="Expected more than 1 value per channel") as caught, run:
+        run.model(next(iter(run.loader))["input_ids"].double())
+    return caught.value.__notes__
+
+
+def test_a_batch_norm_of_one_sample_says_which_worker_it_is_and_what_to_choose(tmp_path: Path) -> None:
+    for rank, (note,) in enumerate(run_virtual(2, normalised, str(tmp_path))):
+        assert note.startswith(
+            f"worker {rank} of 2 has 1 of the batch's 2 samples, and batch norm cannot train on one."
+        )
+        assert "Choose a batch_size of 4 or more and drop_last=True for the loader" in note
