@@ -188,6 +188,7 @@ study-%: $(READY)
 docs: $(DOCS_READY)  ## Draw the course's pictures and build the site in site/, which opens offline (ARGS=--serve serves it on this machine)
 	@$(BIN)/python docs/hooks/pictures.py
 	@NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs $(if $(filter --serve,$(ARGS)),serve,build --strict --quiet)
+	@$(if $(filter --serve,$(ARGS)),,$(BIN)/python docs/hooks/players.py site/players.html)
 	@echo "the site: $(CURDIR)/site/index.html"
 
 $(DOCS_READY): locked/docs.txt | $(READY)

@@ -8,7 +8,9 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from html.parser import HTMLParser
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import pytest
@@ -97,6 +99,47 @@ def test_each_algorithm_has_a_player(site: Path) -> None:
     page, source = (site / "players.html").read_text(), (ROOT / "docs" / "players.md").read_text()
     sections = re.findall(r"^## ", source, re.MULTILINE)
     assert len(sections) == 10 == page.count('<div class="player"') == page.count('<script type="application/json">')
+
+
+@pytest.fixture
+def players(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """The module docs/hooks/players.py."""
+    monkeypatch.syspath_prepend(ROOT / "docs" / "hooks")
+    return import_module("players")
+
+
+@needs_mkdocs
+@pytest.mark.docs
+@pytest.mark.slow
+@pytest.mark.xdist_group("site")
+def test_the_players_play_the_events_whose_hashes_are_kept(site: Path, players: Any) -> None:
+    """`make docs` writes the hashes anew."""
+    assert players.hashes((site / "players.html").read_text()) == players.HASHES.read_text()
+
+
+def test_a_hash_of_events_changes_with_a_time_and_a_count_and_not_with_the_last_digit_of_a_weight(players: Any) -> None:
+    lines = players.HASHES.read_text().splitlines()
+    told = {command: digest for digest, _, command in (line.partition("  ") for line in lines)}
+    assert [*told] == players.commands((ROOT / "docs" / players.PAGE).read_text())
+    command = next(command for command in told if "collective=ring" in command)
+    document = players.document(command)
+    assert players.event_hash(document) == told[command]
+    places = {"name": "weights", "kind": "point", "samples": [[0, 5.0, 0.25, -0.125]]}
+    counts = {"name": "clock", "kind": "number", "samples": [[0, 5.0, 1]]}
+    masks = {"name": "entries of masks", "kind": "cells", "samples": [[0, 5.0, ["+0.25", "1"], [0.25, 1.0]]]}
+    document["held"] = [places, counts, masks]
+    usual = players.event_hash(document)
+    cells = masks["samples"][0][2]
+    for values, place, value, changes in (
+        (document["messages"][3], 3, 9e6, True),
+        (counts["samples"][0], 2, 2, True),
+        (cells, 1, "2", True),
+        (cells, 0, "-0.50", False),
+        (places["samples"][0], 2, 0.5, False),
+    ):
+        kept, values[place] = values[place], value
+        assert (players.event_hash(document) != usual) == changes, value
+        values[place] = kept
 
 
 @needs_mkdocs

@@ -1,7 +1,14 @@
-"""Makes the players of docs/players.md while the site is built: one below each command of `paceline explain`."""
+"""Makes the players of docs/players.md while the site is built: one below each command of `paceline explain`.
 
+`python docs/hooks/players.py site/players.html` writes the hash of each player's events to docs/players.sha256.
+"""
+
+import hashlib
+import json
 import re
 import shlex
+import sys
+from pathlib import Path
 from typing import Any
 
 from paceline.cli import collective
@@ -11,7 +18,9 @@ from paceline.tracking.drawn import player
 from paceline.tracking.player import of_sum
 
 PAGE = "players.md"
+HASHES = Path(__file__).parents[1] / "players.sha256"
 _COMMAND = re.compile(r"^```text\n(paceline explain [^\n]*)\n```\n", re.MULTILINE)
+_DATA = re.compile(r'<script type="application/json">(.*?)</script>', re.DOTALL)
 _PLACE = '<p data-player="{}"></p>'
 
 
@@ -47,3 +56,37 @@ def document(command: str) -> dict[str, Any]:
     recording, why = collective.recorded(choice, overrides, None, ())
     assert recording is not None, why
     return of_sum(collective.raw(name, recording))
+
+
+# -- hashes
+
+
+def hashes(html: str) -> str:
+    """Returns a line for each player of the built page: the SHA-256 of its events, and its command."""
+    documents = [json.loads(data) for data in _DATA.findall(html)]
+    told = commands((HASHES.parent / PAGE).read_text())
+    return "".join(f"{event_hash(each)}  {command}\n" for each, command in zip(documents, told, strict=True))
+
+
+def event_hash(document: dict[str, Any]) -> str:
+    """Returns the SHA-256 of what happens when, and of the counts, names and marks that workers hold.
+
+    Places and lengths of weights are left out, as another CPU adds up in another order. So are random masks.
+    """
+    kept = {key: document[key] for key in ("timed", "end", "lanes", "purposes", "spans", "messages", "sums")}
+    held = [
+        {**track, "samples": [[lane, at, *map(_without_decimals, rest)] for lane, at, *rest in track["samples"]]}
+        for track in document["held"]
+    ]
+    return hashlib.sha256(json.dumps({**kept, "held": held}, sort_keys=True).encode()).hexdigest()
+
+
+def _without_decimals(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_without_decimals(each) for each in value]
+    is_decimal = isinstance(value, float) or (isinstance(value, str) and re.fullmatch(r"[+-]?\d+\.\d+", value))
+    return None if is_decimal else value
+
+
+if __name__ == "__main__":
+    HASHES.write_text(hashes(Path(sys.argv[1]).read_text()))
