@@ -9,28 +9,25 @@ if TYPE_CHECKING:
     from ..advise.answer import Answer
     from ..advise.why_not import Family
 
-STYLE = """
-:root { color-scheme: light dark; font: 15px/1.5 system-ui, sans-serif }
-body { max-width: 75rem; margin: 2rem auto; padding: 0 1rem }
-table { border-collapse: collapse; width: 100% }
+STYLE = """<style>
+.scroll { overflow-x: auto }
+table { border-collapse: collapse; width: 100%; font-size: 15px }
 th, td { padding: .25rem .6rem; text-align: left; border-bottom: 1px solid #8886 }
-td.number { text-align: right; font-variant-numeric: tabular-nums }
-code { display: block; overflow-x: auto; white-space: pre; font-size: .85rem }
-"""
+.number { text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap }
+td code { display: block; font-size: .85rem; overflow-wrap: anywhere }
+</style>"""
 
 
 def page(found: "Answer") -> str:
     from ..advise.commands import command
+    from ..tracking.drawn.lanes import as_html
 
-    heads = "".join(f"<th>{escape(name)}</th>" for name in columns(found))
+    heads = "".join(f"<th{_kind(j)}>{escape(name)}</th>" for j, name in enumerate(columns(found)))
     rows = []
     shown = [*enumerate(found.rows, 1), *((0, row) for row in found.front if row not in found.rows)]
     for i, row in shown:
         texts = cells(found, row, i)
-        tags = "".join(
-            f'<td class="number">{escape(text)}</td>' if j not in (1, 2) else f"<td>{escape(text)}</td>"
-            for j, text in enumerate(texts)
-        )
+        tags = "".join(f"<td{_kind(j)}>{escape(text)}</td>" for j, text in enumerate(texts))
         said = escape(command(found.question, row.candidate))
         rows.append(f'<tr>{tags}</tr><tr><td colspan="{len(columns(found))}"><code>{said}</code></td></tr>')
     families = "".join(
@@ -40,13 +37,17 @@ def page(found: "Answer") -> str:
         for each in found.families
     )
     notes = "".join(f"<li>{escape(text)}</li>" for text in found.notes)
-    return (
-        '<!doctype html><html lang="en"><meta charset="utf-8"><title>paceline advise</title>'
-        "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"
-        f"<style>{STYLE}</style><body><h1>paceline advise</h1><p>{escape(title(found))}</p>"
-        f"<table><tr>{heads}</tr>{''.join(rows)}</table>"
-        f"<h2>For each family its best, and why not the rest</h2>{families}<ul>{notes}</ul></body></html>\n"
+    body = (
+        f"{STYLE}<p>{escape(title(found))}</p>"
+        '<div class="scroll" tabindex="0" role="region" aria-label="Table of configurations, scrolls">'
+        f"<table><tr>{heads}</tr>{''.join(rows)}</table></div>"
+        f"<h2>For each family its best, and why not the rest</h2>{families}<ul>{notes}</ul>"
     )
+    return as_html("paceline advise", body)
+
+
+def _kind(column: int) -> str:
+    return "" if column in (1, 2) else ' class="number"'  # the family and the layout are words
 
 
 def _best(family: "Family") -> str:

@@ -168,8 +168,7 @@ def as_page(
     for head, texts in _sections(explained, run):
         parts.append(f"<h2>{escape(head.capitalize())}</h2>")
         for text in texts:
-            tag = "pre" if text.startswith("    ") else "p"
-            parts.append(f"<{tag}>{escape(textwrap.dedent(text))}</{tag}>")
+            parts.append(_preformatted(textwrap.dedent(text)) if text.startswith("    ") else f"<p>{escape(text)}</p>")
     if summed:
         drawn = player.as_html(summed) if isinstance(summed, dict) else _no_picture(summed)
         parts += [f"<h2>{SUMMED}</h2>", drawn]
@@ -177,9 +176,13 @@ def as_page(
     if run is None or lanes is None:
         parts.append(_no_picture(why))
     else:
-        parts += [as_svg(title, lanes), f"<p>{escape(in_words(lanes))}</p>", f"<pre>{escape(command(run))}</pre>"]
+        parts += [as_svg(title, lanes), f"<p>{escape(in_words(lanes))}</p>", _preformatted(command(run))]
         parts += ["<h2>What each holds</h2>", player.as_html(player_of(title, run))]
     return as_html(title, "\n".join([player.STYLE, *parts]), player.script())
+
+
+def _preformatted(text: str) -> str:
+    return f'<pre tabindex="0">{escape(text)}</pre>'  # it scrolls by keyboard
 
 
 def _no_picture(why: str) -> str:

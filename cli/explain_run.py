@@ -208,5 +208,5 @@ def as_page(told: Told) -> str:
     if held["predicted"] or held["measured"]:
         parts.append(memory.as_svg("Memory over a step", held["predicted"], held["measured"], held["cap"]))
     for head, lines in sections(told):
-        parts.append(f"<h2>{escape(head.capitalize())}</h2>\n<pre>{escape(chr(10).join(lines))}</pre>")
+        parts.append(f'<h2>{escape(head.capitalize())}</h2>\n<pre tabindex="0">{escape(chr(10).join(lines))}</pre>')
     return as_html(told.run.name, "\n".join(parts))

@@ -1,10 +1,10 @@
 """The report in a real browser: what it shows, and what it does when it is used."""
 
 import json
-from importlib.resources import files
 from pathlib import Path
 
 import pytest
+from axe import violations
 from browser import Browser
 from needs import needs_axe, needs_chromium
 from report_page import DRAW_ALL, NAMES, show
@@ -571,23 +571,14 @@ def test_of_many_settings_two_stand_out_and_the_others_are_pale(window: Browser,
     assert window.complaints() == []
 
 
-VIOLATIONS = """
-const { violations } = await axe.run();
-return violations.filter(({ impact }) => ['serious', 'critical'].includes(impact))
-  .map(({ id, nodes }) => [id, nodes[0].html.slice(0, 100)]);
-"""
-
-
 @needs_axe
 @pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
 def test_axe_finds_nothing_serious(window: Browser, file: Path, width: int, dark: bool) -> None:
     window.open(file, dark=dark, width=width)
     window.run(DRAW_ALL)
-    axe = files("axe_core_python").joinpath("axe.min.js").read_text(encoding="utf-8")
-    window.devtools("Runtime.evaluate", expression=axe)
-    assert window.run(VIOLATIONS) == []
+    assert violations(window, ("serious", "critical")) == []
     window.run(
         "document.querySelector('label[for=filter]').remove();document.getElementById('filter').placeholder = ''"
     )
-    assert [rule for rule, _ in window.run(VIOLATIONS)] == ["label"], "it does look"
+    assert [rule for rule, _ in violations(window, ("serious", "critical"))] == ["label"], "it does look"

@@ -28,8 +28,10 @@ pre {{ overflow-x: auto; border-left: 3px solid; padding: .4em 1em }} svg {{ max
 </style>
 </head>
 <body>
+<main>
 <h1>{title}</h1>
-{body}{end}
+{body}
+</main>{end}
 </body>
 </html>
 """
@@ -104,7 +106,7 @@ def in_words(lanes: dict[str, Any]) -> str:
 def as_html(title: str, body: str, script: str = "") -> str:
     """`body`: HTML of ours. `script`: the only one that the page may run."""
     policy, end = (f"script-src 'sha256-{sha256(script)}'; ", f"\n<script>{script}</script>") if script else ("", "")
-    return PAGE.format(title=escape(title), body=body, script=policy, end=end)
+    return PAGE.format(title=escape(title), body=svg.with_ids_apart(body), script=policy, end=end)
 
 
 def _serves(row: dict[str, Any]) -> bool:

@@ -7,12 +7,15 @@ on colour alone: kinds of bars differ in their patterns too, and have words besi
 import re
 from collections.abc import Iterable, Sequence
 from html import escape
+from itertools import count
 
 from ..figures.palette import DARK, LIGHT
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif"
 LETTER = 7.0  # pixels that a character takes, about
 _CLASS = re.compile(r'class="([^"]*)"')
+_PICTURE = re.compile(r"<svg .*?</svg>", re.DOTALL)
+_ID = re.compile(r'( id="|url\(#)([\w-]+)')
 TILE = 8  # pixels of a side of a pattern's tile
 _PATTERNS = (  # of colour i: what is drawn over it, in a tile
     "",
@@ -92,6 +95,17 @@ def document(
         "</svg>",
     ]
     return "\n".join(lines) + "\n"
+
+
+def with_ids_apart(html: str) -> str:
+    """Returns a page's HTML in which no two of its pictures have the same id. The first picture keeps its ids."""
+    numbers = count()
+
+    def numbered(picture: re.Match[str]) -> str:
+        number = next(numbers)
+        return _ID.sub(rf"\g<1>\g<2>-{number}", picture[0]) if number else picture[0]
+
+    return _PICTURE.sub(numbered, html)
 
 
 def text(x: float, y: float, words: str, kind: str = "", anchor: str = "") -> str:
