@@ -55,7 +55,7 @@ function makeSide(name, place) {
   view.refusal = make('p', { class: 'wrong' });
   view.notes = make('div');
   const plan = { class: 'plan', role: 'group', 'aria-label': `Plan of ${name}`, 'aria-live': 'polite' };
-  side.append(make('div', plan, make('h3', { text: 'Plan' }), view.figures, view.refusal, view.notes));
+  side.append(make('div', plan, make('h2', { text: 'Plan' }), view.figures, view.refusal, view.notes));
   view.command = make('code', { id: `command-${name}` });
   const copy = make('button', { type: 'button', 'aria-label': `Copy the command of ${name}`, text: 'Copy as command' });
   copy.addEventListener('click', async () => {

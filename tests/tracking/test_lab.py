@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from axe import violations
 from browser import Browser
-from needs import needs_chromium
+from needs import needs_axe, needs_chromium
 from process_table import MARK, marked, until
 
 from paceline import engine
@@ -368,4 +369,100 @@ def test_a_person_changes_a_side_by_keyboard_runs_both_and_sees_them(lab: LabSer
     drawn = "return [...document.images].every((image) => image.complete && image.naturalWidth > 0)"
     assert window.run(drawn) and window.run("return document.documentElement.scrollWidth <= innerWidth")
     assert {url.removeprefix(lab.address) for url in window.requests()} == {"plan", "run", "state", "results"}
+    assert window.complaints() == []
+
+
+CHANGED = """
+const one = document.getElementById(arguments[0]);
+one.value = arguments[1];
+for (const kind of ['input', 'change']) one.dispatchEvent(new Event(kind));
+"""
+
+
+def change(window: Browser, name: str, value: str) -> None:
+    """Chooses or types a value."""
+    window.run(CHANGED.replace("arguments[0]", json.dumps(name)).replace("arguments[1]", json.dumps(value)))
+
+
+def words_of(window: Browser, name: str) -> str:
+    return window.run(f"return document.getElementById({json.dumps(name)}).textContent")
+
+
+@needs_chromium
+@needs_axe
+@pytest.mark.browser
+@pytest.mark.timeout(400)
+def test_two_chosen_configurations_are_planned_run_side_by_side_and_copied(lab: LabServer, window: Browser) -> None:
+    window.visit(lab.address)
+    window.devtools("Browser.grantPermissions", permissions=["clipboardReadWrite", "clipboardSanitizedWrite"])
+    window.wait_for("document.querySelectorAll('.plan dd').length")
+    change(window, "A-sync", "gossip")
+    change(window, "B-sync", "easgd")
+    window.wait_for("document.getElementById('B-sync.period') && !document.getElementById('run').disabled")
+    change(window, "B-sync.period", "2")
+    window.wait_for("document.getElementById('command-B').textContent.includes('sync.period=2')")
+    asked = {"sides": [{"choices": {"sync": "gossip"}, "values": {}},
+                       {"choices": {"sync": "easgd"}, "values": {"sync.period": "2"}}]}  # fmt: skip
+    expected = [side["command"] for side in ask(lab, "plan", asked)[1]["sides"]]
+    assert [words_of(window, f"command-{name}") for name in "AB"] == expected
+    figures = window.run("return [...document.querySelectorAll('.plan dl')].map((one) => one.children.length)")
+    assert min(figures) >= 8
+
+    change(window, "B-strategy", "torch_ddp")  # which the virtual cluster has not
+    refused = "document.querySelectorAll('.plan')[1].textContent.includes('exit status 2')"
+    window.wait_for(f"{refused} && document.getElementById('run').disabled")
+    assert "strategy=torch_ddp" in words_of(window, "B-strategy-wrong")
+    assert words_of(window, "A-strategy-wrong") == ""
+    change(window, "B-strategy", "data_parallel")
+    window.wait_for(f"!({refused}) && !document.getElementById('run').disabled")
+
+    window.run("document.getElementById('run').click()")
+    window.wait_for("!document.getElementById('cancel').disabled")
+    window.wait_for("/^A: .*\\nB: /.test(document.getElementById('said').textContent)")
+    until(lambda: window.run("return document.querySelectorAll('#timelines img').length") == 2, 250, "both are drawn")
+    heads = window.run("return [...document.querySelectorAll('thead th')].map((one) => one.textContent)")
+    assert heads == ["", "A", "B", "better", "meaning"]
+    assert words_of(window, "said").count("completed") == 2
+    for width in (1280, 390):
+        for theme in ("light", "dark"):
+            window.devtools("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": theme}])
+            size = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+            window.devtools("Emulation.setDeviceMetricsOverride", **size)
+            assert violations(window) == [], (width, theme)
+            assert window.run("return document.documentElement.scrollWidth") <= width
+
+    window.run("document.querySelectorAll('.command button')[1].focus()")
+    window.press("enter")
+    window.wait_for("document.getElementById('said').textContent === 'The command of B is in the clipboard.'")
+    assert window.run("return navigator.clipboard.readText()") == words_of(window, "command-B") == expected[1]
+    assert window.complaints() == []
+
+
+@needs_chromium
+@pytest.mark.browser
+@pytest.mark.timeout(400)
+def test_a_page_says_why_it_runs_nothing_and_follows_the_runs_of_another_page(
+    lab: LabServer, window: Browser, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    window.visit(lab.address)
+    window.wait_for("document.querySelectorAll('.plan dd').length && !document.getElementById('run').disabled")
+    change(window, "B-model.hidden", f"[{'8,' * 600}8]")
+    window.wait_for("document.getElementById('B-model.hidden-wrong').textContent")
+    assert words_of(window, "B-model.hidden-wrong").startswith("model.hidden: the lab takes at most 1,000")
+    assert window.run("return document.getElementById('run').disabled")
+    change(window, "B-model.hidden", "[8]")
+    window.wait_for("!document.getElementById('run').disabled")
+    assert words_of(window, "B-model.hidden-wrong") == ""
+
+    with monkeypatch.context() as without_memory:
+        without_memory.setattr("paceline.lab.server.lack_of_memory", lambda _: "Both runs take 9 GiB.")
+        window.run("document.getElementById('run').click()")
+        window.wait_for("document.getElementById('said').textContent === 'Both runs take 9 GiB.'")
+        window.wait_for("!document.getElementById('run').disabled")  # for another try
+
+    assert ask(lab, "run", pair())[1]["why"] == ""
+    window.run("document.getElementById('run').click()")
+    window.wait_for("document.getElementById('said').textContent === 'Another page of this lab is running.'")
+    until(lambda: window.run("return document.querySelectorAll('#timelines img').length") == 2, 250, "both are drawn")
+    window.wait_for("!document.getElementById('run').disabled && document.getElementById('cancel').disabled")
     assert window.complaints() == []
