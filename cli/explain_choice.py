@@ -15,6 +15,7 @@ WIDEST = 100  # characters of a line of text
 MARKS = {"compute": "#", "waiting": ".", "communication": "~"}  # the last, where several are in one place, is seen
 LISTED = 16  # messages, in the terminal
 UNKNOWN = {"use": "its file does not say when to use it", "sources": "its file names no paper"}
+NO_DEFAULT = "???"  # in a YAML
 SUMMED = "How the sum is made"
 Plain = dict[str, Any]
 
@@ -105,7 +106,7 @@ def _measured(run: "SmallRun") -> str:
 def _value(value: Any) -> str:
     from ..conf.grammar import as_override
 
-    return as_override(value)
+    return "VALUE (it has no default)" if value == NO_DEFAULT else as_override(value)
 
 
 def _wrapped(text: str, width: int) -> str:

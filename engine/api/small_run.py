@@ -94,8 +94,10 @@ def small_run(
             prepared = replace(prepared, samples=samples if watch else None)
             try:
                 result = carry_out(prepared, prepared.plan(), Path(root), quiet=True)
-            except WorkerFailedError as error:  # of attack=not_finite, where nothing defends
-                refusal = refusal or error
+            except (
+                WorkerFailedError
+            ) as error:  # of attack=not_finite, where nothing defends, or of data that do not fit
+                refusal = error
                 if further:
                     break
                 shutil.rmtree(Path(root) / "explained")

@@ -23,7 +23,7 @@ from hydra.errors import (
     MissingConfigException,
 )
 from omegaconf import DictConfig, OmegaConf, open_dict
-from omegaconf.errors import OmegaConfBaseException, UnsupportedInterpolationType
+from omegaconf.errors import MissingMandatoryValue, OmegaConfBaseException, UnsupportedInterpolationType
 
 from ...compat.hydra import apply_overrides, files_checked, files_kept
 from ...compat.omegaconf import no_resolvers
@@ -281,6 +281,8 @@ def _refusal(
         return _no_such_choice(error, config_dir)
     if isinstance(error, ConfigCompositionException):
         return _no_such_key(error, choosing, described, overrides, config_dir)
+    if isinstance(error, MissingMandatoryValue):
+        return f"{error.full_key}: has no default. Choose a value: {error.full_key}=VALUE"
     if isinstance(error, yaml.YAMLError):
         return f"a YAML of the configuration is broken: {' '.join(str(error).split())}"
     return f"{typed}: {TOO_DEEP if isinstance(error, RecursionError) else _first_line(error)}"

@@ -3,6 +3,9 @@
 A factor is a pure function of (seed, worker, step): the same trace for the same seed, whoever asks in whatever order.
 On the virtual cluster it multiplies the modelled time. Real workers can only be slowed: there a factor below 1 counts
 as 1. The bounds of knobs keep factors finite.
+
+Use `one_slow` to see who waits for a straggler, `lognormal`, `exponential` and `pareto` for delays by chance, `phones`
+for devices of several kinds, and `trace` for factors that were recorded.
 """
 
 from abc import ABC, abstractmethod

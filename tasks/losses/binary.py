@@ -6,6 +6,9 @@ logits f and of targets y in {0, 1}, or between them:
     l = -p y log s(f) - (1 - y) log(1 - s(f)),  s(f) = 1 / (1 + exp(-f))
 
 with p = `positive_weight`: above 1 where yes is rare and to be found.
+
+Use it with data of your own: columns of 0 and 1 of `data=table kind=numbers`, or such an array of `data=arrays`. The
+data that are built in have classes or other numbers as targets, so a small run of them cannot be made.
 """
 
 from typing import Annotated

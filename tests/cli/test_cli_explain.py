@@ -125,6 +125,27 @@ def test_json_holds_the_parts_and_the_picture(paceline) -> None:
     assert {to for purpose, to in purposes if purpose == "gather"} == {0} and "broadcast" in dict(purposes)
 
 
+def test_a_choice_with_a_value_that_has_no_default_is_explained_and_asks_for_it(paceline, here: Path) -> None:
+    ended = paceline("explain", "stragglers=trace", "--html", "trace.html")
+    assert ended.status == 0 and "stragglers.path=VALUE (it has no default)" in ended.out
+    why = "There is no picture: stragglers.path: has no default. Choose a value: stragglers.path=VALUE"
+    assert why in " ".join(ended.out.split()) and why in (here / "trace.html").read_text()
+
+
+@pytest.mark.slow
+def test_a_choice_whose_value_is_given_has_a_picture(paceline, here: Path) -> None:
+    (here / "factors.txt").write_text("1 2 4\n1 1 1\n")
+    given = paceline("explain", "stragglers=trace", "stragglers.path=factors.txt", "hardware.workers=3", "steps=4")
+    assert given.status == 0 and re.search(r"^worker 2 +[#~. ]+$", given.out, re.M), given.err
+
+
+def test_a_loss_that_no_built_in_data_fit_says_which_data_do(paceline) -> None:
+    ended = paceline("explain", "task=binary")
+    said = " ".join(ended.out.split())
+    assert ended.status == 0 and "There is no picture: data=diabetes: load() gives a train split with targets" in said
+    assert "task=binary learns those from 0 to 1" in said and "columns of 0 and 1 of `data=table" in said
+
+
 @pytest.mark.slow
 def test_a_choice_that_the_virtual_cluster_does_not_take_is_explained_without_a_picture(paceline) -> None:
     ended = paceline("explain", "strategy=torch_ddp")

@@ -253,7 +253,8 @@ def test_a_wrong_value_is_refused_with_its_key_and_the_rule(override: str, messa
         ("experiment=[kmeans,pca]", "experiment=[kmeans,pca]: takes one preset"),
         ("+strategy=single", "Multiple values for strategy"),
         ("seed=${nope}", "Interpolation key 'nope' not found"),
-        ("seed=???", "Missing mandatory value: seed"),
+        ("seed=???", "seed: has no default. Choose a value: seed=VALUE"),
+        ("stragglers=trace", "stragglers.path: has no default. Choose a value: stragglers.path=VALUE"),
         ("strategy=torch_ddp sync=asp", "strategy=torch_ddp: owns its update, and sync=asp is another rule"),
     ],
 )
