@@ -94,9 +94,7 @@ def small_run(
             prepared = replace(prepared, samples=samples if watch else None)
             try:
                 result = carry_out(prepared, prepared.plan(), Path(root), quiet=True)
-            except (
-                WorkerFailedError
-            ) as error:  # of attack=not_finite, where nothing defends, or of data that do not fit
+            except WorkerFailedError as error:  # of attack=not_finite alone, or of data that do not fit
                 refusal = error
                 if further:
                     break

@@ -87,3 +87,17 @@ def many(count: int, points: int = 60, epochs: int = 6) -> list[RunData]:
         )
         for i in range(count)
     ]
+
+
+def seeds_of(setting: int, sync: str, count: int) -> list[RunData]:
+    """Runs of one setting of a sweep."""
+    return [
+        recorded(
+            f"000{setting}-{sync}-s{seed}",
+            number=3 * setting + 7 * seed,
+            sync=sync,
+            swept=Swept("sweep", setting, seed, {"sync": sync}),
+            config={"sync": {"name": sync}, "seed": seed},
+        )
+        for seed in range(count)
+    ]

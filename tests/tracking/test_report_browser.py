@@ -8,7 +8,7 @@ from axe import violations
 from browser import Browser
 from needs import needs_axe, needs_chromium
 from report_page import DRAW_ALL, NAMES, show
-from some_runs import failed, many, recorded
+from some_runs import failed, many, recorded, seeds_of
 
 from paceline.tracking.compare import ComparisonRequest as Table
 from paceline.tracking.compare import table
@@ -349,19 +349,6 @@ def test_500_runs_of_1000_points_are_shown_in_few_lines_and_all_listed(window: B
         assert sum(count for count, _ in lines) < 160_000
         assert len({name for _, names in lines for name in names} - {""}) == 500
     assert window.complaints() == []
-
-
-def seeds_of(setting: int, sync: str, count: int) -> list[RunData]:
-    return [
-        recorded(
-            f"000{setting}-{sync}-s{seed}",
-            number=3 * setting + 7 * seed,
-            sync=sync,
-            swept=Swept("sweep", setting, seed, {"sync": sync}),
-            config={"sync": {"name": sync}, "seed": seed},
-        )
-        for seed in range(count)
-    ]
 
 
 def test_seeds_are_drawn_as_a_mean_with_its_interval_and_can_be_taken_apart(window: Browser, tmp_path: Path) -> None:

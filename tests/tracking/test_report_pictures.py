@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 
 import pytest
-from some_runs import failed, many, recorded
+from some_runs import failed, many, recorded, seeds_of
 
 from paceline.tracking.display import pictures
 from paceline.tracking.drawn import svg
@@ -145,12 +145,15 @@ def test_any_name_is_shown_as_it_is() -> None:
     runs = [recorded(name, number=i) for i, name in enumerate(names)]
     shown = [*names[:4], "a\\u0000\\u000a\\u202e", "other"]
     for name in ("accuracy-epochs", "throughput"):
-        assert texts(drawn(runs, name), "named") == shown
+        assert sorted(texts(drawn(runs, name), "named")) == sorted(shown)
 
 
 def test_lines_have_the_reports_colours_also_when_some_runs_have_none() -> None:
-    lines = of_class(drawn([failed(), *many(9)], "accuracy-time"), "curve")
+    runs = many(9)
+    lines = of_class(drawn([failed(), *runs], "accuracy-time"), "curve")
     looks = [look(i) for i in range(1, 10)]
+    names = [run.name for run in runs]
+    lines.sort(key=lambda line: names.index(str(line[0].text)))
     assert [line.get("class") for line in lines] == [f"s{each.colour} curve" for each in looks]
     assert [line.get("stroke-dasharray") or "" for line in lines] == [DASHED[each.dash] for each in looks]
     assert lines[0].get("stroke-dasharray") != lines[-1].get("stroke-dasharray")
@@ -237,3 +240,25 @@ def test_a_full_disk_leaves_no_half_picture(tmp_path: Path, monkeypatch: pytest.
     with pytest.raises(StorageError, match="svg: No space left on device"):
         write_pictures([recorded("a")], tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_of_many_settings_the_first_two_of_the_ranking_stand_out() -> None:
+    runs = [run for i in range(6) for run in seeds_of(i, f"mode{i}", 2)]
+    for place, run in enumerate(runs):
+        run.summary["time_to_accuracy"] = 20.0 - place
+    runs[-1].summary["time_to_accuracy"] = 30.0  # so that the mean of its seeds is not among the first
+    picture = drawn(runs, "accuracy-time")
+    titles = [(each[0].text, each.get("stroke-opacity")) for each in of_class(picture, "curve")]
+    clear = [title for title, opacity in titles if opacity is None]
+    pair = {"0003-mode3-s0", "0003-mode3-s1", "0004-mode4-s0", "0004-mode4-s1"}
+    assert set(clear) == pair == set(texts(picture, "named")[:4])
+    assert [title for title, _ in titles[-4:]] == clear, "they are drawn last"
+    assert {opacity for _, opacity in titles[:-4]} == {"0.35"} and len(titles) == 12
+    assert "8 pale: not of the first two settings of the ranking" in texts(picture, "small")
+    points = [len((each.get("d") or "").split()) for each in of_class(picture, "curve")]
+    assert len(of_class(picture, "mark")) == sum(points[-4:]), "pale curves have no markers"
+
+    few = drawn(runs[:10], "accuracy-time")
+    assert {each.get("stroke-opacity") for each in of_class(few, "curve")} == {None}
+    many_runs = drawn([run for i in range(9) for run in seeds_of(i, f"mode{i}", 3)], "accuracy-time")
+    assert len(texts(many_runs, "named")) == 6, "of many curves, the legend names those that stand out"

@@ -3,12 +3,13 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from html import escape
 from statistics import fmean
 from textwrap import wrap
 
+from ..figures.leading import leading
 from ..figures.palette import CurveStyle
 from ..figures.spec import Against, Axis, Drawn, Figure, Histogram, Lines, PlotRow, PlotTrace, RowPlot, Series, Sheet
 from . import svg
@@ -22,6 +23,7 @@ MARKED = 160  # points in a picture that have markers
 TICKED = 12  # values of a parameter that each have a tick
 BESIDE = 70.0  # pixels by which a title may be wider than the area between the axes
 TOP = 44.0  # pixels above the area between the axes
+PALE = 0.35  # opacity of a curve that others stand out of
 NEAR = 0.25  # of the range of the values: a target further from them than that is named, and not drawn
 MODELLED = "Modelled (virtual cluster)"
 
@@ -31,7 +33,7 @@ def drawings(sheet: Sheet, figure: Figure) -> Iterator[tuple[str, MakesPicture]]
     match figure:
         case Lines():
             for x in (x for x in figure.x if x.pictured):
-                yield f"{_slug(figure.name)}-{_slug(x.name)}", partial(_lines, sheet.runs, figure, x)
+                yield f"{_slug(figure.name)}-{_slug(x.name)}", partial(_lines, sheet, figure, x)
         case RowPlot():
             yield _slug(figure.name), partial(_rows, sheet.runs, figure)
         case Histogram():
@@ -55,23 +57,37 @@ def _document(figure: Figure, says: str, width: float, height: float, parts: Seq
 # -- lines
 
 
-def _lines(runs: tuple[Drawn, ...], figure: Lines, x: Axis, area: PlotArea = USUAL) -> str:
-    found = [(runs[each.run], each, along) for each in figure.lines if (along := each.curve.along(x.key)) is not None]
+@dataclass(frozen=True)
+class DrawnCurve:
+    """A run's points. `pale`: other curves stand out."""
+
+    run: Drawn
+    points: list[tuple[float, float]]
+    pale: bool = False
+
+
+def _lines(sheet: Sheet, figure: Lines, x: Axis, area: PlotArea = USUAL) -> str:
+    found = [(each, along) for each in figure.lines if (along := each.curve.along(x.key)) is not None]
     factor = 100.0 if figure.y.unit == "share" else 1.0
+    clear = leading(sheet, figure)
     curves = [
-        (run, list(zip(along.tolist(), (factor * each.curve.values).tolist(), strict=True)))
-        for run, each, along in found
+        DrawnCurve(
+            sheet.runs[each.run],
+            list(zip(along.tolist(), (factor * each.curve.values).tolist(), strict=True)),
+            pale=bool(clear) and each.run not in clear,
+        )
+        for each, along in found
     ]
-    targets = {each.target for _, each, _ in found}
+    targets = {each.target for each, _ in found}
     target = factor * aim if figure.aimed and len(targets) == 1 and (aim := targets.pop()) is not None else None
     return _curves(figure, x, figure.y.title, figure.y.log, curves, area, target)
 
 
 def _histogram(runs: tuple[Drawn, ...], figure: Histogram, area: PlotArea = USUAL) -> str:
-    curves: list[tuple[Drawn, list[tuple[float, float]]]] = []
+    curves: list[DrawnCurve] = []
     for place, counts in zip(figure.runs, figure.counts, strict=True):
         total = sum(times for _, times in counts) or 1.0
-        curves.append((runs[place], [(value, 100 * times / total) for value, times in counts]))
+        curves.append(DrawnCurve(runs[place], [(value, 100 * times / total) for value, times in counts]))
     return _curves(figure, figure.x, f"{figure.y.title}, %", False, curves, area, stepped=True)
 
 
@@ -80,18 +96,21 @@ def _curves(
     x: Axis,
     y_title: str,
     log: bool,
-    curves: list[tuple[Drawn, list[tuple[float, float]]]],
+    curves: list[DrawnCurve],
     area: PlotArea,
     target: float | None = None,
     stepped: bool = False,
 ) -> str:
     """`target`: a line across. `stepped`: a level from halfway to the value before to halfway to the next."""
-    along = [at for _, points in curves for at, _ in points]
-    values = [value for _, points in curves for _, value in points]
+    along = [at for curve in curves for at, _ in curve.points]
+    values = [value for curve in curves for _, value in curve.points]
     distant = target is not None and not _is_near(target, values)
     if target is not None and not distant:
         values.append(target)
-    high = max(area.high, 18.0 * len(curves)) if len(curves) <= NAMED else area.high
+    curves = sorted(curves, key=lambda curve: curve.pale)
+    named = curves if len(curves) <= NAMED else [curve for curve in curves if not curve.pale]
+    named = named if len(named) <= NAMED else []
+    high = max(area.high, 18.0 * len(named))
     ys = scale(values, TOP + high, TOP, log=log, from_zero=stepped)
     left = 10 + room_for(ys.ticks)
     xs = scale(along, left, left + area.wide, x.unit, from_zero=not stepped)
@@ -101,15 +120,27 @@ def _curves(
             f'<path class="void target" stroke-dasharray="2 3" d="M{left:.1f},{ys(target):.1f} h{area.wide:g}"/>'
         )
     marked = len(along) <= MARKED
-    for run, points in curves:
-        path = line(_stepped(points) if stepped else points, xs, ys)
-        parts.append(_stroke(run.look, path, _label(run), len(curves) > NAMED))
-        if marked:
-            parts += [mark(run.look.marker, xs(at), ys(v), run.look.colour) for at, v in points if ys.shows(v)]
-    names = [(_label(run), partial(_key, run.look, marked)) for run, _ in curves] if len(curves) <= NAMED else []
+    for curve in sorted(curves, key=lambda curve: not curve.pale):  # those that stand out are on top
+        path = line(_stepped(curve.points) if stepped else curve.points, xs, ys)
+        parts.append(_stroke(curve.run.look, path, _label(curve.run), len(curves) > NAMED, curve.pale))
+        if marked and (not curve.pale or len(curve.points) == 1):
+            parts += [
+                mark(curve.run.look.marker, xs(at), ys(v), curve.run.look.colour)
+                for at, v in curve.points
+                if ys.shows(v)
+            ]
+    names = [
+        (_label(curve.run), partial(_key, curve.run.look, marked and not curve.pale, pale=curve.pale))
+        for curve in named
+    ]
     parts += legend(left + area.wide + 20, TOP + 8, names)
+    pale = sum(curve.pale for curve in curves)
     note = ". ".join(
-        [*([] if names else [f"{len(curves)} runs"]), *([f"Target: {target:g}, beyond the axis"] if distant else [])]
+        [
+            *([] if len(named) == len(curves) else [f"{len(curves)} runs"]),
+            *([f"{pale} pale: not of the first two settings of the ranking"] if pale else []),
+            *([f"Target: {target:g}, beyond the axis"] if distant else []),
+        ]
     )
     says = f"{y_title} of {len(curves)} runs against {x.title}."
     return _document(figure, says, _width(left + area.wide, [name for name, _ in names]), TOP + high + 50, parts, note)
@@ -130,17 +161,18 @@ def _stepped(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, flo
         yield after, value
 
 
-def _stroke(look: CurveStyle, path: str, title: str, thin: bool = False) -> str:
+def _stroke(look: CurveStyle, path: str, title: str, thin: bool = False, pale: bool = False) -> str:
     dashes = f' stroke-dasharray="{DASHED[look.dash]}"' if DASHED[look.dash] else ""
-    width = 0.8 if thin else 1.6
+    width = 0.8 if thin or pale else 1.6
+    dashes += f' stroke-opacity="{PALE}"' if pale else ""
     return (
         f'<path class="s{look.colour} curve" stroke-width="{width}"{dashes} d="{path}">'
         f"<title>{escape(title)}</title></path>"
     )
 
 
-def _key(look: CurveStyle, marked: bool, x: float, y: float) -> str:
-    drawn = _stroke(look, f"M{x:.1f},{y:.1f} h34", "").replace(" curve", "").replace("<title></title>", "")
+def _key(look: CurveStyle, marked: bool, x: float, y: float, pale: bool = False) -> str:
+    drawn = _stroke(look, f"M{x:.1f},{y:.1f} h34", "", pale=pale).replace(" curve", "").replace("<title></title>", "")
     return drawn + (mark(look.marker, x + 17, y, look.colour).replace(" mark", "") if marked else "")
 
 

@@ -12,7 +12,8 @@ Where a report and a picture differ, and why:
   not one of another, which a picture without its table does not tell.
 - A picture draws curves whole; the report thins them to what a screen can show (`curves.thin`).
 - A picture draws the seeds of a setting as lines of one look; the report can take their mean.
-- A picture draws all curves alike; of more than five settings the report makes two stand out, until a reader picks.
+- Of more than five settings both make the first two of the ranking stand out (`leading.py`, `lines.js`). In the
+  report a reader may pick others.
 - `Series.asked` (temporaries and the runtime, which would hide small models) waits for a click in the report.
 """
 
