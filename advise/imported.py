@@ -4,6 +4,7 @@
 here is left out, and named. A setting that a file does not have keeps paceline's default.
 """
 
+import math
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -36,6 +37,7 @@ class _Settings:
 
     def __init__(self, values: Mapping[str, Any], file: Path) -> None:
         self._left, self._file = dict(_flat(values, "")), file
+        self.known = False  # whether it has any setting that the tool is asked for
 
     def error(self, key: str, why: str) -> ConfigError:
         return ConfigError(f"{shown(str(self._file))}: {self._text(key)}: {why}")
@@ -44,7 +46,7 @@ class _Settings:
         return ConfigError(f"{shown(str(self._file))}: {why}")
 
     def number(self, key: str) -> float | None:
-        return self._taken(key, _is_number, "must be a number.")
+        return self._taken(key, _is_number, "must be a finite number of at least 0.")
 
     def pair(self, key: str) -> list[float] | None:
         def allowed(value: Any) -> bool:
@@ -52,11 +54,12 @@ class _Settings:
 
         return self._taken(key, allowed, "must be two numbers.")
 
-    def count(self, key: str, least: int = 1) -> int | None:
+    def count(self, key: str, least: int = 1, most: int | None = None) -> int | None:
         def allowed(value: Any) -> bool:
-            return _is_number(value) and isinstance(value, int) and value >= least
+            return _is_number(value) and isinstance(value, int) and least <= value <= (value if most is None else most)
 
-        return self._taken(key, allowed, f"must be a whole number of at least {least}.")
+        limits = f"of at least {least}" if most is None else f"from {least} to {most}"
+        return self._taken(key, allowed, f"must be a whole number {limits}.")
 
     def flag(self, key: str) -> bool:
         """Returns whether the key is true. It is left out if it is `auto`."""
@@ -64,16 +67,19 @@ class _Settings:
 
     def one_of(self, key: str, words: Mapping[str, str]) -> str | None:
         """Returns the word's meaning; None for another word, which is left out."""
+        self.known |= key in self._left
         return words[str(self._left.pop(key))] if str(self._left.get(key)) in words else None
 
     def has(self, key: str, *words: object) -> bool:
         """Returns whether the key has one of the values; it is taken then."""
+        self.known |= key in self._left
         found = key in self._left and self._left[key] in words
         if found:
             del self._left[key]
         return found
 
     def __contains__(self, key: str) -> bool:
+        self.known |= key in self._left
         return self._left.get(key) not in (None, AUTO)
 
     def left(self) -> list[str]:
@@ -81,6 +87,7 @@ class _Settings:
 
     def _taken(self, key: str, allowed: Callable[[Any], bool], rule: str) -> Any:
         """Returns the value; None where there is none or it is `auto`, which is left out."""
+        self.known |= key in self._left
         value = self._left.get(key)
         if value is None or value == AUTO:
             return None
@@ -93,7 +100,7 @@ class _Settings:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _flat(values: Mapping[str, Any], before: str) -> Iterator[tuple[str, Any]]:
@@ -124,6 +131,8 @@ def read(tool: str, file: Path) -> ImportedConfiguration:
         raise ConfigError(f"{shown(str(file))}: has no settings by name. Choose a file of {tool}.")
     settings = _Settings(values, file)
     chosen, notes = convert(settings)
+    if not settings.known:
+        raise settings.refusal(f"has no setting of {tool}. Choose a file of {tool}.")
     return ImportedConfiguration([f"{key}={value}" for key, value in chosen.items()], settings.left(), notes)
 
 
@@ -132,15 +141,21 @@ Converted = tuple[dict[str, str], list[str]]  # overrides and notes
 
 def deepspeed(settings: _Settings) -> Converted:
     """Reads the JSON of a DeepSpeed configuration."""
-    stage = settings.count("zero_optimization.stage", least=0) or 0
+    stage = settings.count("zero_optimization.stage", least=0, most=3) or 0
     devices = [f"zero_optimization.offload_{what}.device" for what in ("optimizer", "param")]
     chosen = _zero(settings, stage, *devices)
+    if stage == 3 and settings.flag("zero_optimization.cpu_offload_param"):  # deprecated names
+        chosen["strategy.offload"] = "all"
+    if stage > 0 and settings.flag("zero_optimization.cpu_offload"):
+        chosen.setdefault("strategy.offload", "optimizer")
     notes = [NO_MODEL]
     for key in ("bf16.enabled", "bfloat16.enabled", "fp16.enabled"):
         if settings.flag(key):
+            if "precision" in chosen:
+                raise settings.refusal(f"{key}=true: {chosen['precision']} is enabled, too. Choose one precision.")
             chosen["precision"] = "fp16" if "fp16" in key else "bf16"
     if chosen.get("precision") == "fp16":
-        if power := settings.count("fp16.initial_scale_power"):
+        if power := settings.count("fp16.initial_scale_power", most=1023):
             chosen["precision.scale"] = str(2.0**power)
         if window := settings.count("fp16.loss_scale_window"):
             chosen["precision.grow_every"] = str(window)
@@ -209,6 +224,8 @@ def accelerate(settings: _Settings) -> Converted:
             raise settings.error("distributed_type", f"paceline has nothing like it. Choose {', '.join(kinds)}.")
         raise settings.refusal(f"distributed_type is missing. Choose {', '.join(kinds)}.")
     workers, hosts = settings.count("num_processes"), settings.count("num_machines") or 1
+    if workers is not None and workers % hosts:
+        raise settings.refusal(f"num_processes={workers}: is no multiple of num_machines={hosts}. Choose one that is.")
     convert = {"FSDP": _fsdp, "DEEPSPEED": _accelerated_deepspeed, "MEGATRON_LM": _megatron}.get(kind)
     if convert is not None:
         chosen = convert(settings, workers, hosts)
@@ -259,7 +276,7 @@ def _accelerated_deepspeed(settings: _Settings, workers: int | None, hosts: int)
     prefix = "deepspeed_config."
     if f"{prefix}deepspeed_config_file" in settings:
         raise settings.error(f"{prefix}deepspeed_config_file", "has the settings. Choose paceline import deepspeed.")
-    stage = settings.count(f"{prefix}zero_stage", least=0)
+    stage = settings.count(f"{prefix}zero_stage", least=0, most=3)
     chosen = _zero(
         settings,
         2 if stage is None else stage,

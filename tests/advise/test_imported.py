@@ -88,11 +88,13 @@ def changed(tmp_path: Path, name: str, **settings: object) -> Path:
 @pytest.mark.parametrize(
     ("settings", "becomes"),
     [
-        ({}, "strategy=zero strategy.stage=0"),
+        ({"train_batch_size": "auto"}, "strategy=zero strategy.stage=0"),
         ({"optimizer": {"type": "Adam", "params": {"adam_w_mode": False}}}, "optimizer=adam optimizer.weight_decay=0"),
         ({"optimizer": {"type": "SGD", "params": {"lr": 1}}}, "optimizer=sgd optimizer.lr=1 optimizer.weight_decay=0"),
         ({"fp16": {"enabled": True, "initial_scale_power": 8}}, "precision=fp16 precision.scale=256.0"),
         ({"train_micro_batch_size_per_gpu": 4, "train_batch_size": 64}, "batch_size=4"),
+        ({"zero_optimization": {"stage": 2, "cpu_offload": True}}, "strategy.stage=2 strategy.offload=optimizer"),
+        ({"zero_optimization": {"stage": 3, "cpu_offload_param": True}}, "strategy.stage=3 strategy.offload=all"),
     ],
     ids=str,
 )
@@ -108,8 +110,13 @@ def test_settings_of_deepspeed_keep_their_meaning(settings: dict[str, object], b
         ("deepspeed", "none.json", None, "cannot be read (No such file or directory)"),
         ("deepspeed", "a.json", "{", "is not valid JSON"),
         ("deepspeed", "a.json", "[]", "has no settings by name"),
-        ("deepspeed", "a.json", '{"gradient_clipping": true}', "gradient_clipping=true: must be a number."),
+        ("deepspeed", "a.json", '{"gradient_clipping": true}', "gradient_clipping=true: must be a finite number"),
         ("deepspeed", "a.json", '{"optimizer": {"type": "Adam", "params": {"betas": [1]}}}', "must be two numbers."),
+        ("deepspeed", "a.json", '{"gradient_clipping": NaN}', "=NaN: must be a finite number of at least 0."),
+        ("deepspeed", "a.json", '{"zero_optimization": {"stage": 7}}', "must be a whole number from 0 to 3."),
+        ("deepspeed", "a.json", '{"fp16": {"enabled": true, "initial_scale_power": 1024}}', "number from 1 to 1023."),
+        ("deepspeed", "a.json", '{"fp16": {"enabled": true}, "bf16": {"enabled": true}}', "Choose one precision."),
+        ("deepspeed", "a.json", '{"dependencies": {}, "name": "x"}', "has no setting of deepspeed."),
         (
             "deepspeed",
             "a.json",
@@ -119,7 +126,9 @@ def test_settings_of_deepspeed_keep_their_meaning(settings: dict[str, object], b
         ("accelerate", "a.yaml", "distributed_type: XLA", "distributed_type=XLA: paceline has nothing like it"),
         ("accelerate", "a.yaml", "num_processes: 4", "distributed_type is missing. Choose NO"),
         ("accelerate", "a.yaml", "distributed_type: NO\nnum_processes: 0", "num_processes=0: must be a whole number"),
+        ("accelerate", "a.yaml", "distributed_type: FSDP\nnum_machines: 3\nnum_processes: 8", "is no multiple of"),
         ("torchtitan", "a.toml", "a = ", "is not valid TOML"),
+        ("torchtitan", "a.toml", "[project]", "has no setting of torchtitan."),
         ("torchtitan", "a.py", "import os", "is Python, which is not run"),
     ],
 )  # fmt: skip
