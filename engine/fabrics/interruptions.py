@@ -25,6 +25,8 @@ MOST = 5.0  # mean times between failures, of a piece of work: one in e^5 = 148 
 
 TRIES = 10_000  # of one step
 
+ROUNDING = 1e-9  # three steps of 0.1 s are an interval of 0.3 s at any second of the clock
+
 
 class Moments:
     """A sequence of moments without an end, by number."""
@@ -77,14 +79,20 @@ class CheckpointTimes:
         write = nbytes / storage
         return cls(between, write, restart + write, young(write, between) if interval is None else interval)
 
-    def check(self, step: float) -> None:
-        """Raises `ConfigError` where failures come so often that a run would hardly end. `step`: its seconds."""
+    def check(self, step: float, longest: float) -> None:
+        """Raises `ConfigError` where failures come so often that a run would hardly end.
+
+        Args:
+            step: seconds.
+            longest: seconds from one failure to the next.
+        """
         piece = max(self.interval, step) + self.write + self.restart
-        if step > self.between or piece > MOST * self.between:
+        if step > self.between or piece > MOST * self.between or piece >= longest:
             raise ConfigError(
                 f"failures: somebody fails every {self.between:.4g} s on average, which is too often for steps of "
                 f"{step:.4g} s, checkpoints of {self.write:.4g} s every {self.interval:.4g} s and restarts of "
-                f"{self.restart:.4g} s. Choose rarer failures, a shorter failures.restart, or fewer workers."
+                f"{self.restart:.4g} s. Choose rarer failures, a shorter failures.restart or failures.interval, or "
+                "fewer workers."
             )
 
 
@@ -123,7 +131,7 @@ class Agreement:
         self._passed = max(self._passed, step)
 
     def _due(self, step: int, since: float, clock: float, times: CheckpointTimes) -> Interruption | None:
-        saves = clock >= since + times.interval
+        saves = clock - since >= times.interval * (1 - ROUNDING)
         failed, at_end_of = self._moments[self._next], max(step, self._passed + 1)
         if failed <= (clock + times.write if saves else clock):
             back = failed
@@ -156,11 +164,12 @@ class Rollbacks:
                 clock += self._times.write
                 self._since = clock
             else:
+                lost = max(due.at - self._since, 0.0)  # 0: it wrote its part of the checkpoint later than others
                 self.lost.failures += 1
-                self.lost.lost_work += due.at - self._since
+                self.lost.lost_work += lost
                 self.lost.downtime += due.back - due.at
-                clock = due.back + (clock - self._since)
-                self._since = due.back
+                clock += lost + (due.back - due.at)
+                self._since += lost + (due.back - due.at)
                 if self.lost.failures - before > TRIES:
                     raise ConfigError(
                         f"failures: step {step} was interrupted {TRIES:,} times in a row, so that the run would never "

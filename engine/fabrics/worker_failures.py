@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from heapq import merge
 from itertools import count, repeat
-from math import ceil
+from math import ceil, inf
 from typing import Annotated, Literal
 
 import numpy as np
@@ -45,6 +45,14 @@ class WorkerFailures(Failures):
     @abstractmethod
     def between_of_worker(self, network: ModelledNetwork) -> float:
         """Returns the mean seconds from one failure of a worker to its next."""
+
+    def longest(self) -> float:
+        """Returns the most seconds from one failure in the run to the next: infinite where moments are random."""
+        return inf
+
+    def longest_of_worker(self, network: ModelledNetwork) -> float:
+        """Returns the most seconds from one failure of a worker to its next."""
+        return inf
 
     @abstractmethod
     def at_once(self, network: ModelledNetwork) -> tuple[int, str]:
@@ -122,6 +130,12 @@ class Preemption(WorkerFailures):
 
     def between_of_worker(self, network: ModelledNetwork) -> float:
         return self._every * network.count("worker") / self._taken(network)
+
+    def longest(self) -> float:
+        return self._every
+
+    def longest_of_worker(self, network: ModelledNetwork) -> float:
+        return self._every if self._taken(network) == network.count("worker") else inf
 
     def at_once(self, network: ModelledNetwork) -> tuple[int, str]:
         return self._taken(network), f"failures.share={self._share:g}"

@@ -97,12 +97,13 @@ class Failing(Feature):
             return
         step = self._step(known.parts)
         if not goes_on(known.parts.sync):
-            self.times(known.parts).check(step)
-        elif (between := self.failures.between_of_worker(self.network)) < step + self.failures.restart / 5:
+            self.times(known.parts).check(step, self.failures.longest())
+            return
+        between, restart = self.failures.between_of_worker(self.network), self.failures.restart
+        if between < step + restart / 5 or self.failures.longest_of_worker(self.network) <= step + restart:
             raise ConfigError(
                 f"failures: a worker fails every {between:.4g} s on average, which is too often for steps of "
-                f"{step:.4g} s and restarts of {self.failures.restart:.4g} s. Choose rarer failures, or a shorter "
-                "failures.restart."
+                f"{step:.4g} s and restarts of {restart:.4g} s. Choose rarer failures, or a shorter failures.restart."
             )
 
     def times(self, parts: Parts) -> CheckpointTimes:

@@ -182,6 +182,23 @@ def test_all_are_interrupted_at_the_end_of_the_same_step() -> None:
     assert second.at_end_of(2, 4.5) == 5.5 + 4.5 + 1.0
 
 
+def test_a_worker_that_writes_its_checkpoint_later_than_a_failure_loses_no_work() -> None:
+    """Of two workers one writes a checkpoint at second 3, the other one at 6.5. Somebody fails at second 6."""
+    agreement = Agreement(moments(6.0))
+    first, second = (Rollbacks(agreement, TIMES, 0.0) for _ in range(2))
+    assert [first.at_end_of(0, 3.0), first.at_end_of(1, 6.5)] == [4.0, 11.5]
+    assert [second.at_end_of(0, 6.5), second.at_end_of(1, 8.0)] == [7.5, 11.0], "it is away from second 6 to 9"
+    assert tuple(second.lost.told().values()) == (1, 0.0, 3.0, 1.0)
+
+
+def test_rounding_delays_no_checkpoint() -> None:
+    """From second 0.25 on, three steps of 0.1 s end at 0.5499999999999999."""
+    rollbacks, clock = Rollbacks(Agreement(moments()), replace(TIMES, interval=0.3), 0.25), 0.25
+    for step in range(3):
+        clock = rollbacks.at_end_of(step, clock + 0.1)
+    assert rollbacks.lost.checkpoints == 1.0
+
+
 def test_a_step_that_failures_never_let_end_is_refused() -> None:
     every_second = Moments(float(second) for second in count(1))
     with pytest.raises(ConfigError, match="failures: step 0 was interrupted 10,000 times in a row"):
@@ -269,16 +286,19 @@ def test_a_replica_of_easgd_comes_back_at_the_centre(tmp_path: Path, monkeypatch
 
 
 def test_a_pipeline_goes_back_as_a_whole(tmp_path: Path) -> None:
-    """Its stages end a step at different moments; what is added is what each has lost, and the restart."""
+    """Its stages end a step at different moments. One of them fails at second 2.1086, before a checkpoint is due, and
+    the next failure is at second 7.9.
+    """
     split = ("strategy=pipeline", "hardware.workers=4", "model.hidden=[16,16]", *SECOND, "hardware.overhead=0.1")
-    split += ("optimizer.momentum=0",)
-    waves = ("failures=preemption", "failures.every=4.0", "failures.interval=10.0", *OF_WORKERS, "steps=5")
-    usual, its = ran(tmp_path / "usual", *split, "steps=5")
-    failing, of_failing = ran(tmp_path / "failing", *split, *waves)
+    split += ("optimizer.momentum=0", "seed=4", "steps=5")
+    poisson = ("failures=poisson", "failures.mtbf=10.0", "failures.interval=7.0", *OF_WORKERS, "failures.storage=1e18")
+    usual, its = ran(tmp_path / "usual", *split)
+    failing, of_failing = ran(tmp_path / "failing", *split, *poisson)
     assert identical(its, of_failing)
     told = of_failing.read_summary() or {}
-    added = (told["lost_work_s"] + told["downtime_s"]) / 4
-    assert clocks(failing) == pytest.approx([clock + added for clock in clocks(usual)])
+    keys = ("worker_failures", "lost_work_s", "downtime_s", "checkpoint_s")
+    assert [told[key] for key in keys] == pytest.approx([1, 4 * 2.1086, 4 * 1.0, 0.0], rel=1e-4)
+    assert clocks(failing) == pytest.approx([clock + 2.1086 + 1.0 for clock in clocks(usual)], rel=1e-4)
 
 
 def test_without_a_failure_nothing_changes(tmp_path: Path) -> None:
@@ -368,6 +388,12 @@ def test_the_workers_of_a_rack_or_host_fail_together() -> None:
         ("failures=poisson hardware.overhead=1.0 failures.mtbf=2.0", "failures: somebody fails every 0.6667 s on"),
         ("failures=poisson failures.mtbf=30.0", "failures: somebody fails every 10 s on average, which is too often"),
         ("failures=poisson sync=asp hardware.overhead=5.0 failures.mtbf=2.0", "failures: a worker fails every 2 s on"),
+        ("failures=preemption failures.every=10.0 failures.restart=12.0", "failures: somebody fails every 10 s on"),
+        ("failures=preemption failures.every=10.0 failures.restart=5.0 failures.interval=6.0", "failures: somebody"),
+        (
+            "failures=preemption failures.every=10.0 failures.restart=10.0 failures.share=1.0 sync=asp",
+            "failures: a worker fails every 10 s on average, which is too often for steps of",
+        ),
         ("failures=poisson sync=fedavg", "failures=poisson: has workers fail and come back, and sync=fedavg goes on"),
         ("failures=preemption sync=backup_workers failures.share=0.5", "failures.share=0.5: takes 2 workers at once"),
         ("failures=rack sync=gossip_async", "failures.place=rack: takes 3 workers at once, and sync=gossip_async"),
