@@ -100,6 +100,7 @@ class Called(Feature):
     def check(self, chosen: Chosen) -> None:
         experiment, strategy, sync, spec = chosen.experiment, chosen.strategy, chosen.sync, chosen.data.spec
         check_fit(self.callbacks, experiment, strategy, sync, chosen.partitioner, spec)
+        check_gradients(self.callbacks, experiment, sync, chosen.layout.replicas)
         check_norms(self.callbacks, experiment, strategy, sync, chosen.layout.replicas)
 
     def check_model(self, chosen: Chosen, model: nn.Module) -> None:
@@ -162,6 +163,16 @@ def check_fit(
                 f"callbacks.{name}: sees gradients, and strategy={experiment.strategy.name} leaves its update, and "
                 "them, to a library; strategy=data_parallel shows them"
             )
+
+
+def check_gradients(callbacks: Callbacks, experiment: Experiment, sync: Sync, replicas: int) -> None:
+    """Refuses callbacks that see gradients of which each replica keeps a part. Raises `ConfigError`."""
+    seeing = next((name for name, callback in callbacks.items() if "gradients" in callback.sees), None)
+    if seeing is not None and sync.traits.keeps_pieces and replicas > 1:
+        raise ConfigError(
+            f"callbacks.{seeing}: sees gradients, and sync.shard={experiment.sync.knobs['shard']} leaves each replica "
+            "a part of them. Choose sync.shard=none, or leave it out."
+        )
 
 
 def sees_norms(callbacks: Callbacks) -> list[str]:

@@ -157,6 +157,10 @@ def test_python_takes_names_classes_and_objects_in_their_order() -> None:
             {"callbacks": "gradient_norm", "strategy": "torch_ddp"},
             "callbacks.gradient_norm: sees gradients, and strategy=",
         ),
+        (
+            {"callbacks": "gradient_norm", "sync": {"name": "bsp", "shard": "optimizer"}, "hardware": {"workers": 2}},
+            "callbacks.gradient_norm: sees gradients, and sync.shard=optimizer leaves each replica a part of them.",
+        ),
         (["+callbacks.x=3"], "callbacks.x: must be a callback with its _target_"),
         (["callbacks=3"], "takes choices by their names"),
         (["callbacks.patience=3"], "callbacks=early_stop has callbacks.early_stop.patience"),
