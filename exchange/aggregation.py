@@ -13,6 +13,7 @@ from ..comm import MessageError
 from ..conf.errors import ConfigError
 from ..conf.notes import Note
 from ..strategies.core.errors import NotFiniteError, TooFewClientsError
+from ..strategies.core.held import HeldRows
 from ..strategies.core.state import State
 from .aggregate import Aggregator, Mean
 from .attack import Attack, Honest, Seen
@@ -32,6 +33,11 @@ class Aggregation:
         self._unread: dict[int, MessageError] = {}  # by replica, of the rows that are joined next
         self.streaming = self.aggregate.traits.streaming and not self.attack.colludes
         self.plain = self.streaming and not self.attack.forges
+        self._see: Callable[[HeldRows], None] | None = None
+
+    def watch(self, see: Callable[[HeldRows], None]) -> None:
+        """Calls `see` with a copy of the rows of each aggregation from now on, unless training is plain."""
+        self._see = None if self.plain else see
 
     @property
     def unpredicted(self) -> Note | str:
@@ -208,8 +214,8 @@ class Aggregation:
         if rule.copies > 1:
             counted = sorted(rule.decoded(rows, given, step))
             self._check_unread([given[i] for i in counted])
-            rows, weighed = _moved_up(rows, counted), weighed[counted]
-        return self._made(rows, weighed, given, at_a_time or replicas, step)
+            rows, weighed, given = _moved_up(rows, counted), weighed[counted], [given[i] for i in counted]
+        return self._noted(rows, weighed, given, at_a_time or replicas, replicas, step)
 
     def _check_unread(self, counted: Sequence[int]) -> None:
         """Raises the `MessageError` of a replica that counts. What could not be read is forgotten."""
@@ -229,7 +235,17 @@ class Aggregation:
         if given[0] not in self.attack.byzantine(replicas):
             self._forge(rows, given, replicas, step)
         alike = torch.ones(len(given), dtype=torch.float64, device=rows.device)
-        return self._made(rows, alike, given, len(given), step)
+        return self._noted(rows, alike, given, len(given), replicas, step)
+
+    def _noted(self, stacked: Tensor, weighed: Tensor, given: list[int], rows: int, replicas: int, step: int) -> Tensor:
+        """Aggregates as `_made` does, and shows the finite rows to the watcher."""
+        seen = None if self._see is None else stacked.clone()
+        made = self._made(stacked, weighed, given, rows, step)
+        if self._see is not None and seen is not None:
+            finite = _finite(seen).nonzero().flatten().tolist()
+            of = tuple(given[i] for i in finite)
+            self._see(HeldRows(seen[finite], of, made, self.attack.byzantine(replicas)))
+        return made
 
     def _made(self, stacked: Tensor, weighed: Tensor, given: list[int], rows: int, step: int) -> Tensor:
         """[n, d] and [n], of these replicas -> [d]. `rows`: as many as there are where each has samples."""

@@ -17,7 +17,7 @@ from ..comm import Comm, Work
 from ..conf.notes import Note
 from ..cost.transfer import Transfer, passes
 from ..strategies.core.cost import World
-from ..strategies.core.held import Held, HeldRows
+from ..strategies.core.held import Held
 from ..strategies.core.state import State
 from . import profiling
 from .aggregate import Aggregator
@@ -121,18 +121,9 @@ class Exchange:
     def buffers(self) -> list[Tensor]:
         return [*self._rows.values(), *self._channel.buffers()]
 
-    def shows(self, results: Mapping[str, Tensor]) -> dict[str, Held]:
-        """Returns what compression left out, and the rows of an aggregate, of which replica 0 tells for all.
-
-        `results`: by key, what `mean` made of these rows; {} before it was called.
-        """
-        found = self._channel.shows()
-        if self._rows and results and self.comm.rank == 0:
-            [(key, rows)] = self._rows.items()
-            replicas = range(self.comm.size)
-            lying = self.aggregation.attack.byzantine(self.comm.size)
-            found["updates given to the rule"] = HeldRows(rows, tuple(replicas), results[key], lying)
-        return found
+    def shows(self) -> dict[str, Held]:
+        """Returns what compression left out."""
+        return self._channel.shows()
 
     def transfers(self, vectors: Sequence[Vector], world: World) -> list[Transfer]:
         """Returns what a replica sends for one mean of these vectors; of one where they are not added up."""

@@ -2,7 +2,8 @@
 
 A worker is looked at when its first step begins and at the end of each step, a server after it changed the weights. Of
 every worker: the number of its steps (clock). Of a worker that is a whole replica, and may differ from the others: its
-weights, as a point in a plane. A mode or a strategy may show more (`Shown`).
+weights, as a point in a plane. A mode or a strategy may show more (`Shown`). Of a mode whose updates a rule aggregates
+(`Aggregation`), worker 0 and the first server show the rows of each aggregation and what the rule made of them.
 
 The plane is that of the two main directions in which replicas differ: of the deviations of all weights that were seen
 from the mean of the replicas at that time. (The main directions of the weights themselves are those of training, in
@@ -23,6 +24,7 @@ import torch
 from torch import Tensor
 
 from ...comm import Comm
+from ...exchange.aggregation import Aggregation
 from ...strategies.core.held import Held, HeldCells, HeldNumber, HeldPoint, HeldRows
 from ...strategies.core.protocols import shown_by
 from ...strategies.core.with_servers import SyncWithServers
@@ -34,6 +36,7 @@ MOST_NUMBERS = 2**25  # of all these vectors together: 128 MiB
 ROUNDING = 1e-14  # of the largest square: what differences of squares have of it
 BLOCKS = 12  # cells of weights in memory that workers share
 CLOCK, WEIGHTS, OVERWRITTEN, DISTANCE = "clock", "weights", "entries overwritten", "consensus distance"
+UPDATES = "updates given to the rule"
 Plain = dict[str, Any]
 
 
@@ -225,6 +228,9 @@ class WatchedFeature(Feature):
     def set_up(self, parts: Parts, comm: Comm) -> None:
         if isinstance(parts.sync, SyncWithServers) and comm.rank >= parts.layout.workers:
             self.watcher.add_server(comm.rank, parts.sync)
+        aggregation = getattr(parts.sync, "aggregation", None)
+        if isinstance(aggregation, Aggregation) and comm.rank in (0, parts.layout.workers):
+            aggregation.watch(lambda rows: self.watcher.look(comm.now(), comm.rank, {UPDATES: rows}))
 
     def hooks(self, context: Context) -> Hooks:
         return WatchingHooks(self.watcher, context)

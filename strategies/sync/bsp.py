@@ -256,9 +256,7 @@ class BSP(Sync):
         return held if self._reducer is None else self._reduction.measured(held, self._reducer.peak)
 
     def shows(self) -> dict[str, Held]:
-        made = self._reduction.buckets if self._finished else ()
-        results = {bucket.key: bucket.flat for bucket in made if isinstance(bucket, Bucket)}
-        return {**self.exchange.shows(results), **shown_by(self._reduction)}
+        return {**self.exchange.shows(), **shown_by(self._reduction)}
 
     def report(self) -> Measures:
         return {"buckets": len(self._reduction.buckets)}

@@ -127,7 +127,7 @@ class EASGD(Sync):
         return [self._replica.pull, self._centre, self._pulls, *self.exchange.buffers()]
 
     def shows(self) -> dict[str, Held]:
-        return {"centre": HeldPoint(self._centre, ties=True), **self.exchange.shows({})}
+        return {"centre": HeldPoint(self._centre, ties=True), **self.exchange.shows()}
 
     def notes(self, parameters: Sequence[Tensor], world: World) -> Sequence[Note | str]:
         return self.exchange.notes([vector_of(parameters)], world)

@@ -161,6 +161,41 @@ def test_krum_picks_the_row_that_it_returns_and_never_a_liar(tmp_path: Path) -> 
         assert torch.equal(held.result, Krum().aggregate(held.rows, torch.ones(5), 1))
 
 
+@pytest.mark.parametrize(
+    ("mode", "lane"),
+    [
+        (("sync=parameter_server",), 5),
+        (("sync=local_sgd", "sync.period=2"), 0),
+        (("sync=fedavg", "data.limit=80"), 5),
+        (("sync=ssp", "sync.staleness=0"), 5),
+    ],
+    ids=str,
+)
+def test_each_mode_that_aggregates_shows_what_the_rule_picks(tmp_path: Path, mode: tuple[str, ...], lane: int) -> None:
+    lies = "aggregate=krum", "attack=sign_flip", "attack.workers=1"
+    run = watched(tmp_path, *mode, *lies, "hardware.workers=5", "steps=4")
+    samples = run.held(UPDATES)["samples"]
+    times = [at for _, at, *_ in samples]
+    assert len(times) >= 2 and len(set(times)) == len(times), "no rows are shown twice"
+    for of, _, rows, made in samples:
+        assert of == lane and {worker for worker, *_ in rows} == {0, 1, 2, 3, 4}
+        assert [worker for worker, *_, apart in rows if apart] == [4]
+        picked = [(worker, [x, y]) for worker, x, y, is_it, _ in rows if is_it]
+        assert [place for _, place in picked] == [made] and picked[0][0] != 4
+    assert f"{UPDATES}, on {run.document['lanes'][lane]['name']}" in drawn.as_html(run.document)
+
+
+def test_a_gossiping_worker_shows_its_neighbours_and_a_server_of_the_mean_shows_nothing(tmp_path: Path) -> None:
+    lies = "attack=sign_flip", "attack.workers=1", "hardware.workers=5", "steps=2"
+    run = watched(tmp_path, "sync=gossip", "aggregate=median", *lies)
+    assert [(lane, [worker for worker, *_ in rows]) for lane, _, rows, _ in run.held(UPDATES)["samples"]] == [
+        (0, [0, 1, 4])
+    ] * 2
+    (tmp_path / "mean").mkdir()
+    mean = watched(tmp_path / "mean", "sync=parameter_server", "hardware.workers=2", "steps=2")
+    assert UPDATES not in {track["name"] for track in mean.document["held"]}
+
+
 def test_what_top_k_sends_and_leaves_out_is_what_was_to_be_sent(tmp_path: Path) -> None:
     """No entry is in both, so that the squares of their lengths add up."""
     run = watched(tmp_path, "sync=bsp", "compress=topk", "compress.ratio=0.1", "hardware.workers=2", "steps=4")

@@ -389,7 +389,8 @@ def _joined(document: Plain, at: float) -> list[str]:
     words = "ring: equals the result (+)"
     if any(apart for *_, rows, _ in track["samples"] for *_, apart in rows):
         words += "; orange: sent by a Byzantine worker"
-    head = svg.text(4, 14, track["name"], "small") + svg.text(4, 28, words, "small")
+    lane = document["lanes"][track["samples"][0][0]]["name"]
+    head = svg.text(4, 14, f"{track['name']}, on {lane}", "small") + svg.text(4, 28, words, "small")
     x0, y0, k = _scale(document)
     marks: list[str] = []
     if sample is not None:
