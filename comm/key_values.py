@@ -68,6 +68,16 @@ class KeyValues(ABC):
         """
 
 
+class SharedKeyValues(KeyValues):
+    """Keys and values of workers that share memory."""
+
+    @abstractmethod
+    def stops_before(self, step: int, topic: str) -> bool:
+        """Returns whether to stop before `step`. All that step together, `topic`, stop at the first step that none has
+        begun.
+        """
+
+
 def mark_lost(store: StoreServer, rank: int) -> None:
     """The launcher's word to all workers that worker `rank` has died. `store`: the run's."""
     store.append("lost", f"{rank} ")

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .base import numbered
 from .calls import Call
-from .key_values import KeyValues
+from .key_values import SharedKeyValues
 from .ledger import Ledger
 from .native_links import links_here
 from .network import ModelledNetwork, Network
@@ -130,7 +130,7 @@ class ClusterState:
         self._log.update(_EVENT.pack(clock, worker.rank, event.encode(), peer, size))
 
 
-class VirtualKeyValues(KeyValues):
+class VirtualKeyValues(SharedKeyValues):
     """A board in this process's memory. Who reads before the writer has posted waits until then."""
 
     def __init__(self, cluster: ClusterState, worker: VirtualWorker) -> None:
@@ -151,10 +151,6 @@ class VirtualKeyValues(KeyValues):
         return cluster.posted[key]
 
     def stops_before(self, step: int, topic: str) -> bool:
-        """Returns whether to stop before `step`. All that step together, `topic`, stop at the first step that none has
-        begun.
-        """
-        self._cluster.turns.catch_up(self._worker)
         begun, stops = self._cluster.begun, self._cluster.stops
         furthest = begun.get(topic, step - 1)
         if self._cluster.stop and topic not in stops:

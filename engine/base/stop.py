@@ -5,6 +5,9 @@ leader, announces twice a second, at a step that it announced the time before, w
 is the next to look at. The others read the announcement when they come to that step. A worker that steps by itself has
 nobody to tell, and leaves before its next step: how long its last one took says little of the next ones.
 
+Workers that share memory see at once how far the others are, and leave before the first step that none has begun. They
+announce all the same, as their modelled clocks have the waits for announcements.
+
 Clients of federated rounds leave before a round that their server does not open (exchange/round_server.py).
 Where a replica has several parts, the parts' servers agree here on that round.
 """
@@ -12,7 +15,7 @@ Where a replica has several parts, the parts' servers agree here on that round.
 import json
 from collections.abc import Callable
 
-from ...comm.key_values import KeyValues
+from ...comm.key_values import KeyValues, SharedKeyValues
 
 PERIOD = 0.5  # seconds
 GROWTH = 8  # the next announcement is at most so many times as many steps away as the last was
@@ -45,6 +48,8 @@ class StopAgreement:
 
     def before(self, step: int, step_seconds: float) -> bool:
         """Returns whether to stop before `step`. `step_seconds`: of the last one."""
+        if isinstance(self._key_values, SharedKeyValues) and self._key_values.stops_before(step, self._topic):
+            return True
         if self._clock is not None and self._since is None:
             self._since = step, self._clock()
         if step < self._look:

@@ -316,6 +316,7 @@ def steps_until_stopped(comm: VirtualComm, key_values_of: Callable[[VirtualComm]
         if comm.rank == 0 and step == at:
             comm.key_values.request_stop()
         comm.elapse(0.25 if comm.rank == 2 else 1.0)
+        comm.catch_up()
         step += 1
         assert step < 100
     return step

@@ -9,6 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from paceline.comm.key_values import KeyValues
+from paceline.comm.network import Network, NetworkLink
+from paceline.comm.virtual import SimulatedCluster, VirtualComm
 from paceline.engine.base.stop import PERIOD, StopAgreement
 
 
@@ -159,3 +161,21 @@ def test_a_worker_that_steps_by_itself_leaves_before_its_next_step_however_short
     assert agreement.before(20, 1e-6)
     resumed = StopAgreement(key_values, 0, 0, "replica 0", 7, alone=True)
     assert not resumed.before(7, 1e-6) and resumed.before(8, 1e-6)  # one step is made in any case
+
+
+def test_workers_that_share_memory_stop_at_once_however_short_their_steps_are() -> None:
+    def steps(comm: VirtualComm) -> int:
+        agreement = StopAgreement(comm.key_values, comm.rank, 0, "all", 0)
+        for step in range(1000):
+            if agreement.before(step, 1e-3):
+                return step
+            if (comm.rank, step) == (2, 7):
+                comm.key_values.request_stop()
+            comm.elapse(1e-3)
+            comm.barrier()
+        return 1000
+
+    assert SimulatedCluster(3, Network(NetworkLink(1e-5, 1e9), NetworkLink(1e-6, 1e10))).run(steps) in (
+        [8] * 3,
+        [9] * 3,
+    )
