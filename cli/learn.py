@@ -1,5 +1,6 @@
 """`paceline learn`: a course in chapters, read and run in the terminal or as a notebook."""
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -119,7 +120,11 @@ def _taken(command: "ChapterPart") -> Path | None:
 
 def _run(command: "ChapterPart") -> None:
     """Raises typer.Exit."""
-    done = subprocess.run([sys.executable, "-m", "paceline.cli.main", *command.words[1:]], check=False)
+    before = signal.signal(signal.SIGINT, lambda *_: None)  # the command gets Ctrl-C, too, and ends its workers
+    try:
+        done = subprocess.run([sys.executable, "-m", "paceline.cli.main", *command.words[1:]], check=False)
+    finally:
+        signal.signal(signal.SIGINT, before)
     if done.returncode:
         note(f"{command.content}: ended with exit status {done.returncode}")
         raise typer.Exit(done.returncode if done.returncode > 0 else 128 - done.returncode)

@@ -4,6 +4,7 @@ import builtins
 import errno
 import json
 import os
+import signal
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -96,6 +97,20 @@ def test_in_a_terminal_each_command_waits_for_an_answer(
         assert SMALL.partition("```text\n")[2].partition("\n")[0] in ended.out.splitlines()
     last = ended.out.partition("Answer:")[2]
     assert ("Last text." in last) == (answers[-1] != "q")
+
+
+def test_ctrl_c_is_left_to_the_command_which_ends_by_itself(paceline, small, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended: list[str] = []
+
+    def interrupted(*given: object, **more: object) -> SimpleNamespace:
+        signal.raise_signal(signal.SIGINT)
+        ended.append("by itself")  # subprocess.run kills a command that is still there at a KeyboardInterrupt
+        return SimpleNamespace(returncode=130)
+
+    monkeypatch.setattr(command.subprocess, "run", interrupted)
+    done = paceline("learn", "1", "--yes")
+    assert done.status == 130 and ended == ["by itself"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
 def test_a_command_that_fails_ends_the_walk_with_its_status(paceline, small, monkeypatch: pytest.MonkeyPatch) -> None:
