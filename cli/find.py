@@ -22,7 +22,7 @@ def find(name: str) -> "RunData":
         one = next((text for each in found if (text := _as_typed(name, each))), None)
         such = f", such as {one}" if one else ""
         raise RunNameError(
-            f"{name}: holds {len(found)} runs ({examples}, ...); show takes one{such}, "
+            f"{name}: holds {len(found)} runs ({examples}, ...). Choose one{such}; "
             f"paceline compare {shlex.quote(name)} takes all"
         )
     return found[0] if found[0].path is None else sources.gather([str(found[0].path)], ROOT)[0]

@@ -153,7 +153,7 @@ def test_of_a_wandb_folder_the_run_that_is_suggested_can_be_shown(paceline, here
     ended = paceline("show", "theirs")
     assert ended.status == 2 and "holds 2 runs (ext a, ext b, ...)" in ended.last
     (_, _, suggested) = ended.last.partition("such as ")
-    (typed, _, also) = suggested.partition(", paceline compare ")
+    (typed, _, also) = suggested.partition("; paceline compare ")
     assert also == "theirs takes all" and shlex.split(typed) == ["theirs/b 1/run-1.wandb"]
     assert ["run", "ext", "a", "(unfinished)"] in words(paceline("show", *shlex.split(typed)).out)
 
@@ -162,7 +162,7 @@ def test_of_an_exported_table_no_single_run_is_suggested(paceline, here: Path) -
     (here / "x.json").write_text('[{"run": "a"}, {"run": "b"}]')
     ended = paceline("show", "x.json")
     assert ended.status == 2 and ended.last == (
-        "x.json: holds 2 runs (a, b, ...); show takes one, paceline compare x.json takes all"
+        "x.json: holds 2 runs (a, b, ...). Choose one; paceline compare x.json takes all"
     )
 
 
