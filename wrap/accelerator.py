@@ -5,18 +5,19 @@
 >>> model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import accelerate  # pyright: ignore[reportMissingImports]
+from accelerate.data_loader import DataLoaderStateMixin  # pyright: ignore[reportMissingImports]
 from torch import Tensor, nn
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
 from ..conf.errors import ConfigError
 from ..engine import ROOT
-from .launched import check_device, put_aside, put_back, told
+from .launched import check_device, put_aside, put_back, tell_rank
 from .run import Run, wrap
 
 put_aside()  # before the Accelerator looks
@@ -36,18 +37,12 @@ class Accelerator(accelerate.Accelerator):
         """
         self._overrides, self._name, self._root = paceline, name, root
         super().__init__(*given, **more)
-        self._check_accumulation()
         check_device(self.device, "cpu=True")
-
-    @property
-    def is_main_process(self) -> bool:
-        return told("RANK", "0") == "0"
-
-    is_local_main_process = is_main_process
+        tell_rank(self)
 
     def prepare(self, *parts: Any, device_placement: list[bool] | None = None) -> Any:
-        """Takes one model, one optimizer and the training loader first among loaders; what else there is stays as it
-        is. Raises `ConfigError`, beside what `wrap` raises.
+        """Takes one model, one optimizer and the training loader first among loaders. All else, mixed precision too, is
+        Accelerate's. Raises `ConfigError`, beside what `wrap` raises.
         """
         models = [each for each in parts if isinstance(each, nn.Module)]
         optimizers = [each for each in parts if isinstance(each, Optimizer)]
@@ -62,28 +57,45 @@ class Accelerator(accelerate.Accelerator):
             )
         put_back()
         self.run = run = wrap(models[0], optimizers[0], loaders[0], *self._overrides, name=self._name, root=self._root)
-        places = {id(models[0]): run.model, id(optimizers[0]): run.optimizer, id(loaders[0]): run.loader}
-        return tuple(places.get(id(each), each) for each in parts)
-
-    def _check_accumulation(self) -> None:
-        """The number may be set at any time. Raises `ConfigError`."""
-        if self.gradient_accumulation_steps != 1:
-            raise ConfigError(
-                f"gradient_accumulation_steps={self.gradient_accumulation_steps}: optimizer.step would have to leave "
-                "out steps. Choose 1 and a larger batch, or wrap with run.backward(loss, last=False)."
-            )
-
-    def accumulate(self, *models: nn.Module) -> Any:
-        self._check_accumulation()
-        return super().accumulate(*models)
+        stepping = self.prepare_optimizer(run.optimizer, device_placement=False)  # its state is where the run keeps it
+        batches = _AcceleratedBatches(run.loader, self.gradient_state)
+        places = {id(models[0]): run.model, id(optimizers[0]): stepping, id(loaders[0]): batches}
+        return super().prepare(*(places.get(id(each), each) for each in parts), device_placement=device_placement)
 
     def backward(self, loss: Tensor, **more: Any) -> None:
         if self.run is None:
             super().backward(loss, **more)
-        else:
-            self.run.backward(loss)
+            return
+        loss = loss / self.gradient_accumulation_steps
+        self.run.backward(loss if self.scaler is None else self.scaler.scale(loss), last=self.sync_gradients)
+
+    def load_state(self, *given: Any, **more: Any) -> None:
+        """Raises `ConfigError`."""
+        raise ConfigError(
+            "load_state: a checkpoint of Accelerate has the weights of one replica, and all must go on. Choose a loop "
+            "of your own with wrap(..., resume=True)."
+        )
 
     def end_training(self) -> None:
         if self.run is not None:
             self.run.close()
         super().end_training()
+
+
+class _AcceleratedBatches(DataLoaderStateMixin):
+    """The training loader that Accelerate knows: accumulated gradients are stepped with at the end of a pass, too."""
+
+    def __init__(self, loader: Any, gradient_state: Any) -> None:
+        self._loader, self.gradient_state = loader, gradient_state
+
+    def __len__(self) -> int:
+        return len(self._loader)
+
+    def __iter__(self) -> Iterator[Any]:
+        self.begin()
+        try:
+            for number, batch in enumerate(self._loader, 1):
+                self.end_of_dataloader = number == len(self)
+                yield batch
+        finally:
+            self.end()

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader
 
 from ..conf.errors import ConfigError
 from ..engine import ROOT
-from .launched import check_device, put_aside, put_back, told
+from .launched import check_device, put_aside, put_back, tell_rank, told
 from .run import Run, wrap
 from .shares import Own
 
@@ -41,6 +41,7 @@ class Trainer(transformers.Trainer):
         self._pass: Iterator[tuple[Any, Own]] | None = None
         self._left = 0  # batches of the pass
         super().__init__(*given, **more)
+        tell_rank(self.accelerator)
         if told("RANK", "0") != "0":
             self.args.save_strategy, self.args.logging_strategy = "no", "no"
             for each in list(self.callback_handler.callbacks):
@@ -54,11 +55,17 @@ class Trainer(transformers.Trainer):
                 f"resume_from_checkpoint={resume_from_checkpoint}: has the weights of one replica, and all must go on. "
                 "Leave it out, or choose a loop of your own with wrap(..., resume=True)."
             )
+        if self.args.load_best_model_at_end and int(told("WORLD_SIZE", "1")) > 1:
+            raise ConfigError(
+                "load_best_model_at_end=true: worker 0 alone has checkpoints, of one replica. Choose false on several "
+                "workers."
+            )
         check_device(self.args.device, "use_cpu=True in TrainingArguments")
         with self._stack:
             trained = super().train(*given, **more)
             self.end_pass()
-            return trained
+        self._run = None  # evaluations from now on see the weights that all replicas agreed on
+        return trained
 
     def get_train_dataloader(self) -> "DataLoader[Any]":
         self.loader = super().get_train_dataloader()

@@ -5,6 +5,7 @@ the sync mode. They look as the script begins. paceline looks in `wrap`, and fin
 """
 
 import os
+from typing import Any
 
 import torch
 
@@ -17,7 +18,7 @@ _aside: dict[str, str] = {}
 
 def put_aside() -> None:
     """Also lets refusals before `wrap` end the script as those of `wrap` do."""
-    say_no_traceback()
+    say_no_traceback(put_back)  # a worker that knows of others waits before it speaks
     _aside.update({name: os.environ.pop(name) for name in TOLD if name in os.environ})
 
 
@@ -33,6 +34,14 @@ def check_device(device: torch.device, choose: str) -> None:
             f"wrap: device {device}: this trainer runs several workers on CPUs alone. Choose {choose}, or a loop of "
             "your own."
         )
+
+
+def tell_rank(accelerator: Any) -> None:
+    """Tells Accelerate which worker this is, so that worker 0 alone prints, logs and writes. To it each is alone."""
+    from accelerate import PartialState  # pyright: ignore[reportMissingImports]
+
+    for state in (PartialState(), accelerator.state):
+        state.process_index = state.local_process_index = int(told("RANK", "0"))
 
 
 def told(name: str, default: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from lightning.pytorch.strategies import SingleDeviceStrategy  # pyright: ignore[reportMissingImports]
+from lightning.pytorch.trainer.states import TrainerFn  # pyright: ignore[reportMissingImports]
 from lightning_utilities.core.rank_zero import rank_zero_only  # pyright: ignore[reportMissingImports]
 from torch import Tensor
 from torch.optim import Optimizer
@@ -74,6 +75,16 @@ class Replicas(SingleDeviceStrategy):
         self.optimizers = [self._run.optimizer]
         return self._run.loader
 
+    def load_checkpoint(self, checkpoint_path: Any, *given: Any, **more: Any) -> dict[str, Any]:
+        """Raises `ConfigError` where training would go on from it."""
+        module = self.lightning_module
+        if module is not None and module.trainer.state.fn == TrainerFn.FITTING:
+            raise ConfigError(
+                f"ckpt_path={checkpoint_path}: has the weights of one replica, and all must go on. Leave it out, or "
+                "choose a loop of your own with wrap(..., resume=True)."
+            )
+        return super().load_checkpoint(checkpoint_path, *given, **more)
+
     def on_train_start(self) -> None:
         """Raises `ConfigError`."""
         module = self.lightning_module
@@ -106,4 +117,5 @@ class Replicas(SingleDeviceStrategy):
     def teardown(self) -> None:
         if self._run is not None:
             self._run.close()
+            self._run = None
         super().teardown()

@@ -11,6 +11,7 @@ ended. So a worker that is not the first waits before it speaks, and one that on
 import os
 import sys
 import time
+from collections.abc import Callable
 from types import TracebackType
 
 from ..comm.errors import PeerLostError
@@ -29,8 +30,10 @@ class _Hook:
     def __init__(self) -> None:
         self.abandoned = False  # a run that others took part in ended amid a step
         self.before = sys.__excepthook__
+        self.first: Callable[[], None] = lambda: None
 
     def __call__(self, kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        self.first()
         if isinstance(error, Stopped) or (isinstance(error, KeyboardInterrupt) and was_started()):
             raise SystemExit(STATUS)
         status, said = exit_code_of(error), str(error)
@@ -57,9 +60,14 @@ def leave_at_once() -> None:
     _hook.abandoned = True
 
 
-def say_no_traceback() -> None:
+def say_no_traceback(first: Callable[[], None] | None = None) -> None:
     """Has uncaught errors of ours say their message alone. So has `Stopped`, and in a worker that a launcher started
     any KeyboardInterrupt; these say nothing.
+
+    Args:
+        first: is called before anything is said of an error.
     """
+    if first is not None:
+        _hook.first = first
     if not is_interactive() and sys.excepthook is not _hook:
         _hook.before, sys.excepthook = sys.excepthook, _hook

@@ -39,7 +39,10 @@ args = TrainingArguments(
 )
 more = dict(paceline=sys.argv[2:], name=sys.argv[1]) if sys.argv[1:] else {}
 right = lambda made: {"accuracy": float((made.predictions.argmax(-1) == made.label_ids).mean())}
-Trainer(model, args, train_dataset=data, eval_dataset=data[:32], compute_metrics=right, **more).train()
+trainer = Trainer(model, args, train_dataset=data, eval_dataset=data[:32], compute_metrics=right, **more)
+trainer.train()
+print("after", trainer.evaluate()["eval_accuracy"])
+trainer.save_model(f"saved-{len(sys.argv)}")
 """
 LIGHTNING = f"""
 import sys
@@ -70,18 +73,22 @@ class Module(lightning.LightningModule):
 
 model = Module()
 quiet = dict(logger=False, enable_checkpointing=False, enable_model_summary=False, enable_progress_bar=False)
-lightning.Trainer(
+trainer = lightning.Trainer(
     max_epochs=2, accelerator="cpu", devices=1, accumulate_grad_batches=2, gradient_clip_val=0.5, **quiet, **more
-).fit(model, loader, DataLoader(TensorDataset(inputs, targets), 44))
+)
+tested = DataLoader(TensorDataset(inputs, targets), 44)
+trainer.fit(model, loader, tested)
+trainer.validate(model, tested, verbose=False)
 """
 ACCELERATE = f"""
 import sys
 if sys.argv[1:]:
     from paceline.wrap.accelerator import Accelerator
-    accelerator = Accelerator(cpu=True, paceline=sys.argv[2:], name=sys.argv[1])
+    more = dict(paceline=sys.argv[2:], name=sys.argv[1])
 else:
     from accelerate import Accelerator
-    accelerator = Accelerator(cpu=True)
+    more = {{}}
+accelerator = Accelerator(cpu=True, gradient_accumulation_steps=4, mixed_precision="no", **more)
 import torch
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -92,11 +99,15 @@ schedule = torch.optim.lr_scheduler.StepLR(optimizer, 6, 0.5)
 model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
 for epoch in range(2):
     for x, y in loader:
-        optimizer.zero_grad()
-        accelerator.backward(nn.functional.cross_entropy(model(x), y))
-        accelerator.clip_grad_norm_(model.parameters(), 0.5)
-        optimizer.step()
-        schedule.step()
+        with accelerator.accumulate(model):
+            accelerator.backward(nn.functional.cross_entropy(model(x), y))
+            if accelerator.sync_gradients:
+                accelerator.clip_grad_norm_(model.parameters(), 0.5)
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+accelerator.print("of worker 0 alone")
+accelerator.save_state("state")
 accelerator.end_training()
 """
 TWO_OPTIMIZERS = """
@@ -106,6 +117,7 @@ own._lightning_module = SimpleNamespace(trainer=SimpleNamespace(training=True))
 own.optimizers = [torch.optim.SGD(model.parameters(), 0.1) for _ in range(2)]
 own.process_dataloader(loader)
 """
+LAUNCH = [sys.executable, "-m", "paceline.cli.main", "launch", "--workers", "2"]
 KEEP = """
 import os
 torch.save(model.state_dict(), f"{sys.argv[1] if sys.argv[1:] else 'plain'}-{os.environ.get('RANK', 0)}.pt")
@@ -145,6 +157,13 @@ def test_several_workers_of_a_trainer_are_on_cpus(monkeypatch: pytest.MonkeyPatc
             marks=needs_transformers,
         ),
         pytest.param(
+            HUGGING_FACE,
+            'save_strategy="no"',
+            'load_best_model_at_end=True, save_strategy="epoch"',
+            "load_best_model_at_end=true: worker 0 alone has checkpoints",
+            marks=needs_transformers,
+        ),
+        pytest.param(
             LIGHTNING,
             "model = Module()",
             f"model = Module()\n{TWO_OPTIMIZERS}",
@@ -159,18 +178,17 @@ def test_several_workers_of_a_trainer_are_on_cpus(monkeypatch: pytest.MonkeyPatc
             marks=needs_lightning,
         ),
         pytest.param(
-            ACCELERATE,
-            "Accelerator(cpu=True, paceline",
-            "Accelerator(cpu=True, gradient_accumulation_steps=2, paceline",
-            "gradient_accumulation_steps=2: optimizer.step would",
-            marks=needs_accelerate,
+            LIGHTNING,
+            "fit(model, loader, tested)",
+            "fit(model, loader, tested, ckpt_path='out.ckpt')",
+            "ckpt_path=out.ckpt: has the weights of one replica",
+            marks=needs_lightning,
         ),
         pytest.param(
             ACCELERATE,
-            "        optimizer.zero_grad()\n        accelerator.backward",
-            "        accelerator.gradient_accumulation_steps = 2\n        accelerator.accumulate(model)\n"
-            "        accelerator.backward",
-            "gradient_accumulation_steps=2: optimizer.step would",
+            'accelerator.save_state("state")',
+            'accelerator.load_state("state")',
+            "load_state: a checkpoint of Accelerate has the weights of one replica",
             marks=needs_accelerate,
         ),
         pytest.param(
@@ -181,16 +199,25 @@ def test_several_workers_of_a_trainer_are_on_cpus(monkeypatch: pytest.MonkeyPatc
             marks=needs_accelerate,
         ),
     ],
-    ids=["a checkpoint", "two optimizers", "two loaders", "accumulation", "accumulation set later", "no loader"],
+    ids=[
+        "a checkpoint",
+        "the best checkpoint",
+        "two optimizers",
+        "two loaders",
+        "fit from a checkpoint",
+        "a state",
+        "no loader",
+    ],
 )
 def test_what_an_adapter_cannot_do_ends_the_script_with_status_2(
     script: str, before: str, after: str, says: str, tmp_path: Path
 ) -> None:
     assert script.count(before) == 1
     (tmp_path / "own.py").write_text(script.replace(before, after))
-    command = [sys.executable, "own.py", "refused", "sync=bsp"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr, done.stderr[-2000:]
+    command = [*LAUNCH, "own.py", "refused", "sync=bsp"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 2 and "Traceback" not in done.stderr, done.stderr[-2000:]
+    assert done.stderr.count(says) == 1  # of two workers
 
 
 @pytest.mark.slow
@@ -199,27 +226,27 @@ def test_what_an_adapter_cannot_do_ends_the_script_with_status_2(
     [
         pytest.param(HUGGING_FACE, 12, marks=needs_transformers),
         pytest.param(LIGHTNING, 6, marks=needs_lightning),
-        pytest.param(ACCELERATE, 12, marks=needs_accelerate),
+        pytest.param(ACCELERATE, 4, marks=needs_accelerate),
     ],
     ids=["hugging_face", "lightning", "accelerate"],
 )
 def test_a_trainer_trains_as_without_paceline_on_one_worker_and_on_two(script: str, steps: int, tmp_path: Path) -> None:
     (tmp_path / "own.py").write_text(script + KEEP)
-    launch = [sys.executable, "-m", "paceline.cli.main", "launch", "--workers", "2"]
 
     def trained(command: list[str], name: str, *overrides: str) -> dict[str, torch.Tensor]:
         given = [name, *overrides] if overrides else []
         done = subprocess.run([*command, "own.py", *given], cwd=tmp_path, capture_output=True, text=True, timeout=240)
         assert done.returncode == 0, done.stderr[-3000:]
+        assert done.stdout.count("of worker 0 alone\n") == script.count("of worker 0 alone")
         return torch.load(tmp_path / f"{name}-0.pt")
 
     plain = trained([sys.executable], "plain")
     one = trained([sys.executable], "one", "sync=bsp")
     assert all(torch.equal(one[key], each) for key, each in plain.items())
-    two = trained(launch, "two", "sync=bsp")
+    two = trained(LAUNCH, "two", "sync=bsp")
     for key, each in plain.items():
         torch.testing.assert_close(two[key], each, rtol=0, atol=2e-5)
-    apart = trained(launch, "apart", "sync=diloco", "sync.period=4")
+    apart = trained(LAUNCH, "apart", "sync=diloco", "sync.period=4")
     agreed = torch.load(tmp_path / "apart-1.pt")
     assert all(torch.equal(agreed[key], each) for key, each in apart.items())
     assert any((apart[key] - each).abs().max() > 1e-4 for key, each in plain.items())
@@ -227,3 +254,13 @@ def test_a_trainer_trains_as_without_paceline_on_one_worker_and_on_two(script: s
         summary = read_json(tmp_path / "runs" / name / "summary.json")
         assert summary["status"] == "completed" and summary["steps"] == steps
     assert read_json(tmp_path / "runs" / "apart" / "summary.json")["wire"]["total"] > 0
+
+
+@pytest.mark.slow
+@needs_accelerate
+def test_mixed_precision_of_accelerate_is_that_of_the_script(tmp_path: Path) -> None:
+    (tmp_path / "own.py").write_text(ACCELERATE.replace('mixed_precision="no"', 'mixed_precision="bf16"') + KEEP)
+    for given in ([], ["one", "sync=bsp"]):
+        subprocess.run([sys.executable, "own.py", *given], cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    plain, one = (torch.load(tmp_path / f"{name}-0.pt") for name in ("plain", "one"))
+    assert all(torch.equal(one[key], each) for key, each in plain.items())
