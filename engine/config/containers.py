@@ -27,7 +27,7 @@ def check_form(text: str, key: str, value: object, config: DictConfig) -> None:
     found = _at(config, key)
     if isinstance(found, ListConfig) and isinstance(value, dict):
         raise ConfigError(f"{text}: must be a list. Choose one, {_such_as(key, found)}.")
-    if isinstance(found, DictConfig) and not isinstance(value, dict):
+    if isinstance(found, DictConfig) and value is not None and not isinstance(value, dict):
         parent = _at(config, key.rpartition(".")[0])
         is_knob = isinstance(parent, DictConfig) and "_target_" in parent  # a class may take more than a mapping
         if isinstance(value, list) or not is_knob:
