@@ -154,12 +154,18 @@
     return made;
   }
 
+  function copied(svg) {  // with ids of its own
+    const copy = svg.cloneNode(true);
+    copy.innerHTML = copy.innerHTML.replace(/( id="|url\(#)([\w-]+)/g, '$1$2-stage');
+    return copy;
+  }
+
   function begin(player) {
     const data = JSON.parse(player.querySelector('script').textContent);
     const strip = player.querySelector('.strip'), times = data.moments.map(([at]) => at);
     const stage = document.createElement('div'), said = document.createElement('output');
     stage.className = 'stage';
-    stage.append(...[...strip.querySelector('figure').querySelectorAll('svg')].map((each) => each.cloneNode(true)));
+    stage.append(...[...strip.querySelector('figure').querySelectorAll('svg')].map(copied));
     const move = movers(stage, data), whole = Math.min(Math.max(times.length * 0.6, 8), 60);  // s at speed 1
     let at = 0, timer = null, before = 0, waited = 0;
 
