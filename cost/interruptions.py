@@ -33,6 +33,11 @@ LONGEST = 20.0  # mean times between interruptions, of a piece and a restart: on
 def young(checkpoint: float, between: float) -> float:
     """Hours of work between checkpoints. Raises `CostError`."""
     check(checkpoint=checkpoint, between=between)
+    return first_order(checkpoint, between)
+
+
+def first_order(checkpoint: float, between: float) -> float:
+    """Returns Young's interval in the unit of both, which may be any."""
     return sqrt(2 * checkpoint * between)
 
 
@@ -42,7 +47,7 @@ def daly(checkpoint: float, between: float) -> float:
     if checkpoint >= 2 * between:
         return between
     ratio = checkpoint / (2 * between)
-    return sqrt(2 * checkpoint * between) * (1 + sqrt(ratio) / 3 + ratio / 9) - checkpoint
+    return first_order(checkpoint, between) * (1 + sqrt(ratio) / 3 + ratio / 9) - checkpoint
 
 
 def pieces(work: float, interval: float) -> int:

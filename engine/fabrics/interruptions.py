@@ -11,15 +11,15 @@ written, counts: the restart begins again, or the checkpoint is not there.
 
 Where the others go on (`Absence`), the worker that failed loses the step under way and is away for the restart.
 
-The interval of checkpoints is Young's sqrt(2 C M), unless it is given. cost/interruptions.py has its source.
+The interval of checkpoints is Young's sqrt(2 C M) (cost/interruptions.py), unless it is given.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import sqrt
 from typing import ClassVar
 
 from ...conf.errors import ConfigError
+from ...cost.interruptions import first_order
 
 MOST = 5.0  # mean times between failures, of a piece of work: one in e^5 = 148 attempts to make it succeeds
 
@@ -77,7 +77,7 @@ class CheckpointTimes:
     ) -> "CheckpointTimes":
         """`nbytes`: of a worker's checkpoint. `storage`: bytes a second. `interval`: None for Young's."""
         write = nbytes / storage
-        return cls(between, write, restart + write, sqrt(2 * write * between) if interval is None else interval)
+        return cls(between, write, restart + write, first_order(write, between) if interval is None else interval)
 
     def check(self, step: float, longest: float) -> None:
         """Raises `ConfigError` where failures come so often that a run would hardly end.

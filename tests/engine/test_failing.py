@@ -183,7 +183,7 @@ def test_all_are_interrupted_at_the_end_of_the_same_step() -> None:
 
 
 def test_a_worker_that_writes_its_checkpoint_later_than_a_failure_loses_no_work() -> None:
-    """Of two workers one writes a checkpoint at second 3, the other one at 6.5. Somebody fails at second 6."""
+    """One worker writes a checkpoint at second 3, the other one at 6.5, and somebody fails at second 6."""
     agreement = Agreement(moments(6.0))
     first, second = (Rollbacks(agreement, TIMES, 0.0) for _ in range(2))
     assert [first.at_end_of(0, 3.0), first.at_end_of(1, 6.5)] == [4.0, 11.5]

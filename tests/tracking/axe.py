@@ -1,4 +1,4 @@
-"""What axe, the accessibility engine, finds in a page."""
+"""Looks at a page with axe, the accessibility engine."""
 
 from importlib.resources import files
 from typing import Any
