@@ -24,6 +24,7 @@ from ..base.errors import MachineError
 from .scheduler import JobState, Retries, Scheduler, SubmittedRun
 
 PATIENCE = 30.0  # seconds for an answer of SLURM's commands
+STEP = 60  # seconds in which SLURM gives the workers their nodes, which the job has
 START = 90  # seconds of a time limit beside the grace: the warning may come a minute early, and workers start
 WAITING = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_HOLD", "SUSPENDED", "RESV_DEL_HOLD", "SPECIAL_EXIT")
 RUNNING = ("RUNNING", "COMPLETING", "STAGE_OUT", "SIGNALING", "STOPPED", "RESIZING")
@@ -179,7 +180,9 @@ class Slurm(Scheduler):
         says = "export RANK=$SLURM_PROCID WORLD_SIZE=$SLURM_NTASKS LOCAL_RANK=$SLURM_LOCALID "
         says += f'LOCAL_WORLD_SIZE={self.workers_per_node} MASTER_ADDR= MASTER_PORT=0; exec "$@"'
         # srun is told what it would not take from the job: SBATCH_EXPORT=NONE reaches it, and --cpus-per-task does not
-        options = ["--export=ALL", self._cpus_per_task, "--kill-on-bad-exit=0", "--wait=0"]
+        # srun is also given an end to its wait: after a lost node SLURM may count a job's nodes wrong, and would never
+        # let a step begin ("Requested nodes are busy")
+        options = ["--export=ALL", self._cpus_per_task, "--kill-on-bad-exit=0", "--wait=0", f"--immediate={STEP}"]
         command = ["srun", *options, "sh", "-c", says, "worker", *job.worker]
         return subprocess.Popen(command, env=os.environ | job.variables(attempt))
 

@@ -10,6 +10,8 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from process_table import until
@@ -128,6 +130,14 @@ class SlurmCluster:
         until(lambda: self.state(id) == "PENDING", START, f"job {id} is not put back: {self.state(id)}")
         until(lambda: len(self.idle()) == 2, START, "nodes still complete the job, whose end would count for the next")
         self.ask("scontrol", "update", f"JobId={id}", "StartTime=now")
+
+    @contextmanager
+    def occupied(self, id: str, seconds: int) -> Iterator[None]:
+        """A step of its own takes the CPUs of a job as soon as they are free."""
+        command = ["srun", f"--jobid={id}", "--nodes=2", "--ntasks=2", "sleep", str(seconds)]
+        with subprocess.Popen(command, env=os.environ | self.environment, stderr=subprocess.DEVNULL) as step:
+            yield
+            step.terminate()
 
     def stop(self) -> None:
         for name in reversed(self._daemons):

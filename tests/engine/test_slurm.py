@@ -146,8 +146,22 @@ def test_a_lost_node_puts_the_run_back(tmp_path: Path, cluster: SlurmCluster, tr
         until(lambda: cluster.state(run.job) != "RUNNING" or run.steps() == 300, WAIT, "nobody notices")
     finally:
         cluster.start_node("n2")
-    until(lambda: cluster.state(run.job) in ("PENDING", "RUNNING"), WAIT, "is not put back")
-    cluster.ask("scontrol", "update", f"JobId={run.job}", "StartTime=now")
+    cluster.start_at_once(run.job)
+    assert run.end() == 0, run.said()
+    assert weights(run.run.path) == undisturbed(train, *LONG)
+
+
+@pytest.mark.slow
+def test_workers_to_whom_slurm_gives_no_nodes_are_started_again(
+    tmp_path: Path, cluster: SlurmCluster, train: Train
+) -> None:
+    run = submitted(tmp_path, cluster, *LONG)
+    workers = run.until_it_trains()
+    with cluster.occupied(run.job, 75):
+        os.kill(workers[1], signal.SIGKILL)
+        log = run.run.path / "logs" / "slurm.log"
+        until(lambda: "Requested nodes are busy" in log.read_text(), WAIT, "the nodes were free")
+        until(lambda: log.read_text().count("the workers start again") == 2, WAIT, "srun waits for the nodes")
     assert run.end() == 0, run.said()
     assert weights(run.run.path) == undisturbed(train, *LONG)
 
