@@ -1,7 +1,8 @@
 """`--sample 0.1 --seed 7`: a tenth of the chosen tests, the same for a seed, whichever processes run them.
 
-Each test's own name and the seed decide, so that a test that is added or removed changes nothing for the others. Who
-runs a sample has little time: tests whose `timeout` mark says that they may take longer than `LONGEST` are in none.
+Each test's own name and the seed decide, so that a test that is added or removed changes nothing for the others. Each
+sample has the `costly` ones (budget.py). Who runs a sample has little time: tests whose `timeout` mark says that they
+may take longer than `LONGEST` are in none.
 """
 
 import random
@@ -26,11 +27,16 @@ def draw(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Leave the others out of `items`."""
     share, seed = config.getoption("--sample"), config.getoption("--seed")
     assert share is not None and seed is not None
-    drawn = [item for item in items if share == 1 or (is_sampled(_name(item), share, seed) and not _is_long(item))]
+    drawn = [item for item in items if share == 1 or _is_drawn(item, share, seed)]
     if len(drawn) < len(items):
         kept = set(drawn)
         config.hook.pytest_deselected(items=[item for item in items if item not in kept])
         items[:] = drawn
+
+
+def _is_drawn(item: pytest.Item, share: float, seed: int) -> bool:
+    is_costly = item.get_closest_marker("costly") is not None
+    return (is_costly or is_sampled(_name(item), share, seed)) and not _is_long(item)
 
 
 def _is_long(item: pytest.Item) -> bool:

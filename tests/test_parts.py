@@ -7,7 +7,7 @@ from itertools import product
 from pathlib import Path
 
 import pytest
-from budget import ALL, CASES, COSTS, chosen, costs_of, name_of, summarise
+from budget import ALL, CASE, CASES, COSTS, chosen, costs_of, name_of, summarise
 from needs import needs_make
 
 TESTS = Path(__file__).parent
@@ -63,13 +63,19 @@ def test_ci_runs_it(part: str) -> None:
         (4, 0.25, {0, 1, 2, 3}),
         (10, 0.5, {0, 5}),
         (7, 0.34, {0, 3}),
-        (5, 3.0, {0}),
-        (1, 9.0, {0}),
+        (5, 1.1, set()),
+        (1, 9.0, set()),
+        (1, 1.0, {0}),
         (3, 0.0, {0, 1, 2}),
     ],
 )
 def test_of_many_cases_as_many_are_fast_as_are_paid_for(cases: int, cost: float, kept: set[int]) -> None:
     assert chosen(cases, cost, budget=1.0) == kept
+
+
+def test_one_case_is_fast_below_a_limit_whatever_all_of_them_may_take() -> None:
+    assert chosen(3, CASE, budget=CASES) == {0}
+    assert chosen(3, CASE + 0.01, budget=CASES) == set()
 
 
 def test_a_measured_case_counts_for_its_test() -> None:

@@ -119,6 +119,7 @@ def test_the_command_of_the_readme_succeeds(
     check(command, monkeypatch, capfd)
 
 
+@pytest.mark.budget(4)
 @pytest.mark.docs
 @pytest.mark.dist
 @pytest.mark.usefixtures("fork_server")

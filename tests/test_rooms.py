@@ -145,6 +145,7 @@ def tools_used(source: str, path: Path) -> set[str]:
     return {tool for tool in OWNERS for name in imports(source, path) if f"{name}.".startswith(f"{tool}.")}
 
 
+@pytest.mark.budget(4)
 @of_all_sources
 def test_arrows_between_rooms_go_one_way_and_tools_have_one_owner() -> None:
     wrong: list[str] = []

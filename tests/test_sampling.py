@@ -60,3 +60,11 @@ def test_what_may_take_longest_is_in_no_sample(pytester: pytest.Pytester) -> Non
         pytester.runpytest_inprocess("-p", "sampling", "--sample", share).parseoutcomes() for share in ("0.99999", "1")
     ]
     assert [each["passed"] for each in found] == [1, 10]
+
+
+def test_what_is_too_costly_for_the_fast_part_is_in_every_sample(pytester: pytest.Pytester) -> None:
+    pytester.makepyfile("import pytest\n@pytest.mark.costly\ndef test_it(): pass\ndef test_other(): pass\n")
+    pytester.makeini("[pytest]\nmarkers =\n  costly")
+    pytester.makeconftest("from sampling import draw as pytest_collection_modifyitems")
+    found = pytester.runpytest_inprocess("-p", "sampling", "--sample", "0.00001").parseoutcomes()
+    assert (found["passed"], found["deselected"]) == (1, 1)

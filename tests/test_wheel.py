@@ -49,6 +49,7 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return site
 
 
+@pytest.mark.budget(4)
 def test_the_wheel_holds_every_module_choice_and_data_file_and_nothing_else(wheel: Path) -> None:
     expected = {
         f"paceline/{path.relative_to(ROOT).as_posix()}"

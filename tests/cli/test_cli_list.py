@@ -119,6 +119,7 @@ def test_pairs_has_every_strategy_with_every_sync_mode_and_says_what_the_run_wou
     assert not refused["accepted"] and ended.status == 2 and ended.last.startswith(f"{refused['meaning']}. Choose ")
 
 
+@pytest.mark.budget(1)
 def test_the_page_of_the_documentation_is_what_is_accepted(every_pair: list[Pair]) -> None:
     text = (Path(__file__).parents[2] / "docs" / "compatibility.md").read_text()
     write = (

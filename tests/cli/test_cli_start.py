@@ -35,6 +35,7 @@ def loaded_by(arguments: list[str], here: Path) -> tuple[int, set[str]]:
     return int(status), set(names)
 
 
+@pytest.mark.budget(1)
 @pytest.mark.parametrize("named", [["--name", "mine"], ["name=mine"]], ids=" ".join)
 def test_a_taken_name_is_refused_before_torch_is_imported(named: list[str], here: Path) -> None:
     (here / "runs" / "mine").mkdir(parents=True)
@@ -42,6 +43,7 @@ def test_a_taken_name_is_refused_before_torch_is_imported(named: list[str], here
     assert status == 2 and "torch" not in names
 
 
+@pytest.mark.budget(4)
 def test_a_dry_run_needs_neither_torchs_compiler_nor_what_only_training_and_results_need(here: Path) -> None:
     status, names = loaded_by(["train", "--dry-run"], here)
     assert status == 0 and "torch" in names
@@ -131,6 +133,7 @@ def test_costs_of_numbers_need_neither_torch_nor_hydra(arguments: list[str], her
     assert status == 0 and not names & (HEAVY - {"pydantic"})
 
 
+@pytest.mark.budget(1)
 @pytest.mark.parametrize("override", ["strateg=single", "strategy=sngle", "optimizer.rl=1", "epochs=none"])
 def test_a_misspelt_name_is_refused_before_torch_is_loaded(override: str, here: Path) -> None:
     status, names = loaded_by(["train", override], here)

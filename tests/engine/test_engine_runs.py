@@ -93,6 +93,7 @@ def test_a_result_says_what_was_run_what_came_out_and_where_it_is(train: Train, 
     ],
     ids=" ".join,
 )
+@pytest.mark.budget(1)
 def test_what_was_measured_is_what_was_predicted(train: Train, choices: tuple[str, ...]) -> None:
     """Bytes exactly, in full batches; memory exactly, but for activations (kernels keep what they like)."""
     summary = train("data.limit=960", "steps=4", *choices).summary
@@ -279,6 +280,7 @@ def test_an_asynchronous_run_goes_on_from_its_servers_weights(train: Train, root
     assert start["loss"] < records(resumed, "step")[0]["loss"]
 
 
+@pytest.mark.budget(2)
 def test_an_asynchronous_worker_alone_is_resumed_to_the_same_bits(train: Train) -> None:
     alone = ("sync=asp", "hardware.workers=1", "optimizer=adam", "hardware.threads=1")
     train(*alone, "checkpoint.every_steps=6", name="mine")

@@ -59,6 +59,7 @@ RUNS = [
 ]
 
 
+@pytest.mark.budget(1)
 @pytest.mark.dist
 @pytest.mark.parametrize(("strategy", "model"), RUNS)
 def test_the_kinds_of_memory_are_as_predicted(strategy: str, model: str, tmp_path: Path, fork_server: None) -> None:

@@ -98,6 +98,7 @@ def test_a_leader_that_gives_no_sign_of_life_is_named(workers):
         pytest.param(2, ["strategy=torch_fsdp"], marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.budget(4)
 def test_runs_are_the_same_bit_for_bit(fork_server, tmp_path: Path, number, overrides):
     def weights(once: bool) -> dict[str, torch.Tensor]:
         result = engine.run(

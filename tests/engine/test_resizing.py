@@ -44,6 +44,7 @@ def distance(one: Path, other: Path) -> float:
         pytest.param(["sync=parameter_server"], (2, 3), marks=pytest.mark.slow),
     ],
 )
+@pytest.mark.budget(3)
 def test_a_run_of_changing_size_ends_as_one_that_kept_it(train: Train, overrides: list[str], sizes: list[int]) -> None:
     first = f"hardware.workers={sizes[0]}"
     whole = train(*STEPS, *overrides, first, "steps=20", name="whole")

@@ -73,6 +73,7 @@ def test_without_a_trained_model_its_newest_checkpoint_is_what_to_begin_with(run
     engine.prepare([*SMALL, f"weights={run}/checkpoints/step-00000006"]).plan()
 
 
+@pytest.mark.budget(1)
 def test_no_bit_of_a_config_changes_unnoticed(run: Path) -> None:
     content = (run / "config.yaml").read_bytes()
     for i in range(0, len(content), 7):
@@ -143,6 +144,7 @@ def test_a_checkpoint_of_a_run_with_another_seed_is_refused(run: Path, tmp_path:
         resume(run)
 
 
+@pytest.mark.budget(1)
 def test_what_may_change_is_stored_and_the_run_goes_on_again_and_again(run: Path) -> None:
     for steps in (8, 10):
         engine.run([f"steps={steps}"], resume="mine", root=run.parent, quiet=True)

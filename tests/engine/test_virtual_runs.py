@@ -89,6 +89,7 @@ def test_an_exception_with_a_secret_leaves_it_in_no_file(virtual: Virtual, root:
     ],
     ids=["asp", "bsp with dropout", "ssp of pipelines"],
 )
+@pytest.mark.budget(2)
 def test_the_same_seed_repeats_every_bit_every_time_and_every_event(
     virtual: Virtual, overrides: tuple[str, ...]
 ) -> None:
@@ -122,6 +123,7 @@ def test_evaluating_changes_no_weight_no_event_and_no_time(virtual: Virtual, syn
     assert rare.summary["seconds"] == often.summary["seconds"]
 
 
+@pytest.mark.budget(2)
 @pytest.mark.parametrize("overrides", [("strategy=data_parallel",), ("strategy=pipeline",)], ids=lambda value: value[0])
 def test_two_replicas_have_the_bits_bytes_and_memory_of_real_processes(
     virtual: Virtual, train: Train, overrides: tuple[str, ...]

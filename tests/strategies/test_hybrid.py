@@ -78,6 +78,7 @@ def whole_of(results, strategy) -> dict[str, torch.Tensor]:
 # -- against serial training
 
 
+@pytest.mark.budget(1.5)
 @pytest.mark.parametrize("recompute", [False, True])
 @pytest.mark.parametrize(("schedule", "chunks"), SCHEDULES)
 def test_two_replicas_of_every_schedule_train_as_one_worker(virtual_workers, schedule, chunks, recompute):

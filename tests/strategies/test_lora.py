@@ -276,6 +276,7 @@ BEGUN = {
         *(pytest.param(BEGUN[w], marks=pytest.mark.slow) for w in BEGUN),
     ],
 )
+@pytest.mark.budget(2.5)
 def test_a_run_begins_with_the_loss_that_torch_gives_its_weights_and_resumes_bit_for_bit(
     here, fork_server, way: tuple[str, ...]
 ) -> None:

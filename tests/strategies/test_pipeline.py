@@ -82,6 +82,7 @@ def test_gpipe_is_gradient_accumulation_bit_for_bit(workers, stages, micro_batch
     assert identical(whole, serial(case, pieces=lambda n: min(n, micro_batches)))
 
 
+@pytest.mark.budget(1)
 @pytest.mark.dist
 @pytest.mark.parametrize("stages", [4, 5])
 def test_gpipe_with_more_stages_is_gradient_accumulation_bit_for_bit(workers, stages):

@@ -145,6 +145,7 @@ def wandb_cores(pid: int) -> list[int]:
     ]
 
 
+@pytest.mark.budget(2)
 def test_an_offline_run_holds_every_metric_the_config_and_the_summary(run):
     """A sweep's trial, as our sweeper describes it."""
     started = mirror(run, mode="offline", group="rates", tags=["seed-0", "two"], project="test", job_type="trial")
@@ -271,6 +272,7 @@ def test_a_staleness_histogram_counts_every_gradient_in_at_most_512_bins(largest
     assert histogram.histogram[-1] >= counts[str(largest)]
 
 
+@pytest.mark.budget(2)
 def test_a_secret_never_reaches_the_offline_files_or_the_command_line(run):
     started = mirror(run, mode="offline")
     run.append(START)

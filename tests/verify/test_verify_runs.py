@@ -39,6 +39,7 @@ def rows_of(found: Verification, *overrides: str) -> dict[int | None, Verificati
     return {row.replicas: row for row in found.rows if row.overrides == overrides}
 
 
+@pytest.mark.budget(1)
 def test_a_way_that_trains_as_one_worker_does_passes_with_all_that_was_compared() -> None:
     found = verified("tensor", "sync.shard=gradients")
     assert found.passed
