@@ -2,6 +2,7 @@
 
 import random
 import sys
+import time
 from typing import Annotated
 
 import ctrl_c
@@ -28,6 +29,8 @@ KINDS = {  # each with how many cases a full run tries
     "caches": (given.caches, 40),
 }
 
+TELL = 60.0  # seconds between two lines that say how far it is
+
 
 def main(
     share: Annotated[float, typer.Option(min=0.0, max=1.0, help="How much of each kind to try.")] = 1.0,
@@ -49,8 +52,12 @@ def main(
         made = [case for case in make(random.Random(f"{seed} {name}"), count) if match in f"{case.kind}: {case.what}"]
         cases = sample(made, share, random.Random(seed))
         print(f"{name}: {len(cases)} of {count}", file=sys.stderr, flush=True)
-        for outcome in judge(cases, jobs):
+        told = time.monotonic()
+        for done, outcome in enumerate(judge(cases, jobs), 1):
             outcomes.append(outcome)
+            if time.monotonic() - told > TELL:
+                print(f"{name}: {done} of {len(cases)} are done", file=sys.stderr, flush=True)
+                told = time.monotonic()
             if outcome.wrong is not None:
                 print(_said(outcome), file=sys.stderr, flush=True)
             elif verbose:
