@@ -48,6 +48,17 @@ def _is_watched(of: Optimizer) -> bool:
     return any((of._optimizer_step_pre_hooks, of._optimizer_step_post_hooks, *every)) or "step" in vars(of)
 
 
+def hooks_of(of: Optimizer) -> list[Any]:
+    """Returns the functions that are called before or after its steps."""
+    return [*of._optimizer_step_pre_hooks.values(), *of._optimizer_step_post_hooks.values()]
+
+
+def has_replaced_step(of: Optimizer) -> bool:
+    """Returns whether an attribute stands in for `step`, other than the counter of torch's schedules."""
+    step = vars(of).get("step")
+    return step is not None and getattr(step, "__wrapped__", None) is not type(of).step
+
+
 def _is_plain(group: dict[str, Any]) -> bool:
     """Returns whether `torch.optim.SGD` would take the parameters of a group one by one, by numbers alone."""
     if group["maximize"] or group["foreach"] or group["fused"] or group["differentiable"]:

@@ -13,7 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
+from ..compat.optimizers import has_replaced_step, hooks_of
 from ..conf.errors import ConfigError
+
+RATE = 0.1  # of a trial, if the optimizer's is 0
 
 
 def check_rows(model: nn.Module, setting: str) -> None:
@@ -34,8 +37,15 @@ def check_rows(model: nn.Module, setting: str) -> None:
 def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
     """Raises `ConfigError` unless a few steps on a matrix equal the same on pieces of it.
 
+    Hooks and a replaced `step` are refused without a trial, which would call them: they act on the real weights.
+
     `setting`: that by which parameters are cut. `instead`: one by which they are not.
     """
+    if hooks_of(optimizer) or has_replaced_step(optimizer):
+        raise ConfigError(
+            f"{setting}: a worker steps on pieces of tensors, and hooks or a replaced step of "
+            f"{type(optimizer).__name__} may look at whole ones. Choose {instead}, or remove them before."
+        )
     generator = torch.Generator().manual_seed(0)
     weights, *gradients = torch.randn(4, 4, 6, generator=generator).unbind()
 
@@ -59,6 +69,12 @@ def check_elementwise(optimizer: Optimizer, setting: str, instead: str) -> None:
                 "under a parameter, which would be lost. Let it change parameters in place (copy_, sub_), or choose "
                 f"{instead}."
             )
+        if torch.equal(whole, weights):
+            raise ConfigError(
+                f"{setting}: a trial step of {type(optimizer).__name__} on its parameters changed nothing, so that "
+                "nobody can tell if pieces of tensors may step alone (an optimizer around another one steps with the "
+                f"other's parameters). Choose {instead}."
+            )
         try:
             cuts = zip(cut(weights), *map(cut, gradients), strict=True)
             made = [_tried(optimizer, group, piece, its) for piece, *its in cuts]  # each as its owner would
@@ -76,7 +92,11 @@ def _tried(optimizer: Optimizer, group: dict[str, Any], weights: Tensor, gradien
     """
     twin = object.__new__(type(optimizer))
     param = nn.Parameter(weights)
-    twin.__dict__ = {**optimizer.__dict__, "param_groups": [{**group, "params": [param]}], "state": defaultdict(dict)}
+    its = {**group, "params": [param]}
+    if its.get("lr") == 0:  # a warm-up begins with 0, at which a step tells nothing
+        its["lr"] = its.get("initial_lr") or RATE
+    twin.__dict__ = {**optimizer.__dict__, "param_groups": [its], "state": defaultdict(dict)}
+    twin.__dict__.pop("step", None)  # a schedule's counter, which would step with the optimizer itself
     for known in [p for p in group["params"] if p in optimizer.state][:1]:  # kept from the start, maybe on meta
         twin.state[param] = {key: _like(value, known, param) for key, value in optimizer.state[known].items()}
     for gradient in gradients:

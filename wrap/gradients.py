@@ -15,6 +15,7 @@ from torch.optim import Optimizer
 
 from ..comm import Comm
 from ..compat.hidden import Hidden, hidden
+from ..compat.optimizers import hooks_of
 from ..compat.storages import version_of
 from ..exchange.alike import digest, digest_of, first_apart, first_other, is_compared
 from ..exchange.finishing import Finished, FinishesGradients
@@ -48,6 +49,7 @@ class Gradients:
         self._foreign: list[nn.Parameter] = []  # those that the model lacks, in the last step that was looked at
         self._met: list[nn.Parameter] = []  # those of the step before; others are made anew in each step
         self._passing = self._hides = False
+        self._own_hooks = hooks_of(optimizer)
         self._hooks = [each.register_hook(self._comes) for each in sync.parameters.values()]
 
     def close(self) -> None:
@@ -135,6 +137,11 @@ class Gradients:
 
     def settle(self, step: int) -> None:
         """Gives all replicas the gradients that the script left, before the update. Raises `ScriptError`."""
+        if self.finished is Finished.SHARDED and hooks_of(self._optimizer) != self._own_hooks:
+            raise ScriptError(
+                f"{self._shard}: a worker steps on pieces of tensors, and step hooks of the optimizer may look at "
+                "whole ones. Choose sync.shard=none, or make the change after run.optimizer.step()"
+            )
         changed = self._kept != self._seen()
         if changed and self.finished in (Finished.UNSENT, Finished.SHARDED):
             raise ScriptError(

@@ -117,11 +117,11 @@ class Run:
         except Exception:
             joined.leave()
             raise
+        self._hook = optimizer.register_step_pre_hook(self._check_step)
         self.gradients = Gradients(self.sync, stepped, optimizer, group, shard)
         self.optimizer = WrappedOptimizer(self, optimizer)
         self._updates = False  # the sync mode may step
         self._buffers = BufferComparison(model, group, self.device)
-        self._hook = optimizer.register_step_pre_hook(self._check_step)
         self.saved: dict[str, Any] = resumed.own["script"] if resumed else {}
         self.steps, self._skipped = resumed.manifest.step if resumed else 0, 0
         self._taken = self._meetings = 0  # batches, and calls of `meet`

@@ -238,6 +238,64 @@ def test_an_optimizer_that_renews_the_memory_of_its_parameters_is_refused():
         check_elementwise(Renewing(two_dimensional()), "sync.shard=optimizer", "sync.shard=none")
 
 
+class Around(torch.optim.Optimizer):
+    """Steps with another optimizer, as Lookahead does."""
+
+    def __init__(self, inner: torch.optim.Optimizer) -> None:
+        self.inner = inner
+        super().__init__(inner.param_groups, inner.defaults)
+
+    def step(self, closure: Any = None) -> Any:
+        return self.inner.step(closure)
+
+
+def scheduled(rate: float) -> torch.optim.Optimizer:
+    optimizer = torch.optim.Adafactor(two_dimensional(), lr=0.1)
+    torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate + step)
+    return optimizer
+
+
+def with_replaced_step() -> torch.optim.Optimizer:
+    optimizer = torch.optim.SGD(two_dimensional())
+    optimizer.step = lambda closure=None: None
+    return optimizer
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (partial(scheduled, 1.0), "Adafactor is not element-wise"),  # the schedule's counter is no step of the trial
+        (partial(scheduled, 0.0), "Adafactor is not element-wise"),  # a warm-up from 0
+        (lambda: Around(torch.optim.SGD(two_dimensional())), "trial step of Around .* changed nothing"),
+        (with_replaced_step, "replaced step of SGD may look at whole ones"),
+    ],
+)
+def test_a_trial_that_would_tell_nothing_accepts_nothing(make, said):
+    with pytest.raises(ConfigError, match=f"sync.shard=optimizer: .*{said}"):
+        check_elementwise(make(), "sync.shard=optimizer", "sync.shard=none")
+
+
+def test_a_schedule_leaves_an_elementwise_optimizer_one():
+    for rate in (0.0, 1.0):
+        optimizer = torch.optim.SGD(two_dimensional(), lr=0.1, momentum=0.9)
+        torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step, rate=rate: rate + step)
+        check_elementwise(optimizer, "sync.shard=optimizer", "sync.shard=none")
+        assert not optimizer.state
+
+
+@pytest.mark.parametrize("when", ["pre", "post"])
+def test_hooks_of_a_step_are_refused_and_not_called(when):
+    def changes(*_: Any) -> None:
+        called.append(when)
+
+    called: list[str] = []
+    optimizer = torch.optim.SGD(two_dimensional())
+    getattr(optimizer, f"register_step_{when}_hook")(changes)
+    with pytest.raises(ConfigError, match=r"sync.shard=optimizer: .*hooks or a replaced step of SGD"):
+        check_elementwise(optimizer, "sync.shard=optimizer", "sync.shard=none")
+    assert not called
+
+
 @pytest.mark.parametrize("kind", [LARS, Unit, torch.optim.Adafactor, torch.optim.Muon])
 def test_an_optimizer_that_looks_at_whole_tensors_is_refused(kind):
     with pytest.raises(ConfigError, match=f"sync.shard=optimizer.*{kind.__name__} is not element-wise"):

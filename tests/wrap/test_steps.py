@@ -93,6 +93,21 @@ def test_removing_gradients_that_are_sharded_is_refused(overrides: tuple[str, ..
         run_virtual(2, wrapped, root, removes, *overrides)
 
 
+@pytest.mark.parametrize("overrides", HIDES)
+def test_a_hook_that_comes_after_wrap_is_refused_where_workers_step_on_pieces(
+    overrides: tuple[str, ...], root: str
+) -> None:
+    def hooked(comm: Comm, root: str) -> None:
+        model, optimizer, loader = parts(samples=16)
+        with joined(comm, root, model, optimizer, loader, *overrides) as run:
+            run.optimizer.register_step_post_hook(lambda *_: None)
+            run.backward(loss_of(run, next(iter(run.loader))))
+            run.optimizer.step()
+
+    with pytest.raises(ScriptError, match=r"^sync.shard=.*step hooks .*Choose sync.shard=none"):
+        run_virtual(2, hooked, root)
+
+
 @pytest.mark.parametrize("overrides", [(), *HIDES])
 def test_a_second_optimizer_steps_with_the_mean_or_is_refused(overrides: tuple[str, ...], root: str) -> None:
     def two(comm: Comm, root: str) -> dict[str, Tensor]:
