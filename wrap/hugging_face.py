@@ -77,7 +77,7 @@ class Trainer(transformers.Trainer):
         put_back()
         epochs = max(int(self.args.num_train_epochs), 1)
         run = wrap(
-            self.model, inner, self.loader, *self._overrides, name=self._name, root=self._root, epochs=epochs,
+            self.model, inner, _plain(self.loader), *self._overrides, name=self._name, root=self._root, epochs=epochs,
             count=self._count,
         )  # fmt: skip
         self._run = self._stack.enter_context(run)
@@ -123,6 +123,11 @@ class Trainer(transformers.Trainer):
         if self._pass is not None and self._left == 0:
             next(self._pass, None)
         self._pass, self._left = None, len(self.loader)
+
+
+def _plain(loader: "DataLoader[Any]") -> "DataLoader[Any]":
+    """Returns the DataLoader that Accelerate's own was made of: its `__iter__` only moves batches to the device."""
+    return getattr(loader, "base_dataloader", loader)
 
 
 class _Fetched:

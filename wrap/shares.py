@@ -60,6 +60,12 @@ class ShardedLoader:
                 "wrap: the loader's batches are made by an IterableDataset, or by the data set itself, so that nobody "
                 "can say which samples are in them; give a DataLoader of a data set with __getitem__ and a batch_size"
             )
+        if type(loader).__iter__ is not DataLoader.__iter__:
+            raise ConfigError(
+                f"wrap: the loader's class {type(loader).__name__} has an __iter__ of its own, which workers that load "
+                "their own samples would leave out. Put its changes into the data set, collate_fn or the loop, and "
+                "give a DataLoader."
+            )
         if len(loader) == 0:
             raise ConfigError(
                 f"wrap: the loader has no batches of its {len(loader.dataset)} samples. Choose a smaller batch_size, "  # type: ignore[arg-type]

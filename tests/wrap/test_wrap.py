@@ -528,6 +528,18 @@ def test_a_loader_whose_samples_nobody_can_name_is_refused(root: str) -> None:
             wrap(model, optimizer, loader, root=root)
 
 
+class Doubled(DataLoader[Any]):
+    def __iter__(self) -> Any:
+        for batch in super().__iter__():
+            yield {key: torch.cat([each, each]) for key, each in batch.items()}
+
+
+def test_a_loader_that_changes_batches_by_itself_is_refused(root: str) -> None:
+    model, optimizer, _ = parts()
+    with pytest.raises(ConfigError, match=r"class Doubled has an __iter__ of its own.*collate_fn"):
+        wrap(model, optimizer, Doubled(Sentences(), batch_size=4), root=root)
+
+
 def test_a_loop_in_another_order_is_told_what_to_do(root: str) -> None:
     model, optimizer, loader = parts()
     run = wrap(model, optimizer, loader, name="order", root=root)
