@@ -10,6 +10,7 @@ import numpy as np
 from ...conf.errors import ConfigError
 from ..errors import CorruptDataError, MissingDataError
 from .files import check_readable, folder_of
+from .mapped import signed
 
 BYTES = "bytes"
 LENGTH = 128  # tokens of a text, where nobody says how many
@@ -54,7 +55,7 @@ def list_column(column: Any, length: int, pads: bool, what: str) -> np.ndarray:
             "cuts longer ones and fills shorter ones with 0"
         )
     flat = values.to_numpy(zero_copy_only=False)
-    flat = flat.astype(np.int64 if flat.dtype.kind in "iu" else np.float64)
+    flat = signed(flat, what).astype(np.int64 if flat.dtype.kind in "iu" else np.float64)
     if not pads:
         return flat.reshape(len(lengths), length)
     found = np.zeros((len(lengths), length), flat.dtype)

@@ -3,8 +3,10 @@
 pyarrow reads them: pip install 'paceline[tables]'.
 """
 
+import json
 import math
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from decimal import Decimal
@@ -34,6 +36,7 @@ HEAD = 1 << 20  # bytes of a text that a plan looks at
 EXACT = 1 << 53  # beyond it, float64 skips whole numbers, and may round one to it
 LARGEST = float(np.finfo(np.float32).max)
 NUMBERS = "numbers"  # the input of all columns that are neither integers nor lists nor text
+_BLANK: Any = re.compile(r"\s*")
 _NOTHING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 
 
@@ -234,6 +237,11 @@ class Table(Data):
         assert self.path is not None
         whole = self._whole()
         apart = {name: each for name in self._names if (each := self._sequence(name)) is not None}
+        if self.tokens is not None and all(each.how != "text" for each in apart.values()):
+            raise ConfigError(
+                f"data.tokens={self.tokens}: no input of {self.path} is text by its first rows. Name a column of text "
+                "in data.inputs, or choose data.tokens=null."
+            )
         if whole == self._names:
             return {"integers": _Part(whole, Field((len(whole),), torch.int64))}
         others = [name for name in self._names if name not in whole and name not in apart]
@@ -343,6 +351,22 @@ class Table(Data):
             raise ConfigError(
                 f"data.{key}: column {name} of {path} is {head.types.field(name).type}; must be numbers{how}"
             )
+        if path != self.path:
+            self._check_parts(head, path)
+
+    def _check_parts(self, head: "_Head", path: Path) -> None:
+        """Raises ConfigError for an input that is numbers, lists or text in one file, and another kind in the other."""
+        for part in self._parts.values():
+            for name in part.columns:
+                found = head.types.field(name).type
+                is_read_as_text = part.how == "text" and form(path) in ("csv", "tsv")
+                how = "list" if is_list(found) else "text" if is_text(found) or is_read_as_text else "columns"
+                if how != part.how:
+                    raise ConfigError(
+                        f"data.test_path={path}: column {name} is {found}, and "
+                        f"{self._schema_of_train.types.field(name).type} in data.path={self.path}. Save both files "
+                        "with one type."
+                    )
 
     def _column(self, table: Any, name: str, path: Path) -> np.ndarray:
         """Raises CorruptDataError where there is nothing in a row."""
@@ -419,7 +443,7 @@ class Table(Data):
                 check_fits(path, 8 * len(used) * (head.rows or 0), "data=arrays")
                 table = _with(path, lambda file: _parquet(file).read(used, use_threads=False))
             else:
-                table = _with(path, lambda file: _parsed(file, path)).select(used)
+                table = _with(path, lambda file: _exact_json(file, path, used))
             if of_targets is not None:
                 at = table.schema.get_field_index(target)
                 cast = _guarded(
@@ -427,7 +451,9 @@ class Table(Data):
                 )
                 table = table.set_column(at, target, cast)
         else:
-            types = {} if of_targets is None else {target: of_targets}
+            text = [name for part in self._parts.values() if part.how == "text" for name in part.columns]
+            types = dict.fromkeys(text, import_module("pyarrow").string())
+            types |= {} if of_targets is None else {target: of_targets}
             table = self._text(path, used, types)
             self._check_exact(table, path)
         if table.num_rows == 0:
@@ -611,6 +637,37 @@ def _parsed_as(
             quoted_strings_can_be_null=False,
         ),
     )
+
+
+def _exact_json(file: Any, path: Path, used: list[str]) -> Any:
+    """Returns the columns `used` of JSON lines. Raises CorruptDataError as `Table._check_exact`, also within lists."""
+    table = _parsed(file, path).select(used)
+    large = [field.name for field in table.schema if _has_large(table.column(field.name))]
+    if not large:
+        return table
+    file.seek(0)
+    text = file.read().decode("utf-8-sig")
+    decoder = json.JSONDecoder(
+        parse_int=Decimal, parse_float=lambda said: said if "e" in said.lower() else Decimal(said)
+    )
+    at = 0
+    for row in range(table.num_rows):
+        sample, at = decoder.raw_decode(text, _BLANK.match(text, at).end())
+        for name in large:
+            found = sample.get(name)
+            for value in found if isinstance(found, list) else [found]:
+                if isinstance(value, Decimal) and Decimal(float(value)) != value and abs(value) >= EXACT:
+                    raise _rounded(path, name, value, row)
+    return table
+
+
+def _has_large(column: Any) -> bool:
+    """Returns whether a column of floats, or of lists of them, has one that may be a rounded whole number."""
+    values = column.combine_chunks()
+    values = values.flatten() if is_list(values.type) else values
+    if str(values.type) != "double":
+        return False
+    return bool((np.abs(values.to_numpy(zero_copy_only=False)) >= EXACT).any())
 
 
 def _cast(column: Any, wanted: Any, what: str, train: Path | None) -> Any:

@@ -1,5 +1,6 @@
 """Values of a file reach a model as the file has them, in training and in test, or are refused by name."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +116,62 @@ def test_a_test_set_of_another_shape_is_refused_before_it_is_read(how: str, name
     said = rf"data\.test.*: {name} has \[3\] of float64 for each sample, and .*train.* has \[2\] of float64"
     with pytest.raises(ConfigError, match=said):
         _ = data.spec
+
+
+def lines(path: Path, inputs: list[Any]) -> str:
+    """JSON lines of one input column, and a label."""
+    path.write_text("".join(json.dumps({"x": each, "target": f"k{i % 2}"}) + "\n" for i, each in enumerate(inputs)))
+    return str(path)
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("cells", [["007", "1.50"], ["true", "TRUE"], ["1", "x"]])
+def test_a_text_that_looks_like_numbers_in_the_test_file_is_read_as_text(cells: list[str], tmp_path: Path) -> None:
+    for name, held in (("train", ["ab", "cd"] * 2), ("test", cells)):
+        rows = "".join(f"{each},{i % 2}\n" for i, each in enumerate(held))
+        (tmp_path / f"{name}.csv").write_text(f"x,target\n{rows}")
+    data = Table(str(tmp_path / "train.csv"), str(tmp_path / "test.csv"), tokens="bytes", length=4)
+    assert of_both(data)[1][0] == [[*each.encode()] + [0] * (4 - len(each)) for each in cells]
+
+
+@needs_pyarrow
+@pytest.mark.parametrize(("train", "test"), [("ab", 12), ([1, 2], 3), (3, [1, 2]), ("ab", [1, 2])])
+def test_a_column_of_another_kind_in_the_test_file_is_refused(train: Any, test: Any, tmp_path: Path) -> None:
+    paths = lines(tmp_path / "train.jsonl", [train] * 4), lines(tmp_path / "test.jsonl", [test] * 4)
+    with pytest.raises(ConfigError, match=r"data\.test_path=.*: column x is .*, and .* in data\.path="):
+        _ = Table(*paths, tokens="bytes" if train == "ab" else None).spec
+
+
+@needs_pyarrow
+def test_tokens_without_a_column_of_text_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"data\.tokens=bytes: no input of .* is text"):
+        _ = Table(lines(tmp_path / "train.jsonl", [1, 2, 3, 4, 5]), tokens="bytes").spec
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("large", [2**53 + 1, [2**53 + 1, 0.5], 2**64 + 1])
+def test_whole_numbers_of_json_that_float64_cannot_hold_are_refused(large: Any, tmp_path: Path) -> None:
+    usual: Any = [1, 0.5] if isinstance(large, list) else 0.5
+    data = Table(lines(tmp_path / "train.jsonl", [usual, 1e300, large] if usual == 0.5 else [usual, usual, large]))
+    with pytest.raises(CorruptDataError, match=r"column x is \d+ in row 2 .*, which float64 cannot hold"):
+        data.load()
+
+
+@needs_pyarrow
+def test_large_measurements_of_json_are_kept(tmp_path: Path) -> None:
+    data = Table(lines(tmp_path / "train.jsonl", [2**53, 1e30, 2**60, 0.5, 1.5]), standardize=False)
+    assert sorted(each for split, _ in of_both(data) for (each,) in split)[-1] == np.float32(1e30)
+
+
+@needs_pyarrow
+def test_a_list_with_a_number_beyond_int64_is_refused(tmp_path: Path) -> None:
+    import pyarrow
+    import pyarrow.parquet
+
+    held = pyarrow.array([[2**63 + 5, 2]] * 5, pyarrow.list_(pyarrow.uint64()))
+    pyarrow.parquet.write_table(pyarrow.table({"x": held, "target": ["a", "b", "a", "b", "a"]}), tmp_path / "x.parquet")
+    with pytest.raises(SampleError, match=r"column x has 9223372036854775813; must be less than 2\^63"):
+        Table(str(tmp_path / "x.parquet")).load()
 
 
 @needs_datasets
