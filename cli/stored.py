@@ -203,13 +203,14 @@ def _kind(entry: "StoredEntry") -> str:
 
 
 def _result(entry: "StoredEntry") -> str:
-    from ..tracking.columns import BY_KEY
+    from ..tracking.rendering import column_of
+    from ..tracking.visible import visible
 
     found = entry.result()
     if found is None:
         return "-"
-    column = BY_KEY[found[0]]
-    return f"{column.title} {column.text(found[1])}"
+    column = column_of(found[0], list(entry.rows))
+    return f"{visible(column.title)} {column.text(found[1])}"
 
 
 def _raw(entry: "StoredEntry") -> dict[str, Any]:

@@ -11,7 +11,7 @@ from ..engine.config.compose import ParameterInterval, compose, sweep_values
 from ..engine.config.experiment import CONF
 from ..engine.config.metric import metric_of
 from ..engine.config.receivers import check_definition
-from ..tracking.columns import METRICS
+from ..tracking.columns import METRICS, known
 from .definition import Definition, Paired, Range, Space, Values, check, larger_is_better, paired, ranged, texts_of
 from .schema import from_file
 
@@ -37,17 +37,23 @@ def define(arguments: Sequence[str], **changes: Any) -> Definition:
         if ranges and changes.get("trials"):  # so many of them are looked for, not the first so many
             definition = replace(definition, method="bayes")
     given = {field: value for field, value in changes.items() if value not in (None, ())}
-    if "metric" in given and "maximize" not in given and given["metric"] != definition.metric:
-        given["maximize"] = larger_is_better(given["metric"])
+    goes_by_another = "metric" in given and given["metric"] != definition.metric
     definition = replace(definition, **given)
-    check(definition)
     reported = _reported(definition)
-    if reported is not None and is_of_overrides and "metric" not in given:
-        definition = replace(definition, metric=reported, maximize=True)
-    elif reported not in (None, definition.metric):
+    if goes_by_another and "maximize" not in given:
+        of_task = dict([reported] if reported else [])
+        larger = of_task[definition.metric] if definition.metric in of_task else larger_is_better(definition.metric)
+        definition = replace(definition, maximize=larger)
+    check(definition)
+    if reported is None:
+        return definition
+    metric, larger = reported
+    if is_of_overrides and "metric" not in given:
+        return replace(definition, metric=metric, maximize=larger)
+    if definition.metric in METRICS and metric != definition.metric:
         raise ConfigError(
-            f"metric={definition.metric}: these runs report {reported} instead, which is their task's; "
-            f"--metric {reported} goes by it"
+            f"metric={definition.metric}: these runs report {metric} instead, which is their task's; "
+            f"--metric {metric} goes by it"
         )
     return definition
 
@@ -76,9 +82,11 @@ def _check_receivers(file: str, definition: Definition, given: Sequence[str]) ->
     check_definition(file, plain, {sweep_values(text)[0].lstrip("+~") for text in given})
 
 
-def _reported(definition: Definition) -> str | None:
-    """The metric of the task of all its runs; None where they are judged by something else, or tasks are swept."""
-    if definition.metric not in METRICS or "task" in definition.parameters:
+def _reported(definition: Definition) -> tuple[str, bool] | None:
+    """The metric of the task of all its runs, and whether larger is better; None where they are judged by a column that
+    is no task's, or tasks are swept.
+    """
+    if "task" in definition.parameters or (known(definition.metric) and definition.metric not in METRICS):
         return None
     directory = Path(definition.config_dir) if definition.config_dir else None
     try:

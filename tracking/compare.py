@@ -1,8 +1,9 @@
 """Runs side by side: one row a run, or a row for runs that differ in their seed alone."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from ..conf.groups import SHOWN
@@ -28,7 +29,7 @@ from .labels import labels
 from .rendering import FORMATS, render
 from .run_data import RunData
 from .run_directory import RunDirectory
-from .selection import Condition, Names, directions, mark_front, measured_by_callbacks
+from .selection import Condition, Names, directions, mark_front, measured
 from .summaries import Row, Summary
 
 __all__ = [
@@ -93,7 +94,7 @@ def table(runs: Sequence[RunData], request: ComparisonRequest) -> tuple[list[Row
         mark_front(shown, front, [target(entry) for entry in entries])
     shown = uniform(shown)
     if sort_key is not None and shown:
-        shown = sort(shown, sort_key, request.reverse)
+        shown = sort(shown, sort_key, request.reverse, names.larger_first)
     return shown, [run for entry in entries for run in entry.runs]
 
 
@@ -138,19 +139,21 @@ def summary_of(run: RunDirectory | Summary) -> Summary:
     return run if isinstance(run, dict) else summaries.summary_of(run)
 
 
-def sort(table: list[Row], column: str, reverse: bool = False) -> list[Row]:
+def sort(
+    table: list[Row], column: str, reverse: bool = False, larger_first: Mapping[str, bool] = MappingProxyType({})
+) -> list[Row]:
     """The rows, best first by `column` (a key, or a short name: `throughput`); unknown values come last.
 
-    A configuration's value has no better or worse: smaller first. Raises TableError, naming the nearest columns, when
-    there is no such column.
+    `larger_first`: of keys that have no column. Any other of these, such as a configuration's, has no better or worse:
+    smaller first. Raises TableError, naming the nearest columns, when there is no such column.
     """
     found = known(column)
     key = found.key if found else column
     if table and key not in table[0]:
         raise no_column(column, [key for key in table[0] if not key.endswith(INTERVAL)])
     values = [row for row in table if not unknown(row[key])]
-    larger_first = found is not None and found.larger_first
-    ordered = sorted(values, key=lambda row: _order(row[key]), reverse=larger_first != reverse)
+    larger = found.larger_first if found else larger_first.get(key, False)
+    ordered = sorted(values, key=lambda row: _order(row[key]), reverse=larger != reverse)
     return ordered + [row for row in table if unknown(row[key])]
 
 
@@ -203,7 +206,7 @@ def _own(runs: Sequence[RunData], request: ComparisonRequest) -> list[Row]:
     differ, and values that the request names.
     """
     keys = [name for name in (*_varied(runs), *differing(runs)) if name not in _SHOWN]
-    keys += [name for run in runs for name in measured_by_callbacks(run) if name not in keys]
+    keys += [name for run in runs for name in measured(run.summary) if name not in keys]
     if request.columns or request.sort:
         every = Names.of(runs, frozenset(BY_KEY))
         keys += [every.key(word) for word in request.columns]

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
+from .columns import METRICS
+
 Status = Literal["completed", "interrupted", "failed", "diverged", "pruned"]
 
 
@@ -26,9 +28,11 @@ class Start:
     target_accuracy: float
     choices: Mapping[str, str]  # by group, by name
     contents: Mapping[str, Any] | None = None  # of the data, with a line for people; None: nobody knows
+    metric: Mapping[str, Any] | None = None  # as `metric_without_column` gives it
 
     def plain(self) -> dict[str, Any]:
         told = {"kind": "start", **_spread(asdict(self), "choices")}
+        told = told if self.metric is not None else _without(told, "metric")
         return told if self.contents is not None else _without(told, "contents")
 
 
@@ -58,12 +62,15 @@ class StepRecord:
 
 @dataclass(frozen=True)
 class Score:
-    """The evaluation of some weights on the test split. `metric`: accuracy (from 0 to 1), or r2 (at most 1)."""
+    """The evaluation of some weights on the test split. `metric`: accuracy (from 0 to 1), r2 (at most 1), or another
+    name.
+    """
 
     metric: str
     value: float | None
     loss: float | None
     consensus_distance: float | None = None  # sqrt(mean_i |w_i - mean|^2) of the replicas before
+    larger_is_better: bool | None = None  # None: not known, or as that metric's column says
 
     def plain(self) -> dict[str, Any]:
         return {self.metric: self.value, "loss": self.loss, "consensus_distance": self.consensus_distance}
@@ -238,10 +245,17 @@ class Summary:
         }
         if self.predicted.step_ms is not None:
             told["predicted_step_ms"] = self.predicted.step_ms
+        if (metric := metric_without_column(self.score.metric, self.score.larger_is_better)) is not None:
+            told["metric"] = metric
         told = _spread(_spread(_spread(_spread(told, "choices"), "measured"), "score"), "beside")
         told = told if self.metrics else _without(told, "metrics")
         told = told if self.labels is not None else _without(told, "labels")
         return told if self.reason is not None else _without(told, "reason")
+
+
+def metric_without_column(name: str, larger_is_better: bool | None) -> dict[str, Any] | None:
+    """Returns how a run tells of its task's metric; None: the metric has a column, which says as much."""
+    return None if name in METRICS else {"name": name, "larger_is_better": larger_is_better}
 
 
 def _spread(told: dict[str, Any], section: str) -> dict[str, Any]:

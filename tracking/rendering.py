@@ -74,7 +74,7 @@ def render(
 def facts(row: Row) -> list[tuple[str, str]]:
     """Returns the known values of one run for people: titles and values, without the row's reason (`why`)."""
     left_out = ("modelled", "too_short", "status", "runs", "others", "why")
-    columns = [_column(key, [row]) for key in row if key not in left_out and not key.endswith(INTERVAL)]
+    columns = [column_of(key, [row]) for key in row if key not in left_out and not key.endswith(INTERVAL)]
     told = [(visible(column.title), _cell(row, column)) for column in columns]
     why = row.get("disturbed")  # whole, and no word in a column
     told = [(title, visible(why) if why and title == "disturbed" else text) for title, text in told]
@@ -94,7 +94,7 @@ def _picked(table: list[Row], columns: Sequence[str]) -> list[Row]:
     return [{key: row.get(key) for key in keys} for row in table]
 
 
-def _column(key: str, table: list[Row]) -> Column:
+def column_of(key: str, table: list[Row]) -> Column:
     """A run's own values: numbers flush right."""
     values = [row.get(key) for row in table if row.get(key) is not None]
     numbers = bool(values) and all(isinstance(v, int | float) and not isinstance(v, bool) for v in values)
@@ -108,11 +108,11 @@ def _column(key: str, table: list[Row]) -> Column:
 def _for_people(table: list[Row], memory: bool, keys: Sequence[str]) -> tuple[list[Column], list[list[str]]]:
     """The columns in which anything is known that is not as usual, and each row's cells."""
     if keys:
-        columns = [_column(key, table) for key in keys]
+        columns = [column_of(key, table) for key in keys]
     else:
         there = list(table[0]) if table else [column.key for column in COLUMNS]
         view = _MEMORY_VIEW if memory else [key for key in there if key not in (*_NOT_FOR_PEOPLE, *_OF_KINDS)]
-        shown = [_column(key, table) for key in view if not (key.endswith(INTERVAL) and key not in BY_KEY)]
+        shown = [column_of(key, table) for key in view if not (key.endswith(INTERVAL) and key not in BY_KEY)]
         columns = [column for column in shown if not table or _says_something(column, table)]
     return columns, [[_cell(row, column) for column in columns] for row in table]
 

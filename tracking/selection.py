@@ -3,15 +3,15 @@
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 from .columns import BY_KEY, TRAINED, known, no_column, titled, unknown
 from .disturbance import is_timed
 from .errors import TableError
 from .run_data import RunData
-from .summaries import Row
+from .summaries import Row, Summary, task_metric
 from .values import number
 
 Merits = tuple[float, ...]  # of a row, larger is better
@@ -48,17 +48,27 @@ def _flat(config: dict[str, Any], prefix: str = "") -> dict[str, Any]:
 def logged(run: RunData, name: str) -> Any:
     """W&B's own summary value of this name; `a.b` finds what was logged as {"a": {"b": 1}}.
 
-    Else the metric of a callback.
+    Else the metric of the task or of a callback.
     """
     found = run.extra.get(name, run.extra.get(name.replace(".", "/")))
-    return measured_by_callbacks(run).get(name) if found is None else found
+    return measured(run.summary).get(name) if found is None else found
 
 
-def measured_by_callbacks(run: RunData) -> dict[str, float]:
-    """The last value of each metric."""
-    told = run.summary.get("metrics")
-    told = told if isinstance(told, dict) else {}
+def measured(summary: Summary) -> dict[str, float]:
+    """Returns the last value of each metric without a column: the task's, then those of callbacks."""
+    metric = task_metric(summary)
+    told = {} if metric is None else {metric.name: summary.get(metric.name)}
+    of_callbacks = summary.get("metrics")
+    told |= of_callbacks if isinstance(of_callbacks, dict) else {}
     return {name: value for name, each in told.items() if name not in BY_KEY and (value := number(each)) is not None}
+
+
+def larger_first(summaries: Iterable[Summary]) -> dict[str, bool]:
+    """Returns for each metric of a task that has no column whether larger is better, if the runs agree on it."""
+    told: dict[str, set[bool | None]] = {}
+    for metric in filter(None, map(task_metric, summaries)):
+        told.setdefault(metric.name, set()).add(metric.larger_is_better)
+    return {name: True in each for name, each in told.items() if each in ({True}, {False})}
 
 
 @dataclass(frozen=True)
@@ -67,13 +77,15 @@ class Names:
 
     columns: frozenset[str]  # keys of the table's rows
     chosen: frozenset[str]  # keys of configurations
-    logged: frozenset[str]  # W&B's own, and those of callbacks
+    logged: frozenset[str]  # W&B's own, and metrics of tasks and callbacks
+    larger_first: Mapping[str, bool] = field(default_factory=dict[str, bool])  # of `logged`, where it is known
 
     @classmethod
     def of(cls, runs: Sequence[RunData], columns: frozenset[str]) -> "Names":
         chosen = frozenset(key for run in runs for key in configured(run))
         own = {key for run in runs if run.path is None for key in run.extra}
-        return cls(columns, chosen, frozenset(own.union(*map(measured_by_callbacks, runs))))
+        summaries = [run.summary for run in runs]
+        return cls(columns, chosen, frozenset(own.union(*map(measured, summaries))), larger_first(summaries))
 
     def key(self, name: str, is_ranked: bool = False) -> str:
         """The key that `name` (a key, a short name or a heading) stands for. Raises TableError, naming the nearest.
@@ -160,12 +172,13 @@ def _equal(value: Any, wanted: Any) -> bool:
 def directions(words: Sequence[str], names: Names) -> dict[str, bool]:
     """The keys that `--pareto` means, each with whether larger is better. Raises TableError."""
     keys = {names.key(word, is_ranked=True): word for word in words}
+    known = {key: BY_KEY[key].larger_first for key in BY_KEY if key in names.columns and BY_KEY[key].is_number}
+    known |= names.larger_first
     for key, word in keys.items():
-        if key not in BY_KEY or not BY_KEY[key].is_number:
-            better = [column for column in BY_KEY if column in names.columns and BY_KEY[column].is_number]
-            usable = ", ".join(BY_KEY[column].short or column for column in better)
+        if key not in known:
+            usable = ", ".join(BY_KEY[each].short or each if each in BY_KEY else each for each in known)
             raise TableError(f"--pareto {word}: it is not known which way {word} is better; there are {usable}")
-    return {key: BY_KEY[key].larger_first for key in keys}
+    return {key: known[key] for key in keys}
 
 
 def mark_front(table: list[Row], larger: dict[str, bool], targets: Sequence[Any] = ()) -> None:

@@ -8,7 +8,8 @@ import os
 import shutil
 import stat
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,10 @@ from .errors import RunNameError
 from .live import NAME as LIVE
 from .run_data import SWEEP_FILE
 from .run_directory import RunDirectory, is_entry, is_run, run_names, writing
+from .selection import larger_first, measured
 from .sources import sweep_names
 from .state import state_of
-from .summaries import Row, row_of, summary_of
+from .summaries import Row, Summary, row_of, summary_of
 from .text import did_you_mean
 
 LOCK = "lock"  # in a sweep's directory, which its sweeper holds
@@ -39,6 +41,7 @@ class StoredEntry:
     rows: tuple[Row, ...]  # of the runs
     size: int  # bytes
     changed: float  # seconds since 1970 of the last change of a file in it
+    metrics: Mapping[str, bool] = field(default_factory=dict[str, bool])  # of its tasks, without a column: larger first
 
     @property
     def name(self) -> str:
@@ -67,11 +70,14 @@ class StoredEntry:
             for row, state in zip(self.rows, self.states, strict=True)
             if state in ENDED and isinstance(row.get(key), int | float)
         ]
-        return sorted(found, key=lambda each: each[0], reverse=BY_KEY[key].larger_first)[0] if found else None
+        return sorted(found, key=lambda each: each[0], reverse=self.larger_first(key))[0] if found else None
+
+    def larger_first(self, key: str) -> bool:
+        return BY_KEY[key].larger_first if key in BY_KEY else self.metrics[key]
 
     def result(self) -> tuple[str, float] | None:
         """The metric of the task and its value: the last one of a run, the best one of a sweep."""
-        for key in METRICS:
+        for key in (*METRICS, *self.metrics):
             best = self.best(key)
             if best is not None:
                 return key, best[0]
@@ -89,7 +95,9 @@ def entry_of(path: Path) -> StoredEntry:
     is_sweep = not is_run(path)
     runs = tuple(path / name for name in run_names(path)) if is_sweep else (path,)
     size, changed = _measured(path)
-    return StoredEntry(path, runs, is_sweep, tuple(map(_state, runs)), tuple(map(_row, runs)), size, changed)
+    summaries = list(map(_summary, runs))
+    rows, metrics = tuple(map(_row, summaries)), larger_first(summaries)
+    return StoredEntry(path, runs, is_sweep, tuple(map(_state, runs)), rows, size, changed, metrics)
 
 
 def named(names: list[str], root: Path) -> list[StoredEntry]:
@@ -160,21 +168,21 @@ def prunable(
 
 def kept_best(entries: list[StoredEntry], count: int, metric: str | None) -> set[Path]:
     """The paths of the `count` best entries of each model, data set and task by a column. Raises TableError."""
-    keys = METRICS if metric is None else (_metric(metric),)
+    asked = None if metric is None else _metric(metric, entries)
     found: dict[tuple[Any, ...], list[tuple[float, Path]]] = {}
     for entry in entries:
-        for key in keys:
+        for key in (*METRICS, *entry.metrics) if asked is None else (asked,):
             if (best := entry.best(key)) is not None:
                 value, row = best
-                found.setdefault((key, *map(row.get, TRAINED)), []).append((value, entry.path))
-    ranked = [
-        sorted(each, key=lambda pair: pair[0], reverse=BY_KEY[setting[0]].larger_first)
-        for setting, each in found.items()
-    ]
+                setting = (key, entry.larger_first(key), *map(row.get, TRAINED))
+                found.setdefault(setting, []).append((value, entry.path))
+    ranked = [sorted(each, key=lambda pair: pair[0], reverse=setting[1]) for setting, each in found.items()]
     return {path for each in ranked for _, path in each[:count]}
 
 
-def _metric(name: str) -> str:
+def _metric(name: str, entries: list[StoredEntry]) -> str:
+    if any(name in entry.metrics for entry in entries):
+        return name
     column = known(name)
     if column is None or not column.is_number:
         raise no_column(name, [key for key, column in BY_KEY.items() if column.is_number])
@@ -209,10 +217,17 @@ def _state(run: Path) -> str:
         return "damaged"
 
 
-def _row(run: Path) -> Row:
+def _summary(run: Path) -> Summary:
     try:
-        return row_of(summary_of(RunDirectory(run)))
+        return summary_of(RunDirectory(run))
     except (OSError, ValueError):
+        return {}
+
+
+def _row(summary: Summary) -> Row:
+    try:
+        return row_of(summary) | measured(summary)
+    except ValueError:
         return {}
 
 

@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import Any
 
 from ..conf.groups import SHOWN
-from .columns import MEMORY_KINDS, METRICS, ONE_WORKER, shortened
+from .columns import BY_KEY, MEMORY_KINDS, METRICS, ONE_WORKER, shortened
 from .errors import CorruptRunError
 from .run_directory import Record, RunDirectory
 
@@ -132,6 +132,21 @@ def summary_from(row: Row) -> Summary:
     return summary
 
 
+@dataclass(frozen=True)
+class MetricWithoutColumn:
+    name: str
+    larger_is_better: bool | None  # None: not known
+
+
+def task_metric(summary: Summary) -> MetricWithoutColumn | None:
+    """Returns the metric of a run's task that has no column; None: it has one, or is not known."""
+    told = summary.get("metric")
+    name, larger = (told.get("name"), told.get("larger_is_better")) if isinstance(told, dict) else (None, None)
+    if not isinstance(name, str) or len(name) > LONGEST or name in BY_KEY:
+        return None
+    return MetricWithoutColumn(name, larger if isinstance(larger, bool) else None)
+
+
 def read(run: RunDirectory, records: list[Record] | None = None) -> Summary:
     """The run's summary, or what its metrics (`records`, if read) tell. Raises CorruptRunError, naming the file."""
     file = run.summary
@@ -168,6 +183,9 @@ def from_records(name: str, records: list[Record]) -> Summary:
     summary: Summary = {"name": name, "status": "unfinished", "reason": "it still runs, or was killed"}
     for record in records:
         summary |= _told_by(record)
+        metric = task_metric(summary)
+        if metric is not None and record.get("kind") == "evaluation":
+            summary[metric.name] = record.get(metric.name)
     return summary
 
 
@@ -191,7 +209,8 @@ def _told_by(record: Record) -> Summary:
     match record.get("kind"):
         case "start":
             choices = (group.name for group in SHOWN)
-            return {key: record.get(key) for key in (*choices, "workers", "servers", "modelled", "target_accuracy")}
+            told = (*choices, "workers", "servers", "modelled", "target_accuracy")
+            return {key: record.get(key) for key in told} | {key: record[key] for key in ("metric",) if key in record}
         case "step":
             return {key: record[key] for key in ("loss", "skipped_steps") if key in record}
         case "evaluation":

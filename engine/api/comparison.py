@@ -9,6 +9,7 @@ from ...tracking import compare as tables
 from ...tracking import sources
 from ...tracking.errors import RunNameError, TableError
 from ...tracking.run_data import RunData
+from ...tracking.selection import larger_first
 from ...tracking.summaries import Row
 from ..base import ROOT
 from .results import Result
@@ -42,7 +43,7 @@ class Comparison:
 
     def best(self, column: str) -> Row:
         """The row that is best in a column, by its key or short name. Raises TableError."""
-        ordered = tables.sort(self.rows, column)
+        ordered = tables.sort(self.rows, column, larger_first=larger_first(run.summary for run in self.runs))
         if not ordered:
             raise TableError(f"best {column!r}: the table has no rows")
         return ordered[0]

@@ -6,11 +6,14 @@ from .experiment import Experiment
 USUAL = "accuracy"
 
 
-def metric_of(experiment: Experiment, allowed: tuple[str, ...] = ()) -> str:
-    """The name of its task's metric. Raises `ConfigError` for a class that is none of ours and not allowed."""
+def metric_of(experiment: Experiment, allowed: tuple[str, ...] = ()) -> tuple[str, bool]:
+    """Returns the name of its task's metric, and whether larger is better. Raises `ConfigError` for a class that is
+    none of ours and not allowed.
+    """
     if experiment.task.name == BY_NAME["task"].usual:
-        return USUAL
+        return USUAL, True
     from ...tasks.losses.base import Task
-    from .targets import load_class
+    from .targets import build
 
-    return load_class("task", experiment.task.target, Task, allowed).metric.name
+    metric = build("task", experiment.task, Task, allowed, {}).metric
+    return metric.name, metric.larger_is_better

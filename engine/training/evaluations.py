@@ -3,7 +3,7 @@
 import json
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -50,7 +50,7 @@ class Evaluations:
             # not the manifest's: the checkpoint of a step may be older than its evaluation, and the target another one
             earlier = lived([*worker.directory.records(), Resume(worker.manifest.step).plain()])
             self.time_to_accuracy = first_at(metric.name, self._reaches, earlier)
-        self.last = Score(metric.name, None, None)
+        self.last = Score(metric.name, None, None, larger_is_better=metric.larger_is_better)
         self.last_date = 0.0
         self._evaluated_at: int | None = None
 
@@ -155,7 +155,7 @@ class Evaluations:
             checkpoint.export(worker.directory.path / FILE, exported(worker.parts, snapshot.state))
         if self.time_to_accuracy is None and self._reaches(values[metric]):
             self.time_to_accuracy = snapshot.seconds
-        self.last = Score(metric, values[metric], values["loss"], spread)
+        self.last = replace(self.last, value=values[metric], loss=values["loss"], consensus_distance=spread)
         self.last_date = snapshot.seconds
         worker.directory.add(EvaluationRecord(snapshot.done, epoch, self.last, snapshot.seconds, own))
 

@@ -14,7 +14,7 @@ from ...strategies.core.protocols import InRounds
 from ...tasks.base import Readable
 from ...tasks.contents import contents
 from ...tasks.partition import Partition
-from ...tracking.records import NoteRecord, Resume, Start, StepRecord
+from ...tracking.records import NoteRecord, Resume, Start, StepRecord, metric_without_column
 from ..base.failures import fills_gpu, lack_of_gpu
 from ..base.stop import StopAgreement
 from ..config.data_sums import check_data, sums_of
@@ -236,7 +236,7 @@ def _feed(worker: Worker, split: Readable, partition: Partition, steps: int) -> 
 
 
 def _announce(worker: Worker, job: Job, test: Readable) -> None:
-    data = worker.parts.data
+    data, metric = worker.parts.data, worker.parts.task.metric
     if worker.manifest:
         worker.directory.add(Resume(worker.manifest.step))
     worker.directory.add(
@@ -252,6 +252,7 @@ def _announce(worker: Worker, job: Job, test: Readable) -> None:
             target_accuracy=worker.experiment.target_accuracy,
             choices=worker.choices(),
             contents=contents(data.source.spec, data.described(), len(job.train), len(test)).plain(),
+            metric=metric_without_column(metric.name, metric.larger_is_better),
         )
     )
     shared, judged = worker.layout.replicas > 1 or job.accumulation.micro_batches > 1, worker.judged

@@ -1,5 +1,4 @@
-"""The metrics that an evaluation reports beside the loss, from sums over batches. Each has a column of its own in
-comparisons.
+"""The metrics that an evaluation reports beside the loss, from sums over batches. Each is a column of comparisons.
 
 Of weighted data each target counts by its weight, of the shape of targets: a mask's 0 leaves it out.
 """

@@ -162,9 +162,14 @@ def test_prune_removes_what_fulfils_every_condition(paceline, runs: Path) -> Non
     assert pruned("--older", "99w") == set()
     made(runs, "other", model="cnn", data="digits", accuracy=0.1)
     assert "other" not in pruned("--keep-best", "1")  # the best of its model
+    for name, value in (("vague", 9.0), ("sure", 2.0)):
+        made(runs, name, task="own", metric={"name": "perplexity", "larger_is_better": False}, perplexity=value)
+    assert {"vague"} == pruned("--keep-best", "1") & {"vague", "sure"}
+    assert {"vague"} == pruned("--keep-best", "1", "--metric", "perplexity") & {"vague", "sure"}
+    assert "perplexity 2" in next(line for line in paceline("ls").out.splitlines() if line.startswith("sure"))
     for words in ((), ("--older", "30"), ("--metric", "accuracy"), ("--keep-best", "1", "--metric", "speeed")):
         assert paceline("prune", *words, "--yes").status == 2
-    assert len(names(runs)) == 7
+    assert len(names(runs)) == 9
 
 
 def test_ages_are_short() -> None:

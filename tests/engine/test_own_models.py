@@ -370,6 +370,8 @@ def test_an_error_above_the_target_is_no_accuracy_that_was_reached(train, declar
     run = train("InPlace", f"task={{_target_:own_models.Erring,declared:{declared}}}", "target_accuracy=0.5")
     errors = [record["error"] for record in RunDirectory(run.path).records() if record["kind"] == "evaluation"]
     assert errors and min(errors) >= 0.5 and run.time_to_accuracy is None
+    assert run.summary["metric"] == {"name": "error", "larger_is_better": not declared}
+    assert engine.compare(run).rows[0]["error"] == errors[-1] == engine.compare(run).best("error")["error"]
 
 
 @pytest.mark.parametrize(

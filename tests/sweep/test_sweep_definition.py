@@ -338,3 +338,31 @@ def test_a_secret_is_refused_as_a_sweep_would_store_it(told: str, key: str) -> N
     with pytest.raises(ConfigError, match=rf"^{key}=\*\*\*: a sweep stores its definition, but no secret"):
         define([told, "sync=bsp,ssp"])
     assert define(["model.pad_token=0", "data.token=null", "sync=bsp,ssp"]).size() == 2
+
+
+OWN_METRIC = """
+from paceline.tasks.losses.cross_entropy import CrossEntropy
+from paceline.tasks.losses.metrics import Accuracy
+
+class Perplexity(Accuracy):
+    name = "perplexity"
+    larger_is_better = False
+
+class Language(CrossEntropy):
+    def __init__(self) -> None:
+        self.metric = Perplexity()
+"""
+
+
+def test_a_sweep_minimises_a_tasks_own_metric_where_smaller_is_better(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_metric.py").write_text(OWN_METRIC)
+    monkeypatch.syspath_prepend(tmp_path)
+    words, allowed = ["task={_target_:own_metric.Language}", "sync=bsp,asp"], {"allow_modules": ("own_metric",)}
+    for told in ({}, {"metric": "perplexity"}):
+        found = define(words, **told, **allowed)
+        assert (found.metric, found.maximize) == ("perplexity", False)
+    assert define(words, metric="perplexity", maximize=True, **allowed).maximize
+    with pytest.raises(ConfigError, match="--metric f1: is no column of the table: say --minimize or --maximize"):
+        define(words, metric="f1", **allowed)

@@ -15,7 +15,9 @@ from paceline.tracking.records import (
     Summary,
     Wire,
     WorkerTime,
+    metric_without_column,
 )
+from paceline.tracking.selection import larger_first, measured
 from paceline.tracking.summaries import FIELDS, from_records, row_of
 
 CHOICES = {group.name: f"some_{group.name}" for group in SHOWN}
@@ -77,6 +79,9 @@ SUMMARY = Summary(
 )
 
 
+START = Start("one", 10, 2.0, 64, 2, 0, True, False, 0.9, CHOICES)
+
+
 def test_a_comparison_finds_in_a_summary_all_that_it_looks_for() -> None:
     row = row_of(SUMMARY.plain())
     assert {key for key in FIELDS if row[key] is None} == {"accuracy"}, "of two metrics, it is the other one's"
@@ -99,10 +104,23 @@ def test_what_is_not_there_has_no_key() -> None:
     }
 
 
+def test_records_and_the_summary_tell_of_a_metric_that_has_no_column() -> None:
+    told = {"name": "perplexity", "larger_is_better": False}
+    score = Score("perplexity", 3.5, 1.25, larger_is_better=False)
+    start = replace(START, metric=metric_without_column("perplexity", False))
+    records = [record.plain() for record in (start, EvaluationRecord(5, 1.0, score, 2.0))]
+    for summary in (replace(SUMMARY, score=score).plain(), from_records("one", records)):
+        assert (summary["metric"], summary["perplexity"]) == (told, 3.5)
+        assert measured(summary)["perplexity"] == 3.5 and larger_first([summary]) == {"perplexity": False}
+    assert "metric" not in SUMMARY.plain() and "metric" not in START.plain()
+    undecided = [{"metric": told}, {"metric": told | {"larger_is_better": True}}]
+    assert larger_first(undecided) == {} and larger_first([{"metric": told | {"larger_is_better": None}}]) == {}
+    assert measured({"metric": {"name": 3}, "3": 1.0}) == {} == measured({"metric": "perplexity", "perplexity": 1.0})
+
+
 def test_records_tell_of_a_run_without_a_summary() -> None:
-    start = Start("one", 10, 2.0, 64, 2, 0, True, False, 0.9, CHOICES)
     evaluation = EvaluationRecord(5, 1.0, Score("accuracy", 0.5, 1.0, 0.25), 2.0)
-    told = from_records("one", [record.plain() for record in (start, evaluation, End("failed", "worker 1 died"))])
+    told = from_records("one", [record.plain() for record in (START, evaluation, End("failed", "worker 1 died"))])
     row = row_of(told)
     assert (row["workers"], row["modelled"], row["sync"], row["accuracy"]) == (2, True, "some_sync", 0.5)
     assert (row["consensus_distance"], row["status"], row["why"]) == (0.25, "failed", "worker 1 died")

@@ -1,8 +1,12 @@
 """Conditions, columns by any name, the Pareto front."""
 
+import csv
+import io
 import itertools
+import json
 from collections import Counter
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -237,3 +241,29 @@ def test_a_row_is_compared_with_the_front_alone(monkeypatch):
     mark_front(rows, {"accuracy": True, "bytes_per_step": False})
     assert [row["front"] for row in rows] == [None] * 300 + ["*"] * 4
     assert compared.total() <= 2 * len(rows)
+
+
+# -- the metric of a task that has no column
+
+
+def test_a_tasks_own_metric_is_a_column_of_every_form_and_ranks_runs_by_its_direction() -> None:
+    def run(name: str, value: float, better: bool | None) -> RunData:
+        told = {"metric": {"name": "perplexity", "larger_is_better": better}, "perplexity": value}
+        return data(name, config(lr=value), accuracy=None, **told)
+
+    def ranked(better: bool | None, **asked: Any) -> list[tuple[str, Any]]:
+        runs = [run("vague", 9.5, better), run("sure", 2.25, better)]
+        return [(row["run"], row.get("front")) for row in table(runs, ComparisonRequest(**asked))[0]]
+
+    rows = table([run("vague", 9.5, False), run("sure", 2.25, False)], ComparisonRequest())[0]
+    assert json.loads(render(rows, "json"))[0]["perplexity"] == 9.5
+    assert [row["perplexity"] for row in csv.DictReader(io.StringIO(render(rows, "csv")))] == ["9.5", "2.25"]
+    for form in ("table", "markdown", "latex"):
+        assert all(word in render(rows, form) for word in ("perplexity", "9.5", "2.25")), form
+    assert ranked(False, sort="perplexity", pareto=("perplexity",)) == [("sure", "*"), ("vague", None)]
+    assert ranked(True, sort="perplexity", pareto=("perplexity",)) == [("vague", "*"), ("sure", None)]
+    assert ranked(False, where=("perplexity<3",)) == [("sure", None)]
+    with pytest.raises(TableError, match=r"--pareto perplexity: it is not known which way perplexity is better"):
+        ranked(None, pareto=("perplexity",))
+    with pytest.raises(TableError, match=r"--pareto seed: .* there are .*, perplexity$"):
+        ranked(False, pareto=("seed",))
