@@ -258,6 +258,8 @@ def _labels(run: "RunData") -> str:
 
 
 def _files(run: "RunData", overrides: list[str] | None) -> str:
+    from ..tracking.visible import visible
+
     if run.path is None:
         return ""
     lines = [["files", str(shortest(run.path))]]
@@ -266,20 +268,24 @@ def _files(run: "RunData", overrides: list[str] | None) -> str:
     if checkpoints:
         lines.append(["", f"checkpoints/ ({', '.join(checkpoints)})"])
     lines += [["", f"{name}/"] for name in ("logs", "wandb") if any((run.path / name).glob("*"))]
-    if how := _go_on(run, overrides):
+    how = (
+        ("under way", visible(f"paceline watch {shlex.quote(_place(run))}"))
+        if _is_live(run)
+        else _go_on(run, overrides)
+    )
+    if how is not None:
         lines.append(["", ""])
         lines.append(list(how))
     return "\n".join(aligned(lines, numbers_from=2))
 
 
 def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | None:
-    """Returns the command that resumes the run, or repeats it if it kept no checkpoint."""
-    from ..engine import ROOT
+    """Returns the command that resumes the run, or repeats it if it kept no checkpoint; None of a run under way."""
     from ..engine.config.repeat import allowing, packages_of
     from ..tracking.run_data import resuming
     from ..tracking.visible import visible
 
-    if run.path is None:
+    if run.path is None or _is_live(run):
         return None
     if run.swept is not None:
         return "its sweep", visible(resuming(run.path.parent, run.swept.sweep))
@@ -288,12 +294,32 @@ def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | Non
         workers = run.summary.get("workers", 1)
         return None if ends else ("go on", f"paceline launch --resume --workers {workers} SCRIPT")
     if overrides is not None and _checkpoints(run.path):
-        name = run.name if run.path.parent == ROOT.absolute() else str(shortest(run.path))
         counted = "epochs" if run.config.get("steps") is None else "steps"
         more = f" {counted}=MORE" if run.summary.get("status") == "completed" else ""
         allow = "".join(f" {word}" for word in allowing(packages_of(run.config)))
-        return "go on", visible(f"paceline train --resume {shlex.quote(name)}{allow}{more}")
+        return "go on", visible(f"paceline train --resume {shlex.quote(_place(run))}{allow}{more}")
     return None if overrides is None else ("repeat", visible(_command(run, overrides)))
+
+
+def _place(run: "RunData") -> str:
+    """Returns the run's name, or its directory where that is not under runs/."""
+    from ..engine import ROOT
+
+    assert run.path is not None
+    return run.name if run.path.parent == ROOT.absolute() else str(shortest(run.path))
+
+
+def _is_live(run: "RunData") -> bool:
+    """Returns whether the run goes on, or a scheduler has it, or its sweep's sweeper is at work."""
+    from ..tracking.alive import is_held
+    from ..tracking.run_directory import RunDirectory
+    from ..tracking.state import state_of
+    from ..tracking.stored import LOCK
+
+    if run.path is None:
+        return False
+    sweeps = run.swept is not None and is_held(run.path.parent / LOCK)
+    return sweeps or state_of(RunDirectory(run.path))[0] in ("running", "submitted")
 
 
 def _is_of_script(run: "RunData") -> bool:

@@ -12,6 +12,7 @@ import pytest
 from stored_configs import to_yaml
 
 from paceline.engine.config.compose import compose
+from paceline.tracking.alive import held
 from paceline.tracking.run_directory import RunDirectory
 
 
@@ -180,6 +181,16 @@ def test_a_run_whose_configuration_is_damaged_is_shown(paceline, done: RunDirect
     file.unlink() if content is None else file.write_text(content)
     out = paceline("show", "done").out
     assert "checkpoints" in out and "go on" not in out
+
+
+def test_a_run_under_way_is_watched_and_not_resumed(paceline, done: RunDirectory) -> None:
+    done.summary.unlink()
+    with held(done.metrics):
+        out = paceline("show", "done").out
+        assert "under way  paceline watch done\n" in out and "--resume" not in out
+        assert json.loads(paceline("show", "done", "--format", "json").out)["go_on"] is None
+    out = paceline("show", "done").out
+    assert "go on  paceline train --resume done" in out and "under way" not in out
 
 
 def test_a_run_of_a_script_goes_on_by_launch_and_has_no_command_of_train(paceline, failed: RunDirectory) -> None:
