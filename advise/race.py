@@ -96,6 +96,11 @@ def _name(candidate: Candidate) -> str:
     return "_".join("_".join(words).split())
 
 
+def round_name(name: str, number: int) -> str:
+    """Returns the name of a round's sweep. Rounds count from 1."""
+    return f"{name}-round{number}"
+
+
 def race(
     question: Question, name: str, ways: Sequence[RaceEntry], target: float | None, seeds: int, run: RunRound
 ) -> Raced:
@@ -127,7 +132,7 @@ def race(
             config_dir=None if question.config_dir is None else str(question.config_dir.absolute()),
             allow_modules=question.allowed,
         )
-        measured = run(f"{name}-round{i + 1}", definition)
+        measured = run(round_name(name, i + 1), definition)
         rounds.append([way.name for way in left])
         failed |= {way.name for way in left} - set(measured)
         disturbed |= {each for each, told in measured.items() if told.get(DISTURBED)}

@@ -3,6 +3,7 @@
 import shlex
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,15 +24,18 @@ PLANNING = 60.0  # seconds of the processor for exact plans, before hours of tra
 def race_of(
     question: "Question", asked: list[str], target: float | None, seeds: int, name: str | None, format: str
 ) -> None:
-    from ..advise.race import RaceFailedError, race
+    from ..advise.race import RaceFailedError, race, round_name
+    from ..engine import ROOT
+    from ..tracking.run_directory import claimed
 
     if format not in ("table", "json"):
         raise ConfigError(f"--format {format}: a race has a table, or json")
     ways = _ways(question, asked)
-    chosen = name if name is not None else time.strftime("race-%m%d-%H%M%S")
     for way in ways:
         note(f"{way.name}: {' '.join(way.overrides)}")
-    found = _until_the_end(lambda: race(question, chosen, ways, target, seeds, run_round), chosen)
+    unnamed = claimed(Path(ROOT), time.strftime("race-%m%d-%H%M%S"), round_name("", 1))
+    with unnamed if name is None else nullcontext(name) as chosen:
+        found = _until_the_end(lambda: race(question, chosen, ways, target, seeds, run_round), chosen)
     if format == "json":
         show_json(raw(found, chosen))
     else:

@@ -258,8 +258,6 @@ def _labels(run: "RunData") -> str:
 
 
 def _files(run: "RunData", overrides: list[str] | None) -> str:
-    from ..tracking.visible import visible
-
     if run.path is None:
         return ""
     lines = [["files", str(shortest(run.path))]]
@@ -268,11 +266,7 @@ def _files(run: "RunData", overrides: list[str] | None) -> str:
     if checkpoints:
         lines.append(["", f"checkpoints/ ({', '.join(checkpoints)})"])
     lines += [["", f"{name}/"] for name in ("logs", "wandb") if any((run.path / name).glob("*"))]
-    how = (
-        ("under way", visible(f"paceline watch {shlex.quote(_place(run))}"))
-        if _is_live(run)
-        else _go_on(run, overrides)
-    )
+    how = ("under way", _watching(run)) if _is_live(run) else _go_on(run, overrides)
     if how is not None:
         lines.append(["", ""])
         lines.append(list(how))
@@ -299,6 +293,12 @@ def _go_on(run: "RunData", overrides: list[str] | None) -> tuple[str, str] | Non
         allow = "".join(f" {word}" for word in allowing(packages_of(run.config)))
         return "go on", visible(f"paceline train --resume {shlex.quote(_place(run))}{allow}{more}")
     return None if overrides is None else ("repeat", visible(_command(run, overrides)))
+
+
+def _watching(run: "RunData") -> str:
+    from ..tracking.visible import visible
+
+    return visible(f"paceline watch {shlex.quote(_place(run))}")
 
 
 def _place(run: "RunData") -> str:

@@ -4,6 +4,7 @@ import shlex
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -158,6 +159,7 @@ def sweep(
     from ..sweep.define import define
     from ..sweep.directory import open_sweep
     from ..sweep.lacking import check_machine, has_more
+    from ..tracking.run_directory import claimed
 
     words, wanted = definition or [], None
     if words or not resume:
@@ -175,22 +177,23 @@ def sweep(
     else:
         _check_whole(method, seeds, metric, minimize, prune, hyperband, config_dir, allow_module)
     if dry_run:
-        show_points(wanted, format, array, lambda: Path(ROOT) / (name or _name_of(words, resume)))
+        show_points(wanted, format, array, lambda: Path(ROOT) / (name or _name_of(words, resume) or _name_by_time()))
         return
-    chosen = name if name is not None else _name_of(words, resume)
     _check_array(array, jobs, storage, wanted)
-    if array_task:
-        _run_task(chosen, Path(ROOT), max_failures, sampler, format)
-        return
-    if wanted is not None and not resume:
+    if wanted is not None and not resume and not array_task:
         check_machine(wanted)
-    with open_sweep(chosen, wanted, Path(ROOT), resume, sampler, storage, trials=trials) as opened:
-        if resume and has_more(opened.study):
-            check_machine(opened.study.definition)
-        if array is not None:
-            _submit(chosen, opened, array, max_failures, sampler)
-        elif not detach:
-            _run(opened, chosen, jobs, max_failures, format)
+    named = name if name is not None else _name_of(words, resume)
+    with claimed(Path(ROOT), _name_by_time()) if named is None else nullcontext(named) as chosen:
+        if array_task:
+            _run_task(chosen, Path(ROOT), max_failures, sampler, format)
+            return
+        with open_sweep(chosen, wanted, Path(ROOT), resume, sampler, storage, trials=trials) as opened:
+            if resume and has_more(opened.study):
+                check_machine(opened.study.definition)
+            if array is not None:
+                _submit(chosen, opened, array, max_failures, sampler)
+            elif not detach:
+                _run(opened, chosen, jobs, max_failures, format)
     if array is None and detach:
         own = [("--max-failures", max_failures), ("--storage", storage), ("--sampler", sampler), ("--jobs", jobs)]
         _leave(chosen, opened.directory, [str(word) for pair in own if pair[1] is not None for word in pair])
@@ -289,12 +292,18 @@ def _early(prune: int | None, hyperband: int | None) -> "EarlyTermination | None
     return EarlyTermination(prune, 3, hyperband) if prune else None
 
 
-def _name_of(words: list[str], resume: bool) -> str:
-    """Returns the name of the definition's file, or the time. Raises ConfigError where a resumed sweep has no name."""
+def _name_of(words: list[str], resume: bool) -> str | None:
+    """Returns the name of the definition's file; None: it has none. Raises ConfigError where a resumed sweep has no
+    name.
+    """
     if words and "=" not in words[0]:
         return Path(words[0]).stem
     if resume:
         raise ConfigError("--resume: which sweep? Give its file, or --name NAME")
+    return None
+
+
+def _name_by_time() -> str:
     return time.strftime("sweep-%m%d-%H%M%S")
 
 

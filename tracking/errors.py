@@ -7,6 +7,10 @@ class RunNameError(Exception):
     exit_code = 2
 
 
+class RunNameTakenError(RunNameError):
+    """A run has the name already."""
+
+
 class TableError(Exception):
     """A comparison was asked for a column, format or baseline that does not exist."""
 

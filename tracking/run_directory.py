@@ -14,19 +14,20 @@ runs/<name>/
     checkpoints/
 """
 
+import itertools
 import json
 import os
 import re
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from ..compat.full_disk import why_unwritten
 from .checksums import marked
-from .errors import CorruptRunError, RunNameError, StorageError
+from .errors import CorruptRunError, RunNameError, RunNameTakenError, StorageError
 from .files import NotRegularError, UnusableFileError, open_regular, open_to_write, parse_json, read_json
 from .records import Written
 from .text import did_you_mean
@@ -95,6 +96,14 @@ class RunDirectory:
             (path / "checkpoints").mkdir()
             (path / "metrics.jsonl").touch()
         return cls(path)
+
+    @classmethod
+    def create_unnamed(cls, root: str | Path, stem: str) -> "RunDirectory":
+        """Makes `root/stem`, or `root/stem-2`, ... where that is taken. Raises as `create` does."""
+        for name in _names(stem):
+            with suppress(RunNameTakenError):
+                return cls.create(root, name)
+        raise AssertionError("names have no end")
 
     @staticmethod
     def check_free(root: str | Path, name: str) -> None:
@@ -231,6 +240,32 @@ def follow(path: str | Path, stop: threading.Event, start_at: int = 0) -> Iterat
         stop.wait(POLL_SECONDS)
 
 
+@contextmanager
+def claimed(root: Path, stem: str, suffix: str = "") -> Iterator[str]:
+    """Gives the first of `stem`, `stem-2`, ... whose folder `root/NAME{suffix}` this process could make. No other process
+    takes the name then. A folder that is still empty at the end is removed.
+    """
+    for name in _names(stem):
+        path = root / f"{name}{suffix}"
+        with writing(path):
+            root.mkdir(parents=True, exist_ok=True)
+            try:
+                path.mkdir()
+            except FileExistsError:
+                continue
+        try:
+            yield name
+        finally:
+            with suppress(OSError):
+                path.rmdir()
+        return
+
+
+def _names(stem: str) -> Iterator[str]:
+    yield stem
+    yield from (f"{stem}-{i}" for i in itertools.count(2))
+
+
 def _size(path: Path) -> int:
     """0 of none."""
     try:
@@ -239,11 +274,11 @@ def _size(path: Path) -> int:
         return 0
 
 
-def _taken(path: Path) -> RunNameError:
+def _taken(path: Path) -> RunNameTakenError:
     on = "continue that run with --resume"
     if not any(path.glob("checkpoints/*")):
         on = f"remove that run, which has no checkpoint to continue from: paceline rm {path.name}"
-    return RunNameError(f"run name {path.name!r} is taken ({path} exists). Choose another name, or {on}.")
+    return RunNameTakenError(f"run name {path.name!r} is taken ({path} exists). Choose another name, or {on}.")
 
 
 def check_name(name: str) -> None:

@@ -123,14 +123,18 @@ class WrapRecord:
             self.directory.forget_summary()
             self._mirror_to(self.directory)
             return self.directory.path
-        name = experiment.name or f"{experiment.sync.name}-{experiment.model.name}-{time.strftime('%m%d-%H%M%S')}"[-60:]
-        if (root / name).exists():
+        name = experiment.name
+        if name is not None and (root / name).exists():
             raise ConfigError(
                 f"name={name}: {root.absolute() / name} is a run already. Choose another name, or go on with it: "
                 "paceline launch --resume, or wrap(..., resume=True)"
             )
         check_tracking(experiment.tracking)
-        directory = RunDirectory.create(root, name)
+        if name is None:
+            stem = f"{experiment.sync.name}-{experiment.model.name}-{time.strftime('%m%d-%H%M%S')}"[-60:]
+            directory = RunDirectory.create_unnamed(root, stem)
+        else:
+            directory = RunDirectory.create(root, name)
         directory.write_environment({**environment(), "wrapped": True})
         directory.write_config(yaml.safe_dump(redact(experiment.model_dump()), sort_keys=False))
         self.directory = directory

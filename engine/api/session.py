@@ -284,7 +284,8 @@ def open_directory(prepared: Prepared, plan: "Plan", root: Path, data: "Data") -
         found = earlier(root.absolute() / experiment.name, prepared.config, plan, data)
         directory, checkpoint = found or (None, None)
     if directory is None:
-        directory = RunDirectory.create(root, experiment.name or _new_name(experiment, root))
+        name = experiment.name
+        directory = _unnamed(experiment, root) if name is None else RunDirectory.create(root, name)
         directory.write_environment(environment())
         note_job(directory)
         if experiment.weights is not None:
@@ -316,8 +317,6 @@ def result_of(directory: RunDirectory) -> Result:
     return Result(directory.path, summary)
 
 
-def _new_name(experiment: Experiment, root: Path) -> str:
+def _unnamed(experiment: Experiment, root: Path) -> RunDirectory:
     parts = [experiment.strategy.name, experiment.sync.name, experiment.model.name, experiment.data.name]
-    stem = name_of("-".join([*parts, time.strftime("%m%d-%H%M%S")]))
-    names = [stem, *(f"{stem}-{i}" for i in range(2, 100))]
-    return next(name for name in names if not (root / name).exists())
+    return RunDirectory.create_unnamed(root, name_of("-".join([*parts, time.strftime("%m%d-%H%M%S")])))

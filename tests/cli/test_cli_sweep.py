@@ -17,6 +17,7 @@ from scipy import stats
 
 from paceline.cli.sweep_outcome import outcome, ranking
 from paceline.cli.sweep_view import _console
+from paceline.conf.errors import ConfigError
 from paceline.sweep.define import define
 from paceline.sweep.directory import open_sweep
 from paceline.sweep.lacking import check_machine
@@ -56,6 +57,20 @@ def test_no_color_leaves_the_live_table_without_styles(
     monkeypatch.setenv("COLORTERM", "")
     monkeypatch.setenv("FORCE_COLOR", "1")  # as of a terminal
     assert _console().color_system == system
+
+
+def test_of_two_sweeps_without_a_name_in_one_second_the_second_takes_the_next_name(
+    paceline, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def told(name: str, *_: object, **__: object) -> None:
+        raise ConfigError(f"it is {name}")
+
+    monkeypatch.setattr("paceline.sweep.directory.open_sweep", told)
+    monkeypatch.setattr("paceline.cli.sweep._name_by_time", lambda: "sweep-0101-000000")
+    (here / "runs" / "sweep-0101-000000").mkdir(parents=True)
+    assert paceline("sweep", *TINY, "sync=bsp,ssp").last == "it is sweep-0101-000000-2"
+    assert [path.name for path in (here / "runs").iterdir()] == ["sweep-0101-000000"]
+    assert paceline("sweep", *TINY, "sync=bsp,ssp", "--name", "mine").last == "it is mine"
 
 
 # -- what this machine lacks

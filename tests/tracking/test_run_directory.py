@@ -14,7 +14,7 @@ from needs import needs_namespaces
 
 from paceline.tracking.checksums import marked
 from paceline.tracking.errors import CorruptRunError, RunNameError, StorageError
-from paceline.tracking.run_directory import RunDirectory, check_name, follow, run_names
+from paceline.tracking.run_directory import RunDirectory, check_name, claimed, follow, run_names
 
 ALLOWED = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789._-"
 
@@ -83,6 +83,26 @@ def test_of_many_asking_for_one_name_at_once_exactly_one_gets_it(tmp_path):
 
     with ThreadPoolExecutor(16) as pool:
         assert sum(run is not None for run in pool.map(attempt, range(16))) == 1
+
+
+def test_what_nobody_named_takes_the_next_free_name_among_many_at_once(tmp_path):
+    def taken(_: int) -> str:
+        return RunDirectory.create_unnamed(tmp_path, "run").name
+
+    def swept(_: int) -> str:
+        with claimed(tmp_path, "race", "-round1") as name:
+            (tmp_path / f"{name}-round1" / "sweep.yaml").touch()
+            return name
+
+    with ThreadPoolExecutor(8) as pool:
+        assert {*pool.map(taken, range(8))} == {"run", *(f"run-{i}" for i in range(2, 9))}
+        assert {*pool.map(swept, range(8))} == {"race", *(f"race-{i}" for i in range(2, 9))}
+
+
+def test_a_claimed_name_that_was_not_used_leaves_no_folder(tmp_path):
+    with pytest.raises(ValueError), claimed(tmp_path, "sweep"):
+        raise ValueError
+    assert not [*tmp_path.iterdir()]
 
 
 def test_a_run_is_opened_by_name_or_by_path(run, monkeypatch):
