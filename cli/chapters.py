@@ -15,6 +15,7 @@ COURSE = CONF.parent / "learn"  # beside conf, in a clone and as installed
 _BLOCK = re.compile(r"^```sh\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
 _OUTPUT = re.compile(r"^```text\n(.*?)^```\n?", re.MULTILINE | re.DOTALL)
 _LINK = re.compile(r"(!?)\[([^\]]+)\]\((?!\w+:)([^)]+)\)")
+_CHAPTER = re.compile(r"(\d\d)_\w+\.md")
 _ANSWER = re.compile(r"^<details[^>]*><summary>(.*?)</summary>\n|^</details>\n?", re.MULTILINE)
 
 
@@ -101,12 +102,14 @@ def text_and_blocks(text: str) -> Iterator[tuple[str, str]]:
 
 
 def without_links(text: str) -> str:
-    """Returns Markdown whose links to other pages are `their text (docs/page.md)`."""
+    """Returns Markdown whose links are `their text (docs/page.md)`, or the command that shows the chapter."""
     return _LINK.sub(lambda found: f"{found[2]} ({_from_root(found[3])})", text)
 
 
 def _from_root(target: str) -> str:
     path = target.partition("#")[0]
+    if chapter := _CHAPTER.fullmatch(path):
+        return f"paceline learn {int(chapter[1])}"
     return path.removeprefix("../../") if path.startswith("../../") else f"docs/{path.removeprefix('../')}"
 
 

@@ -11,6 +11,7 @@ import typer
 from ..conf.errors import ConfigError
 from .chapters import chapter_of, chapters, for_terminal, text_and_blocks
 from .completion import complete_chapter
+from .importing import INTERRUPTED
 from .output import aligned, note, shortest, show, terminal_width
 
 if TYPE_CHECKING:
@@ -73,10 +74,15 @@ def _walk(chapter: "Chapter", yes: bool) -> None:
             _show_text(part.content)
             continue
         show(f"$ {part.content}")
-        if taken := _taken(part):
-            note(f"{taken} is there already: the command is not run again (paceline rm {taken.name} removes it)")
-        elif not asks or (asked := _answer()) == "":
-            _run(part)
+        taken, resumes = _taken(part), part.words[1] == "sweep"
+        if taken:
+            ran = "what is unfinished of it runs again" if resumes else "the command is not run again"
+            note(f"{taken} is there already: {ran} (paceline rm {taken.name} removes it)")
+        if taken and not resumes:
+            continue
+        asked = _answer() if asks else ""
+        if asked == "":
+            _run(part, chapter, *(["--resume"] if taken else []))
         elif asked == "q":
             return
 
@@ -118,13 +124,18 @@ def _taken(command: "ChapterPart") -> Path | None:
     return directory if directory.exists() else None
 
 
-def _run(command: "ChapterPart") -> None:
-    """Raises typer.Exit."""
+def _run(command: "ChapterPart", chapter: "Chapter", *options: str) -> None:
+    """Raises typer.Exit, and InterruptedRunError after Ctrl-C."""
+    words = [sys.executable, "-m", "paceline.cli.main", *command.words[1:], *options]
     before = signal.signal(signal.SIGINT, lambda *_: None)  # the command gets Ctrl-C, too, and ends its workers
     try:
-        done = subprocess.run([sys.executable, "-m", "paceline.cli.main", *command.words[1:]], check=False)
+        done = subprocess.run(words, check=False)
     finally:
         signal.signal(signal.SIGINT, before)
+    if done.returncode in (INTERRUPTED, -signal.SIGINT):  # the command has said so
+        from ..engine.base.errors import InterruptedRunError
+
+        raise InterruptedRunError(f"to go on with the chapter: paceline learn {chapter.number}", INTERRUPTED)
     if done.returncode:
         note(f"{command.content}: ended with exit status {done.returncode}")
         raise typer.Exit(done.returncode if done.returncode > 0 else 128 - done.returncode)

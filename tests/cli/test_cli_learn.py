@@ -46,7 +46,7 @@ def small(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPa
 def ran(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The commands that a walk runs, none of which runs."""
     commands: list[str] = []
-    monkeypatch.setattr(command, "_run", lambda part: commands.append(part.content))
+    monkeypatch.setattr(command, "_run", lambda part, _, *options: commands.append(" ".join([part.content, *options])))
     return commands
 
 
@@ -85,6 +85,29 @@ def test_a_run_that_is_there_is_not_repeated(paceline, small, ran, here: Path) -
     assert "runs/learn-taken is there already" in ended.last and "paceline rm learn-taken" in ended.last
 
 
+def test_a_sweep_that_is_there_goes_on_with_what_is_unfinished(paceline, ran, here: Path, monkeypatch) -> None:
+    (here / "course").mkdir()
+    (here / "course/01_small.md").write_text("# 1. Small\n\n```sh\npaceline sweep sync=bsp,asp --name learn-two\n```\n")
+    (here / "runs/learn-two").mkdir(parents=True)
+    monkeypatch.setattr(of_course, "COURSE", here / "course")
+    ended = paceline("learn", "1", "--yes")
+    assert ran == ["paceline sweep sync=bsp,asp --name learn-two --resume"]
+    assert "runs/learn-two is there already: what is unfinished of it runs again" in ended.last
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("02_parameter_servers.md", "paceline learn 2"),
+        ("12_large_batches_and_cost.md#questions", "paceline learn 12"),
+        ("../cost.md#days", "docs/cost.md"),
+        ("../../README.md", "README.md"),
+    ],
+)
+def test_a_link_names_the_page_or_the_command_of_the_chapter(target: str, said: str) -> None:
+    assert of_course.without_links(f"[Words]({target})") == f"Words ({said})"
+
+
 @pytest.mark.parametrize(("answers", "count"), [(("", ""), 2), (("s", ""), 1), (("q",), 0)])
 def test_in_a_terminal_each_command_waits_for_an_answer(
     answers: tuple[str, ...], count: int, paceline, small, ran, monkeypatch: pytest.MonkeyPatch
@@ -110,6 +133,7 @@ def test_ctrl_c_is_left_to_the_command_which_ends_by_itself(paceline, small, mon
     monkeypatch.setattr(command.subprocess, "run", interrupted)
     done = paceline("learn", "1", "--yes")
     assert done.status == 130 and ended == ["by itself"]
+    assert done.last == "to go on with the chapter: paceline learn 1" and "ended with exit status" not in done.err
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
