@@ -242,8 +242,9 @@ def follow(path: str | Path, stop: threading.Event, start_at: int = 0) -> Iterat
 
 @contextmanager
 def claimed(root: Path, stem: str, suffix: str = "") -> Iterator[str]:
-    """Gives the first of `stem`, `stem-2`, ... whose folder `root/NAME{suffix}` this process could make. No other process
-    takes the name then. A folder that is still empty at the end is removed.
+    """Gives the first of `stem`, `stem-2`, ... whose folder `root/NAME{suffix}` this process could make.
+
+    No other process takes the name then. A folder that is still empty at the end is removed.
     """
     for name in _names(stem):
         path = root / f"{name}{suffix}"
