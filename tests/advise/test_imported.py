@@ -66,6 +66,13 @@ def test_a_file_becomes_overrides_and_names_the_rest(name: str) -> None:
     assert " ".join(found.left_out) == left_out
 
 
+@pytest.mark.parametrize("name", ["fsdp.yaml", "staged.toml", "zero3.json"])
+def test_a_byte_order_mark_is_no_part_of_the_settings(name: str, tmp_path: Path) -> None:
+    (tmp_path / name).write_text((FILES / name).read_text(), "utf-8-sig")
+    tool, overrides, _ = BECOMES[name]
+    assert " ".join(read(tool, tmp_path / name).overrides) == overrides
+
+
 @pytest.mark.parametrize("name", [name for name in BECOMES if name != "llama3_8b.toml"])
 def test_the_overrides_are_accepted_with_a_model_of_tokens(name: str) -> None:
     tool, *_ = BECOMES[name]
