@@ -53,7 +53,7 @@ Hosts = Annotated[int, Ge(1), Le(2**20)]
 
 
 class LinkModel(_Frozen):
-    latency: Annotated[float, Ge(0)]
+    latency: Annotated[float, Ge(0), Le(1e9)]
     bandwidth: Annotated[float, Gt(0)]
 
 
@@ -66,7 +66,7 @@ class NetworkModel(LinkModel):
 class UplinkModel(_Frozen):
     """The link of a rack to the others. `bandwidth` None: that of its hosts over `oversubscription`."""
 
-    latency: Annotated[float, Ge(0)]
+    latency: Annotated[float, Ge(0), Le(1e9)]
     bandwidth: Annotated[float, Gt(0)] | None
     upload: Annotated[float, Gt(0)] | None = None
 
@@ -175,7 +175,7 @@ class VirtualHardware(_Frozen):
     oversubscription: Annotated[float, Ge(1)]
     compute: Literal["modelled", "measured"]
     flops: Annotated[float, Gt(0)]
-    overhead: Annotated[float, Ge(0)]
+    overhead: Annotated[float, Ge(0), Le(1e9)]
     memory_bandwidth: Annotated[float, Gt(0)] = 1e10  # as runs had it before they recorded it
     machine: Machine | None = None  # None: each worker has what it needs
 

@@ -8,14 +8,16 @@ from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Annotated
 
-from annotated_types import Ge, Gt, Lt, MinLen
+from annotated_types import Ge, Gt, Le, Lt, MinLen
 
 from ...comm.links import LinkChange
 from ...comm.network import ModelledNetwork, Place
 from ...conf.errors import ConfigError
 
 Number = Annotated[int, Ge(0)]
-Seconds = Annotated[float, Ge(0)]
+MOST = 1e9  # seconds, thirty years: a longer time is a mistake
+Seconds = Annotated[float, Ge(0), Le(MOST)]
+Duration = Annotated[float, Gt(0), Le(MOST)]
 
 
 class Failures:
@@ -67,7 +69,7 @@ class NetworkPartition(LinkFailures):
         place: Place = "worker",
         numbers: Annotated[Sequence[Number], MinLen(1)] = (1,),
         at: Seconds = 0.0,
-        lasts: Annotated[float, Gt(0)] | None = 60.0,
+        lasts: Duration | None = 60.0,
     ) -> None:
         """`at`: the moment of the cut. `lasts`: seconds; None for good."""
         super().__init__(place, numbers)
@@ -100,7 +102,7 @@ class SlowLink(LinkFailures):
         numbers: Annotated[Sequence[Number], MinLen(1)] = (1,),
         share: Annotated[float, Gt(0), Lt(1)] = 0.1,
         at: Seconds = 0.0,
-        lasts: Annotated[float, Gt(0)] | None = None,
+        lasts: Duration | None = None,
     ) -> None:
         """`share`: of the bandwidth. `lasts`: seconds; None for good."""
         super().__init__(place, numbers)
@@ -121,8 +123,8 @@ class Flapping(LinkFailures):
         self,
         place: Place = "worker",
         numbers: Annotated[Sequence[Number], MinLen(1)] = (1,),
-        up: Annotated[float, Ge(1e-3)] = 10.0,
-        down: Annotated[float, Ge(1e-3)] = 1.0,
+        up: Annotated[float, Ge(1e-3), Le(MOST)] = 10.0,
+        down: Annotated[float, Ge(1e-3), Le(MOST)] = 1.0,
         at: Seconds = 0.0,
     ) -> None:
         """`at`: the first moment at which they go down. `up`, `down`: seconds of each state, by turns."""

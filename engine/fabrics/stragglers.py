@@ -17,6 +17,8 @@ from annotated_types import Ge, Gt, Le, MinLen
 from ...conf.errors import ConfigError
 from ...tracking.files import read_text
 
+MOST = 1e9  # a larger factor is a mistake
+
 
 class Stragglers(ABC):
     @abstractmethod
@@ -30,7 +32,7 @@ class NoStragglers(Stragglers):
 
 
 class OneSlow(Stragglers):
-    def __init__(self, worker: Annotated[int, Ge(0)] = 1, factor: Annotated[float, Ge(1)] = 4.0) -> None:
+    def __init__(self, worker: Annotated[int, Ge(0)] = 1, factor: Annotated[float, Ge(1), Le(MOST)] = 4.0) -> None:
         self._worker, self._factor = worker, factor
 
     def factor(self, worker: int, step: int) -> float:
@@ -44,7 +46,7 @@ class UnevenDevices(Stragglers):
         times: what a pass takes on each kind, in any unit. The factor of the quickest is 1.
     """
 
-    def __init__(self, times: Annotated[list[Annotated[float, Gt(0)]], MinLen(1)]) -> None:
+    def __init__(self, times: Annotated[list[Annotated[float, Ge(1 / MOST), Le(MOST)]], MinLen(1)]) -> None:
         self._factors = [time / min(times) for time in times]
 
     def factor(self, worker: int, step: int) -> float:
@@ -54,7 +56,9 @@ class UnevenDevices(Stragglers):
 class Exponential(Stragglers):
     """base + scale * Exp(1): of n workers, the k-th fastest takes base + scale * (H_n - H_{n-k}) on average."""
 
-    def __init__(self, seed: int, base: Annotated[float, Ge(0)] = 1.0, scale: Annotated[float, Gt(0)] = 0.5) -> None:
+    def __init__(
+        self, seed: int, base: Annotated[float, Ge(0), Le(MOST)] = 1.0, scale: Annotated[float, Gt(0), Le(MOST)] = 0.5
+    ) -> None:
         self._seed, self._base, self._scale = seed, base, scale
 
     def factor(self, worker: int, step: int) -> float:
@@ -88,8 +92,8 @@ class Trace(Stragglers):
             raise ConfigError(f"stragglers.path={path}: {error}") from None
         if not rows or len({len(row) for row in rows}) > 1:
             raise ConfigError(f"stragglers.path={path}: must have lines, with as many numbers each")
-        if not all(0 < number < float("inf") for row in rows for number in row):
-            raise ConfigError(f"stragglers.path={path}: factors must be numbers > 0")
+        if not all(0 < number <= MOST for row in rows for number in row):
+            raise ConfigError(f"stragglers.path={path}: factors must be numbers > 0, and {MOST:g} at most")
         self._rows = rows
 
     def factor(self, worker: int, step: int) -> float:

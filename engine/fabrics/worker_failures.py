@@ -14,7 +14,9 @@ import numpy as np
 from annotated_types import Gt, Le
 
 from ...comm.network import ModelledNetwork, Place
-from .failures import Failures, Seconds
+from .failures import Duration, Failures, Seconds
+
+Mean = Annotated[float, Gt(0), Le(1e12)]  # seconds; a rare failure of one of many workers
 
 
 class WorkerFailures(Failures):
@@ -24,7 +26,7 @@ class WorkerFailures(Failures):
         self,
         restart: Seconds,
         storage: Annotated[float, Gt(0)],
-        interval: Annotated[float, Gt(0)] | None,
+        interval: Duration | None,
     ) -> None:
         """
         Args:
@@ -75,10 +77,10 @@ class PoissonFailures(WorkerFailures):
     def __init__(
         self,
         seed: int,
-        mtbf: Annotated[float, Gt(0)],
+        mtbf: Mean,
         restart: Seconds = 60.0,
         storage: Annotated[float, Gt(0)] = 1e9,
-        interval: Annotated[float, Gt(0)] | None = None,
+        interval: Duration | None = None,
     ) -> None:
         """`mtbf`: mean seconds between failures of one worker. Others: see `WorkerFailures`."""
         super().__init__(restart, storage, interval)
@@ -103,11 +105,11 @@ class Preemption(WorkerFailures):
     def __init__(
         self,
         seed: int,
-        every: Annotated[float, Gt(0)],
+        every: Duration,
         share: Annotated[float, Gt(0), Le(1)] = 0.25,
         restart: Seconds = 60.0,
         storage: Annotated[float, Gt(0)] = 1e9,
-        interval: Annotated[float, Gt(0)] | None = None,
+        interval: Duration | None = None,
     ) -> None:
         """`every`: seconds from one wave to the next. `share`: of the workers, rounded up. Others: see
         `WorkerFailures`.
@@ -150,11 +152,11 @@ class Rack(PoissonFailures):
     def __init__(
         self,
         seed: int,
-        mtbf: Annotated[float, Gt(0)],
+        mtbf: Mean,
         place: Literal["host", "rack"] = "rack",
         restart: Seconds = 60.0,
         storage: Annotated[float, Gt(0)] = 1e9,
-        interval: Annotated[float, Gt(0)] | None = None,
+        interval: Duration | None = None,
     ) -> None:
         """`mtbf`: mean seconds between failures of one rack or host. Others: see `WorkerFailures`."""
         super().__init__(seed, mtbf, restart, storage, interval)

@@ -383,6 +383,13 @@ def test_the_workers_of_a_rack_or_host_fail_together() -> None:
 @pytest.mark.parametrize(
     ("chosen", "says"),
     [
+        ("failures=poisson failures.mtbf=1e13", "failures.mtbf=10000000000000.0: must be less than or equal to 1"),
+        ("failures=poisson failures.restart=1e10", "failures.restart=10000000000.0: must be less than or equal to 1"),
+        ("failures=preemption failures.every=1e10", "failures.every=10000000000.0: must be less than or equal to 1"),
+        ("failures=flapping failures.up=1e308", "failures.up=1e+308: must be less than or equal to 1"),
+        ("failures=slow_link failures.lasts=1e10", "failures.lasts=10000000000.0: must be less than or equal to 1"),
+        ("stragglers=one_slow stragglers.factor=1e308", "stragglers.factor=1e+308: must be less than or equal to 1"),
+        ("hardware.network.latency=1e308", "hardware.network.latency=1e+308: must be less than or equal to 1"),
         ("failures=poisson failures.mtbf=-1.0", "failures.mtbf=-1.0: must be greater than 0"),
         ("failures=poisson failures.restart=-1.0", "failures.restart=-1.0: must be greater than or equal to 0"),
         ("failures=poisson hardware.overhead=1.0 failures.mtbf=2.0", "failures: somebody fails every 0.6667 s on"),
