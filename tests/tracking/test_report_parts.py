@@ -252,7 +252,9 @@ def test_one_seed_each_is_no_ranking_and_no_winner_is_named() -> None:
     )
     assert f"in 1.25 s to 20.0 s, with {step * 2:.1f} KiB to {step * 4:.1f} KiB sent by all workers." in said
     assert "slow" not in said and "quick" not in said
-    assert said.endswith("To compare them, repeat the sweep with --seeds 3.")
+    assert said.endswith("To compare them, train each with seed=1 and seed=2, too.")
+    swept = verdicts([*seeds("asp", [20.0]), *seeds("bsp", [1.25])])[0]
+    assert swept.endswith("To compare them, repeat the sweep with --seeds 3.")
 
 
 def test_no_second_seed_overturns_what_a_sweep_of_one_seed_names() -> None:
@@ -458,3 +460,11 @@ def test_only_runs_of_one_model_data_set_and_target_are_ranked_together() -> Non
     assert list(contests) == ["mlp on digits, target 90.00%", "cnn on digits, target 90.00%", "? on ?"]
     together = {(figure.among, figure.modelled): figure.runs for figure in ranking(runs)}
     assert sorted(together.values()) == [(0,), (1,), (2,), (3,)]
+
+
+def test_a_report_of_runs_of_no_sweep_does_not_say_to_repeat_a_sweep() -> None:
+    def guide(runs: list[RunData]) -> str:
+        return next(section.guide for section in sheet_of(runs).sections if section.id == "ranking")
+
+    assert "sweep" not in guide([timed("alone", 1.25, 1.0)]) and "seed=1" in guide([timed("alone", 1.25, 1.0)])
+    assert "repeat the sweep with --seeds" in guide(seeds("asp", [1.25, 2.5]))

@@ -77,6 +77,9 @@ GUIDES = {
     "memory": "What fills a worker? To try other settings before a run: paceline plan OVERRIDES.",
     "bytes": "Does each run send what was predicted? For the formula: paceline explain sync=NAME.",
 }
+GUIDES_WITHOUT_SWEEP = {
+    "ranking": "Which run is best? To compare settings, train each with several seeds: seed=1, seed=2.",
+}
 MOST_LABELS = 16  # that bars are made of
 
 
@@ -113,7 +116,8 @@ def sheet_of(runs: Sequence[RunData], metric: str | None = None, requests: Seque
         *(_ranking(read), wanted, *_curves(read), traded, *_bars(every)),
         *(_staleness(every), _swept(read), _others(read)),
     ]
-    guided = tuple(replace(s, guide=GUIDES.get(s.id, "")) for s in sections if s.figures)
+    guides = GUIDES if any(run.swept for run in every) else GUIDES | GUIDES_WITHOUT_SWEEP
+    guided = tuple(replace(s, guide=guides.get(s.id, "")) for s in sections if s.figures)
     return Sheet(tuple(drawn), tuple(_settings(every, drawn, groups)), guided)
 
 

@@ -29,6 +29,7 @@ class Reached:
     time: RankedSetting
     bytes: RankedSetting
     disturbed: bool = False  # by other programs on the machine
+    swept: bool = False
 
 
 def verdicts(runs: list[RunData]) -> list[str]:
@@ -78,6 +79,7 @@ def _reached(group: list[RunData]) -> Reached:
         RankedSetting.of(label, [(seed, _time_to_target(each)) for seed, each in seeds]),
         RankedSetting.of(label, [(seed, _bytes_to_target(each)) for seed, each in seeds]),
         any(each.summary.get("disturbed") for each in group),
+        any(each.swept is not None for each in group),
     )
 
 
@@ -136,10 +138,12 @@ def _one_seed(settings: list[Reached], whole: list[RankedSetting]) -> str:
     count = f"{len(whole)} settings reached it" if len(whole) > 1 else f"{whole[0].label} alone reached it"
     sent = order([s.bytes for s in settings if s.time.is_whole])
     with_ = f", with {_range(sent, human_bytes)} sent by all workers" if sent else ""
-    return (
-        f"One seed each: not a ranking. {count}, in {_range(whole, _seconds)}{with_}. "
-        f"To compare them, repeat the sweep with --seeds 3."
+    more = (
+        "repeat the sweep with --seeds 3"
+        if any(s.swept for s in settings)
+        else "train each with seed=1 and seed=2, too"
     )
+    return f"One seed each: not a ranking. {count}, in {_range(whole, _seconds)}{with_}. To compare them, {more}."
 
 
 def _several_seeds(settings: list[Reached], whole: list[RankedSetting]) -> str:
