@@ -102,6 +102,7 @@ def card(run: RunData, command: str | None) -> str:
         f"```sh\n{command}\n```" if command else "",
         "## Use the weights",
         f'```python\nfrom safetensors.torch import load_file\n\nweights = load_file("{WEIGHTS}")\n```',
+        "They are those of the model without `adapt`, and compute the same." if row.get("adapt") != "none" else "",
         f"`paceline train weights={WEIGHTS}` goes on from them, with the choices of the line above." if command else "",
         "`config.json` has the configuration of the run.",
     ]

@@ -44,8 +44,19 @@ def test_a_folder_has_weights_configuration_and_card(paceline, run: RunDirectory
     }
     assert "| accuracy | 75.00% |" in card and "Times are modelled" in card and "torch 2.0" in card
     assert "| none |" not in card and "\x1b" not in card and r"| model | m\|p\*" in card
-    assert "\npaceline train sync=ssp hardware.workers=3\n" in card
+    assert "\npaceline train sync=ssp hardware.workers=3\n" in card and "without `adapt`" not in card
     assert sorted(path.name for path in folder.parent.iterdir()) == ["mine"]
+
+
+@pytest.mark.parametrize("adapt", ["none", "lora"])
+def test_weights_after_adapting_are_said_to_be_those_of_the_plain_model(
+    adapt: str, paceline, run: RunDirectory, here: Path
+) -> None:
+    run.write_config(to_yaml(compose([f"adapt={adapt}", "name=one"])))
+    run.write_summary({"name": "one", "status": "completed", "adapt": adapt})
+    assert paceline("export", "one", "mine").status == 0
+    card = (here / "mine" / "README.md").read_text()
+    assert ("those of the model without `adapt`" in card) == (adapt == "lora")
 
 
 def test_what_measured_time_is_not_said_to_be_modelled(paceline, run: RunDirectory, here: Path) -> None:
