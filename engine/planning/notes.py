@@ -96,8 +96,9 @@ def _on_cores(experiment: Experiment, layout: RunLayout, device: torch.device) -
     here = fabric_of(experiment).workers_here(layout)
     if here <= cores:
         return []
+    theirs = "one core" if cores == 1 else f"{cores} cores"
     return [
-        f"hardware.workers={layout.workers}: {here} workers share the {cores} cores of this host, so that each step "
+        f"hardware.workers={layout.workers}: {here} workers share the {theirs} of this host, so that each step "
         "(and the start) takes longer than on cores of their own; hardware=virtual models any number of workers"
     ]
 

@@ -63,6 +63,8 @@ def test_more_workers_than_cores_are_noted(monkeypatch: pytest.MonkeyPatch) -> N
     for name, value in started.items():
         monkeypatch.setenv(name, value)
     assert notes() == [], "two hosts of two cores each"
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
+    assert "2 workers share the one core of this host" in notes()[0]
 
 
 def test_a_sync_mode_without_a_second_replica_is_noted_with_the_workers_that_make_one() -> None:
