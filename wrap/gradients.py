@@ -39,7 +39,8 @@ class Gradients:
             comm: The replicas.
             shard: The override that shards gradients, for messages.
         """
-        self._sync, self._stepped, self._optimizer, self._comm, self._shard = sync, [*stepped], optimizer, comm, shard
+        self._sync, self._optimizer, self._comm, self._shard = sync, optimizer, comm, shard
+        self._at_start, self._of_mode = [*stepped], self._of_optimizer()
         self.finished: Finished | None = None
         self._kept: list[tuple[int, int] | None] = []
         self._paused: list[tuple[int, int] | None] | None = None  # the gradients between two passes of a step
@@ -69,7 +70,7 @@ class Gradients:
 
     def zero(self, set_to_none: bool = True) -> None:
         """Does what `zero_grad` of the script's optimizer does."""
-        for each in self._stepped:
+        for each in self._stepped():
             if each.grad is None:
                 continue
             if set_to_none or isinstance(each.grad, Hidden):
@@ -156,20 +157,20 @@ class Gradients:
     def hide_others(self) -> None:
         """Hides sharded gradients after the update from another optimizer, which would find none and leave weights."""
         if self._hides:
-            own = {id(each) for each in self._stepped}
+            own = {id(each) for each in self._stepped()}
             for each in self._sync.parameters.values():
                 if id(each) not in own:
                     each.grad = hidden(each, self._refuse)
 
     def are_dropped(self) -> bool:
         """Returns True if the step that the script does not make has no gradients, or infinite or NaN ones."""
-        found = [each.grad for each in self._stepped if each.grad is not None]
+        found = [each.grad for each in self._stepped() if each.grad is not None]
         seen = [each for each in found if not isinstance(each, Hidden)]
         return not found or not all(bool(each.isfinite().all()) for each in seen)
 
     def skip(self, step: int) -> None:
         """Leaves the step out, in place of the update. Gradients that the script did not drop stay, until it does."""
-        left = [] if self.are_dropped() else [(each, each.grad) for each in self._stepped if each.grad is not None]
+        left = [] if self.are_dropped() else [(each, each.grad) for each in self._stepped() if each.grad is not None]
         self._agree(step, skips=True, changed=False)
         for each in self._all():
             if isinstance(each.grad, Hidden):
@@ -206,9 +207,16 @@ class Gradients:
 
     def _all(self) -> list[nn.Parameter]:
         """The model's parameters, and those that the optimizer steps with."""
-        of_optimizer = [each for group in self._optimizer.param_groups for each in group["params"]]
-        found = [*self._sync.parameters.values(), *self._stepped, *of_optimizer]
+        found = [*self._sync.parameters.values(), *self._at_start, *self._of_optimizer()]
         return list({id(each): each for each in found}.values())
+
+    def _stepped(self) -> list[nn.Parameter]:
+        """Returns the parameters of the script's optimizer, those that were added in mid-run included."""
+        known = {id(each) for each in self._of_mode}
+        return [*self._at_start, *(each for each in self._of_optimizer() if id(each) not in known)]
+
+    def _of_optimizer(self) -> list[nn.Parameter]:
+        return [each for group in self._optimizer.param_groups for each in group["params"]]
 
     def _seen(self) -> list[tuple[int, int] | None]:
         """Returns the identity and the version of each gradient."""

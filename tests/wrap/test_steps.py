@@ -414,6 +414,34 @@ def test_a_plain_backward_pass_after_the_exchange_is_refused(overrides: tuple[st
         run_virtual(2, wrapped, root, adds_after, *overrides)
 
 
+@pytest.mark.parametrize("size", [1, 2])
+def test_gradients_of_parameters_that_come_later_are_dropped_too(size: int, root: str) -> None:
+    def adds(run: Any, i: int, batch: Any) -> None:
+        if i == 1:
+            run.optimizer.add_param_group({"params": [run.model.embedding.weight]})
+        run.optimizer.zero_grad()
+        run.backward(loss_of(run, batch))
+        run.optimizer.step()
+
+    def later(model: nn.Module) -> torch.optim.Optimizer:
+        return torch.optim.SGD([each for each in model.parameters() if each is not model.embedding.weight], lr=0.1)
+
+    def whole(comm: Comm, root: str) -> dict[str, Tensor]:
+        model, _, loader = parts(samples=16)
+        with joined(comm, root, model, later(model), loader) as run:
+            for i, batch in enumerate(run.loader):
+                comm.elapse(0.01)
+                adds(run, i, batch)
+        return weights_of(model)
+
+    expected = Plain()
+    expected.optimizer = later(expected.model)
+    for i, batch in enumerate(expected.loader):
+        adds(expected, i, batch)
+    for found in run_virtual(size, whole, root):
+        assert distance(found, weights_of(expected.model)) < EXACT
+
+
 def test_a_closed_run_leaves_no_hooks(root: str) -> None:
     model, optimizer, loader = parts()
     with wrap(model, optimizer, loader, name="mine", root=root) as run:
