@@ -40,6 +40,8 @@ MOST_RESIZED = 1 << 26  # of one that is resized; a large camera has as many
 OPAQUE = 255  # of an alpha channel
 BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF, and a value of the second
 SAMPLE_FORMAT, SIGNED = 339, 2  # another tag, and its value for whole numbers with a sign
+# Forms of a PNG whose pixels Pillow brings to 8 bits, but not the number of the colour that is transparent
+SCALED = ("L;2", "L;4", "RGB;16B")
 TRANSPARENT = "is transparent in places, and has no background. Save it without transparency"
 
 
@@ -229,6 +231,8 @@ def _decoded(opened: BinaryIO, mode: str, size: tuple[int, int] | None, most: in
         if picture.mode == "F" or (picture.mode == "I" and picture.format != "PPM") or signed:
             kind = "floating-point numbers" if picture.mode == "F" else "whole numbers of 32 bits or with a sign"
             raise ValueError(f"holds {kind}, which have no white; save it with 8 or 16 bits, or use data=arrays")
+        if picture.info.get("transparency") is not None and picture.tile[0][3] in SCALED:
+            raise ValueError(TRANSPARENT)
         _turn_upright(picture)
         if picture.mode == "I" or picture.mode.startswith("I;16"):  # Pillow's `convert` would make 255 of most of them
             if (np.asarray(picture) == picture.info.get("transparency", -1)).any():

@@ -515,6 +515,24 @@ def test_grey_values_of_16_bits_that_are_transparent_in_places_are_refused(tmp_p
         _ = Images(str(pets)).spec
 
 
+@pytest.mark.parametrize(("bits", "colours", "key"), [(2, 0, b"\0\1"), (4, 0, b"\0\3"), (16, 2, b"\0\1\0\1\0\1")])
+def test_pngs_whose_transparent_colour_cannot_be_told_are_refused(
+    bits: int, colours: int, key: bytes, tmp_path: Path
+) -> None:
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    row = b"\0" + bytes(-(-4 * bits * (3 if colours else 1) // 8))
+    head = chunk(b"IHDR", struct.pack(">IIBBBBB", 4, 3, bits, colours, 0, 0, 0))
+    rest = chunk(b"IDAT", zlib.compress(3 * row)) + chunk(b"IEND", b"")
+    pets = folder_of_images(tmp_path / "pets")
+    (pets / "cat" / "0.png").write_bytes(b"\x89PNG\r\n\x1a\n" + head + rest)
+    assert Images(str(pets)).spec.classes == 2
+    (pets / "cat" / "0.png").write_bytes(b"\x89PNG\r\n\x1a\n" + head + chunk(b"tRNS", key) + rest)
+    with pytest.raises(SampleError, match=r"0\.png: is transparent in places"):
+        _ = Images(str(pets)).spec
+
+
 @pytest.mark.parametrize("suffix", ["png", "jpg", "tif", "webp"])
 def test_a_photograph_is_turned_as_its_camera_says(suffix: str, tmp_path: Path) -> None:
     from PIL import Image
