@@ -119,7 +119,7 @@ def read(tool: str, file: Path) -> ImportedConfiguration:
         raise ConfigError(f"{shown(str(file))}: is Python, which is not run. Choose a TOML file of torchtitan 0.2.")
     parse, convert = TOOLS[tool]
     try:
-        values = parse(read_text(file, MOST_BYTES).removeprefix("\ufeff"))  # a byte order mark of Windows
+        values = parse(read_text(file, MOST_BYTES))
         check_values(values)
     except OSError as error:
         raise ConfigError(f"{shown(str(file))}: cannot be read ({error.strerror}). Choose another file.") from None

@@ -3,7 +3,6 @@
 import shlex
 import sys
 import time
-from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -33,8 +32,7 @@ def race_of(
     ways = _ways(question, asked)
     for way in ways:
         note(f"{way.name}: {' '.join(way.overrides)}")
-    unnamed = claimed(Path(ROOT), time.strftime("race-%m%d-%H%M%S"), round_name("", 1))
-    with unnamed if name is None else nullcontext(name) as chosen:
+    with claimed(Path(ROOT), name, time.strftime("race-%m%d-%H%M%S"), round_name("", 1)) as chosen:
         found = _until_the_end(lambda: race(question, chosen, ways, target, seeds, run_round), chosen)
     if format == "json":
         show_json(raw(found, chosen))

@@ -4,7 +4,6 @@ import shlex
 import subprocess
 import sys
 import time
-from contextlib import nullcontext
 from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -177,13 +176,12 @@ def sweep(
     else:
         _check_whole(method, seeds, metric, minimize, prune, hyperband, config_dir, allow_module)
     if dry_run:
-        show_points(wanted, format, array, lambda: Path(ROOT) / (name or _name_of(words, resume) or _name_by_time()))
+        show_points(wanted, format, array, lambda: Path(ROOT) / (_name_of(name, words, resume) or _name_by_time()))
         return
     _check_array(array, jobs, storage, wanted)
     if wanted is not None and not resume and not array_task:
         check_machine(wanted)
-    named = name if name is not None else _name_of(words, resume)
-    with claimed(Path(ROOT), _name_by_time()) if named is None else nullcontext(named) as chosen:
+    with claimed(Path(ROOT), _name_of(name, words, resume), _name_by_time()) as chosen:
         if array_task:
             _run_task(chosen, Path(ROOT), max_failures, sampler, format)
             return
@@ -292,10 +290,13 @@ def _early(prune: int | None, hyperband: int | None) -> "EarlyTermination | None
     return EarlyTermination(prune, 3, hyperband) if prune else None
 
 
-def _name_of(words: list[str], resume: bool) -> str | None:
-    """Returns the name of the definition's file; None: it has none. Raises ConfigError where a resumed sweep has no
-    name.
+def _name_of(name: str | None, words: list[str], resume: bool) -> str | None:
+    """Returns `name`, or that of the definition's file; None: there is neither.
+
+    Raises ConfigError where a resumed sweep has no name.
     """
+    if name is not None:
+        return name
     if words and "=" not in words[0]:
         return Path(words[0]).stem
     if resume:

@@ -43,7 +43,7 @@ def move_to_slow(items: list[pytest.Item]) -> None:
 
 
 def chosen(cases: int, cost: float, budget: float) -> set[int]:
-    """As many of the cases as are paid for, the first among them and the others far apart."""
+    """Returns as many of the cases as are paid for, the first among them and the others far apart."""
     paid = cases if cost * cases <= budget else max(int(cost <= CASE), int(budget / cost))
     return {i * cases // paid for i in range(paid)}
 

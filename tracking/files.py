@@ -238,7 +238,7 @@ def check_values(value: Any) -> None:
 
 def _decoded(content: bytes) -> str:
     try:
-        return content.decode("utf-8")
+        return content.decode("utf-8-sig")  # without the mark with which editors on Windows begin a file
     except UnicodeDecodeError as error:
         raise UnusableFileError(f"is not UTF-8 (its byte {error.start})") from None
 

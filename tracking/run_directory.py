@@ -241,13 +241,16 @@ def follow(path: str | Path, stop: threading.Event, start_at: int = 0) -> Iterat
 
 
 @contextmanager
-def claimed(root: Path, stem: str, suffix: str = "") -> Iterator[str]:
-    """Gives the first of `stem`, `stem-2`, ... whose folder `root/NAME{suffix}` this process could make.
+def claimed(root: Path, name: str | None, stem: str, suffix: str = "") -> Iterator[str]:
+    """Gives `name`, or for None the first of `stem`, `stem-2`, ... whose folder `root/NAME{suffix}` could be made.
 
-    No other process takes the name then. A folder that is still empty at the end is removed.
+    No other process takes that one then. Its folder is removed if it is still empty at the end.
     """
-    for name in _names(stem):
-        path = root / f"{name}{suffix}"
+    if name is not None:
+        yield name
+        return
+    for free in _names(stem):
+        path = root / f"{free}{suffix}"
         with writing(path):
             root.mkdir(parents=True, exist_ok=True)
             try:
@@ -255,7 +258,7 @@ def claimed(root: Path, stem: str, suffix: str = "") -> Iterator[str]:
             except FileExistsError:
                 continue
         try:
-            yield name
+            yield free
         finally:
             with suppress(OSError):
                 path.rmdir()

@@ -64,7 +64,11 @@ class StoredEntry:
         return ", ".join(f"{count} {state}" for state, count in counts.items()) or "no runs"
 
     def best(self, key: str) -> tuple[float, Row] | None:
-        """The best value of a column among its completed runs, and the row of that run."""
+        """The best value of a column among its completed runs, and the row of that run; None also of a metric of which
+        nobody knows if larger is better.
+        """
+        if key not in BY_KEY and key not in self.metrics:
+            return None
         found = [
             (row[key], row)
             for row, state in zip(self.rows, self.states, strict=True)

@@ -9,7 +9,7 @@ import shlex
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import yaml
 from hydra import compose as hydra_compose
@@ -46,23 +46,12 @@ from .constructors import parameters_of
 from .containers import check_deletion, check_form
 from .described import described, is_composed, is_described
 from .experiment import RENAMED, Choice, Experiment, from_config, no_such_key
+from .group_overrides import FOLDERS, GROUPS, check_group, no_such_section
 from .hints import elsewhere
 from .kinds import check_kinds, numbers
 from .presets import check_left_over, check_one
 from .receivers import RECEIVERS, check_receivers
 
-GROUPS = (
-    *BY_NAME,
-    "hardware",
-    "hardware/network",
-    "hardware/network@hardware.inside",
-    "hardware/network@hardware.uplink",
-    "hardware/network@hardware.server",
-    "tracking",
-    "callbacks",
-    "experiment",
-)
-_FOLDERS = sorted({group.partition("@")[0] for group in GROUPS})
 _INJECTED = ("params", "seed", "spec")  # parameters that the engine fills, beside those with a group's name
 MOST_LISTED = 60  # keys or choices in a message: all of the configuration's top, and not all keys of all sections
 MOST_VALUES = 100_000  # of one key in a sweep
@@ -140,7 +129,7 @@ def _kept(choosing: tuple[str, ...], config_dir: Path | None) -> _Chosen:
     """Returns a new object, as Hydra composes them. Choices that fill a section of their own alone take the usual
     ones' place.
     """
-    files = () if config_dir is None else files_in(config_dir, _FOLDERS)
+    files = () if config_dir is None else files_in(config_dir, FOLDERS)
     if config_dir is not None:
         check_files(config_dir, files)
     parsed = [_read_override(text) for text in choosing]
@@ -320,33 +309,14 @@ def check_grammar(overrides: list[str]) -> list[Override]:
             check_one(chosen)
         if override.key_or_group in RENAMED:
             raise ConfigError(f"{text}: {no_such_key(override.key_or_group)}")
-        _check_group(text, override)
+        check_group(text, str(override.key_or_group), override.package, _how(override))
     return parsed
 
 
-def _check_group(text: str, override: Override) -> None:
-    """Raises `ConfigError` for an override that takes a group's choice away, adds one or puts it in a section that no
-    run has.
-    """
-    path, group, value = override.get_key_element().lstrip("+~"), str(override.key_or_group), text.partition("=")[2]
-    if group not in _FOLDERS:
-        if override.package is not None and group.partition(".")[0] in Experiment.model_fields:
-            raise ConfigError(f"{text}: @ is for groups, and {group} is a key. Choose {group}={value}.")
-        return
-    if path not in GROUPS and str(override.package).partition(".")[0] not in Experiment.model_fields:
-        raise ConfigError(f"{text}: no run has a section {override.package!r}. {_in_place_of(group, value or 'NAME')}")
-    if override.is_delete() and path in GROUPS and path != "experiment":
-        told = "callbacks=[]" if path == "callbacks" else f"{path}=NAME"
-        raise ConfigError(f"{text}: a run cannot be without it. Choose {told}; see: paceline list {group}")
-    adds = override.is_force_add() or (override.is_add() and path != "callbacks")
-    if adds and path in GROUPS:
-        raise ConfigError(f"{text}: + is for keys that are not there yet. Choose {path}={value}.")
-
-
-def _in_place_of(group: str, value: str) -> str:
-    """Returns what to write in place of an override that puts a choice of the group in a section of another name."""
-    sections = [path for path in GROUPS if path.partition("@")[0] == group]
-    return f"Choose {' or '.join(f'{path}={value}' for path in sections)}."
+def _how(override: Override) -> Literal["set", "add", "force add", "delete"]:
+    if override.is_force_add():
+        return "force add"
+    return "delete" if override.is_delete() else "add" if override.is_add() else "set"
 
 
 @lru_cache(maxsize=1024)  # a parser of its own for each text takes twice as long, and each text is asked for often
@@ -542,9 +512,8 @@ def _no_such_key(
         return f"experiment={found[1]}: {OF_ALL_GROUPS}"
     full = getattr(error.__cause__, "full_key", None)  # of a mapping, its key that is not there
     key = full or message.partition("'")[2].partition("'")[0].removesuffix(".")
-    if "@" in key and key not in GROUPS and key.partition("@")[0] in _FOLDERS:  # `sync@optimizer.x`, also deleted
-        group, _, section = key.partition("@")
-        return f"{key}: the section {section!r} has no choice of {group}. {_in_place_of(group, 'NAME')}"
+    if (said := no_such_section(key)) is not None:  # `sync@optimizer.x`, also deleted
+        return said
     if "Could not override 'hardware/network" in message:
         return "hardware/network: only hardware=virtual has a modelled network; add hardware=virtual"
     if "Could not override" not in message:

@@ -166,10 +166,12 @@ def test_prune_removes_what_fulfils_every_condition(paceline, runs: Path) -> Non
         made(runs, name, task="own", metric={"name": "perplexity", "larger_is_better": False}, perplexity=value)
     assert {"vague"} == pruned("--keep-best", "1") & {"vague", "sure"}
     assert {"vague"} == pruned("--keep-best", "1", "--metric", "perplexity") & {"vague", "sure"}
+    made(runs, "called", metrics={"perplexity": 1.0})  # of a callback: nobody knows if larger is better
+    assert {"vague", "called"} == pruned("--keep-best", "1", "--metric", "perplexity") & {"vague", "sure", "called"}
     assert "perplexity 2" in next(line for line in paceline("ls").out.splitlines() if line.startswith("sure"))
     for words in ((), ("--older", "30"), ("--metric", "accuracy"), ("--keep-best", "1", "--metric", "speeed")):
         assert paceline("prune", *words, "--yes").status == 2
-    assert len(names(runs)) == 9
+    assert len(names(runs)) == 10
 
 
 def test_ages_are_short() -> None:

@@ -90,7 +90,7 @@ def test_what_nobody_named_takes_the_next_free_name_among_many_at_once(tmp_path)
         return RunDirectory.create_unnamed(tmp_path, "run").name
 
     def swept(_: int) -> str:
-        with claimed(tmp_path, "race", "-round1") as name:
+        with claimed(tmp_path, None, "race", "-round1") as name:
             (tmp_path / f"{name}-round1" / "sweep.yaml").touch()
             return name
 
@@ -100,9 +100,10 @@ def test_what_nobody_named_takes_the_next_free_name_among_many_at_once(tmp_path)
 
 
 def test_a_claimed_name_that_was_not_used_leaves_no_folder(tmp_path):
-    with pytest.raises(ValueError), claimed(tmp_path, "sweep"):
+    with pytest.raises(ValueError), claimed(tmp_path, None, "sweep"):
         raise ValueError
-    assert not [*tmp_path.iterdir()]
+    with claimed(tmp_path, "mine", "sweep") as name:
+        assert name == "mine" and not [*tmp_path.iterdir()]
 
 
 def test_a_run_is_opened_by_name_or_by_path(run, monkeypatch):
