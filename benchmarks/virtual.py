@@ -22,6 +22,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
+from paceline.comm.carriers import Greenlets
 from paceline.comm.network import Network, NetworkLink
 from paceline.comm.virtual import SimulatedCluster, VirtualComm
 
@@ -43,8 +44,8 @@ def virtual_speed(rounds: int) -> list[Outcome]:
             alone.append(_events(events))
         target = f"<= {1e3 / least:.3f} ms: {least:,} a second"
         outcomes.append(Outcome(f"{name}, one core", statistics.median(steps), target=target))
-        outcomes.append(_share("torch's passes and SGD alone", passes, steps, name))
-        outcomes.append(_share(f"events of {sync} alone", alone, steps, name))
+        outcomes.append(_share(f"virtual {sync}: torch's passes and SGD alone", passes, steps, name))
+        outcomes.append(_share(f"virtual {sync}: events alone", alone, steps, name))
         fewer, most = ([_milliseconds(sync, workers, FASHION) for _ in range(rounds)] for workers in (MIDDLE, MOST))
         growth = _share(f"virtual {sync}: a worker-step of {MOST:,}, Fashion-MNIST", most, fewer, f"of {MIDDLE}")
         by_log = math.log2(MOST) / math.log2(MIDDLE)
@@ -52,7 +53,10 @@ def virtual_speed(rounds: int) -> list[Outcome]:
     default = [_milliseconds("ssp", MIDDLE, []) for _ in range(rounds)]
     passes = [_passes([64, 256, 128, 10], 32) for _ in range(rounds)]
     name = f"virtual ssp: a worker-step of {MIDDLE}, default model and batch"
-    return [*outcomes, _share("torch's passes and SGD alone, default model and batch", passes, default, name)]
+    return [
+        *outcomes,
+        _share("virtual ssp: torch's passes and SGD alone, default model and batch", passes, default, name),
+    ]
 
 
 def many_virtual_workers(rounds: int) -> list[Outcome]:
@@ -134,7 +138,8 @@ def _passes(widths: list[int], batch: int, times: int = 300) -> float:
 
 def _events(life: Callable[[VirtualComm, int], None], steps: int = 20) -> float:
     """Milliseconds of one worker's step without a model."""
-    cluster = SimulatedCluster(MIDDLE + 1, NETWORK)  # the last one is the server, where there is one
+    # the last one is the server, where there is one; a run of these modes has this carrier, too
+    cluster = SimulatedCluster(MIDDLE + 1, NETWORK, carrier=Greenlets)
     start = time.perf_counter()
     cluster.run(lambda comm: life(comm, steps))
     return (time.perf_counter() - start) * 1e3 / (steps * MIDDLE)

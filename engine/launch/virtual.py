@@ -60,10 +60,11 @@ class Virtual(Launcher):
 
 
 def kept_from_collector(workers: int, started: Callable[[], None]) -> Callable[[], None]:
-    """Returns `started`, to be called by each worker. With the last call, Python's garbage collector leaves alone all
-    that was set up: it would go through it again and again while workers step. The process ends with the run.
+    """Returns `started`, to be called by each worker. Python's garbage collector waits for the last call, and leaves
+    alone all that was set up by then: it would go through it again and again. The process ends with the run.
     """
     left = workers
+    gc.disable()
 
     def told() -> None:
         nonlocal left
@@ -72,6 +73,7 @@ def kept_from_collector(workers: int, started: Callable[[], None]) -> Callable[[
         if left == 0:
             gc.collect()
             gc.freeze()
+            gc.enable()
 
     return told
 

@@ -45,8 +45,7 @@ def report(worker: Worker, trained: FinishedTraining | None) -> None:
     meter = Meter(worker.comm, 0, False) if trained is None else trained.job.meter
     activations = 0 if trained is None else trained.job.activations
     kinds = _peaks([] if trained is None else trained.earlier, memory_of(worker, activations))
-    resident = None if worker.parts.fabric.modelled else worker.resident  # modelled: workers share a process
-    held = _with_process(kinds, worker.device, resident)
+    held = _with_process(kinds, worker.device, worker.resident)
     own = meter.report(worker.comm.rank, worker.role, held, worker.sync.report())
     own = replace(own, told=worker.hooks.merged(lambda each: each.told()))
     key_values, layout = worker.comm.key_values, worker.layout

@@ -37,7 +37,7 @@ def consensus_distance(
                 comm.recv(theirs, other * layout.parts + layout.loss_part)
                 rows.append(theirs)
         stacked = torch.stack(rows)
-        total += float((stacked - stacked.mean(0)).square().sum(1).mean())
+        total += float(stacked.sub_(stacked.mean(0)).square_().sum(1).mean())  # in place: of many replicas it is large
     return total**0.5 if replica == 0 else None
 
 

@@ -63,7 +63,7 @@ class Worker:
     judged: nn.Module | None  # on the chief, a whole model to evaluate what was gathered in; on the host until then
     compute: ModelledCompute | RealCompute
     manifest: Manifest | None  # of the checkpoint that it goes on from
-    resident: int  # bytes that its process held before anything of the run was there
+    resident: int | None  # bytes that its process held before anything of the run was there; None where others share it
     hooks: HookList  # of the features, in the order in which they act
     compiler: Compiler | None  # of its passes; None: they are not compiled
     phase: int  # which of the run's: see phases.py
@@ -139,8 +139,9 @@ class Worker:
 
 def set_up(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device) -> Worker:
     """Everything that one worker needs before its first step, or a server before its first message; all call this."""
-    resident = memory.process_now()
+    resident = None
     if not parts.fabric.modelled:
+        resident = memory.process_now()
         machine.begin()
     experiment, phase, manifest = assignment.experiment, 0, None
     if assignment.resume is not None:
@@ -209,7 +210,7 @@ class _AcrossPhases:
     comm: Comm
     device: torch.device
     manifest: Manifest | None
-    resident: int
+    resident: int | None
     compiler: Compiler | None
     hooks: HookList | None = None  # of the phase before
 

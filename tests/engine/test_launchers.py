@@ -178,10 +178,10 @@ def test_processes_with_different_configurations_are_refused_by_all(other: tuple
 
 def test_what_all_virtual_workers_set_up_is_kept_from_the_collector(monkeypatch: pytest.MonkeyPatch) -> None:
     called: list[str] = []
-    for name in ("collect", "freeze"):
+    for name in ("disable", "collect", "freeze", "enable"):
         monkeypatch.setattr(gc, name, lambda name=name: called.append(name))
     started = kept_from_collector(2, lambda: called.append("started"))
     started()
-    assert called == ["started"]
+    assert called == ["disable", "started"]
     started()
-    assert called == ["started", "started", "collect", "freeze"]
+    assert called == ["disable", "started", "started", "collect", "freeze", "enable"]
