@@ -24,6 +24,8 @@ from paceline.tasks.errors import SampleError
 from paceline.tasks.items import Items
 from paceline.tasks.partition import ShuffledPartition
 
+# a machine with one core has fewer than these tests read with
+pytestmark = pytest.mark.filterwarnings("ignore:This DataLoader will create")
 SPEC = DataSpec(input_shape=(3,), classes=5)
 N, STEPS = 21, 9  # three epochs of four steps, of which the last is uneven
 
