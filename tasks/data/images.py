@@ -4,6 +4,7 @@ Pillow reads them: pip install 'paceline[images]'. It is asked for `FORMATS` alo
 says it is, and decodes no more pixels than are wanted.
 """
 
+import math
 import os
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from torch import Tensor
 
 from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Described
+from ..contents import told_first
 from ..errors import MissingDataError, SampleError
 from ..items import Items
 from .files import folder_of, not_regular, open_data
@@ -42,6 +44,7 @@ BITS_PER_SAMPLE, PHOTOMETRIC, WHITE_IS_ZERO = 258, 262, 0  # tags of TIFF, and a
 SAMPLE_FORMAT, SIGNED = 339, 2  # another tag, and its value for whole numbers with a sign
 # Forms of a PNG whose pixels Pillow brings to 8 bits, but not the number of the colour that is transparent
 SCALED = ("L;2", "L;4", "RGB;16B")
+ONE_SIZE = "All must have the size of the first, or data.size resizes them"
 TRANSPARENT = "is transparent in places, and has no background. Save it without transparency"
 
 
@@ -75,37 +78,29 @@ class Images(Data):
             raise MissingDataError(
                 "data=images: Pillow, which reads them, is not installed: pip install 'paceline[images]'"
             )
-        assert self.path is not None
-        found = _listed(self.path)
+        found, *held = self._listings()
         height, width = self.size or _opened(found.files[0], self.mode, None, MOST_PIXELS).shape[-2:]
-        held = None if self.test_path is None else len(_listed(self.test_path).files)
-        train, test = sizes(len(found.files), held, self.limit)
+        train, test = sizes(len(found.files), len(held[0].files) if held else None, self.limit)
         return DataSpec(
             (CHANNELS[self.mode], height, width), torch.float32, (), len(found.classes), train, test, range=(0.0, 1.0)
         )
 
     def load(self) -> tuple[Items, Items]:
-        spec = self.spec
-        assert self.path is not None
-        found = _listed(self.path)
-        most = MOST_RESIZED if self.size is not None else 4 * spec.input_shape[1] * spec.input_shape[2]
-        source = _Files(found.files, found.labels, self.mode, self.size, most)
-        train, test = (Items(source, spec, f"{self.path}, {split} split", found.labels) for split in ("train", "test"))
-        if self.test_path is None:
-            first, second = fifth(len(found.files), f"data.path={self.path}")
-            return train.rows(first).first(self.limit), test.rows(second)
-        held = _listed(self.test_path)
-        if held.classes != found.classes:
-            raise ConfigError(
-                f"data.test_path={self.test_path}: has the folders {held.classes}; data.path has {found.classes}"
-            )
-        source = _Files(held.files, held.labels, self.mode, self.size, most)
-        return _shuffled(train, len(train)).first(self.limit), Items(
-            source, spec, f"{self.test_path}, test split", held.labels
-        )
+        spec, (found, *held) = self.spec, self._listings()
+        train = self._items(found, spec, f"{self.path}, train split")
+        if held:
+            test = self._items(held[0], spec, f"{self.test_path}, test split")
+            return _shuffled(train, len(train)).first(self.limit), test
+        first, second = fifth(len(found.files), f"data.path={self.path}")
+        test = self._items(found, spec, f"{self.path}, test split")
+        return train.rows(first).first(self.limit), test.rows(second)
+
+    def _items(self, found: "_Listing", spec: DataSpec, what: str) -> Items:
+        source = _Files(found.files, found.labels, self.mode, self.size, spec.input_shape[1:])
+        return Items(source, spec, what, found.labels)
 
     def described(self) -> Described:
-        found = [_listed(path) for path in self._paths()]
+        found = self._listings()
         return Described(
             classes=tuple(found[0].classes),
             left_out=tuple(name for each in found for name in each.left_out),
@@ -119,10 +114,17 @@ class Images(Data):
         return None if self.path is None or not self.path.is_dir() else str(self.path)
 
     def files(self) -> tuple[Path, ...]:
-        return tuple(file for path in self._paths() for file in _listed(path).files)
+        return tuple(file for found in self._listings() for file in found.files)
 
-    def _paths(self) -> list[Path]:
-        return [path for path in (self.path, self.test_path) if path is not None]
+    def _listings(self) -> list["_Listing"]:
+        """Lists `path`, then maybe `test_path`. Raises ConfigError where their classes differ, and as `_listed`."""
+        found = [_listed(path) for path in (self.path, self.test_path) if path is not None]
+        if len(found) < 2 or found[0].classes == found[1].classes:
+            return found
+        ours, theirs = (set(each.classes) for each in found)
+        apart = {"lacks": sorted(ours - theirs), "has": sorted(theirs - ours)}
+        told = ", and ".join(f"{verb} {', '.join(told_first(names))}" for verb, names in apart.items() if names)
+        raise ConfigError(f"data.test_path={self.test_path}: must have the folders of data.path={self.path}. It {told}")
 
 
 @dataclass(frozen=True)
@@ -183,23 +185,35 @@ def _entries(folder: Path) -> list[tuple[Path, bool]]:
         with os.scandir(folder) as found:
             shown = [entry for entry in found if not entry.name.startswith(".")]
             entries = [(entry.name, entry.is_dir()) for entry in shown]
-            odd = [each.name for each in shown if not (each.is_dir() or each.is_file()) and Path(each.path).exists()]
+            odd = [Path(each.path) for each in shown if not (each.is_dir() or each.is_file())]
     except OSError as error:
         raise MissingDataError(f"{error.filename or folder} cannot be read: {error.strerror}.") from error
     if odd:
-        raise not_regular(folder / min(odd))
+        first = min(odd)
+        if first.exists():
+            raise not_regular(first)
+        raise MissingDataError(f"{first} is a link to {first.readlink()}, which is not there. Mend it or remove it.")
     return [(folder / name, is_folder) for name, is_folder in sorted(entries)]
 
 
 class _Files:
-    def __init__(self, files: list[Path], labels: Tensor, mode: str, size: tuple[int, int] | None, most: int) -> None:
-        self._files, self._labels, self._mode, self._size, self._most = files, labels, mode, size, most
+    """`size` is the one to which images are resized; `shape`, the height and width that each must have."""
+
+    def __init__(
+        self, files: list[Path], labels: Tensor, mode: str, size: tuple[int, int] | None, shape: tuple[int, ...]
+    ) -> None:
+        self._files, self._labels, self._mode, self._size, self._shape = files, labels, mode, size, shape
 
     def __len__(self) -> int:
         return len(self._files)
 
     def __getitem__(self, number: int) -> tuple[Tensor, Tensor]:
-        return _opened(self._files[number], self._mode, self._size, self._most), self._labels[number]
+        file, most = self._files[number], MOST_RESIZED if self._size is not None else 4 * math.prod(self._shape)
+        read = _opened(file, self._mode, self._size, most)
+        if read.shape[-2:] != self._shape:
+            found, first = (" x ".join(map(str, shape)) for shape in (read.shape[-2:], self._shape))
+            raise ImageError(f"{file}: is of {found} pixels, and the first of {first}. {ONE_SIZE}")
+        return read, self._labels[number]
 
 
 class ImageError(SampleError):
@@ -223,7 +237,7 @@ def _decoded(opened: BinaryIO, mode: str, size: tuple[int, int] | None, most: in
     with image.open(opened, formats=tuple(FORMATS)) as picture:
         width, height = picture.size  # of its head: nothing is decoded yet
         if width * height > most:
-            hint = "" if size else ". All must have the size of the first, or data.size resizes them"
+            hint = "" if size else f". {ONE_SIZE}"
             raise ValueError(f"is of {height:,} x {width:,} pixels; the most is {most:,}{hint}")
         if picture.format != "MPO" and getattr(picture, "is_animated", False):  # MPO: a photograph, then its previews
             raise ValueError("has several frames or pages, and an image is one. Save each in a file of its own")

@@ -290,9 +290,25 @@ def test_a_pipe_among_images_is_named_before_anything_is_read(tmp_path: Path) ->
         Images(str(tmp_path)).load()
 
 
+def test_a_link_to_nothing_among_images_is_named_before_anything_is_read(tmp_path: Path) -> None:
+    pets = folder_of_images(tmp_path / "pets")
+    for name in ("dog/7.png", "fox"):
+        (pets / name).symlink_to("gone")
+        with pytest.raises(MissingDataError, match=rf"pets/{name} is a link to gone, which is not there\."):
+            _ = Images(str(pets)).spec
+        (pets / name).unlink()
+
+
+def test_other_classes_for_test_are_named_before_anything_is_read(tmp_path: Path) -> None:
+    pets, held = folder_of_images(tmp_path / "pets"), folder_of_images(tmp_path / "held")
+    (held / "dog").rename(held / "fox")
+    with pytest.raises(ConfigError, match=r"data\.test_path=.*held: .*data\.path=.*pets\. It lacks dog, and has fox"):
+        _ = Images(str(pets), test_path=str(held)).spec
+
+
 def test_an_image_that_is_no_image_or_of_another_size_is_named(tmp_path: Path) -> None:
     pets = folder_of_images(tmp_path / "pets", {"dog/3": (5, 3)})
-    with pytest.raises(SampleError, match=r"sample 9: the input is of \[3, 3, 5\]; must be \[3, 3, 4\]"):
+    with pytest.raises(SampleError, match=r"sample 9: .*dog/3\.png: is of 3 x 5 pixels, and the first of 3 x 4\. "):
         for split in Images(str(pets)).load():
             split.take(slice(None))
     (pets / "dog" / "3.png").write_bytes(b"no picture")
