@@ -15,13 +15,12 @@ from ...conf.errors import ConfigError
 from ...conf.grammar import typed
 from ..base import Data, DataSpec, Described, Field
 from ..columns import Columns, FileColumn, given_dtype
-from .files import are_shown
+from .files import are_shown, asked
 from .mapped import Array, arrays_of
 from .parts import (
     Kind,
     StoredValues,
     are_one,
-    asked,
     check_like,
     check_stored,
     check_there,
@@ -58,7 +57,7 @@ class Arrays(Data):
         limit: Annotated[int, Ge(1)] | None = None,
         loader_workers: Annotated[int, Ge(0)] = 0,
     ) -> None:
-        self.path, self.test_path = asked(path), asked(test_path)
+        self.path, self.test_path = asked(path), asked(test_path, "test_path")
         self.inputs, self.targets, self.weights = inputs, targets, weights
         self.kind: Kind | None = kind
         if range is not None and not range[0] < range[1]:

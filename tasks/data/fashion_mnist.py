@@ -17,6 +17,7 @@ from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Split, at_most
 from ..errors import CorruptDataError, MissingDataError
 from .download import download as download_file
+from .files import asked
 from .idx import check_sum, parse_idx, read_shape, read_whole
 
 MEAN, STD = 0.2860, 0.3530  # of the training pixels, scaled to [0, 1]
@@ -54,7 +55,7 @@ class FashionMNIST(Data):
     ) -> None:
         if root is not None and download:
             raise ConfigError("data.root and data.download=true exclude each other: set one of them.")
-        self.root = None if root is None else Path(root).expanduser()
+        self.root = asked(root, "root")
         self.download = download
         self.urls = urls
         self.limit = limit

@@ -29,6 +29,13 @@ def open_data(path: Path) -> BufferedReader:
     return os.fdopen(descriptor, "rb")
 
 
+def asked(path: str | None, key: str = "path") -> Path | None:
+    """Raises ConfigError for an empty path, which would be the current folder."""
+    if path is not None and not path.strip():
+        raise ConfigError(f"data.{key}={path}: is empty. Name a file or a folder; null leaves it out.")
+    return None if path is None else Path(path).expanduser()
+
+
 def is_there(path: Path) -> bool:
     """Returns whether the name exists. A name that no file may have does not."""
     try:

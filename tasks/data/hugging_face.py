@@ -18,12 +18,11 @@ from ...conf.grammar import typed
 from ..base import Data, DataSpec, Described, Field
 from ..columns import Columns, FileColumn, given_dtype
 from ..errors import CorruptDataError, MissingDataError, SampleError
-from .files import folder_of, open_data
+from .files import asked, folder_of, open_data
 from .mapped import signed
 from .parts import (
     Kind,
     StoredValues,
-    asked,
     check_like,
     check_stored,
     check_there,

@@ -23,8 +23,8 @@ from ..base import Data, DataSpec, Described
 from ..contents import told_first
 from ..errors import MissingDataError, SampleError
 from ..items import Items
-from .files import folder_of, not_regular, open_data
-from .parts import are_one, asked, check_there, fifth, sizes
+from .files import asked, folder_of, not_regular, open_data
+from .parts import are_one, check_there, fifth, sizes
 
 FORMATS = {  # of Pillow, each with all suffixes by which Pillow knows it
     "PNG": (".png", ".apng"),
@@ -66,7 +66,7 @@ class Images(Data):
         limit: Annotated[int, Ge(1)] | None = None,
         loader_workers: Annotated[int, Ge(0)] = 0,
     ) -> None:
-        self.path, self.test_path = asked(path), asked(test_path)
+        self.path, self.test_path = asked(path), asked(test_path, "test_path")
         self.size: tuple[int, int] | None = None if size is None else (size[0], size[1])
         self.mode, self.limit, self.loader_workers = mode, limit, loader_workers
 

@@ -163,10 +163,6 @@ def _listed(names: Sequence[str]) -> str:
     return f"[{','.join(names)}]"
 
 
-def asked(path: str | None) -> Path | None:
-    return None if path is None else Path(path).expanduser()
-
-
 def check_said(path: Path | None, example: str, how_to_get: str) -> None:
     """Raises ConfigError where nobody said what to read. `example`: of keys that do."""
     if path is None:

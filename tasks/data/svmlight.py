@@ -16,7 +16,7 @@ from ...batches import lone
 from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Described, Split
 from ..errors import CorruptDataError
-from .files import check_fits, check_readable, open_data
+from .files import asked, check_fits, check_readable, open_data
 from .parts import are_one, check_said
 from .sparse import pairs_of
 
@@ -46,8 +46,7 @@ class SVMLight(Data):
         classes: Annotated[int, Ge(2)] = 2,
         zero_based: bool = False,
     ) -> None:
-        self.path = None if path is None else Path(path).expanduser()
-        self.test_path = None if test_path is None else Path(test_path).expanduser()
+        self.path, self.test_path = asked(path), asked(test_path, "test_path")
         self.features, self.nonzeros, self.classes, self.zero_based = features, nonzeros, classes, zero_based
         self._known: np.ndarray | None = None  # the labels, once they are read
 

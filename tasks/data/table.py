@@ -25,8 +25,8 @@ from ...conf.grammar import typed
 from ..base import Data, DataSpec, Described, Field, Split, at_most
 from ..contents import folded
 from ..errors import CorruptDataError, MissingDataError
-from .files import check_fits, folder_of, open_data, unpacked
-from .parts import Kind, are_one, asked, check_like, check_there, chosen, fifth, inputs_of, sizes
+from .files import asked, check_fits, folder_of, open_data, unpacked
+from .parts import Kind, are_one, check_like, check_there, chosen, fifth, inputs_of, sizes
 from .sequences import LENGTH, check_tokens, is_list, is_text, list_column, tokenizer
 
 FORMATS = ("csv", "tsv", "jsonl", "ndjson", "parquet")
@@ -72,7 +72,7 @@ class Table(Data):
         limit: Annotated[int, Ge(1)] | None = None,
     ) -> None:
         self.tokens, self.length = tokens, length
-        self.path, self.test_path = asked(path), asked(test_path)
+        self.path, self.test_path = asked(path), asked(test_path, "test_path")
         self.inputs, self.weights, self.standardize, self.limit = inputs, weights, standardize, limit
         self.targets = [targets] if isinstance(targets, str) else list(targets)
         self.kind: Kind | None = kind
@@ -543,7 +543,7 @@ class Table(Data):
         return os.pathsep.join(map(str, paths)) if self.path and all(path.exists() for path in paths) else None
 
     def files(self) -> tuple[Path, ...]:
-        tokens = asked(self.tokens) if self.tokens not in (None, "bytes") else None
+        tokens = asked(self.tokens, "tokens") if self.tokens not in (None, "bytes") else None
         return tuple(path for path in (self.path, self.test_path, tokens) if path is not None)
 
 

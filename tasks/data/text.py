@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Split, at_most
-from .files import check_readable, open_data
+from .files import asked, check_readable, open_data
 
 SAMPLE = Path(__file__).with_name("sample.txt")
 
@@ -29,7 +29,7 @@ class Text(Data):
         context: Annotated[int, Ge(1)] = 64,
         limit: Annotated[int, Ge(1)] | None = None,
     ) -> None:
-        self.path = SAMPLE if path is None else Path(path).expanduser()
+        self.path = asked(path) or SAMPLE
         self.context = context
         self.limit = limit
 

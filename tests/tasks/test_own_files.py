@@ -4,6 +4,7 @@ import json
 import os
 import struct
 import zlib
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -21,10 +22,12 @@ from paceline.tasks.checks import load_checked
 from paceline.tasks.contents import notes_on
 from paceline.tasks.data import images
 from paceline.tasks.data.arrays import Arrays
+from paceline.tasks.data.fashion_mnist import FashionMNIST
 from paceline.tasks.data.hugging_face import HuggingFace
 from paceline.tasks.data.images import Images, _opened
 from paceline.tasks.data.svmlight import SVMLight
 from paceline.tasks.data.table import Table
+from paceline.tasks.data.text import Text
 from paceline.tasks.errors import CorruptDataError, MissingDataError, SampleError
 
 N = 25
@@ -249,6 +252,15 @@ def test_a_plan_of_a_table_reads_its_head_alone_where_classes_are_said(tmp_path:
     assert spec.input_shape == (3,) and spec.train_size is None
     with pytest.raises(CorruptDataError, match=r"houses\.csv cannot be read"):
         Table(str(path), inputs=INPUTS, targets="kind", classes=3).load()
+
+
+@pytest.mark.parametrize("key", ["path", "test_path"])
+@pytest.mark.parametrize("made", [Arrays, FashionMNIST, HuggingFace, Images, SVMLight, Table, Text])
+def test_an_empty_path_is_not_the_current_folder(made: Any, key: str) -> None:
+    key = {FashionMNIST: "root"}.get(made, key if key in signature(made).parameters else "path")
+    for path in ("", " "):
+        with pytest.raises(ConfigError, match=rf"^data\.{key}={path}: is empty\. Name a file"):
+            made(**{key: path})
 
 
 # -- images
