@@ -135,25 +135,29 @@ def _uncalled(parts: Parts) -> Iterator[Note]:
         yield from (Note((group,), text) for text in uncalled(choice))
 
 
-def _on_one_sample(parts: Parts, steps: int | None) -> Iterator[str]:
-    """Yields a note if the last batch of an epoch leaves a batch norm one value per channel, which torch refuses."""
+def _on_one_sample(parts: Parts, steps: int | None) -> list[str]:
+    """Raises `ConfigError` if the last batch of an epoch leaves a batch norm one value per channel, which torch
+    refuses. Returns a note where rounds of clients may leave that batch out.
+    """
     experiment, partitioner, samples = parts.experiment, parts.partitioner, parts.data.spec.train_size
     if samples is None or partitioner.looks_at_targets or partitioner.looks_at_inputs or partitioner.draws:
-        return
+        return []
     among, size = clients.dealt_to(parts.sync, parts.layout), experiment.batch_size
     dealt = partitioner.deal(torch.empty(samples, device="meta"), among, size, experiment.seed)
     last = [dealt.size(dealt.steps_per_epoch - 1, replica) for replica in range(among)]
     alone = sum(1 in _micro_sizes(parts, each) for each in last)
     if not alone or 1 in _micro_sizes(parts, size) or parts.strategy.traits.across_replicas:
-        return
-    if steps is not None and steps < dealt.steps_per_epoch:
-        return
-    if _refuses_one(parts):
-        yield (
-            f"batch_size={size}: of {samples:,} samples the last step of an epoch leaves a batch of 1 to {alone:,} of "
-            f"{among:,} replicas, and batch norm in model={experiment.model.name} cannot train on it. Choose "
-            "drop_last=true, or another batch_size."
-        )
+        return []
+    if (steps is not None and steps < dealt.steps_per_epoch) or not _refuses_one(parts):
+        return []
+    told = (
+        f"batch_size={size}: of {samples:,} samples the last step of an epoch leaves a batch of 1 to {alone:,} of "
+        f"{among:,} replicas, and batch norm in model={experiment.model.name} cannot train on it. Choose "
+        "drop_last=true, or another batch_size."
+    )
+    if not parts.sync.traits.client_rounds:
+        raise ConfigError(told)
+    return [told]
 
 
 def _micro_sizes(parts: Parts, size: int) -> set[int]:

@@ -185,10 +185,16 @@ def test_a_run_says_once_that_there_is_no_compiler_for_sums_in_memory(
         (["data.limit=129", "strategy=pipeline"], "leaves a batch of 1 to 1 of 1 replicas"),
     ],
 )
-def test_a_last_batch_of_one_sample_is_noted_for_a_batch_norm(overrides: list[str], told: str) -> None:
-    (note,) = one_sample_notes("model.kind=batch_norm", *overrides)
-    assert note.startswith("batch_size=32: ") and told in note
-    assert note.endswith("model=odd cannot train on it. Choose drop_last=true, or another batch_size.")
+def test_a_last_batch_of_one_sample_is_refused_for_a_batch_norm(overrides: list[str], told: str) -> None:
+    with pytest.raises(ConfigError, match=told) as caught:
+        one_sample_notes("model.kind=batch_norm", *overrides)
+    assert str(caught.value).startswith("batch_size=32: ")
+    assert str(caught.value).endswith("model=odd cannot train on it. Choose drop_last=true, or another batch_size.")
+
+
+def test_a_client_with_one_sample_is_noted_for_a_batch_norm() -> None:
+    (note,) = one_sample_notes("model.kind=batch_norm", "data.limit=130", "sync=fedavg")
+    assert "leaves a batch of 1 to 2 of 2 replicas" in note  # rounds may leave them out
 
 
 @pytest.mark.parametrize(
