@@ -2,19 +2,22 @@
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from ..conf.errors import ConfigError
 from ..engine.config.compose import ParameterInterval, compose, sweep_values
-from ..engine.config.experiment import CONF
+from ..engine.config.experiment import CONF, Experiment
 from ..engine.config.metric import metric_of
 from ..engine.config.receivers import check_definition
-from ..tracking.columns import METRICS, known
+from ..tracking.columns import BY_KEY, COLUMNS, METRICS, known
+from ..tracking.records import Measured, Summary
+from ..tracking.text import did_you_mean
 from .definition import Definition, Paired, Range, Space, Values, check, larger_is_better, paired, ranged, texts_of
 from .schema import from_file
 
+OWN_NUMBERS = ("callbacks", "experiment", "task")  # groups whose choices may bring metrics of other names
 READY = CONF.parent / "sweeps"  # beside conf, in a clone and as installed
 _READY = re.compile(r"(?:sweeps/)?((?:studies/)?[\w-]{1,80})(?:\.yaml)?", re.ASCII)
 
@@ -48,6 +51,7 @@ def define(arguments: Sequence[str], **changes: Any) -> Definition:
     if reported is None:
         return definition
     metric, larger = reported
+    _check_measured(definition, metric)
     if is_of_overrides and "metric" not in given:
         return replace(definition, metric=metric, maximize=larger)
     if definition.metric in METRICS and metric != definition.metric:
@@ -88,11 +92,30 @@ def _reported(definition: Definition) -> tuple[str, bool] | None:
     """
     if "task" in definition.parameters or (known(definition.metric) and definition.metric not in METRICS):
         return None
-    directory = Path(definition.config_dir) if definition.config_dir else None
     try:
-        return metric_of(compose(list(definition.fixed), directory), definition.allow_modules)
+        return metric_of(_composed(definition), definition.allow_modules)
     except ConfigError:
         return None  # each point is checked later, and says why
+
+
+def _composed(definition: Definition) -> Experiment:
+    return compose(list(definition.fixed), Path(definition.config_dir) if definition.config_dir else None)
+
+
+def _check_measured(definition: Definition, of_task: str) -> None:
+    """Raises `ConfigError` where no run can have a number of the metric's name. Those of callbacks are known later."""
+    metric = definition.metric
+    names = {of_task, *(field.name for record in (Summary, Measured) for field in fields(record))}
+    if known(metric) or metric in names or "/" in metric:
+        return
+    keys = [*definition.parameters, *(sweep_values(text)[0] for _, texts in definition.ways for text in texts)]
+    if any(key.lstrip("+").partition(".")[0] in OWN_NUMBERS for key in keys) or _composed(definition).callbacks:
+        return
+    near = did_you_mean(metric, [of_task, *BY_KEY, *(column.short for column in COLUMNS if column.short)], 0.6)
+    raise ConfigError(
+        f"metric={metric}: these runs have no such number; "
+        f"{near or f'choose {of_task}, loss or throughput, or add the callback that measures it'}"
+    )
 
 
 def _changed(definition: Definition, overrides: Sequence[str], config_dir: str | None) -> Definition:

@@ -5,12 +5,14 @@ from typing import Any
 from ..tracking.compare import COLUMNS, rows
 from ..tracking.records import End
 from ..tracking.run_directory import RunDirectory
+from ..tracking.selection import measured
 from ..tracking.values import flat
 
 
 def measures_of(summary: dict[str, Any]) -> dict[str, float | None]:
     """A run's numbers by their names in the comparison (accuracy, step_ms, throughput) and in W&B's summary
-    (step_time/median). None: there is none, as of the time to an accuracy that was never reached.
+    (step_time/median), and those of callbacks by their own names. None: there is none, as of the time to an accuracy
+    that was never reached.
     """
     (row,) = rows([summary])
     columns = {
@@ -20,7 +22,7 @@ def measures_of(summary: dict[str, Any]) -> dict[str, float | None]:
         for name in (column.key, column.short)
         if name
     }
-    found = {**flat(summary), **columns}
+    found = {**flat(summary), **measured(summary), **columns}
     return {
         key: None if value is None or value != value else value
         for key, value in found.items()

@@ -300,6 +300,31 @@ def test_a_sweep_of_a_regression_is_judged_by_r2_unless_something_else_is_asked_
 
 
 @pytest.mark.parametrize(
+    ("metric", "hint"),
+    [("acuracy", "did you mean accuracy"), ("nosuch", "choose accuracy, loss or throughput, or add the callback")],
+)
+def test_a_metric_that_no_run_can_have_is_refused_before_anything_is_trained(metric: str, hint: str) -> None:
+    with pytest.raises(ConfigError, match=f"^metric={metric}: these runs have no such number; {hint}"):
+        define(["sync=bsp,ssp"], metric=metric, maximize=True)
+
+
+@pytest.mark.parametrize(
+    ("metric", "words"),
+    [
+        ("steps", []),
+        ("throughput", []),
+        ("target_accuracy", []),
+        ("staleness/mean", []),
+        ("mine", ["callbacks=[gradient_norm]"]),
+        ("mine", ["callbacks=[gradient_norm],[early_stop]"]),
+        ("mine", ["task=cross_entropy,hinge"]),
+    ],
+)
+def test_a_metric_that_a_run_may_have_is_taken(metric: str, words: list[str]) -> None:
+    assert define(["sync=bsp,ssp", *words], metric=metric, maximize=True).metric == metric
+
+
+@pytest.mark.parametrize(
     ("words", "metric", "reported"),
     [(["task=squared", "sync=bsp,asp"], "accuracy", "r2"), (["sync=bsp,asp"], "r2", "accuracy")],
 )

@@ -220,7 +220,7 @@ def test_seeds_of_an_adaptive_search_are_averaged(sweep: Sweep) -> None:
 
 def test_a_metric_that_no_run_has_ends_the_sweep_after_the_first(sweep: Sweep) -> None:
     with pytest.raises(ConfigError, match=r"metric acuracy: the results have no such number; did you mean accuracy"):
-        sweep.run(accurate, "sync=bsp,ssp", *ONE, metric="acuracy", maximize=True)
+        sweep.run(accurate, "sync=bsp,ssp", "callbacks=[gradient_norm]", *ONE, metric="acuracy", maximize=True)
     assert [done.state for done in sweep.study.trials()] == ["running", "waiting"]
 
 
@@ -232,6 +232,15 @@ def test_a_metric_that_some_runs_have_fails_the_others_with_those_that_they_have
     assert [done.state for done in seen.done] == ["failed", "complete"]
     assert seen.done[0].reason.startswith("metric staleness/mean: the results have no such number; there are ")
     assert " accuracy" in seen.done[0].reason and seen.done[0].runs == ("0000-bsp",)
+
+
+def test_a_metric_of_a_callback_is_gone_by_under_the_name_that_the_comparison_has(sweep: Sweep) -> None:
+    def training(run: Run) -> dict[str, Any]:
+        return {"accuracy": 0.5, "metrics": {"mine": 2.0}}
+
+    words = ("sync=bsp,ssp", "callbacks=[gradient_norm]", *ONE)
+    seen = sweep.run(training, *words, metric="mine", maximize=True)
+    assert [done.value for done in seen.done] == [2.0, 2.0]
 
 
 @pytest.mark.parametrize("maximize", [False, True])
