@@ -329,7 +329,9 @@ def _is_of_script(run: "RunData") -> bool:
 
 
 def _checkpoints(path: Path) -> list[str]:
-    return sorted(each.name for each in (path / "checkpoints").glob("step-*") if not each.suffix)
+    from ..tracking.checkpoints import steps_of
+
+    return [each.name for each in steps_of(path / "checkpoints")]
 
 
 def _as_json(run: "RunData") -> dict[str, Any]:

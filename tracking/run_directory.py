@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..compat.full_disk import why_unwritten
+from .checkpoints import steps_of
 from .checksums import marked
 from .errors import CorruptRunError, RunNameError, RunNameTakenError, StorageError
 from .files import NotRegularError, UnusableFileError, open_regular, open_to_write, parse_json, read_json
@@ -280,7 +281,7 @@ def _size(path: Path) -> int:
 
 def _taken(path: Path) -> RunNameTakenError:
     on = "continue that run with --resume"
-    if not any(path.glob("checkpoints/*")):
+    if not steps_of(path / "checkpoints"):
         on = f"remove that run, which has no checkpoint to continue from: paceline rm {path.name}"
     return RunNameTakenError(f"run name {path.name!r} is taken ({path} exists). Choose another name, or {on}.")
 

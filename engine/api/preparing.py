@@ -206,7 +206,7 @@ def prepare(
         fabric_of(experiment).check(experiment, resumes=True)
         from ..planning.resuming import as_many_workers, checkpoint_of
 
-        chosen = checkpoint_of(directory, step)
+        chosen = checkpoint_of(directory, step, stored.experiment)
         find_modules(allow_modules)
         experiment = as_many_workers(experiment, stored.experiment, chosen, tuple(allow_modules))
     else:

@@ -30,6 +30,7 @@ from ...strategies import State
 from ...strategies.adapt import Apart
 from ...strategies.core.regrouped import SavedParts
 from ...strategies.core.state import blocks_of, in_file, read_all
+from ...tracking.checkpoints import STEP, step_of, steps_of
 from ...tracking.checksums import BLANK, KEY, json_is_whole, json_sealed, read_header, seal
 from ...tracking.errors import StorageError
 from ...tracking.files import open_regular, open_to_write, parse_json, read_text
@@ -37,7 +38,6 @@ from ...tracking.run_directory import write_atomically
 from .errors import CorruptCheckpointError
 
 MANIFEST = "manifest.json"
-STEP = re.compile(r"step-(\d{8,18})")
 PART = re.compile(r"part-(\d{3,})(\.replica-\d{4,})?\.safetensors")
 
 
@@ -165,11 +165,6 @@ def export_apart(folder: Path, apart: Apart) -> None:
     write_atomically(folder / f"{apart.kind}_config.json", json.dumps(apart.config, indent=2) + "\n")
 
 
-def steps_of(checkpoints: Path) -> list[Path]:
-    """The whole checkpoints, oldest first."""
-    return sorted((path for path in checkpoints.glob("step-*") if STEP.fullmatch(path.name)), key=step_of)
-
-
 def read_manifest(checkpoint: Path) -> Manifest:
     """Raises `CorruptCheckpointError` unless the manifest is as it was written, and every file is what it says."""
     try:
@@ -288,12 +283,6 @@ def corrupt(checkpoint: Path, name: str, why: str) -> CorruptCheckpointError:
     before = [path.name for path in steps if step_of(path) < step_of(checkpoint)]
     hint = f"; the one before is {before[-1]} (--resume {run}@{before[-1]}, or weights=...)" if before else ""
     return CorruptCheckpointError(f"{checkpoint / name} {why}{hint}")
-
-
-def step_of(checkpoint: Path) -> int:
-    """Returns the step in its folder's name; -1: it is no checkpoint's."""
-    found = STEP.fullmatch(checkpoint.name)
-    return int(found[1]) if found else -1
 
 
 def _unwritable(path: Path, error: OSError) -> StorageError:

@@ -1,6 +1,5 @@
 """Selects the checkpoint from which a run goes on, and checks that it can."""
 
-import shlex
 from contextlib import suppress
 from pathlib import Path
 
@@ -14,24 +13,29 @@ from ..base.failures import shortest
 from ..callbacks.best import FILE, best_step
 from ..config.data_sums import check_data, sums_of
 from ..config.experiment import Experiment
+from ..config.repeat import allowing, packages_of, quoted
 from ..config.stored import StoredConfig, anew, check_identity
 from ..fabrics import fabric_of
 from . import resizing
 from .planned import Plan
 
 
-def checkpoint_of(directory: RunDirectory, step: str) -> Path:
-    """The one that `--resume RUN@STEP` names, of any STEP or none: best, a number, a name. Raises `ConfigError`."""
+def checkpoint_of(directory: RunDirectory, step: str, stored: Experiment) -> Path:
+    """The one that `--resume RUN@STEP` names, of any STEP or none: best, a number, a name. Raises `ConfigError`.
+
+    `stored`: the run's configuration.
+    """
     whole = steps_of(directory.checkpoints)
     if not whole:
-        model, config = directory.path / "model.safetensors", shlex.quote(str(shortest(str(directory.config))))
+        model, config = directory.path / "model.safetensors", str(shortest(str(directory.config)))
+        own = allowing(packages_of(stored.model_dump()))
         raise ConfigError(
             f"--resume {directory.name}: the run has no checkpoint (checkpoint.every=0, or it ended before the first "
             "was due; checkpoint.every_steps=... makes them more often); "
             + (
                 f"its weights are there to start anew from: {typed('weights', str(model))}"
                 if model.exists()
-                else f"to train it from step 0: paceline train --config {config} --name NEW"
+                else f"to train it from step 0: {quoted(['paceline', 'train', '--config', config, *own])} --name NEW"
             )
         )
     if not step:

@@ -127,7 +127,7 @@ def test_a_sweep_is_refused_with_a_run_to_name_and_a_run_of_it_is_shown(paceline
     sweep = here / "runs" / "a-sweep"
     for name in ("t0", "t1"):
         made(sweep, name)
-    (sweep / "t0" / "checkpoints" / "step-1").mkdir()
+    (sweep / "t0" / "checkpoints" / "step-00000001").mkdir()
     (sweep / "sweep.yaml").touch()
     ended = paceline("show", "a-sweep")
     assert (ended.status, ended.out) == (2, "") and "such as a-sweep/t0" in ended.last

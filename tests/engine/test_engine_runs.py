@@ -19,7 +19,10 @@ from paceline.conf.errors import ConfigError
 from paceline.engine import Result
 from paceline.engine.base.checkpoint import steps_of
 from paceline.engine.base.errors import WorkerFailedError
+from paceline.engine.config.compose import compose
+from paceline.engine.config.experiment import Choice
 from paceline.engine.launch import local_workers
+from paceline.engine.planning.resuming import checkpoint_of
 from paceline.tracking.errors import RunNameError
 from paceline.tracking.run_directory import RunDirectory
 
@@ -254,6 +257,9 @@ def test_a_run_without_a_checkpoint_or_that_never_was_cannot_be_resumed(train: T
         ConfigError, match=r"no checkpoint .*from step 0: paceline train --config .*config\.yaml --name NEW$"
     ):
         train(resume="mine")
+    own = compose([]).model_copy(update={"model": Choice(name="net", target="own.Net", knobs={})})
+    with pytest.raises(ConfigError, match=r"config\.yaml --allow-module own --name NEW$"):
+        checkpoint_of(RunDirectory.open(root, "mine"), "", own)
     with pytest.raises(RunNameError, match="did you mean mine"):
         train(resume="mime")
 

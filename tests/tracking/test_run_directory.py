@@ -65,8 +65,13 @@ def test_a_new_name_is_no_option_and_an_old_run_of_such_a_name_is_read(tmp_path,
 
 def test_a_taken_name_is_refused_with_a_way_out_and_the_old_run_is_untouched(run):
     run.append({"kind": "step", "step": 1})
-    with pytest.raises(RunNameError, match=r"'first' is taken .* no checkpoint to continue from: paceline rm first"):
-        RunDirectory.create(run.path.parent, "first")
+    for half in (None, "step-00000001.tmp"):  # a kill amid the first checkpoint leaves the second
+        if half is not None:
+            (run.checkpoints / half).mkdir()
+        with pytest.raises(
+            RunNameError, match=r"'first' is taken .* no checkpoint to continue from: paceline rm first"
+        ):
+            RunDirectory.create(run.path.parent, "first")
     (run.checkpoints / "step-00000001").mkdir()
     with pytest.raises(RunNameError, match=r"'first' is taken .* --resume") as refused:
         RunDirectory.create(run.path.parent, "first")
