@@ -26,7 +26,7 @@ def show(script: WrappedScript, workers: int) -> NoReturn:
     """Checks what `wrap` was given, prints what the run would be, and ends the script. Raises `ConfigError`."""
     experiment = experiment_of(script)
     sync = sync_of(experiment, script.optimizer)
-    check_model(script.model, workers)
+    check_model(script, sync, workers)
     if script.name is not None and RESUMES not in os.environ:
         RunDirectory.check_free(script.root, script.name)
     print("\n".join(_lines(experiment, sync, script, workers)))

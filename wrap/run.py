@@ -77,7 +77,7 @@ class Run:
         machine.begin()
         joined = meet(experiment)
         try:
-            check_model(model, joined.layout.workers)
+            check_model(script, self.sync, joined.layout.workers)
             self._comm, layout, self.device, self._leave = joined.comm, joined.layout, joined.device, joined.leave
             self.rank, self.workers = self._comm.rank, layout.workers
             views = HeldViews(model)

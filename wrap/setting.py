@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 from torch.nn.parameter import is_lazy
-from torch.optim import Optimizer
+from torch.optim import Optimizer, SparseAdam
 from torch.utils.data import DataLoader
 
 from ..conf.errors import ConfigError
@@ -67,8 +67,9 @@ def experiment_of(script: WrappedScript) -> Experiment:
     return experiment.model_copy(update={**choices, "name": script.name, "batch_size": script.loader.batch_size or 1})
 
 
-def check_model(model: nn.Module, workers: int) -> None:
-    """Refuses parameters and layers that workers cannot train alike. Raises `ConfigError`."""
+def check_model(script: WrappedScript, sync: Sync, workers: int) -> None:
+    """Refuses parameters, layers and optimizers with which workers cannot train alike. Raises `ConfigError`."""
+    model = script.model
     for name, each in [*model.named_parameters(), *model.named_buffers()]:
         if is_lazy(each):
             raise ConfigError(f"model: {name} has no shape yet. Pass one batch through the model before wrap.")
@@ -79,8 +80,14 @@ def check_model(model: nn.Module, workers: int) -> None:
                 "imaginary parts as one more dimension (torch.view_as_complex)."
             )
     state_of(model)
-    if workers > 1:
-        check_process_group([model])
+    if workers == 1:
+        return
+    check_process_group([model])
+    if isinstance(script.optimizer, SparseAdam) and sync.traits.steps_together:
+        raise ConfigError(
+            f"optimizer={type(script.optimizer).__name__}: takes sparse gradients alone, and the mean that "
+            f"{workers} workers step with is dense. Choose Adam, or sync=local_sgd, whose workers step by themselves."
+        )
 
 
 def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:

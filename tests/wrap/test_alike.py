@@ -116,6 +116,26 @@ def test_a_layer_that_workers_cannot_train_alike_is_refused(said: str, root: str
         run_virtual(2, begun, root, REFUSED[said])
 
 
+@pytest.mark.parametrize("told", [(), ("sync=post_local_sgd",)])
+def test_an_optimizer_of_sparse_gradients_is_refused_where_workers_step_with_their_mean(
+    told: tuple[str, ...], root: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"^optimizer=SparseAdam: .* 2 workers .* Choose Adam, or sync=local_sgd"):
+        run_virtual(2, sparse, root, *told)
+    assert run_virtual(2, sparse, root, "sync=local_sgd") == [2, 2]
+
+
+def sparse(comm: Comm, root: str, *told: str) -> int:
+    model = nn.EmbeddingBag(9, 2, sparse=True)
+    loader = DataLoader(TensorDataset(torch.arange(8).view(4, 2)), batch_size=2)
+    with joined(comm, root, model, torch.optim.SparseAdam(model.parameters()), loader, *told) as run:
+        for (words,) in run.loader:
+            comm.elapse(0.01)
+            run.backward(run.model(words).square().mean())
+            run.optimizer.step()
+    return run.steps
+
+
 def test_a_group_of_parameters_that_come_later_is_refused_where_state_is_sharded(root: str) -> None:
     def adds(comm: Comm, root: str) -> None:
         model, _, loader = parts()
