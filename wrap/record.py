@@ -3,7 +3,7 @@
 import json
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -25,6 +25,7 @@ from ..engine.training.outcome import held_by
 from ..strategies import Sync
 from ..strategies.core.cost import World
 from ..strategies.core.state import state_of, uncompiled
+from ..tracking.alive import held
 from ..tracking.columns import METRICS
 from ..tracking.environment import environment
 from ..tracking.errors import StorageError
@@ -108,6 +109,7 @@ class WrapRecord:
         self.reached: float | None = None  # seconds until the target accuracy
         self._choices = {group.name: experiment.choice(group.name).name for group in SHOWN}
         self._mirror: Mirror | None = None
+        self._alive = ExitStack()  # until the run ends, others see that it goes on
         path = agreed(comm, layout.workers, "run", lambda: self._made(root))
         if comm.rank != 0:
             self.directory = RunDirectory(path)
@@ -166,6 +168,7 @@ class WrapRecord:
                 choices=self._choices,
             )
         )
+        self._alive.enter_context(held(self.directory.metrics))
 
     def step(self, done: int, batches: int, loss: float | None, samples: int, meter: Meter) -> None:
         if self._comm.rank == 0 and loss is not None:
@@ -270,3 +273,4 @@ class WrapRecord:
         if self._mirror is not None:
             self._mirror.close()
         self.directory.close()
+        self._alive.close()

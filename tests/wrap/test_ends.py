@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -17,8 +18,10 @@ from paceline.comm.errors import PeerLostError
 from paceline.engine.base.errors import DivergedError
 from paceline.engine.base.failures import exit_code_of
 from paceline.testing.fabrics import run_virtual
+from paceline.tracking.alive import is_held
 from paceline.tracking.errors import StorageError
 from paceline.tracking.run_directory import RunDirectory
+from paceline.tracking.state import state_of
 from paceline.wrap import ScriptError, refusals, wrap
 
 USUAL = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
@@ -54,6 +57,16 @@ def test_a_script_that_fails_ends_the_run_that_it_left_open(
     ends = [each for each in RunDirectory(run.path).records() if each["kind"] == "end"]
     assert ends == [{"kind": "end", "status": "failed", "reason": "ValueError: mine"}]
     assert "Use wrap in a with statement" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_run_is_seen_to_go_on_until_it_ends(fails: bool, tmp_path: Path) -> None:
+    with suppress(ZeroDivisionError), wrap(*parts(), root=tmp_path) as run:
+        assert state_of(RunDirectory(run.path)) == ("running", "")
+        if fails:
+            _ = 1 / 0
+    assert not is_held(run.path / "metrics.jsonl")
+    assert state_of(RunDirectory(run.path))[0] == ("failed" if fails else "completed")
 
 
 def test_a_forked_child_ends_nothing(tmp_path: Path) -> None:
