@@ -121,7 +121,7 @@ def run_round(name: str, definition: "Definition") -> dict[str, dict[str, float 
         runs = runs_of(name, opened.directory, trials)
         rows, _ = table(runs, ComparisonRequest())
         report = opened.directory / "report.html"
-        write_report(runs, report, best_first(rows, definition.metric), metric=definition.metric)
+        write_report(runs, report, best_first(rows, definition.metric, runs), metric=definition.metric)
         note(f"report: {shortest(report)}")
         found: dict[str, dict[str, float | None]] = {}
         for done in trials:

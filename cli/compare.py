@@ -354,7 +354,7 @@ def _write(runs: "list[RunData]", table: "list[Row]", keys: list[str], outputs: 
         from ..tracking.report import write_report
 
         metric = metric_of(runs)
-        ranked = table if metric is None or is_sorted else best_first(table, metric)
+        ranked = table if metric is None or is_sorted else best_first(table, metric, runs)
         write_report(runs, outputs.html, ranked, keys, metric, requests)
         note(f"report: {shortest(outputs.html)}")
     if outputs.png is not None:

@@ -99,5 +99,5 @@ def _document(names: list[str] | None) -> dict[str, Any]:
     found = _found(names, records=True)
     table, runs = tables.table(found, request)
     metric = metric_of(runs)
-    ranked = table if metric is None else best_first(table, metric)
+    ranked = table if metric is None else best_first(table, metric, runs)
     return document(runs, ranked, tables.column_keys(request, found, table), metric, usable(runs, of_sweeps(runs)))

@@ -329,7 +329,7 @@ def conclude(name: str, directory: Path, trials: list["TrialRecord"], definition
     note_disturbed(rows)
     report = directory / "report.html"
     figures = usable(runs, asked(definition.figures))
-    write_report(runs, report, best_first(rows, definition.metric), metric=definition.metric, requests=figures)
+    write_report(runs, report, best_first(rows, definition.metric, runs), metric=definition.metric, requests=figures)
     failed = [done for done in trials if done.state == "failed"]
     if found:
         note(f"\n{found}")

@@ -113,13 +113,14 @@ def column_keys(request: ComparisonRequest, runs: Sequence[RunData], shown: Sequ
 
 
 def rows(runs: Sequence[Run], baseline: str | Run | None = None) -> list[Row]:
-    """One row a run, in the order given; keys are COLUMNS' keys, units in their names, None where unknown.
+    """One row a run, in the order given; keys are COLUMNS' keys, units in their names, None where unknown, and the
+    names of metrics of tasks and callbacks.
 
     A run without a summary, or with a damaged one (status `damaged`), appears with what its metrics tell.
     With a `baseline` (a run, or the name of one of `runs`), six more keys hold ratios: see baseline.ratios.
     Raises TableError when no run has the baseline's name.
     """
-    entries = [Entry((run,), _row(run)) for run in map(_data, runs)]
+    entries = [Entry((run,), _row(run) | measured(run.summary)) for run in map(_data, runs)]
     if baseline is not None:
         if isinstance(baseline, str):
             reference = _named(entries, baseline)

@@ -3,9 +3,11 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from .columns import METRICS
+from .columns import BY_KEY, METRICS
 from .run_directory import Record
 from .values import number
+
+AXES = ("step", "epoch", "time")  # of a record: when it was measured
 
 
 def lived(records: Sequence[Record]) -> list[Record]:
@@ -29,6 +31,12 @@ def at_target(summary: dict[str, Any], records: Sequence[Record]) -> Record | No
         if record.get("kind") == "evaluation" and scores and scores[0] >= target:
             return record
     return None
+
+
+def own_metrics(evaluation: Record) -> dict[str, Any]:
+    """Returns the metrics of an evaluation that have no column: the task's, then those of callbacks."""
+    left_out = {"kind", *AXES, *BY_KEY}
+    return {name: value for name, value in evaluation.items() if name not in left_out and number(value) is not None}
 
 
 def first_at(metric: str, reaches: Callable[[float], bool], records: Sequence[Record]) -> float | None:

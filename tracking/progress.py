@@ -6,13 +6,16 @@ An asynchronous run takes snapshots and judges them when training is over: then 
 import math
 import time
 from collections import deque
+from itertools import islice
 from typing import Any, TextIO
 
 from .columns import METRICS
+from .evaluations import own_metrics
 from .run_directory import Record
 from .visible import visible
 
 SECONDS_BETWEEN_LINES = 5.0
+MOST_METRICS = 3  # of an evaluation, beside its accuracy
 RECENT = 20  # steps that the speed is taken over
 
 
@@ -110,15 +113,19 @@ def whose(start: Record) -> str:
 
 
 def evaluation_text(evaluation: Record) -> str:
-    """Returns the evaluation's score, or else its loss, for people."""
+    """Returns the evaluation's scores, or else its loss, for people."""
     return score_of(evaluation) or f"loss {number(evaluation['loss'], '.4f')}"
 
 
 def score_of(evaluation: Record) -> str:
-    """Returns the evaluation's accuracy, or R^2, for people; "" where it has neither."""
+    """Returns the evaluation's accuracy, or R^2, and the first few metrics without a column, for people; "" for
+    none.
+    """
     forms = dict(zip(METRICS, (("accuracy", ".2%"), ("R^2", ".4f")), strict=True))
     found = ((*forms[key], evaluation[key]) for key in METRICS if key in evaluation)
-    return next((f"{name} {number(value, form)}" for name, form, value in found), "")
+    scores = [f"{name} {number(value, form)}" for name, form, value in found][:1]
+    own = islice(own_metrics(evaluation).items(), MOST_METRICS)
+    return "  ".join([*scores, *(f"{name} {number(value, '.4g')}" for name, value in own)])
 
 
 def number(value: float | str | None, form: str) -> str:

@@ -44,5 +44,5 @@ def test_a_damaged_file_gives_no_metric(content: str, tmp_path: Path) -> None:
 
 def test_the_best_is_first_by_a_metric_that_the_table_has() -> None:
     table = rows([recorded("slow", number=5), recorded("fast", number=0)])
-    assert [row["run"] for row in best_first(table, "throughput")] == ["fast", "slow"]
-    assert best_first(table, "val/f1") == table
+    assert [row["run"] for row in best_first(table, "throughput", [])] == ["fast", "slow"]
+    assert best_first(table, "val/f1", []) == table

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from paceline.engine.training.meters import Report, _throughput
-from paceline.tracking.progress import ProgressLines, Speed
+from paceline.tracking.progress import ProgressLines, Speed, evaluation_text
 from paceline.tracking.shown_progress import progress
 from paceline.tracking.view import LiveView, View
 
@@ -61,6 +61,21 @@ def test_lines_are_one_on_start_one_an_evaluation_and_one_at_the_end():
         "step 50  accuracy 87.50%",
         "completed",
     ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"mine": 0.123456, "robust_accuracy": 0.5}, "accuracy 87.50%  mine 0.1235"),
+        ({"accuracy": None, "perplexity": 2.5, "mine": 12345.6}, "perplexity 2.5  mine 1.235e+04"),
+        ({"perplexity": "nan"}, "accuracy 87.50%  perplexity nan"),
+        ({"accuracy": None}, "loss 0.4000"),
+        ({f"m{i}": i for i in range(9)}, "accuracy 87.50%  m0 0  m1 1  m2 2"),
+    ],
+)
+def test_metrics_of_tasks_and_callbacks_are_told_as_the_comparison_names_them(changes, said):
+    evaluation = {key: value for key, value in (EVALUATION | changes).items() if value is not None}
+    assert evaluation_text(evaluation) == said
 
 
 def test_evaluations_of_earlier_steps_are_said_to_come_afterwards():

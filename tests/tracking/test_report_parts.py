@@ -24,6 +24,8 @@ from paceline.tracking.figures.curves import Curve, curves_of, encode, limit_for
 from paceline.tracking.figures.facts import settings_of
 from paceline.tracking.figures.palette import DARK, LIGHT, look
 from paceline.tracking.figures.spec import Ranking
+from paceline.tracking.judged import best_first
+from paceline.tracking.rendering import for_people
 from paceline.tracking.report import write_report
 from paceline.tracking.report.document import document, flat
 from paceline.tracking.report.page import data_block
@@ -452,6 +454,45 @@ def test_runs_are_judged_by_what_the_sweep_asked_and_the_table_is_sorted_by_it()
     never = [recorded("never", summary={"time_to_accuracy": None})]
     assert ranking(never)[0].name == "accuracy"
     assert ranking(many(2), "nosuch")[0].name == first.name
+
+
+def with_own_metrics(root: Path | None = None, goal: str = "maximize") -> list[RunData]:
+    """Two runs whose task reports perplexity and whose callback reports mine; with `root`, of a sweep by mine."""
+    if root is not None:
+        (root / "sweep.yaml").write_text(f"metric: {{name: mine, goal: {goal}}}\n")
+    told = {"accuracy": None, "metric": {"name": "perplexity", "larger_is_better": True}}
+    runs = [
+        recorded(name, number=i, summary={**told, "perplexity": 2.5 + i, "metrics": {"mine": 0.5 - i}})
+        for i, name in enumerate(("first", "second"))
+    ]
+    if root is None:
+        return runs
+    return [replace(run, path=root / run.name, swept=Swept("one", i, 0, {})) for i, run in enumerate(runs)]
+
+
+def test_metrics_of_tasks_and_callbacks_are_in_the_table_and_the_ranking_as_in_the_comparison() -> None:
+    runs = with_own_metrics()
+    told = document(runs)
+    titles = [column["title"] for column in told["columns"]]
+    cells = {title: [run["cells"][i][0] for run in told["runs"]] for i, title in enumerate(titles)}
+    titles_of_compare, _, rows = for_people(compare.table(runs, compare.ComparisonRequest())[0])
+    for metric in ("perplexity", "mine"):
+        assert cells[metric] == [row[titles_of_compare.index(metric)] for row in rows]
+    of = {figure.name: figure for figure in ranking(runs)}
+    assert (of["perplexity"].larger, of["perplexity"].values) == (True, (2.5, 3.5))
+    assert (of["mine"].larger, of["mine"].values) == (False, (0.5, -0.5))
+
+
+@pytest.mark.parametrize("goal", ["maximize", "minimize"])
+def test_a_sweep_by_a_metric_of_a_callback_is_ranked_by_it_towards_its_goal(goal: str, tmp_path: Path) -> None:
+    runs = with_own_metrics(tmp_path, goal)
+    told = document(runs, metric="mine")
+    assert told["columns"][told["sorted"]]["title"] == "mine" and told["larger"] == (goal == "maximize")
+    figure = ranking(runs, "mine")[0]
+    assert (figure.name, figure.larger) == ("mine", goal == "maximize")
+    rows = compare.table(runs, compare.ComparisonRequest())[0]
+    best = {"maximize": 0.5, "minimize": -0.5}[goal]
+    assert best_first(rows, "mine", runs)[0]["mine"] == best
 
 
 def test_only_runs_of_one_model_data_set_and_target_are_ranked_together() -> None:

@@ -1,12 +1,13 @@
 """The figures of some runs: a comparison's picture files, and the sections of its report."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import Any
 
-from ..columns import BY_KEY, MEMORY_KINDS, TIMED, known
+from ..columns import BY_KEY, MEMORY_KINDS, TIMED, Column, known
 from ..errors import TableError
 from ..run_data import RunData
 from ..text import plain, shown
@@ -22,6 +23,7 @@ from .facts import (
     is_modelled,
     label_of,
     labels_of,
+    own_columns,
     parameters,
     row_of,
     section,
@@ -90,7 +92,11 @@ class Read:
     runs: list[RunData]
     rows: list[dict[str, Any]]  # as of a comparison
     curves: list[dict[str, Curve]]
+    own: dict[str, Column]  # of metrics of tasks and callbacks
     judged: str  # the key of a column
+
+    def column(self, key: str) -> Column:
+        return BY_KEY.get(key) or self.own[key]
 
 
 def sheet_of(runs: Sequence[RunData], metric: str | None = None, requests: Sequence[FigureRequest] = ()) -> Sheet:
@@ -100,7 +106,8 @@ def sheet_of(runs: Sequence[RunData], metric: str | None = None, requests: Seque
     """
     every = list(runs)
     rows = [row_of(run) for run in every]
-    read = Read(every, rows, [curves_of(run) for run in every], judged_by(rows, metric))
+    own = own_columns(every, rows)
+    read = Read(every, rows, [curves_of(run) for run in every], own, judged_by(rows, metric, own))
     groups = seeds_of(every)
     numbers = settings_of([places for _, places in groups], len(every))
     drawn = [
@@ -358,9 +365,9 @@ def _pairs(histogram: dict[str, Any]) -> tuple[tuple[float, float], ...]:
     return tuple(sorted((float(key), times) for key, times in pairs if times is not None and str(key).isdecimal()))
 
 
-def judged_by(rows: list[dict[str, Any]], metric: str | None) -> str:
-    """The key of a column; without a metric, the time to the accuracy, if it is known."""
-    column = known(metric) if metric else None
+def judged_by(rows: list[dict[str, Any]], metric: str | None, own: Mapping[str, Column]) -> str:
+    """The key of a column; without a metric, the time to the accuracy, if it is known. `own`: as of `own_columns`."""
+    column = known(metric) or own.get(metric) if metric else None
     if column is not None and column.is_number:
         return column.key
     return next((key for key in MEASURES if any(row.get(key) is not None for row in rows)), "accuracy")
@@ -368,9 +375,9 @@ def judged_by(rows: list[dict[str, Any]], metric: str | None) -> str:
 
 def _measures(read: Read) -> list[tuple[str, Axis]]:
     """Returns the metrics that some run has a value of. The metric by which runs are evaluated comes first."""
-    keys = dict.fromkeys([read.judged, *MEASURES])
+    keys = dict.fromkeys([read.judged, *MEASURES, *islice(read.own, OTHER_METRICS)])
     keys = [key for key in keys if any(finite(row.get(key)) is not None for row in read.rows)]
-    names = {key: MEASURES.get(key, BY_KEY[key].title) for key in keys}
+    names = {key: MEASURES.get(key) or shown(read.column(key).title) for key in keys}
     return [(key, Axis(name, name, unit_of(key))) for key, name in names.items()]
 
 
@@ -396,7 +403,7 @@ def _ranking(read: Read) -> Section:
             places = tuple(place for place, _ in some)
             for key, y in _measures(read) if some else []:
                 values = tuple(finite(read.rows[place].get(key)) for place in places)
-                larger, timed = BY_KEY[key].larger_first, key in TIMED
+                larger, timed = read.column(key).larger_first, key in TIMED
                 figures.append(Ranking(y.name, y, contest, larger, timed, places, values, ranked, modelled))
     return Section("ranking", "Ranking", tuple(figures))
 

@@ -9,15 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ..evaluations import lived
+from ..evaluations import AXES, lived
 from ..run_data import RunData
 from ..values import number
 
 TRAINING_LOSS, TEST_LOSS, ACCURACY, R2 = "training loss", "test loss", "accuracy", "r2"
 POINTS_OF_ALL = 150_000  # in one report
 POINTS_AT_LEAST = 64  # of a curve, however many there are
-_AXES = ("step", "epoch", "time")
-_NOT_DRAWN = {*_AXES, "kind", "step_time", "samples_per_second"}  # the last two: the summary has them, in steady state
+_NOT_DRAWN = {*AXES, "kind", "step_time", "samples_per_second"}  # the last two: the summary has them, in steady state
 _NAMES = {("step", "loss"): TRAINING_LOSS, ("evaluation", "loss"): TEST_LOSS}
 
 Floats = NDArray[np.float64]
@@ -66,7 +65,7 @@ def curves_of(run: RunData) -> dict[str, Curve]:
         kind = record.get("kind")
         if kind not in ("step", "evaluation"):
             continue
-        step, epoch, time = (number(record.get(axis)) for axis in _AXES)
+        step, epoch, time = (number(record.get(axis)) for axis in AXES)
         if step is None or not math.isfinite(step):
             continue
         moment = (step, math.nan if epoch is None else epoch, math.nan if time is None else time)

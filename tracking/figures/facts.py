@@ -1,12 +1,16 @@
 """Reads facts of a run for figures and the report. A foreign or damaged run may hold anything."""
 
+from dataclasses import replace
 from typing import Any
 
 from ...conf.groups import BY_NAME
 from .. import compare
-from ..columns import MEMORY_KINDS
+from ..columns import MEMORY_KINDS, Column
 from ..groups import Entry, grouped
+from ..judged import own_directions
+from ..rendering import column_of
 from ..run_data import RunData
+from ..selection import measured
 from ..text import shown
 from ..values import number
 
@@ -66,6 +70,13 @@ def row_of(run: RunData) -> Plain:
         return compare.rows([run])[0]
     except ValueError as error:  # a foreign summary with a value of another type
         return {"run": run.name, "status": f"damaged: {error}"}
+
+
+def own_columns(runs: list[RunData], rows: list[Plain]) -> dict[str, Column]:
+    """Returns the columns of the metrics of tasks and callbacks, as a comparison has them. `rows`: of `row_of`."""
+    larger = own_directions(runs)
+    names = dict.fromkeys(name for run in runs for name in measured(run.summary))
+    return {name: replace(column_of(name, rows), larger_first=larger.get(name, False)) for name in names}
 
 
 def trained(run: RunData) -> str:

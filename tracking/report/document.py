@@ -7,10 +7,10 @@ from typing import Any
 
 from ...conf.groups import SHOWN
 from .. import compare
-from ..columns import BY_KEY, MEMORY_KINDS, TOO_SHORT
+from ..columns import BY_KEY, MEMORY_KINDS, TOO_SHORT, Column
 from ..figures.built import judged_by, sheet_of
 from ..figures.curves import Curve, encode, limit_for, thin
-from ..figures.facts import finite, is_modelled, parameters, row_of, swept_keys
+from ..figures.facts import finite, is_modelled, own_columns, parameters, row_of, swept_keys
 from ..figures.palette import DARK, LIGHT, CurveStyle
 from ..figures.request import FigureRequest
 from ..figures.spec import Lines, Sheet
@@ -40,18 +40,19 @@ def document(
 ) -> Plain:
     """`metric`: the column, or its short name, that the runs are judged by; None for the time to accuracy, if known."""
     rows = [row_of(run) for run in runs]
-    judged = judged_by(rows, metric)
+    own = own_columns(runs, rows)
+    judged = BY_KEY.get(key := judged_by(rows, metric, own)) or own[key]
     sheet = sheet_of(runs, metric, requests)
-    columns, cells = _table(runs, rows)
+    columns, cells = _table(runs, rows, own)
     keys, values, configurations = _configurations(runs)
-    title = BY_KEY[judged].title
+    title = shown(judged.title)
     return {
         "verdicts": verdicts(runs),
         "compared": _compared(compared or [], picked),
         "colours": {"light": LIGHT, "dark": DARK},
         "columns": columns,
         "sorted": next((i for i, column in enumerate(columns) if column["title"] == title), None),
-        "larger": BY_KEY[judged].larger_first,
+        "larger": judged.larger_first,
         "sections": sections_of(sheet),
         "schedules": schedules(runs),
         "pictures": sections(runs),
@@ -96,13 +97,13 @@ def _plain(thing: Any, limit: int) -> Any:
 # -- the table
 
 
-def _table(runs: list[RunData], rows: list[Plain]) -> tuple[list[Plain], list[list[Any]]]:
+def _table(runs: list[RunData], rows: list[Plain], own: dict[str, Column]) -> tuple[list[Plain], list[list[Any]]]:
     """Columns in which anything is known, and each run's cells: [text, value to sort by]."""
     differ = [group.name for group in SHOWN if len({row.get(group.name) for row in rows}) > 1]
-    order = [*FIRST_COLUMNS, *(name for name in differ if name not in FIRST_COLUMNS)]
+    order = [*FIRST_COLUMNS, *own, *(name for name in differ if name not in FIRST_COLUMNS)]
     columns = [
         (column.key, column.title, column.text, column.is_number, column.larger_first)
-        for column in sorted(compare.COLUMNS, key=lambda column: _rank(column.key, order))
+        for column in sorted([*compare.COLUMNS, *own.values()], key=lambda column: _rank(column.key, order))
         if column.key
         not in ("run", "status", "modelled", "too_short", "why", *(f"{kind}_mib" for kind in MEMORY_KINDS))
         and any(row.get(column.key) not in (None, column.usual) or is_too_short(row, column.key) for row in rows)
@@ -111,7 +112,7 @@ def _table(runs: list[RunData], rows: list[Plain]) -> tuple[list[Plain], list[li
     heads: list[Plain] = [
         {"title": "status", "number": False, "down": False},
         *({"title": shown(key), "number": _all_numbers(runs, key), "down": False} for key in swept),
-        *({"title": title, "number": is_number, "down": down} for _, title, _, is_number, down in columns),
+        *({"title": shown(title), "number": is_number, "down": down} for _, title, _, is_number, down in columns),
     ]
     cells = [
         [
