@@ -510,8 +510,9 @@ def _no_such_key(
     message = str(error)
     if (found := _SECTION_OF_PRESET.search(message)) is not None:
         return f"experiment={found[1]}: {OF_ALL_GROUPS}"
-    full = getattr(error.__cause__, "full_key", None)  # of a mapping, its key that is not there
-    key = full or message.partition("'")[2].partition("'")[0].removesuffix(".")
+    key = message.partition("'")[2].partition("'")[0].removesuffix(".")
+    full = str(getattr(error.__cause__, "full_key", ""))
+    key = full if full.startswith(f"{key}.") else key  # of a mapping, its key that is not there
     if (said := no_such_section(key)) is not None:  # `sync@optimizer.x`, also deleted
         return said
     if "Could not override 'hardware/network" in message:
