@@ -138,7 +138,8 @@ def check_file(folder: Path | None, name: str) -> None:
 
 def _outside(name: str, folder: Path | None) -> ConfigError:
     where = "the folder of paceline's choices" if folder is None else f"--config-dir {folder}"
-    return ConfigError(f"{name}: is outside of {where}, and a choice reads no such file. Put a copy inside of it.")
+    file = name if folder is None else folder / name
+    return ConfigError(f"{file}: is outside of {where}, and a choice reads no such file. Put a copy inside of it.")
 
 
 def check_sections(plain: Mapping[str, Any], choices: Mapping[str, str], config_dir: Path) -> None:
