@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..compat.full_disk import why_unwritten
+from .alive import is_held
 from .checkpoints import steps_of
 from .checksums import marked
 from .errors import CorruptRunError, RunNameError, RunNameTakenError, StorageError
@@ -131,6 +132,14 @@ class RunDirectory:
         names = run_names(root)
         hint = did_you_mean(Path(text).name, names) or _first_names(names)
         raise RunNameError(f"no run {text!r} under {root}: {hint}")
+
+    def check_over(self) -> None:
+        """Raises RunNameError while the run goes on: two would write to one directory."""
+        if is_held(self.metrics):
+            raise RunNameError(
+                f"run {self.name} goes on, and cannot be resumed beside itself. Choose paceline watch {self.name}, or "
+                "end it first."
+            )
 
     def add(self, record: Written) -> None:
         """Adds one record of this run to metrics.jsonl. Raises StorageError."""

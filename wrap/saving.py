@@ -66,6 +66,7 @@ def newest(experiment: Experiment, root: Path) -> Path:
     if experiment.name is None:
         raise ConfigError("resume: a run goes on by its name. Give wrap name=...")
     directory = RunDirectory.open(root, experiment.name)
+    directory.check_over()
     name = directory.name
     if (directory.read_summary() or {}).get("status") == "completed":
         raise ConfigError(f"name={name}: the run is complete, and nothing is left to train. Choose another name.")

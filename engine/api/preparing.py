@@ -199,6 +199,8 @@ def prepare(
             )
         if (job := open_job(directory.path)) is not None:
             raise has_job(directory, job)
+        if is_first():  # torchrun's other workers may come after the first has begun
+            directory.check_over()
         stored = read_stored(directory)
         if not (fabric := fabric_of(stored.experiment)).saves:  # whatever is asked of it now
             fabric.check(stored.experiment, resumes=True)

@@ -16,6 +16,7 @@ from paceline.engine.api import generations, session
 from paceline.engine.api.preparing import Prepared, check_data
 from paceline.engine.base.errors import CorruptCheckpointError, WorkerFailedError
 from paceline.engine.config.stored import identity
+from paceline.tracking.alive import held
 from paceline.tracking.checksums import KEY, json_sealed, marked, verdict_on
 from paceline.tracking.errors import RunNameError
 from paceline.tracking.run_directory import RunDirectory
@@ -339,3 +340,14 @@ def test_a_completed_run_of_the_job_stays(run: Path, job: str) -> None:
     (run / "summary.json").write_text('{"status": "completed"}')
     assert earlier_of(run) is None
     assert run.exists()
+
+
+def test_a_run_that_goes_on_is_not_resumed_beside_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = RunDirectory.create(tmp_path, "first")
+    with held(directory.metrics):
+        with pytest.raises(RunNameError, match=r"run first goes on.*paceline watch first"):
+            engine.prepare(resume="first", root=tmp_path)
+        for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "", "MASTER_PORT": "1"}.items():
+            monkeypatch.setenv(name, value)
+        with pytest.raises(ConfigError, match="config.yaml is not there"):  # worker 0 has begun, and this one follows
+            engine.prepare(resume="first", root=tmp_path)

@@ -19,7 +19,7 @@ from paceline.engine.base.errors import DivergedError
 from paceline.engine.base.failures import exit_code_of
 from paceline.testing.fabrics import run_virtual
 from paceline.tracking.alive import is_held
-from paceline.tracking.errors import StorageError
+from paceline.tracking.errors import RunNameError, StorageError
 from paceline.tracking.run_directory import RunDirectory
 from paceline.tracking.state import state_of
 from paceline.wrap import ScriptError, refusals, wrap
@@ -67,6 +67,13 @@ def test_a_run_is_seen_to_go_on_until_it_ends(fails: bool, tmp_path: Path) -> No
             _ = 1 / 0
     assert not is_held(run.path / "metrics.jsonl")
     assert state_of(RunDirectory(run.path))[0] == ("failed" if fails else "completed")
+
+
+def test_a_run_that_goes_on_is_not_resumed_beside_itself(tmp_path: Path) -> None:
+    with wrap(*parts(), name="mine", root=tmp_path) as run:
+        run.save()
+        with pytest.raises(RunNameError, match=r"run mine goes on.*paceline watch mine"):
+            wrap(*parts(), name="mine", root=tmp_path, resume=True)
 
 
 def test_a_forked_child_ends_nothing(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -218,16 +219,17 @@ def saves_in_spite(comm: Comm, root: str, who: int, resume: bool) -> list[Any]:
     caught: list[str] = []
     run = joined(comm, root, model, optimizer, loader, "sync=local_sgd", resume=resume)
     begun = run.steps
-    for batch in run.loader:
-        comm.elapse(0.01)
-        run.backward(run.model(**batch).loss)
-        run.optimizer.step()
-        try:
-            run.save(own=object() if run.steps == 2 and comm.rank == who else 1)
-        except (ScriptError, ElsewhereError) as error:
-            caught.append(str(error))
-        if run.steps == 4:
-            break
+    with suppress(Stop), run:
+        for batch in run.loader:
+            comm.elapse(0.01)
+            run.backward(run.model(**batch).loss)
+            run.optimizer.step()
+            try:
+                run.save(own=object() if run.steps == 2 and comm.rank == who else 1)
+            except (ScriptError, ElsewhereError) as error:
+                caught.append(str(error))
+            if run.steps == 4:
+                raise Stop
     return [begun, caught]
 
 
