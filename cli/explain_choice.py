@@ -1,5 +1,6 @@
 """A choice explained, in the terminal and as a page."""
 
+import re
 import shlex
 import textwrap
 from html import escape
@@ -162,14 +163,16 @@ def as_page(
 ) -> str:
     """`summed`: the player's document of a collective's sum, or why there is none."""
     from ..tracking.drawn import player
-    from ..tracking.drawn.lanes import as_html, as_svg, in_words
+    from ..tracking.drawn.lanes import as_html, as_svg, in_page, in_words
 
     title = f"{explained.group}={explained.name}"
-    parts = [f"<p>{escape(explained.line)} ({escape(explained.file)})</p>"]
+    parts = [f"<p>{_marked_up(explained.line)} ({escape(explained.file)})</p>"]
     for head, texts in _sections(explained, run):
         parts.append(f"<h2>{escape(head.capitalize())}</h2>")
         for text in texts:
-            parts.append(_preformatted(textwrap.dedent(text)) if text.startswith("    ") else f"<p>{escape(text)}</p>")
+            parts.append(
+                _preformatted(textwrap.dedent(text)) if text.startswith("    ") else f"<p>{_marked_up(text)}</p>"
+            )
     if summed:
         drawn = player.as_html(summed) if isinstance(summed, dict) else _no_picture(summed)
         parts += [f"<h2>{SUMMED}</h2>", drawn]
@@ -177,9 +180,15 @@ def as_page(
     if run is None or lanes is None:
         parts.append(_no_picture(why))
     else:
-        parts += [as_svg(title, lanes), f"<p>{escape(in_words(lanes))}</p>", _preformatted(command(run))]
+        parts += [in_page(as_svg(title, lanes)), f"<p>{escape(in_words(lanes))}</p>", _preformatted(command(run))]
         parts += ["<h2>What each holds</h2>", player.as_html(player_of(title, run))]
     return as_html(title, "\n".join([player.STYLE, *parts]), player.script())
+
+
+def _marked_up(text: str) -> str:
+    """Returns a docstring's text as HTML: `code`, and *stressed* words."""
+    code = re.sub(r"`([^`]+)`", r"<code>\1</code>", escape(text))
+    return re.sub(r"(?<![\w*])\*(\w[^*<]*)\*(?![\w*])", r"<em>\1</em>", code)
 
 
 def _preformatted(text: str) -> str:

@@ -198,15 +198,17 @@ def _help(told: Told) -> list[str]:
 
 def as_page(told: Told) -> str:
     from ..tracking.drawn import memory, steps
-    from ..tracking.drawn.lanes import as_html
+    from ..tracking.drawn.lanes import as_html, in_page
     from ..tracking.prediction import seconds_by_part
 
     parts: list[str] = []
     if told.workers:
-        parts.append(steps.as_svg("A step of each worker", told.workers, seconds_by_part(told.run), told.step))
+        drawn = steps.as_svg("A step of each worker", told.workers, seconds_by_part(told.run), told.step)
+        parts.append(in_page(drawn))
     held = told.memory
     if held["predicted"] or held["measured"]:
-        parts.append(memory.as_svg("Memory over a step", held["predicted"], held["measured"], held["cap"]))
+        drawn = memory.as_svg("Memory over a step", held["predicted"], held["measured"], held["cap"])
+        parts.append(in_page(drawn))
     for head, lines in sections(told):
         parts.append(f'<h2>{escape(head.capitalize())}</h2>\n<pre tabindex="0">{escape(chr(10).join(lines))}</pre>')
     return as_html(told.run.name, "\n".join(parts))

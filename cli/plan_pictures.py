@@ -31,9 +31,12 @@ def pictures(prepared: "Prepared", plan: "Plan", timetable: dict[str, Any] | Non
 
 
 def as_page(title: str, some: list[PlanPicture]) -> str:
-    from ..tracking.drawn.lanes import as_html
+    from ..tracking.drawn.lanes import as_html, in_page
 
-    parts = [f"<h2>{escape(each.title)}</h2>\n{each.svg or ''}\n<p>{escape(each.says)}</p>" for each in some]
+    parts = [
+        f"<h2>{escape(each.title)}</h2>\n{in_page(each.svg) if each.svg else ''}\n<p>{escape(each.says)}</p>"
+        for each in some
+    ]
     return as_html(title, "\n".join(parts))
 
 

@@ -112,6 +112,9 @@ def test_the_text_has_the_equation_the_cost_the_paper_and_the_picture(paceline, 
     assert "again: paceline train sync=ssp hardware=virtual " in ended.out
     page = (here / "ssp.html").read_text()
     assert (here / "ssp.svg").read_text().strip() in page and "default-src 'none'" in page
+    words = page.partition("<h2>Who sends")[0]
+    assert "<code>staleness</code>" in words and "<em>Several servers</em>: each" in words and "`" not in words
+    assert '<div class="picture" tabindex="0"' in page, "it scrolls on a telephone"
     kinds = re.findall("<script([^>]*)>", page)
     assert kinds == [' type="application/json"', ""] and "script-src 'sha256-" in page
     assert not re.search(r"\\b(src|href)=", page)

@@ -41,6 +41,14 @@ def test_the_clocks_that_ssp_has_applied_are_never_further_apart_than_the_bound(
     assert {(2, "reached"), (3, "passed")} == set(found)  # who is past it waits
 
 
+def test_a_server_is_not_shown_with_clocks_before_it_told_some(ssp: WatchedRun) -> None:
+    [lane] = {lane for lane, *_ in ssp.held("clocks applied")["samples"]}
+    first = ssp.held("clocks applied")["samples"][0][1]
+    shown = [re.findall(rf'data-text="\d+:{lane}:\d+"[^>]*>(\d*)<', drawn._values(ssp.document, lane, at, 0)[-1])
+             for at in (first / 2, first)]  # fmt: skip
+    assert first > 0 and shown[0] == [""] and shown[1] != [""]
+
+
 def test_each_message_has_its_bytes_and_its_time(ssp: WatchedRun) -> None:
     document, sizes = ssp.document, {}
     for *_, left, came, purpose, nbytes in document["messages"]:

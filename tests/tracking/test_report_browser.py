@@ -463,6 +463,23 @@ def test_settings_are_ranked_by_the_time_to_the_target_with_intervals(window: Br
     assert window.run("return document.querySelector('#sweep') === null"), "no number is swept"
 
 
+def test_an_interval_ends_where_values_do(window: Browser, tmp_path: Path) -> None:
+    runs = [*seeds_of(0, "bsp", 2), *seeds_of(1, "asp", 2)]
+    for run, accuracy in zip(runs, [0.7, 0.99, 0.1, 0.8], strict=True):
+        run.summary.update(time_to_accuracy=None, accuracy=accuracy)
+    write_report(runs, tmp_path / "bounded.html")
+    window.open(tmp_path / "bounded.html", width=390)
+    show(window, "ranking")
+    drawn = "const { x, error_x } = plot.data[0], { xaxis, yaxis } = plot.layout; return [x.map((one, i) => ["
+    drawn += "one + error_x.array[i], one - error_x.arrayminus[i]]), xaxis.tickvals, yaxis.ticktext]"
+    ends, ticks, names = window.run(PLOT + drawn, "ranking")
+    assert ends == [pytest.approx([1, 0]), pytest.approx([1, 0])] and ticks == [0, 0.5, 1]
+    assert names == ["0000-bsp", "0001-asp"], "a telephone has no room for more"
+    show(window, "loss")
+    bands = "return plot.data.filter((one) => one.name === 'interval').map((one) => Math.min(...one.y))"
+    assert min(window.run(PLOT + bands, "loss")) >= 0
+
+
 def test_no_two_bars_of_a_ranking_look_alike(window: Browser, tmp_path: Path) -> None:
     write_report([recorded(f"run-{i}", number=i, sync=f"mode-{i}") for i in range(20)], tmp_path / "many.html")
     window.open(tmp_path / "many.html")
@@ -527,7 +544,7 @@ def test_a_figure_over_parameters_is_of_the_runs_that_are_plotted(window: Browse
     assert "1 setting without a point: not every seed has it." in window.run(caption)
     assert window.run("return document.querySelectorAll('#parameters .plot').length") == 2
     window.run("document.querySelector(arguments[0]).click()", "#table input[aria-label='plot 0000-bsp-s1']")
-    assert window.run(points, "parameters")[0] == ["bsp", 4.0, 0.0, 0.0]
+    assert window.run(points, "parameters")[0] == ["bsp", 4.0, None, None], "no whisker"
     assert window.complaints() == []
 
 

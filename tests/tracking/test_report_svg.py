@@ -11,7 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from browser import Browser
 from recorded import directory
-from some_runs import recorded
+from some_runs import recorded, seeds_of
 
 from paceline.tracking.drawn import memory, png, roofline, steps, topologies
 from paceline.tracking.drawn.roofline import Roof, RooflinePoint
@@ -144,6 +144,12 @@ def test_a_run_has_the_pictures_of_what_it_recorded_and_no_others() -> None:
     assert "worker 1, slowest" in drawn(pictured(told)["step-workers"])
     nothing = replace(told, summary={"name": "n", "status": "failed", "per_worker": [3, {"rank": "x"}, {"rank": 1}]})
     assert pictured(nothing) == {}
+
+
+def test_of_several_seeds_one_has_pictures() -> None:
+    found = pictured(*seeds_of(0, "bsp", 3), recorded("alone", number=1, sync="asp"))["memory-step"]
+    assert [figure["name"] for figure in found["figures"]] == ["0000-bsp-s0", "alone"]
+    assert found["note"] == "Of a setting with several seeds, the first seed is shown."
 
 
 def test_the_cap_is_that_of_the_runs_machine() -> None:

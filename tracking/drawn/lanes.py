@@ -25,6 +25,7 @@ PAGE = """<!DOCTYPE html>
 <style>
 body {{ font: 16px/1.5 system-ui, sans-serif; margin: 2em auto; max-width: 72em; padding: 0 1em }}
 pre {{ overflow-x: auto; border-left: 3px solid; padding: .4em 1em }} svg {{ max-width: 100%; height: auto }}
+.picture {{ overflow-x: auto }} @media (max-width: 600px) {{ .picture svg {{ max-width: none; width: 46em }} }}
 </style>
 </head>
 <body>
@@ -101,6 +102,11 @@ def in_words(lanes: dict[str, Any]) -> str:
     told += [f"{count} x {name} among several" for name, count in sums.items()]
     shown = f"{len(lanes['lanes'])} lanes, {_time(lanes['end'] - lanes['begin'])}"
     return f"{shown}: {', '.join(told)}." if told else f"{shown}: nothing is sent."
+
+
+def in_page(drawn: str) -> str:
+    """Returns a picture that stays legible on a telephone: there it scrolls, by keyboard, too."""
+    return f'<div class="picture" tabindex="0" role="region" aria-label="Picture, scrolls">{drawn}</div>'
 
 
 def as_html(title: str, body: str, script: str = "") -> str:

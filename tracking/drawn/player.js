@@ -58,9 +58,9 @@
       const [place, lane, number] = key(cell, 'cell');
       const text = stage.querySelector(`[data-text="${place}:${lane}:${number}"]`);
       found.push((at) => {
-        const sample = now(at, place, lane) || of(place, lane)[0];
-        cell.setAttribute('fill-opacity', (0.6 * sample[3][number]).toFixed(2));
-        if (text) text.textContent = sample[2][number];
+        const sample = now(at, place, lane);
+        cell.setAttribute('fill-opacity', (sample ? 0.6 * sample[3][number] : 0).toFixed(2));
+        if (text) text.textContent = sample ? sample[2][number] : '';
       });
     }
 

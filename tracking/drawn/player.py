@@ -276,7 +276,8 @@ def _values(document: Plain, lane: int, at: float, y: float) -> list[str]:
                 )
             left += each
         else:
-            parts += _cells(place, lane, sample or samples[0], left, y, room, _letters(samples))
+            blank = [lane, at, [""] * len(samples[0][2]), [0.0] * len(samples[0][2])]  # until it tells what it holds
+            parts += _cells(place, lane, sample or blank, left, y, room, _letters(samples))
             left += room
     return parts
 

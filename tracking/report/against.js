@@ -30,7 +30,7 @@ function describeAgainst(figure, panel, shown) {
   const named = figure.traces.filter(({ label }) => label);
   return {
     traces, layout, legend: named.map(({ label, look }) => make('li', null, swatch({ look }), make('span', [['class', 'name'], ['title', label]], bdi(label)))),
-    summary: `${y.name} against ${figure.x.name}: ${plural(drawn.flat().length, 'setting')}, the mean of its seeds and their range.${lack}`,
+    summary: `${y.name} against ${figure.x.name}: ${plural(drawn.flat().length, 'setting')}${drawn.flat().some(({ low, high }) => high > low) ? ', each the mean of its seeds with their range' : ''}.${lack}`,
   };
 }
 
@@ -51,7 +51,10 @@ function againstTrace(trace, points, figure, y) {
   return {
     type: 'scatter', mode: figure.joined ? 'lines+markers' : 'markers', name: forPlotly(shorten(trace.label, 60)),
     x: points.map(({ x }) => (typeof x === 'string' ? forPlotly(x) : x)), y: points.map(({ mean }) => mean),
-    error_y: { type: 'data', symmetric: false, array: points.map(({ mean, high }) => high - mean), arrayminus: points.map(({ mean, low }) => mean - low), thickness: 1.5, width: 4 },
+    error_y: {
+      type: 'data', symmetric: false, array: points.map(({ mean, high }) => high - mean || null),
+      arrayminus: points.map(({ mean, low }) => mean - low || null), thickness: 1.5, width: 4,
+    }, // null: a whisker of no length would be seen on the marker
     line: { color: colours()[colour], dash, width: 2 }, marker: { symbol: marker, size: 8, color: colours()[colour] },
     text: points.map(said), hovertemplate: `${label}%{x}: %{text}<extra></extra>`,
   };

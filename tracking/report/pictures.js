@@ -6,10 +6,15 @@ function buildPictures() {
     for (const figure of part.figures) {
       const images = figure.pictures.map(({ alt, source }) => make('img', [['class', 'schedule'], ['alt', alt], ['src', source], ['loading', 'lazy']]));
       const says = make('p', [['class', 'note']], bdi(figure.name), `. ${figure.says}`);
-      section.append(make('div', [['role', 'figure'], ['aria-label', figure.name]], ...images, says)); // <figure> has a plot
+      section.append(make('div', [['role', 'figure'], ['aria-label', figure.name]], ...inSight(figure.name, images), says)); // <figure> has a plot
     }
     if (part.note) section.append(make('p', [['class', 'note']], part.note));
     document.getElementById('difference').before(section);
   }
 }
 
+// Pictures that stay legible on a telephone: there they scroll, by keyboard, too.
+function inSight(name, images) {
+  const area = [['class', 'pictures'], ['tabindex', '0'], ['role', 'region'], ['aria-label', `${name}, pictures`]];
+  return images.length ? [make('div', area, ...images)] : [];
+}

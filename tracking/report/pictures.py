@@ -42,9 +42,12 @@ def sections(runs: Sequence[RunData]) -> list[Plain]:
 
 
 def _each(runs: Sequence[RunData], name: str, title: str, draw: Callable[[RunData], Plain | None]) -> Plain:
-    drawn = [figure for run in runs[: 4 * MOST] if (figure := draw(run)) is not None]
-    note = f"The first {MOST} runs are shown." if len(drawn) > MOST else ""
-    return {"id": name, "title": title, "note": note, "figures": drawn[:MOST]}
+    repeated = {place for _, places in seeds_of(list(runs)) for place in places[1:]}
+    firsts = [run for place, run in enumerate(runs) if place not in repeated]
+    drawn = [figure for run in firsts[: 4 * MOST] if (figure := draw(run)) is not None]
+    notes = ["Of a setting with several seeds, the first seed is shown."] if repeated else []
+    notes += [f"The first {MOST} {'settings' if repeated else 'runs'} are shown."] if len(drawn) > MOST else []
+    return {"id": name, "title": title, "note": " ".join(notes), "figures": drawn[:MOST]}
 
 
 def _figure(run: RunData, says: str, svg: str) -> Plain:

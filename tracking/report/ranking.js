@@ -31,7 +31,8 @@ function describeRanking(figure, every) {
   const single = ranked.every(({ members }) => members.length === 1);
   const text = ({ mean, half }) => measured(figure.y, mean) + (half ? ` \u00b1 ${measured(figure.y, half)}` : '');
   const y = ranked.map((_, i) => i);
-  const ends = ranked.map(({ mean, half }) => mean + half);
+  const bound = boundOf(figure.y, figure.values);
+  const ends = ranked.map(({ mean, half }) => bound(mean + half));
   const looks = ranked.map(({ members }) => members[0].look);
   const bars = {
     type: 'bar', orientation: 'h', y, x: ranked.map(({ mean }) => mean), width: 0.62,
@@ -39,7 +40,10 @@ function describeRanking(figure, every) {
       color: looks.map(([colour]) => colours()[colour]),
       pattern: { shape: looks.map(([, dash]) => HATCHES[dash]), fgcolor: palette().page, size: 8 },
     },
-    error_x: { type: 'data', array: ranked.map(({ half }) => half), visible: !single, color: palette().text, thickness: 1.5, width: 5 },
+    error_x: {
+      type: 'data', symmetric: false, array: ranked.map(({ mean }, i) => ends[i] - mean),
+      arrayminus: ranked.map(({ mean, half }) => mean - bound(mean - half)), visible: !single, color: palette().text, thickness: 1.5, width: 5,
+    },
     hovertext: ranked.map((setting) => `${forPlotly(shorten(setting.label, 60))}<br>${text(setting)}`), hovertemplate: '%{hovertext}<extra></extra>',
   };
   const values = {
@@ -47,7 +51,8 @@ function describeRanking(figure, every) {
     hoverinfo: 'skip', cliponaxis: false,
   };
   const top = Math.max(...ends) * (isNarrow() ? 1.6 : 1.25);
-  const axis = { ...(top > 0 ? { range: [0, top] } : {}), ...ticksOf(figure.y) };
+  const whole = figure.y.unit === 'share' && top > 1 ? { tickvals: isNarrow() ? [0, 0.5, 1] : [0, 0.2, 0.4, 0.6, 0.8, 1] } : {};
+  const axis = { ...(top > 0 ? { range: [0, top] } : {}), ...ticksOf(figure.y), ...whole };
   return {
     traces: [bars, values], layout: rowsLayout(ranked.map(({ label }) => label), name, axis),
     summary: `${plural(ranked.length, 'setting')} by ${name}, the ${larger ? 'largest' : 'smallest'} first. ${single

@@ -1,15 +1,21 @@
 // Rows of bars or dots, in the order of the table: a step's parts, memory by kind, bytes.
+const SAID_BESIDE = / \((modelled|mean of \d+ seeds)\)/; // by the heading and the caption; a telephone has no room for it
+
 function rowsLayout(names, title, more, each = 26) {
   const height = Math.max(150, 84 + names.length * (names.length > FEW ? Math.min(each, 18) : each));
-  const labels = names.map((name) => shorten(name, isNarrow() ? 22 : 40));
+  const labels = names.map((name) => (isNarrow() ? shorten(name.replace(SAID_BESIDE, ''), 22) : shorten(name, 40)));
   const long = height > 720; // the axis stays in sight where one begins to read
   const y = axisStyle('', {
     tickvals: labels.map((_, i) => i), ticktext: labels.map(forPlotly), range: [labels.length - 0.4, -0.6], showgrid: false,
     zeroline: false, fixedrange: true, automargin: false, ticklabeloverflow: 'allow', // both take seconds at 500 rows
   });
-  const layout = baseLayout(axisStyle(title, { rangemode: 'tozero', side: long ? 'top' : 'bottom', ...more }), y, height);
+  const layout = baseLayout(axisStyle(isNarrow() ? inLines(title, 26) : title, { rangemode: 'tozero', side: long ? 'top' : 'bottom', ...more }), y, height);
   layout.margin.l = widest(labels) + 14;
   return layout;
+}
+
+function inLines(text, length) {
+  return text.replace(new RegExp(`(.{1,${length}})(?: |$)`, 'g'), '$1<br>').replace(/<br>$/, '');
 }
 
 function widest(texts) { // px of the longest, as tick labels
@@ -19,9 +25,8 @@ function widest(texts) { // px of the longest, as tick labels
 }
 
 function rowLabel(run) {
-  return shortLabel(run, isNarrow() ? 18 : 34);
+  return isNarrow() ? run.label : shortLabel(run, 34);
 }
-
 
 function rowsSection(section, body, controls) {
   let own = [];

@@ -8,7 +8,7 @@ function buildSchedules() {
       make('img', [['class', 'schedule'], ['alt', i ? 'Measured schedule' : 'Modelled schedule'], ['src', source]])
     ));
     const says = make('figcaption', null, bdi(schedule.name), `. ${schedule.says}`);
-    section.append(make('figure', null, ...images, says));
+    section.append(make('figure', null, ...inSight(schedule.name, images), says));
   }
   document.getElementById('difference').before(section);
 }

@@ -42,6 +42,12 @@ function meanCurve(lines, axis) {
   return { x, mean, half };
 }
 
+// Where an interval ends: a share is between 0 and 1, and a number of which all `values` are positive is not negative.
+function boundOf({ unit }, values) {
+  const low = values.every((value) => value === null || value >= 0) ? 0 : -Infinity;
+  return (value) => Math.min(Math.max(value, low), unit === 'share' ? 1 : Infinity);
+}
+
 // [{ label, members (runs), lines, curve }] to draw: where seeds have nothing of the axis in common, each by itself.
 function settingsOf(some, axis) {
   const lineOf = new Map(some.map((line) => [line.run, line]));
@@ -68,7 +74,7 @@ function seedTraces(settings, axis, yAxis, clear = null) {
     }
     const { x, mean, half } = curve;
     const colour = colours()[members[0].look[0]];
-    const bound = (y) => (percent ? Math.min(Math.max(y, 0), 1) : y);
+    const bound = boundOf(yAxis, lines.flatMap((line) => [...decoded(line).y]));
     const edge = [...mean.map((y, i) => bound(y + half[i])), ...mean.map((y, i) => bound(y - half[i])).reverse()];
     if (isClear) traces.push({
       type: 'scatter', mode: 'lines', x: [...x, ...[...x].reverse()], y: edge, fill: 'toself', fillcolor: `${colour}30`,
