@@ -4,15 +4,20 @@ So does an error about memory, disk space or another resource that this machine 
 It stays an exception: a script may catch it, and a notebook or an interactive interpreter shows it as any other.
 Nor has one that Ctrl-C ended anything to say: the run has told it, and of launched workers there may be many.
 
-Launched workers often fail alike, or since another one has failed. The launcher ends the others by SIGTERM once one has
-ended. So a worker that is not the first waits before it speaks, and one that only lost a peer waits longer.
+Launched workers often fail alike, or since another one has failed. The first worker of a host that has something to say
+says it, and the others are silent. A worker that only lost a peer waits first: the launcher ends it by SIGTERM once
+the peer has ended.
 """
 
+import fcntl
 import os
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
+
+import torch.distributed as dist
 
 from ..comm.errors import PeerLostError
 from ..compat.leaving import leave
@@ -21,7 +26,8 @@ from ..engine.base.started import was_started
 from ..tracking.visible import visible_lines
 from .stopping import STATUS, Stopped, is_interactive
 
-WAIT = 2.0  # seconds that a launcher may take to end the other workers
+WAIT = 4.0  # seconds that a launcher may take to end a worker that lost a peer
+FILE = "TORCHELASTIC_ERROR_FILE"  # of torchrun, for each worker, in a folder of the host's workers
 
 
 class _Hook:
@@ -36,6 +42,8 @@ class _Hook:
         self.first()
         if isinstance(error, Stopped) or (isinstance(error, KeyboardInterrupt) and was_started()):
             raise SystemExit(STATUS)
+        if isinstance(error, dist.DistNetworkError):  # worker 0 has the store, and ended
+            error = PeerLostError(f"a worker lost its peers: {error}")
         status, said = exit_code_of(error), str(error)
         if status is None and (lack := lack_of(error)) is not None:
             status, said = lack.exit_code, f"{words_of(lack)} ({place_of(error)})"
@@ -45,11 +53,27 @@ class _Hook:
                 leave(1)
             return
         if was_started():
-            time.sleep(WAIT * ((os.environ["RANK"] != "0") + 2 * isinstance(error, PeerLostError)))
-        print(visible_lines(said), file=sys.stderr, flush=True)
-        if was_started():
+            time.sleep(WAIT * isinstance(error, PeerLostError))
+            _say_once(visible_lines(said))
             leave(status)
+        print(visible_lines(said), file=sys.stderr, flush=True)
         raise SystemExit(status)  # from an excepthook it is the process's exit status
+
+
+def _say_once(said: str) -> None:
+    """Prints `said`, unless another worker of this host has spoken. Where torchrun has no folder, each speaks.
+
+    The lock is held until the words are printed: the launcher may end their worker as soon as a silent one has ended.
+    """
+    if not (file := os.environ.get(FILE)):
+        print(said, file=sys.stderr, flush=True)
+        return
+    with Path(file).parents[1].joinpath("said").open("a") as spoken:
+        fcntl.flock(spoken, fcntl.LOCK_EX)
+        if os.fstat(spoken.fileno()).st_size == 0:
+            print(said, file=sys.stderr, flush=True)
+            spoken.write(said)
+            spoken.flush()
 
 
 _hook = _Hook()

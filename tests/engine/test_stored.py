@@ -349,5 +349,5 @@ def test_a_run_that_goes_on_is_not_resumed_beside_itself(tmp_path: Path, monkeyp
             engine.prepare(resume="first", root=tmp_path)
         for name, value in {"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "", "MASTER_PORT": "1"}.items():
             monkeypatch.setenv(name, value)
-        with pytest.raises(ConfigError, match="config.yaml is not there"):  # worker 0 has begun, and this one follows
+        with pytest.raises(ConfigError, match="is not there"):  # worker 0 has begun, and this one follows
             engine.prepare(resume="first", root=tmp_path)

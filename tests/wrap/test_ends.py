@@ -5,12 +5,13 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed as dist
 from scripts import joined, parts
 
 from paceline.comm import Comm
@@ -198,24 +199,44 @@ def test_a_launched_worker_that_fails_leaves_at_once(started: bool, monkeypatch:
 
 
 LOST = PeerLostError("worker 1 lost a peer")
+GONE = dist.DistNetworkError("the rendezvous store is gone")
+Refuses = Callable[[Exception], list[tuple[str, float]]]
 
 
-@pytest.mark.parametrize(
-    ("rank", "error", "waited"),
-    [(0, DivergedError("nan"), 0), (1, DivergedError("nan"), 1), (0, LOST, 2), (1, LOST, 3)],
-)
-def test_a_launched_worker_says_the_message_alone_once_the_cause_had_time_to(
-    rank: int, error: Exception, waited: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.fixture
+def refuses(monkeypatch: pytest.MonkeyPatch) -> Refuses:
+    """Returns what a launched worker with an uncaught error does."""
     done: list[tuple[str, float]] = []
-    monkeypatch.setenv("RANK", str(rank))
     monkeypatch.setattr(refusals, "was_started", lambda: True)
     monkeypatch.setattr(refusals.time, "sleep", lambda seconds: done.append(("sleep", seconds)))
     monkeypatch.setattr(refusals, "leave", lambda status: done.append(("leave", status)) or sys.exit())
-    with pytest.raises(SystemExit):
-        refusals._Hook()(type(error), error, None)
-    assert done == [("sleep", refusals.WAIT * waited), ("leave", exit_code_of(error))]
-    assert capsys.readouterr().err == f"{error}\n"
+
+    def refuse(error: Exception) -> list[tuple[str, float]]:
+        done.clear()
+        with pytest.raises(SystemExit):
+            refusals._Hook()(type(error), error, None)
+        return done
+
+    return refuse
+
+
+@pytest.mark.parametrize(("error", "waited"), [(DivergedError("nan"), 0), (LOST, 1), (GONE, 1)])
+def test_a_launched_worker_that_only_lost_a_peer_waits_before_it_says_so(
+    error: Exception, waited: int, refuses: Refuses, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv(refusals.FILE, raising=False)
+    assert refuses(error) == [("sleep", refusals.WAIT * waited), ("leave", exit_code_of(error) or 4)]
+    said = capsys.readouterr().err
+    assert said.endswith(f"{error}\n") and said.count("\n") == 1
+
+
+def test_of_a_hosts_workers_the_first_that_fails_speaks_whichever_it_is(
+    refuses: Refuses, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    for rank in (1, 0, 2):
+        monkeypatch.setenv(refusals.FILE, str(tmp_path / str(rank) / "error.json"))
+        assert refuses(DivergedError(f"worker {rank} diverged"))[-1] == ("leave", 6)
+    assert capsys.readouterr().err == "worker 1 diverged\n"
 
 
 @pytest.mark.usefixtures("usual_sigterm")
