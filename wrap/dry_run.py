@@ -35,7 +35,8 @@ def show(script: WrappedScript, workers: int) -> NoReturn:
 
 def _lines(experiment: Experiment, sync: Sync, script: WrappedScript, workers: int) -> list[str]:
     batches = ShardedLoader(script.loader, 0, workers, experiment.seed)
-    steps, batch = len(batches) * script.epochs, experiment.batch_size
+    every, batch = len(batches) * script.epochs, experiment.batch_size
+    steps = every if script.steps is None else script.steps
     shares = [len(share_of(range(batch), rank, workers)) for rank in (0, workers - 1)]
     each = f"{shares[-1]} or {shares[0]}" if shares[0] != shares[-1] else str(shares[0])
     trained = [parameter for parameter in script.model.parameters() if parameter.requires_grad]
@@ -43,10 +44,13 @@ def _lines(experiment: Experiment, sync: Sync, script: WrappedScript, workers: i
     cost = sync.cost(trained, World(workers, len(batches), steps=steps or None))
     sent = f"not known beforehand: {cost.varies}" if cost.varies else human_bytes(sum(cost.worker.values()))
     of = "worker" if workers == 1 else "workers"
+    passes = "1 pass" if script.epochs == 1 else f"{script.epochs:,} passes"
+    unknown = f"not known: the script's loop decides. One for each batch of {passes} (epochs=) makes {every:,}"
+    has = f"each worker has {each} of {batch} samples"
     return [
         f"dry run: {experiment.model.name} on {experiment.data.name}, sync={experiment.sync.name}: {workers} {of}",
-        f"data: {batches.samples:,} samples, {len(batches):,} batches a pass, {script.epochs} passes: {steps:,} steps; "
-        f"each worker has {each} of {batch} samples",
+        f"data: {batches.samples:,} samples, {len(batches):,} batches a pass; {has}",
+        f"steps: {unknown if script.steps is None else f'{steps:,}, in {passes}'}",
         f"model: {entries:,} entries are trained by {experiment.optimizer.name}",
         f"a worker sends in a step: {sent}",
         "nothing was trained, and nothing was written",

@@ -7,6 +7,7 @@
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from torch.utils.data import DataLoader
 
 from ..conf.errors import ConfigError
 from ..engine import ROOT
-from .launched import check_device, put_aside, put_back, tell_rank, told
+from .launched import check_device, planned, put_aside, put_back, tell_rank, told
 from .run import Run, wrap
 from .shares import Own
 
@@ -35,7 +36,7 @@ class Trainer(transformers.Trainer):
         self, *given: Any, paceline: Sequence[str] = (), name: str | None = None, root: Path | str = ROOT, **more: Any
     ) -> None:
         """`paceline`: overrides as `wrap` takes them. `name`, `root`: of the run. All else goes to Hugging Face's."""
-        self._overrides, self._name, self._root, self._stack = paceline, name, root, ExitStack()
+        self._overrides, self._where, self._stack = paceline, {"name": name, "root": Path(root)}, ExitStack()
         self._run: Run | None = None
         self._shares: deque[Own] = deque()  # of the batches that were fetched
         self._pass: Iterator[tuple[Any, Own]] | None = None
@@ -75,11 +76,10 @@ class Trainer(transformers.Trainer):
         """The run begins here, where model, data and optimizer are there."""
         inner = super().create_optimizer(model)
         put_back()
-        epochs = max(int(self.args.num_train_epochs), 1)
-        run = wrap(
-            self.model, inner, _plain(self.loader), *self._overrides, name=self._name, root=self._root, epochs=epochs,
-            count=self._count,
-        )  # fmt: skip
+        args, loader, more = self.args, _plain(self.loader), {**self._where, "count": self._count}
+        limits = (inf, args.max_steps) if args.max_steps > 0 else (args.num_train_epochs,)
+        epochs, steps = planned(len(self.loader), args.gradient_accumulation_steps, *limits)
+        run = wrap(self.model, inner, loader, *self._overrides, epochs=epochs, steps=steps, **more)
         self._run = self._stack.enter_context(run)
         self.optimizer = run.optimizer
         self.accelerator.backward = self._backward

@@ -5,6 +5,7 @@ the sync mode. They look as the script begins. paceline looks in `wrap`, and fin
 """
 
 import os
+from math import ceil, inf
 from typing import Any
 
 import torch
@@ -34,6 +35,20 @@ def check_device(device: torch.device, choose: str) -> None:
             f"wrap: device {device}: this trainer runs several workers on CPUs alone. Choose {choose}, or a loop of "
             "your own."
         )
+
+
+def planned(batches: int, accumulate: int, passes: float, most: float = inf) -> tuple[int, int | None]:
+    """Returns the passes and the steps of a trainer, as `wrap` takes them.
+
+    Args:
+        batches: batches of a pass.
+        accumulate: batches of a step; the last step of a pass may have fewer.
+        passes: passes to make; inf if steps alone bound the training.
+        most: the largest number of steps.
+    """
+    updates = max(ceil(batches / accumulate), 1)
+    steps = min(ceil(passes * updates) if passes < inf else inf, most)
+    return (1, None) if steps == inf else (max(ceil(steps / updates), 1), int(steps))
 
 
 def tell_rank(accelerator: Any) -> None:

@@ -16,10 +16,10 @@ from torch import Tensor
 from torch.optim import Optimizer
 from torch.utils.data import DataLoader
 
-from ..compat.lightning_loop import accumulates
+from ..compat.lightning_loop import accumulates, length
 from ..conf.errors import ConfigError
 from ..engine import ROOT
-from .launched import check_device, put_aside, put_back, told
+from .launched import check_device, planned, put_aside, put_back, told
 from .run import Run, wrap
 
 ONE_LOADER = "Choose one DataLoader."
@@ -67,11 +67,11 @@ class Replicas(SingleDeviceStrategy):
                 "optimizer's. Choose one with several groups of parameters."
             )
         put_back()
-        epochs = max(module.trainer.max_epochs or 1, 1)
-        given = self._overrides
+        epochs, steps = planned(*length(module.trainer, len(dataloader)))
         self._run = wrap(
-            module, self.optimizers[0], dataloader, *given, name=self._name, root=self._root, epochs=epochs
-        )
+            module, self.optimizers[0], dataloader, *self._overrides, name=self._name, root=self._root, epochs=epochs,
+            steps=steps,
+        )  # fmt: skip
         self.optimizers = [self._run.optimizer]
         return self._run.loader
 

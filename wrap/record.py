@@ -96,11 +96,15 @@ class WrapRecord:
         sync: Sync,
         samples: int,
         per_epoch: int,
+        steps: int,
         epochs: int,
         root: Path,
         resumed: Manifest | None = None,
     ) -> None:
-        """`samples`: of the data. `per_epoch`: steps. Raises on all workers what is wrong with the run's directory."""
+        """`samples`: of the data. `per_epoch`: batches. `steps`, `epochs`: planned.
+
+        Raises on all workers what is wrong with the run's directory.
+        """
         self._experiment, self._comm, self._layout, self._device, self._sync = experiment, comm, layout, device, sync
         self._samples, self._per_epoch, self.is_over = samples, per_epoch, False
         self._resumed = resumed
@@ -114,7 +118,7 @@ class WrapRecord:
         if comm.rank != 0:
             self.directory = RunDirectory(path)
         else:
-            self._begin(per_epoch * epochs, float(epochs))
+            self._begin(steps, float(epochs))
 
     def _made(self, root: Path) -> Path:
         """Returns the directory, made or opened once more, on the chief."""

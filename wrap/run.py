@@ -110,7 +110,8 @@ class Run:
             elapsed = resumed.manifest.seconds if resumed else 0.0
             self._meter = Meter(self._comm, 10, counts_pauses=False, elapsed=elapsed)
             self._activations = memory.ActivationPeak()
-            place = shared.samples, len(shared), script.epochs, script.root, resumed and resumed.manifest
+            planned = len(shared) * script.epochs if script.steps is None else script.steps
+            place = shared.samples, len(shared), planned, script.epochs, script.root, resumed and resumed.manifest
             self._record = WrapRecord(experiment, self._comm, layout, self.device, self.sync, *place)
             if resumed is not None:
                 self._checkpoints.go_on(resumed)
@@ -581,6 +582,7 @@ def wrap(
     name: str | None = None,
     root: Path | str = ROOT,
     epochs: int = 1,
+    steps: int | None = None,
     count: Count | None = None,
     resume: bool | None = None,
 ) -> Run:
@@ -588,13 +590,14 @@ def wrap(
 
     `overrides`: of the sync mode and what it is given, `tracking`, `seed`, `hardware.timeout`, as on the command line.
     `loader`: its batches are the steps' batches, however many workers share them out, so that a run on K workers is
-    that on one. `epochs`: passes that the script will make, for the record. `count`: of how many items the loss of a
-    batch is the mean, where these are not its samples: unmasked tokens, say. `resume`: go on with the run called `name`
-    from what `Run.save` wrote last; None: as `paceline launch --resume` says. Raises `ConfigError`; a script that does
-    not catch it ends with its message and its exit status.
+    that on one. `epochs`: passes that the script will make, for the record. `steps`: its steps in all, for the record;
+    None: one for each batch. `count`: of how many items the loss of a batch is the mean, where these are not its
+    samples: unmasked tokens, say. `resume`: go on with the run called `name` from what `Run.save` wrote last; None: as
+    `paceline launch --resume` says. Raises `ConfigError`; a script that does not catch it ends with its message and its
+    exit status.
     """
     say_no_traceback()
-    script = WrappedScript(model, optimizer, loader, overrides, name, Path(root), epochs)
+    script = WrappedScript(model, optimizer, loader, overrides, name, Path(root), epochs, steps)
     if workers := dry_run():
         show(script, workers)
     resume = RESUMES in os.environ if resume is None else resume

@@ -29,7 +29,7 @@ MINE = ("sync", "seed", "target_accuracy", "tracking", "hardware", "strategy", *
 
 @dataclass(frozen=True)
 class WrappedScript:
-    """The arguments of `wrap` that say what a script trains, and for how many passes."""
+    """The arguments of `wrap` that say what a script trains, and for how long."""
 
     model: nn.Module
     optimizer: Optimizer
@@ -38,6 +38,7 @@ class WrappedScript:
     name: str | None
     root: Path
     epochs: int
+    steps: int | None = None
 
 
 def experiment_of(script: WrappedScript) -> Experiment:
@@ -49,6 +50,9 @@ def experiment_of(script: WrappedScript) -> Experiment:
         key = text.lstrip("+~").partition("=")[0]
         if key.partition(".")[0] not in MINE:
             raise ConfigError(f"{text}: a script says that itself; wrap takes {', '.join(MINE)}")
+    for key, value in {"epochs": script.epochs, "steps": script.steps}.items():
+        if value is not None and (not isinstance(value, int) or value < 0):
+            raise ConfigError(f"{key}={value}: must be a whole number, and not negative. Choose what the loop makes.")
     tracked = any(text.startswith("tracking") for text in script.overrides)
     experiment = compose([*script.overrides, *([] if tracked else ["tracking=none"])])
     if experiment.strategy.name != STRATEGY:

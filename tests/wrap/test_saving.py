@@ -290,7 +290,14 @@ def test_a_dry_run_ends_at_wrap(
     with pytest.raises(SystemExit) as ended:
         wrap(*parts(), "sync=bsp", name="mine", root=tmp_path, epochs=2)
     assert ended.value.code == 0 and not list(tmp_path.iterdir())
-    assert "22 samples, 6 batches a pass, 2 passes: 12 steps; each worker has 1 or 2 of 4" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "22 samples, 6 batches a pass; each worker has 1 or 2 of 4" in said
+    assert "steps: not known: the script's loop decides. One for each batch of 2 passes" in said
+    with pytest.raises(SystemExit):
+        wrap(*parts(), "sync=bsp", root=tmp_path, epochs=2, steps=7)
+    assert "\nsteps: 7, in 2 passes\n" in capsys.readouterr().out
+    with pytest.raises(ConfigError, match=r"steps=-1: must be a whole number, and not negative"):
+        wrap(*parts(), root=tmp_path, steps=-1)
     with pytest.raises(ConfigError, match="sync=asp"):
         wrap(*parts(), "sync=asp", root=tmp_path)
 
@@ -302,7 +309,7 @@ def test_a_dry_run_says_what_a_script_would_train_and_writes_nothing(tmp_path: P
     command = [sys.executable, "-m", "paceline.cli.main", "launch", "--dry-run", "--workers", "3"]
     ended = subprocess.run([*command, "own.py", "mine"], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert "Sequential on Tensor, sync=bsp: 3 workers" in ended.stdout and not (tmp_path / "runs").exists()
-    assert "24 samples, 3 batches a pass, 4 passes: 12 steps; each worker has 2 or 3 of 8 samples" in ended.stdout
+    assert "24 samples, 3 batches a pass; each worker has 2 or 3 of 8 samples" in ended.stdout
     assert "25 entries are trained by SGD" in ended.stdout and "nothing was written" in ended.stdout
     other = subprocess.run([*command, "other.py"], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert other.returncode == 2 and "other.py: ended without a call of wrap" in other.stderr

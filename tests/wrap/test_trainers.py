@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+from math import inf
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -11,7 +13,7 @@ from needs import needs_accelerate, needs_lightning, needs_transformers
 
 from paceline.conf.errors import ConfigError
 from paceline.tracking.files import read_json
-from paceline.wrap.launched import check_device, put_aside, put_back, told
+from paceline.wrap.launched import check_device, planned, put_aside, put_back, told
 
 DATA = """
 torch.manual_seed(0)
@@ -145,6 +147,44 @@ def test_several_workers_of_a_trainer_are_on_cpus(monkeypatch: pytest.MonkeyPatc
     check_device(torch.device("cuda:0"), "cpu=True")
 
 
+@pytest.mark.parametrize(
+    ("limits", "epochs", "steps"),
+    [
+        ((11, 2, 2), 2, 12),
+        ((11, 2, 0.5), 1, 3),
+        ((11, 2, inf, 13), 3, 13),
+        ((11, 2, 5, 13), 3, 13),
+        ((11, 20, 3), 3, 3),
+        ((11, 1, inf), 1, None),
+    ],
+)
+def test_the_steps_of_a_trainer_are_those_of_its_passes_and_limits(
+    limits: tuple[Any, ...], epochs: int, steps: int | None
+) -> None:
+    assert planned(*limits) == (epochs, steps)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("script", "before", "after", "said"),
+    [
+        pytest.param(HUGGING_FACE, "=8,", "=8, max_steps=7,", "7, in 2 passes", marks=needs_transformers),
+        pytest.param(HUGGING_FACE, "epochs=2", "epochs=1.5", "9, in 2 passes", marks=needs_transformers),
+        pytest.param(LIGHTNING, "=0.5,", "=0.5, limit_train_batches=3,", "4, in 2 passes", marks=needs_lightning),
+        pytest.param(LIGHTNING, "max_epochs=2", "max_epochs=-1", "not known", marks=needs_lightning),
+        pytest.param(ACCELERATE, "range(2)", "range(3)", "not known", marks=needs_accelerate),
+    ],
+)
+def test_a_dry_run_says_the_steps_that_a_trainer_will_make(
+    script: str, before: str, after: str, said: str, tmp_path: Path
+) -> None:
+    assert script.count(before) == 1
+    (tmp_path / "own.py").write_text(script.replace(before, after))
+    command = [*LAUNCH, "--dry-run", "own.py", "mine", "sync=bsp"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0 and f"\nsteps: {said}" in done.stdout, done.stderr[-2000:]
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "before", "after", "says"),
@@ -257,9 +297,19 @@ def test_a_trainer_trains_as_without_paceline_on_one_worker_and_on_two(script: s
 
 
 @pytest.mark.slow
-@needs_accelerate
-def test_mixed_precision_of_accelerate_is_that_of_the_script(tmp_path: Path) -> None:
-    (tmp_path / "own.py").write_text(ACCELERATE.replace('mixed_precision="no"', 'mixed_precision="bf16"') + KEEP)
+@pytest.mark.parametrize(
+    ("script", "before", "after"),
+    [
+        pytest.param(ACCELERATE, 'precision="no"', 'precision="bf16"', marks=needs_accelerate),
+        pytest.param(ACCELERATE, 'precision="no"', 'precision="fp16"', marks=needs_accelerate),
+        pytest.param(HUGGING_FACE, "use_cpu=True", "use_cpu=True, fp16=True", marks=needs_transformers),
+    ],
+)
+def test_mixed_precision_of_a_trainer_is_that_of_the_script(
+    script: str, before: str, after: str, tmp_path: Path
+) -> None:
+    assert script.count(before) == 1
+    (tmp_path / "own.py").write_text(script.replace(before, after) + KEEP)
     for given in ([], ["one", "sync=bsp"]):
         subprocess.run([sys.executable, "own.py", *given], cwd=tmp_path, check=True, capture_output=True, timeout=120)
     plain, one = (torch.load(tmp_path / f"{name}-0.pt") for name in ("plain", "one"))
