@@ -1,5 +1,6 @@
 """`paceline export`: the model of a run, as a folder to take along."""
 
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,13 +35,15 @@ def export(
     paceline export first-asp first-asp-model
     hf upload YOU/first-asp first-asp-model     by Hugging Face's own command, with your account
     """
-    from ..tracking.card import write_card
+    from ..tracking.card import portable, write_card
     from ..tracking.sources import check
 
     found = find(run)
     note_damage([found])
     check(found)
-    write_card(found, folder, _command(found))
+    config, files = portable(found.config)
+    found = replace(found, config=config)
+    write_card(found, folder, _command(found), files)
     show("\n".join(str(shortest(path)) for path in sorted(folder.iterdir())))
 
 

@@ -8,6 +8,7 @@ import json
 import re
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,11 +26,35 @@ from .values import flat
 from .visible import visible
 
 WEIGHTS = "model.safetensors"
+KEPT = 2  # last parts of a path: its folder tells files of one name apart
 _SPECIAL = re.compile(r"([\\`*_{}\[\]<>#|])")  # in Markdown
 
 
-def write_card(run: RunData, folder: Path, command: str | None) -> None:
-    """Writes the folder, whole or not at all. `command`: the line that repeats the run; None: it has none.
+def portable(config: dict[str, Any]) -> tuple[dict[str, Any], list[str]]:
+    """Returns a run's configuration with the last parts of its absolute paths in their places, and these parts."""
+    names: list[str] = []
+
+    def told(value: Any) -> Any:
+        if isinstance(value, dict):
+            return {key: told(each) for key, each in value.items()}
+        if isinstance(value, list):
+            return [told(each) for each in value]
+        if not isinstance(value, str) or not Path(value).is_absolute():
+            return value
+        names.append("/".join(Path(value).parts[1:][-KEPT:]))
+        return names[-1]
+
+    return told(config), list(dict.fromkeys(names))
+
+
+def write_card(run: RunData, folder: Path, command: str | None, files: Sequence[str] = ()) -> None:
+    """Writes the folder, whole or not at all.
+
+    Args:
+        run: its configuration is `portable`.
+        folder: new, or empty.
+        command: the line that repeats the run; None: it has none.
+        files: names in the line of files that the folder does not have.
 
     Raises `RunNameError` for a run without weights and for a folder that has files, `CorruptRunError` for damaged
     weights, `StorageError`.
@@ -47,7 +72,7 @@ def write_card(run: RunData, folder: Path, command: str | None) -> None:
             whole.mkdir()
             shutil.copyfile(weights, whole / WEIGHTS)
             (whole / "config.json").write_text(json.dumps(_configuration(run), indent=2) + "\n")
-            (whole / "README.md").write_text(card(run, command), encoding="utf-8")
+            (whole / "README.md").write_text(card(run, command, files), encoding="utf-8")
             whole.replace(folder)
 
 
@@ -80,8 +105,8 @@ def _versions(run: RunData) -> dict[str, str]:
     return {name: str(told[key]) for name, key in named.items() if key in told}
 
 
-def card(run: RunData, command: str | None) -> str:
-    """Returns the model card, in Markdown."""
+def card(run: RunData, command: str | None, files: Sequence[str] = ()) -> str:
+    """Returns the model card, in Markdown. See `write_card` for the arguments."""
     (row,) = rows([run])
     modelled = bool(run.summary.get("modelled"))
     tags = ["paceline", "distributed-training", *(f"{key}-{row[key]}" for key in ("strategy", "sync") if row.get(key))]
@@ -89,6 +114,7 @@ def card(run: RunData, command: str | None) -> str:
     table = [f"| {_cell(title)} | {_cell(text)} |" for title, text in facts(row) if title != "run" and text != "none"]
     clock = "Times are modelled: the run was on a virtual cluster. Gradients are real." if modelled else ""
     versions = ", ".join(f"{name} {_cell(version)}" for name, version in _versions(run).items())
+    lacking = ", ".join(f"`{_code(name)}`" for name in files)
     paragraphs = [
         f"---\n{head}# license: choose one, such as apache-2.0\n---",
         f"# {_cell(run.name)}",
@@ -100,10 +126,13 @@ def card(run: RunData, command: str | None) -> str:
         "\n".join(["| value | of this run |", "| --- | --- |", *table]),
         "## Repeat the run" if command else "",
         f"```sh\n{command}\n```" if command else "",
+        f"The line reads what is not in this folder: {lacking}. Ask its author for them, or put in your own."
+        if command and files
+        else "",
         "## Use the weights",
         f'```python\nfrom safetensors.torch import load_file\n\nweights = load_file("{WEIGHTS}")\n```',
         "They are those of the model without `adapt`, and compute the same." if row.get("adapt") != "none" else "",
-        f"`paceline train weights={WEIGHTS}` goes on from them, with the choices of the line above." if command else "",
+        f"`paceline train weights={WEIGHTS}` goes on from them, with the line's other choices." if command else "",
         "`config.json` has the configuration of the run.",
     ]
     return "\n\n".join(text for text in paragraphs if text) + "\n"

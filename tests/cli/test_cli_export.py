@@ -112,6 +112,18 @@ def test_a_script_has_no_line_that_repeats_it(paceline, run: RunDirectory, here:
     assert "paceline train" not in (here / "mine" / "README.md").read_text()
 
 
+def test_paths_of_this_machine_are_names_that_a_reader_can_replace(paceline, run: RunDirectory, here: Path) -> None:
+    weights = here / "runs" / "base" / "model.safetensors"
+    run.write_config(to_yaml(compose(["name=one", "sync=ssp", f"weights='{weights}'"])))
+    assert paceline("export", "one", "mine").status == 0
+    card = (here / "mine" / "README.md").read_text()
+    assert "paceline train sync=ssp weights=base/model.safetensors" in card.splitlines()
+    assert "not in this folder: `base/model.safetensors`. Ask its author for them, or put in your own." in card
+    assert "`paceline train weights=model.safetensors` goes on from them, with the line's other choices." in card
+    config = json.loads((here / "mine" / "config.json").read_text())["experiment"]
+    assert config["weights"] == "base/model.safetensors" and str(here) not in card + json.dumps(config)
+
+
 @pytest.mark.slow  # two runs
 def test_exported_weights_go_on_in_another_run(paceline, here: Path) -> None:
     few = ("hardware.workers=1", "tracking=none", "checkpoint.every=0")
