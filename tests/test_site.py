@@ -99,6 +99,7 @@ def test_each_algorithm_has_a_player(site: Path) -> None:
     page, source = (site / "players.html").read_text(), (ROOT / "docs" / "players.md").read_text()
     sections = re.findall(r"^## ", source, re.MULTILINE)
     assert len(sections) == 10 == page.count('<div class="player"') == page.count('<script type="application/json">')
+    assert "@media screen and (prefers" not in page and '[data-md-color-scheme="slate"] { text' in page, "as its switch"
 
 
 @pytest.fixture

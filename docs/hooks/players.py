@@ -15,6 +15,7 @@ from paceline.cli import collective
 from paceline.cli.explain_choice import player_of
 from paceline.engine.api.small_run import small_run
 from paceline.tracking.drawn import player
+from paceline.tracking.drawn.svg import IN_THE_DARK
 from paceline.tracking.player import of_sum
 
 PAGE = "players.md"
@@ -44,6 +45,7 @@ def with_players(html: str, markdown: str) -> str:
     """Returns the page's HTML with a player at each of these places."""
     for number, command in enumerate(commands(markdown)):
         html = html.replace(_PLACE.format(number), player.as_html(document(command)))
+    html = html.replace(IN_THE_DARK, '[data-md-color-scheme="slate"]')  # the site has a switch of its own
     return f"{player.STYLE}\n{html}\n<script>{player.script()}</script>"
 
 

@@ -12,6 +12,7 @@ from itertools import count
 from ..figures.palette import DARK, LIGHT
 
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, Arial, sans-serif"
+IN_THE_DARK = "@media screen and (prefers-color-scheme: dark)"
 LETTER = 7.0  # pixels that a character takes, about
 _CLASS = re.compile(r'class="([^"]*)"')
 _PICTURE = re.compile(r"<svg .*?</svg>", re.DOTALL)
@@ -55,7 +56,7 @@ def _style(used: set[str]) -> str:
         ".title { font-weight: bold } .small { font-size: 11.5px } "
         ".over { fill: none; stroke-width: 1.1 } .void { stroke-width: 0.8 } "
         f".strong {{ stroke-width: 2 }} .ring {{ stroke-width: 3 }} {light}\n"
-        f"@media screen and (prefers-color-scheme: dark) {{ {dark} }}"
+        f"{IN_THE_DARK} {{ {dark} }}"
     )
 
 
