@@ -30,6 +30,7 @@ _LENGTH = struct.Struct("!I")
 FRAME = 16 << 20  # bytes
 NAME = "store"  # in handshakes
 SLICE = 0.5  # seconds
+StoreGoneError = dist.DistNetworkError  # of a client whose server has ended
 
 
 def encode(parts: Sequence[bytes]) -> bytes:

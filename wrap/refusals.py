@@ -17,9 +17,8 @@ from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 
-import torch.distributed as dist
-
 from ..comm.errors import PeerLostError
+from ..comm.store import StoreGoneError
 from ..compat.leaving import leave
 from ..engine.base.failures import exit_code_of, lack_of, place_of, words_of
 from ..engine.base.started import was_started
@@ -42,7 +41,7 @@ class _Hook:
         self.first()
         if isinstance(error, Stopped) or (isinstance(error, KeyboardInterrupt) and was_started()):
             raise SystemExit(STATUS)
-        if isinstance(error, dist.DistNetworkError):  # worker 0 has the store, and ended
+        if isinstance(error, StoreGoneError):  # worker 0 has the store, and ended
             error = PeerLostError(f"a worker lost its peers: {error}")
         status, said = exit_code_of(error), str(error)
         if status is None and (lack := lack_of(error)) is not None:
