@@ -106,7 +106,7 @@ def in_words(lanes: dict[str, Any]) -> str:
 
 def in_page(drawn: str) -> str:
     """Returns a picture that stays legible on a telephone: there it scrolls, by keyboard, too."""
-    return f'<div class="picture" tabindex="0" role="region" aria-label="Picture, scrolls">{drawn}</div>'
+    return f'<div class="picture" tabindex="0" role="group" aria-label="Picture, scrolls">{drawn}</div>'
 
 
 def as_html(title: str, body: str, script: str = "") -> str:

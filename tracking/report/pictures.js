@@ -15,6 +15,6 @@ function buildPictures() {
 
 // Pictures that stay legible on a telephone: there they scroll, by keyboard, too.
 function inSight(name, images) {
-  const area = [['class', 'pictures'], ['tabindex', '0'], ['role', 'region'], ['aria-label', `${name}, pictures`]];
+  const area = [['class', 'pictures'], ['tabindex', '0'], ['role', 'group'], ['aria-label', `${name}, pictures`]];
   return images.length ? [make('div', area, ...images)] : [];
 }
