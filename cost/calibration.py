@@ -7,9 +7,11 @@ from typing import Any
 
 from .alpha_beta import AlphaBeta
 from .kernels import STREAMS, KernelRates, KernelTable
-from .rules import CostError
+from .rules import MOST, CostError, NumberRule
 
 FORMAT = 1
+COUNT, RATE = NumberRule(1, 1e6, whole=True), NumberRule(1, MOST)
+FROM_ZERO, FINITE = NumberRule(0, MOST), NumberRule(-MOST, MOST)
 COSTS = ("module", "graph", "node", "view", "view_back", "parameter", "stepped", "step")
 
 
@@ -109,25 +111,27 @@ def read(told: Mapping[str, Any]) -> Calibration:
     try:
         if told["format"] != FORMAT:
             raise CostError(f"format={told['format']}: this version reads {FORMAT}; run paceline calibrate anew")
+        if told["rates"] == []:
+            raise CostError("calibration: has no rates")
         return Calibration(
             date=str(told["date"]),
             host=str(told["host"]),
             cpu=str(told["cpu"]),
-            cores=int(told["cores"]),
+            cores=int(_number(told, "cores", COUNT)),
             versions={str(key): str(value) for key, value in told["versions"].items()},
-            spread=float(told["spread"]),
+            spread=_number(told, "spread", FROM_ZERO),
             rates=[_rates(each) for each in told["rates"]],
             links=[
                 MeasuredOperation(
                     str(each["operation"]),
-                    int(each["workers"]),
-                    AlphaBeta(float(each["alpha"]), float(each["beta"]), float(each["residual"])),
+                    int(_number(each, "workers", COUNT)),
+                    AlphaBeta(*(_number(each, name, FROM_ZERO) for name in ("alpha", "beta", "residual"))),
                 )
                 for each in told["links"]
             ],
-            disk=Disk(float(told["disk"]["bandwidth"]), float(told["disk"]["latency"])),
-            host_link=None if told["host_link"] is None else float(told["host_link"]),
-            differing=None if told.get("differing") is None else float(told["differing"]),
+            disk=Disk(_number(told["disk"], "bandwidth", RATE), _number(told["disk"], "latency", FROM_ZERO)),
+            host_link=None if told["host_link"] is None else _number(told, "host_link", RATE),
+            differing=None if told.get("differing") is None else _number(told, "differing", FROM_ZERO),
         )
     except CostError:
         raise
@@ -136,15 +140,19 @@ def read(told: Mapping[str, Any]) -> Calibration:
         raise CostError(f"calibration: is not as paceline calibrate writes it: {what}") from error
 
 
+def _number(told: Mapping[str, Any], name: str, rule: NumberRule) -> float:
+    value = float(told[name])
+    if not rule.holds(value):
+        raise CostError(f"calibration: {name}={value:g}: {rule}")
+    return value
+
+
 def _rates(told: Mapping[str, Any]) -> KernelRates:
     tables = {str(name): _table(str(name), text) for name, text in told["tables"].items()}
-    costs = {name: float(told["costs"][name]) for name in COSTS}
-    if STREAMS not in tables:
-        raise CostError(f"calibration: has no table of {STREAMS}")
-    threads, processes = int(told["threads"]), int(told["processes"])
-    if threads < 1 or processes < 1:
-        raise CostError(f"calibration: threads={threads}, processes={processes}: must be at least 1")
-    return KernelRates(threads, processes, tables, costs)
+    costs = {name: _number(told["costs"], name, FINITE) for name in COSTS}
+    if STREAMS not in tables or not tables[STREAMS].flat:
+        raise CostError(f"calibration: has no table of {STREAMS}, of sizes and seconds")
+    return KernelRates(int(_number(told, "threads", COUNT)), int(_number(told, "processes", COUNT)), tables, costs)
 
 
 def _table(name: str, text: str) -> KernelTable:

@@ -117,7 +117,7 @@ class KernelRates:
         key = kernel.table, kernel.sizes
         if key not in self._cache:
             table = self.tables.get(kernel.table) or self.tables[STREAMS]
-            if table.flat != (len(kernel.sizes) == 1):  # what was not measured is charged for going through its memory
+            if len(table.points[0]) != len(kernel.sizes) + 1:  # not measured so: charged for going through its memory
                 table = self.tables[STREAMS]
             self._cache[key] = table.seconds(kernel.sizes if not table.flat else kernel.sizes[:1])
         return self._cache[key]
@@ -125,12 +125,12 @@ class KernelRates:
     def forward(self, kernels: Sequence[Kernel], modules: int) -> float:
         views = sum(kernel.table == VIEW for kernel in kernels)
         called = sum(self.seconds(kernel) + self.costs["graph"] for kernel in kernels if kernel.table != VIEW)
-        return called + views * self.costs["view"] + modules * self.costs["module"]
+        return max(called + views * self.costs["view"] + modules * self.costs["module"], 0.0)
 
     def backward(self, kernels: Sequence[Kernel]) -> float:
         views = sum(kernel.table == VIEW for kernel in kernels)
         called = sum(max(self.seconds(kernel) + self.costs["node"], 0.0) for kernel in kernels if kernel.table != VIEW)
-        return called + views * self.costs["view_back"]
+        return max(called + views * self.costs["view_back"], 0.0)
 
     def plain(self, kernels: Sequence[Kernel]) -> float:
         """Returns the seconds of operators that are called with no graph, as an optimizer does."""

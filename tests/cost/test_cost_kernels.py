@@ -71,6 +71,17 @@ def test_passes_add_up_operators_views_modules_and_the_graph() -> None:
     assert RATES.plain(kernels) == pytest.approx(2 * 1e-5 + 5e-7)
 
 
+def test_a_cost_below_nothing_makes_no_pass_shorter_than_nothing() -> None:
+    noisy = replace(RATES, costs=dict.fromkeys(COSTS, -1.0))
+    assert noisy.forward((Kernel("mul", (10.0,)), Kernel(VIEW, (1.0,))), modules=3) == 0.0
+    assert noisy.backward((Kernel(VIEW, (1.0,)),)) == 0.0
+
+
+def test_a_table_of_other_sizes_than_the_call_is_not_asked() -> None:
+    odd = KernelRates(1, 1, {"mul": FLAT, "product": KernelTable(((16.0, 16.0, 1e-6),))}, COSTS)
+    assert odd.seconds(Kernel("product", (1000.0, 3.0, 3.0, 3.0))) == 1e-4
+
+
 def test_alpha_and_beta_are_found_again() -> None:
     found = fit([(nbytes, 3e-5 + 2e-9 * nbytes) for nbytes in (1e3, 1e5, 1e7)])
     assert (found.alpha, found.beta) == (pytest.approx(3e-5), pytest.approx(2e-9))
@@ -114,7 +125,15 @@ def test_a_calibration_is_read_as_it_was_written() -> None:
         ({"disk": {}}, "'bandwidth' is missing"),
         ({"rates": [{**plain(HERE)["rates"][0], "tables": {"product": "1 1"}}]}, "no table of mul"),
         ({"rates": [{**plain(HERE)["rates"][0], "tables": {"mul": "1 x"}}]}, "table mul"),
+        ({"rates": [{**plain(HERE)["rates"][0], "tables": {"mul": "1 1 1"}}]}, "no table of mul"),
         ({"rates": [{**plain(HERE)["rates"][0], "threads": 0}]}, "threads=0"),
+        ({"rates": [{**plain(HERE)["rates"][0], "costs": {**COSTS, "graph": float("nan")}}]}, "graph=nan"),
+        ({"rates": []}, "has no rates"),
+        ({"links": [{**plain(HERE)["links"][0], "alpha": -1.0}]}, "alpha=-1"),
+        ({"links": [{**plain(HERE)["links"][0], "beta": float("inf")}]}, "beta=inf"),
+        ({"links": [{**plain(HERE)["links"][0], "workers": 0}]}, "workers=0"),
+        ({"cores": 0}, "cores=0"),
+        ({"disk": {"bandwidth": 0.0, "latency": 1e-4}}, "bandwidth=0"),
     ],
 )
 def test_a_calibration_that_was_changed_is_refused(change: dict[str, Any], says: str) -> None:
