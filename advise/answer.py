@@ -15,7 +15,7 @@ from .limits import Missed, beyond, meets, nearest
 from .modes import alternatives
 from .plans import planned, takes_profile
 from .question import Question
-from .ranking import Sort, best_of_groups, front, ranked, spread
+from .ranking import Sort, best_of_groups, front, ranked, roomy_first, spread
 from .why_not import Family, families, least_over
 
 PATIENCE = 3.0  # seconds of the processor for exact plans: on a loaded machine they take longer
@@ -66,10 +66,10 @@ def answer(
     began = time.process_time()
     progress("looking for what fits")
     try:
-        known = closed_form(question)
+        of = closed_form(question)
     except NotPredicted as why:
         return _by_plans(question, sort, top, patience, str(why), progress)
-    found = search(known)
+    found = search(of)
     if found.too_often and not found.fit:
         raise ConfigError(f"{found.too_often}. Choose a longer one, a shorter --restart or a faster --storage.")
     check = Checked(question, began + patience, progress)
@@ -82,24 +82,22 @@ def answer(
     names = dict.fromkeys(row.candidate.family for row in within)
     of_each = {name: [row for row in within if row.candidate.family == name] for name in names}
     best = {name: next(iter(check.first(sure_first(mine, order), 1)), None) for name, mine in of_each.items()}
-    refused = [
-        *found.near,
-        *check.refused,
-        *(row for row in within if best[row.candidate.family] is None and not row.fits),
-    ]
-    wanted = [row for row in within if best[row.candidate.family] is not None and not check.refuses(row)]
-    told = families(wanted, refused, found.pruned, order, beyond(question, fitting))
+    known = [check.known(row) for row in fitting]
+    refused = [*found.near, *(row for row in known if not row.fits)]
+    sure = [row for row in known if row.fits and row.seconds is not None]
+    wanted = [row for row in sure if meets(question, row) and best.get(row.candidate.family) is not None]
+    told = families(wanted, refused, found.pruned, order, beyond(question, sure))
     told = [replace(each, best=best.get(each.name)) for each in told]
-    late = bool(fitting) and not within
+    late = not rows and bool(sure or (fitting and not within))
     near = [] if rows or late else least_over(check.first(least_over(refused), 3, fits=False))
-    missed = nearest(question, fitting) if late else []
+    missed = nearest(question, sure or fitting) if late else []
     notes = [f"all: {why}" for (family, why) in found.pruned if family == "all"]
     notes += [*_failures(question), *_not_timed(question, found)]
     if check.interrupted:
         notes.insert(0, CUT_SHORT)
     if check.unchecked:
         notes.append(f"~: by closed forms alone; there was no time to plan {check.unchecked} of these exactly")
-    facts = (found.points, found.seconds, len(fitting), known, near, missed, notes, check.interrupted)
+    facts = (found.points, found.seconds, len(sure), of, near, missed, notes, check.interrupted)
     return Answer(question, order, rows, on_front, told, *facts)
 
 
@@ -130,15 +128,6 @@ def sure_first(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
     return [*first, *without, *best_of_groups(rest, sort)[:TRIES]]
 
 
-def roomy_first(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
-    """Returns the best of each group: with the margin of published runs if one is, and those without it last."""
-    found: dict[tuple[str, str, int], Predicted] = {}
-    for roomy in (True, False):
-        for row in best_of_groups([row for row in rows if row.roomy is roomy], sort):
-            found.setdefault(row.candidate.kind, row)
-    return list(found.values())
-
-
 class Checked:
     """Exact plans of what is shown, each once, until the time is over."""
 
@@ -147,7 +136,6 @@ class Checked:
         self.interrupted = False
         self._plans: dict[object, Predicted] = {}
         self._of_part = 0.0  # seconds, of the last plan
-        self.refused: list[Predicted] = []
         self.unchecked = 0
 
     def first(self, rows: Sequence[Predicted], most: int, fits: bool = True) -> list[Predicted]:
@@ -161,10 +149,9 @@ class Checked:
                 found.append(checked)
         return found
 
-    def refuses(self, row: Predicted) -> bool:
-        """Returns whether the row was planned, and does not fit."""
-        exact = self._plans.get((row.candidate.settings, row.candidate.workers))
-        return exact is not None and not exact.fits
+    def known(self, row: Predicted) -> Predicted:
+        """Returns the exact plan of the row if it was made, and else the row."""
+        return self._plans.get((row.candidate.settings, row.candidate.workers), row)
 
     def _checked(self, row: Predicted) -> Predicted:
         key = row.candidate.settings, row.candidate.workers
@@ -182,8 +169,6 @@ class Checked:
                 self.unchecked += 1
                 return row
             self._of_part = (time.process_time() - began) / parts
-            if not self._plans[key].fits:
-                self.refused.append(self._plans[key])
         return self._plans[key]
 
 

@@ -79,6 +79,15 @@ def best_of_groups(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
     return list(found.values())
 
 
+def roomy_first(rows: Sequence[Predicted], sort: Sort) -> list[Predicted]:
+    """Returns the best of each group: with the margin of published runs if one is, and those without it last."""
+    found: dict[tuple[str, str, int], Predicted] = {}
+    for roomy in (True, False):
+        for row in best_of_groups([row for row in rows if row.roomy is roomy], sort):
+            found.setdefault(row.candidate.kind, row)
+    return list(found.values())
+
+
 def spread(rows: Sequence[Predicted], most: int) -> list[Predicted]:
     """Returns at most so many rows of a front, its ends among them."""
     if len(rows) <= most:

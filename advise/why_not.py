@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from .candidate import Predicted
 from .limits import Missed
-from .ranking import KEYS, TIE, Sort, best_of_groups, ranked
+from .ranking import KEYS, TIE, Sort, ranked, roomy_first
 
 MOST = 8  # lines of a family
 GIB = 2**30
@@ -46,7 +46,7 @@ def _family(
     sort: Sort,
     beyond: Sequence[Missed],
 ) -> Family:
-    mine = best_of_groups([row for row in fit if row.candidate.family == name], sort)
+    mine = roomy_first([row for row in fit if row.candidate.family == name], sort)
     best = mine[0] if mine else None
     fitting = {(row.candidate.group, row.candidate.workers) for row in mine}
     lines: list[str] = []

@@ -371,6 +371,7 @@ def group_of(row: Predicted) -> tuple[str, str, int]:
     return row.candidate.family, row.candidate.group, row.candidate.workers
 
 
+@pytest.mark.budget(3)
 def test_what_surely_fits_is_shown_where_what_may_fit_is_faster_and_does_not(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -385,10 +386,16 @@ def test_what_surely_fits_is_shown_where_what_may_fit_is_faster_and_does_not(
     monkeypatch.setattr(answers, "planned", exact)
     for patience in (answers.PATIENCE, 0.0):  # 0: there is no time for a plan
         found = answers.answer(question, patience=patience, top=1000)
-        assert all(row.fits for row in found.rows)
+        assert all(row.fits for row in found.rows) and found.fit == sum(row.fits for row in fit)
         assert {group_of(row) for row in found.rows} == {group_of(row) for row in fit if row.fits}
         assert found.rows[0].seconds == next(row.seconds for row in fit if row.fits)
         assert not found.missed and not found.nearest
+        told = [line for family in found.families for line in family.others]
+        slower = {line.partition(":")[0] for line in told if line.endswith(("slower", "within 1%"))}
+        assert slower <= {f"{group} on {workers} workers" for _, group, workers in map(group_of, found.rows)}
+    for deadline in (1e-6, fit[0].seconds):  # the second is met by what does not fit alone
+        late = answers.answer(replace(question, deadline=deadline), patience=0.0)
+        assert late.missed and all(each.row.fits for each in late.missed) and not late.nearest
 
 
 @pytest.mark.slow

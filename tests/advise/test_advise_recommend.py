@@ -5,10 +5,10 @@ from dataclasses import replace
 import pytest
 
 from paceline.advise import recommend as room
-from paceline.advise.answer import Answer, answer, roomy_first, sure_first
+from paceline.advise.answer import Answer, answer, sure_first
 from paceline.advise.plans import planned
 from paceline.advise.question import ask
-from paceline.advise.ranking import best_of_groups
+from paceline.advise.ranking import best_of_groups, roomy_first
 from paceline.advise.recommend import recommend
 from paceline.cli.advise_recommended import recommended
 from paceline.cli.advise_view import cells, columns, for_people
