@@ -122,7 +122,8 @@ class Checkpoints:
         self._made = 0
 
     def go_on(self, resumed: Resumed) -> None:
-        """Restores the rest once the sync mode is prepared with the weights of the checkpoint."""
+        """Restores the rest once the sync mode is prepared, which gives all replicas the weights of the first."""
+        resumed.load_model(self._model)
         self._sync.load_state_dict(resumed.of_weights("sync"))
         own = resumed.own
         self._loader.go_on(own["place"], lambda: _draw_on(own["random"], self._device))
