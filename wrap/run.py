@@ -48,6 +48,12 @@ Count = Callable[[Any], int]
 
 
 ROUNDING = 1e-5  # of an accuracy in float32
+OF_SEVERAL = {  # the beginning of an error of torch's, and its cause on several workers
+    "SparseAdam does not support dense": "several workers exchange dense gradients. Choose torch.optim.Adam for these "
+    "parameters, or one worker",
+    "No inf checks were recorded": "a worker without a sample of the batch has no gradients. Choose drop_last=True for "
+    "the loader, or sync=bsp",
+}
 
 
 class _Unused(Exception):
@@ -506,6 +512,8 @@ class Run:
             )
         self._leave_out()  # the step is not to go on
         if self.workers > 1:
+            for note in (cause for words, cause in OF_SEVERAL.items() if str(error).startswith(words)):
+                error.add_note(note)
             leave_at_once()
         self._let_go()
         if not self._record.is_over:

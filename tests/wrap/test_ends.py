@@ -415,3 +415,35 @@ def test_a_batch_norm_of_one_sample_says_which_worker_it_is_and_what_to_choose(t
             f"worker {rank} of 2 has 1 of the batch's 2 samples, and batch norm cannot train on one."
         )
         assert "Choose a batch_size of 4 or more and drop_last=True for the loader" in note
+
+
+def steps_sparsely(comm: Comm, root: str) -> list[str]:
+    model, loader = parts()[0], parts()[2]
+    model.embedding.sparse = True
+    second = torch.optim.SparseAdam(model.embedding.parameters())
+    run = joined(comm, root, model, torch.optim.SGD(model.head.parameters(), lr=0.1), loader)
+    with pytest.raises(RuntimeError, match="SparseAdam") as caught, run:
+        run.backward(run.model(**next(iter(run.loader))).loss)
+        second.step()
+    return caught.value.__notes__
+
+
+def scales_nothing(comm: Comm, root: str) -> list[str]:
+    """A batch of one sample leaves none to the second worker."""
+    model, optimizer, loader = parts(batch_size=1)
+    run, scaler = joined(comm, root, model, optimizer, loader, "sync=local_sgd"), torch.amp.GradScaler("cpu")
+    try:
+        with run:
+            run.backward(scaler.scale(run.model(**next(iter(run.loader))).loss))
+            comm.elapse(0.01)
+            scaler.step(run.optimizer)
+            raise InterruptedError
+    except (AssertionError, InterruptedError) as error:
+        return getattr(error, "__notes__", [])
+
+
+def test_an_error_of_torchs_that_several_workers_cause_says_so(tmp_path: Path) -> None:
+    for (note,) in run_virtual(2, steps_sparsely, str(tmp_path / "sparse")):
+        assert note.startswith("several workers exchange dense gradients. Choose torch.optim.Adam")
+    first, (note,) = run_virtual(2, scales_nothing, str(tmp_path / "scaled"))
+    assert not first and note.startswith("a worker without a sample of the batch has no gradients. Choose drop_last")
