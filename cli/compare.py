@@ -168,7 +168,8 @@ def compare(
     _check_caption(format, caption, label)
     figures = _figures(figure, html, png)
     picked, front = _listed("--columns", columns), _listed("--pareto", pareto)
-    records = bool(html or png) or _of_records([*picked, *front, *(where or []), sort or ""])
+    records = bool(html or png) or (format in ("json", "csv") and not picked)
+    records = records or _of_records([*picked, *front, *(where or []), sort or ""])
     found = gathered(runs, records)
     reference = None
     if baseline is not None:
@@ -240,8 +241,9 @@ def _of_records(words: list[str]) -> bool:
     from ..tracking.columns import BY_KEY
     from ..tracking.derived import OF_RECORDS
 
-    names = [name for key in OF_RECORDS for name in (key, BY_KEY[key].title)]
-    return any(name in word for word in words for name in names)
+    columns = [BY_KEY[key] for key in OF_RECORDS]
+    names = [name.casefold() for each in columns for name in (each.key, each.title, each.short) if name]
+    return any(name in word.casefold() for word in words for name in names)
 
 
 def check_file(option: str, file: Path | None) -> None:

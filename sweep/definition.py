@@ -378,7 +378,7 @@ def _check_metric(metric: str) -> None:
     column = known(metric)
     if not metric or (column is not None and not column.is_number):
         raise ConfigError(f"metric={metric}: must be a number of the table, such as accuracy or time_to_accuracy")
-    if metric in OF_RECORDS:
+    if column is not None and column.key in OF_RECORDS:
         raise ConfigError(
             f"metric={metric}: is told by a run's records alone; a sweep goes by what its summary has, such as "
             "time_to_accuracy"

@@ -15,7 +15,7 @@ from typing import Any
 
 from .alive import is_held
 from .columns import BY_KEY, METRICS, TRAINED, known, no_column
-from .errors import RunNameError
+from .errors import RunNameError, TableError
 from .live import NAME as LIVE
 from .run_data import SWEEP_FILE
 from .run_directory import RunDirectory, is_entry, is_run, run_names, writing
@@ -180,6 +180,8 @@ def kept_best(entries: list[StoredEntry], count: int, metric: str | None) -> set
                 value, row = best
                 setting = (key, entry.larger_first(key), *map(row.get, TRAINED))
                 found.setdefault(setting, []).append((value, entry.path))
+    if asked is not None and entries and not found:
+        raise TableError(f"--metric {metric}: no run here has it in its summary. Choose another, such as accuracy.")
     ranked = [sorted(each, key=lambda pair: pair[0], reverse=setting[1]) for setting, each in found.items()]
     return {path for each in ranked for _, path in each[:count]}
 

@@ -510,3 +510,9 @@ def test_columns_that_take_the_records_are_shown_when_they_are_asked_for(pacelin
     run.write_summary({"name": run.name, "status": "completed", "target_accuracy": 0.9})
     told = paceline("compare", "evaluated", "--columns", "epochs_to_accuracy", "--format", "json").out
     assert json.loads(told) == [{"run": "evaluated", "epochs_to_accuracy": 2.0}]
+    told = paceline("compare", "evaluated", "--format", "json").out
+    assert json.loads(told)[0]["steps_to_accuracy"] == 20
+    run.write_summary({"name": run.name, "status": "completed", "target_accuracy": 0.9, "time_to_accuracy": 3.0})
+    for words in (["--columns", "time_per_pass"], ["--columns", "PASS S"], ["--where", "time_per_pass<2"]):
+        told = paceline("compare", "evaluated", *words, "--format", "json").out
+        assert json.loads(told)[0].get("time_per_pass_s", 1.5) == 1.5

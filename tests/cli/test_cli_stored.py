@@ -169,6 +169,9 @@ def test_prune_removes_what_fulfils_every_condition(paceline, runs: Path) -> Non
     made(runs, "called", metrics={"perplexity": 1.0})  # of a callback: nobody knows if larger is better
     assert {"vague", "called"} == pruned("--keep-best", "1", "--metric", "perplexity") & {"vague", "sure", "called"}
     assert "perplexity 2" in next(line for line in paceline("ls").out.splitlines() if line.startswith("sure"))
+    for metric in ("r2", "steps_to_accuracy", "time_per_pass", "dollars"):  # or all would be removed
+        ended = paceline("prune", "--keep-best", "1", "--metric", metric, "--yes")
+        assert ended.status == 2 and f"--metric {metric}: no run here" in ended.last
     for words in ((), ("--older", "30"), ("--metric", "accuracy"), ("--keep-best", "1", "--metric", "speeed")):
         assert paceline("prune", *words, "--yes").status == 2
     assert len(names(runs)) == 10

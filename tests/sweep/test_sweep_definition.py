@@ -132,6 +132,7 @@ def test_what_is_no_sweep_is_refused(words: list[str], said: str) -> None:
         ({"metric": "sync", "maximize": True}, "metric=sync: must be a number of the table"),
         ({"metric": "status", "maximize": True}, "metric=status: must be a number of the table"),
         ({"metric": "epochs_to_accuracy"}, "metric=epochs_to_accuracy: is told by a run's records alone"),
+        ({"metric": "time_per_pass"}, "metric=time_per_pass: is told by a run's records alone"),
         ({"seeds": 1_000_000}, "--seeds 1000000: makes 2,000,000 runs"),
         ({"metric": "throughput", "early": EarlyTermination(1, 3)}, "early_terminate: goes by what is measured"),
     ],
