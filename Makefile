@@ -48,7 +48,6 @@ MEASURED_low_bandwidth := loss,accuracy,throughput_samples_per_s,bytes_per_step,
 MEASURED_failures := accuracy,time_to_accuracy_s,step_ms,worker_failures,lost_work_s,downtime_s,checkpoint_s,goodput
 MEASURED_hogwild_sparse := updates_per_second,accuracy
 JOBS_hogwild_sparse := 1  # it is timed
-SEEDS_failures := 1  # a run takes a minute
 SEEDS_collectives_by_size := 1  # modelled times of a quiet network are alike for all seeds
 SEEDS_collectives_by_workers := 1
 SEEDS_collectives_hosts := 1
