@@ -1,4 +1,4 @@
-"""Finds what a sweep's runs need and this machine lacks, once, before the first trial.
+"""Finds what a sweep's runs need and this machine lacks, and what refuses all of them, once, before the first trial.
 
 Otherwise every trial would begin, and fail for the same reason.
 """
@@ -6,21 +6,25 @@ Otherwise every trial would begin, and fail for the same reason.
 from collections.abc import Iterator
 from pathlib import Path
 
+from ..conf.errors import ConfigError
 from ..engine.api.preparing import check_data, prepare
+from ..engine.base.failures import first_line_of
 from ..engine.base.lacks import LACKS
 from .definition import WAY, Definition, Point, Range, Space, Values
+from .preview import MANY, count, preview
 from .study import Study
 
 NEEDING = ("data", "tracking", "privacy", "secure")  # groups with choices that take an optional package, or files
 
 
 def check_machine(definition: Definition) -> None:
-    """Raises the first of LACKS that a run of the sweep would end with.
+    """Raises the first of LACKS that a run of the sweep would end with, and `ConfigError` where no run can begin.
 
     Looks at one point for each choice of the groups in NEEDING. A point that is refused for another reason is left to
-    its trial, which says so.
+    its trial, which says so, unless all points of a grid are.
     """
     directory = Path(definition.config_dir) if definition.config_dir else None
+    refused: list[Exception] = []
     for point in _points(definition):
         try:
             seed = definition.each_seed()[0]
@@ -29,8 +33,11 @@ def check_machine(definition: Definition) -> None:
             check_data(prepared)
         except LACKS:
             raise
-        except Exception:
-            continue
+        except Exception as error:
+            refused.append(error)
+    few = definition.method == "grid" and count(definition) < MANY
+    if refused and few and all(each.why for each in preview(definition)):
+        raise ConfigError(f"no point of the sweep can run: {first_line_of(refused[0])}")
 
 
 def has_more(study: Study) -> bool:

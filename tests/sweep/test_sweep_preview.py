@@ -1,11 +1,14 @@
 """What a dry run says of a point, against the run itself."""
 
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
 from paceline import engine
+from paceline.conf.errors import ConfigError
 from paceline.sweep.define import define
+from paceline.sweep.lacking import check_machine
 from paceline.sweep.preview import plan_point
 
 CLUSTER = ("hardware=virtual", "hardware.workers=4", "hardware.workers_per_host=1", "hardware/network=ethernet_1g")
@@ -39,3 +42,18 @@ def test_a_run_takes_at_least_the_virtual_time_said(how: tuple[str, ...], share:
 def test_no_time_is_said_where_it_is_measured(how: tuple[str, ...]) -> None:
     told = plan_point(define([*how, *SHORT, "seed=0,1"]), {"seed": "0"})
     assert not told.why and told.virtual_seconds is None
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["sync=bsp,asp", "batch_size=-3"], "batch_size=-3: must be"),
+        (["batch_size=-3,-4"], "batch_size=-3: must be"),
+        (["sync=bsp,asp", "strategy=pipeline", "hardware.workers=3"], "hardware.workers=3: strategy=pipeline"),
+        (["batch_size=-3,32"], None),
+        (["optimizer.lr=interval(-2,-1)"], None),  # nobody has looked at all of them
+    ],
+)
+def test_a_sweep_of_which_no_point_can_run_is_refused_before_it_begins(words: list[str], said: str | None) -> None:
+    with nullcontext() if said is None else pytest.raises(ConfigError, match=f"no point of the sweep can run: {said}"):
+        check_machine(define(words, trials=2))
