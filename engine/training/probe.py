@@ -16,9 +16,9 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from ...strategies.core import staged, with_servers
+from ...strategies.core import staged
 from ...strategies.core.placements import placements_of
-from ...strategies.core.protocols import gradients_of
+from ...strategies.core.protocols import end_steps, gradients_of
 from ..features import averaging
 from .job import Job
 from .loop import train
@@ -34,7 +34,7 @@ def watched(worker: Worker, job: Job) -> None:
     done = train(replace(job, after_step=partial(_after_step, worker, folder)))
     staged.drain(worker.strategy)
     with worker.comm.ledger.aside():
-        with_servers.drain(worker.sync)
+        end_steps(worker.sync)
         worker.sync.finish()
         for each in worker.hooks:
             each.finish(done)

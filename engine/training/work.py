@@ -9,8 +9,8 @@ from functools import partial
 import torch
 
 from ...comm import Comm
-from ...strategies.core import with_servers
-from ...strategies.core.protocols import InRounds
+from ...strategies.core.protocols import InRounds, end_steps
+from ...strategies.core.with_servers import SyncWithServers
 from ...tasks.base import Readable
 from ...tasks.contents import contents
 from ...tasks.partition import Partition
@@ -65,7 +65,7 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
         comm.key_values.live_metrics = live_metrics_of(worker.role, comm, None)
         started()
         parts.sync.configure(replace(parts.sync.setting, stops_before=_stops_before_round(worker)))
-        assert isinstance(parts.sync, with_servers.SyncWithServers)
+        assert isinstance(parts.sync, SyncWithServers)
         parts.sync.serve()
         timestamps.tell_end(parts.sync.made_at)
         return leave_together(worker) if assignment.probe else report(worker, None)
@@ -102,7 +102,7 @@ def _work(assignment: Assignment, parts: Parts, comm: Comm, device: torch.device
             saving.save(done, job.meter.seconds, evaluations.time_to_accuracy)
         timestamps.tell_end(job.meter.ended)
         if status == "completed":
-            with_servers.drain(worker.sync)
+            end_steps(worker.sync)
         # others may still be in a round that this one left early
         spread = evaluations.spread(status == "completed")
         worker.sync.finish()
@@ -132,7 +132,7 @@ def _timestamps(worker: Worker) -> Timestamps:
 
 def _with_next_model(worker: Worker, job: Job, evaluations: Evaluations, saving: Saving) -> tuple[Worker, Job]:
     """The last step of a phase is made; see phases.py."""
-    with_servers.drain(worker.sync)
+    end_steps(worker.sync)
     worker.sync.finish()
     again = set_up_again(worker)
     saving.go_on(again)

@@ -47,6 +47,21 @@ def shown_by(part: object) -> Mapping[str, Held]:
 
 
 @runtime_checkable
+class Drains(Protocol):
+    """A mode of which others need something when a worker is through with its steps, and they may not be."""
+
+    def drain(self) -> None:
+        """Hands over what the others can use, or hears them out, before the worker waits for anybody."""
+        ...
+
+
+def end_steps(sync: Sync) -> None:
+    """Tells a mode that the worker's last step is over."""
+    if isinstance(sync, Drains):
+        sync.drain()
+
+
+@runtime_checkable
 class ChecksModel(Protocol):
     """A mode with knobs that need something of the model."""
 

@@ -25,9 +25,6 @@ class SyncWithServers(Sync):
         """Returns the worker's next step: `step`, or a later one where it takes no part in those between."""
         return step
 
-    def drain(self) -> None:
-        """Hands over what the others can use, once the worker's last step is over and before it waits for anybody."""
-
     def server_memory(self, held: Memory, parameters: Sequence[Tensor], world: World) -> Memory:
         """Returns the stated peak bytes by kind of the server that holds most.
 
@@ -40,9 +37,3 @@ class SyncWithServers(Sync):
 def next_step(sync: Sync, step: int) -> int:
     """Returns a worker's next step in any sync mode: `step`, or a later one (`SyncWithServers.next_step`)."""
     return sync.next_step(step) if isinstance(sync, SyncWithServers) else step
-
-
-def drain(sync: Sync) -> None:
-    """Hands over what the servers can use, where there are servers (`SyncWithServers.drain`)."""
-    if isinstance(sync, SyncWithServers):
-        sync.drain()

@@ -101,6 +101,7 @@ class AsyncGossip(Sync):
         self._sending: list[Work] = []
         self._w = 1.0
         self._t = 0
+        self._is_drained = False
         self._is_back = False  # after a failure: the next weights that come take the place of its own
         self._pushed = torch.zeros(comm.size, dtype=torch.int64)  # how often, to each worker
         self._mixed = torch.zeros(comm.size, dtype=torch.int64)  # how often, from each worker
@@ -175,18 +176,25 @@ class AsyncGossip(Sync):
 
     # -- the end
 
-    def finish(self) -> None:
-        """Receive all pushes that are under way, then take the mean over all.
+    def drain(self) -> None:
+        """Receives all pushes that are under way, and goes on receiving until nobody has one left.
 
         Worker 0 learns from everyone how often it pushed to whom, and then tells everyone how many pushes to wait for:
-        O(n) messages, and each worker goes on receiving until then, so that nobody's pushes wait for a receiver.
+        O(n) messages. A worker that is through and did not listen would stop those that push to it.
         """
+        if self.comm.size == 1 or self._is_drained:
+            return
+        if self.comm.rank == 0:
+            self._hear_all_done()
+        else:
+            self._hear_what_is_due()
+        wait_for(self._sending)
+        self._is_drained = True
+
+    def finish(self) -> None:
+        """Takes the mean over all."""
+        self.drain()
         if self.comm.size > 1:
-            if self.comm.rank == 0:
-                self._hear_all_done()
-            else:
-                self._drain()
-            wait_for(self._sending)
             mean = mean_of_living(self._weights * self._w, self._w, self.comm)
             self._weights.copy_(mean)
 
@@ -203,7 +211,7 @@ class AsyncGossip(Sync):
             if worker != 0:
                 self._tell(worker, GossipMessage.DRAIN, due)
 
-    def _drain(self) -> None:
+    def _hear_what_is_due(self) -> None:
         self._tell(0, GossipMessage.DONE, self._pushed)
         while 0 not in self._told or self._misses(due=self._told[0]):
             self._take_next()

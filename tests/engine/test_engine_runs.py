@@ -305,3 +305,12 @@ def test_a_signal_after_the_last_step_does_not_undo_a_completed_run(fork_server,
     monkeypatch.setattr(local_workers.LocalWorkers, "watch", watch_and_be_stopped)
     result = engine.run(["tracking=none", "steps=2", "data.limit=64", "checkpoint.every=0"], root=tmp_path, quiet=True)
     assert result is not None and result.summary["status"] == "completed"
+
+
+@pytest.mark.budget(4)
+def test_a_worker_that_is_through_listens_to_those_that_push_to_it(train: Train) -> None:
+    """The pushes of the slow worker that the other one has not heard of are more than sockets hold."""
+    slow = ["stragglers=one_slow", "stragglers.worker=0", "stragglers.factor=8", "hardware.timeout=10"]
+    steps = ["model.hidden=[512,512]", "steps=30"]
+    run = train(*steps, "sync=gossip_async", "hardware.workers=2", "hardware.threads=1", *slow)
+    assert run.summary["status"] == "completed" and run.summary["consensus_distance"] > 0
