@@ -6,6 +6,7 @@ from typing import Annotated, Any
 from annotated_types import Ge
 
 from ...tracking.evaluations import lived
+from ...tracking.records import Resume
 from ...tracking.run_directory import RunDirectory
 from .base import Callback, EvaluationView, Metrics
 from .improvement import Improvement, Mode
@@ -47,7 +48,22 @@ class Best(Callback):
         self.seen.best, self.step = state["best"], state["step"]
 
 
-def best_step(run: RunDirectory) -> int | None:
-    """The step of the best weights so far, as the run's records have it; None: nothing looked for them."""
-    steps = [record["best_step"] for record in lived(run.records()) if "best_step" in record]
+def best_step(run: RunDirectory, until: int | None = None) -> int | None:
+    """Returns the step of the best weights so far, as the run's records have it; None: nothing looked for them.
+
+    Args:
+        run: The run's directory.
+        until: The step that the run goes on from. Records of later steps do not count.
+    """
+    records = run.records() if until is None else [*run.records(), Resume(until).plain()]
+    steps = [record["best_step"] for record in lived(records) if "best_step" in record]
     return int(steps[-1]) if steps and isinstance(steps[-1], int | float) else None
+
+
+def drop_later(run: RunDirectory, step: int) -> str | None:
+    """Removes FILE if its weights are of a step after `step`, from which the run goes on. Returns a note of it."""
+    found, file = best_step(run), run.path / FILE
+    if found is None or found <= step or not file.exists():
+        return None
+    file.unlink()
+    return f"{FILE} had the weights of step {found}, and the run goes on from step {step}: it is removed."

@@ -82,10 +82,9 @@ def best_of(directory: RunDirectory) -> str:
         raise ConfigError(f"--resume {directory.name}@best: the run did not look for it; callbacks=[best] does")
     found = directory_of(directory.checkpoints, step)
     if not found.is_dir():
-        raise ConfigError(
-            f"--resume {directory.name}@best: there is no checkpoint of its best step, {step}; to start anew from its "
-            f"weights: {typed('weights', str(directory.path / FILE))}"
-        )
+        weights = directory.path / FILE
+        further = f"; to start anew from its weights: {typed('weights', str(weights))}" if weights.exists() else ""
+        raise ConfigError(f"--resume {directory.name}@best: there is no checkpoint of its best step, {step}{further}")
     return found.name
 
 

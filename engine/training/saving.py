@@ -23,7 +23,7 @@ class Saving:
         self.exported: str | None = None  # the checksum of model.safetensors
         self.model_bytes: int | None = None  # of the model where it is put to use
         self.best = (
-            best_step(worker.directory) if worker.is_chief and worker.manifest else None
+            best_step(worker.directory, worker.manifest.step) if worker.is_chief and worker.manifest else None
         )  # whose checkpoint stays
 
     def go_on(self, worker: Worker) -> None:

@@ -17,6 +17,7 @@ from ...tasks.partition import Partition
 from ...tracking.records import NoteRecord, Resume, Start, StepRecord, metric_without_column
 from ..base.failures import fills_gpu, lack_of_gpu
 from ..base.stop import StopAgreement
+from ..callbacks.best import drop_later
 from ..config.data_sums import check_data, sums_of
 from ..fabrics.assignment import Assignment
 from ..features.feature import EvaluationVerdict, Parts
@@ -238,7 +239,10 @@ def _feed(worker: Worker, split: Readable, partition: Partition, steps: int) -> 
 def _announce(worker: Worker, job: Job, test: Readable) -> None:
     data, metric = worker.parts.data, worker.parts.task.metric
     if worker.manifest:
+        dropped = drop_later(worker.directory, worker.manifest.step)
         worker.directory.add(Resume(worker.manifest.step))
+        if dropped is not None:
+            worker.directory.add(NoteRecord(dropped))
     worker.directory.add(
         Start(
             name=worker.directory.name,

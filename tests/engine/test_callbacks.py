@@ -1,6 +1,7 @@
 """Callbacks: what they are shown, what is recorded of them, and runs that they end."""
 
 import math
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from paceline.engine import Result
 from paceline.engine.base.checkpoint import steps_of
 from paceline.engine.base.errors import WorkerFailedError
 from paceline.engine.callbacks import Best, Callback, DynamicInt8, EarlyStop, EvaluationView, GradientNorm
+from paceline.engine.callbacks.best import best_step
 from paceline.engine.callbacks.dynamic_int8 import sizes
 from paceline.engine.config.compose import compose
 from paceline.engine.config.overrides import overrides_of
@@ -29,6 +31,7 @@ from paceline.engine.features import calling
 from paceline.engine.features.calling import Calling
 from paceline.engine.planning.resuming import best_of
 from paceline.tasks.losses.metrics import Accuracy
+from paceline.tracking.checkpoints import step_of
 from paceline.tracking.compare import ComparisonRequest, table
 from paceline.tracking.history import history
 from paceline.tracking.records import EvaluationRecord, Score, StepRecord
@@ -417,6 +420,27 @@ def test_a_resumed_run_ends_where_the_uninterrupted_one_does(run: Run, tmp_path:
     assert further.steps == 5 * per_epoch
     again = run([f"steps={4 * per_epoch}"], resume="cut@best", allow_modules=["some_callbacks"])
     assert again.summary["resumed_at"] == 2 * per_epoch and weights(again.path) == weights(whole.path)
+
+
+@pytest.mark.dist
+@pytest.mark.slow
+def test_from_an_older_checkpoint_the_best_is_the_best_until_then(run: Run) -> None:
+    real = {**QUICK, "hardware.workers": 2, "checkpoint": {"every": 1, "keep": 3}}
+    del real["checkpoint.every"]
+    whole = run(real, callbacks={"best": {"metric": "loss"}}, name="older", epochs=3)
+    first = whole.steps // 3
+    directory, file = RunDirectory(whole.path), whole.path / "best.safetensors"
+    assert best_step(directory) == whole.steps and file.exists()
+    again = run(["callbacks.best.min_delta=9", "checkpoint.keep=1"], resume=f"older@{first}")
+    assert best_step(directory) == first and again.summary["metrics"]["best_step"] == first
+    assert [step_of(path) for path in steps_of(directory.checkpoints)] == [first, whole.steps]
+    assert best_of(directory) == f"step-{first:08d}"
+    assert not file.exists(), f"has the weights of step {whole.steps}, which was made again"
+    notes = [record["text"] for record in directory.records() if record["kind"] == "note"]
+    assert [f"best.safetensors had the weights of step {whole.steps}" in text for text in notes].count(True) == 1
+    shutil.rmtree(directory.checkpoints / best_of(directory))
+    with pytest.raises(ConfigError, match=f"no checkpoint of its best step, {first}$"):
+        best_of(directory)
 
 
 def test_two_of_one_object_are_built_anew_from_what_they_were_given() -> None:
