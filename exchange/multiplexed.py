@@ -64,6 +64,16 @@ class ClientSchedule:
     def turns_of(self, worker: int) -> int:
         return len(range(worker, self.in_round, self.workers))
 
+    def through(self, steps: int, steps_per_epoch: int) -> frozenset[int]:
+        """Returns the workers that are through with a round after so many of its steps.
+
+        Args:
+            steps: Of the round.
+            steps_per_epoch: Of the run.
+        """
+        a_turn = self.epochs * steps_per_epoch // self.turns
+        return frozenset(k for k in range(self.workers) if self.turns_of(k) * a_turn <= steps)
+
     def steps_per_epoch(self, of_client: int) -> int:
         """Returns the steps of an epoch of the run; a round is E of them. `of_client`: L, those of a client's."""
         return self.turns * of_client
@@ -111,7 +121,6 @@ class Multiplexed(OwnRounds):
         self._w, self._sum = torch.empty_like(weights), torch.zeros_like(weights)  # w, sum_k n_k (w_k - w)
         self._turn, self._trains = 0, -1  # of this step; whose turn it was
         self._n, self._n_k = 0, 0
-        self._is_over = False
 
     def next_step(self, step: int) -> int:
         if not self.inside:
@@ -121,12 +130,12 @@ class Multiplexed(OwnRounds):
                 self.number += 1
                 step = self.number * self._length
         own = step - self.number * self._length
-        self._turn, self._is_over = own // self._a_turn, own + 1 == self._steps
+        self._turn, self._at = own // self._a_turn, own + 1
         return step
 
     @property
     def is_over(self) -> bool:
-        return self._is_over
+        return self._at == self._steps
 
     def enter(self) -> None:
         super().enter()

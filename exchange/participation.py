@@ -148,6 +148,7 @@ class OwnRounds(ABC):
 
     def __init__(self) -> None:
         self.number, self.inside, self.samples, self.left = 0, False, 0, 0
+        self._at = 0  # the step of this round, from 1
 
     @abstractmethod
     def next_step(self, step: int) -> int:
@@ -194,7 +195,7 @@ class OwnRounds(ABC):
 
     def state_dict(self) -> State:
         """Returns the state inside of a round."""
-        return {"seen": self.samples, "steps": 0}
+        return {"seen": self.samples, "steps": self._at}
 
     def load_state_dict(self, state: State) -> None:
         """Restores the state inside of round `number`, whose w the model has."""
@@ -213,7 +214,6 @@ class OneClient(OwnRounds):
     def __init__(self, rounds: Rounds, client: int) -> None:
         super().__init__()
         self._rounds, self._client = rounds, client
-        self._at = 0  # the step of this round, from 1
 
     def next_step(self, step: int) -> int:
         length = self._rounds.length
@@ -247,6 +247,3 @@ class OneClient(OwnRounds):
     @property
     def will_leave(self) -> bool:
         return self._leaves_after is not None
-
-    def state_dict(self) -> State:
-        return {**super().state_dict(), "steps": self._at}

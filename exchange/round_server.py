@@ -57,12 +57,18 @@ class RoundServer:
         self._waiting: dict[int, tuple[RoundMessage, int]] = {}  # client -> what it asked for, and of which round
         self.changed, self.made_at = 0, -inf
 
-    def resume(self, number: int, steps: int | None) -> None:
-        """Resumes in this round, of which replica 0 has made so many steps; None where it has not begun it."""
+    def resume(self, number: int, steps: int | None, through: frozenset[int] = frozenset()) -> None:
+        """Resumes in this round, of which replica 0 has made so many steps; None where it has not begun it.
+
+        Args:
+            number: The round.
+            steps: Of replica 0.
+            through: The workers that have no more steps in it, and whose delivery is lost.
+        """
         self._open = number
         if steps is not None:
             after = {k: self._rounds.leaves_after(k, number) for k in range(self._rounds.clients)}
-            self._gone = frozenset(k for k, at in after.items() if at is not None and (k == 0 or at <= steps))
+            self._gone = through | {k for k, at in after.items() if at is not None and (k == 0 or at <= steps)}
 
     def serve(self, stops_before: Callable[[int], bool] | None) -> None:
         """Serves until all clients are done. `stops_before`: see `Sync`; None: nobody tells the run to stop."""

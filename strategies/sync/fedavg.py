@@ -379,7 +379,10 @@ class FedAvg(SyncWithServers):
     def load_state_dict(self, state: State) -> None:
         local, remembered = state["local"], state.get("server")
         if self._serves:
-            self._round_server.resume(state["round"], None if local is None else local["steps"])
+            steps = None if local is None else local["steps"]
+            shared = self.shares(self.comm.size - 1)
+            through = shared.through(steps or 0, self.setting.steps_per_epoch) if shared else frozenset[int]()
+            self._round_server.resume(state["round"], steps, through)
             if remembered is not None:
                 self._client_updates.load_server_state(remembered)
             return

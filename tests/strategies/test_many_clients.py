@@ -178,6 +178,20 @@ def test_resumed_at_a_rounds_end_two_workers_go_on_bit_for_bit(virtual_workers):
         assert identical(resumed[-1]["weights"], end["weights"])
 
 
+def test_resumed_inside_a_round_that_a_worker_was_through_with_nobody_waits_for_it(virtual_workers):
+    federation = replace(FEDERATIONS["all of them"], looks=True)
+    straight, other, _ = run(virtual_workers, 2, federation)
+    length, own = straight["steps"] // 3, len(other["trained"]) // 3
+    for at in (own, length - 1, length + own):
+        i = straight["trained"].index(at - 1)
+        again = replace(federation, start=at, state=to_bytes(straight["states"][i]))
+        first, second, server = run(virtual_workers, 2, again)
+        number = at // length
+        assert first["trained"] == [*range(at, 3 * length)]
+        assert second["trained"] == [step for step in other["trained"] if step >= (number + 1) * length]
+        assert server["report"] == {"lost": [], "rounds": 3 - number}
+
+
 @pytest.mark.fault
 def test_a_worker_that_dies_takes_its_clients_with_it_and_the_others_go_on(workers):
     federation = Federation(SIZES, 0, fraction=0.6, seed=3, momentum="reset")
