@@ -6,8 +6,6 @@ all, and the others write what is their own. The files are those of any run's ch
 """
 
 import json
-import random
-import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +28,7 @@ from ..tracking.errors import StorageError
 from ..tracking.records import CheckpointRecord
 from ..tracking.redact import redact
 from ..tracking.run_directory import RunDirectory
+from .draws import draw_on, drawn
 from .errors import ElsewhereError, ScriptError
 from .shares import ShardedLoader
 
@@ -126,7 +125,7 @@ class Checkpoints:
         resumed.load_model(self._model)
         self._sync.load_state_dict(resumed.of_weights("sync"))
         own = resumed.own
-        self._loader.go_on(own["place"], lambda: _draw_on(own["random"], self._device))
+        self._loader.go_on(own["place"], lambda: draw_on(own["random"], self._device))
 
     def write(
         self,
@@ -145,7 +144,7 @@ class Checkpoints:
         comm, sync = self._comm, self._sync
         alike = sync.traits.weights_agree and sync.traits.state_agrees
         with comm.ledger.aside():
-            kept: State = {"script": script, "place": self._loader.place(), "random": _drawn(self._device)}
+            kept: State = {"script": script, "place": self._loader.place(), "random": drawn(self._device)}
             kept["batches"] = batches
             of_sync = read_all(sync.state_dict())
             if comm.rank == CHIEF or not alike:
@@ -186,26 +185,3 @@ def _of_script(error: TypeError) -> str:
 
 def _failed(error: ScriptError | StorageError, rank: int) -> dict[str, Any]:
     return {"failed": f"worker {rank}: {error}", "status": exit_code_of(error)}
-
-
-def _drawn(device: torch.device) -> State:
-    """Returns the states of the random generators that a script's passes may draw from."""
-    kept: State = {"torch": torch.get_rng_state(), "python": list(random.getstate())}
-    if "numpy" in sys.modules:
-        kind, keys, *rest = sys.modules["numpy"].random.get_state()
-        kept["numpy"] = [kind, keys.tolist(), *rest]
-    if device.type == "cuda":
-        kept["cuda"] = torch.cuda.get_rng_state(device)
-    return kept
-
-
-def _draw_on(kept: State, device: torch.device) -> None:
-    torch.set_rng_state(kept["torch"])
-    version, numbers, following = kept["python"]
-    random.setstate((version, tuple(numbers), following))
-    if "numpy" in kept:
-        import numpy as np
-
-        np.random.set_state(tuple(kept["numpy"]))  # noqa: NPY002 - the generator that scripts share
-    if "cuda" in kept and device.type == "cuda":
-        torch.cuda.set_rng_state(kept["cuda"], device)

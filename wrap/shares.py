@@ -1,5 +1,6 @@
 """A user's DataLoader whose batches are shared out: each worker loads its samples of each batch, and no others."""
 
+import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
@@ -11,7 +12,9 @@ from torch.utils.data import DataLoader, IterableDataset, Sampler
 
 from ..conf.errors import ConfigError
 from .alike import Order
+from .draws import draw_on, drawn
 
+HOST = torch.device("cpu")
 Own = tuple[int, int]  # this worker's samples of a batch, and those of all
 
 
@@ -31,20 +34,36 @@ class _Shares(Sampler[list[Any]]):
 
     def __init__(self, whole: Iterable[Sequence[Any]], rank: int, size: int) -> None:
         self.whole, self.rank, self.size = whole, rank, size
-        self.skips = 0  # batches of the next pass that were taken before
+        self.skips = 0  # batches of the next pass that were taken before ...
+        self.order: int | None = None  # ... the digest of them, ...
+        self.draw_on: Callable[[], None] | None = None  # ... and the call that sets random generators after them
         self.taken: deque[tuple[Own, int]] = deque()  # in the order of the batches; the loader asks for some ahead
 
     def __iter__(self) -> Iterator[list[Any]]:
         self.taken.clear()
         order = Order()
         batches, skipped = map(list, self.whole), self.skips
-        self.skips = 0
+        self.skips = last = 0
         for batch in islice(batches, skipped):
-            order.add(batch)
+            last = order.add(batch)
+        if skipped:
+            self._go_on(last)
         for batch in batches:
             own = share_of(batch, self.rank, self.size)
             self.taken.append(((len(own), len(batch)), order.add(batch)))
             yield own or batch[:1]
+
+    def _go_on(self, order: int) -> None:
+        if self.order not in (None, order) and self.rank == 0:
+            print(
+                "note: the loader's sampler draws other batches in this pass than before the checkpoint, so that some "
+                "samples come twice and others never. Give the sampler a generator, or save between two passes.",
+                file=sys.stderr,
+                flush=True,
+            )
+        if self.draw_on is not None:  # the sampler drew as at the beginning of the pass
+            self.draw_on()
+        self.order = self.draw_on = None
 
     def __len__(self) -> int:
         return len(self.whole)  # type: ignore[arg-type]
@@ -77,8 +96,8 @@ class ShardedLoader:
         self.samples = len(loader.dataset)  # type: ignore[arg-type]
         self._generator: torch.Generator | None = getattr(sampler, "generator", None)
         self._began = self._drawn()  # where the generator was when the pass began
-        self._passed = 0  # batches of the pass so far
-        self._draw_on: Callable[[], None] | None = None
+        self._random = drawn(HOST)  # as `_began`, those of the process
+        self._passed = self._order = 0  # batches of the pass so far, and a digest of them
         self._shares = _Shares(loader.batch_sampler, rank, size)
         more: dict[str, Any] = {"prefetch_factor": loader.prefetch_factor} if loader.num_workers else {}
         self._loader: DataLoader[Any] = DataLoader(
@@ -100,22 +119,23 @@ class ShardedLoader:
 
     def passes(self) -> Iterator[tuple[Any, Own, int]]:
         """One pass: each batch, the numbers of samples, and a digest of the indices so far."""
-        self._began, self._passed = self._drawn(), self._shares.skips
-        batches = iter(self._loader)
-        if self._draw_on is not None:  # a new iterator draws a number, too
-            self._draw_on()
-            self._draw_on = None
+        if self._shares.draw_on is not None:  # as the pass began, of which some batches were taken
+            draw_on(self._random, HOST)
+        self._began, self._random, self._passed = self._drawn(), drawn(HOST), self._shares.skips
         try:
-            for batch in batches:
+            for batch in iter(self._loader):
+                own, self._order = self._shares.taken.popleft()
                 self._passed += 1
-                yield batch, *self._shares.taken.popleft()
+                yield batch, own, self._order
         finally:
             self._passed = 0
 
     def place(self) -> dict[str, Any]:
         """Returns where it is: in a pass, or between two of them."""
-        began = self._began if self._passed else self._drawn()
-        return {"generator": began, "passed": self._passed, "samples": self.samples}
+        place = {"passed": self._passed, "samples": self.samples}
+        if not self._passed:
+            return {**place, "generator": self._drawn()}
+        return {**place, "generator": self._began, "random": self._random, "order": self._order}
 
     def check(self, place: Mapping[str, Any]) -> None:
         """Raises `ConfigError` if the data are others than at a place of an earlier life of the run."""
@@ -125,15 +145,16 @@ class ShardedLoader:
                 "data, or choose another name."
             )
 
-    def go_on(self, place: Mapping[str, Any], draw_on: Callable[[], None]) -> None:
-        """The next pass begins at a place that an earlier life of the run was at. `draw_on` sets random generators."""
+    def go_on(self, place: Mapping[str, Any], go_on: Callable[[], None]) -> None:
+        """The next pass begins at a place that an earlier life of the run was at. `go_on` sets random generators."""
         if self._generator is not None and place["generator"] is not None:
             self._generator.set_state(place["generator"])
         self._shares.skips = place["passed"]
         if place["passed"]:
-            self._draw_on = draw_on
+            self._shares.draw_on, self._shares.order = go_on, place.get("order")
+            self._order, self._random = place.get("order", 0), place.get("random", self._random)
         else:
-            draw_on()
+            go_on()
 
     def _drawn(self) -> Tensor | None:
         return None if self._generator is None else self._generator.get_state()

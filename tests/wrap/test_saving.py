@@ -3,6 +3,7 @@
 import random
 import subprocess
 import sys
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file
-from scripts import identical, joined, parts, weights_of
+from scripts import SAMPLES, identical, joined, parts, weights_of
 from torch import nn
+from torch.utils.data import Sampler
 
 from paceline.comm import Comm
 from paceline.conf.errors import ConfigError
@@ -40,18 +42,40 @@ MODES = [
 ]
 
 
+Draws = Callable[[], list[int]]
+
+
 class Stop(Exception):
     """The script is killed here."""
 
 
+class Drawing(Sampler[int]):
+    """Has no generator of its own."""
+
+    def __init__(self, draws: Draws) -> None:
+        self.draws = draws
+
+    def __len__(self) -> int:
+        return SAMPLES
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.draws())
+
+
 def script(
-    comm: Comm, root: str, overrides: tuple[str, ...], save: int | None, stop: int | None, resume: bool
+    comm: Comm,
+    root: str,
+    overrides: tuple[str, ...],
+    save: int | None,
+    stop: int | None,
+    resume: bool,
+    draws: Draws | None = None,
 ) -> dict[str, Any]:
     """Draws random numbers where it is alone: virtual workers are threads, and share the generators of their process.
 
-    `save`, `stop`: after so many steps; save=-1: after the first pass.
+    `save`, `stop`: after so many steps; save=-1: after the first pass. `draws`: the loader's order.
     """
-    model, optimizer, loader = parts()
+    model, optimizer, loader = parts(**({} if draws is None else {"shuffle": False, "sampler": Drawing(draws)}))
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
     drop = nn.Dropout(0.5)
     random.seed(0)
@@ -89,11 +113,34 @@ def test_several_go_on_bit_for_bit(overrides: tuple[str, ...], tmp_path: Path) -
     check(3, overrides, 9, tmp_path)  # amid a round: replicas have weights of their own
 
 
-def check(workers: int, overrides: tuple[str, ...], save: int, folder: Path) -> None:
-    whole = run_virtual(workers, script, str(folder / "whole"), overrides, save, None, False)
+GLOBAL: dict[str, Draws] = {
+    "torch": lambda: torch.randperm(SAMPLES).tolist(),
+    "python": lambda: random.sample(range(SAMPLES), SAMPLES),
+    "numpy": lambda: np.random.permutation(SAMPLES).tolist(),  # noqa: NPY002 - the generator that scripts share
+}
+OTHER = "draws other batches in this pass than before the checkpoint"
+
+
+@pytest.mark.parametrize("draws", GLOBAL)
+def test_a_sampler_that_draws_from_a_global_generator_goes_on_amid_its_pass(
+    draws: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    check(1, ("sync=bsp",), 8, tmp_path, GLOBAL[draws])
+    assert OTHER not in capfd.readouterr().err
+
+
+def test_a_sampler_that_draws_another_order_is_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    hidden = random.Random(0)
+    with pytest.raises(AssertionError):
+        check(1, ("sync=bsp",), 8, tmp_path, lambda: hidden.sample(range(SAMPLES), SAMPLES))
+    assert capfd.readouterr().err.count(OTHER) == 1
+
+
+def check(workers: int, overrides: tuple[str, ...], save: int, folder: Path, draws: Draws | None = None) -> None:
+    whole = run_virtual(workers, script, str(folder / "whole"), overrides, save, None, False, draws)
     with pytest.raises(Stop):
-        run_virtual(workers, script, str(folder / "parts"), overrides, save, 13, False)
-    rest = run_virtual(workers, script, str(folder / "parts"), overrides, None, None, True)
+        run_virtual(workers, script, str(folder / "parts"), overrides, save, 13, False, draws)
+    rest = run_virtual(workers, script, str(folder / "parts"), overrides, None, None, True, draws)
     for before, after in zip(whole, rest, strict=True):
         assert identical(before["weights"], after["weights"]) and before["steps"] == after["steps"] == EPOCHS * STEPS
         assert after["drawn"] == before["drawn"][len(before["drawn"]) - len(after["drawn"]) :]
