@@ -40,6 +40,7 @@ from .errors import ElsewhereError
 from .stopping import ScriptTerminated, Unended
 
 DIVERGED = 6
+BESIDE_METRIC = {"kind", "step", "epoch", "time", "loss"}  # in the record of an evaluation
 
 
 def _status(error: BaseException) -> Status:
@@ -157,6 +158,10 @@ class WrapRecord:
             earlier = lived([*self.directory.records(), Resume(self._resumed.step).plain()])
             dates = [first_at(metric, self._experiment.target_accuracy.__le__, earlier) for metric in METRICS]
             self.reached = min((date for date in dates if date is not None), default=None)
+            for record in earlier:
+                if record["kind"] == "evaluation":
+                    [metric] = record.keys() - BESIDE_METRIC
+                    self._keep(Score(metric, record[metric], record["loss"]), record["time"])
             self.directory.add(Resume(self._resumed.step))
         self.directory.add(
             Start(
@@ -183,13 +188,17 @@ class WrapRecord:
 
     def evaluated(self, done: int, batches: int, value: float, metric: str, loss: float | None, seconds: float) -> None:
         """`batches`: that training was on, in `done` steps; more where a step accumulates gradients."""
-        self._scores.pop(metric, None)
-        self._scores[metric] = score = Score(metric, value, loss)
-        self._date = seconds
+        score = Score(metric, value, loss)
+        self._keep(score, seconds)
         if self.reached is None and metric in METRICS and value >= self._experiment.target_accuracy:
             self.reached = seconds
         if self._comm.rank == 0:
             self.directory.add(EvaluationRecord(done, batches / self._per_epoch, score, seconds))
+
+    def _keep(self, score: Score, seconds: float) -> None:
+        self._scores.pop(score.metric, None)
+        self._scores[score.metric] = score
+        self._date = seconds
 
     def failed(self, error: BaseException) -> None:
         """The others find out by themselves."""

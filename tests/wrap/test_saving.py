@@ -4,7 +4,7 @@ import random
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 from typing import Any
 
@@ -70,10 +70,12 @@ def script(
     stop: int | None,
     resume: bool,
     draws: Draws | None = None,
+    inside: bool = False,
 ) -> dict[str, Any]:
     """Draws random numbers where it is alone: virtual workers are threads, and share the generators of their process.
 
     `save`, `stop`: after so many steps; save=-1: after the first pass. `draws`: the loader's order.
+    `inside`: of `run.consensus()` it saves.
     """
     model, optimizer, loader = parts(**({} if draws is None else {"shuffle": False, "sampler": Drawing(draws)}))
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
@@ -95,7 +97,8 @@ def script(
                 run.optimizer.step()
                 schedule.step()
                 if run.steps == save:
-                    run.save(epoch=epoch, schedule=schedule.state_dict())
+                    with run.consensus() if inside else nullcontext():
+                        run.save(epoch=epoch, schedule=schedule.state_dict())
                 if run.steps == stop:
                     raise Stop
             if run.steps == STEPS and save == -1:
@@ -111,6 +114,10 @@ def test_alone_it_draws_what_it_would_have_drawn(save: int, tmp_path: Path) -> N
 @pytest.mark.parametrize("overrides", MODES, ids=" ".join)
 def test_several_go_on_bit_for_bit(overrides: tuple[str, ...], tmp_path: Path) -> None:
     check(3, overrides, 9, tmp_path)  # amid a round: replicas have weights of their own
+
+
+def test_saved_inside_of_the_consensus_each_goes_on_from_its_own_weights(tmp_path: Path) -> None:
+    check(2, ("sync=local_sgd", "sync.period=4"), 9, tmp_path, inside=True)
 
 
 GLOBAL: dict[str, Draws] = {
@@ -136,10 +143,17 @@ def test_a_sampler_that_draws_another_order_is_told(tmp_path: Path, capfd: pytes
     assert capfd.readouterr().err.count(OTHER) == 1
 
 
-def check(workers: int, overrides: tuple[str, ...], save: int, folder: Path, draws: Draws | None = None) -> None:
+def check(
+    workers: int,
+    overrides: tuple[str, ...],
+    save: int,
+    folder: Path,
+    draws: Draws | None = None,
+    inside: bool = False,
+) -> None:
     whole = run_virtual(workers, script, str(folder / "whole"), overrides, save, None, False, draws)
     with pytest.raises(Stop):
-        run_virtual(workers, script, str(folder / "parts"), overrides, save, 13, False, draws)
+        run_virtual(workers, script, str(folder / "parts"), overrides, save, 13, False, draws, inside)
     rest = run_virtual(workers, script, str(folder / "parts"), overrides, None, None, True, draws)
     for before, after in zip(whole, rest, strict=True):
         assert identical(before["weights"], after["weights"]) and before["steps"] == after["steps"] == EPOCHS * STEPS
@@ -231,6 +245,33 @@ def test_a_target_that_was_reached_after_the_checkpoint_stays_reached(tmp_path: 
     times = [record["time"] for record in directory.records() if record["kind"] == "evaluation"]
     summary = directory.read_summary()
     assert summary is not None and summary["time_to_accuracy"] == times[0] < times[1]
+
+
+def test_a_run_that_is_resumed_after_its_last_evaluation_keeps_the_scores(tmp_path: Path) -> None:
+    def evaluates(comm: Comm, folder: str, stops: bool, resume: bool) -> None:
+        with joined(comm, folder, *parts(), epochs=1, resume=resume) as run:
+            for batch in [] if resume else run.loader:
+                comm.elapse(0.01)
+                run.backward(run.model(**batch).loss)
+                run.optimizer.step()
+                if run.steps == 2:
+                    run.evaluated(0.25, "early")
+            if not resume:
+                run.evaluated(0.75, loss=0.5)
+                run.evaluated(0.125, "f1")
+                run.save()
+                run.evaluated(0.25, "f1")  # at the same step: the run goes on after it
+            if stops:
+                raise Stop
+
+    run_virtual(2, evaluates, str(tmp_path / "whole"), False, False)
+    with pytest.raises(Stop):
+        run_virtual(2, evaluates, str(tmp_path / "parts"), True, False)
+    run_virtual(2, evaluates, str(tmp_path / "parts"), False, True)
+    whole, rest = (RunDirectory.open(tmp_path / folder, "mine").read_summary() for folder in ("whole", "parts"))
+    assert whole is not None and rest is not None and whole["metrics"] == {"early": 0.25, "f1": 0.25}
+    for key in ("accuracy", "loss", "metrics", "seconds"):
+        assert rest[key] == whole[key], key
 
 
 def saves(comm: Comm, root: str, state: Any, amid: bool) -> None:
