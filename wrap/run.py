@@ -128,6 +128,7 @@ class Run:
         self.gradients = Gradients(self.sync, stepped, optimizer, group, shard)
         self.optimizer = WrappedOptimizer(self, optimizer)
         self._updates = False  # the sync mode may step
+        self._held: dict[str, Tensor] | None = None  # the replica's own weights, inside of `consensus`
         self._buffers = BufferComparison(model, group, self.device)
         self.saved: dict[str, Any] = resumed.own["script"] if resumed else {}
         self.steps, self._skipped = resumed.manifest.step if resumed else 0, 0
@@ -377,7 +378,8 @@ class Run:
         self._vectors.restore()
         record = self._record
         reached, seconds, done = record.reached, self._meter.seconds, self.steps
-        self._checkpoints.write(record.directory, done, self._batches, seconds, reached, self._keep, state)
+        with self._lent({} if self._held is None else self._held):
+            self._checkpoints.write(record.directory, done, self._batches, seconds, reached, self._keep, state)
 
     @contextmanager
     def consensus(self) -> Iterator[None]:
@@ -385,14 +387,25 @@ class Run:
         self._vectors.restore()
         if not self.sync.traits.weights_agree:
             self.meet("enters run.consensus()")
-        own = {name: parameter.detach().clone() for name, parameter in self.sync.parameters.items()}
         with self._comm.ledger.aside():
             agreed = self.sync.consensus()
-        _put(self.sync.parameters, agreed)
+        with self._lent(agreed) as own:
+            outer, self._held = self._held, own if self._held is None else self._held
+            try:
+                yield
+            finally:
+                self._held = outer
+
+    @contextmanager
+    def _lent(self, weights: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
+        """Gives the model these weights for a while. Yields those that it had."""
+        trained = {name: self.sync.parameters[name] for name in weights}
+        had = {name: parameter.detach().clone() for name, parameter in trained.items()}
+        _put(trained, weights)
         try:
-            yield
+            yield had
         finally:
-            _put(self.sync.parameters, own)
+            _put(trained, had)
 
     def evaluated(self, value: float | Tensor, metric: str = "accuracy", loss: float | Tensor | None = None) -> None:
         """Record what an evaluation gave: on the chief, or on all.
@@ -576,7 +589,7 @@ def _first_tensor(batch: Any) -> Tensor | None:
     return next((found for each in inside if (found := _first_tensor(each)) is not None), None)
 
 
-def _put(parameters: dict[str, nn.Parameter], weights: dict[str, Tensor]) -> None:
+def _put(parameters: Mapping[str, nn.Parameter], weights: Mapping[str, Tensor]) -> None:
     with torch.no_grad():
         for name, parameter in parameters.items():
             parameter.copy_(weights[name])
