@@ -42,10 +42,11 @@ class Best(Callback):
         return self._is_best
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.seen.best, "step": self.step}
+        return {**self.seen.state_dict(), "step": self.step}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.seen.best, self.step = state["best"], state["step"]
+        if self.seen.load_state_dict(state):
+            self.step = state["step"]
 
 
 def best_step(run: RunDirectory, until: int | None = None) -> int | None:

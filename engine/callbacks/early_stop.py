@@ -45,7 +45,8 @@ class EarlyStop(Callback):
         return f"{self.seen.metric} has not got better for {self.without} evaluations{known}"
 
     def state_dict(self) -> dict[str, Any]:
-        return {"best": self.seen.best, "best_step": self.best_step, "without": self.without}
+        return {**self.seen.state_dict(), "best_step": self.best_step, "without": self.without}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.seen.best, self.best_step, self.without = state["best"], state["best_step"], state["without"]
+        if self.seen.load_state_dict(state):
+            self.best_step, self.without = state["best_step"], state["without"]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 Mode = Literal["auto", "min", "max"]
 LOSS = "loss"
@@ -34,15 +34,28 @@ class Improvement:
         """Returns whether it takes larger values of the task's metric for better by default."""
         return self._mode == "auto" and self.metric == metric
 
+    @property
+    def _smaller(self) -> bool:
+        return self._mode == "min" or (self._mode == "auto" and self.metric == LOSS)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"best": self.best, "metric": self.metric, "smaller": self._smaller}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> bool:
+        """Restores the best value. Returns False if it is of another metric, so that none is known yet."""
+        own = {"metric": self.metric, "smaller": self._smaller}  # an earlier version did not save them
+        is_same = all(state.get(key, value) == value for key, value in own.items())
+        self.best = state["best"] if is_same else None
+        return is_same
+
     def is_new_best(self, values: Mapping[str, float]) -> bool:
         """Raises ValueError where the metric was not measured."""
         if self.metric not in values:
             raise ValueError(f"metric={self.metric}: was not measured; there are {', '.join(values)}")
         value = values[self.metric]
-        smaller = self._mode == "min" or (self._mode == "auto" and self.metric == LOSS)
         if not math.isfinite(value):
             return False
-        if self.best is not None and (self.best - value if smaller else value - self.best) <= self._min_delta:
+        if self.best is not None and (self.best - value if self._smaller else value - self.best) <= self._min_delta:
             return False
         self.best = value
         return True

@@ -1,5 +1,6 @@
 """Callbacks: what they are shown, what is recorded of them, and runs that they end."""
 
+import json
 import math
 import shutil
 from collections.abc import Callable
@@ -69,6 +70,22 @@ def view(step: int = 1, **values: float) -> EvaluationView:
 
 
 # -- early stopping and the best, as such
+
+
+@pytest.mark.parametrize("changed", [{"metric": "loss"}, {"metric": "accuracy", "mode": "min"}])
+def test_after_another_metric_the_best_is_looked_for_anew(changed: dict[str, Any]) -> None:
+    best, stop = Best(), EarlyStop(patience=2)
+    for each in (best, stop):
+        each.check("accuracy", ())
+        each.each_evaluation(view(1, accuracy=0.7, loss=0.9))
+        each.each_evaluation(view(2, accuracy=0.6, loss=0.8))
+    other, kept = Best(**changed), EarlyStop(patience=2, **changed)
+    for each, before in ((other, best), (kept, stop)):
+        each.check("accuracy", ())
+        each.load_state_dict(json.loads(json.dumps(before.state_dict())))
+        each.each_evaluation(view(3, accuracy=0.8, loss=0.85))
+    assert other.is_best() and other.step == 3
+    assert kept.reason_to_stop() is None and kept.best_step == 3
 
 
 @given(st.lists(st.floats(-3, 3, width=16), max_size=12), st.integers(1, 3), st.sampled_from([0.0, 0.5]), st.booleans())
