@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 
 from ..comm import Work
 from ..strategies.core.cost import Memory, payload
-from ..strategies.core.state import State
+from ..strategies.core.state import State, read_all
 
 
 class Fillable(Protocol):
@@ -159,7 +159,7 @@ class Reduction:
         return {"optimizer": optimizer.state_dict()}
 
     def load_state_dict(self, state: State, optimizer: Optimizer) -> None:
-        optimizer.load_state_dict(state["optimizer"])
+        optimizer.load_state_dict(read_all(state["optimizer"]))
 
     def buffers(self) -> list[Tensor]:
         return [bucket.flat for bucket in self.buckets]

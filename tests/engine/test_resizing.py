@@ -38,6 +38,7 @@ def distance(one: Path, other: Path) -> float:
         pytest.param([], (2, 4, 1, 3), marks=pytest.mark.slow),
         pytest.param(["optimizer=adam"], (4, 2), marks=pytest.mark.slow),
         pytest.param(["sync.shard=gradients", "optimizer.momentum=0.9"], (2, 4), marks=pytest.mark.slow),
+        pytest.param(["sync.shard=optimizer", "optimizer=adam"], (1, 2, 1), marks=pytest.mark.slow),
         pytest.param(["strategy=torch_ddp"], (2, 4), marks=pytest.mark.slow),
         pytest.param(["strategy=torch_fsdp"], (4, 2), marks=pytest.mark.slow),
         pytest.param(["strategy=pipeline", "strategy.stages=2", "model.hidden=[16,8]"], (4, 2), marks=pytest.mark.slow),
