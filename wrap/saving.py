@@ -23,7 +23,7 @@ from ..engine.config.experiment import Experiment
 from ..engine.config.resumed import RESUMABLE
 from ..engine.config.stored import check_identity, identity, read_stored
 from ..strategies import State, Sync
-from ..strategies.core.state import load_state, read_all, state_with
+from ..strategies.core.state import load_state, read_all, state_of, state_with
 from ..tracking.errors import StorageError
 from ..tracking.records import CheckpointRecord
 from ..tracking.redact import redact
@@ -55,7 +55,7 @@ class Resumed:
     def load_model(self, model: nn.Module) -> None:
         """Raises `ConfigError` for a model of another kind."""
         try:
-            load_state(model, self.of_weights("parameters"))
+            load_state(model, {**self.of_weights("parameters"), **self.own.get("buffers", {})})
         except (ValueError, RuntimeError) as error:
             raise ConfigError(f"model: is another one than the checkpoint's: {error}") from None
 
@@ -150,6 +150,9 @@ class Checkpoints:
             if comm.rank == CHIEF or not alike:
                 own = {name: parameter.detach() for name, parameter in sync.parameters.items()}
                 kept |= {"parameters": state_with(self._model, own), "sync": of_sync}
+            else:
+                names = {name for name, _ in self._model.named_parameters()}
+                kept["buffers"] = {name: each for name, each in state_of(self._model).items() if name not in names}
             self._made += 1
             key, key_values, failed = f"checkpoint/{self._made}", comm.key_values, None
             try:

@@ -120,6 +120,32 @@ def test_saved_inside_of_the_consensus_each_goes_on_from_its_own_weights(tmp_pat
     check(2, ("sync=local_sgd", "sync.period=4"), 9, tmp_path, inside=True)
 
 
+def test_each_worker_goes_on_with_its_own_buffers(tmp_path: Path) -> None:
+    def count(model: nn.Module, args: object, batch: dict[str, Any]) -> None:
+        model.get_buffer("seen").add_(batch["input_ids"].sum())
+
+    def counts(comm: Comm, folder: str, stops: bool, resume: bool) -> float:
+        model, optimizer, loader = parts()
+        model.register_buffer("seen", torch.zeros(()))
+        model.register_forward_pre_hook(count, with_kwargs=True)
+        with joined(comm, folder, model, optimizer, loader, resume=resume) as run:
+            for batch in run.loader:
+                comm.elapse(0.01)
+                run.backward(run.model(**batch).loss)
+                run.optimizer.step()
+                if run.steps == 4:
+                    run.save()
+                    if stops:
+                        raise Stop
+        return float(model.get_buffer("seen"))
+
+    whole = run_virtual(2, counts, str(tmp_path / "whole"), False, False)
+    with pytest.raises(Stop):
+        run_virtual(2, counts, str(tmp_path / "parts"), True, False)
+    rest = run_virtual(2, counts, str(tmp_path / "parts"), False, True)
+    assert rest == whole and whole[0] != whole[1]
+
+
 GLOBAL: dict[str, Draws] = {
     "torch": lambda: torch.randperm(SAMPLES).tolist(),
     "python": lambda: random.sample(range(SAMPLES), SAMPLES),
