@@ -141,7 +141,7 @@ def test_members_that_nothing_calls_are_noted_with_the_class_to_derive_from(
         return engine.prepare([chosen], allow_modules=["former_classes"]).plan().notes
 
     (note,) = noted("sync", "Skipping")
-    assert note.startswith("sync=Skipping: defines next_step, drain, which a run calls of ")
+    assert note.startswith("sync=Skipping: defines next_step, which a run calls of ")
     assert note.endswith("Derive from it (paceline.strategies.core.with_servers), or choose other names.")
     assert noted("sync", "Served") == []
     renamed, moved = noted("strategy", "Settling")
