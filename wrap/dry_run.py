@@ -35,8 +35,7 @@ def show(script: WrappedScript, workers: int) -> NoReturn:
 
 def _lines(experiment: Experiment, sync: Sync, script: WrappedScript, workers: int) -> list[str]:
     batches = ShardedLoader(script.loader, 0, workers, experiment.seed)
-    every, batch = len(batches) * script.epochs, experiment.batch_size
-    steps = every if script.steps is None else script.steps
+    steps, batch = script.planned(len(batches)), experiment.batch_size
     shares = [len(share_of(range(batch), rank, workers)) for rank in (0, workers - 1)]
     each = f"{shares[-1]} or {shares[0]}" if shares[0] != shares[-1] else str(shares[0])
     trained = [parameter for parameter in script.model.parameters() if parameter.requires_grad]
@@ -45,7 +44,7 @@ def _lines(experiment: Experiment, sync: Sync, script: WrappedScript, workers: i
     sent = f"not known beforehand: {cost.varies}" if cost.varies else human_bytes(sum(cost.worker.values()))
     of = "worker" if workers == 1 else "workers"
     passes = "1 pass" if script.epochs == 1 else f"{script.epochs:,} passes"
-    unknown = f"not known: the script's loop decides. One for each batch of {passes} (epochs=) makes {every:,}"
+    unknown = f"not known: the script's loop decides. One for each batch of {passes} (epochs=) makes {steps:,}"
     has = f"each worker has {each} of {batch} samples"
     return [
         f"dry run: {experiment.model.name} on {experiment.data.name}, sync={experiment.sync.name}: {workers} {of}",

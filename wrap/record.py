@@ -37,6 +37,7 @@ from ..tracking.run_directory import RunDirectory
 from ..tracking.sinks import check as check_tracking
 from ..tracking.sinks import sinks_from
 from .errors import ElsewhereError
+from .setting import WrappedScript
 from .stopping import ScriptTerminated, Unended
 
 DIVERGED = 6
@@ -95,17 +96,12 @@ class WrapRecord:
         layout: RunLayout,
         device: torch.device,
         sync: Sync,
-        samples: int,
         per_epoch: int,
-        steps: int,
-        epochs: int,
-        root: Path,
+        samples: int,
+        script: WrappedScript,
         resumed: Manifest | None = None,
     ) -> None:
-        """`samples`: of the data. `per_epoch`: batches. `steps`, `epochs`: planned.
-
-        Raises on all workers what is wrong with the run's directory.
-        """
+        """`per_epoch`: batches. `samples`: of the data. Raises on all workers what is wrong with the directory."""
         self._experiment, self._comm, self._layout, self._device, self._sync = experiment, comm, layout, device, sync
         self._samples, self._per_epoch, self.is_over = samples, per_epoch, False
         self._resumed = resumed
@@ -115,11 +111,11 @@ class WrapRecord:
         self._choices = {group.name: experiment.choice(group.name).name for group in SHOWN}
         self._mirror: Mirror | None = None
         self._alive = ExitStack()  # until the run ends, others see that it goes on
-        path = agreed(comm, layout.workers, "run", lambda: self._made(root))
+        path = agreed(comm, layout.workers, "run", lambda: self._made(script.root))
         if comm.rank != 0:
             self.directory = RunDirectory(path)
         else:
-            self._begin(steps, float(epochs))
+            self._begin(script.planned(per_epoch), float(script.epochs))
 
     def _made(self, root: Path) -> Path:
         """Returns the directory, made or opened once more, on the chief."""

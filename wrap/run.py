@@ -110,21 +110,21 @@ class Run:
                 self._trained.accept(optimizer)
                 self._vectors.accept()
                 views.check(model, f"sync={experiment.sync.name}")
-            shard = f"sync.shard={experiment.sync.knobs.get('shard')}"
             self._checkpoints = Checkpoints(model, self.sync, shared, group, self.device)
             self._keep = experiment.checkpoint.keep
-            elapsed = resumed.manifest.seconds if resumed else 0.0
-            self._meter = Meter(self._comm, 10, counts_pauses=False, elapsed=elapsed)
+            self._meter = Meter(
+                self._comm, 10, counts_pauses=False, elapsed=resumed.manifest.seconds if resumed else 0.0
+            )
             self._activations = memory.ActivationPeak()
-            planned = len(shared) * script.epochs if script.steps is None else script.steps
-            place = shared.samples, len(shared), planned, script.epochs, script.root, resumed and resumed.manifest
-            self._record = WrapRecord(experiment, self._comm, layout, self.device, self.sync, *place)
+            place = shared.samples, script, resumed and resumed.manifest
+            self._record = WrapRecord(experiment, self._comm, layout, self.device, self.sync, len(shared), *place)
             if resumed is not None:
                 self._checkpoints.go_on(resumed)
         except Exception:
             joined.leave()
             raise
         self._hook = optimizer.register_step_pre_hook(self._check_step)
+        shard = f"sync.shard={experiment.sync.knobs.get('shard')}"
         self.gradients = Gradients(self.sync, stepped, optimizer, group, shard)
         self.optimizer = WrappedOptimizer(self, optimizer)
         self._updates = False  # the sync mode may step

@@ -40,6 +40,10 @@ class WrappedScript:
     epochs: int
     steps: int | None = None
 
+    def planned(self, batches: int) -> int:
+        """Returns the steps that it makes, by what it said; else one for each of the `batches` of all passes."""
+        return batches * self.epochs if self.steps is None else self.steps
+
 
 def experiment_of(script: WrappedScript) -> Experiment:
     """Returns the defaults with the script's overrides, and its model, data and optimizer by their classes' names.

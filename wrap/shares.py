@@ -34,9 +34,9 @@ class _Shares(Sampler[list[Any]]):
 
     def __init__(self, whole: Iterable[Sequence[Any]], rank: int, size: int) -> None:
         self.whole, self.rank, self.size = whole, rank, size
-        self.skips = 0  # batches of the next pass that were taken before ...
-        self.order: int | None = None  # ... the digest of them, ...
-        self.draw_on: Callable[[], None] | None = None  # ... and the call that sets random generators after them
+        self.skips = 0  # batches of the next pass that were taken before
+        self.order: int | None = None  # the digest of those
+        self.draw_on: Callable[[], None] | None = None  # sets random generators after those
         self.taken: deque[tuple[Own, int]] = deque()  # in the order of the batches; the loader asks for some ahead
 
     def __iter__(self) -> Iterator[list[Any]]:

@@ -24,8 +24,9 @@ Deviations from the papers: pushes happen every `period` steps, where GoSGD draw
 of some steps ago: its staleness is how many steps fewer its sender had done, when it sent, than i has done, or 0.
 
 `consensus` while training goes on is replica 0's own W, which asks nobody. At the end all that is under way is
-received and mixed, and the mean over the living replicas, weighted by w, is the result: see `finish`. A resumed run
-starts all workers from replica 0's weights, with w = 1.
+received and mixed (`drain`), and the mean over the living replicas, weighted by w, is the result (`finish`). A worker
+that is through waits `hardware.timeout` at most for the next message. A resumed run starts all workers from replica 0's
+weights, with w = 1.
 
 A push is waited for when the next one is due, until it has left: with a model that the network's buffers do not hold,
 until its receiver looks for messages, before its next step.
