@@ -111,11 +111,9 @@ class Run:
                 self._vectors.accept()
                 views.check(model, f"sync={experiment.sync.name}")
             self._checkpoints = Checkpoints(model, self.sync, shared, group, self.device)
-            self._keep = experiment.checkpoint.keep
-            self._meter = Meter(
-                self._comm, 10, counts_pauses=False, elapsed=resumed.manifest.seconds if resumed else 0.0
-            )
-            self._activations = memory.ActivationPeak()
+            self._keep, self._activations = experiment.checkpoint.keep, memory.ActivationPeak()
+            elapsed = resumed.manifest.seconds if resumed else 0.0
+            self._meter = Meter(self._comm, 10, counts_pauses=False, elapsed=elapsed)
             place = shared.samples, script, resumed and resumed.manifest
             self._record = WrapRecord(experiment, self._comm, layout, self.device, self.sync, len(shared), *place)
             if resumed is not None:
