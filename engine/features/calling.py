@@ -32,6 +32,7 @@ from .gradient_norms import GradientNorms
 from .robustness import names_of
 
 Callbacks = Mapping[str, Callback]
+LAST = ""  # stands in a checkpoint beside the callbacks' names, which are longer
 _NAME = re.compile(r"[A-Za-z][\w.-]{0,63}")
 _TAKEN = ("kind", "step", "epoch", "loss", "time", "step_time", "samples_per_second", "accuracy", "r2")
 _TAKEN += (
@@ -388,16 +389,17 @@ class Calling(Decides):
         return EvaluationVerdict(**json.loads(self._key_values.read(key, self._chief)))
 
     def manifest(self) -> dict[str, Any]:
-        """Returns the callbacks' state, on the chief. Raises TypeError where it is not JSON."""
+        """Returns the callbacks' state, and what was measured last, on the chief. Raises TypeError if it is no JSON."""
         states = {name: callback.state_dict() for name, callback in self._own.items()}
         for name, state in states.items():
             try:
                 json.dumps(state)
             except (TypeError, ValueError) as error:
                 raise TypeError(f"callbacks.{name}: state_dict() must be as JSON has it ({error})") from error
-        return states
+        return {**states, LAST: self.last} if self.last else states
 
     def load_manifest(self, state: Mapping[str, Any]) -> None:
+        self.last = dict(state.get(LAST, {})) if self._own else {}
         for name, callback in self._own.items():
             if name in state:
                 callback.load_state_dict(state[name])

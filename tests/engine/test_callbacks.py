@@ -276,6 +276,15 @@ def test_the_norm_is_that_of_all_gradients_together() -> None:
     assert calls.numbers() == {"gradient_norm": 5.0} == calls.last
 
 
+def test_a_run_that_goes_on_has_what_was_measured_last() -> None:
+    chief, again, other = called(Scripted([7.0])), called(Scripted([8.0])), called(Scripted([9.0]), rank=1)
+    assert chief.each_evaluation(view(accuracy=0.5)) == chief.metrics()
+    saved = json.loads(json.dumps(chief.manifest()))
+    for each in (again, other):
+        each.load_manifest(saved)
+    assert again.metrics() == {"scripted": 7.0} and other.metrics() == {}
+
+
 def test_own_metrics_are_recorded_beside_the_others_and_go_to_wandb() -> None:
     step = StepRecord(3, 1.0, 0.5, 10.0, 0.1, 0.3, {"margin": 2.0}).plain()
     assert step["margin"] == 2.0 and "metrics" not in step
