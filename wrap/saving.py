@@ -23,7 +23,7 @@ from ..engine.config.experiment import Experiment
 from ..engine.config.resumed import RESUMABLE
 from ..engine.config.stored import check_identity, identity, read_stored
 from ..strategies import State, Sync
-from ..strategies.core.state import load_state, read_all, state_of, state_with
+from ..strategies.core.state import buffers_of, load_state, read_all, state_with
 from ..tracking.errors import StorageError
 from ..tracking.records import CheckpointRecord
 from ..tracking.redact import redact
@@ -151,8 +151,7 @@ class Checkpoints:
                 own = {name: parameter.detach() for name, parameter in sync.parameters.items()}
                 kept |= {"parameters": state_with(self._model, own), "sync": of_sync}
             else:
-                names = {name for name, _ in self._model.named_parameters()}
-                kept["buffers"] = {name: each for name, each in state_of(self._model).items() if name not in names}
+                kept["buffers"] = buffers_of(self._model)
             self._made += 1
             key, key_values, failed = f"checkpoint/{self._made}", comm.key_values, None
             try:

@@ -2,7 +2,7 @@
 
 runs/<name>/checkpoints/step-00000120/
     part-000.safetensors   one part's parameters, and what its sync mode keeps (optimizer state)
-    part-000.replica-0001.safetensors   another replica's, where replicas differ
+    part-000.replica-0001.safetensors   another replica's: its buffers alone where replicas have the same weights
     manifest.json          step, training seconds, each file's SHA-256, the run's and its own; written last
 
 Everything is written under a temporary name, synced and renamed, so that a directory without `.tmp` is whole. The
@@ -235,17 +235,24 @@ def open_parts(checkpoint: Path, manifest: Manifest) -> list[State]:
 
 
 def open_replicas(checkpoint: Path, part: int, manifest: Manifest) -> list[State]:
-    """Returns a part's state of each replica that wrote one, as `open_parts` does. Raises `CorruptCheckpointError`."""
+    """Returns a part's state of each replica that wrote all of it, as `open_parts` does. Raises
+    `CorruptCheckpointError`.
+    """
     found = [(name, PART.fullmatch(name)) for name in sorted(manifest.files)]
-    return [_opened(checkpoint, name, manifest) for name, each in found if each is not None and int(each[1]) == part]
+    every = [_opened(checkpoint, name, manifest) for name, each in found if each is not None and int(each[1]) == part]
+    return [state for state in every if "parameters" in state]
 
 
 def open_part(checkpoint: Path, part: int, replica: int, manifest: Manifest) -> State:
-    """Returns one part's state, the replica's own or what replica 0 wrote for all, as `open_parts` does. Raises
-    `CorruptCheckpointError`.
+    """Returns one part's state as `open_parts` does: the replica's own, or what replica 0 wrote for all, with the
+    replica's buffers. Raises `CorruptCheckpointError`.
     """
     name = file_of(part, replica)
-    return _opened(checkpoint, name if name in manifest.files else file_of(part, 0), manifest)
+    own = _opened(checkpoint, name, manifest) if name in manifest.files else {}
+    if "parameters" in own:
+        return own
+    state = _opened(checkpoint, file_of(part, 0), manifest)
+    return {**state, "parameters": {**state["parameters"], **own.get("buffers", {})}}
 
 
 def read_part(checkpoint: Path, part: int, replica: int, manifest: Manifest) -> State:

@@ -2,13 +2,15 @@
 
 import json
 
+from ...strategies import State
 from ...strategies.core.placements import dims_of, pieces_of
 from ...strategies.core.regrouped import order_of
-from ...strategies.core.state import sharded_of, state_with
+from ...strategies.core.state import buffers_of, sharded_of, state_with
 from ...tracking.records import CheckpointRecord
 from ..base import checkpoint
 from ..base.checkpoint import Manifest
 from ..callbacks.best import best_step
+from ..fabrics.layout import Role
 from ..features import models
 from .worker import Worker
 
@@ -33,13 +35,13 @@ class Saving:
     def save(self, done: int, seconds: float, time_to_accuracy: float | None) -> None:
         """A checkpoint after step `done`, at so many seconds of training.
 
-        Replica 0 writes: its parts their files, the chief the manifest once it has all their sums.
+        Replica 0 writes: its parts their files, the chief the manifest once it has all their sums. The others write
+        what they have of their own.
         """
         worker, sync, role = self._worker, self._worker.sync, self._worker.role
         for each in worker.hooks:
             each.before_saving(done)
-        alike = sync.traits.weights_agree and sync.traits.state_agrees
-        each = sync.traits.synchronous and not alike  # replicas differ: each writes its own
+        each = self._each
         if not (sync.traits.synchronous or role.replica == 0):
             return
         own = {name: parameter.detach() for name, parameter in sync.parameters.items()}
@@ -49,6 +51,8 @@ class Saving:
         if role.replica != 0 and not each:
             for sharded in sharded_of(state):  # as replica 0 does while it writes
                 sharded.gather()
+            if self._writes(role):
+                self._write(done, {"buffers": buffers_of(worker.module)})
             return
         whole = {"parameters": state_with(worker.module, parameters), "sync": state, **worker.hooks.state_dict()}
         whole["order"] = order_of(
@@ -57,14 +61,11 @@ class Saving:
         if dims := dims_of([worker.module]):
             whole["split"] = dims
             whole["piece"] = pieces_of(worker.module, worker.strategy.mesh, role.part)
-        directory = worker.directory
-        name, digest = checkpoint.write_part(directory.checkpoints, done, role.part, role.replica, whole)
-        key = f"checkpoint/{done}"
-        worker.comm.key_values.post(f"{key}/{worker.comm.rank}", json.dumps([name, digest]))
+        self._write(done, whole)
         if worker.is_chief:
-            writers = range(worker.layout.workers if each else worker.layout.parts)
-            sums = dict(worker.read_of_living(key, writers))
-            identity = worker.assignment.identity
+            writers = [rank for rank in range(worker.layout.workers) if self._writes(worker.layout.role(rank))]
+            sums = dict(worker.read_of_living(f"checkpoint/{done}", writers))
+            directory, identity = worker.directory, worker.assignment.identity
             states = worker.hooks.manifest() or None
             data = self._data_sums
             experiment = worker.experiment
@@ -72,6 +73,24 @@ class Saving:
             manifest = Manifest(done, seconds, time_to_accuracy, sums, identity, data, states, worker.phase, *layout)
             checkpoint.commit(directory.checkpoints, manifest, worker.experiment.checkpoint.keep, self.best)
             directory.add(CheckpointRecord(done))
+
+    @property
+    def _each(self) -> bool:
+        """True where replicas differ, so that each writes its own weights."""
+        traits = self._worker.sync.traits
+        return traits.synchronous and not (traits.weights_agree and traits.state_agrees)
+
+    def _writes(self, role: Role) -> bool:
+        """Returns whether a worker writes a file: replica 0, and those that have weights or buffers of their own."""
+        if role.replica == 0 or self._each:
+            return True
+        return self._worker.sync.traits.synchronous and bool(buffers_of(self._worker.parts.modules[role.part]))
+
+    def _write(self, done: int, state: State) -> None:
+        """Writes this worker's file, and tells the chief of it."""
+        worker, role = self._worker, self._worker.role
+        said = checkpoint.write_part(worker.directory.checkpoints, done, role.part, role.replica, state)
+        worker.comm.key_values.post(f"checkpoint/{done}/{worker.comm.rank}", json.dumps(said))
 
     def export(self) -> None:
         """The trained model as one safetensors file that any of these models loads; beside it what was added to it."""

@@ -283,6 +283,12 @@ def state_of(module: nn.Module) -> dict[str, Tensor]:
     return {**parameters, **{name: state[name] for name in state if name not in parameters and name not in again}}
 
 
+def buffers_of(module: nn.Module) -> dict[str, Tensor]:
+    """Returns the persistent buffers: what `state_of` gives beside parameters."""
+    parameters = {name for name, _ in module.named_parameters()}
+    return {name: each for name, each in state_of(module).items() if name not in parameters}
+
+
 def state_with(module: nn.Module, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Returns the module's state with `parameters` (by name) in place of its own; each tensor under one name."""
     return {**state_of(module), **parameters}

@@ -530,3 +530,25 @@ class Falling(torch.optim.Optimizer):
             if self.kind == "list":
                 last = self.state[each]["last"] = [*self.state[each].get("last", []), each.grad.clone()][-2:]
             each -= group["lr"] / place["count"] * sum(last)
+
+
+class RunningNorm(nn.Module):
+    """[n, 8] -> [n, 8], less a running mean, in training too."""
+
+    mean: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(8))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.training:
+            self.mean.mul_(0.5).add_(x.detach().mean(0), alpha=0.5)
+        return x - self.mean
+
+
+class RunningNorms(nn.Sequential):
+    """[n, 8] -> [n, 2]."""
+
+    def __init__(self) -> None:
+        super().__init__(RunningNorm(), nn.Linear(8, 8), nn.ReLU(), RunningNorm(), nn.Linear(8, 2))

@@ -13,8 +13,18 @@ import safetensors.torch
 import torch
 
 from paceline.engine.base import checkpoint
-from paceline.engine.base.checkpoint import Manifest, commit, export, read_manifest, read_part, steps_of, write_part
+from paceline.engine.base.checkpoint import (
+    Manifest,
+    commit,
+    export,
+    open_replicas,
+    read_manifest,
+    read_part,
+    steps_of,
+    write_part,
+)
 from paceline.engine.base.errors import CorruptCheckpointError
+from paceline.strategies import State
 from paceline.strategies.core.state import ShardedTensor
 from paceline.tracking.checksums import json_sealed, verdict_on_tensors
 from paceline.tracking.errors import StorageError
@@ -45,6 +55,18 @@ def test_what_is_read_is_what_was_written(checkpoints: Path) -> None:
         read = read_part(path, part, 0, manifest)
         assert torch.equal(read["parameters"]["w"], torch.full((3,), 7.0))
         assert read["sync"] == {"optimizer": {"state": {0: {"step": 7}}}}
+
+
+def test_a_replica_with_buffers_of_its_own_has_replica_0s_weights(checkpoints: Path) -> None:
+    whole: State = {"parameters": {"w": torch.ones(3), "seen": torch.zeros(1)}, "sync": {}}
+    own = {"buffers": {"seen": torch.ones(1)}}
+    sums = dict([write_part(checkpoints, 7, 0, 0, whole), write_part(checkpoints, 7, 0, 1, own)])
+    path = commit(checkpoints, Manifest(7, 1.5, None, sums, "abc"), 1)
+    manifest = read_manifest(path)
+    seen = [read_part(path, 0, replica, manifest)["parameters"] for replica in range(3)]
+    assert [float(each["seen"]) for each in seen] == [0, 1, 0]
+    assert all(torch.equal(each["w"], torch.ones(3)) for each in seen)
+    assert manifest.parts == len(open_replicas(path, 0, manifest)) == 1
 
 
 @pytest.mark.parametrize("name", ["part-000.safetensors", "part-001.safetensors", "manifest.json"])

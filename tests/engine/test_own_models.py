@@ -400,15 +400,44 @@ def test_a_saved_buffer_that_a_forward_pass_gives_another_shape_is_refused(plan,
         plan(run)
 
 
+def check_resumed(train: Any, root: Path, model: str, *overrides: str, workers: int) -> None:
+    """Checks that a run which is interrupted halfway ends with the weights of one that is not."""
+    whole = train(model, *LOCAL, *overrides, "steps=6", workers=workers)
+    whole.path.rename(root / "whole")
+    train(model, *LOCAL, *overrides, "steps=3", "checkpoint.every_steps=3", workers=workers)
+    resumed = engine.run(["steps=6"], allow_modules=["own_models"], resume=f"own-{workers}", root=root, quiet=True)
+    one, two = (load_file(each / "model.safetensors") for each in (root / "whole", resumed.path))
+    assert all(torch.equal(one[name], two[name]) for name in one)
+
+
 @pytest.mark.dist
 def test_momentum_of_sparse_gradients_is_saved_and_resumes_bit_for_bit(train, tmp_path: Path) -> None:
-    momentum = [*LOCAL, "optimizer=sgd", "optimizer.momentum=0.9"]
-    whole = train("Looked", *momentum, "steps=6", workers=1)
-    whole.path.rename(tmp_path / "whole")
-    train("Looked", *momentum, "steps=3", "checkpoint.every_steps=3", workers=1)
-    resumed = engine.run(["steps=6"], allow_modules=["own_models"], resume="own-1", root=tmp_path, quiet=True)
-    one, two = (load_file(each / "model.safetensors") for each in (tmp_path / "whole", resumed.path))
-    assert all(torch.equal(one[name], two[name]) for name in one)
+    check_resumed(train, tmp_path, "Looked", "optimizer=sgd", "optimizer.momentum=0.9", workers=1)
+
+
+@pytest.mark.dist
+@pytest.mark.parametrize(
+    "told",
+    [
+        ["sync=bsp"],
+        *(
+            pytest.param(each, marks=pytest.mark.slow)
+            for each in (
+                ["sync.shard=gradients"],
+                ["sync=local_sgd"],
+                ["strategy=torch_ddp"],
+                ["strategy=torch_fsdp"],
+                ["strategy=zero"],
+                ["strategy=pipeline", "hardware.workers=4"],
+            )
+        ),
+    ],
+    ids=" ".join,
+)
+def test_a_model_that_trains_with_running_statistics_resumes_bit_for_bit(
+    train, tmp_path: Path, told: list[str]
+) -> None:
+    check_resumed(train, tmp_path, "RunningNorms", *told, workers=2)
 
 
 def test_an_embedding_that_holds_its_weights_to_a_norm_is_refused_where_that_would_be_lost() -> None:
