@@ -27,7 +27,8 @@ from .scheduler import Retries, SubmittedRun
 _RANGE = re.compile(r"([1-9]\d{0,3}):([1-9]\d{0,3})")
 PORTS = range(20000, 30000)  # below those that the kernel gives to connections
 OFTEN = 10.0  # seconds between two looks at hosts that are away
-ANSWERS = 20.0  # seconds for a host to answer by ssh
+ANSWERS = 20.0  # seconds for a host to answer by ssh, and without a sign of life until its connection counts as lost
+PATIENCE = 60.0  # seconds for a command on it, which may wait for a file system
 
 
 class Agents(LocalSupervisor):
@@ -110,7 +111,7 @@ class Agents(LocalSupervisor):
             command = f"kill -TERM $(cat {shlex.quote(_pid_file(self._attempt, rank))})"
             words = ["ssh", *_QUIET, str(host), command]
             asked.append(subprocess.Popen(words, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
-        if all([each.wait() for each in asked]):  # the workers of one tell the others
+        if all([_status(each) for each in asked]):  # the workers of one tell the others
             raise MachineError("launcher=torchrun: no host was reached that can stop its workers")
 
     def _commands(self, hosts: Sequence[str | None], job: SubmittedRun, attempt: Path, port: int) -> list[list[str]]:
@@ -141,9 +142,21 @@ def _pid_file(attempt: Path, rank: int) -> str:
 
 
 def _probe(host: str) -> "subprocess.CompletedProcess[str]":
-    """Ask the host whether it sees the environment and the folder: status 255 where ssh does not reach it."""
-    words = f"test -x {shlex.quote(sys.executable)} && test -d {shlex.quote(str(Path.cwd()))}"
-    return subprocess.run(["ssh", *_QUIET, host, words], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    """Ask the host whether it sees the environment and the folder: status 255 where it does not answer."""
+    command = ["ssh", *_QUIET, host, f"test -x {shlex.quote(sys.executable)} && test -d {shlex.quote(str(Path.cwd()))}"]
+    try:
+        return subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=PATIENCE)
+    except subprocess.TimeoutExpired:
+        return subprocess.CompletedProcess(command, 255, "", f"no answer in {PATIENCE:g} s")
+
+
+def _status(asked: subprocess.Popen[bytes]) -> int:
+    """Returns the exit status of an ssh; one that takes too long is killed."""
+    try:
+        return asked.wait(PATIENCE)
+    except subprocess.TimeoutExpired:
+        asked.kill()
+        return asked.wait()
 
 
 def _answers(host: str | None) -> bool:
@@ -151,3 +164,4 @@ def _answers(host: str | None) -> bool:
 
 
 _QUIET = ("-o", "BatchMode=yes", "-o", f"ConnectTimeout={ANSWERS:g}")
+_QUIET += ("-o", f"ServerAliveInterval={ANSWERS / 4:g}", "-o", "ServerAliveCountMax=4")

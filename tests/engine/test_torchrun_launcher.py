@@ -21,6 +21,7 @@ from two_hosts import ADDRESSES, TwoHosts
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.base.errors import MachineError
+from paceline.engine.jobs import torchrun
 from paceline.engine.jobs.torchrun import Agents
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
@@ -52,8 +53,7 @@ def test_a_killed_worker_is_started_again_and_the_run_completes(tmp_path: Path, 
 def test_a_killed_agent_takes_its_worker_along_and_both_are_started_again(tmp_path: Path, train: Train) -> None:
     run = submitted(tmp_path, *LONG)
     worker = run.until_it_trains()[1]
-    agent = int(Path(f"/proc/{worker}/stat").read_text().rpartition(")")[2].split()[1])
-    os.kill(agent, signal.SIGKILL)
+    os.kill(parent(worker), signal.SIGKILL)
     until(lambda: not Path(f"/proc/{worker}").exists(), WAIT, "the worker outlives its agent")
     assert run.end() == 0, run.said()
     assert run.ended().lost == 1
@@ -140,7 +140,7 @@ def test_a_host_that_is_unplugged_for_a_while_costs_no_step(tmp_path: Path, two_
 
 SSH = """#!/bin/sh
 # ssh -o ... -o ... [-tt] HOST COMMAND, on this machine
-shift 4
+while [ "$1" = -o ]; do shift 2; done
 [ "$1" = -tt ] && shift
 [ -e "$HOSTS/$1" ] || { echo no route to it >&2; exit 255; }
 export ON_HOST=$1
@@ -262,9 +262,7 @@ def test_two_hosts_of_a_real_sshd_train_with_the_same_weights(
 ) -> None:
     run = SubmittedProcess(tmp_path, of_sshd, *HOSTS, "hardware.threads=1")
     assert run.end() == 0, run.said()
-    whole = load_file(train("hardware.threads=1", name="undisturbed").path / "model.safetensors")
-    mine = load_file(run.run.path / "model.safetensors")
-    assert all((mine[name] - whole[name]).abs().max() < 1e-5 for name in whole)
+    check_weights(run.run.path, train("hardware.threads=1", name="undisturbed").path)
 
 
 @needs_sshd
@@ -283,6 +281,35 @@ def test_workers_on_hosts_of_a_real_sshd_save_and_end_with_their_supervisor(
     os.kill(int(run.job.partition("-")[0]), signal.SIGKILL)
     until(lambda: not workers_of(run.run.path), 20, "workers outlive their supervisor")
     assert again.wait(WAIT) == 4
+
+
+@needs_sshd
+@pytest.mark.slow
+@pytest.mark.fault
+def test_a_host_that_falls_silent_is_lost(tmp_path: Path, of_sshd: dict[str, str], train: Train) -> None:
+    """Its connection neither ends nor carries anything, as after a loss of power."""
+    run = SubmittedProcess(tmp_path, of_sshd, *HOSTS, *LONG, "hardware.timeout=5")
+    agent = parent(run.until_it_trains()[1])
+    session = parent(agent)
+    assert Path(f"/proc/{session}/comm").read_text().startswith("sshd")
+    os.kill(session, signal.SIGSTOP)
+    try:
+        os.kill(agent, signal.SIGKILL)
+        assert run.end() == 0, run.said()
+    finally:
+        os.kill(session, signal.SIGKILL)
+    assert run.ended().lost == 1
+    check_weights(run.run.path, train(*LONG, name="undisturbed").path)
+
+
+def check_weights(mine: Path, whole: Path) -> None:
+    """Checks that two runs have the same weights up to the order of sums, which is another one between two hosts."""
+    one, other = (load_file(each / "model.safetensors") for each in (mine, whole))
+    assert all((one[name] - other[name]).abs().max() < 1e-5 for name in other)
+
+
+def parent(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
 def steps_taken(folder: Path) -> dict[int, list[int]]:
@@ -312,6 +339,25 @@ def test_a_host_that_nobody_reaches_is_named(monkeypatch: pytest.MonkeyPatch, tm
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     with pytest.raises(MachineError, match=r"launcher\.nodes: ssh does not reach far \(no route to it\)"):
         engine.prepare(["launcher=torchrun", "launcher.nodes=[far]", "tracking=none"]).submission()
+
+
+def test_a_host_that_takes_the_connection_and_gives_no_answer_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "ssh").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setattr(torchrun, "PATIENCE", 0.2)
+    with pytest.raises(MachineError, match=r"launcher\.nodes: ssh does not reach far \(no answer in 0\.2 s\)"):
+        engine.prepare(["launcher=torchrun", "launcher.nodes=[far]", "tracking=none"]).submission()
+
+
+def test_an_agent_that_cannot_be_asked_to_stop_is_left_after_a_while(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(torchrun, "PATIENCE", 0.2)
+    with subprocess.Popen(["sleep", "600"]) as asked:
+        assert torchrun._status(asked) == -signal.SIGKILL
 
 
 def test_the_commands_of_agents_are_shown() -> None:

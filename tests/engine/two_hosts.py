@@ -12,7 +12,7 @@ from pathlib import Path
 ADDRESSES = ("10.77.0.1", "10.77.0.2")
 SSH = """#!/bin/sh
 # ssh -o ... -o ... [-tt] HOST COMMAND
-shift 4
+while [ "$1" = -o ]; do shift 2; done
 [ "$1" = -tt ] && shift
 name={name}-$1
 setup='mount -t tmpfs tmpfs /dev/shm && hostname "$0" && exec sh -c "$1"'
