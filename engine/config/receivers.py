@@ -2,7 +2,7 @@
 
 A file that somebody gave you (`--config FILE`, a preset of `--config-dir`, a sweep's definition) may name a server of
 MLflow's or an account of W&B's. The run would send its metrics, its configuration and the machine's name there. It may
-also have a launcher run lines of shell, or start the run on hosts of its own.
+also have a launcher run lines of shell or an image, or start the run on hosts of its own.
 """
 
 import re
@@ -15,7 +15,10 @@ from ...conf.grammar import as_override
 from ...tracking.redact import hide_in_urls
 from .choice_files import file_of, section
 
-RECEIVERS = {"tracking": ("uri", "entity"), "launcher": ("setup", "extra", "nodes", "address")}  # keys of groups
+RECEIVERS = {
+    "tracking": ("uri", "entity"),
+    "launcher": ("setup", "extra", "nodes", "address", "image"),
+}  # keys of groups
 _DONE = {
     "tracking": ("would send this run's results there", "tracking=none"),
     "launcher": ("would have that run as you, or this run start there", "launcher=auto"),

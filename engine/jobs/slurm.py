@@ -82,6 +82,7 @@ class Slurm(Scheduler):
         for word in self._extra:
             if not word.startswith("--"):
                 raise ConfigError(f"launcher.extra={word}: must be options of sbatch, each beginning with --")
+            _check_one_line("extra", word)
         asked = {
             "nodes": nodes,
             "ntasks-per-node": workers_per_node,
@@ -93,6 +94,8 @@ class Slurm(Scheduler):
             "gres": gres,
             "constraint": constraint,
         }
+        for key, value in asked.items():
+            _check_one_line(key, str(value))
         self._asked = [f"--{key}={value}" for key, value in asked.items() if value is not None]
         self._cpus_per_task = f"--cpus-per-task={cpus_per_worker}"
         self._cpus = workers_per_node * cpus_per_worker
@@ -267,6 +270,15 @@ class SlurmPartition:
 def _partitions() -> list[SlurmPartition]:
     said = _asked_slurm(["sinfo", "--noheader", "--format=%P|%l|%D|%c"])
     return [SlurmPartition(line) for line in said.stdout.split() if line.count("|") == 3]
+
+
+def _check_one_line(key: str, value: str) -> None:
+    """Raises `ConfigError` for a value that #SBATCH cannot hold: what follows its line is shell."""
+    if not value.isprintable() or "\\" in value:
+        raise ConfigError(
+            f"launcher.{key}={value!r}: has a line break, another control character or a backslash. Choose a value "
+            "without it."
+        )
 
 
 def _quoted(option: str) -> str:

@@ -441,6 +441,16 @@ def test_sbatch_is_asked_for_the_same_as_by_submitit(array: int | None, tmp_path
     assert found == expected
 
 
+@pytest.mark.parametrize("key", ["partition", "account", "qos", "gres", "constraint"])
+@pytest.mark.parametrize("value", ["a\ndate\n#", "a\r", "a\x1b[2J", "a\\"])
+def test_a_setting_that_would_leave_its_line_of_the_script_is_refused(key: str, value: str) -> None:
+    """A further line would be shell, which a file may not set."""
+    with pytest.raises(ConfigError, match=rf"^launcher\.{key}='a"):
+        Slurm(**{key: value})
+    with pytest.raises(ConfigError, match=r"^launcher\.extra='--comment=a"):
+        Slurm(extra=[f"--comment={value}"])
+
+
 @pytest.mark.parametrize(("time", "grace"), [("1m", 90), ("2m", 60), ("149s", 60)])
 def test_a_time_limit_that_the_warning_precedes_is_refused(time: str, grace: int) -> None:
     """Such a job would be put back for ever, and its workers never start."""

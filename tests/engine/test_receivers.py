@@ -100,6 +100,7 @@ def test_a_sweeps_file_is_refused_likewise(tmp_path: Path, place: str) -> None:
         ("launcher: slurm\nlauncher.extra: ['--export=ALL']\n", "launcher.extra"),
         ("launcher: torchrun\nlauncher.nodes: [stranger]\n", "launcher.nodes"),
         ("launcher: ray\nlauncher.address: 'stranger:6379'\n", "launcher.address"),
+        ("launcher: kubernetes\nlauncher.image: stranger/image\n", "launcher.image"),
     ],
 )
 def test_a_file_that_runs_commands_or_names_hosts_is_refused_unless_they_are_typed(
