@@ -13,8 +13,9 @@ _SECRET_WORDS = frozenset(
 _PLURAL_KEYS = ("api", "keys")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _URL = re.compile(r"(?<=[A-Za-z0-9+.-])://\S+")
-_URL_LOGIN = re.compile(r"(?<=://)[^/@\s]+(?=@)")
-_URL_QUERY = re.compile(r"(?<=[?&])([^=&#\s]*=)[^&#\s]+")
+# Before the host; or before the last @, of a password that nobody has encoded: it may hold /, ? and #
+_URL_LOGIN = re.compile(r"(?<=://)(?:[^/?#\s]+|[^/?#@:\s]*:(?!\d*[/?#])\S+)(?=@)")
+_URL_QUERY = re.compile(r"(?<=[?&#])([^=&#\s]*=)[^&#\s]+")
 _known: set[str] = set()  # the secrets of this process's configurations
 
 

@@ -58,6 +58,13 @@ def test_the_login_in_a_url_is_hidden_and_the_rest_of_the_url_kept():
             "see https://host/?q=*** and https://other/?q=***",
         ),
         ("what?a=b is no URL", "what?a=b is no URL"),
+        ("postgresql://me:hun/ter2@host/name", "postgresql://***@host/name"),
+        ("postgresql://me:hun?t#er2@host/name?a=b", "postgresql://***@host/name?a=***"),
+        ("http://me:hun@ter2@host:80/@me", "http://***@host:80/@me"),
+        ("http://me:h/un@ter2@host", "http://***@host"),
+        ("https://host:8080/@me", "https://host:8080/@me"),
+        ("https://host/a:b@me", "https://host/a:b@me"),
+        ("https://host/#token=hunter2", "https://host/#token=***"),
         ("https://host/path?flag", "https://host/path?flag"),
     ],
 )
