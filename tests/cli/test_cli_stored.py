@@ -192,6 +192,12 @@ def test_a_run_that_a_person_renamed_is_found_by_that_name(name: str, paceline, 
     assert paceline("rm", name, "--yes").status == 0 and name not in names(runs)
 
 
-def test_ls_shows_no_escape_sequence_of_a_name(paceline, runs: Path) -> None:
+@pytest.mark.parametrize(
+    "command", ["ls", "show better", "watch better --once", "explain better", "compare", "rm better"]
+)
+def test_nothing_of_a_run_reaches_the_terminal_as_an_escape_sequence(command: str, paceline, runs: Path) -> None:
     (runs / "good").rename(runs / "go\x1b[31mod")
-    assert "\x1b" not in paceline("ls").out
+    told = {key: "a\x1b[2J\x9bb\u202e\rc" for key in ("status", "reason", "sync", "model")}
+    RunDirectory(runs / "better").write_summary({"name": "better"} | told)
+    ended = paceline(*command.split())
+    assert not {*"\x1b\x9b\u202e\r"} & {*ended.out, *ended.err} and "\\x1b[" in ended.out
