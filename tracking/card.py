@@ -115,6 +115,7 @@ def card(run: RunData, command: str | None, files: Sequence[str] = ()) -> str:
     clock = "Times are modelled: the run was on a virtual cluster. Gradients are real." if modelled else ""
     versions = ", ".join(f"{name} {_cell(version)}" for name, version in _versions(run).items())
     lacking = ", ".join(f"`{_code(name)}`" for name in files)
+    fence = "`" * max(3, 1 + max(map(len, re.findall("`+", command or "")), default=0))
     paragraphs = [
         f"---\n{head}# license: choose one, such as apache-2.0\n---",
         f"# {_cell(run.name)}",
@@ -125,7 +126,7 @@ def card(run: RunData, command: str | None, files: Sequence[str] = ()) -> str:
         clock,
         "\n".join(["| value | of this run |", "| --- | --- |", *table]),
         "## Repeat the run" if command else "",
-        f"```sh\n{command}\n```" if command else "",
+        f"{fence}sh\n{command}\n{fence}" if command else "",
         f"The line reads what is not in this folder: {lacking}. Ask its author for them, or put in your own."
         if command and files
         else "",

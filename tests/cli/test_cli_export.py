@@ -124,6 +124,13 @@ def test_paths_of_this_machine_are_names_that_a_reader_can_replace(paceline, run
     assert config["weights"] == "base/model.safetensors" and str(here) not in card + json.dumps(config)
 
 
+def test_no_value_ends_the_block_of_the_line(paceline, run: RunDirectory, here: Path) -> None:
+    run.write_config(to_yaml(compose(["name=one", "weights='a```b````\tc'"])))
+    assert paceline("export", "one", "mine").status == 0
+    card = (here / "mine" / "README.md").read_text()
+    assert "\n`````sh\npaceline train $'weights=" in card and "\n`````\n" in card
+
+
 @pytest.mark.slow  # two runs
 def test_exported_weights_go_on_in_another_run(paceline, here: Path) -> None:
     few = ("hardware.workers=1", "tracking=none", "checkpoint.every=0")
