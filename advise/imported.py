@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any
 
 from ..conf.errors import ConfigError
-from ..tracking.files import UnusableFileError, check_values, parse_json, parse_yaml, read_text
+from ..tracking.files import MOST_DEPTH, UnusableFileError, check_values, parse_json, parse_yaml, read_text
 from ..tracking.text import plain, shown
 
-MOST_BYTES = 2**20
+MOST_BYTES = 2**16  # the keys of a TOML of 2**20 bytes may take minutes
 AUTO = "auto"  # Hugging Face's Trainer fills it in
 SCHEDULES = {"GPipe": "gpipe", "1F1B": "1f1b", "Interleaved1F1B": "interleaved"}  # of torch.distributed.pipelining
 MODELS = {"8B": "llama_8b", "70B": "llama_70b", "405B": "llama_405b"}  # flavors of torchtitan's llama3
@@ -125,6 +125,10 @@ def read(tool: str, file: Path) -> ImportedConfiguration:
         raise ConfigError(f"{shown(str(file))}: cannot be read ({error.strerror}). Choose another file.") from None
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{shown(str(file))}: is not valid TOML ({error}). Choose a file of {tool}.") from None
+    except RecursionError:  # of TOML's parser
+        raise ConfigError(
+            f"{shown(str(file))}: is nested more than {MOST_DEPTH} deep. Choose a file of {tool}."
+        ) from None
     except UnusableFileError as error:
         raise ConfigError(f"{shown(str(file))}: {error}. Choose a file of {tool}.") from None
     if not isinstance(values, dict) or not values:

@@ -22,6 +22,8 @@ def _plain(text: str) -> list[str]:
         return [text]
     try:
         nested = literal_eval(value)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, RecursionError, MemoryError):  # the last two of what is nested deeply
+        nested = None
+    if not isinstance(nested, dict):
         return [text]  # refused as no override
     return [plain for name, inner in nested.items() for plain in _plain(f"{key}.{name}={inner}")]

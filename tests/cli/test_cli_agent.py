@@ -17,6 +17,8 @@ from paceline.cli.agent import from_agent
         ("hardware={workers:2}", ["hardware={workers:2}"]),
         ("a={'b': __import__('os')}", ["a={'b': __import__('os')}"]),
         ("a={'b'", ["a={'b'"]),
+        ("a={'b'}", ["a={'b'}"]),
+        pytest.param(deep := "a={'b': " + "-" * 9000 + "1}", [deep], id="deep"),
         ("no override", ["no override"]),
     ],
 )
