@@ -6,7 +6,8 @@ import hashlib
 import os
 import stat
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from importlib.util import find_spec
 from io import BufferedReader
 from pathlib import Path
@@ -27,6 +28,18 @@ def open_data(path: Path) -> BufferedReader:
         os.close(descriptor)
         raise not_regular(path)
     return os.fdopen(descriptor, "rb")
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[BufferedReader]:
+    """Opens the file as `open_data` does. Raises MissingDataError, too, where the disk fails while it is read."""
+    with open_data(path) as file:
+        try:
+            yield file
+        except gzip.BadGzipFile:  # is an OSError, and no fault of the disk
+            raise
+        except OSError as error:
+            raise MissingDataError(f"{path} cannot be read: {error.strerror or error}.") from error
 
 
 def asked(path: str | None, key: str = "path") -> Path | None:
@@ -61,8 +74,8 @@ def folder_of(package: str) -> str | None:
 
 
 def sha256_of(path: Path) -> str:
-    """Returns the SHA-256 of a whole file, which is not held in memory. Raises as `open_data`."""
-    with open_data(path) as file:
+    """Returns the SHA-256 of a whole file, which is not held in memory. Raises as `reading`."""
+    with reading(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
@@ -82,11 +95,13 @@ def check_fits(path: Path, size: int, instead: str) -> None:
 
 
 def unpacked(path: Path, most: int | None = None) -> bytes:
-    """Returns the content of a .gz file, or its first `most` bytes. Raises CorruptDataError, and as `check_fits`."""
+    """Returns the content of a .gz file, or its first `most` bytes. Raises CorruptDataError, and as `reading` and
+    `check_fits`.
+    """
     pieces: list[bytes] = []
     size = 0
     try:
-        with open_data(path) as file, gzip.open(file) as opened:
+        with reading(path) as file, gzip.open(file) as opened:
             while (piece := opened.read(1 << 20 if most is None else most - size)) and (most is None or size < most):
                 pieces.append(piece)
                 size += len(piece)

@@ -12,23 +12,20 @@ from pathlib import Path
 
 import numpy as np
 
-from ..errors import CorruptDataError, MissingDataError
-from .files import check_fits, open_data
+from ..errors import CorruptDataError
+from .files import check_fits, reading
 
 
 def read_bytes(path: Path, size: int) -> bytes:
     """The first `size` bytes of the file, unpacked where its name ends in .gz.
 
-    Raises CorruptDataError for what is not gzip or breaks off, and what `open_data` raises.
+    Raises CorruptDataError for what is not gzip or breaks off, and as `reading`.
     """
-    file = open_data(path)
     try:
-        with file, gzip.open(file) if path.suffix == ".gz" else file as unpacked:
+        with reading(path) as file, gzip.open(file) if path.suffix == ".gz" else file as unpacked:
             return unpacked.read(size)
     except (gzip.BadGzipFile, EOFError, zlib.error) as error:
         raise CorruptDataError(f"{path} is not a whole gzip file: {error}.") from error
-    except OSError as error:
-        raise MissingDataError(f"{path} cannot be read: {error.strerror}.") from error
 
 
 def read_shape(path: Path, dimensions: int) -> tuple[int, ...]:

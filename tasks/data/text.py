@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Split, at_most
-from .files import asked, check_readable, open_data
+from .files import asked, check_readable, reading
 
 SAMPLE = Path(__file__).with_name("sample.txt")
 
@@ -46,8 +46,8 @@ class Text(Data):
 
     def load(self) -> tuple[Split, Split]:
         self.check_files()
-        with open_data(self.path) as file:
-            text = torch.from_numpy(np.fromfile(file, dtype=np.uint8)).long()
+        with reading(self.path) as file:
+            text = torch.from_numpy(np.frombuffer(bytearray(file.read()), dtype=np.uint8)).long()
         train, _ = self._parts(len(text))
         # A split of n + 1 bytes has n bytes that have a next one.
         return self._windows(text[: train + 1]).first(self.limit), self._windows(text[train + 1 :])

@@ -20,10 +20,13 @@ from needs import needs_datasets, needs_pyarrow
 from paceline.conf.errors import ConfigError
 from paceline.tasks.base import Data, DataSpec, Split
 from paceline.tasks.checks import check_spec, load_checked
+from paceline.tasks.data import idx
 from paceline.tasks.data.arrays import Arrays
+from paceline.tasks.data.files import sha256_of
 from paceline.tasks.data.hugging_face import HuggingFace
 from paceline.tasks.data.mapped import arrays_of
 from paceline.tasks.data.table import Table
+from paceline.tasks.data.text import Text
 from paceline.tasks.errors import CorruptDataError, MissingDataError, SampleError
 
 REFUSED = (CorruptDataError, MissingDataError, SampleError, ConfigError)
@@ -45,6 +48,22 @@ def npy(header: str) -> bytes:
 def tensors(header: Any, length: int | None = None) -> bytes:
     text = (header if isinstance(header, str) else json.dumps(header)).encode()
     return struct.pack("<Q", len(text) if length is None else length) + text + bytes(16)
+
+
+@pytest.mark.parametrize(
+    ("name", "load"),
+    [
+        ("x.txt", lambda path: Text(str(path)).load()),
+        pytest.param("x.csv.gz", lambda path: read(Table(str(path))), marks=needs_pyarrow),
+        ("x.gz", lambda path: idx.read_bytes(path, 9)),
+        ("x.any", sha256_of),
+    ],
+)
+def test_a_disk_that_fails_is_told_with_the_file(name: str, load: Callable[[Path], object], tmp_path: Path) -> None:
+    """numpy.fromfile would return what came before."""
+    (tmp_path / name).symlink_to("/proc/self/mem")  # which opens, and cannot be read
+    with pytest.raises(MissingDataError, match=rf"{name} cannot be read: Input/output error"):
+        load(tmp_path / name)
 
 
 # -- arrays
