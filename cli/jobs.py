@@ -70,7 +70,8 @@ def logs(
     directory = RunDirectory.open(ROOT, run)
     folder = directory.path / "logs"
     if worker is not None and not _log(folder, worker).exists() and not follow:
-        there = [int(path.stem.rpartition("-")[2]) for path in sorted(folder.glob("worker-*.log"))]
+        numbers = (path.stem.removeprefix("worker-") for path in folder.glob("worker-*.log"))
+        there = [int(number) for number in numbers if number.isdecimal()]
         choose = f"Choose one of 0 to {max(there)}." if there else "None has begun."
         raise ConfigError(f"--worker {worker}: run {directory.name} has no log of it. {choose}")
     read: dict[Path, int] = {}
@@ -93,11 +94,13 @@ def _log(folder: Path, worker: int) -> Path:
 
 def _print_from(path: Path, read: dict[Path, int], several: bool) -> None:
     """Print the whole lines that were added since the last look."""
+    from ..tracking.files import UnusableFileError, open_regular
+
     try:
-        with path.open("rb") as file:
+        with open_regular(path) as file:
             file.seek(read.get(path, 0))
             found = file.read()
-    except OSError:
+    except (OSError, UnusableFileError):
         return
     whole = found[: found.rfind(b"\n") + 1]
     read[path] = read.get(path, 0) + len(whole)

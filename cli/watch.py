@@ -97,6 +97,7 @@ def _follow(directory: "RunDirectory", live: bool) -> str:
 
     sink, over = progress(directory.path, sys.stdout, plain=not live), threading.Event()
     ended: list[tuple[str, str]] = []
+    failed: list[Exception] = []
 
     def look() -> None:
         from ..engine.jobs.asking import JobWatch
@@ -108,6 +109,8 @@ def _follow(directory: "RunDirectory", live: bool) -> str:
             if found[0] == "submitted" and (found := _state(directory))[0] == "submitted":
                 found = "died", f"{found[1]} is over and did not say how"
             ended.append(found)
+        except Exception as error:  # the thread that follows raises it
+            failed.append(error)
         finally:
             over.set()
 
@@ -123,6 +126,8 @@ def _follow(directory: "RunDirectory", live: bool) -> str:
         sink.close(None)
     if unknown:
         note(f"{shortest(directory.metrics)}: {unknown} records are no records of this version, and are not shown")
+    if failed:
+        raise failed[0]
     state, why = ended[0]
     note(_said(state, why))
     return state

@@ -62,11 +62,16 @@ class JobEnd:
 
     @classmethod
     def read(cls, run: Path) -> "JobEnd | None":
-        """Returns None where the job has not said how it ended: it goes on, or was killed."""
+        """Returns None where the job has not said how it ended: it goes on, or was killed. What no supervisor wrote
+        says nothing.
+        """
         try:
-            return cls(**json.loads((run / FOLDER / END).read_text()))
-        except (OSError, ValueError, TypeError):
+            end = cls(**(read_object(run / FOLDER / END) or {}))
+        except (CorruptRunError, TypeError):
             return None
+        numbers, texts = (end.exit_code, end.lost, end.failed), (end.message, end.first)
+        is_whole = all(type(each) is int for each in numbers) and all(isinstance(each, str) for each in texts)
+        return end if is_whole else None
 
 
 def open_job(run: Path) -> JobNote | None:

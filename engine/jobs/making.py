@@ -15,8 +15,8 @@ def job_launcher_of(experiment: Experiment, allowed: tuple[str, ...]) -> JobLaun
 
 def scheduler_of(experiment: Experiment, allowed: tuple[str, ...]) -> Scheduler:
     """Returns the launcher of a run, if paceline submits jobs to it. Raises `ConfigError`."""
-    made = job_launcher_of(experiment, allowed)
+    made = build("launcher", experiment.choice("launcher"), Here, allowed, {})
     if not isinstance(made, Scheduler):
-        name = experiment.choice("launcher").name
-        raise ConfigError(f"launcher={name}: paceline submits nothing to it. Choose --print, and kubectl apply.")
+        instead = "Choose --print, and kubectl apply." if isinstance(made, JobLauncher) else "No job has this run."
+        raise ConfigError(f"launcher={experiment.choice('launcher').name}: paceline submits nothing to it. {instead}")
     return made

@@ -197,6 +197,23 @@ def test_a_job_that_was_killed_with_its_supervisor_is_followed_to_its_death(
     assert paceline("logs", "first", "--follow").status == 0
 
 
+def test_a_job_that_nobody_can_be_asked_about_is_watched_to_a_sentence(paceline, run: RunDirectory) -> None:
+    JobNote("slurm", "12", "login", "2026-01-01T00:00:00").write(run.path)  # and there is no config.yaml
+    ended = paceline("watch", "first")
+    assert (
+        ended.status == 2 and "config.yaml is not there" in ended.err.splitlines()[-1] and "Traceback" not in ended.err
+    )
+
+
+def test_logs_are_regular_files(paceline, run: RunDirectory) -> None:
+    os.mkfifo(run.path / "logs" / "worker-001.log")
+    (run.path / "logs" / "worker-002.log").symlink_to("/dev/zero")
+    (run.path / "logs" / "worker-x.log").write_text("one\x1b[2J\n")
+    ended = paceline("logs", "first")
+    assert ended.status == 0 and ended.out == "worker-x: one\\x1b[2J\n"
+    assert paceline("logs", "first", "--worker", "7").status == 2
+
+
 @pytest.mark.parametrize(
     ("state", "said"),
     [(JobState("waiting", "PENDING (Resources)"), "PENDING (Resources)"), (None, "the scheduler cannot be reached")],

@@ -14,11 +14,13 @@ from pathlib import Path
 
 import pytest
 from needs import needs_submitit
+from stored_configs import to_yaml
 
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.api.preparing import Prepared
 from paceline.engine.base.errors import MachineError, WorkerFailedError
+from paceline.engine.config.compose import compose
 from paceline.engine.config.stored import read_stored
 from paceline.engine.jobs import ends, slurm, submission, supervisor
 from paceline.engine.jobs.asking import cancel, jobs_under
@@ -332,6 +334,33 @@ def test_a_damaged_job_file_hides_no_other_job(run: RunDirectory, damage: str) -
         (run.path / "job.json").write_text(damage)
     found = {job.run: job.word for job in jobs_under(run.path.parent)}
     assert found["other"] == "ended with status 0" and str(run.path) in found["mine"]
+
+
+@pytest.mark.parametrize(
+    "end",
+    ["[" * 100_000, '{"exit_code": 0, "message": "", "lost": "a", "failed": 1}', '{"exit_code": 1e400, "message": []}'],
+    ids=["deep", "lost", "message"],
+)
+def test_an_end_that_no_supervisor_wrote_is_none(run: RunDirectory, end: str) -> None:
+    note_of(run, "12")
+    (run.path / "job" / "end.json").write_text(end)
+    assert JobEnd.read(run.path) is None and open_job(run.path) is not None
+    assert [job.end for job in jobs_under(run.path.parent)] == [None]
+
+
+def test_the_end_of_a_job_is_a_regular_file(run: RunDirectory) -> None:
+    note_of(run, "12")
+    os.mkfifo(run.path / "job" / "end.json")
+    assert JobEnd.read(run.path) is None
+
+
+def test_a_job_of_a_run_that_no_scheduler_starts_is_told(run: RunDirectory) -> None:
+    run.write_config(to_yaml(compose(["name=mine"])))
+    note_of(run, "12")
+    [told] = jobs_under(run.path.parent)
+    assert told.word == "launcher=auto: paceline submits nothing to it. No job has this run."
+    with pytest.raises(ConfigError, match="No job has this run"):
+        cancel(run, now=False)
 
 
 def test_an_ended_job_is_not_cancelled_again(run: RunDirectory) -> None:
