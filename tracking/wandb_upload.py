@@ -66,8 +66,15 @@ def send(
     `project`, `entity`: to send to, instead of those that were recorded. The first goes alone: it tells whether there
     is a server. Raises UploadError when there is none, or no API key that it accepts; the rest is then left as it is.
     """
-    batches = [recordings[:1], *(recordings[i : i + BATCH] for i in range(1, len(recordings), BATCH))]
-    for batch in batches:
+    sound: list[OfflineRecording] = []
+    for each in recordings:
+        if (link := _link_out(each)) is None:
+            sound.append(each)
+        else:
+            why = f"{link} leads out of the run's directory, and W&B would get what is there. Remove the link"
+            yield each, UploadOutcome("failed", why)
+    batches = [sound[:1], *(sound[i : i + BATCH] for i in range(1, len(sound), BATCH))]
+    for batch in batches if sound else ():
         lost = None
         for each, outcome in zip(batch, _send(batch, project, entity), strict=True):
             if outcome is None:  # the client named an error and no run
@@ -79,6 +86,17 @@ def send(
             lost = lost or without_server
         if lost is not None:
             raise UploadError(lost)
+
+
+def _link_out(each: OfflineRecording) -> Path | None:
+    """Returns a path of what W&B's client would send that is, or lies behind, a link out of the run's directory."""
+    for file in each.files:
+        folders = os.walk(file.parent / "files")
+        sent = (Path(folder, name) for folder, inner, names in folders for name in (*inner, *names))
+        for path in (file, file.parent / "files", *sent):
+            if not Path(os.path.realpath(path)).is_relative_to(each.path):
+                return path
+    return None
 
 
 def _without_server(said: str) -> str | None:

@@ -15,7 +15,7 @@ from wandb_server import KEY, WandbServer, isolate, serving
 
 import paceline.conf
 from paceline.compat.wandb import is_about
-from paceline.tracking import sinks_from
+from paceline.tracking import sinks_from, wandb_upload
 from paceline.tracking.mirror import Mirror
 from paceline.tracking.run_directory import RunDirectory
 
@@ -138,6 +138,25 @@ def test_the_former_name_of_the_command_still_works_and_says_its_new_one(pacelin
 def test_what_cannot_be_is_refused_before_anything_is_sent(arguments, hint: str, paceline, runs: Path) -> None:
     ended = paceline("upload", *arguments)
     assert (ended.status, ended.out) == (2, "") and hint in ended.last
+
+
+@pytest.mark.parametrize("linked", ["files/stolen.txt", "files", "files/deep/stolen"])
+def test_a_recording_that_leads_out_of_its_run_is_not_sent(
+    linked: str, paceline, runs: Path, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """W&B's client would send the files behind the links, to the account that the recording names."""
+    (here / "secret").mkdir()
+    link = recording(runs, "one").parent / linked
+    if link.name == "files":
+        shutil.rmtree(link)
+    link.parent.mkdir(parents=True, exist_ok=True)
+    link.symlink_to(here / "secret")
+    asked: list[Path] = []
+    monkeypatch.setattr(wandb_upload, "_client", lambda files, *_: asked.extend(files) or [])
+    ended = paceline("upload", "one")
+    assert ended.status == 3 and f"not sent: {link} leads out of the run's directory" in ended.out and asked == []
+    paceline("upload")
+    assert asked and not any(file.is_relative_to(runs / "one") for file in asked)
 
 
 def test_without_any_run_it_says_how_to_get_one(paceline) -> None:
