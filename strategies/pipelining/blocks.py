@@ -191,6 +191,7 @@ def _traced(model: nn.Module) -> list[Block]:
             f"forward ({line}); give it a method blocks() that returns its modules in the order in which forward calls "
             "them, each of which takes what the one before gives; strategy=data_parallel takes any module"
         ) from error
+    _check_names(graph)
     inputs = [node for node in graph.nodes if node.op == "placeholder" and node.users]
     nodes = [node for node in graph.nodes if node.op not in ("placeholder", "get_attr", "output")]
     if len(inputs) != 1 or not nodes:
@@ -211,6 +212,16 @@ def _traced(model: nn.Module) -> list[Block]:
             blocks.append(_segment(entering, nodes[begin : i + 1]))
             entering, begin = node, i + 1
     return blocks
+
+
+def _check_names(graph: fx.Graph) -> None:
+    """Raises `ConfigError` for a name that torch.fx, which writes it between quotes, would write as another one."""
+    for target in (str(node.target) for node in graph.nodes if node.op in ("call_module", "get_attr")):
+        if {*target} & {*'"\\\r\n'}:
+            raise ConfigError(
+                f"strategy.stages: the name {target!r} in the model has a quote, a backslash or a line break, which "
+                "torch.fx does not write. Choose another name, or strategy=data_parallel, which takes any."
+            )
 
 
 def _segment(entering: fx.Node, nodes: list[fx.Node]) -> Block:

@@ -290,6 +290,22 @@ class Keeping(nn.Module):
         return self.other(x * self.kept[4])
 
 
+class OddlyNamed(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+        self.add_module(name, nn.Linear(FEATURES, CLASSES))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.get_submodule(self.name)(x.flatten(1))
+
+
+@pytest.mark.parametrize("name", ["\\u540d", 'a"b', 'a"); (1', "a\nb"])
+def test_a_name_that_torch_fx_writes_as_another_one_is_refused(name: str) -> None:
+    with pytest.raises(ConfigError, match=r"^strategy\.stages: the name .* has a quote, a backslash or a line break"):
+        blocks_of(OddlyNamed(name))
+
+
 def test_a_forward_that_keeps_values_of_a_trace_is_refused() -> None:
     model = Keeping()
     blocks_of(model)
