@@ -45,17 +45,28 @@ def derived(run: RunData) -> Row:
 
 
 def dollars(run: RunData) -> float | None:
-    """hours of training x hosts x hardware.machine.price_per_hour; hosts = ceil(workers / devices of a machine).
-
-    A machine without devices is one host. None where the run's configuration tells no price.
-    """
-    machine = _section(_section(run.config, "hardware"), "machine")
-    price, devices = plain_number(machine.get("price_per_hour")), machine.get("devices")
+    """hours of training x hosts x hardware.machine.price_per_hour; None where the configuration tells no price."""
+    price = plain_number(_section(_section(run.config, "hardware"), "machine").get("price_per_hour"))
     seconds, workers = plain_number(run.summary.get("seconds")), plain_number(run.summary.get("workers"))
     if price is None or seconds is None or workers is None:
         return None
-    hosts = math.ceil(workers / devices) if isinstance(devices, int) and devices > 0 else 1
-    return seconds / 3600 * hosts * price
+    return seconds / 3600 * _hosts(run, workers) * price
+
+
+def _hosts(run: RunData, workers: float) -> int:
+    """Returns the number of machines that the run takes.
+
+    On a virtual cluster these are the hosts of its workers and servers. Else they are as many as have a device for
+    each worker, or without devices the hosts that the run was measured on.
+    """
+    hardware = _section(run.config, "hardware")
+    each, servers = hardware.get("workers_per_host"), plain_number(run.summary.get("servers")) or 0
+    if hardware.get("fabric") == "virtual" and isinstance(each, int) and each > 0:
+        return math.ceil((workers + servers) / each)
+    devices, measured_on = _section(hardware, "machine").get("devices"), run.summary.get("hosts")
+    if isinstance(devices, int) and devices > 0:
+        return math.ceil(workers / devices)
+    return max(len(measured_on), 1) if isinstance(measured_on, list) else 1
 
 
 def _section(config: dict[str, Any], key: str) -> dict[str, Any]:

@@ -275,6 +275,22 @@ def test_dollars_are_hours_times_hosts_times_price(machine, changes, expected):
     assert dollars(run) == expected and rows([run])[0]["dollars"] == expected
 
 
+@pytest.mark.parametrize(
+    ("hardware", "changes", "expected"),
+    [
+        ({"fabric": "virtual", "workers_per_host": 1}, {}, 16.0),  # 0.5 h x 4 hosts
+        ({"fabric": "virtual", "workers_per_host": 2}, {}, 8.0),
+        ({"fabric": "virtual", "workers_per_host": 2}, {"servers": 1}, 12.0),  # the server's host, too
+        ({"fabric": "process"}, {"hosts": [{"host": "a"}, {"host": "b"}]}, 8.0),
+        ({"fabric": "process"}, {"hosts": "?"}, 4.0),
+    ],
+)
+def test_machines_without_devices_are_the_hosts_that_a_run_was_on(hardware, changes, expected):
+    chosen = config()
+    chosen["hardware"] |= hardware | {"machine": {"devices": 0, "price_per_hour": 8.0}}
+    assert dollars(data("a", chosen, **changes)) == expected
+
+
 def test_a_run_of_a_sweep_is_found_by_its_own_name_and_by_its_sweeps():
     runs = [data("a", None, Swept("s", 0, 0, {})), data("b")]
     assert find(runs, "s/a") is find(runs, "a") is runs[0] and find(runs, "s/b") is None
