@@ -4,7 +4,7 @@ import fcntl
 import os
 import shutil
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -74,7 +74,8 @@ def open_sweep(
     url = storage or f"{LOCAL}{directory / DATABASE}"
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
-    with _alone(directory, name) if task is None else _with_others(directory):
+    held = _alone(directory, name) if task is None else _with_others(directory)
+    with held, _alone_in(storage, name) if storage and storage.startswith(LOCAL) else nullcontext():
         if task is None:
             _tidy(directory)
         if storage is None:
@@ -208,16 +209,31 @@ def _with_others(directory: Path) -> Iterator[None]:
         os.close(descriptor)
 
 
+def _alone(directory: Path, name: str) -> AbstractContextManager[None]:
+    """No other sweeper works in this directory."""
+    return _locked(directory / LOCK, f"--name {name}: another paceline sweep is at work on {directory}")
+
+
+def _alone_in(storage: str, name: str) -> AbstractContextManager[None]:
+    """No other sweeper works on the study of this name in an SQLite file, whatever its directory is."""
+    file = Path(storage.removeprefix(LOCAL).partition("?")[0]).absolute()
+    refusal = (
+        f"--storage: another paceline sweep is at work on {name} in {file}. An SQLite file serves one sweeper of a "
+        "study at a time. Choose another --name, or a database of PostgreSQL, which several machines share"
+    )
+    return _locked(file.with_name(f"{file.name}.{name}.{LOCK}"), refusal)
+
+
 @contextmanager
-def _alone(directory: Path, name: str) -> Iterator[None]:
-    """No other sweeper works in this directory. The kernel lets go when this process dies."""
-    with writing(directory / LOCK):
-        descriptor = open_to_write(directory / LOCK)
+def _locked(file: Path, refusal: str) -> Iterator[None]:
+    """The kernel lets go when this process dies. Raises `ConfigError` where another process has the file."""
+    with writing(file):
+        descriptor = open_to_write(file)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise ConfigError(f"--name {name}: another paceline sweep is at work on {directory}") from None
+            raise ConfigError(refusal) from None
         yield
     finally:
         os.close(descriptor)

@@ -30,7 +30,6 @@ from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, ProgrammingError, SQLAlchemyError
-from sqlalchemy.pool import NullPool
 
 from ..compat import optuna as database
 from ..conf.errors import ConfigError
@@ -457,15 +456,12 @@ def _storage(url: str, grace: float) -> RDBStorage:
                 "pip install 'paceline[postgres]'"
             )
     try:
-        if not local:
-            _make_tables(url)
-        with _stored(url):
-            return RDBStorage(
-                url,
-                engine_kwargs={"connect_args": {"timeout": 60}} if local else {**REMOTE, "pool_pre_ping": True},
-                heartbeat_interval=None if local else max(1, round(grace / BEATS)),
-                grace_period=None if local else max(1, round(grace)),
-            )
+        return _with_tables(
+            url,
+            engine_kwargs={"connect_args": {"timeout": 60}} if local else {**REMOTE, "pool_pre_ping": True},
+            heartbeat_interval=None if local else max(1, round(grace / BEATS)),
+            grace_period=None if local else max(1, round(grace)),
+        )
     except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
         raise ConfigError(
             f"--storage {_without_secrets(url)}: {_said(error, url)}; give a URL such as "
@@ -479,17 +475,19 @@ def _storage(url: str, grace: float) -> RDBStorage:
         ) from None
 
 
-def _make_tables(url: str) -> None:
-    """Makes the tables of a new database, in which another machine may do so at the same moment. Raises
+def _with_tables(url: str, **options: Any) -> RDBStorage:
+    """Opens a database. The tables of a new one may be made by another process at the same moment. Raises
     `StorageError`.
     """
-    for attempt in range(1, ATTEMPTS + 1):
+    left = ATTEMPTS
+    while True:
         try:
             with _stored(url):
-                RDBStorage(url, engine_kwargs={**REMOTE, "poolclass": NullPool}).remove_session()
-                return
+                return RDBStorage(url, **options)
         except StorageError as error:
-            if attempt == ATTEMPTS or not isinstance(error.__cause__, IntegrityError | ProgrammingError):
+            left, cause = left - 1, error.__cause__
+            is_made = isinstance(cause, IntegrityError | ProgrammingError) or "already exists" in str(cause)
+            if not (left and is_made):
                 raise
             time.sleep(random.uniform(0, 1))
 

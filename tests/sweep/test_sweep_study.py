@@ -1,18 +1,23 @@
 """Which trial comes next, and what the study knows of those that were."""
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from optuna.storages import RDBStorage
+from sqlalchemy.exc import IntegrityError, OperationalError, SQLAlchemyError
 
 from paceline.conf.errors import ConfigError
 from paceline.engine.base.errors import MachineError
+from paceline.sweep import study as study_module
 from paceline.sweep.define import define
 from paceline.sweep.definition import Definition, EarlyTermination, Paired, Range, Values
 from paceline.sweep.directory import open_sweep
 from paceline.sweep.study import SamplerName, Study, SweepTrial, create, sample
+from paceline.tracking.errors import StorageError
 from paceline.tracking.run_data import resuming
 
 RATE = "optimizer.lr=tag(log,interval(0.001,0.1))"
@@ -233,6 +238,50 @@ def test_a_sweep_whose_study_is_in_another_database_goes_on_there_alone(tmp_path
     told = resuming(tmp_path / "mine")
     assert told.startswith("paceline sweep --resume --name mine --storage ") and "shared.db" in told
     assert "=8" not in told  # a driver's option may be a secret
+
+
+def test_a_study_in_a_sqlite_file_has_one_sweeper_at_a_time(tmp_path: Path) -> None:
+    """SQLite has no beats: a second one would take the first's running trials for those of a sweeper that has died."""
+    words, url = define(["a=1,2"]), f"sqlite:///{tmp_path}/shared.db?timeout=8"
+    with open_sweep("mine", words, tmp_path / "one", False, storage=url) as opened:
+        assert opened.study.next() is not None
+        said = r"--storage: another paceline sweep is at work on mine in .*/shared.db. .* Choose .* PostgreSQL"
+        with (
+            pytest.raises(ConfigError, match=said),
+            open_sweep("mine", words, tmp_path / "two", True, storage=url),
+        ):
+            raise AssertionError("it was opened")
+        with open_sweep("other", words, tmp_path / "two", False, storage=url) as other:
+            assert len(all_of(other.study)) == 2
+    with open_sweep("mine", words, tmp_path / "one", True, storage=url) as opened:
+        assert len(opened.study.left_over()) == 1
+
+
+@pytest.mark.parametrize(
+    ("error", "again"),
+    [
+        (IntegrityError("insert", {}, Exception("UNIQUE constraint failed: alembic_version.version_num")), True),
+        (OperationalError("create", {}, Exception("table studies already exists")), True),
+        (OperationalError("select", {}, Exception("disk I/O error")), False),
+    ],
+)
+def test_tables_that_another_sweeper_makes_at_the_same_moment_are_waited_for(
+    error: SQLAlchemyError, again: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    errors = [error]
+
+    def storage(*args: Any, **options: Any) -> RDBStorage:
+        if errors:
+            raise errors.pop()
+        return RDBStorage(*args, **options)
+
+    monkeypatch.setattr(study_module, "RDBStorage", storage)
+    url = f"sqlite:///{tmp_path}/shared.db"
+    with (
+        nullcontext() if again else pytest.raises(StorageError),
+        open_sweep("mine", define(["a=1,2"]), tmp_path, False, storage=url) as opened,
+    ):
+        assert len(all_of(opened.study)) == 2
 
 
 @pytest.mark.parametrize(
