@@ -71,11 +71,11 @@ def open_sweep(
         raise ConfigError("--storage: must be a database's URL, such as postgresql://user@host/name")
     if storage is None and (shared := storage_of(directory)) is not None:
         raise ConfigError(f"--resume: the study of the sweep {name} is in {shared}. Give --storage again")
-    url = storage or f"{LOCAL}{directory / DATABASE}"
+    url, file = storage or f"{LOCAL}{directory / DATABASE}", _file_of(storage or "")
     with writing(directory):
         directory.mkdir(parents=True, exist_ok=True)
     held = _alone(directory, name) if task is None else _with_others(directory)
-    with held, _alone_in(storage, name) if storage and storage.startswith(LOCAL) else nullcontext():
+    with held, nullcontext() if file is None else _alone_in(file, name):
         if task is None:
             _tidy(directory)
         if storage is None:
@@ -214,9 +214,19 @@ def _alone(directory: Path, name: str) -> AbstractContextManager[None]:
     return _locked(directory / LOCK, f"--name {name}: another paceline sweep is at work on {directory}")
 
 
-def _alone_in(storage: str, name: str) -> AbstractContextManager[None]:
+def _file_of(storage: str) -> Path | None:
+    """Returns the file of an SQLite database; None of any other. Raises `ConfigError` where it has none."""
+    kind, _, place = storage.partition(":")
+    if kind.partition("+")[0] != "sqlite":
+        return None
+    name = place.removeprefix("///").partition("?")[0]
+    if not storage.startswith(LOCAL) or name in ("", ":memory:") or Path(name).is_dir():
+        raise ConfigError(f"--storage {hide_in_urls(storage)}: must name a file. Choose {LOCAL}FILE.db, for instance.")
+    return Path(name).absolute()
+
+
+def _alone_in(file: Path, name: str) -> AbstractContextManager[None]:
     """No other sweeper works on the study of this name in an SQLite file, whatever its directory is."""
-    file = Path(storage.removeprefix(LOCAL).partition("?")[0]).absolute()
     refusal = (
         f"--storage: another paceline sweep is at work on {name} in {file}. An SQLite file serves one sweeper of a "
         "study at a time. Choose another --name, or a database of PostgreSQL, which several machines share"

@@ -30,6 +30,7 @@ from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
 from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.pool import NullPool
 
 from ..compat import optuna as database
 from ..conf.errors import ConfigError
@@ -46,6 +47,7 @@ LOCAL = "sqlite:///"  # and the path of a file
 GRACE = 60.0  # seconds without a word after which a shared study gives up a running trial
 BEATS = 6  # a running trial is heard of so often within them
 REMOTE = {"connect_args": {"connect_timeout": 10}}  # seconds
+SQLITE = {"connect_args": {"timeout": 60}}
 ATTEMPTS = 5  # to make a new database's tables while another machine does
 DEFINITION, PLACE, RETRIED = "definition", "place", (4, 5)  # RETRIED: exit codes of what may go well the next time
 
@@ -456,12 +458,14 @@ def _storage(url: str, grace: float) -> RDBStorage:
                 "pip install 'paceline[postgres]'"
             )
     try:
-        return _with_tables(
-            url,
-            engine_kwargs={"connect_args": {"timeout": 60}} if local else {**REMOTE, "pool_pre_ping": True},
-            heartbeat_interval=None if local else max(1, round(grace / BEATS)),
-            grace_period=None if local else max(1, round(grace)),
-        )
+        _make_tables(url, SQLITE if local else REMOTE)
+        with _stored(url):
+            return RDBStorage(
+                url,
+                engine_kwargs=SQLITE if local else {**REMOTE, "pool_pre_ping": True},
+                heartbeat_interval=None if local else max(1, round(grace / BEATS)),
+                grace_period=None if local else max(1, round(grace)),
+            )
     except (ArgumentError, NoSuchModuleError, ImportError, ValueError) as error:
         raise ConfigError(
             f"--storage {_without_secrets(url)}: {_said(error, url)}; give a URL such as "
@@ -475,19 +479,19 @@ def _storage(url: str, grace: float) -> RDBStorage:
         ) from None
 
 
-def _with_tables(url: str, **options: Any) -> RDBStorage:
-    """Opens a database. The tables of a new one may be made by another process at the same moment. Raises
+def _make_tables(url: str, options: dict[str, Any]) -> None:
+    """Makes the tables of a new database, in which another process may do so at the same moment. Raises
     `StorageError`.
     """
-    left = ATTEMPTS
-    while True:
+    for attempt in range(1, ATTEMPTS + 1):
         try:
             with _stored(url):
-                return RDBStorage(url, **options)
+                RDBStorage(url, engine_kwargs={**options, "poolclass": NullPool}).remove_session()
+                return
         except StorageError as error:
-            left, cause = left - 1, error.__cause__
+            cause = error.__cause__
             is_made = isinstance(cause, IntegrityError | ProgrammingError) or "already exists" in str(cause)
-            if not (left and is_made):
+            if attempt == ATTEMPTS or not is_made:
                 raise
             time.sleep(random.uniform(0, 1))
 

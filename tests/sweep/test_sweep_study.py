@@ -258,6 +258,23 @@ def test_a_study_in_a_sqlite_file_has_one_sweeper_at_a_time(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
+    "storage",
+    ["sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:///.", "sqlite+pysqlite:///x.db", "sqlite:x.db"],
+)
+def test_an_sqlite_database_without_a_file_is_refused(
+    storage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its trials would be lost with the process."""
+    monkeypatch.chdir(tmp_path)
+    with (
+        pytest.raises(ConfigError, match=r"must name a file. Choose sqlite:///FILE.db"),
+        open_sweep("mine", define(["a=1,2"]), tmp_path / "runs", False, storage=storage),
+    ):
+        raise AssertionError("it was opened")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
     ("error", "again"),
     [
         (IntegrityError("insert", {}, Exception("UNIQUE constraint failed: alembic_version.version_num")), True),
