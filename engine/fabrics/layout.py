@@ -85,15 +85,19 @@ def lay_out(experiment: Experiment, strategy: Strategy, sync: Sync, world_size: 
     if world_size is not None:
         available = world_size - servers * parts
         if available < 1 or workers not in (None, available):
+            key = f"hardware.workers={workers}" if workers is not None else f"sync={experiment.sync.name}"
             if not was_started():
                 raise ConfigError(
-                    f"hardware.workers={workers}: launcher.nodes x launcher.workers_per_node is {world_size} "
+                    f"{key}: launcher.nodes x launcher.workers_per_node is {world_size} "
                     f"processes, of which {servers * parts} are servers. "
                     + ("Choose more launcher.nodes." if available < 1 else f"Choose hardware.workers={available}.")
                 )
+            start = f"Start {(workers or parts) + servers * parts}"
+            way = f"{start} or more" if workers is None else start
+            way += f", or choose hardware.workers={available}" if available > 0 else ""
             raise ConfigError(
-                f"hardware.workers={workers}: {world_size} processes were started, which with "
-                f"{servers * parts} servers leaves {available} workers. {UNSET}"
+                f"{key}: {world_size} processes were started, which with {servers * parts} servers leaves "
+                f"{max(available, 0)} workers. {way}. {UNSET}"
             )
         workers = available
     if workers is None:
