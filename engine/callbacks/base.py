@@ -133,3 +133,8 @@ class Callback(ABC):
 
 def watches_steps(callback: Callback) -> bool:
     return type(callback).each_step is not Callback.each_step
+
+
+def measures(callback: Callback) -> bool:
+    """Returns whether it may give metrics of an evaluation, by which others decide."""
+    return type(callback).each_evaluation is not Callback.each_evaluation

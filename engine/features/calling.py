@@ -22,7 +22,7 @@ from ...tasks.clients import Clients
 from ...tasks.losses.metrics import Metric
 from ...tasks.partition import Partitioner
 from ..callbacks.at_target import AtTarget
-from ..callbacks.base import Callback, EvaluationView, Metrics, Norms, StepView, watches_steps
+from ..callbacks.base import Callback, EvaluationView, Metrics, Norms, StepView, measures, watches_steps
 from ..callbacks.best import Best
 from ..callbacks.early_stop import EarlyStop
 from ..config.experiment import Experiment
@@ -55,7 +55,7 @@ def make(experiment: Experiment, allowed: tuple[str, ...], of_task: Metric) -> C
     for name, choice in experiment.callbacks.items():
         one = build(f"callbacks.{name}", choice, Callback, allowed, {"seed": experiment.seed})
         try:
-            one.check(metric, (*names_of(experiment), *made))
+            one.check(metric, (*names_of(experiment), *_measuring(made)))
         except ValueError as error:
             raise ConfigError(f"callbacks.{name}.{error}") from None
         if isinstance(one, EarlyStop | Best) and one.seen.takes_larger(metric) and not of_task.larger_is_better:
@@ -74,6 +74,10 @@ def make(experiment: Experiment, allowed: tuple[str, ...], of_task: Metric) -> C
             )
         made[STOP] = AtTarget(of_task, experiment.target_accuracy)
     return made
+
+
+def _measuring(callbacks: Callbacks) -> list[str]:
+    return [name for name, each in callbacks.items() if measures(each) and not isinstance(each, EarlyStop)]
 
 
 @dataclass(frozen=True)

@@ -159,6 +159,14 @@ def test_python_takes_names_classes_and_objects_in_their_order() -> None:
         ({"callbacks": "erly_stop"}, "did you mean early_stop?"),
         ({"callbacks": {"early_stop": {"metric": "f1"}}}, "callbacks.early_stop.metric=f1: must be accuracy or loss"),
         (
+            {"callbacks": {"noise_scale": {}, "early_stop": {"metric": "noise_scale", "mode": "min"}}},
+            "callbacks.early_stop.metric=noise_scale: must be accuracy or loss",  # it is measured in steps
+        ),
+        (
+            {"callbacks": {"early_stop": {}, "best": {"metric": "f1", "mode": "max"}}},
+            "callbacks.best.metric=f1: must be accuracy or loss",  # early_stop measures nothing
+        ),
+        (
             {"callbacks": {"x": Missed, "early_stop": {"metric": "f1"}}},
             "callbacks.early_stop.mode=auto: knows which way accuracy and loss are better; of f1 say min or max",
         ),
