@@ -32,8 +32,9 @@ LIMITS = {
 class Advice:
     """`answer`: as the room advise gives it. `rows`: its best ways, one each: strategy, choices (as they are typed),
     workers, hosts, seconds (of a step), device_bytes, sent_bytes (of a worker and step), dollars, goodput (the share of
-    the time that is kept work, with `mtbf`), command; None where that is not known. `why`: where there are none, by how
-    much which limit is missed, or what does not fit.
+    the time that is kept work, with `mtbf`), exact (bytes are those of the plan, and no estimate), margin (memory is
+    left for what published runs held beside their prediction), command; None where that is not known. `why`: where
+    there are none, by how much which limit is missed, or what does not fit.
     """
 
     answer: Any
@@ -76,7 +77,8 @@ def _texts(row: dict[str, Any]) -> list[str]:
     def number(key: str, form: str, unit: float = 1.0) -> str:
         return "-" if row[key] is None else format(row[key] / unit, form)
 
-    sizes = [number("seconds", ".3g"), number("device_bytes", ".1f", 2**30), number("dollars", ",.2f")]
+    memory = f"{'' if row['exact'] else '~'}{number('device_bytes', '.1f', 2**30)}{'' if row['margin'] else '!'}"
+    sizes = [number("seconds", ".3g"), memory, number("dollars", ",.2f")]
     return [row["strategy"], str(row["workers"]), str(row["hosts"]), *sizes, row["command"]]
 
 
@@ -151,5 +153,7 @@ def _row(row: Any, command: str) -> dict[str, Any]:
         "sent_bytes": row.sent,
         "dollars": row.dollars,
         "goodput": row.goodput,
+        "exact": row.exact,
+        "margin": row.roomy,
         "command": command,
     }

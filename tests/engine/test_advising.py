@@ -17,7 +17,9 @@ def said(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     said: list[Any] = []
     way = SimpleNamespace(family="zero", settings=(("strategy", "zero"), ("batch_size", "4")), workers=8, hosts=1)
     best = SimpleNamespace(candidate=way, seconds=0.5, device=3 * 2**30, sent=1e6, dollars=12.5, goodput=0.9)
+    best.exact, best.roomy = True, True
     second = SimpleNamespace(candidate=way, seconds=None, device=2**30, sent=None, dollars=None, goodput=None)
+    second.exact, second.roomy = False, False
 
     def ask(*asked: Any) -> str:
         said.append(asked)
@@ -49,8 +51,9 @@ def test_what_is_fixed_is_handed_on_as_overrides_and_the_best_ways_come_back(sai
     assert advice[0]["seconds"] == 0.5 and advice[1]["dollars"] is None
     assert repr(advice).splitlines()[1:] == [
         "0  zero      8        1      0.5     3.0         12.50    paceline train <zero>",
-        "1  zero      8        1      -       1.0         -        paceline train <zero>",
+        "1  zero      8        1      -       ~1.0!       -        paceline train <zero>",
     ]
+    assert [(row["exact"], row["margin"]) for row in advice.rows] == [(True, True), (False, False)]
     assert "paceline train &lt;zero&gt;" in advice._repr_html_()
     assert advice.frame().device_bytes.tolist() == [3 * 2**30, 2**30]
 
