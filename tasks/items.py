@@ -131,12 +131,19 @@ def fields_of(inputs: object, spec: DataSpec, what: str) -> dict[str | int, Any]
 def tensor_of(value: Any, dtype: torch.dtype | None, what: str) -> Tensor:
     """Returns a tensor, an array, a number or a list of them as a tensor of `dtype`.
 
-    Floating numbers become float32 where `dtype` is None, and integers int64. Raises SampleError, see `converted`.
+    Floating numbers become float32 where `dtype` is None, and integers int64. Raises SampleError for complex numbers
+    and sparse tensors, and as `converted`.
     """
     try:
         tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     except (TypeError, ValueError) as error:
         raise SampleError(f"{what} is {_kind(value)}; must be a tensor, an array or a number ({error})") from None
+    if tensor.is_complex() or tensor.layout is not torch.strided:
+        layout = "" if tensor.layout is torch.strided else f" in layout {tensor.layout}"
+        raise SampleError(
+            f"{what} is of {tensor.dtype}{layout}; must be a dense tensor of real numbers, as torch.view_as_real and "
+            "to_dense make"
+        )
     if dtype is None:
         dtype = torch.float32 if tensor.is_floating_point() else torch.int64
     return converted(tensor, dtype, lambda _: what)

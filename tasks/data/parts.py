@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -195,6 +195,33 @@ def kind_of(dtype: torch.dtype, shape: tuple[int, ...], said: Kind | None) -> Ki
 class ClassCount:
     classes: int  # one more than the largest label
     seen: int | None  # different labels; None: there are too many targets to sort them
+
+
+def are_ignored(labels: np.ndarray, ignored: int | None) -> np.ndarray:
+    """Returns which labels do not count, [n] bool. Text is compared by its characters."""
+    if ignored is None:
+        return np.zeros(len(labels), bool)
+    return labels == ignored if labels.dtype.kind in "iuf" else np.char.strip(labels.astype(str)) == str(ignored)
+
+
+def class_names(known: np.ndarray, ignored: int | None, name: Callable[[Any], str] = str) -> tuple[str, ...]:
+    """Returns the names of all numbers that `class_numbers` gives to labels."""
+    names = [*map(name, known.tolist())]
+    if ignored is not None and 0 <= ignored < len(names):
+        names.insert(ignored, str(ignored))
+    return tuple(names)
+
+
+def class_numbers(labels: np.ndarray, known: np.ndarray, ignored: int | None) -> Tensor:
+    """Returns the place of each label among those that count, `known` in order. The label `ignored` keeps its value.
+
+    It leaves out targets by that value, so a class that would get it and all classes behind it are one number further.
+    """
+    left_out = are_ignored(labels, ignored)
+    found = np.searchsorted(known, np.where(left_out, known[0], labels))
+    if ignored is not None:
+        found = np.where(left_out, ignored, found + (found >= ignored) if ignored >= 0 else found)
+    return torch.from_numpy(found).long()
 
 
 def count_classes(

@@ -17,7 +17,7 @@ from ...conf.errors import ConfigError
 from ..base import Data, DataSpec, Described, Split
 from ..errors import CorruptDataError
 from .files import asked, check_fits, check_readable, open_data
-from .parts import are_one, check_said
+from .parts import are_ignored, are_one, check_said, class_names, class_numbers
 from .sparse import pairs_of
 
 _PACKED: dict[str, Any] = {".gz": gzip.open, ".bz2": bz2.open}
@@ -48,11 +48,12 @@ class SVMLight(Data):
     ) -> None:
         self.path, self.test_path = asked(path), asked(test_path, "test_path")
         self.features, self.nonzeros, self.classes, self.zero_based = features, nonzeros, classes, zero_based
-        self._known: np.ndarray | None = None  # the labels, once they are read
+        self._classes: tuple[str, ...] | None = None  # once they are read
 
     @property
     def spec(self) -> DataSpec:
-        return DataSpec((2, self.nonzeros), torch.float64, (), self.classes, None, None, features=self.features)
+        shape, dtype, ignored = (2, self.nonzeros), torch.float64, self.ignored
+        return DataSpec(shape, dtype, (), self.classes, None, None, features=self.features, ignored=ignored)
 
     def check_files(self) -> None:
         check_said(self.path, "data.path=samples.svm data.features=1000 data.nonzeros=100", self.how_to_get())
@@ -62,10 +63,11 @@ class SVMLight(Data):
         self.check_files()
         assert self.path is not None
         matrix, labels = self._read(self.path)
-        known = np.unique(labels)
-        if not 2 <= len(known) <= self.classes:
-            raise ConfigError(f"data.classes={self.classes}: {self.path} has {len(known)} different labels.")
-        self._known = known
+        known = np.unique(labels[~are_ignored(labels, self.ignored)])
+        names = class_names(known, self.ignored, lambda label: f"{label:g}")
+        if not 2 <= len(names) <= self.classes:
+            raise ConfigError(f"data.classes={self.classes}: {self.path} has {len(names)} different labels.")
+        self._classes = names
         whole = self._split(self.path, matrix, labels, known)
         if self.test_path is not None:
             return whole, self._split(self.test_path, *self._read(self.test_path), known)
@@ -76,8 +78,7 @@ class SVMLight(Data):
         return _some(whole, train), _some(whole, test)
 
     def described(self) -> Described:
-        known = None if self._known is None else tuple(f"{label:g}" for label in self._known)
-        return Described(classes=known, is_tested_on_training=are_one(self.path, self.test_path))
+        return Described(classes=self._classes, is_tested_on_training=are_one(self.path, self.test_path))
 
     def how_to_get(self) -> str:
         return (
@@ -129,7 +130,7 @@ class SVMLight(Data):
             )
 
     def _split(self, path: Path, matrix: Any, labels: np.ndarray, known: np.ndarray) -> Split:
-        strange = np.setdiff1d(labels, known)
+        strange = np.setdiff1d(labels[~are_ignored(labels, self.ignored)], known)
         if len(strange) > 0:
             raise CorruptDataError(f"{path} has a label {strange[0]:g} that {self.path} has not.")
         counts = np.diff(matrix.indptr)
@@ -142,7 +143,7 @@ class SVMLight(Data):
         features = np.where(there, features, features[:, :1])  # the first again
         values = np.zeros(there.shape)
         values[there] = matrix.data
-        return Split(pairs_of(features, values), torch.from_numpy(np.searchsorted(known, labels)).long())
+        return Split(pairs_of(features, values), class_numbers(labels, known, self.ignored))
 
 
 def _named(value: float) -> str:

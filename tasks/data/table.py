@@ -26,7 +26,19 @@ from ..base import Data, DataSpec, Described, Field, Split, at_most
 from ..contents import folded
 from ..errors import CorruptDataError, MissingDataError
 from .files import asked, check_fits, folder_of, open_data, unpacked
-from .parts import Kind, are_one, check_like, check_there, chosen, fifth, inputs_of, sizes
+from .parts import (
+    Kind,
+    are_ignored,
+    are_one,
+    check_like,
+    check_there,
+    chosen,
+    class_names,
+    class_numbers,
+    fifth,
+    inputs_of,
+    sizes,
+)
 from .sequences import LENGTH, check_tokens, is_list, is_text, list_column, tokenizer
 
 FORMATS = ("csv", "tsv", "jsonl", "ndjson", "parquet")
@@ -92,11 +104,12 @@ class Table(Data):
                 self._check_types(its, path, kind)
                 if its.is_empty:
                     self._read(path)  # says so, unless the names of its columns fill the head
-        size, known = head.rows, None
+        size = head.rows
         if kind == "labels" and self.classes is None:
             whole = self._counted()
             kind, size = self._kind(whole.schema), whole.num_rows
-            known = len(self._labels(whole)) if kind == "labels" else None
+            if kind == "labels":
+                self._labels(whole)
         held = None if self.test_path is None else self._schema(self.test_path).rows
         train, test = self._sizes(size, held)
         fields = {name: part.field for name, part in self._parts.items()}
@@ -105,7 +118,7 @@ class Table(Data):
             input_shape=lone.shape,
             input_dtype=lone.dtype,
             target_shape=() if len(self.targets) == 1 else (len(self.targets),),
-            classes=0 if kind == "numbers" else self.classes or max(known or 0, 2),
+            classes=0 if kind == "numbers" else self.classes or max(len(self._classes or ()), 2),
             train_size=train,
             test_size=test,
             target_dtype=torch.int64 if kind == "labels" else torch.float32,
@@ -143,8 +156,8 @@ class Table(Data):
                 )
             of_targets = _value_type(whole.schema.field(self.targets[0]).type)
             known = self._labels(whole)
-            if len(known) > spec.classes:
-                raise ConfigError(f"data.classes={spec.classes}: {self.path} has {len(known)} different labels")
+            if (found := len(self._classes or ())) > spec.classes:
+                raise ConfigError(f"data.classes={spec.classes}: {self.path} has {found} different labels")
         train = self._split(whole, self.path, spec, known)
         if self.test_path is not None:
             held = self._read(self.test_path, of_targets)
@@ -178,8 +191,7 @@ class Table(Data):
         inputs = parts if len(parts) > 1 else next(iter(parts.values()))
         if known is not None:
             column = self._column(table, self.targets[0], path)
-            ignored = column == self.ignored if self.ignored is not None else np.zeros(len(column), bool)
-            strange = np.setdiff1d(column[~ignored], known)
+            strange = np.setdiff1d(column[~are_ignored(column, self.ignored)], known)
             if len(strange):
                 row = int(np.flatnonzero(column == strange[0])[0])
                 name = str(strange.tolist()[0])
@@ -189,9 +201,7 @@ class Table(Data):
                     f"{path}: column {self.targets[0]} is {name!r} in row {row} (from 0 on), a class that {self.path} "
                     f"does not have{near}"
                 )
-            targets = torch.from_numpy(np.searchsorted(known, np.where(ignored, known[0], column))).long()
-            if self.ignored is not None:
-                targets = targets.masked_fill(torch.from_numpy(ignored), self.ignored)
+            targets = class_numbers(column, known, self.ignored)
         else:
             columns = [self._numbers(table, name, path) for name in self.targets]
             targets = torch.from_numpy(np.stack(columns, axis=1)).reshape(table.num_rows, *spec.target_shape)
@@ -299,11 +309,10 @@ class Table(Data):
         assert self.path is not None
         self._check_spelling(table, self.path)
         found = np.unique(self._column(table, self.targets[0], self.path))
-        if self.ignored is not None:
-            found = found[found != self.ignored]
-            if len(found) == 0:
-                raise ConfigError(f"task.ignore_index={self.ignored}: is the label of all rows of {self.path}")
-        self._classes = tuple(map(str, found.tolist()))
+        found = found[~are_ignored(found, self.ignored)]
+        if len(found) == 0:
+            raise ConfigError(f"task.ignore_index={self.ignored}: is the label of all rows of {self.path}")
+        self._classes = class_names(found, self.ignored)
         return found
 
     def _kind(self, schema: Any) -> Kind:

@@ -11,6 +11,7 @@ from needs import needs_datasets, needs_pyarrow
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from paceline.batches import lone
 from paceline.conf.errors import ConfigError
 from paceline.tasks.base import Data, Taken
 from paceline.tasks.checks import load_checked
@@ -192,3 +193,32 @@ def test_features_and_labels_of_svmlight_are_numbers_of_their_own(tmp_path: Path
     taken = of_test(SVMLight(str(tmp_path / "a.svm"), str(tmp_path / "b.svm"), features=4, nonzeros=2))
     assert isinstance(taken.inputs, Tensor)
     assert taken.inputs[:, :, 0].tolist() == [[2, 7], [0, 4]] and taken.targets.tolist() == [1, 0]
+
+
+@pytest.mark.parametrize("kind", [pytest.param("table", marks=needs_pyarrow), "svmlight"])
+@pytest.mark.parametrize(
+    ("labels", "ignored", "numbers"),
+    [
+        ([3, 5, -100], -100, [0, 1, -100]),
+        ([0, 1, 2], 0, [0, 1, 2]),
+        ([0, 1, 2], 1, [0, 1, 2]),
+        ([7, 1, 5], 1, [2, 1, 0]),
+        ([0, 1, 255], 255, [0, 1, 255]),
+        (["cat", "dog", " -100"], -100, [0, 1, -100]),
+        (["1", "a", "b"], 1, [1, 0, 2]),
+    ],
+)
+def test_no_class_gets_the_number_of_the_label_that_does_not_count(
+    kind: str, labels: list[Any], ignored: int, numbers: list[int], tmp_path: Path
+) -> None:
+    path, is_table = tmp_path / "x.csv", kind == "table"
+    if not is_table and isinstance(labels[0], str):
+        pytest.skip("labels of svmlight are numbers")
+    rows = [f"{i},{labels[i % 3]}\n" if is_table else f"{labels[i % 3]} 1:{i}\n" for i in range(30)]
+    path.write_text("".join(["a,target\n"] * is_table + rows))
+    data: Data = Table(str(path), standardize=False) if is_table else SVMLight(str(path), classes=3)
+    data.ignored = ignored
+    for split in load_checked(kind, data):
+        taken = split.take(slice(None))
+        rows = lone(taken.inputs)[:, 0].long() if is_table else lone(taken.inputs)[:, 1, 0].long()
+        assert taken.targets.tolist() == [numbers[row % 3] for row in rows.tolist()]

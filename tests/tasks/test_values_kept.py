@@ -266,6 +266,9 @@ def test_samples_that_are_read_one_by_one_are_held_to_the_same_rule() -> None:
         ((1e39, 1), r"the input is 1e\+39, which float32 cannot hold"),
         ((2, 1, torch.bool), "the input is 2; must be true or false"),
         ((0.5, 1, torch.int64), "the input is 0.5; must be a whole number"),
+        ((torch.tensor(0.5 + 1j), 1), "the input is of torch.complex64; must be a dense tensor of real numbers"),
+        ((0.5, np.complex128(1)), "the target is of torch.complex128; must be a dense tensor of real"),
+        ((torch.tensor(1.0).to_sparse(), 1), "the input is of torch.float32 in layout torch.sparse_coo; must be a"),
     ):
         with pytest.raises(SampleError, match=f"mine, sample 0: {said}"):
             one(*told)
