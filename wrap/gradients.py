@@ -24,6 +24,7 @@ from ..strategies.core.foreign import parameters_of
 from .errors import ScriptError
 
 MOST = 1 << 62
+Seen = tuple[int, int, int]
 
 
 class Gradients:
@@ -42,14 +43,14 @@ class Gradients:
         self._sync, self._optimizer, self._comm, self._shard = sync, optimizer, comm, shard
         self._at_start, self._of_mode = [*stepped], self._of_optimizer()
         self.finished: Finished | None = None
-        self._kept: list[tuple[int, int] | None] = []
-        self._paused: list[tuple[int, int] | None] | None = None  # the gradients between two passes of a step
+        self._kept: list[Seen | None] = []
+        self._paused: list[Seen | None] | None = None  # the gradients between two passes of a step
         self._added = self._changed = False  # since then by a pass of the script's own; in the step, by the script
         self._held: list[tuple[nn.Parameter, Tensor | None]] = []  # the gradients that stand-ins take the place of
         self._left: list[tuple[nn.Parameter, Tensor]] = []  # the gradients of a step that was not made
         self._foreign: list[nn.Parameter] = []  # those that the model lacks, in the last step that was looked at
         self._met: list[nn.Parameter] = []  # those of the step before; others are made anew in each step
-        self._passing = self._hides = False
+        self._passing = self._hides = self._looks = False
         self._own_hooks = hooks_of(optimizer)
         self._hooks = [each.register_hook(self._comes) for each in sync.parameters.values()]
 
@@ -78,10 +79,13 @@ class Gradients:
             else:
                 each.grad.detach().zero_()
 
-    def begin(self) -> list[tuple[nn.Parameter, Tensor]]:
+    def begin(self, looks: bool) -> list[tuple[nn.Parameter, Tensor]]:
         """Returns the gradients of the script's own backward passes: the first `run.backward` of a step adds to them.
 
         Raises `ScriptError` where the gradients of a step that was not made are still there.
+
+        Args:
+            looks: Changes that no version of a tensor tells, by `.grad.data` or NumPy, are found in this step, too.
         """
         for each, gradient in self._left:
             if each.grad is not gradient:
@@ -93,7 +97,7 @@ class Gradients:
                 )
             each.grad = None
         self._left = []
-        self.finished, self._paused, self._changed = None, None, False
+        self.finished, self._paused, self._changed, self._looks = None, None, False, looks
         return [(each, each.grad) for each in self._all() if each.grad is not None]
 
     def backward(self, loss: Tensor) -> None:
@@ -218,10 +222,15 @@ class Gradients:
     def _of_optimizer(self) -> list[nn.Parameter]:
         return [each for group in self._optimizer.param_groups for each in group["params"]]
 
-    def _seen(self) -> list[tuple[int, int] | None]:
-        """Returns the identity and the version of each gradient."""
+    def _seen(self) -> list[Seen | None]:
+        """Returns the identity, the version and maybe a digest of each gradient."""
+
+        def seen(gradient: Tensor) -> Seen:
+            looks = self._looks and not isinstance(gradient, Hidden)
+            return id(gradient), version_of(gradient), digest_of(gradient) if looks else 0
+
         found = [each.grad for each in self._all()]
-        return [None if each is None else (id(each), version_of(each)) for each in found]
+        return [None if each is None else seen(each) for each in found]
 
     # -- what replicas agree on
 

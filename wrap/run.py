@@ -89,7 +89,7 @@ class Run:
             views = HeldViews(model)
             self.model, self._inner, self._count = model.to(self.device), optimizer, count
             shared = ShardedLoader(script.loader, self.rank, self.workers, experiment.seed)
-            self.loader = _Batches(self, shared)
+            self.loader = _Batches(self, shared, script.loader)
             resumed = self._resumed(experiment, script.root) if resume else None
             if resumed is not None:
                 shared.check(resumed.own["place"])
@@ -272,7 +272,7 @@ class Run:
     def _begin(self) -> None:
         """Gradients of passes that the script made by itself, before it called `backward`, count."""
         nothing = torch.empty(self._own[0], 0)
-        held = self.gradients.begin()
+        held = self.gradients.begin(is_compared(self.steps + 1))
         self.sync.begin(Batch(nothing, nothing, self._own[1], self.steps))
         for parameter, gradient in held:
             parameter.grad = gradient
@@ -431,10 +431,12 @@ class Run:
         """The run is over: all workers leave the consensus in the model; the chief writes it, and the summary."""
         if self._record.is_over or not self._is_here():
             return
-        if self._passes > 0 and not (self._armed and self.gradients.are_dropped()):
-            raise ScriptError(
-                "close: a step has begun and was not finished with optimizer.step(). Call it, or drop the gradients of "
-                "the last run.backward by run.optimizer.zero_grad()"
+        if self._passes > 0 and self.is_chief and not (self._armed and self.gradients.are_dropped()):
+            print(
+                f"note: the last step, {self.steps + 1}, has gradients and was not made: no run.optimizer.step() "
+                "followed run.backward(loss). It is left out.",
+                file=sys.stderr,
+                flush=True,
             )
         if self._armed:
             self._skip()
@@ -536,11 +538,17 @@ class Run:
 class _Batches:
     """The script's loader: this worker's share of each of its batches."""
 
-    def __init__(self, run: Run, loader: ShardedLoader) -> None:
-        self._run, self._loader = run, loader
+    def __init__(self, run: Run, loader: ShardedLoader, script: "DataLoader[Any]") -> None:
+        """`script`: the script's own, which has the attributes of a loader."""
+        self._run, self._loader, self._script = run, loader, script
 
     def __len__(self) -> int:
         return len(self._loader)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("_"):
+            raise AttributeError(f"the loader of a run has no attribute {name!r}")
+        return getattr(self._script, name)
 
     def __iter__(self) -> Iterator[Any]:
         self._run.pass_begins()

@@ -145,4 +145,4 @@ def _stepped(optimizer: Optimizer) -> set[int]:
 
 def _contents(registries: Sequence[dict[str, Any]]) -> tuple[list[int], list[Any]]:
     """Returns the sizes of the registries, and all that is in them."""
-    return [*map(len, registries)], [*chain.from_iterable(map(dict.values, registries))]
+    return [*map(len, registries)], [*chain.from_iterable(each.values() for each in registries)]

@@ -89,11 +89,11 @@ class Dion(Sync):
         params = list(parameters.values())
         check_one_dtype(params)
         start_alike(parameters, comm)
-        self._matrices = [parameter for parameter in params if parameter.dim() == 2]
-        self._others = [parameter for parameter in params if parameter.dim() != 2]
+        decays = {p: float(group.get("weight_decay", 0.0)) for group in optimizer.param_groups for p in group["params"]}
+        self._matrices = [parameter for parameter in params if parameter.dim() == 2 and parameter in decays]
+        self._others = [parameter for parameter in params if parameter.dim() != 2 or parameter not in decays]
         self._m = [torch.zeros_like(x, requires_grad=False) for x in self._matrices]  # M_i
         self._q = [self._start(k, x) for k, x in enumerate(self._matrices)]
-        decays = {p: float(group.get("weight_decay", 0.0)) for group in optimizer.param_groups for p in group["params"]}
         self._decay = [decays[x] for x in self._matrices]  # lambda
 
     def _start(self, place: int, x: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Workers begin with the same state and draw the same batches, or are told."""
 
+from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -13,7 +14,7 @@ from paceline.comm import Comm
 from paceline.conf.errors import ConfigError
 from paceline.engine.base.errors import ChangedModelError
 from paceline.testing.fabrics import run_virtual
-from paceline.wrap import ScriptError
+from paceline.wrap import ScriptError, wrap
 from paceline.wrap.alike import plain_of
 
 
@@ -222,3 +223,12 @@ def test_a_buffer_that_follows_a_workers_own_samples_is_told_once(
     run_virtual(workers, normed, root, mode)
     told = "note: buffer 1.running_mean of worker 1 differs from that of worker 0"
     assert capsys.readouterr().err.count(told) == times
+
+
+def test_a_model_with_a_scripted_part_trains(tmp_path: Path) -> None:
+    model, optimizer, loader = parts()
+    model.head = torch.jit.script(model.head)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    with wrap(model, optimizer, loader, name="mine", root=tmp_path) as run:
+        run.backward(model(**next(iter(run.loader))).loss)
+        run.optimizer.step()

@@ -39,6 +39,11 @@ def moved(model: nn.Module) -> None:
         parameter.grad.data = parameter.grad.data * 0.5  # other memory
 
 
+def scaled_unseen(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        parameter.grad.data.mul_(0.5)  # the tensor's version stays
+
+
 def dropped(model: Tagger) -> None:
     model.norm.weight.grad = None
 
@@ -48,7 +53,7 @@ def root(tmp_path: Any) -> str:
     return str(tmp_path / "runs")
 
 
-@pytest.mark.parametrize("change", [clipped, clipped_by_value, halved, replaced, moved, dropped])
+@pytest.mark.parametrize("change", [clipped, clipped_by_value, halved, replaced, moved, scaled_unseen, dropped])
 def test_changed_gradients_are_those_of_the_whole_batch_on_any_number_of_workers(change: Any, root: str) -> None:
     serial = serially(change=change)
     assert distance(serial, serially()) > 1e-6
@@ -103,7 +108,7 @@ def drops(model: nn.Module) -> None:
     model.zero_grad()
 
 
-@pytest.mark.parametrize("between", [clipped, halved, replaced])
+@pytest.mark.parametrize("between", [clipped, halved, replaced, scaled_unseen])
 def test_gradients_that_are_changed_between_passes_are_refused_where_workers_differ(between: Any, root: str) -> None:
     with pytest.raises(ScriptError, match="changed between two passes of a step"):
         run_virtual(2, in_two_passes, root, between)
@@ -131,6 +136,29 @@ def test_a_mode_that_exchanges_gradients_inside_its_step_refuses_changed_ones(
     train(None, root, *overrides)
     with pytest.raises(ScriptError, match=r"changed after run.backward.*Choose clip=norm"):
         run_virtual(2, partial(train, change=written), root + "2", *overrides)
+
+
+def test_a_mode_that_exchanges_gradients_inside_its_step_refuses_a_change_that_no_version_tells(root: str) -> None:
+    with pytest.raises(ScriptError, match=r"changed after run.backward.*Choose clip=norm"):
+        run_virtual(2, partial(train, change=scaled_unseen), root, "sync=dion")
+
+
+def test_dion_leaves_matrices_that_the_optimizer_does_not_have(root: str) -> None:
+    def wrapped(comm: Comm, root: str) -> dict[str, Tensor]:
+        model, _, loader = parts()
+        optimizer = torch.optim.SGD(model.head.parameters(), lr=0.1)
+        with joined(comm, root, model, optimizer, loader, "sync=dion") as run:
+            for batch in run.loader:
+                comm.elapse(0.01)
+                run.optimizer.zero_grad()
+                run.backward(run.model(**batch).loss)
+                run.optimizer.step()
+        return weights_of(model)
+
+    began = weights_of(parts()[0])
+    for weights in run_virtual(2, wrapped, root):
+        moved = {name for name, each in weights.items() if not torch.equal(each, began[name])}
+        assert moved == {"head.weight", "head.bias"}
 
 
 def written(model: nn.Module) -> None:

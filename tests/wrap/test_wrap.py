@@ -549,11 +549,39 @@ def test_a_loop_in_another_order_is_told_what_to_do(root: str) -> None:
     run.backward(loss)
     with pytest.raises(ScriptError, match="last=False"):
         run.backward(loss)
-    with pytest.raises(ScriptError, match="was not finished"):
-        run.close()
     run.optimizer.step()
     run.close()
     run.close()  # once is enough
+
+
+@pytest.mark.parametrize("last", [True, False])
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_step_that_a_script_begins_last_and_does_not_make_is_left_out(
+    size: int, last: bool, root: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def wrapped(comm: Comm, root: str) -> dict[str, torch.Tensor]:
+        model, optimizer, loader = parts(samples=8, shuffle=False)
+        with joined(comm, root, model, optimizer, loader) as run:
+            for i, batch in enumerate(run.loader):
+                comm.elapse(0.01)
+                run.backward(run.model(**batch).loss, last=last or i == 0)
+                if i == 0:
+                    run.optimizer.step()
+        return weights_of(model)
+
+    model, optimizer, loader = parts(samples=8, shuffle=False)
+    model(**next(iter(loader))).loss.backward()
+    optimizer.step()
+    for result in run_virtual(size, wrapped, root):
+        assert distance(result, weights_of(model)) < 1e-12
+    assert "note: the last step, 2, has gradients and was not made" in capsys.readouterr().err
+
+
+def test_the_loader_of_a_run_has_the_attributes_of_the_scripts(root: str) -> None:
+    model, optimizer, loader = parts()
+    with wrap(model, optimizer, loader, name="mine", root=root) as run:
+        assert run.loader.dataset is loader.dataset and run.loader.batch_size == loader.batch_size
+        assert not hasattr(run.loader, "none") and not hasattr(run.loader, "_none")
 
 
 def test_workers_that_draw_different_orders_are_found_before_they_train(root: str) -> None:
