@@ -4,6 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+from unicodedata import normalize
 
 import torch
 
@@ -110,8 +111,8 @@ def notes_on(spec: DataSpec, told: Described) -> list[str]:
         notes.append(f"data.targets: all samples are of one class{name}, so that there is nothing to learn")
     elif spec.targets == "labels" and (alike := _alike(told.classes or ())):
         notes.append(
-            f"data.targets: the classes {alike[0]!r} and {alike[1]!r} differ by case or white space alone. Rename one "
-            "if they are the same"
+            f"data.targets: the classes {alike[0]!r} and {alike[1]!r} differ by case, white space or the form "
+            "of Unicode alone. Rename one if they are the same"
         )
     elif spec.targets == "labels" and told.seen is not None and spec.train_size and 2 * told.seen > spec.train_size:
         notes.append(
@@ -122,7 +123,7 @@ def notes_on(spec: DataSpec, told: Described) -> list[str]:
 
 
 def _alike(classes: Sequence[str]) -> tuple[str, str] | None:
-    """Returns the first two classes whose names differ by case or white space alone."""
+    """Returns the first two classes whose names differ by case, white space or the form of Unicode alone."""
     known: dict[str, str] = {}
     for name in classes:
         former = known.setdefault(folded(name), name)
@@ -132,8 +133,8 @@ def _alike(classes: Sequence[str]) -> tuple[str, str] | None:
 
 
 def folded(name: str) -> str:
-    """Returns a name without case and without white space around it or repeated in it."""
-    return " ".join(name.split()).casefold()
+    """Returns a name in one form of Unicode, without case and without white space around it or repeated in it."""
+    return " ".join(normalize("NFKC", name).split()).casefold()
 
 
 def told_first(names: Sequence[str]) -> list[str]:

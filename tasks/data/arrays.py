@@ -79,7 +79,7 @@ class Arrays(Data):
         where = f"the targets {self.targets!r} of {self.path}"
         classes = 0
         if kind == "labels" and self.classes is None:
-            counted = count_classes(target.read(), dtype, math.prod(target.shape), where, self.ignored)
+            counted = count_classes(target.read(), math.prod(target.shape), where, self.ignored)
             classes, self._seen = counted.classes, counted.seen
         elif kind == "labels":
             classes = self.classes or 0

@@ -166,7 +166,7 @@ class HuggingFace(Data):
         column = self._column(train, self.targets).read
         where = f"the targets {self.targets!r} of {self.path}"
         counted = count_classes(
-            lambda rows: column(torch.arange(len(train))), first.dtype, len(train) * first.numel(), where, self.ignored
+            lambda rows: column(torch.arange(len(train))), len(train) * first.numel(), where, self.ignored
         )
         self._seen = counted.seen
         return counted.classes

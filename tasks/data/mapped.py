@@ -39,6 +39,9 @@ _SAFETENSORS = {  # https://huggingface.co/docs/safetensors: an eight byte lengt
     "U16": "<u2",
     "U8": "u1",
     "BOOL": "?",
+    "F8_E4M3": "V1",  # NumPy has no such numbers
+    "F8_E5M2": "V1",
+    "C64": "<c8",
 }
 _CHUNK = 1 << 20
 _LOCAL = struct.Struct("<4s5H3I2H")  # the header before a member of a zip archive

@@ -12,7 +12,7 @@ from torch import Tensor
 from ...conf.errors import ConfigError
 from ...conf.grammar import typed
 from ..errors import MissingDataError, SampleError
-from ..items import label_in_words
+from ..items import converted, label_in_words
 from .files import is_there
 
 SPLIT_SEED = 0  # a constant: runs with different seeds share one test set
@@ -224,9 +224,7 @@ def class_numbers(labels: np.ndarray, known: np.ndarray, ignored: int | None) ->
     return torch.from_numpy(found).long()
 
 
-def count_classes(
-    targets: Callable[[slice], Tensor], dtype: torch.dtype, numel: int, where: str, ignored: int | None = None
-) -> ClassCount:
+def count_classes(targets: Callable[[slice], Tensor], numel: int, where: str, ignored: int | None = None) -> ClassCount:
     """Counts the classes by the largest label.
 
     Raises ConfigError where it would take long to look, or one label would make a huge model; SampleError.
@@ -234,11 +232,11 @@ def count_classes(
     Args:
         ignored: the label of targets that do not count.
     """
-    if dtype.is_floating_point:
-        raise ConfigError(f"{where} are {dtype}; labels must be whole numbers (data.kind=numbers: regression)")
     if numel > MOST_COUNTED:
         raise ConfigError(f"data.classes=null: {where} are {numel:,}, which takes long to count; say how many")
     found = targets(slice(None))
+    if found.is_floating_point():
+        found = converted(found, torch.int64, lambda row: f"{where}, sample {row}: its label")
     if ignored is not None:
         found = torch.where(found == ignored, found.new_zeros(()), found)
     smallest, largest = (int(bound) for bound in found.aminmax())

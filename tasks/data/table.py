@@ -3,6 +3,8 @@
 pyarrow reads them: pip install 'paceline[tables]'.
 """
 
+import csv
+import io
 import json
 import math
 import os
@@ -228,7 +230,16 @@ class Table(Data):
             values = torch.from_numpy(list_column(table.column(part.columns[0]), *told))
             if not bool((values.abs() <= LARGEST).all()):  # a NaN is none of these
                 raise CorruptDataError(f"{what} has a number in a list that float32 cannot hold")
-            return values
+            if part.field.dtype != torch.int64:
+                return values.double()
+            fractions = (values.long() != values).nonzero().tolist()
+            if fractions:
+                row, place = fractions[0]
+                raise CorruptDataError(
+                    f"{what} is {values[row, place]:g} in a list of row {row} (from 0 on), and whole numbers in the "
+                    f"first rows of {self.path}. Choose another first row, or write these with a decimal point"
+                )
+            return values.long()
         read = self._integers if part.field.dtype == torch.int64 else self._numbers
         columns = [read(table, name, path) for name in part.columns]
         return torch.from_numpy(np.stack(columns, axis=1)).reshape(table.num_rows, *part.field.shape)
@@ -479,6 +490,7 @@ class Table(Data):
         def read(file: Any) -> Any:
             table = _parsed(file, path, [*used, *last], types, len(names) == 1)
             _check_closed(table.column(names[-1]), path, file)
+            _check_quotes(table.num_rows, path, file)
             return table.select(used)
 
         return _with(path, read)
@@ -632,14 +644,12 @@ def _parsed_as(
         size = min(max(file.size(), HEAD), 2**31 - 1)  # one block has one schema
         asked = json.ParseOptions(explicit_schema=import_module("pyarrow").schema(dates) if dates else None)
         return json.read_json(file, json.ReadOptions(use_threads=False, block_size=size), asked)
-    csv = _arrow("csv")
-    return csv.read_csv(
+    arrow = _arrow("csv")
+    return arrow.read_csv(
         file,
-        csv.ReadOptions(use_threads=False),
-        csv.ParseOptions(
-            delimiter="\t" if form(path) == "tsv" else ",", ignore_empty_lines=not lone, newlines_in_values=True
-        ),
-        csv.ConvertOptions(
+        arrow.ReadOptions(use_threads=False),
+        arrow.ParseOptions(delimiter=_mark(path), ignore_empty_lines=not lone, newlines_in_values=True),
+        arrow.ConvertOptions(
             include_columns=used,
             column_types={**types, **dates},
             strings_can_be_null=True,
@@ -706,7 +716,7 @@ def _first_rows(path: Path, file: Any) -> Any:
     if form(path) == "jsonl":
         return import_module("pyarrow").BufferReader(found)
     names = found[: len(found.splitlines()[0])] if found.strip() else b""
-    own = b"\t" if form(path) == "tsv" else b","
+    own = _mark(path).encode()
     mark = next((each for each in (b";", b"\t", b",") if each in names and each != own), None)
     if own not in names and mark is not None:
         raise ConfigError(
@@ -745,6 +755,32 @@ def _check_closed(last: Any, path: Path, file: Any) -> None:
             f"{path}: the quote before {lines[0][:80]!r} in row {len(last) - 1} is not closed (the first after the "
             "names is 0)"
         )
+
+
+def _check_quotes(rows: int, path: Path, file: Any) -> None:
+    """Raises CorruptDataError for text behind the quote that closes a cell of several lines.
+
+    A text that begins with a quote was taken for a cell in quotes, up to the next quote, and swallowed the rows between.
+    """
+    file.seek(0)
+    text = file.read()
+    if b'"' not in text or text.count(b"\n") <= rows + 1:
+        return
+    lines = io.TextIOWrapper(io.BytesIO(text), "latin-1", newline="")  # any bytes, and the same marks
+    reader, before = csv.reader(lines, delimiter=_mark(path), strict=True), 0
+    try:
+        for _ in reader:
+            before = reader.line_num
+    except csv.Error as error:
+        if "expected after" in str(error) and reader.line_num > before + 1:
+            raise CorruptDataError(
+                f"{path}, line {reader.line_num}: text follows the quote that closes a cell of several lines, which "
+                f"began in line {before + 1}. Put texts that have quotes into quotes, and write these twice"
+            ) from None
+
+
+def _mark(path: Path) -> str:
+    return "\t" if form(path) == "tsv" else ","
 
 
 def form(path: Path) -> str:

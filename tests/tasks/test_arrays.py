@@ -219,6 +219,26 @@ def test_a_sample_that_is_wrong_is_named_when_it_is_read(
     assert sentence in str(caught.value)
 
 
+def test_labels_that_are_whole_floating_numbers_are_counted(tmp_path: Path) -> None:
+    labels = np.arange(N) % 3
+    np.savez(tmp_path / "a.npz", x=np.ones((N, 2)), targets=labels.astype("f4"))
+    data = Arrays(str(tmp_path / "a.npz"), kind="labels")
+    assert data.spec.classes == 3 and load_checked("arrays", data)[0].take(slice(0, 3)).targets.dtype == torch.int64
+    np.savez(tmp_path / "b.npz", x=np.ones((N, 2)), targets=np.where(labels == 2, 1.5, labels))
+    with pytest.raises(SampleError, match=r"sample 2: its label is 1\.5; must be a whole number"):
+        _ = Arrays(str(tmp_path / "b.npz"), kind="labels").spec
+
+
+def test_numbers_of_safetensors_that_numpy_lacks_are_no_hindrance_where_nobody_asks_for_them(tmp_path: Path) -> None:
+    tensors = {name: torch.from_numpy(made()[name]) for name in ("x", "targets")}
+    small = {"a": torch.ones(N).to(torch.float8_e4m3fn), "z": torch.ones(N, dtype=torch.complex64)}
+    safetensors.torch.save_file({**tensors, **small}, tmp_path / "a.safetensors")
+    train, _ = Arrays(str(tmp_path / "a.safetensors"), inputs="x").load()
+    assert len(train) == 19
+    with pytest.raises(ConfigError, match=r"a is an array of .*; must be of numbers .* 'data\.inputs=\[x\]'"):
+        _ = Arrays(str(tmp_path / "a.safetensors")).spec
+
+
 @pytest.mark.parametrize("kind", ["npz", "packed", "npy"])
 @pytest.mark.parametrize("value", ["a", {}], ids=["text", "objects"])
 def test_an_array_that_is_no_numbers_is_no_hindrance_where_nobody_asks_for_it(

@@ -1,5 +1,6 @@
 """Tables, folders of images and saved data sets of a person's own, against what was written to them."""
 
+import gzip
 import json
 import os
 import struct
@@ -726,6 +727,22 @@ def test_a_quote_that_is_not_closed_swallows_no_rows(rows: int, target: str, tmp
     path.write_text("a,b,note\n" + "1,0,yes\n" * 9 + '1,1,"no\n' + f"1,1,{'no' * 60}\n" * rows)
     with pytest.raises(CorruptDataError, match=r"quote (before 'no' in row 9 )?is not closed"):
         Table(str(path), targets=target, inputs=["a"]).load()
+
+
+@needs_pyarrow
+@pytest.mark.parametrize("suffix", [".csv", ".tsv.gz"])
+def test_quotes_that_open_texts_swallow_no_rows(suffix: str, tmp_path: Path) -> None:
+    """Each of two rows begins with a quote, and is no cell in quotes."""
+    mark = "\t" if suffix == ".tsv.gz" else ","
+    rows = [f"{first}good {i}{mark}{i % 2}" for i, first in enumerate(['"', "", "", '"', "", ""])]
+    text = "\n".join([f"said{mark}kind", *rows]) + "\n"
+    path = tmp_path / f"said{suffix}"
+    path.write_bytes(gzip.compress(text.encode()) if suffix.endswith(".gz") else text.encode())
+    with pytest.raises(CorruptDataError, match="line 5: text follows the quote that closes a cell of several lines"):
+        Table(str(path), targets="kind", tokens="bytes", length=12).load()
+    path = tmp_path / "several.csv"
+    path.write_text("said,kind\n" + '"one\nand ""two""",0\n"a"b,1\n' * 5)
+    assert sum(map(len, Table(str(path), targets="kind", tokens="bytes", length=12).load())) == 10
 
 
 @needs_pyarrow

@@ -174,6 +174,25 @@ def test_a_list_with_a_number_beyond_int64_is_refused(tmp_path: Path) -> None:
         Table(str(tmp_path / "x.parquet")).load()
 
 
+@needs_pyarrow
+@pytest.mark.parametrize(("train", "test"), [([1.5, 2], [3, 4]), ([1, 2], [3.0, 4.0])])
+def test_whole_lists_are_whole_numbers_or_fractions_as_the_training_file_has_them(
+    train: list[float], test: list[float], tmp_path: Path
+) -> None:
+    paths = lines(tmp_path / "train.jsonl", [train] * 4), lines(tmp_path / "test.jsonl", [test] * 4)
+    data = Table(*paths, standardize=False)
+    assert [inputs[0] for inputs, _ in of_both(data)] == [train, test]
+    assert data.spec.input_dtype == (torch.int64 if train == [1, 2] else torch.float32)
+
+
+@needs_pyarrow
+def test_fractions_in_a_list_below_whole_numbers_are_named_with_their_row(tmp_path: Path) -> None:
+    far = lines(tmp_path / "far.jsonl", [*([[1, 2]] * 40_000), [1, 2.5]])
+    said = r"far\.jsonl: column x is 2\.5 in a list of row 40000 \(from 0 on\), and whole .* Choose another first row"
+    with pytest.raises(CorruptDataError, match=said):
+        Table(far, kind="labels", classes=2).load()
+
+
 @needs_datasets
 def test_lists_that_become_longer_further_down_are_named(tmp_path: Path) -> None:
     import datasets
