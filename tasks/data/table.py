@@ -760,7 +760,7 @@ def _check_closed(last: Any, path: Path, file: Any) -> None:
 def _check_quotes(rows: int, path: Path, file: Any) -> None:
     """Raises CorruptDataError for text behind the quote that closes a cell of several lines.
 
-    A text that begins with a quote was taken for a cell in quotes, up to the next quote, and swallowed the rows between.
+    A text that begins with a quote was taken for a cell in quotes up to the next one, and swallowed the rows between.
     """
     file.seek(0)
     text = file.read()
