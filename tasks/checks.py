@@ -58,17 +58,22 @@ def load_checked(
     Raises `ConfigError` where they are not what `spec` says, and what `load` raises.
     """
     spec, splits = data.spec, data.load()
-    if not (isinstance(splits, tuple | list) and len(splits) == 2 and all(isinstance(each, Sized) for each in splits)):
-        kinds = [type(each).__name__ for each in splits] if isinstance(splits, tuple | list) else type(splits).__name__
-        raise ConfigError(f"data={name}: load() gives {kinds}; must be two splits, (train, test)")
+    given = splits if isinstance(splits, tuple | list) else []
+    if len(given) != 2 or not all(isinstance(each, Sized) and callable(getattr(each, "take", None)) for each in given):
+        kinds = [type(each).__name__ for each in given] or type(splits).__name__
+        raise ConfigError(
+            f"data={name}: load() gives {kinds}; must be two splits, (train, test). Choose "
+            "paceline.tasks.base.Split(inputs, targets) for each"
+        )
     for key, split, size in zip(("train", "test"), splits, (spec.train_size, spec.test_size), strict=True):
         what = f"data={name}: load() gives a {key} split"
         if len(split) == 0:
             raise ConfigError(f"{what} without samples")
         tensors = _inputs_of(what, split, spec) if isinstance(split, Split) else {}
         for called, each in [*tensors.items(), *([("targets", split.targets)] if isinstance(split, Split) else [])]:
-            if not isinstance(each, Tensor) or each.layout is not torch.strided:
-                found = f"a tensor of layout {each.layout}" if isinstance(each, Tensor) else f"a {type(each).__name__}"
+            if not isinstance(each, Tensor) or each.layout is not torch.strided or each.is_nested:
+                layout = "nested" if isinstance(each, Tensor) and each.is_nested else getattr(each, "layout", None)
+                found = f"a tensor of layout {layout}" if isinstance(each, Tensor) else f"a {type(each).__name__}"
                 raise ConfigError(f"{what} with {called} in {found}; must be a dense tensor")
         for tensor in tensors.values():
             if len(tensor) != len(split):

@@ -16,6 +16,7 @@ import pytest
 import safetensors.numpy
 import torch
 from needs import needs_datasets, needs_pyarrow
+from torch.utils.data import TensorDataset
 
 from paceline.conf.errors import ConfigError
 from paceline.tasks.base import Data, DataSpec, Split
@@ -437,6 +438,7 @@ def test_a_number_that_float32_cannot_hold_is_refused(key: str, tmp_path: Path) 
         Table(**knobs).load()
 
 
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
 @pytest.mark.parametrize(
     ("splits", "said"),
     [
@@ -448,6 +450,12 @@ def test_a_number_that_float32_cannot_hold_is_refused(key: str, tmp_path: Path) 
         (lambda x, y: (Split(x, y), Split(x[:0], y[:0])), "a test split without samples"),
         (lambda x, y: (Split(x, y),), r"\['Split'\]; must be two splits, \(train, test\)"),
         (lambda x, y: (Split(x, y), None), r"\['Split', 'NoneType'\]; must be two splits"),
+        (
+            lambda x, y: ((x, y), (x, y)),
+            r"\['tuple', 'tuple'\]; must be .* Choose .*\.Split\(inputs, targets\)",
+        ),
+        (lambda x, y: (TensorDataset(x, y),) * 2, r"\['TensorDataset', 'TensorDataset'\]; must be two splits"),
+        (lambda x, y: (Split(torch.nested.nested_tensor([*x]), y),) * 2, "a train split .* of layout nested"),
         (lambda x, y: Split(x, y), r"Split; must be two splits"),
     ],
 )
