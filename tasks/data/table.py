@@ -3,15 +3,9 @@
 pyarrow reads them: pip install 'paceline[tables]'.
 """
 
-import csv
-import io
-import json
 import math
 import os
-import re
-from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Decimal
 from functools import cached_property
 from importlib import import_module
 from pathlib import Path
@@ -27,7 +21,7 @@ from ...conf.grammar import typed
 from ..base import Data, DataSpec, Described, Field, Split, at_most
 from ..contents import folded
 from ..errors import CorruptDataError, MissingDataError
-from .files import asked, check_fits, folder_of, open_data, unpacked
+from .files import asked, check_fits, folder_of, unpacked
 from .parts import (
     Kind,
     are_ignored,
@@ -42,15 +36,25 @@ from .parts import (
     sizes,
 )
 from .sequences import LENGTH, check_tokens, is_list, is_text, list_column, tokenizer
+from .table_files import (
+    SUFFIXES,
+    Head,
+    arrow_module,
+    as_written,
+    check_exact,
+    columns_of_json,
+    columns_of_parquet,
+    columns_of_text,
+    form,
+    head_of,
+    inexact,
+    value_type,
+    with_type_of,
+)
 
-FORMATS = ("csv", "tsv", "jsonl", "ndjson", "parquet")
-SUFFIXES = ".csv, .tsv, .jsonl, .ndjson (each packed as .gz, too) or .parquet"
 MOST_COUNTED = 1 << 26  # bytes of a file that is read to count classes, where nobody says how many there are
-HEAD = 1 << 20  # bytes of a text that a plan looks at
-EXACT = 1 << 53  # beyond it, float64 skips whole numbers, and may round one to it
 LARGEST = float(np.finfo(np.float32).max)
 NUMBERS = "numbers"  # the input of all columns that are neither integers nor lists nor text
-_BLANK: Any = re.compile(r"\s*")
 _NOTHING = ("", "NA", "N/A", "NaN", "nan", "NULL", "null")
 
 
@@ -156,7 +160,7 @@ class Table(Data):
                     f"data.kind=null: column {self.targets[0]} of {self.path} begins with whole numbers and has "
                     "fractions further down. Choose data.kind=numbers or labels."
                 )
-            of_targets = _value_type(whole.schema.field(self.targets[0]).type)
+            of_targets = value_type(whole.schema.field(self.targets[0]).type)
             known = self._labels(whole)
             if (found := len(self._classes or ())) > spec.classes:
                 raise ConfigError(f"data.classes={spec.classes}: {self.path} has {found} different labels")
@@ -306,7 +310,7 @@ class Table(Data):
         return import_module("pyarrow").types.is_integer(self._schema_of_train.types.field(name).type)
 
     @cached_property
-    def _schema_of_train(self) -> "_Head":
+    def _schema_of_train(self) -> Head:
         assert self.path is not None
         return self._schema(self.path)
 
@@ -337,7 +341,7 @@ class Table(Data):
             )
         return kind
 
-    def _check_types(self, head: "_Head", path: Path, kind: Kind) -> None:
+    def _check_types(self, head: Head, path: Path, kind: Kind) -> None:
         """Raises ConfigError for a column that has to be numbers, and by the head of the file is not."""
         types = import_module("pyarrow").types
 
@@ -374,7 +378,7 @@ class Table(Data):
         if path != self.path:
             self._check_parts(head, path)
 
-    def _check_parts(self, head: "_Head", path: Path) -> None:
+    def _check_parts(self, head: Head, path: Path) -> None:
         """Raises ConfigError for an input that is numbers, lists or text in one file, and another kind in the other."""
         for part in self._parts.values():
             for name in part.columns:
@@ -395,9 +399,9 @@ class Table(Data):
             column = column.cast(column.type.value_type)
         empty = column.is_null(nan_is_null=True)
         if types.is_string(column.type) or types.is_large_string(column.type):
-            compute = _arrow("compute")
+            compute = arrow_module("compute")
             empty = compute.or_kleene(empty, compute.equal(compute.utf8_trim_whitespace(column), ""))
-        row = _arrow("compute").index(empty, True).as_py()
+        row = arrow_module("compute").index(empty, True).as_py()
         if row >= 0:
             raise _nothing_in(path, name, row)
         return column.to_numpy()
@@ -419,7 +423,7 @@ class Table(Data):
                 np.flatnonzero(values.astype(column.dtype) != column) if column.dtype.kind in "iu" else np.empty(0, int)
             )
         if len(rounded):
-            raise _rounded(path, name, column[rounded[0]], int(rounded[0]))
+            raise inexact(path, name, column[rounded[0]], int(rounded[0]))
         strange = np.flatnonzero(~(np.abs(values) <= LARGEST))
         if len(strange) and not math.isfinite(values[strange[0]]):
             raise CorruptDataError(f"{path}: column {name} is infinite in row {strange[0]} (from 0 on)")
@@ -442,12 +446,9 @@ class Table(Data):
 
     # -- files
 
-    def _schema(self, path: Path) -> "_Head":
+    def _schema(self, path: Path) -> Head:
         """Returns the contents that the first MiB of a text tells."""
-        if form(path) == "parquet":
-            head = _with(path, _head_of_parquet)
-        else:
-            head = _with(path, lambda file: _Head.of_table(_parsed(_first_rows(path, file), path)), HEAD)
+        head = head_of(path)
         wanted = [*self.targets, *([self.weights] if self.weights else [])]
         chosen(head.names, wanted[: len(self.targets)], "data.targets", str(path))
         chosen(head.names, wanted[len(self.targets) :], "data.weights", str(path))
@@ -461,63 +462,22 @@ class Table(Data):
         if form(path) in ("parquet", "jsonl"):
             if form(path) == "parquet":
                 check_fits(path, 8 * len(used) * (head.rows or 0), "data=arrays")
-                table = _with(path, lambda file: _parquet(file).read(used, use_threads=False))
+                table = columns_of_parquet(path, used)
             else:
-                table = _with(path, lambda file: _exact_json(file, path, used))
+                table = columns_of_json(path, used)
             if of_targets is not None:
-                at = table.schema.get_field_index(target)
-                cast = _guarded(
-                    path, lambda: _cast(table.column(target), of_targets, f"{path}: column {target}", self.path)
-                )
-                table = table.set_column(at, target, cast)
+                table = with_type_of(table, target, of_targets, path, self.path)
         else:
             text = [name for part in self._parts.values() if part.how == "text" for name in part.columns]
             types = dict.fromkeys(text, import_module("pyarrow").string())
             types |= {} if of_targets is None else {target: of_targets}
-            table = self._text(path, used, types)
-            self._check_exact(table, path)
+            table = columns_of_text(path, head.names, used, types)
+            check_exact(table, path, head.names)
         if table.num_rows == 0:
             raise ConfigError(f"{path} has no rows")
         if self.kind != "numbers" and head.types.field(target).type != table.schema.field(target).type:
             _check_label(table.schema.field(target), path)
         return table
-
-    def _text(self, path: Path, used: list[str], types: dict[str, Any]) -> Any:
-        """Reads columns of a text file. Raises CorruptDataError."""
-        names = self._schema(path).names
-        last = [] if names[-1] in used else names[-1:]
-
-        def read(file: Any) -> Any:
-            table = _parsed(file, path, [*used, *last], types, len(names) == 1)
-            _check_closed(table.column(names[-1]), path, file)
-            _check_quotes(table.num_rows, path, file)
-            return table.select(used)
-
-        return _with(path, read)
-
-    def _as_written(self, path: Path, names: list[str]) -> Any:
-        """Reads columns of a text file without turning them into numbers."""
-        return self._text(path, names, dict.fromkeys(names, import_module("pyarrow").string()))
-
-    def _check_exact(self, table: Any, path: Path) -> None:
-        """Raises CorruptDataError for a number of a text that became another one as float64.
-
-        A number with an exponent was measured: its last digit is rounded anyway.
-        """
-        large: dict[str, np.ndarray] = {}
-        for field in table.schema:
-            if str(field.type) == "double":
-                values = np.abs(table.column(field.name).to_numpy())
-                large[field.name] = np.flatnonzero((values >= EXACT) & (values < np.inf))
-        names = [name for name, rows in large.items() if len(rows)]
-        if not names:
-            return
-        texts = self._as_written(path, names)
-        for name in names:
-            taken = (each.column(name).take(large[name]).to_pylist() for each in (table, texts))
-            for row, value, text in zip(large[name].tolist(), *taken, strict=True):
-                if "e" not in text.lower() and Decimal(text.strip()) != Decimal(value):
-                    raise _rounded(path, name, text.strip(), row)
 
     def _check_spelling(self, table: Any, path: Path) -> None:
         """Raises CorruptDataError for labels of a text file that differ there, such as 01 and 1, and are one value."""
@@ -525,7 +485,7 @@ class Table(Data):
         values = table.column(name)
         if form(path) in ("parquet", "jsonl") or types.is_string(values.type) or types.is_null(values.type):
             return
-        arrays = {"value": values, "text": self._as_written(path, [name]).column(name)}
+        arrays = {"value": values, "text": as_written(path, self._schema(path).names, [name]).column(name)}
         pairs = import_module("pyarrow").table(arrays).group_by([*arrays], use_threads=False).aggregate([]).drop_null()
         known: dict[Any, str] = {}
         for value, text in zip(*(pairs[key].to_numpy().tolist() for key in arrays), strict=True):
@@ -577,252 +537,9 @@ class _Part:
     how: Literal["columns", "list", "text"] = "columns"
 
 
-@dataclass(frozen=True)
-class _Head:
-    """The columns of a file. `rows`: None where all of the file would have to be read to count them."""
-
-    names: list[str]
-    types: Any  # a schema of pyarrow
-    rows: int | None
-    lengths: dict[str, int]  # of the first list of a column of lists
-    is_empty: bool  # no row was seen
-
-    @classmethod
-    def of_table(cls, table: Any, schema: Any = None, rows: int | None = None) -> "_Head":
-        """`table`: the first rows. `schema`: of all columns, where the table has only some of them."""
-        schema = table.schema if schema is None else schema
-        lists = [field.name for field in table.schema if is_list(field.type)] if table.num_rows else []
-        lengths = {name: len(table.column(name)[0].as_py() or ()) for name in lists}
-        return cls(list(schema.names), schema, rows, lengths, not (rows or table.num_rows))
-
-
-def _arrow(module: str) -> Any:
-    return import_module(f"pyarrow.{module}")  # a third of a second: only where it is needed
-
-
-def _parquet(file: Any) -> Any:
-    return _arrow("parquet").ParquetFile(file, pre_buffer=False, page_checksum_verification=True)
-
-
-def _head_of_parquet(file: Any) -> _Head:
-    opened = _parquet(file)
-    lists = [field.name for field in opened.schema_arrow if is_list(field.type)]
-    first = next(opened.iter_batches(1, columns=lists), None) if lists else None
-    arrow = import_module("pyarrow")
-    table = arrow.table({}) if first is None else arrow.Table.from_batches([first])
-    return _Head.of_table(table, opened.schema_arrow, opened.metadata.num_rows)
-
-
-def _parsed(
-    file: Any,
-    path: Path,
-    used: list[str] | None = None,
-    types: dict[str, Any] | None = None,
-    lone: bool = False,
-) -> Any:
-    """A table of the text in `file`, of the columns `used`. An empty cell, and NA without quotes, is nothing.
-
-    Text that looks like dates stays text: pyarrow would parse it, and `2024-01-02 00:00` would be another label then.
-
-    Args:
-        lone: The file has one column, so that an empty line is an empty cell.
-    """
-    found = _parsed_as(file, path, used, types or {}, {}, lone)
-    arrow = import_module("pyarrow")
-    dates = {field.name: arrow.string() for field in found.schema if arrow.types.is_temporal(field.type)}
-    if not dates:
-        return found
-    file.seek(0)
-    return _parsed_as(file, path, used, types or {}, dates, lone)
-
-
-def _parsed_as(
-    file: Any, path: Path, used: list[str] | None, types: dict[str, Any], dates: dict[str, Any], lone: bool
-) -> Any:
-    if form(path) == "jsonl":
-        json = _arrow("json")
-        size = min(max(file.size(), HEAD), 2**31 - 1)  # one block has one schema
-        asked = json.ParseOptions(explicit_schema=import_module("pyarrow").schema(dates) if dates else None)
-        return json.read_json(file, json.ReadOptions(use_threads=False, block_size=size), asked)
-    arrow = _arrow("csv")
-    return arrow.read_csv(
-        file,
-        arrow.ReadOptions(use_threads=False),
-        arrow.ParseOptions(delimiter=_mark(path), ignore_empty_lines=not lone, newlines_in_values=True),
-        arrow.ConvertOptions(
-            include_columns=used,
-            column_types={**types, **dates},
-            strings_can_be_null=True,
-            quoted_strings_can_be_null=False,
-        ),
-    )
-
-
-def _exact_json(file: Any, path: Path, used: list[str]) -> Any:
-    """Returns the columns `used` of JSON lines. Raises CorruptDataError as `Table._check_exact`, also within lists."""
-    table = _parsed(file, path).select(used)
-    large = [field.name for field in table.schema if _has_large(table.column(field.name))]
-    if not large:
-        return table
-    file.seek(0)
-    text = file.read().decode("utf-8-sig")
-    decoder = json.JSONDecoder(
-        parse_int=Decimal, parse_float=lambda said: said if "e" in said.lower() else Decimal(said)
-    )
-    at = 0
-    for row in range(table.num_rows):
-        sample, at = decoder.raw_decode(text, _BLANK.match(text, at).end())
-        for name in large:
-            found = sample.get(name)
-            for value in found if isinstance(found, list) else [found]:
-                if isinstance(value, Decimal) and Decimal(float(value)) != value and abs(value) >= EXACT:
-                    raise _rounded(path, name, value, row)
-    return table
-
-
-def _has_large(column: Any) -> bool:
-    """Returns whether a column of floats, or of lists of them, has one that may be a rounded whole number."""
-    values = column.combine_chunks()
-    values = values.flatten() if is_list(values.type) else values
-    if str(values.type) != "double":
-        return False
-    return bool((np.abs(values.to_numpy(zero_copy_only=False)) >= EXACT).any())
-
-
-def _cast(column: Any, wanted: Any, what: str, train: Path | None) -> Any:
-    """Returns a column of the type that the file `train` has. Raises CorruptDataError where that changes a value."""
-    column = column.cast(_value_type(column.type))
-    found, compute = column.cast(wanted), _arrow("compute")
-    same = compute.equal(found.cast(column.type), column).fill_null(True)
-    row = compute.index(compute.or_(same, column.is_null(nan_is_null=True)), False).as_py()
-    if row >= 0:
-        raise CorruptDataError(
-            f"{what} is {column[row].as_py()!r} in row {row} (from 0 on), and {found[row].as_py()!r} as {wanted}, its "
-            f"type in {train}. Save both files with one type"
-        )
-    return found
-
-
-def _first_rows(path: Path, file: Any) -> Any:
-    """The whole rows of a text's first MiB, to be parsed. Raises CorruptDataError or ConfigError."""
-    found = file.read(HEAD)
-    if len(found) == HEAD:
-        end = _last_break(found, len(found))
-        if end < 0:
-            raise CorruptDataError(f"{path}: its first line is longer than {HEAD:,} bytes")
-        if form(path) != "jsonl":
-            end = _outside_quotes(found, end)
-        found = found[: end + 1]
-    if form(path) == "jsonl":
-        return import_module("pyarrow").BufferReader(found)
-    names = found[: len(found.splitlines()[0])] if found.strip() else b""
-    own = _mark(path).encode()
-    mark = next((each for each in (b";", b"\t", b",") if each in names and each != own), None)
-    if own not in names and mark is not None:
-        raise ConfigError(
-            f"{path}: has one column, {names.decode(errors='replace')[:200]!r}; a .csv file is read with commas "
-            "between columns, and a .tsv file with tabs. Write numbers with a decimal point"
-        )
-    return import_module("pyarrow").BufferReader(found)
-
-
-def _last_break(text: bytes, before: int) -> int:
-    return max(text.rfind(b"\n", 0, before), text.rfind(b"\r", 0, before))
-
-
-def _outside_quotes(text: bytes, end: int) -> int:
-    """Returns the last line break up to `end` that no cell in quotes holds; `end` if quotes tell nothing."""
-    at, is_inside = end, text.count(b'"', 0, end) % 2 == 1
-    while is_inside and at >= 0:
-        before = _last_break(text, at)
-        is_inside ^= text.count(b'"', max(before, 0), at) % 2 == 1
-        at = before
-    return end if at < 0 else at
-
-
-def _check_closed(last: Any, path: Path, file: Any) -> None:
-    """Raises CorruptDataError for a text that ends within quotes: a cell has swallowed all rows behind it.
-
-    Args:
-        last: The last column of the file, whose last cell is at its end.
-    """
-    if not len(last) or not is_text(last.type):
-        return
-    lines = (last[-1].as_py() or "").splitlines()
-    file.seek(max(0, file.size() - 2))
-    if len(lines) > 1 and not file.read().rstrip(b"\r\n").endswith(b'"'):
-        raise CorruptDataError(
-            f"{path}: the quote before {lines[0][:80]!r} in row {len(last) - 1} is not closed (the first after the "
-            "names is 0)"
-        )
-
-
-def _check_quotes(rows: int, path: Path, file: Any) -> None:
-    """Raises CorruptDataError for text behind the quote that closes a cell of several lines.
-
-    A text that begins with a quote was taken for a cell in quotes up to the next one, and swallowed the rows between.
-    """
-    file.seek(0)
-    text = file.read()
-    if b'"' not in text or text.count(b"\n") <= rows + 1:
-        return
-    lines = io.TextIOWrapper(io.BytesIO(text), "latin-1", newline="")  # any bytes, and the same marks
-    reader, before = csv.reader(lines, delimiter=_mark(path), strict=True), 0
-    try:
-        for _ in reader:
-            before = reader.line_num
-    except csv.Error as error:
-        if "expected after" in str(error) and reader.line_num > before + 1:
-            raise CorruptDataError(
-                f"{path}, line {reader.line_num}: text follows the quote that closes a cell of several lines, which "
-                f"began in line {before + 1}. Put texts that have quotes into quotes, and write these twice"
-            ) from None
-
-
-def _mark(path: Path) -> str:
-    return "\t" if form(path) == "tsv" else ","
-
-
-def form(path: Path) -> str:
-    """Returns csv, tsv, jsonl or parquet, by the name of a file in any case; "" for others."""
-    name = path.name.lower()
-    packed = name.endswith(".gz")
-    found = name.removesuffix(".gz").rpartition(".")[2]
-    if found not in FORMATS or (packed and found == "parquet"):
-        return ""
-    return "jsonl" if found == "ndjson" else found
-
-
-def _with(path: Path, read: Callable[[Any], Any], most: int | None = None) -> Any:
-    """Raises CorruptDataError. `most`: bytes that are unpacked of a packed file.
-
-    pyarrow opens the file by itself: a thread of its own that asks Python for bytes ends the process where Python
-    ends first.
-    """
-    if path.suffix.lower() == ".gz":
-        data = unpacked(path, most)
-        return _guarded(path, lambda: read(import_module("pyarrow").BufferReader(data)))
-    with open_data(path) as file, import_module("pyarrow").OSFile(f"/dev/fd/{file.fileno()}") as opened:
-        return _guarded(path, lambda: read(opened))
-
-
-def _guarded(path: Path, read: Callable[[], Any]) -> Any:
-    """Raises CorruptDataError."""
-    errors: Any = import_module("pyarrow").ArrowException
-    try:
-        return read()
-    except UnicodeDecodeError as error:
-        raise CorruptDataError(f"{path} cannot be read: the names of its columns are not UTF-8") from error
-    except (errors, OSError) as error:
-        text = " ".join(str(error).split())[:300]
-        if "straddles two block boundaries" in text:
-            text = "a quote is not closed, or a cell is longer than 1 MiB"
-        raise CorruptDataError(f"{path} cannot be read: {text}") from error
-
-
 def _check_label(field: Any, path: Path) -> None:
     """Raises ConfigError for a column that cannot be labels."""
-    types, found = import_module("pyarrow").types, _value_type(field.type)
+    types, found = import_module("pyarrow").types, value_type(field.type)
     if types.is_binary(found) or types.is_large_binary(found) or types.is_fixed_size_binary(found):
         if form(path) != "parquet":
             raise ConfigError(f"data.targets={field.name}: is not UTF-8 in {path}. Save the file as UTF-8")
@@ -837,20 +554,9 @@ def _no_label(field: Any, path: Path, wanted: str) -> ConfigError:
     return ConfigError(f"data.targets={field.name}: column {field.name} of {path} is {field.type}; must be {wanted}")
 
 
-def _value_type(found: Any) -> Any:
-    return found.value_type if import_module("pyarrow").types.is_dictionary(found) else found
-
-
 def _nothing_in(path: Path, name: str, row: int) -> CorruptDataError:
     first = "the first after the names is 0" if form(path) in ("csv", "tsv") else "the first is 0"
     return CorruptDataError(f"{path}: column {name} has nothing in row {row} ({first})")
-
-
-def _rounded(path: Path, name: str, number: object, row: int) -> CorruptDataError:
-    return CorruptDataError(
-        f"{path}: column {name} is {number} in row {row} (from 0 on), which float64 cannot hold. Leave the column out, "
-        "or write labels with a letter and measurements with an exponent"
-    )
 
 
 def _is_number(value: Any) -> bool:
