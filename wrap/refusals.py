@@ -5,8 +5,8 @@ It stays an exception: a script may catch it, and a notebook or an interactive i
 Nor has one that Ctrl-C ended anything to say: the run has told it, and of launched workers there may be many.
 
 Launched workers often fail alike, or since another one has failed. The first worker of a host that has something to say
-says it, and the others are silent. A worker that only lost a peer waits first: the launcher ends it by SIGTERM once
-the peer has ended.
+says it, and the others are silent. A worker that only lost a peer, or heard of another's error, waits first: the
+launcher ends it by SIGTERM once the peer has ended.
 """
 
 import fcntl
@@ -23,6 +23,7 @@ from ..compat.leaving import leave
 from ..engine.base.failures import exit_code_of, lack_of, place_of, words_of
 from ..engine.base.started import was_started
 from ..tracking.visible import visible_lines
+from .errors import ElsewhereError
 from .stopping import STATUS, Stopped, is_interactive
 
 WAIT = 4.0  # seconds that a launcher may take to end a worker that lost a peer
@@ -52,7 +53,7 @@ class _Hook:
                 leave(1)
             return
         if was_started():
-            time.sleep(WAIT * isinstance(error, PeerLostError))
+            time.sleep(WAIT * isinstance(error, PeerLostError | ElsewhereError))
             _say_once(visible_lines(said))
             leave(status)
         print(visible_lines(said), file=sys.stderr, flush=True)
