@@ -148,6 +148,12 @@ def test_any_name_is_shown_as_it_is() -> None:
         assert sorted(texts(drawn(runs, name), "named")) == sorted(shown)
 
 
+def test_a_title_of_any_characters_is_written_out() -> None:
+    style = PictureStyle.parse(None, "a\x01\udcff\nb", None)
+    picture = style.draw(pictures([recorded("a")])["throughput"])
+    assert texts(ET.fromstring(picture), "title") == [r"a\x01\udcff\nb"]
+
+
 def test_lines_have_the_reports_colours_also_when_some_runs_have_none() -> None:
     runs = many(9)
     lines = of_class(drawn([failed(), *runs], "accuracy-time"), "curve")

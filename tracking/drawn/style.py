@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ..errors import TableError
+from ..visible import visible
 from . import svg
 
 WIDE, HIGH = 420.0, 250.0  # pixels of the area between the axes
@@ -64,7 +65,7 @@ class PictureStyle:
         """Raises TableError."""
         width, height = (None, None) if size is None else _size(size)
         file, points = (None, None) if font is None else _font(font)
-        return cls(width, height, title or "", file, family_of(file) if file else "", points)
+        return cls(width, height, visible(title or ""), file, family_of(file) if file else "", points)
 
     def draw(self, make: MakesPicture) -> str:
         """Returns the picture that `make` draws, in this style."""
