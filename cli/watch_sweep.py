@@ -82,15 +82,16 @@ class Watched:
         return OfSweep(self._directory.name, state, runs, self._wanted, resuming(self._directory))
 
     def _run(self, name: str) -> OfRun:
+        from ..tracking.errors import CorruptRunError
         from ..tracking.run_directory import RunDirectory
         from ..tracking.state import state_of
 
         directory = RunDirectory(self._directory / name)
-        state, why = state_of(directory)
         try:
+            state, why = state_of(directory)
             records = directory.records()
-        except OSError:
-            records = []
+        except (OSError, ValueError, CorruptRunError) as error:  # its files are no files, or others
+            state, why, records = "damaged", str(error), []
         step = next((record.get("step") for record in reversed(records) if record.get("kind") == "step"), None)
         return OfRun(name, state, why, _last(records), step if isinstance(step, int) else None)
 

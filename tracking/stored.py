@@ -15,7 +15,7 @@ from typing import Any
 
 from .alive import is_held
 from .columns import BY_KEY, METRICS, TRAINED, known, no_column
-from .errors import RunNameError, TableError
+from .errors import CorruptRunError, RunNameError, TableError
 from .live import NAME as LIVE
 from .run_data import SWEEP_FILE
 from .run_directory import RunDirectory, is_entry, is_run, run_names, writing
@@ -219,7 +219,7 @@ def remove(entry: StoredEntry) -> None:
 def _state(run: Path) -> str:
     try:
         return state_of(RunDirectory(run))[0]
-    except (OSError, ValueError):
+    except (OSError, ValueError, CorruptRunError):
         return "damaged"
 
 

@@ -109,6 +109,15 @@ def test_a_run_that_goes_on_is_never_removed(paceline, runs: Path) -> None:
         assert paceline("rm", "rates", "--yes").status == 2 and "rates" in names(runs)
 
 
+@pytest.mark.parametrize("text", ["[]", '{"id": 1}', "{"])
+def test_a_damaged_job_file_hides_no_run_and_can_be_removed(text: str, paceline, runs: Path) -> None:
+    (runs / "good" / "job.json").write_text(text)
+    aged(runs / "good", 1)
+    shown = paceline("ls")
+    assert shown.status == 0 and "better" in shown.out and "damaged" in shown.out
+    assert paceline("rm", "good", "--yes").status == 0 and not (runs / "good").exists()
+
+
 def test_a_run_that_another_host_writes_goes_on_though_no_lock_is_seen(paceline, runs: Path) -> None:
     (runs / "killed" / "live.json").write_text("{}")
     assert paceline("rm", "killed", "--yes").status == 2 and "killed" in names(runs)

@@ -205,6 +205,21 @@ def test_a_job_that_nobody_can_be_asked_about_is_watched_to_a_sentence(paceline,
     )
 
 
+@pytest.mark.parametrize("file", ["metrics.jsonl", "job.json"])
+def test_a_damaged_run_of_a_sweep_is_one_of_its_lines(file: str, paceline, here: Path) -> None:
+    (here / "runs" / "swept").mkdir(parents=True)
+    (here / "runs" / "swept" / "sweep.yaml").write_text("method: grid\n")
+    for name in ("a", "b"):
+        made = RunDirectory.create(here / "runs" / "swept", name)
+        made.write_config("name: x\n")
+        made.append({"kind": "end", "status": "completed"})
+        made.close()
+    (here / "runs" / "swept" / "a" / file).unlink(missing_ok=True)
+    os.mkfifo(here / "runs" / "swept" / "a" / file)
+    ended = paceline("watch", "swept", "--once")
+    assert ended.status == 4 and "1 damaged, 1 completed" in ended.out and "is a named pipe" in ended.out
+
+
 def test_logs_are_regular_files(paceline, run: RunDirectory) -> None:
     os.mkfifo(run.path / "logs" / "worker-001.log")
     (run.path / "logs" / "worker-002.log").symlink_to("/dev/zero")
