@@ -46,7 +46,11 @@ def launch(
         raise ConfigError("launch: this process is one of torchrun's workers already; give the script to python")
     of_torchrun = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={workers}"]
     several = ["-m", "paceline.compat.torchrun", *of_torchrun]
-    if workers > 1 and not dry_run and "paceline" not in script.read_text(errors="replace"):
+    try:
+        text = script.read_text(errors="replace")
+    except OSError as error:
+        raise ConfigError(f"{script}: cannot be read ({error.strerror})") from None
+    if workers > 1 and not dry_run and "paceline" not in text:
         note(
             f"note: {script}: does not name paceline.wrap. If no module of it does, each of {workers} processes runs "
             "all of it by itself."

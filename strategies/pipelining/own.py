@@ -37,7 +37,11 @@ def rows_of(named: str, workers: int, micro_batches: int, chunks: int, allowed: 
 def parsed(rows: Sequence[str]) -> Schedule:
     """Parses the lines of a CSV, one for each worker. Raises `ConfigError`."""
     schedule: list[list[Action]] = []
-    for worker, cells in enumerate(csv.reader(rows)):
+    try:
+        table = [*csv.reader(rows)]
+    except csv.Error as error:
+        raise ConfigError(f"strategy.schedule: is no CSV: {error}") from None
+    for worker, cells in enumerate(table):
         row: list[Action] = []
         for cell in map(str.strip, cells):
             if not cell or _OF_TORCH.fullmatch(cell):

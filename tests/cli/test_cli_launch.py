@@ -50,6 +50,9 @@ def test_a_script_without_wrap_is_noted(paceline, here: Path, given) -> None:
 def test_what_cannot_be_launched_is_refused(paceline, monkeypatch) -> None:
     ended = paceline("launch", "none.py")
     assert (ended.status, ended.last) == (2, "none.py: must be a Python file, and there is none")
+    Path("broken.py").symlink_to("/proc/self/mem")  # which opens, and cannot be read
+    ended = paceline("launch", "broken.py")
+    assert (ended.status, ended.last) == (2, "broken.py: cannot be read (Input/output error)")
     monkeypatch.setattr("paceline.engine.base.started.was_started", lambda: True)
     (Path.cwd() / "mine.py").write_text("")
     ended = paceline("launch", "mine.py")

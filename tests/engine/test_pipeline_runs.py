@@ -222,6 +222,7 @@ def test_a_schedule_of_a_users_function_is_gradient_accumulation_bit_for_bit(tmp
         ),
         (["0F0,0F1,0B0,0B1", "1F0,1B0,1F1"], "worker 0 waits forever at 0B1: it reads what 1B1 makes"),
         (["0F0,0F1,0B0,0B1", "1F0,1B0,1F1,what"], "worker 1: 'what' is no action"),
+        pytest.param(["0F0", "a" * 200_000], "is no CSV: field larger than field limit", id="long cell"),
         (["0F0,0F1,0B0,0B1"], "strategy.stages=2: strategy.schedule has 1 lines.* It needs 2 of them"),
         (["0F0,0B0", "1F0,1B0"], "strategy.micro_batches=2: strategy.schedule has 1. Choose strategy.micro_batches=1"),
         (["", ""], "strategy.schedule has 0"),
