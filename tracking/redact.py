@@ -47,9 +47,14 @@ def know_secrets(config: dict[str, Any]) -> None:
         if is_secret(str(key)) and not _is_token_id(str(key), value):
             _known.update(text for text in _texts(value) if len(text) >= SHORTEST)
         else:
-            for each in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(each, dict):
-                    know_secrets(each)
+            _know_secrets_in(value)
+
+
+def _know_secrets_in(value: Any) -> None:
+    if isinstance(value, dict):
+        know_secrets(value)
+    for each in value if isinstance(value, list | tuple) else ():
+        _know_secrets_in(each)
 
 
 def hide_known(text: str) -> str:
@@ -71,13 +76,18 @@ def _texts(value: Any) -> list[str]:
 
 def is_secret(key: str) -> bool:
     """Returns whether the value under `key` must be hidden. The last part of a dotted key decides."""
-    words = [word.lower() for word in _WORDS.findall(key.rpartition(".")[2])]
+    words = [word.lower() for word in _words(key.rpartition(".")[2])]
     return bool(words) and (words[-1] in _SECRET_WORDS or tuple(words[-2:]) == _PLURAL_KEYS)
 
 
 def _is_token_id(key: str, value: Any) -> bool:
     """`pad_token: 0` numbers a token of a vocabulary; and what is unset hides nothing."""
-    return value is None or (isinstance(value, int) and _WORDS.findall(key)[-1].lower() == "token")
+    return value is None or (isinstance(value, int) and _words(key)[-1].lower() == "token")
+
+
+def _words(key: str) -> list[str]:
+    """Returns the words of a key, without the number at its end: `api_key2` is a secret, too."""
+    return _WORDS.findall(key.rstrip("0123456789"))
 
 
 def _redact_value(value: Any) -> Any:

@@ -22,6 +22,8 @@ SECRET_KEYS = [
     "aws_secret_access_key",
     "credentials",
     "passwd",
+    "api_key2",
+    "password_1",
 ]
 PLAIN_KEYS = ["monkey", "keyboard", "max_tokens", "token_count", "tokenizer", "keys", "secretary", "steps"]
 
@@ -29,7 +31,7 @@ PLAIN_KEYS = ["monkey", "keyboard", "max_tokens", "token_count", "tokenizer", "k
 @pytest.mark.parametrize("key", SECRET_KEYS)
 def test_the_value_of_a_secret_key_is_hidden_at_any_depth(key):
     assert redact({key: "x"}) == {key: "***"}
-    assert redact({"a": [{"b": {key: "x"}}]}) == {"a": [{"b": {key: "***"}}]}
+    assert redact({"a": [[{"b": {key: "x"}}]]}) == {"a": [[{"b": {key: "***"}}]]}
     assert redact({key: {"inner": "x"}}) == {key: "***"}
 
 
@@ -87,7 +89,7 @@ def test_a_known_secret_is_hidden_in_any_text(no_secrets_known):
     know_secrets(
         {
             "data": {"knobs": {"db_password": "hunter2", "pin_key": 4711, "mode": "plain"}},
-            "list": [{"api_key": ["abcde"]}],
+            "list": [[{"api_key": ["abcde"]}]],
         }
         | {"pad_token": 50256, "token": None, "key": "x"}
     )
