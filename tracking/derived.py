@@ -57,14 +57,14 @@ def _hosts(run: RunData, workers: float) -> int:
     """Returns the number of machines that the run takes.
 
     On a virtual cluster these are the hosts of its workers and servers. Else they are as many as have a device for
-    each worker, or without devices the hosts that the run was measured on.
+    each worker, or on CPUs the hosts that the run was measured on.
     """
     hardware = _section(run.config, "hardware")
     each, servers = hardware.get("workers_per_host"), plain_number(run.summary.get("servers")) or 0
     if hardware.get("fabric") == "virtual" and isinstance(each, int) and each > 0:
         return math.ceil((workers + servers) / each)
     devices, measured_on = _section(hardware, "machine").get("devices"), run.summary.get("hosts")
-    if isinstance(devices, int) and devices > 0:
+    if isinstance(devices, int) and devices > 0 and hardware.get("device") != "cpu":
         return math.ceil(workers / devices)
     return max(len(measured_on), 1) if isinstance(measured_on, list) else 1
 

@@ -283,11 +283,12 @@ def test_dollars_are_hours_times_hosts_times_price(machine, changes, expected):
         ({"fabric": "virtual", "workers_per_host": 2}, {"servers": 1}, 12.0),  # the server's host, too
         ({"fabric": "process"}, {"hosts": [{"host": "a"}, {"host": "b"}]}, 8.0),
         ({"fabric": "process"}, {"hosts": "?"}, 4.0),
+        ({"device": "cpu", "machine": {"devices": 1, "price_per_hour": 8.0}}, {}, 4.0),  # its devices are idle
     ],
 )
 def test_machines_without_devices_are_the_hosts_that_a_run_was_on(hardware, changes, expected):
     chosen = config()
-    chosen["hardware"] |= hardware | {"machine": {"devices": 0, "price_per_hour": 8.0}}
+    chosen["hardware"] |= {"machine": {"devices": 0, "price_per_hour": 8.0}} | hardware
     assert dollars(data("a", chosen, **changes)) == expected
 
 
