@@ -10,6 +10,7 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,7 +23,7 @@ from ...conf.errors import ConfigError
 from ...tracking.run_directory import RunDirectory
 from ...tracking.values import flat
 from ..base.errors import WorkerFailedError
-from ..base.failures import named, speaks_for_itself, traceback_of
+from ..base.failures import exit_code_of, named, speaks_for_itself, traceback_of, words_of
 from ..base.parent_death import die_with_parent
 from ..base.started import UNSET
 from ..config.experiment import Experiment
@@ -68,11 +69,14 @@ class Torchrun(Launcher):
             raise
         self._joined = comm, parts, device
         if not self.fabric.tells(layout):
-            path, step = json.loads(comm.key_values.read("run", layout.chief))
-            directory = RunDirectory(Path(path))
-            return directory, None if step is None else directory.checkpoints / step
-        directory, checkpoint = make()
-        comm.key_values.post("run", json.dumps([str(directory.path), None if checkpoint is None else checkpoint.name]))
+            return _told_of_run(comm, layout.chief)
+        try:
+            directory, checkpoint = make()
+        except Exception as error:
+            _tell(comm, {"refused": words_of(error), "status": exit_code_of(error) or WORKER_FAILED})
+            comm.close()  # the others may read this in the store of this process
+            raise
+        _tell(comm, {"path": str(directory.path), "step": None if checkpoint is None else checkpoint.name})
         servers = layout.servers * layout.parts
         print(
             f"torchrun started {layout.world_size} processes: {layout.workers} workers, {servers} servers",
@@ -85,6 +89,20 @@ class Torchrun(Launcher):
         comm, *_ = self._joined
         live = LiveRecord(assignment.run, layout, comm.seen) if self.fabric.tells(layout) else None
         return _ThisWorker(assignment, *self._joined, live)
+
+
+def _tell(comm: ProcessComm, told: dict[str, Any]) -> None:
+    comm.key_values.post("run", json.dumps(told))
+
+
+def _told_of_run(comm: ProcessComm, chief: int) -> Opened:
+    """Returns what the chief made. Raises `WorkerFailedError` where it could not."""
+    told = json.loads(comm.key_values.read("run", chief))
+    if "refused" in told:
+        comm.close()
+        raise WorkerFailedError(f"worker {chief}: {told['refused']}", told["status"], [])
+    directory = RunDirectory(Path(told["path"]))
+    return directory, None if told["step"] is None else directory.checkpoints / told["step"]
 
 
 def _check_devices(devices: Sequence[str]) -> None:
