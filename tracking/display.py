@@ -1,11 +1,12 @@
 """Runs in a notebook: tables as HTML, figures as SVG. Each text from a run is shown as text."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import Path
 
 from .drawn.charts import drawings
+from .drawn.style import MakesPicture
 from .errors import TableError
 from .figures.built import sheet_of
 from .figures.request import FigureRequest
@@ -58,7 +59,7 @@ def _cell(tag: str, text: str, side: str) -> str:
     return f'<{tag} style="text-align:{side}">{escape(shown(text, 500))}</{tag}>'
 
 
-def pictures(runs: Sequence[RunData], requests: Sequence[FigureRequest] = ()) -> dict[str, Callable[[], str]]:
+def pictures(runs: Sequence[RunData], requests: Sequence[FigureRequest] = ()) -> dict[str, MakesPicture]:
     """Returns functions that make the SVG of each figure of these runs, by the figure's name. Raises TableError."""
     sheet = sheet_of(runs, requests=requests)
     figures = [figure for section in sheet.sections for figure in section.figures]
@@ -66,7 +67,7 @@ def pictures(runs: Sequence[RunData], requests: Sequence[FigureRequest] = ()) ->
     if requests:
         drawn = [figure for figure in drawn if isinstance(figure, Against)]
     drawn.sort(key=lambda figure: figure.modelled)
-    found: dict[str, Callable[[], str]] = {}
+    found: dict[str, MakesPicture] = {}
     for figure in drawn:
         for name, make in drawings(sheet, figure):
             found.setdefault(f"modelled-{name}" if figure.modelled and name in found else name, make)

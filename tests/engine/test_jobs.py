@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 from dataclasses import replace
+from functools import partial
 from math import inf
 from pathlib import Path
 
@@ -475,7 +476,7 @@ def test_sbatch_is_asked_for_the_same_as_by_submitit(array: int | None, tmp_path
 def test_a_setting_that_would_leave_its_line_of_the_script_is_refused(key: str, value: str) -> None:
     """A further line would be shell, which a file may not set."""
     with pytest.raises(ConfigError, match=rf"^launcher\.{key}='a"):
-        Slurm(**{key: value})
+        partial(Slurm, **{key: value})()
     with pytest.raises(ConfigError, match=r"^launcher\.extra='--comment=a"):
         Slurm(extra=[f"--comment={value}"])
 

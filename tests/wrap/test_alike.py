@@ -227,7 +227,7 @@ def test_a_buffer_that_follows_a_workers_own_samples_is_told_once(
 
 def test_a_model_with_a_scripted_part_trains(tmp_path: Path) -> None:
     model, optimizer, loader = parts()
-    model.head = torch.jit.script(model.head)
+    model.add_module("head", torch.jit.script(model.head))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with wrap(model, optimizer, loader, name="mine", root=tmp_path) as run:
         run.backward(model(**next(iter(run.loader))).loss)
