@@ -178,7 +178,10 @@ class Plan:
         return max(sum(part.memory.values()) for phase in self._made() for part in phase.parts)
 
     def predicted(self, done: int = 0) -> PlanSummary:
-        """Returns the prediction for a run that goes on after so many steps."""
+        """Returns the prediction for a run that goes on after so many steps, by the means over each phase that is left.
+
+        Steps of a phase that send unequal bytes, as those of post_local_sgd, count as that mean.
+        """
         return PlanSummary(self.bytes_per_step(done), self.peak_memory(done))
 
     def __repr__(self) -> str:
