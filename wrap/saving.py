@@ -6,6 +6,7 @@ all, and the others write what is their own. The files are those of any run's ch
 """
 
 import json
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +14,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim import Optimizer
 
 from ..comm import Comm
 from ..conf.errors import ConfigError
@@ -111,6 +113,22 @@ def _values(group: str, chosen: Any) -> dict[str, Any]:
     if not isinstance(chosen, Mapping):
         return {group: chosen}
     return {group: chosen.get("name"), **{f"{group}.{key}": each for key, each in chosen.get("knobs", {}).items()}}
+
+
+def rates_of(optimizer: Optimizer) -> list[float]:
+    return [float(each["lr"]) for each in optimizer.param_groups if "lr" in each]
+
+
+def tell_of_rates(before: list[float], now: list[float]) -> None:
+    """Prints a note if a schedule of torch's that was made after `wrap` has set other rates than the checkpoint's."""
+    found = next(((new, old) for new, old in zip(now, before, strict=False) if new != old), None)
+    if found is not None:
+        print(
+            f"note: lr is {found[0]:g} in the first step, and at the checkpoint lr was {found[1]:g}: a schedule sets "
+            "its first rate where it is made. Make it before wrap, with the script's own optimizer.",
+            file=sys.stderr,
+            flush=True,
+        )
 
 
 class Checkpoints:

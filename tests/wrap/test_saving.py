@@ -169,6 +169,39 @@ def test_a_sampler_that_draws_another_order_is_told(tmp_path: Path, capfd: pytes
     assert capfd.readouterr().err.count(OTHER) == 1
 
 
+@pytest.mark.parametrize("is_before", [True, False], ids=["before wrap", "after it"])
+def test_a_schedule_that_begins_anew_is_told(
+    is_before: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def scheduled(comm: Comm, resume: bool) -> list[float]:
+        def made(optimizer: torch.optim.Optimizer) -> torch.optim.lr_scheduler.LambdaLR:
+            return torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: 1 / (step + 1))
+
+        model, optimizer, loader = parts()
+        first, rates = made(optimizer) if is_before else None, []
+        with joined(comm, str(tmp_path), model, optimizer, loader, resume=resume) as run:
+            schedule = first or made(run.optimizer)
+            if resume:
+                schedule.load_state_dict(run.saved["schedule"])
+            for batch in run.loader:
+                comm.elapse(0.01)
+                rates.append(run.optimizer.param_groups[0]["lr"])
+                run.backward(run.model(**batch).loss)
+                run.optimizer.step()
+                schedule.step()
+                if run.steps == 2 and not resume:
+                    run.save(schedule=schedule.state_dict())
+                    raise Stop
+        return rates
+
+    with pytest.raises(Stop):
+        run_virtual(2, scheduled, False)
+    [rates, _] = run_virtual(2, scheduled, True)
+    said = capfd.readouterr().err
+    assert rates[0] / rates[1] == pytest.approx(4 / 3 if is_before else 4)
+    assert said.count("at the checkpoint lr was") == (not is_before)
+
+
 def check(
     workers: int,
     overrides: tuple[str, ...],
