@@ -51,6 +51,7 @@ class Gradients:
         self._foreign: list[nn.Parameter] = []  # those that the model lacks, in the last step that was looked at
         self._met: list[nn.Parameter] = []  # those of the step before; others are made anew in each step
         self._passing = self._hides = self._looks = False
+        self._batch = 0  # of the step's last pass
         self._own_hooks = hooks_of(optimizer)
         self._hooks = [each.register_hook(self._comes) for each in sync.parameters.values()]
 
@@ -108,12 +109,14 @@ class Gradients:
         finally:
             self._passing = False
 
-    def finish(self) -> None:
+    def finish(self, batch: int) -> None:
         """Exchanges the gradients after the last backward pass, if the sync mode can do that before its update.
 
+        `batch`: the number of the batch that this pass was on, by which workers see that one of them left one out.
         Raises `ScriptError` if the script changed gradients between the passes of a step that replicas make together:
         each worker had only its own.
         """
+        self._batch = batch
         if isinstance(self._sync, FinishesGradients):
             self.finished = self._sync.finish_gradients()
         else:
@@ -243,21 +246,30 @@ class Gradients:
         digests = [digest_of(each) if changed else 0 for each in found]
         device = next(iter(parameters.values())).device
         settings = digest(hashlib.blake2b(), [*map(_settings, self._optimizer.param_groups)])
-        mine = torch.tensor([int(skips), int(changed), settings, *has, *digests], dtype=torch.int64, device=device)
+        mine = torch.tensor([int(skips), int(changed), settings, self._batch, *has, *digests], device=device)
         with self._comm.ledger.aside():
             every = self._comm.all_gather(mine).cpu()
+        self._check_batches(every[:, 3].tolist(), step)
         self._check_skips(every[:, 0].tolist(), step)
         self._check_settings(every[:, 2].tolist(), step)
         if is_compared(step):
             self.compare_weights(step - 1)
         if skips or self.finished is not Finished.MEAN:
             return
-        changes, there, of_each = every[:, 1:2], every[:, 3 : 3 + len(has)], every[:, 3 + len(has) :]
+        changes, there, of_each = every[:, 1:2], every[:, 4 : 4 + len(has)], every[:, 4 + len(has) :]
         differ = ((changes != changes[0]) | (there != there[0]) | (of_each != of_each[0])).any(0).tolist()
         with self._comm.ledger.aside():
             for parameter, differs, is_there in zip(parameters.values(), differ, there[0].tolist(), strict=True):
                 if differs:
                     self._take_the_first(parameter, bool(is_there))
+
+    def _check_batches(self, batches: list[int], step: int) -> None:
+        if other := first_other(batches):
+            raise ScriptError(
+                f"backward: worker {other} makes step {step} on batch {batches[other]}, and worker 0 on batch "
+                f"{batches[0]}: one of them left out a batch. Leave out a batch by values that all workers have, and "
+                "not by a worker's own samples"
+            )
 
     def _check_skips(self, skips: list[int], step: int) -> None:
         if len(set(skips)) > 1:

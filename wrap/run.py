@@ -250,7 +250,7 @@ class Run:
         self._armed = last
         if last:
             self._trained.check(self.steps)
-            self.gradients.finish()
+            self.gradients.finish(self._taken)
         else:
             self.gradients.pause()
 

@@ -289,7 +289,7 @@ def _check_quotes(rows: int, path: Path, file: Any) -> None:
     """
     file.seek(0)
     text = file.read()
-    if b'"' not in text or text.count(b"\n") <= rows + 1:
+    if b'"' not in text or max(map(text.count, (b"\n", b"\r"))) <= rows + 1:
         return
     lines = io.TextIOWrapper(io.BytesIO(text), "latin-1", newline="")  # any bytes, and the same marks
     reader, before = csv.reader(lines, delimiter=_mark(path), strict=True), 0

@@ -730,12 +730,12 @@ def test_a_quote_that_is_not_closed_swallows_no_rows(rows: int, target: str, tmp
 
 
 @needs_pyarrow
-@pytest.mark.parametrize("suffix", [".csv", ".tsv.gz"])
-def test_quotes_that_open_texts_swallow_no_rows(suffix: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("suffix", "end"), [(".csv", "\n"), (".csv", "\r"), (".tsv.gz", "\r\n")])
+def test_quotes_that_open_texts_swallow_no_rows(suffix: str, end: str, tmp_path: Path) -> None:
     """Each of two rows begins with a quote, and is no cell in quotes."""
     mark = "\t" if suffix == ".tsv.gz" else ","
     rows = [f"{first}good {i}{mark}{i % 2}" for i, first in enumerate(['"', "", "", '"', "", ""])]
-    text = "\n".join([f"said{mark}kind", *rows]) + "\n"
+    text = end.join([f"said{mark}kind", *rows]) + end
     path = tmp_path / f"said{suffix}"
     path.write_bytes(gzip.compress(text.encode()) if suffix.endswith(".gz") else text.encode())
     with pytest.raises(CorruptDataError, match="line 5: text follows the quote that closes a cell of several lines"):

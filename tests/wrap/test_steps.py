@@ -277,6 +277,21 @@ def test_a_step_that_one_worker_alone_skips_is_refused(overrides: tuple[str, ...
         run_virtual(2, wrapped, root, skips_one, *overrides)
 
 
+@pytest.mark.parametrize("overrides", [(), ("sync=dion",), ("sync.shard=gradients",)])
+def test_a_batch_that_one_worker_alone_leaves_out_is_refused(overrides: tuple[str, ...], root: str) -> None:
+    def leaves_out(comm: Comm, root: str) -> None:
+        with joined(comm, root, *parts(), *overrides) as run:
+            for i, batch in enumerate(run.loader):
+                comm.elapse(0.01)
+                if run.rank == 0 and i == 4:
+                    continue
+                run.backward(loss_of(run, batch))
+                run.optimizer.step()
+
+    with pytest.raises(ScriptError, match="worker 1 makes step 5 on batch 5, and worker 0 on batch 6: one of them"):
+        run_virtual(2, leaves_out, root)
+
+
 def test_gradients_that_would_add_up_over_batches_are_refused(root: str) -> None:
     def accumulates(run: Any, i: int, batch: Any) -> None:
         run.backward(loss_of(run, batch))
