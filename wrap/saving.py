@@ -139,9 +139,18 @@ class Checkpoints:
         self._made = 0
 
     def go_on(self, resumed: Resumed) -> None:
-        """Restores the rest once the sync mode is prepared, which gives all replicas the weights of the first."""
+        """Restores the rest once the sync mode is prepared, which gives all replicas the weights of the first.
+
+        Raises `ConfigError` for an optimizer of other groups.
+        """
         resumed.load_model(self._model)
-        self._sync.load_state_dict(resumed.of_weights("sync"))
+        try:
+            self._sync.load_state_dict(resumed.of_weights("sync"))
+        except ValueError as error:
+            raise ConfigError(
+                f"optimizer: is another one than the checkpoint's: {error}. Give it all of its groups of "
+                "parameters before wrap."
+            ) from None
         own = resumed.own
         self._loader.go_on(own["place"], lambda: draw_on(own["random"], self._device))
 

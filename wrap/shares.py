@@ -98,6 +98,7 @@ class ShardedLoader:
         self._began = self._drawn()  # where the generator was when the pass began
         self._random = drawn(HOST)  # as `_began`, those of the process
         self._passed = self._order = 0  # batches of the pass so far, and a digest of them
+        self._passes = 0  # that were begun before this one, or before the next one between two of them
         self._shares = _Shares(loader.batch_sampler, rank, size)
         more: dict[str, Any] = {"prefetch_factor": loader.prefetch_factor} if loader.num_workers else {}
         self._loader: DataLoader[Any] = DataLoader(
@@ -129,10 +130,11 @@ class ShardedLoader:
                 yield batch, own, self._order
         finally:
             self._passed = 0
+            self._passes += 1
 
     def place(self) -> dict[str, Any]:
         """Returns where it is: in a pass, or between two of them."""
-        place = {"passed": self._passed, "samples": self.samples}
+        place = {"passed": self._passed, "samples": self.samples, "passes": self._passes}
         if not self._passed:
             return {**place, "generator": self._drawn()}
         return {**place, "generator": self._began, "random": self._random, "order": self._order}
@@ -149,7 +151,9 @@ class ShardedLoader:
         """The next pass begins at a place that an earlier life of the run was at. `go_on` sets random generators."""
         if self._generator is not None and place["generator"] is not None:
             self._generator.set_state(place["generator"])
-        self._shares.skips = place["passed"]
+        self._shares.skips, self._passes = place["passed"], place.get("passes", 0)
+        if self._passes and self._loader.persistent_workers:  # their seed is drawn in the first pass alone
+            self._loader.generator = torch.Generator().manual_seed(self._passes)
         if place["passed"]:
             self._shares.draw_on, self._shares.order = go_on, place.get("order")
             self._order, self._random = place.get("order", 0), place.get("random", self._random)

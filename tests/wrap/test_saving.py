@@ -24,6 +24,7 @@ from paceline.tracking.errors import RunNameError
 from paceline.tracking.run_directory import RunDirectory
 from paceline.wrap import ScriptError, wrap
 from paceline.wrap.errors import ElsewhereError
+from paceline.wrap.shares import ShardedLoader
 
 pytestmark = pytest.mark.dist
 
@@ -169,6 +170,27 @@ def test_a_sampler_that_draws_another_order_is_told(tmp_path: Path, capfd: pytes
     assert capfd.readouterr().err.count(OTHER) == 1
 
 
+@pytest.mark.parametrize("passed", [0, 2], ids=["between two passes", "amid one"])
+def test_processes_that_stay_draw_their_seed_in_the_first_pass_alone(passed: int) -> None:
+    """The loader's generator draws the order of each pass, too."""
+
+    def sharded() -> ShardedLoader:
+        drawn = torch.Generator().manual_seed(0)
+        how: dict[str, Any] = {"num_workers": 1, "persistent_workers": True, "generator": drawn}
+        return ShardedLoader(parts(shuffle=True, **how)[2], 0, 1, 0)
+
+    def words(loader: ShardedLoader) -> Iterator[list[list[int]]]:
+        return (batch["input_ids"].tolist() for batch, _, _ in loader.passes())
+
+    whole, rest = sharded(), sharded()
+    assert len(list(words(whole))) == STEPS
+    third = words(whole)
+    for _ in range(passed):
+        next(third)
+    rest.go_on(whole.place(), lambda: None)
+    assert list(words(rest)) == (list(third) if passed else list(words(whole)))
+
+
 @pytest.mark.parametrize("is_before", [True, False], ids=["before wrap", "after it"])
 def test_a_schedule_that_begins_anew_is_told(
     is_before: bool, tmp_path: Path, capfd: pytest.CaptureFixture[str]
@@ -264,6 +286,18 @@ def test_a_configuration_that_somebody_changed_is_refused(tmp_path: Path) -> Non
     config.write_text(config.read_text().replace("seed: 0", "seed: 1"))
     with pytest.raises(ConfigError, match="is not as paceline wrote it"):
         run_virtual(1, script, str(tmp_path), ("sync=bsp", "seed=1"), None, None, True)
+
+
+def test_other_groups_of_the_optimizer_are_refused(tmp_path: Path) -> None:
+    saved_by(1, tmp_path)
+
+    def other(comm: Comm) -> None:
+        model, _, loader = parts()
+        optimizer = torch.optim.AdamW([{"params": [each]} for each in model.parameters()])
+        joined(comm, str(tmp_path), model, optimizer, loader, "sync=bsp", resume=True)
+
+    with pytest.raises(ConfigError, match=r"optimizer: is another one than the checkpoint's: .* before wrap"):
+        run_virtual(1, other)
 
 
 def test_another_model_is_refused(tmp_path: Path) -> None:
