@@ -131,15 +131,19 @@ def fields_of(inputs: object, spec: DataSpec, what: str) -> dict[str | int, Any]
 def tensor_of(value: Any, dtype: torch.dtype | None, what: str) -> Tensor:
     """Returns a tensor, an array, a number or a list of them as a tensor of `dtype`.
 
-    Floating numbers become float32 where `dtype` is None, and integers int64. Raises SampleError for complex numbers
-    and sparse tensors, and as `converted`.
+    Floating numbers become float32 where `dtype` is None, and integers int64. Raises SampleError for complex numbers,
+    sparse and other special tensors and masked arrays, and as `converted`.
     """
+    if np.ma.is_masked(value):
+        raise SampleError(f"{what} has masked entries; must have a number in each, as filled makes")
     try:
         tensor = value if isinstance(value, Tensor) else torch.as_tensor(np.asarray(value))
     except (TypeError, ValueError) as error:
         raise SampleError(f"{what} is {_kind(value)}; must be a tensor, an array or a number ({error})") from None
-    if tensor.is_complex() or tensor.layout is not torch.strided:
+    is_special = tensor.is_nested or tensor.is_quantized or tensor.is_meta
+    if is_special or tensor.is_complex() or tensor.layout is not torch.strided:
         layout = "" if tensor.layout is torch.strided else f" in layout {tensor.layout}"
+        layout += " (nested or on the meta device)" if tensor.is_nested or tensor.is_meta else ""
         raise SampleError(
             f"{what} is of {tensor.dtype}{layout}; must be a dense tensor of real numbers, as torch.view_as_real and "
             "to_dense make"
@@ -166,6 +170,8 @@ def converted(values: Tensor, dtype: torch.dtype, where: Callable[[int], str]) -
         wrong, why = (found.to(values.dtype) != values) | (values.abs() >= 2**63), "; must be a whole number"
     elif dtype == torch.bool and values.dtype != torch.bool:
         wrong, why = (values != 0) & (values != 1), "; must be true or false"
+    elif dtype == torch.int64 and values.dtype == torch.uint64:
+        wrong, why = found < 0, "; must be less than 2^63"
     else:
         return found
     if bool(wrong.any()):

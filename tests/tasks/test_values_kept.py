@@ -288,6 +288,12 @@ def test_samples_that_are_read_one_by_one_are_held_to_the_same_rule() -> None:
         ((torch.tensor(0.5 + 1j), 1), "the input is of torch.complex64; must be a dense tensor of real numbers"),
         ((0.5, np.complex128(1)), "the target is of torch.complex128; must be a dense tensor of real"),
         ((torch.tensor(1.0).to_sparse(), 1), "the input is of torch.float32 in layout torch.sparse_coo; must be a"),
+        (
+            (torch.tensor(1.0, device="meta"), 1),
+            r"the input is of torch.float32 \(nested or on the meta device\); must",
+        ),
+        ((np.ma.masked_array(0.5, True), 1), "the input has masked entries; must have a number in each"),
+        ((np.uint64(2**63), 1, torch.int64), "the input is 9223372036854775808; must be less than 2"),
     ):
         with pytest.raises(SampleError, match=f"mine, sample 0: {said}"):
             one(*told)
