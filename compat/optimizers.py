@@ -53,6 +53,11 @@ def hooks_of(of: Optimizer) -> list[Any]:
     return [*of._optimizer_step_pre_hooks.values(), *of._optimizer_step_post_hooks.values()]
 
 
+def has_schedule(of: Optimizer) -> bool:
+    """Returns whether a schedule of torch's counts its steps."""
+    return hasattr(of.step, "_wrapped_by_lr_sched")
+
+
 def has_replaced_step(of: Optimizer) -> bool:
     """Returns whether an attribute stands in for `step`, other than the counter of torch's schedules."""
     step = vars(of).get("step")

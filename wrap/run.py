@@ -37,7 +37,7 @@ from .errors import ScriptError
 from .gradients import Gradients
 from .record import WrapRecord, agreed
 from .refusals import leave_at_once, say_no_traceback
-from .saving import Checkpoints, Resumed, newest, rates_of, read, tell_of_rates
+from .saving import Checkpoints, Resumed, newest, read
 from .setting import WrappedScript, check_model, experiment_of, sync_of
 from .shares import Own, ShardedLoader, on_device
 from .steps import WrappedOptimizer
@@ -118,7 +118,6 @@ class Run:
             self._record = WrapRecord(experiment, self._comm, layout, self.device, self.sync, len(shared), *place)
             if resumed is not None:
                 self._checkpoints.go_on(resumed)
-            self._rates = rates_of(optimizer) if resumed else []  # until the first step
         except Exception:
             joined.leave()
             raise
@@ -272,9 +271,8 @@ class Run:
 
     def _begin(self) -> None:
         """Gradients of passes that the script made by itself, before it called `backward`, count."""
-        if self.is_chief and hasattr(self.optimizer.step, "_wrapped_by_lr_sched"):
-            tell_of_rates(self._rates, rates_of(self.optimizer))
-        self._rates = []
+        if self.is_chief:
+            self._checkpoints.tell_of_rates(self.optimizer)
         nothing = torch.empty(self._own[0], 0)
         held = self.gradients.begin(is_compared(self.steps + 1))
         self.sync.begin(Batch(nothing, nothing, self._own[1], self.steps))

@@ -17,6 +17,7 @@ from torch import nn
 from torch.optim import Optimizer
 
 from ..comm import Comm
+from ..compat.optimizers import has_schedule
 from ..conf.errors import ConfigError
 from ..engine.base import checkpoint
 from ..engine.base.checkpoint import Manifest
@@ -115,28 +116,13 @@ def _values(group: str, chosen: Any) -> dict[str, Any]:
     return {group: chosen.get("name"), **{f"{group}.{key}": each for key, each in chosen.get("knobs", {}).items()}}
 
 
-def rates_of(optimizer: Optimizer) -> list[float]:
-    return [float(each["lr"]) for each in optimizer.param_groups if "lr" in each]
-
-
-def tell_of_rates(before: list[float], now: list[float]) -> None:
-    """Prints a note if a schedule of torch's that was made after `wrap` has set other rates than the checkpoint's."""
-    found = next(((new, old) for new, old in zip(now, before, strict=False) if new != old), None)
-    if found is not None:
-        print(
-            f"note: lr is {found[0]:g} in the first step, and at the checkpoint lr was {found[1]:g}: a schedule sets "
-            "its first rate where it is made. Make it before wrap, with the script's own optimizer.",
-            file=sys.stderr,
-            flush=True,
-        )
-
-
 class Checkpoints:
     """Writer and reader of a run's checkpoints. All workers call its methods together."""
 
     def __init__(self, model: nn.Module, sync: Sync, loader: ShardedLoader, comm: Comm, device: torch.device) -> None:
         self._model, self._sync, self._loader, self._comm, self._device = model, sync, loader, comm, device
         self._made = 0
+        self._rates: list[float] = []  # of the checkpoint that the run goes on from, until its first step
 
     def go_on(self, resumed: Resumed) -> None:
         """Restores the rest once the sync mode is prepared, which gives all replicas the weights of the first.
@@ -151,8 +137,23 @@ class Checkpoints:
                 f"optimizer: is another one than the checkpoint's: {error}. Give it all of its groups of "
                 "parameters before wrap."
             ) from None
+        self._rates = _rates_of(self._sync.optimizer)
         own = resumed.own
         self._loader.go_on(own["place"], lambda: draw_on(own["random"], self._device))
+
+    def tell_of_rates(self, optimizer: Optimizer) -> None:
+        """Prints a note in the first step after the checkpoint, if a schedule of torch's that was made after `wrap` has
+        set other rates than the checkpoint's.
+        """
+        before, self._rates = self._rates, []
+        changed = [(new, old) for new, old in zip(_rates_of(optimizer), before, strict=False) if new != old]
+        if changed and has_schedule(optimizer):
+            print(
+                f"note: lr is {changed[0][0]:g} in the first step, and at the checkpoint lr was {changed[0][1]:g}: a "
+                "schedule sets its first rate where it is made. Make it before wrap, with the script's own optimizer.",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def write(
         self,
@@ -214,3 +215,7 @@ def _of_script(error: TypeError) -> str:
 
 def _failed(error: ScriptError | StorageError, rank: int) -> dict[str, Any]:
     return {"failed": f"worker {rank}: {error}", "status": exit_code_of(error)}
+
+
+def _rates_of(optimizer: Optimizer) -> list[float]:
+    return [float(each["lr"]) for each in optimizer.param_groups if "lr" in each]
