@@ -6,6 +6,7 @@ import struct
 import zipfile
 from collections.abc import Callable
 from functools import partial
+from itertools import chain, islice, product
 from pathlib import Path
 from typing import Any
 
@@ -143,16 +144,36 @@ def _other_file(path: Path, chance: random.Random) -> None:
     path.write_text(json.dumps(told))
 
 
-OWN = {"bytes changed": _bytes, "sizes that lie": _lying_header, "a line twice": _twice, "another file": _other_file}
+def _other_packing(path: Path, chance: random.Random) -> None:
+    """An archive says that its members are packed in a way that nobody knows; all else is garbled."""
+    if path.suffix != ".npz":
+        DAMAGES["other bytes"](path, chance)
+        return
+    content, at, method = bytearray(path.read_bytes()), -1, struct.pack("<H", chance.choice([1, 7, 99]))
+    for mark, place in ((b"PK\x01\x02", 10), (b"PK\x03\x04", 8)):  # in the directory, and before each member
+        while (at := content.find(mark, at + 1)) >= 0:
+            content[at + place : at + place + 2] = method
+    path.write_bytes(content)
+
+
+OWN = {
+    "bytes changed": _bytes,
+    "sizes that lie": _lying_header,
+    "a line twice": _twice,
+    "another file": _other_file,
+    "another packing": _other_packing,
+}
 
 
 def cases(chance: random.Random, count: int) -> list[Case]:
-    every, found = OWN | DAMAGES, list[Case]()
-    for number in range(count):
-        kind = chance.choice(list(KINDS))
-        damage = chance.choice([*(["bytes changed"] * len(every)), *every])
-        found.append(Case(f"damaged data, {kind}", f"{damage} ({number})", partial(_check, kind, damage, number)))
-    return found
+    """Returns each damage of each kind once, and random ones."""
+    every = OWN | DAMAGES
+    more = [*(["bytes changed"] * len(every)), *every]
+    drawn = ((chance.choice([*KINDS]), chance.choice(more)) for _ in range(count))
+    return [
+        Case(f"damaged data, {kind}", f"{damage} ({number})", partial(_check, kind, damage, number))
+        for number, (kind, damage) in enumerate(islice(chain(product(KINDS, every), drawn), count))
+    ]
 
 
 def _check(kind: str, damage: str, number: int, place: Path) -> None:
