@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout, suppress
@@ -21,8 +20,6 @@ class OutputError(Exception):
     exit_code = 3
 
 
-# Characters that a terminal acts upon, but for line breaks, tabs and colours
-_ACTS = re.compile(r"(?!\x1b\[[0-9;]*m|\r\n)[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 NO_WORD = 80  # columns of a terminal that does not say
 _shown = False  # something was printed as a result
 _results: TextIO | None = None  # where results go while standard output holds nothing else
@@ -69,9 +66,11 @@ def show(text: str) -> None:
     """
     global _shown
     stream, _shown = _results or sys.stdout, True
-    if not in_colours():  # else the sequences of colours are ours
-        text = text.replace("\x1b", "\\x1b")
-    text = _ACTS.sub(lambda found: found[0].encode("unicode_escape").decode(), text)
+    plain = text.replace("\n", "")
+    if not (plain.isascii() and plain.isprintable()):
+        from ..tracking.visible import visible_result
+
+        text = visible_result(text, in_colours())
     try:
         stream.write(_encodable(text if text.endswith("\n") else f"{text}\n", stream.encoding))
         stream.flush()

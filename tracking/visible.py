@@ -1,10 +1,13 @@
 """Text from outside (an exception, an override, a file) as a terminal may be given it."""
 
 import os
+import re
 import unicodedata
 from typing import Literal
 
 _UNSEEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+_BREAKS = re.compile(r"(\r\n|[\n\t])")
+_BREAKS_AND_COLOURS = re.compile(r"(\r\n|[\n\t]|\x1b\[[0-9;]*m)")
 
 
 def colours() -> Literal["auto"] | None:
@@ -26,3 +29,10 @@ def visible(text: str) -> str:
 def visible_lines(text: str) -> str:
     """Does the same as `visible` for a text of several lines, which stay lines."""
     return "\n".join(visible(line.replace("\t", "    ")) for line in text.split("\n"))
+
+
+def visible_result(text: str, in_colours: bool) -> str:
+    """Does the same as `visible` for a result, in which line breaks and tabs stay, and colours if they are ours."""
+    pieces = (_BREAKS_AND_COLOURS if in_colours else _BREAKS).split(text)
+    pieces[::2] = map(visible, pieces[::2])
+    return "".join(pieces)

@@ -40,10 +40,9 @@ CHIEF = 0
 
 @dataclass(frozen=True)
 class Resumed:
-    """The checkpoint that a run goes on from: `shared` is replica 0's file, and `own` that of this worker."""
+    """The checkpoint that a run goes on from. `own`: this worker's state, and what replica 0 wrote for all."""
 
     manifest: Manifest
-    shared: State
     own: State
 
     @property
@@ -51,14 +50,10 @@ class Resumed:
         """Returns the number of batches that training was on."""
         return self.own.get("batches", self.manifest.step)  # an earlier version did not count them
 
-    def of_weights(self, key: str) -> Any:
-        """Returns what replica 0 wrote for all where replicas are alike, or else what this worker wrote."""
-        return self.own.get(key, self.shared[key])
-
     def load_model(self, model: nn.Module) -> None:
         """Raises `ConfigError` for a model of another kind."""
         try:
-            load_state(model, {**self.of_weights("parameters"), **self.own.get("buffers", {})})
+            load_state(model, self.own["parameters"])
         except (ValueError, RuntimeError) as error:
             raise ConfigError(f"model: is another one than the checkpoint's: {error}") from None
 
@@ -90,11 +85,9 @@ def read(path: Path, rank: int, workers: int) -> Resumed:
             f"name={path.parent.parent.name}: {path.name} was made by {manifest.workers} workers, and {workers} would "
             f"go on. Start {manifest.workers}, or choose another name."
         )
-    shared = checkpoint.read_part(path, 0, CHIEF, manifest)
-    own = shared if rank == CHIEF else checkpoint.read_part(path, 0, rank, manifest)
     directory = RunDirectory(path.parent.parent)
     check_identity(directory, read_stored(directory), path, manifest.run)
-    return Resumed(manifest, shared, own)
+    return Resumed(manifest, checkpoint.read_part(path, 0, rank, manifest))
 
 
 def _check_same(experiment: Experiment, directory: RunDirectory) -> None:
@@ -131,7 +124,7 @@ class Checkpoints:
         """
         resumed.load_model(self._model)
         try:
-            self._sync.load_state_dict(resumed.of_weights("sync"))
+            self._sync.load_state_dict(resumed.own["sync"])
         except ValueError as error:
             raise ConfigError(
                 f"optimizer: is another one than the checkpoint's: {error}. Give it all of its groups of "

@@ -244,15 +244,15 @@ def open_replicas(checkpoint: Path, part: int, manifest: Manifest) -> list[State
 
 
 def open_part(checkpoint: Path, part: int, replica: int, manifest: Manifest) -> State:
-    """Returns one part's state as `open_parts` does: the replica's own, or what replica 0 wrote for all, with the
-    replica's buffers. Raises `CorruptCheckpointError`.
+    """Returns one part's state as `open_parts` does: the replica's own, completed by what replica 0 wrote for all.
+    Raises `CorruptCheckpointError`.
     """
     name = file_of(part, replica)
     own = _opened(checkpoint, name, manifest) if name in manifest.files else {}
     if "parameters" in own:
         return own
-    state = _opened(checkpoint, file_of(part, 0), manifest)
-    return {**state, "parameters": {**state["parameters"], **own.get("buffers", {})}}
+    state, buffers = _opened(checkpoint, file_of(part, 0), manifest), own.pop("buffers", {})
+    return {**state, **own, "parameters": {**state["parameters"], **buffers}}
 
 
 def read_part(checkpoint: Path, part: int, replica: int, manifest: Manifest) -> State:

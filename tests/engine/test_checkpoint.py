@@ -58,14 +58,14 @@ def test_what_is_read_is_what_was_written(checkpoints: Path) -> None:
 
 
 def test_a_replica_with_buffers_of_its_own_has_replica_0s_weights(checkpoints: Path) -> None:
-    whole: State = {"parameters": {"w": torch.ones(3), "seen": torch.zeros(1)}, "sync": {}}
-    own = {"buffers": {"seen": torch.ones(1)}}
+    whole: State = {"parameters": {"w": torch.ones(3), "seen": torch.zeros(1)}, "sync": {}, "place": 0}
+    own = {"buffers": {"seen": torch.ones(1)}, "place": 1}
     sums = dict([write_part(checkpoints, 7, 0, 0, whole), write_part(checkpoints, 7, 0, 1, own)])
     path = commit(checkpoints, Manifest(7, 1.5, None, sums, "abc"), 1)
     manifest = read_manifest(path)
-    seen = [read_part(path, 0, replica, manifest)["parameters"] for replica in range(3)]
-    assert [float(each["seen"]) for each in seen] == [0, 1, 0]
-    assert all(torch.equal(each["w"], torch.ones(3)) for each in seen)
+    states = [read_part(path, 0, replica, manifest) for replica in range(3)]
+    assert [(float(each["parameters"]["seen"]), each["place"]) for each in states] == [(0, 0), (1, 1), (0, 0)]
+    assert all(torch.equal(each["parameters"]["w"], torch.ones(3)) and each.keys() == whole.keys() for each in states)
     assert manifest.parts == len(open_replicas(path, 0, manifest)) == 1
 
 

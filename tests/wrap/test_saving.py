@@ -121,6 +121,19 @@ def test_saved_inside_of_the_consensus_each_goes_on_from_its_own_weights(tmp_pat
     check(2, ("sync=local_sgd", "sync.period=4"), 9, tmp_path, inside=True)
 
 
+def test_each_worker_has_what_it_saved_of_its_own(tmp_path: Path) -> None:
+    def saved(comm: Comm, resume: bool) -> int:
+        with joined(comm, str(tmp_path), *parts(), resume=resume) as run:
+            if resume:
+                return run.saved["rank"]
+            run.save(rank=comm.rank)
+            raise Stop
+
+    with pytest.raises(Stop):
+        run_virtual(2, saved, False)
+    assert run_virtual(2, saved, True) == [0, 1]
+
+
 def test_each_worker_goes_on_with_its_own_buffers(tmp_path: Path) -> None:
     def count(model: nn.Module, args: object, batch: dict[str, Any]) -> None:
         model.get_buffer("seen").add_(batch["input_ids"].sum())
