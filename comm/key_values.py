@@ -25,6 +25,8 @@ BEAT = 0.5  # seconds between heartbeats
 AGENT = 3.0  # seconds that torchrun's agent may take to end a worker whose store is gone
 STOPPED = 3  # looks in a row, one each `BEAT`, that find a heartbeat unchanged: it has stopped
 
+Look = Callable[[], Exception | None]
+
 
 class KeyValues(ABC):
     """Keys and values that every worker of the run can write and read."""
@@ -38,13 +40,13 @@ class KeyValues(ABC):
     def post(self, key: str, value: str) -> None: ...
 
     @abstractmethod
-    def read(self, key: str, writer: int, look: Callable[[], None] | None = None) -> str:
+    def read(self, key: str, writer: int, look: Look | None = None) -> str:
         """The value once `writer` has posted it; waits as long as `writer` shows that it is alive.
 
         Raises `HangError`, or `PeerLostError` with the writer's rank in the whole run when it has died.
 
         Args:
-            look: called now and then in the wait, and may raise.
+            look: called now and then in the wait. What it returns is raised, unless the value is there by then.
         """
 
     def all_live_metrics(self) -> dict[int, str]:
@@ -112,7 +114,7 @@ class StoreKeyValues(KeyValues):
     def post(self, key: str, value: str) -> None:
         self._store.set(f"board/{key}", value)
 
-    def read(self, key: str, writer: int, look: Callable[[], None] | None = None) -> str:
+    def read(self, key: str, writer: int, look: Look | None = None) -> str:
         self.wait_for([f"board/{key}"], [writer], f"'{key}' from worker {writer}", look)
         return self._value(f"board/{key}")
 
@@ -208,7 +210,7 @@ class StoreKeyValues(KeyValues):
             return False
         return True
 
-    def wait_for(self, keys: list[str], writers: list[int], what: str, look: Callable[[], None] | None = None) -> None:
+    def wait_for(self, keys: list[str], writers: list[int], what: str, look: Look | None = None) -> None:
         """Wait for keys, for as long as those who owe them give signs of life within the timeout, and do not stay in
         one step for longer than that.
 
@@ -218,8 +220,8 @@ class StoreKeyValues(KeyValues):
         while not self._are_there(keys, min(self.timeout, BEAT)):
             self.look()
             self._check_writers(keys, writers, what, time.monotonic() - start)
-            if look is not None:
-                look()
+            if look is not None and (error := look()) is not None and not self._store.check(keys):
+                raise error
 
     def _check_writers(self, keys: list[str], writers: list[int], what: str, waited: float) -> None:
         looks = self._looks_of_timeout

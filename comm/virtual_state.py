@@ -13,7 +13,7 @@ from torch import Tensor
 
 from .base import numbered
 from .calls import Call
-from .key_values import SharedKeyValues
+from .key_values import Look, SharedKeyValues
 from .ledger import Ledger
 from .native_links import links_here
 from .network import ModelledNetwork, Network
@@ -142,7 +142,7 @@ class VirtualKeyValues(SharedKeyValues):
         for reader in self._cluster.readers.pop(key, []):
             self._cluster.turns.wake(reader, reader.clock if reader.ledger.is_aside else self._worker.clock)
 
-    def read(self, key: str, writer: int, look: Callable[[], None] | None = None) -> str:
+    def read(self, key: str, writer: int, look: Look | None = None) -> str:
         cluster = self._cluster
         cluster.turns.catch_up(self._worker)
         while key not in cluster.posted:

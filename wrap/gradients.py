@@ -22,8 +22,8 @@ from ..exchange.finishing import Finished, FinishesGradients
 from ..strategies import Sync
 from ..strategies.core.foreign import parameters_of
 from .errors import ScriptError
+from .strangers import Strangers
 
-MOST = 1 << 62
 Seen = tuple[int, int, int]
 
 
@@ -48,12 +48,11 @@ class Gradients:
         self._added = self._changed = False  # since then by a pass of the script's own; in the step, by the script
         self._held: list[tuple[nn.Parameter, Tensor | None]] = []  # the gradients that stand-ins take the place of
         self._left: list[tuple[nn.Parameter, Tensor]] = []  # the gradients of a step that was not made
-        self._foreign: list[nn.Parameter] = []  # those that the model lacks, in the last step that was looked at
-        self._met: list[nn.Parameter] = []  # those of the step before; others are made anew in each step
+        self._strangers = Strangers(comm, next(iter(sync.parameters.values())).device)
         self._passing = self._hides = self._looks = False
         self._batch = 0  # of the step's last pass
         self._own_hooks = hooks_of(optimizer)
-        self._hooks = [each.register_hook(self._comes) for each in sync.parameters.values()]
+        self._hooks = [each.register_post_accumulate_grad_hook(self._comes) for each in sync.parameters.values()]
 
     def close(self) -> None:
         """Leaves no hooks."""
@@ -192,9 +191,13 @@ class Gradients:
     def look(self, loss: Tensor, is_first: bool) -> None:
         """Notes the parameters of a step's pass that the model lacks. `is_first`: it is the step's first pass."""
         if is_first:
-            self._foreign, self._met = [], self._foreign
-        own = {id(each) for each in self._all()} | {id(each) for each in self._foreign}
-        self._foreign += [each for each in parameters_of(loss) if id(each) not in own]
+            self._strangers.look()
+        self._strangers.meet(parameters_of(loss), self._all())
+
+    def meet(self, optimizer: Optimizer) -> None:
+        """Notes what another optimizer has stepped with."""
+        stepped = [each for group in optimizer.param_groups for each in group["params"]]
+        self._strangers.meet((each for each in stepped if each.grad is not None), self._all())
 
     # -- what the script does meanwhile
 
@@ -290,21 +293,14 @@ class Gradients:
         """Compares the replicas' weights after so many steps. Raises `ScriptError`."""
         if self._comm.size == 1:
             return
-        parameters = self._sync.parameters if self._sync.traits.weights_agree else {}
-        met = {id(each) for each in self._met}
-        foreign = [each for each in self._foreign if id(each) in met]
-        digests = {"": sum(map(digest_of, foreign)) % MOST}
-        digests |= {name: digest_of(each) for name, each in parameters.items()}
+        self._strangers.compare(steps)
+        if not self._sync.traits.weights_agree:
+            return
+        digests = {name: digest_of(each) for name, each in self._sync.parameters.items()}
         found = first_apart(digests, self._comm, next(iter(self._sync.parameters.values())).device)
         if found is None:
             return
         name, other = found
-        if not name:
-            shapes = ", ".join(str(list(each.shape)) for each in foreign)
-            raise ScriptError(
-                f"wrap: the model lacks parameters that the script trains, of shapes {shapes}: those of worker {other} "
-                f"differ from worker 0's after {steps} steps. Give wrap one nn.ModuleList of all models"
-            )
         raise ScriptError(
             f"wrap: parameter {name} of worker {other} differs from that of worker 0 after {steps} steps. The "
             "script must change weights and optimizer state alike on all workers, or choose sync=local_sgd."

@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from dataclasses import replace
 from pathlib import Path
 from threading import get_ident
@@ -17,6 +18,7 @@ from weakref import ref
 import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
+from torch.optim.optimizer import register_optimizer_step_post_hook
 from torch.utils.data import DataLoader
 
 from ..engine import ROOT
@@ -45,7 +47,7 @@ from .stopping import CtrlC, Sigterm, Stopped, Unended, is_interactive
 from .workers import Joined, join
 
 Count = Callable[[Any], int]
-
+_current: ContextVar[int] = ContextVar("current", default=0)  # the run of this thread, by its id
 
 ROUNDING = 1e-5  # of an accuracy in float32
 OF_SEVERAL = {  # the beginning of an error of torch's, and its cause on several workers
@@ -126,12 +128,14 @@ class Run:
         self.gradients = Gradients(self.sync, stepped, optimizer, group, shard)
         self.optimizer = WrappedOptimizer(self, optimizer)
         self._updates = False  # the sync mode may step
+        self._others = register_optimizer_step_post_hook(self._other_step)
+        _current.set(id(self))
         self._held: dict[str, Tensor] | None = None  # the replica's own weights, inside of `consensus`
         self._buffers = BufferComparison(model, group, self.device)
         self.saved: dict[str, Any] = resumed.own["script"] if resumed else {}
         self.steps, self._skipped = resumed.manifest.step if resumed else 0, 0
         self._taken = self._meetings = 0  # batches, and calls of `meet`
-        self._comm.key_values.live_metrics = lambda: str(self._taken)
+        self._comm.key_values.live_metrics = lambda: f"{self._taken} {self._begun}"
         self._stop = StopAgreement(self._comm.key_values, self.rank, 0, "all", self.steps, time.monotonic)
         self._ctrl_c, self._sigterm = CtrlC(self._comm.key_values.request_stop, self.is_chief), Sigterm()
         atexit.register(self.end_if_open)
@@ -150,6 +154,11 @@ class Run:
     def _resumed(self, experiment: Experiment, root: Path) -> Resumed:
         path = agreed(self._comm, self.workers, "resumed", lambda: newest(experiment, root))
         return read(path, self.rank, self.workers)
+
+    @property
+    def _begun(self) -> int:
+        """The steps so far, with one that has begun."""
+        return self.steps + (self._passes > 0)
 
     @property
     def is_chief(self) -> bool:
@@ -324,6 +333,11 @@ class Run:
         if not self._updates and self._is_here():
             raise ScriptError("optimizer.step: workers would step apart. Instead, call run.optimizer.step()")
 
+    def _other_step(self, optimizer: Optimizer, *_: Any) -> None:
+        """An optimizer has stepped, whichever it is."""
+        if self.workers > 1 and not self._updates and _current.get() == id(self):
+            self.gradients.meet(optimizer)
+
     def _leave_out(self) -> None:
         """An open step in which no pass was made is none."""
         if self._open is not None:
@@ -347,10 +361,14 @@ class Run:
         key_values, said = self._comm.key_values, f"{does} after batch {self._taken}"
         key_values.post(f"meets/{self._meetings}/{self.rank}", said)
 
-        def look() -> None:
-            for rank, taken in key_values.all_live_metrics().items():
-                if int(taken) > self._taken:
-                    raise self._apart(said, rank, f"takes batch {taken}")
+        def look() -> ScriptError | None:
+            for rank, told in key_values.all_live_metrics().items():
+                taken, begun = map(int, told.split())
+                if taken > self._taken:
+                    return self._apart(said, rank, f"takes batch {taken}")
+                if begun > self._begun:
+                    return self._apart(f"{said} and {self._begun} steps", rank, f"makes step {begun}")
+            return None
 
         for rank in range(self.workers):
             its = key_values.read(f"meets/{self._meetings}/{rank}", rank, look)
@@ -360,7 +378,8 @@ class Run:
     def _apart(self, said: str, other: int, its: str) -> ScriptError:
         return ScriptError(
             f"wrap: worker {self.rank} {said}, and worker {other} {its}. Make the same steps, passes and calls of "
-            "run.save on all workers: a break, a return or run.save on one of them alone leaves the others waiting"
+            "run.save on all workers: a break, a continue, a return or run.save on one of them alone leaves the others "
+            "waiting"
         )
 
     # -- what training made
@@ -468,6 +487,7 @@ class Run:
         self._ctrl_c.let_go()
         self._sigterm.let_go()
         self._hook.remove()
+        self._others.remove()
         self.gradients.close()
 
     def agrees(self, number: int) -> bool:
@@ -573,6 +593,7 @@ class _Batches:
 
     def _compare(self, drawn: int) -> None:
         """All workers must have drawn the same order. Raises `ScriptError`."""
+        self._run.meet("compares its order of samples")
         if not self._run.agrees(drawn):
             raise ScriptError(
                 "workers draw different orders from the loader's sampler, so that they would train on samples twice; "

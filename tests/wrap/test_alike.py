@@ -178,6 +178,46 @@ def test_a_second_model_that_the_script_trains_apart_is_refused(
         run_virtual(2, two, root)
 
 
+def stranger(kind: str, comm: Comm) -> tuple[nn.Module | None, torch.optim.Optimizer | None]:
+    """A second model that no loss of `run.backward` depends on, and its optimizer; or none on this worker."""
+    torch.manual_seed(2)
+    model = nn.Linear(2, 1).double()
+    if kind == "on the chief" and comm.rank != 0:
+        return None, None
+    return model, torch.optim.Adam(model.parameters(), lr=0.1)
+
+
+@pytest.mark.parametrize("told", [(), ("sync=local_sgd", "sync.period=2")])
+@pytest.mark.parametrize("kind", ["own samples", "before the step", "alike", "on the chief", "made anew"])
+def test_a_second_model_without_a_part_in_the_loss_is_refused_if_workers_train_it_apart(
+    kind: str, told: tuple[str, ...], root: str
+) -> None:
+    def two(comm: Comm, root: str) -> None:
+        model, optimizer, loader = parts()
+        other, second = stranger(kind, comm)
+        with joined(comm, root, model, optimizer, loader, *told) as run:
+            for batch in run.loader:
+                comm.elapse(0.01)
+                if kind == "made anew":
+                    other, second = stranger(kind, comm)
+                x = torch.full((1, 2), 1.0 if kind == "alike" else 1.0 + comm.rank).double()
+                run.backward(run.model(**batch).loss)
+                if kind != "before the step":
+                    run.optimizer.step()
+                if other is not None and second is not None:
+                    second.zero_grad()
+                    other(x).sum().backward()
+                    second.step()
+                if kind == "before the step":
+                    run.optimizer.step()
+
+    if kind in ("own samples", "before the step"):
+        with pytest.raises(ScriptError, match=r"lacks parameters .* of shapes \[1, 2\], \[1\]: .* after \d steps"):
+            run_virtual(2, two, root)
+    else:
+        run_virtual(2, two, root)
+
+
 def drawn(comm: Comm, root: str, kind: str, late: int, size: int = 16) -> int:
     """Worker 1 draws two indices the other way round, from index `late` on."""
     order = [*range(size)]

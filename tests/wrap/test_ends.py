@@ -350,6 +350,11 @@ with wrap(*parts(), sync, name="mine", epochs=3) as run:
 LEAVES = {
     "another leaves its last pass": ("epoch == 2 and run.rank == 1", "break", "worker 1 ends its run after batch 13"),
     "the first leaves a pass": ("epoch == 0 and run.rank == 0", "break", "worker 0 begins a pass after batch 1"),
+    "another leaves out a batch": (
+        "run.steps == 2 and run.rank == 1",
+        "continue",
+        "worker 1 compares its order of samples after batch 4 and 2 steps",
+    ),
     "the first saves alone": ("epoch == 0 and run.rank == 0", "run.save()", "worker 0 saves after batch 1"),
 }
 
@@ -358,17 +363,20 @@ LEAVES = {
 @pytest.mark.parametrize("leaves", LEAVES)
 def test_a_worker_that_leaves_its_loop_alone_is_named_at_once(leaves: str, tmp_path: Path) -> None:
     when, does, said = LEAVES[leaves]
+    early, late = (when, "False") if does == "continue" else ("False", when)
     (tmp_path / "mine.py").write_text(
         f"""
 from scripts import parts
 from paceline.wrap import wrap
 with wrap(*parts(), "hardware.timeout=100", name="mine", epochs=3) as run:
     for epoch in range(3):
-        for batch in run.loader:
+        for i, batch in enumerate(run.loader):
+            if {early} and i == 2:
+                continue
             run.backward(run.model(**batch).loss)
             run.optimizer.step()
             run.optimizer.zero_grad()
-            if {when}:
+            if {late}:
                 {does}
 """
     )

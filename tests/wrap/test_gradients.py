@@ -44,6 +44,12 @@ def scaled_unseen(model: nn.Module) -> None:
         parameter.grad.data.mul_(0.5)  # the tensor's version stays
 
 
+def decayed(model: nn.Module) -> None:
+    for parameter in model.parameters():
+        (gradient,) = torch.autograd.grad(parameter.square().sum(), [parameter])
+        parameter.grad.add_(gradient, alpha=0.1)
+
+
 def dropped(model: Tagger) -> None:
     model.norm.weight.grad = None
 
@@ -53,7 +59,9 @@ def root(tmp_path: Any) -> str:
     return str(tmp_path / "runs")
 
 
-@pytest.mark.parametrize("change", [clipped, clipped_by_value, halved, replaced, moved, scaled_unseen, dropped])
+@pytest.mark.parametrize(
+    "change", [clipped, clipped_by_value, halved, replaced, moved, scaled_unseen, decayed, dropped]
+)
 def test_changed_gradients_are_those_of_the_whole_batch_on_any_number_of_workers(change: Any, root: str) -> None:
     serial = serially(change=change)
     assert distance(serial, serially()) > 1e-6
