@@ -1,8 +1,9 @@
 """The one fork server of Python's multiprocessing in this process: its pid, its socket, and what keeps it alive."""
 
 import os
+import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, process
 from typing import Any
 
@@ -10,6 +11,13 @@ from typing import Any
 def pid() -> int | None:
     """None where none was started from here."""
     return _server()._forkserver_pid
+
+
+def wake() -> None:
+    """Lets a stopped fork server go on. One that runs takes no notice."""
+    if (server := pid()) is not None:
+        with suppress(ProcessLookupError):
+            os.kill(server, signal.SIGCONT)
 
 
 def address() -> str:

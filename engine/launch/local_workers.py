@@ -188,6 +188,8 @@ class LocalWorkers:
             else:
                 assert isinstance(ready, int)
                 over.append(sentinels[ready])
+        if any(member.channel is None for rank, member in going.items() if rank not in over):
+            fork_server.wake()  # the worker ended, and a stopped server does not say so
         return over
 
     def _how(self, rank: int) -> Ended:

@@ -320,6 +320,21 @@ def test_a_killed_launcher_takes_a_frozen_worker_with_it(start: Start) -> None:
     nothing_is_left(launcher)
 
 
+@pytest.mark.parametrize(("killed", "status"), [(None, 0), (1, 4)], ids=["to its end", "a killed worker"])
+def test_a_stopped_fork_server_does_not_keep_the_end_of_a_run_from_its_launcher(
+    start: Start, killed: int | None, status: int
+) -> None:
+    launcher = start("strategy=sabotage", "strategy.pause=0.01", "steps=100")
+    launcher.until(lambda: launcher.steps() >= 3, "three steps")
+    servers = [pid for pid, command in launcher.alive().items() if "multiprocessing.forkserver" in command]
+    os.kill(min(servers), signal.SIGSTOP)  # its workers have its command
+    if killed is not None:
+        os.kill(workers_of(launcher.run.path)[killed], signal.SIGKILL)
+    assert launcher.wait() == status
+    assert killed is None or re.match(rf"worker {killed}, after step \d+, was killed by SIGKILL", launcher.last_line())
+    nothing_is_left(launcher)
+
+
 @pytest.mark.parametrize(
     ("number", "to", "status"),
     [
