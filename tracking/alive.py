@@ -13,6 +13,16 @@ from contextlib import contextmanager
 from pathlib import Path
 
 TRIES, PAUSE = 20, 0.01  # seconds between; somebody asks just now
+_descriptors: set[int] = set()  # those of `held` in this process
+
+
+def _let_go() -> None:
+    """A forked child, such as a DataLoader's process, may outlive the launcher, and would keep its lock."""
+    while _descriptors:
+        os.close(_descriptors.pop())
+
+
+os.register_at_fork(after_in_child=_let_go)
 
 
 @contextmanager
@@ -23,11 +33,14 @@ def held(path: Path) -> Iterator[None]:
     except OSError:
         yield
         return
+    _descriptors.add(descriptor)
     try:
         any(_lock(descriptor, fcntl.LOCK_SH) or time.sleep(PAUSE) for _ in range(TRIES))
         yield
     finally:
-        os.close(descriptor)
+        if descriptor in _descriptors:
+            _descriptors.remove(descriptor)
+            os.close(descriptor)
 
 
 def is_held(path: Path) -> bool:
