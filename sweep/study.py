@@ -47,6 +47,8 @@ LOCAL = "sqlite:///"  # and the path of a file
 GRACE = 60.0  # seconds without a word after which a shared study gives up a running trial
 BEATS = 6  # a running trial is heard of so often within them
 REMOTE = {"connect_args": {"connect_timeout": 10}}  # seconds
+ALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 4, "tcp_user_timeout": 30_000}
+POSTGRES = {"connect_args": {**REMOTE["connect_args"], **ALIVE}}  # a host without power is lost after 30 s
 SQLITE = {"connect_args": {"timeout": 60}}
 ATTEMPTS = 5  # to make a new database's tables while another machine does
 DEFINITION, PLACE, RETRIED = "definition", "place", (4, 5)  # RETRIED: exit codes of what may go well the next time
@@ -448,6 +450,7 @@ def _is_shared(url: str) -> bool:
 def _storage(url: str, grace: float) -> RDBStorage:
     """Raises `ConfigError`, `StorageError` or `MachineError`."""
     local = not _is_shared(url)
+    connects = SQLITE if local else POSTGRES if url.startswith("postgresql") else REMOTE
     if not local and url.partition("?")[0].count("@") > 1:
         raise ConfigError("--storage: has more than one @; write %40 for that of a password")
     if url.startswith("postgresql://"):
@@ -458,11 +461,11 @@ def _storage(url: str, grace: float) -> RDBStorage:
                 "pip install 'paceline[postgres]'"
             )
     try:
-        _make_tables(url, SQLITE if local else REMOTE)
+        _make_tables(url, connects)
         with _stored(url):
             return RDBStorage(
                 url,
-                engine_kwargs=SQLITE if local else {**REMOTE, "pool_pre_ping": True},
+                engine_kwargs=connects if local else {**connects, "pool_pre_ping": True},
                 heartbeat_interval=None if local else max(1, round(grace / BEATS)),
                 grace_period=None if local else max(1, round(grace)),
             )

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -121,6 +122,21 @@ def test_machines_that_search_begin_at_other_points(url: str) -> None:
     first.close()
     second.close()
     assert len({trial.chosen["optimizer.lr"] for trial in claimed if trial is not None}) == 4
+
+
+def test_a_server_whose_host_lost_its_power_is_not_waited_for_without_end(url: str) -> None:
+    definition = Definition("grid", {"optimizer.lr": Values(("0.1",))})
+    study = create("swept", url, definition, "auto", "mine", 60.0)
+    assert study is not None
+    engine = study._study._storage._backend.engine  # type: ignore[attr-defined]
+    with (
+        engine.connect() as connection,
+        socket.socket(fileno=os.dup(connection.connection.driver_connection.fileno())) as used,
+    ):
+        options = socket.TCP_KEEPIDLE, socket.TCP_KEEPINTVL, socket.TCP_KEEPCNT, socket.TCP_USER_TIMEOUT
+        told = [used.getsockopt(socket.IPPROTO_TCP, each) for each in options]
+    study.close()
+    assert told == [10, 5, 4, 30_000]
 
 
 def with_password(root: Path) -> list[Path]:
