@@ -31,16 +31,17 @@ class Gradients:
     """`finished`: what `.grad` has since the step's last backward pass; None before it."""
 
     def __init__(
-        self, sync: Sync, stepped: Iterable[nn.Parameter], optimizer: Optimizer, comm: Comm, shard: str
+        self, sync: Sync, stepped: Iterable[nn.Parameter], optimizer: Optimizer, comm: Comm, shard: str | None
     ) -> None:
         """Takes a sync mode that is prepared.
 
         Args:
             stepped: The parameters of the script's optimizer, as it was before the sync mode took it over.
             comm: The replicas.
-            shard: The override that shards gradients, for messages.
+            shard: The value of sync.shard, for messages.
         """
-        self._sync, self._optimizer, self._comm, self._shard = sync, optimizer, comm, shard
+        self._sync, self._optimizer, self._comm = sync, optimizer, comm
+        self._shard = f"sync.shard={shard}"
         self._at_start, self._of_mode = [*stepped], self._of_optimizer()
         self.finished: Finished | None = None
         self._kept: list[Seen | None] = []

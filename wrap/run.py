@@ -37,6 +37,7 @@ from .alike import BufferComparison, share_state
 from .dry_run import dry_run, show
 from .errors import ScriptError
 from .gradients import Gradients
+from .meetings import Meetings
 from .record import WrapRecord, agreed
 from .refusals import leave_at_once, say_no_traceback
 from .saving import Checkpoints, Resumed, newest, read
@@ -124,8 +125,7 @@ class Run:
             joined.leave()
             raise
         self._hook = optimizer.register_step_pre_hook(self._check_step)
-        shard = f"sync.shard={experiment.sync.knobs.get('shard')}"
-        self.gradients = Gradients(self.sync, stepped, optimizer, group, shard)
+        self.gradients = Gradients(self.sync, stepped, optimizer, group, experiment.sync.knobs.get("shard"))
         self.optimizer = WrappedOptimizer(self, optimizer)
         self._updates = False  # the sync mode may step
         self._others = register_optimizer_step_post_hook(self._other_step)
@@ -134,8 +134,6 @@ class Run:
         self._buffers = BufferComparison(model, group, self.device)
         self.saved: dict[str, Any] = resumed.own["script"] if resumed else {}
         self.steps, self._skipped = resumed.manifest.step if resumed else 0, 0
-        self._taken = self._meetings = 0  # batches, and calls of `meet`
-        self._comm.key_values.live_metrics = lambda: f"{self._taken} {self._begun}"
         self._stop = StopAgreement(self._comm.key_values, self.rank, 0, "all", self.steps, time.monotonic)
         self._ctrl_c, self._sigterm = CtrlC(self._comm.key_values.request_stop, self.is_chief), Sigterm()
         atexit.register(self.end_if_open)
@@ -143,6 +141,7 @@ class Run:
         self._open: ExitStack | None = None  # a step that has begun
         self._loss: float | None = None
         self._passes = self._samples = 0  # in the step: calls of `backward`, and samples of all workers
+        self.meetings = Meetings(self._comm.key_values, self.workers, lambda: self.steps + (self._passes > 0))
         self._batches = resumed.batches if resumed else 0  # that training was on, of all steps
         self._further: Own | None = None  # of a batch that came after the step's first pass
         self._own: Own = (0, 1)
@@ -154,11 +153,6 @@ class Run:
     def _resumed(self, experiment: Experiment, root: Path) -> Resumed:
         path = agreed(self._comm, self.workers, "resumed", lambda: newest(experiment, root))
         return read(path, self.rank, self.workers)
-
-    @property
-    def _begun(self) -> int:
-        """The steps so far, with one that has begun."""
-        return self.steps + (self._passes > 0)
 
     @property
     def is_chief(self) -> bool:
@@ -258,7 +252,7 @@ class Run:
         self._armed = last
         if last:
             self._trained.check(self.steps)
-            self.gradients.finish(self._taken)
+            self.gradients.finish(self.meetings.taken)
         else:
             self.gradients.pause()
 
@@ -345,43 +339,6 @@ class Run:
                 raise _Unused
             self._open = None
 
-    def take(self) -> None:
-        """Another batch is fetched."""
-        self._taken += 1
-
-    def meet(self, does: str) -> None:
-        """Waits for all workers, which do the same after the same batch. Raises `ScriptError` where one does not.
-
-        Args:
-            does: what this worker does, for messages.
-        """
-        if self.workers == 1:
-            return
-        self._meetings += 1
-        key_values, said = self._comm.key_values, f"{does} after batch {self._taken}"
-        key_values.post(f"meets/{self._meetings}/{self.rank}", said)
-
-        def look() -> ScriptError | None:
-            for rank, told in key_values.all_live_metrics().items():
-                taken, begun = map(int, told.split())
-                if taken > self._taken:
-                    return self._apart(said, rank, f"takes batch {taken}")
-                if begun > self._begun:
-                    return self._apart(f"{said} and {self._begun} steps", rank, f"makes step {begun}")
-            return None
-
-        for rank in range(self.workers):
-            its = key_values.read(f"meets/{self._meetings}/{rank}", rank, look)
-            if its != said:
-                raise self._apart(said, rank, its)
-
-    def _apart(self, said: str, other: int, its: str) -> ScriptError:
-        return ScriptError(
-            f"wrap: worker {self.rank} {said}, and worker {other} {its}. Make the same steps, passes and calls of "
-            "run.save on all workers: a break, a continue, a return or run.save on one of them alone leaves the others "
-            "waiting"
-        )
-
     # -- what training made
 
     def save(self, **state: Any) -> None:
@@ -393,7 +350,7 @@ class Run:
         self.check_here()
         if self._record.is_over or self._passes > 0:
             raise ScriptError("save: a step has begun, or the run is over. Call it after run.optimizer.step()")
-        self.meet("saves")
+        self.meetings.meet("saves")
         self._vectors.restore()
         record = self._record
         reached, seconds, done = record.reached, self._meter.seconds, self.steps
@@ -405,7 +362,7 @@ class Run:
         """Gives the model the weights that all replicas agree on, for an evaluation. All workers enter it."""
         self._vectors.restore()
         if not self.sync.traits.weights_agree:
-            self.meet("enters run.consensus()")
+            self.meetings.meet("enters run.consensus()")
         with self._comm.ledger.aside():
             agreed = self.sync.consensus()
         with self._lent(agreed) as own:
@@ -467,7 +424,7 @@ class Run:
                 f"close: none of the {self.steps} steps was made. Call run.optimizer.step() after run.backward(loss)"
             )
         self._vectors.restore()
-        self.meet("ends its run")
+        self.meetings.meet("ends its run")
         self.gradients.compare_weights(self.steps)  # the script may have left its loop since the last comparison
         self._end(None)
 
@@ -580,10 +537,10 @@ class _Batches:
     def fetched(self) -> Iterator[tuple[Any, Own]]:
         """The batches, for a loop that fetches several ahead and calls `Run.begin` with each before its pass."""
         self._run.check_here()
-        self._run.meet("begins a pass")
+        self._run.meetings.meet("begins a pass")
         number = drawn = 0
         for number, (batch, own, drawn) in enumerate(self._loader.passes(), 1):
-            self._run.take()
+            self._run.meetings.take()
             if is_compared(number):
                 self._compare(drawn)
             yield batch, own
@@ -593,7 +550,7 @@ class _Batches:
 
     def _compare(self, drawn: int) -> None:
         """All workers must have drawn the same order. Raises `ScriptError`."""
-        self._run.meet("compares its order of samples")
+        self._run.meetings.meet("compares its order of samples")
         if not self._run.agrees(drawn):
             raise ScriptError(
                 "workers draw different orders from the loader's sampler, so that they would train on samples twice; "
