@@ -20,7 +20,7 @@ from ...tracking.run_directory import SWEEP_NOTE, RunDirectory
 from ...tracking.sinks import check as check_tracking
 from ..base import ROOT
 from ..base.errors import MachineError
-from ..base.started import is_first, was_started
+from ..base.started import was_started
 from ..config.compose import compose
 from ..config.experiment import Experiment
 from ..config.resumed import override_stored
@@ -199,7 +199,7 @@ def prepare(
             )
         if (job := open_job(directory.path)) is not None:
             raise has_job(directory, job)
-        if is_first():  # torchrun's other workers may come after the first has begun
+        if not was_started():  # else all meet first
             directory.check_over()
         stored = read_stored(directory)
         if not (fabric := fabric_of(stored.experiment)).saves:  # whatever is asked of it now
@@ -229,8 +229,8 @@ def prepare(
         from ..features.distilling import resolved as with_teacher
 
         experiment = with_teacher(experiment, root)
-    if experiment.name is not None and resume is None and is_first() and not _is_of_this_job(root, experiment.name):
-        RunDirectory.check_free(root, experiment.name)  # torchrun's other workers may come after the first made it
+    if experiment.name is not None and resume is None and not was_started():
+        RunDirectory.check_free(root, experiment.name)
     check_tracking(experiment.tracking)
     find_modules(allow_modules)
     fabric_of(experiment).check(experiment, resumes=resume is not None)
@@ -255,14 +255,6 @@ def plan(overrides: "Settings | Prepared" = (), **options: Any) -> "Plan":
             raise ConfigError("what engine.prepare returned is planned as it is; give it these options")
         return overrides.plan()
     return prepare(overrides, **options).plan()
-
-
-def _is_of_this_job(root: Path | str, name: str) -> bool:
-    if not was_started():
-        return False
-    from .generations import is_of_this_job
-
-    return is_of_this_job(Path(root).absolute() / name)
 
 
 def _with_files_read(experiment: Experiment, allowed: tuple[str, ...]) -> Experiment:

@@ -293,6 +293,8 @@ def open_directory(prepared: Prepared, plan: "Plan", root: Path, data: "Data") -
 
             convert(experiment, directory.path, plan.shapes, plan.added)
     else:
+        if was_started():
+            directory.check_over()
         directory.forget_summary()
         if not was_started():
             forget_job(directory.path)  # it goes on here

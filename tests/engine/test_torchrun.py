@@ -202,17 +202,18 @@ def test_a_job_whose_worker_is_killed_goes_on_with_its_run_to_the_same_bits(
 
 
 @pytest.mark.slow
-def test_a_refusal_of_the_chief_is_that_of_all(tmp_path: Path) -> None:
-    """The last stage of a pipeline is the chief, here in a folder of its own. Worker 0 waits for what it makes."""
+@pytest.mark.parametrize(("strategy", "chief"), [("pipeline", 1), ("data_parallel", 0)])
+def test_a_refusal_of_the_chief_is_that_of_all(strategy: str, chief: int, tmp_path: Path) -> None:
+    """The last stage of a pipeline is the chief. Each has a folder of its own, and waits for what the chief makes."""
     folders = [tmp_path / "one", tmp_path / "other"]
     for folder in folders:
         folder.mkdir()
-    (folders[1] / "runs" / "mine").mkdir(parents=True)
-    (folders[1] / "runs" / "mine" / "config.yaml").write_text("name: mine")
+    (folders[chief] / "runs" / "mine").mkdir(parents=True)
+    (folders[chief] / "runs" / "mine" / "config.yaml").write_text("name: mine")
     started = {"WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port()), "PACELINE_TOKEN": TOKEN}
     workers = [
         subprocess.Popen(
-            [sys.executable, "-m", "paceline.cli.main", "train", *QUICK, "strategy=pipeline", "--name=mine"],
+            [sys.executable, "-m", "paceline.cli.main", "train", *QUICK, f"strategy={strategy}", "--name=mine"],
             cwd=folder,
             env={**clean_environment(folder), **started, "RANK": str(rank), "LOCAL_RANK": str(rank)},
             stderr=subprocess.PIPE,
@@ -222,4 +223,4 @@ def test_a_refusal_of_the_chief_is_that_of_all(tmp_path: Path) -> None:
     ]
     said = [worker.communicate(timeout=WAIT)[1].splitlines()[-1] for worker in workers]
     assert [worker.returncode for worker in workers] == [2, 2]
-    assert said[1].startswith("run name 'mine' is taken") and said[0] == f"worker 1: {said[1]}"
+    assert said[chief].startswith("run name 'mine' is taken") and said[1 - chief] == f"worker {chief}: {said[chief]}"
