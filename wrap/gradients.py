@@ -6,6 +6,7 @@ worker draws by itself), all take the gradient of worker 0: K workers then train
 """
 
 import hashlib
+import sys
 from collections.abc import Iterable
 from typing import Any, NoReturn
 
@@ -50,7 +51,8 @@ class Gradients:
         self._held: list[tuple[nn.Parameter, Tensor | None]] = []  # the gradients that stand-ins take the place of
         self._left: list[tuple[nn.Parameter, Tensor]] = []  # the gradients of a step that was not made
         self._strangers = Strangers(comm, next(iter(sync.parameters.values())).device)
-        self._passing = self._hides = self._looks = False
+        self._passing = self._hides = self._looks = self._made = False
+        self._zeros: list[tuple[nn.Parameter, Tensor, int]] | None = None  # gradients of the first step that was made
         self._batch = 0  # of the step's last pass
         self._own_hooks = hooks_of(optimizer)
         self._hooks = [each.register_post_accumulate_grad_hook(self._comes) for each in sync.parameters.values()]
@@ -62,8 +64,17 @@ class Gradients:
 
     # -- a step
 
-    def clear(self) -> None:
-        """A step that was made leaves no gradients."""
+    def clear(self, looks: bool = False) -> None:
+        """A step that was made leaves no gradients.
+
+        Args:
+            looks: Those of the first stay as zeros, and tell if the script drops them before its next pass.
+        """
+        if looks and self._made and self._zeros is None:
+            self.zero(set_to_none=False)
+            held = [(each, each.grad) for each in self._stepped() if each.grad is not None]
+            self._zeros = [(each, gradient, version_of(gradient)) for each, gradient in held]
+            return
         self._optimizer.zero_grad()
         self.zero()
         for each in self._all():
@@ -98,8 +109,23 @@ class Gradients:
                 )
             each.grad = None
         self._left = []
+        self._drop_zeros()
         self.finished, self._paused, self._changed, self._looks = None, None, False, looks
         return [(each, each.grad) for each in self._all() if each.grad is not None]
+
+    def _drop_zeros(self) -> None:
+        """Prints a note, once, if the script keeps the gradients of a step that was made."""
+        zeros, self._zeros = self._zeros, self._zeros and []
+        held = [each for each, was, version in zeros or () if each.grad is was and version_of(was) == version]
+        for each in held:
+            each.grad = None
+        if held and self._comm.rank == 0:
+            print(
+                "note: the script does not drop the gradients of a step that was made. They are dropped, where torch "
+                "adds them up. Call run.optimizer.zero_grad() in each step.",
+                file=sys.stderr,
+                flush=True,
+            )
 
     def backward(self, loss: Tensor) -> None:
         self._changed |= self._are_changed()
@@ -159,7 +185,7 @@ class Gradients:
         self._agree(step, skips=False, changed=changed and self.finished is Finished.MEAN)
         for each, gradient in self._held:
             each.grad = gradient
-        self._held, self._hides, self.finished = [], self.finished is Finished.SHARDED, None
+        self._held, self._hides, self.finished, self._made = [], self.finished is Finished.SHARDED, None, True
 
     def hide_others(self) -> None:
         """Hides sharded gradients after the update from another optimizer, which would find none and leave weights."""

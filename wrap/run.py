@@ -175,7 +175,7 @@ class Run:
             self._skip()
             self._left = True
         elif self._open is None:
-            self.gradients.clear()
+            self.gradients.clear(looks=True)
         self._fetcher = get_ident()
         if self._stop.before(self.steps, self._meter.last):
             reason = f"was asked to stop, after step {self.steps}"

@@ -222,6 +222,45 @@ def test_sharded_gradients_are_dropped_as_in_plain_torch(body: Body, overrides: 
         assert distance(result, plain(body)) < EXACT
 
 
+def never(run: Any, when: str) -> None: ...
+
+
+def by_the_optimizer(run: Any, when: str) -> None:
+    run.optimizer.zero_grad()
+
+
+def by_the_model(run: Any, when: str) -> None:
+    run.model.zero_grad()
+
+
+def by_zeros(run: Any, when: str) -> None:
+    run.optimizer.zero_grad(set_to_none=False)
+
+
+def after_the_step(run: Any, when: str) -> None:
+    if when == "after":
+        run.model.zero_grad()
+
+
+DROPS = [never, by_the_optimizer, by_the_model, by_zeros, after_the_step]
+
+
+@pytest.mark.parametrize("size", [1, 2])
+@pytest.mark.parametrize("drop", DROPS)
+def test_a_script_that_never_drops_gradients_is_told_once(
+    drop: Callable[[Any, str], object], size: int, root: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    def body(run: Any, i: int, batch: Any) -> None:
+        drop(run, "before")
+        run.backward(loss_of(run, batch))
+        run.optimizer.step()
+        drop(run, "after")
+
+    for result in run_virtual(size, wrapped, root, body):
+        assert distance(result, plain(body)) < EXACT
+    assert capfd.readouterr().err.count("note: the script does not drop the gradients") == (drop is never)
+
+
 # -- skipped steps
 
 
