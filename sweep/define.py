@@ -48,6 +48,7 @@ def define(arguments: Sequence[str], **changes: Any) -> Definition:
         larger = of_task[definition.metric] if definition.metric in of_task else larger_is_better(definition.metric)
         definition = replace(definition, maximize=larger)
     check(definition)
+    _check_price(definition)
     if reported is None:
         return definition
     metric, larger = reported
@@ -108,14 +109,31 @@ def _check_measured(definition: Definition, of_task: str) -> None:
     names = {of_task, *(field.name for record in (Summary, Measured) for field in fields(record))}
     if known(metric) or metric in names or "/" in metric:
         return
-    keys = [*definition.parameters, *(sweep_values(text)[0] for _, texts in definition.ways for text in texts)]
-    if any(key.lstrip("+").partition(".")[0] in OWN_NUMBERS for key in keys) or _composed(definition).callbacks:
+    if _groups_of(definition) & {*OWN_NUMBERS} or _composed(definition).callbacks:
         return
     near = did_you_mean(metric, [of_task, *BY_KEY, *(column.short for column in COLUMNS if column.short)], 0.6)
     raise ConfigError(
         f"metric={metric}: these runs have no such number; "
         f"{near or f'choose {of_task}, loss or throughput, or add the callback that measures it'}"
     )
+
+
+def _groups_of(definition: Definition) -> set[str]:
+    """Returns the first words of the keys that are swept."""
+    keys = [*definition.parameters, *(sweep_values(text)[0] for _, texts in definition.ways for text in texts)]
+    return {key.lstrip("+").partition(".")[0] for key in keys}
+
+
+def _check_price(definition: Definition) -> None:
+    """Raises `ConfigError` where runs are judged by their price, and none of them has one."""
+    if definition.metric != "dollars" or "hardware" in _groups_of(definition):
+        return
+    machine = _composed(definition).hardware.machine
+    if machine is None or machine.price_per_hour is None:
+        raise ConfigError(
+            "metric=dollars: these runs have no price, so that none is better than another. Choose a machine, such as "
+            "hardware=laptop, and its hardware.machine.price_per_hour=DOLLARS"
+        )
 
 
 def _changed(definition: Definition, overrides: Sequence[str], config_dir: str | None) -> Definition:

@@ -309,6 +309,16 @@ def test_a_metric_that_no_run_can_have_is_refused_before_anything_is_trained(met
         define(["sync=bsp,ssp"], metric=metric, maximize=True)
 
 
+@pytest.mark.parametrize("hardware", ["local", "laptop"])
+def test_a_price_that_no_run_has_is_refused_before_anything_is_trained(hardware: str) -> None:
+    words = ["sync=bsp,ssp", f"hardware={hardware}"]
+    with pytest.raises(ConfigError, match=r"^metric=dollars: these runs have no price"):
+        define(words, metric="dollars")
+    assert define(["sync=bsp,ssp", "hardware=a100"], metric="dollars").maximize is False
+    assert define(["hardware=a100,laptop"], metric="dollars").metric == "dollars"  # some may have one
+    assert define(["hardware=laptop", "hardware.machine.price_per_hour=1,2"], metric="dollars").metric == "dollars"
+
+
 @pytest.mark.parametrize(
     ("metric", "words"),
     [
