@@ -238,8 +238,9 @@ class Gradients:
 
     def _refuse(self) -> NoReturn:
         raise ScriptError(
-            f"{self._shard}: each worker keeps a part of the gradients, so that a script cannot read or change them "
-            "between run.backward and optimizer.step. Choose clip=norm or clip=value in wrap, or sync.shard=none."
+            f"{self._shard}: each worker keeps a part of the gradients, so that a script cannot read or change them, "
+            "or add to them by loss.backward(), between run.backward and optimizer.step. Choose clip=norm or "
+            "clip=value in wrap, or sync.shard=none."
         )
 
     def _all(self) -> list[nn.Parameter]:

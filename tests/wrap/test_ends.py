@@ -383,7 +383,7 @@ with wrap(*parts(), "hardware.timeout=100", name="mine", epochs=3) as run:
     launch = [sys.executable, "-m", "paceline.cli.main", "launch", "--workers", "2", "mine.py"]
     environment = os.environ | {"PYTHONPATH": str(Path(__file__).parent)}
     ended = subprocess.run(launch, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == 2 and f"{said}, and worker" in ended.stderr, ended.stderr
+    assert ended.returncode == 2 and said in ended.stderr, ended.stderr  # by whichever worker noticed first
 
 
 def ends_alone(comm: Comm, root: str) -> str:
