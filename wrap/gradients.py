@@ -68,18 +68,19 @@ class Gradients:
         """A step that was made leaves no gradients.
 
         Args:
-            looks: Those of the first stay as zeros, and tell if the script drops them before its next pass.
+            looks: Zeros take the place of those of the first, and tell if the script drops them before its next pass.
         """
-        if looks and self._made and self._zeros is None:
-            self.zero(set_to_none=False)
-            held = [(each, each.grad) for each in self._stepped() if each.grad is not None]
-            self._zeros = [(each, gradient, version_of(gradient)) for each, gradient in held]
-            return
+        had = [each for each in self._stepped() if each.grad is not None and not isinstance(each.grad, Hidden)]
         self._optimizer.zero_grad()
         self.zero()
         for each in self._all():
             if isinstance(each.grad, Hidden):
                 each.grad = None
+        if looks and self._made and self._zeros is None:
+            self._zeros = []
+            for each in had:
+                each.grad = zeros = torch.zeros_like(each)
+                self._zeros.append((each, zeros, version_of(zeros)))
 
     def zero(self, set_to_none: bool = True) -> None:
         """Does what `zero_grad` of the script's optimizer does."""

@@ -261,6 +261,18 @@ def test_a_script_that_never_drops_gradients_is_told_once(
     assert capfd.readouterr().err.count("note: the script does not drop the gradients") == (drop is never)
 
 
+def test_a_gradient_that_the_script_keeps_is_not_written_to(root: str) -> None:
+    kept: list[tuple[Tensor, Tensor]] = []
+
+    def body(run: Any, i: int, batch: Any) -> None:
+        run.backward(loss_of(run, batch))
+        kept.append((run.model.head.weight.grad, run.model.head.weight.grad.clone()))
+        run.optimizer.step()
+
+    run_virtual(1, wrapped, root, body)
+    assert len(kept) == 4 and all(torch.equal(gradient, was) for gradient, was in kept)
+
+
 # -- skipped steps
 
 
