@@ -21,7 +21,7 @@ def check_machine(definition: Definition) -> None:
     """Raises the first of LACKS that a run of the sweep would end with, and `ConfigError` where no run can begin.
 
     Looks at one point for each choice of the groups in NEEDING. A point that is refused for another reason is left to
-    its trial, which says so, unless all points of a grid are.
+    its trial, which says so, unless all points of a grid are, or all that another search may draw for one reason.
     """
     directory = Path(definition.config_dir) if definition.config_dir else None
     refused: list[Exception] = []
@@ -35,9 +35,11 @@ def check_machine(definition: Definition) -> None:
             raise
         except Exception as error:
             refused.append(error)
-    few = definition.method == "grid" and count(definition) < MANY
-    if refused and few and all(each.why for each in preview(definition)):
-        raise ConfigError(f"no point of the sweep can run: {first_line_of(refused[0])}")
+    if not refused or count(definition) >= MANY:
+        return
+    reason = first_line_of(refused[0])
+    if all(each.why and (definition.method == "grid" or each.why == reason) for each in preview(definition)):
+        raise ConfigError(f"no point of the sweep can run: {reason}")
 
 
 def has_more(study: Study) -> bool:

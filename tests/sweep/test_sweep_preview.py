@@ -52,6 +52,9 @@ def test_no_time_is_said_where_it_is_measured(how: tuple[str, ...]) -> None:
         (["sync=bsp,asp", "strategy=pipeline", "hardware.workers=3"], "hardware.workers=3: strategy=pipeline"),
         (["batch_size=-3,32"], None),
         (["optimizer.lr=interval(-2,-1)"], None),  # nobody has looked at all of them
+        (["optimizer.lr=interval(0.1,0.2)", "batch_size=-3"], "batch_size=-3: must be"),
+        (["optimizer.lr=interval(0.1,0.2)", "optimizer.nosuch=1"], "optimizer.nosuch: there is no such key"),
+        (["optimizer.lr=interval(0.1,0.2)", "sync=bsp,local_sgd", "sync.period=2"], None),
     ],
 )
 def test_a_sweep_of_which_no_point_can_run_is_refused_before_it_begins(words: list[str], said: str | None) -> None:
