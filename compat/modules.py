@@ -1,6 +1,6 @@
 """Reads the registries of a torch module (parameters, children, hooks), and puts other tensors in their place."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager
 
 from torch import Tensor, nn
@@ -20,14 +20,24 @@ def is_plain(module: nn.Module | None, kinds: type[nn.Module] | tuple[type[nn.Mo
     if not isinstance(module, kinds):
         return False
     kind = next(each for each in type(module).__mro__ if each in (kinds if isinstance(kinds, tuple) else (kinds,)))
-    own = type(module).forward is not kind.forward or type(module).__call__ is not nn.Module.__call__
+    own = type(module).forward is not kind.forward
     return is_as_its_class(module) and not (own or is_parametrized(module))
 
 
+def hooked_parameters(module: nn.Module) -> Iterator[str]:
+    """Yields the names of parameters with hooks on their gradients. A tensor in a parameter's place has none."""
+    for name, each in module.named_parameters():
+        if each._backward_hooks or each._post_accumulate_grad_hooks:
+            yield name
+
+
 def is_as_its_class(module: nn.Module) -> bool:
-    """Returns whether a call of `module` is its class's forward: nobody set a forward or hooks on the object."""
+    """Returns whether a call of `module` is its class's forward: the class has no `__call__` of its own, and nobody set
+    a forward or hooks on the object.
+    """
     hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
-    return "forward" not in vars(module) and not any(hooks)
+    calls = type(module).__call__ is nn.Module.__call__
+    return calls and "forward" not in vars(module) and not any(hooks)
 
 
 def is_hooked_before(module: nn.Module) -> bool:

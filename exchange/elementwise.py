@@ -26,6 +26,11 @@ def check_rows(model: nn.Module, setting: str) -> None:
             raise ConfigError(
                 f"{setting}: parameter {name} is one number, and has no rows to cut up. Give it the shape [1]"
             )
+        if not parameter.is_contiguous():
+            raise ConfigError(
+                f"{setting}: parameter {name} is not contiguous in memory, such as a transposed tensor or one in "
+                "channels_last, and only contiguous ones are cut up. Choose strategy=data_parallel, or contiguous()."
+            )
     for name, module in model.named_modules():
         if isinstance(module, nn.Embedding | nn.EmbeddingBag) and module.sparse:
             raise ConfigError(

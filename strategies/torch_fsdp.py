@@ -42,6 +42,7 @@ from ..comm import Comm
 from ..comm.process import ProcessComm
 from ..comm.torch_world import torch_world
 from ..compat.fsdp import note_frozen
+from ..compat.modules import hooked_parameters
 from ..conf.errors import ConfigError
 from ..cost.layout import ReplicaLayout
 from ..cost.predicted import NotPredicted
@@ -114,6 +115,11 @@ class TorchFSDP(Strategy):
 
     def split(self, model: nn.Module) -> list[nn.Module]:
         check_rows(model, "strategy=torch_fsdp")
+        for name in hooked_parameters(model):
+            raise ConfigError(
+                f"strategy=torch_fsdp: parameter {name} has a hook, and the rows that FSDP2 trains in its place have "
+                "none. Choose strategy=data_parallel or strategy=zero."
+            )
         return [model]
 
     def profile(

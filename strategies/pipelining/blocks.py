@@ -46,8 +46,8 @@ def blocks_of(model: nn.Module) -> list[Block]:
     """Returns the blocks of a model. The last one also holds the state that no block uses. Raises `ConfigError`."""
     if not is_as_its_class(model):
         raise ConfigError(
-            f"strategy.stages: this {type(model).__name__} has a forward or hooks that were set on the object, which "
-            "no stage calls. Choose strategy=data_parallel, or a class with that forward."
+            f"strategy.stages: this {type(model).__name__} has a __call__ of its own, or a forward or hooks that were "
+            "set on the object, which no stage calls. Choose strategy=data_parallel, or a class with that forward."
         )
     if isinstance(model, nn.Sequential) and type(model).forward is nn.Sequential.forward:
         return [_of_module(name) for name in layers_of(model)]

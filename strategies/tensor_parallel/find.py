@@ -21,7 +21,7 @@ from typing import Any, Literal, NamedTuple, cast
 
 from torch import Tensor, nn
 
-from ...compat.modules import is_plain
+from ...compat.modules import hooked_parameters, is_plain
 from ...conf.errors import ConfigError
 from ..core.state import layers_of
 from ..pipelining.chunks import Chunks, chunks_of
@@ -68,6 +68,11 @@ def kinds_of(
     for name, _ in model.named_modules():
         if name in kinds:
             check(name, kinds[name], model, degree, degrees, key)
+            for own in hooked_parameters(model.get_submodule(name)):
+                raise ConfigError(
+                    f"{key}={degree}: parameter {name}.{own} has a hook, and the pieces that are trained in its place "
+                    "have none. Choose strategy=data_parallel."
+                )
     _check_tied(model, kinds)
     return kinds
 

@@ -97,14 +97,21 @@ def test_a_stage_whose_layer_uses_another_layers_weight_is_refused() -> None:
     assert len(Pipeline(2).layers_alone(patched(by_closure))) == 5
 
 
-@pytest.mark.parametrize("own", ["forward", "hook"])
+class Called(nn.Sequential):
+    def __call__(self, *given: Any) -> Any:
+        return 2 * super().__call__(*given)
+
+
+@pytest.mark.parametrize("own", ["forward", "hook", "call"])
 def test_a_sequential_that_does_more_than_its_layers_is_not_taken_apart(own: str) -> None:
     model = patched(by_closure)
-    if own == "forward":
+    if own == "call":
+        model = Called(*model)
+    elif own == "forward":
         model.forward = lambda input: 2 * nn.Sequential.forward(model, input)
     else:
         model.register_forward_hook(lambda module, given, output: output * 2)
-    with pytest.raises(ConfigError, match="has a forward or hooks that were set on the object"):
+    with pytest.raises(ConfigError, match="has a __call__ of its own, or a forward or hooks"):
         Pipeline(2).layers_alone(model)
     with pytest.raises(ConfigError, match="or has a forward or hooks of its own"):
         Offload().split(model)

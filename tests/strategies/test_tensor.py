@@ -28,7 +28,7 @@ from paceline.strategies.sync.local_sgd import LocalSGD
 from paceline.strategies.sync.parameter_server import ParameterServer
 from paceline.strategies.tensor import TensorParallel
 from paceline.strategies.tensor_parallel.cut import cut_over
-from paceline.strategies.tensor_parallel.find import all_pairs, paired, planned, vocabulary_of
+from paceline.strategies.tensor_parallel.find import all_pairs, kinds_of, paired, planned, vocabulary_of
 from paceline.strategies.tensor_parallel.group import TensorGroup
 from paceline.strategies.tensor_parallel.layers import ColumnLinear, RowLinear
 from paceline.tasks.models.gpt import BlockKind, TransformerBlock
@@ -222,6 +222,16 @@ def test_a_linear_layer_that_computes_more_than_torchs_is_whole(own):
     assert vocabulary_of(nn.Sequential(nn.Embedding(4, 4), OWN[own]())) == []
     with pytest.raises(ConfigError, match=r"plan.0=column: 0 is of class .* and must be an nn.Linear without a"):
         planned(model, {"0": "column"})
+
+
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_hook_on_a_weight_of_which_workers_train_pieces_is_refused(kind):
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 3))
+    getattr(model[4].weight, kind)(lambda given: None)
+    assert kinds_of(model, 2) == {"0": "column", "2": "row"}
+    getattr(model[2].bias, kind)(lambda given: None)
+    with pytest.raises(ConfigError, match=r"strategy.degree=2: parameter 2\.bias has a hook, and the pieces"):
+        kinds_of(model, 2)
 
 
 def test_what_is_between_two_linear_layers_must_be_torchs_own():

@@ -147,6 +147,24 @@ def test_a_parameter_that_is_one_number_is_refused():
     assert caught.value.exit_code == 2
 
 
+@pytest.mark.parametrize("kind", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_a_hook_on_a_parameter_is_refused(kind: str):
+    """FSDP2 trains DTensors in place of the parameters, without their hooks."""
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    getattr(model[1].bias, kind)(lambda given: None)
+    with pytest.raises(ConfigError, match=r"strategy=torch_fsdp: parameter 1\.bias has a hook") as caught:
+        TorchFSDP().split(model)
+    assert caught.value.exit_code == 2
+
+
+def test_a_parameter_whose_memory_has_gaps_or_another_order_is_refused():
+    model = nn.Linear(2, 3)
+    model.weight = nn.Parameter(torch.randn(2, 3).t())
+    with pytest.raises(ConfigError, match=r"strategy=torch_fsdp: parameter weight is not contiguous") as caught:
+        TorchFSDP().split(model)
+    assert caught.value.exit_code == 2
+
+
 def test_parameters_of_two_dtypes_are_refused():
     with pytest.raises(ConfigError, match=r"one dtype.*torch.float32, torch.float64"):
         TorchFSDP().check_optimizer(
