@@ -7,6 +7,8 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 from torch.nn.utils.stateless import _reparametrize_module
 
+from .storages import has_hooks
+
 
 def registered(module: nn.Module) -> tuple[dict[str, nn.Parameter | None], dict[str, nn.Module | None]]:
     """The module's own dicts of parameters and of children, which change with it. To be read only."""
@@ -25,10 +27,8 @@ def is_plain(module: nn.Module | None, kinds: type[nn.Module] | tuple[type[nn.Mo
 
 
 def hooked_parameters(module: nn.Module) -> Iterator[str]:
-    """Yields the names of parameters with hooks on their gradients. A tensor in a parameter's place has none."""
-    for name, each in module.named_parameters():
-        if each._backward_hooks or each._post_accumulate_grad_hooks:
-            yield name
+    """Returns the names of parameters with hooks on their gradients. A tensor in a parameter's place has none."""
+    return (name for name, each in module.named_parameters() if has_hooks(each))
 
 
 def is_as_its_class(module: nn.Module) -> bool:

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from ...compat.storages import storage_key
 from ...conf.errors import ConfigError
 from ...tracking.files import NotRegularError, check_regular
 from ...tracking.visible import visible
@@ -21,7 +22,9 @@ WAY_OUT = "Save model.state_dict() alone."
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
-    """Returns the tensors by name. Raises `ConfigError` or `CorruptCheckpointError`."""
+    """Returns the tensors by name, tied weights as one object of several. Raises `ConfigError` or
+    `CorruptCheckpointError`.
+    """
     try:
         check_regular(path)
         with warnings.catch_warnings(action="ignore"):  # of other versions of pickles
@@ -45,7 +48,13 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             raise ConfigError(f"weights={path}: holds {what} beside tensors. {WAY_OUT}")
         if tensor.layout is not torch.strided or tensor.is_quantized:
             raise ConfigError(f"weights={path}: {name} is sparse or quantized. Save dense tensors of numbers.")
-    return {name: tensor.detach() for name, tensor in found.items()}
+    first: dict[tuple[object, ...], Tensor] = {}
+    return {name: first.setdefault(_place(tensor), tensor.detach()) for name, tensor in found.items()}
+
+
+def _place(tensor: Tensor) -> tuple[object, ...]:
+    """Returns the same for tensors with the same memory, as tied weights are."""
+    return storage_key(tensor), tensor.storage_offset(), tensor.shape, tensor.stride(), tensor.dtype
 
 
 def _classes(path: Path) -> list[str]:

@@ -140,17 +140,26 @@ def _shapes_in(path: Path, key: str) -> dict[str, list[int]]:
     _check_whole(path, key)
     try:
         with safe_open(path, framework="pt") as file:
-            return {key: list(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 no mapping
+            shapes = {key: list(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118 no mapping
+            return _under_all_names(shapes, file.metadata())
     except (OSError, SafetensorError) as error:
         raise CorruptCheckpointError(f"{path} is not a whole safetensors file: {error}") from None
 
 
+def _under_all_names(theirs: dict[str, T], metadata: Mapping[str, str] | None) -> dict[str, T]:
+    """Returns `theirs` with the names that safetensors' save_model left out: those of tied weights, but for one."""
+    return {other: theirs[kept] for other, kept in (metadata or {}).items() if kept in theirs} | theirs
+
+
 def unwrapped(theirs: dict[str, T], mine: Collection[str]) -> dict[str, T]:
-    """Returns `theirs` without the prefixes of DistributedDataParallel and torch.compile. `mine`: the model's names."""
+    """Returns `theirs` without the prefixes of DistributedDataParallel and torch.compile, and without names that the
+    model lacks of what has one of its names, too: tied weights. `mine`: the model's names.
+    """
     for prefix in (*WRAPPERS, *WRAPPERS):  # either may be inside of the other
         if not theirs.keys() & mine and all(name.startswith(prefix) for name in theirs):
             theirs = {name.removeprefix(prefix): each for name, each in theirs.items()}
-    return theirs
+    known = {id(each) for name, each in theirs.items() if name in mine}
+    return {name: each for name, each in theirs.items() if name in mine or id(each) not in known}
 
 
 def _check_no_experts(folder: Path) -> None:
@@ -193,7 +202,8 @@ def _check_whole(path: Path, key: str) -> None:
 
 
 def _shapes_of(state: dict[str, Tensor]) -> dict[str, list[int]]:
-    return {key: list(tensor.shape) for key, tensor in state.items()}
+    shapes = {id(tensor): list(tensor.shape) for tensor in state.values()}  # one object for a tensor of several names
+    return {key: shapes[id(tensor)] for key, tensor in state.items()}
 
 
 def _check_shapes(
@@ -292,4 +302,6 @@ def load(weights: str, run: Path, key: str = "weights") -> dict[str, Tensor]:
     if path.suffix in torch_files.SUFFIXES:
         return torch_files.read_tensors(path)
     _check_whole(path, key)
-    return safetensors.torch.load_file(path)
+    with safe_open(path, framework="pt") as file:
+        metadata = file.metadata()
+    return _under_all_names(safetensors.torch.load_file(path), metadata)

@@ -10,7 +10,8 @@ from torch import nn
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.base.errors import CorruptCheckpointError, WorkerFailedError
-from paceline.engine.features.weights import unwrapped
+from paceline.engine.features.weights import check, put_into, unwrapped
+from paceline.strategies.core.state import state_of
 
 SMALL = ["tracking=none", "model.hidden=[16,12]", "hardware.threads=1", "hardware.workers=2", "checkpoint.every=0"]
 STILL = ["steps=1", "optimizer.lr=1e-30"]  # trains nothing: what comes out is what went in
@@ -238,6 +239,41 @@ def test_prefixes_that_a_wrapper_gave_are_left_out(prefix, virtual_linear, tmp_p
 def test_names_keep_their_beginning_where_not_all_have_it_or_the_model_has_one_of_them():
     assert unwrapped({"module.a": 1, "b": 2}, {"a", "b"}) == {"module.a": 1, "b": 2}
     assert unwrapped({"module.a": 1, "module.b": 2}, {"module.a", "c"}) == {"module.a": 1, "module.b": 2}
+
+
+def tied() -> nn.Module:
+    model = nn.Module()
+    model.table, model.head = nn.Embedding(5, 4), nn.Linear(4, 5)
+    model.head.weight = model.table.weight
+    return model
+
+
+def save_parallel(model: nn.Module, path: str) -> None:
+    torch.save({"state_dict": {f"module.{name}": each for name, each in model.state_dict().items()}}, path)
+
+
+@pytest.mark.parametrize(
+    ("save", "file"),
+    [
+        (lambda model, path: torch.save(model.state_dict(), path), "own.pt"),
+        (save_parallel, "own.pt"),
+        (safetensors.torch.save_model, "own.safetensors"),  # keeps head.weight, and says which one it stands for
+    ],
+)
+def test_a_file_has_tied_weights_under_all_their_names_or_another_than_the_model(save, file, tmp_path):
+    theirs, mine, path = tied(), tied(), tmp_path / file
+    save(theirs, str(path))
+    check(str(path), {name: list(each.shape) for name, each in state_of(mine).items()}, "own", frozenset())
+    put_into(mine, str(path), tmp_path, lambda names: frozenset())
+    assert mine.head.weight is mine.table.weight
+    assert equal(mine.state_dict(), theirs.state_dict())
+
+
+def test_a_second_tensor_of_a_name_that_the_model_lacks_is_refused(tmp_path):
+    path = tmp_path / "own.pt"
+    torch.save({**tied().state_dict(), "head.weight": torch.zeros(5, 4)}, path)
+    with pytest.raises(ConfigError, match=r"has \[5, 4\] as head\.weight, where model=own has nothing"):
+        check(str(path), {name: list(each.shape) for name, each in state_of(tied()).items()}, "own", frozenset())
 
 
 @pytest.mark.parametrize("adapt", ["none", "lora"])
