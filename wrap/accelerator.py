@@ -76,6 +76,15 @@ class Accelerator(accelerate.Accelerator):
             "of your own with wrap(..., resume=True)."
         )
 
+    def skip_first_batches(self, dataloader: Any, num_batches: int = 0) -> Any:
+        """Raises `ConfigError` for the training loader."""
+        if isinstance(dataloader, _AcceleratedBatches):
+            raise ConfigError(
+                f"skip_first_batches: would make another loader, whose batches nobody shares out. Leave the first "
+                f"{num_batches} batches out by `continue`."
+            )
+        return super().skip_first_batches(dataloader, num_batches)
+
     def end_training(self) -> None:
         if self.run is not None:
             self.run.close()
@@ -87,6 +96,12 @@ class _AcceleratedBatches(DataLoaderStateMixin):
 
     def __init__(self, loader: Any, gradient_state: Any) -> None:
         self._loader, self.gradient_state = loader, gradient_state
+
+    def __getattr__(self, name: str) -> Any:
+        """Returns an attribute of the script's DataLoader, such as `dataset`."""
+        if name.startswith("_"):
+            raise AttributeError(f"the loader of a run has no attribute {name!r}")
+        return getattr(self._loader, name)
 
     def __len__(self) -> int:
         return len(self._loader)

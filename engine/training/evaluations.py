@@ -2,8 +2,9 @@
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +15,7 @@ from ...strategies.core.state import load_state
 from ...tasks.base import Readable
 from ...tasks.evaluation import Evaluation, evaluate
 from ...tracking.evaluations import first_at, lived
-from ...tracking.records import EvaluationRecord, Resume, Score
+from ...tracking.records import EvaluationRecord, NoteRecord, Resume, Score
 from ..base import checkpoint
 from ..base.errors import DivergedError
 from ..callbacks.base import EvaluationView
@@ -27,6 +28,9 @@ from .laid_out import laid_out
 from .spread import consensus_distance
 from .timestamps import Timestamps
 from .worker import Worker
+
+NUMBERS = (int, float)  # and no bool, as `training` is
+BUFFER = "Keep it in a buffer, or leave it out of evaluations."
 
 
 @dataclass(frozen=True)
@@ -175,6 +179,9 @@ class Evaluations:
         worker, judged = self._worker, self._worker.judged
         if judged is None:
             return
+        for name, trained, evaluated in _other_numbers(worker.module, judged):
+            text = f"model={worker.experiment.model.name}: {name} is {trained:g} where it trained, and {evaluated:g}"
+            worker.directory.add(NoteRecord(f"{text} in evaluations, which have weights and buffers alone. {BUFFER}"))
         with laid_out(judged, worker.device):
             for each in worker.hooks:
                 each.conclude(judged, worker.device, worker.directory)
@@ -188,3 +195,16 @@ class Evaluations:
 
     def _values_of(self, result: Evaluation) -> dict[str, float]:
         return {self._worker.parts.task.metric.name: result.score, "loss": result.loss}
+
+
+def _other_numbers(module: nn.Module, judged: nn.Module) -> Iterator[tuple[str, float, float]]:
+    """Yields the attributes of users' layers that are numbers, and other ones in training than in evaluations."""
+    layers = dict(module.named_modules())
+    for path, layer in judged.named_modules():
+        its = layers.get(path)
+        if not isinstance(its, type(layer)) or type(layer).__module__.split(".")[0] in ("torch", "paceline"):
+            continue
+        for key, value in vars(layer).items():
+            trained: Any = vars(its).get(key)
+            if type(value) in NUMBERS and type(trained) in NUMBERS and trained != value:
+                yield f"{path}.{key}".removeprefix("."), trained, value

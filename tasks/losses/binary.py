@@ -43,4 +43,7 @@ class BinaryCrossEntropy(Task):
     def check_targets(self, what: str, targets: Tensor) -> None:
         low, high = (float(bound) for bound in targets.aminmax())
         if low < 0 or high > 1:
-            raise ConfigError(f"{what} with targets from {low:g} to {high:g}; task=binary learns those from 0 to 1")
+            way_out = "For a table choose data.standardize=false"
+            raise ConfigError(
+                f"{what} with targets from {low:g} to {high:g}; task=binary learns those from 0 to 1. {way_out}"
+            )

@@ -40,6 +40,20 @@ class InPlace(nn.Module):
         return self.layer(x.sub_(0.5))
 
 
+class Counting(nn.Module):
+    """[n, 8] -> [n, 2]; its outputs grow with the number of training steps, which `buffered` keeps in a buffer."""
+
+    def __init__(self, buffered: bool) -> None:
+        super().__init__()
+        self.layer, self.width = nn.Linear(8, 2), 8
+        steps = torch.zeros((), dtype=torch.int64)
+        self.register_buffer("steps", steps) if buffered else setattr(self, "steps", 0)
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.steps += int(self.training and not x.is_meta)
+        return self.layer(x) * (1 + self.steps)
+
+
 class Changing(nn.Module):
     """[n, 8] -> [n, 2]; in its third training step it changes itself, in the way that `kind` says."""
 

@@ -75,6 +75,15 @@ def test_a_forward_that_changes_its_input_is_evaluated_alike_each_time(train, tm
     assert len(evaluations) > 2 and len({(each["loss"], each["accuracy"]) for each in evaluations}) == 1
 
 
+@pytest.mark.dist
+@pytest.mark.parametrize("buffered", ["false", "true"])
+def test_a_run_notes_a_number_of_the_model_that_evaluations_do_not_have(train, buffered: str) -> None:
+    run = train("Counting", "evaluate.every=100", buffered=buffered)
+    notes = [record["text"] for record in RunDirectory(run.path).records() if record["kind"] == "note"]
+    told = ["model=Counting: steps is 4 where it trained, and 0 in evaluations, which have"]
+    assert [text[: len(told[0])] for text in notes if "model=" in text] == (told if buffered == "false" else [])
+
+
 CHANGES = {
     "thawed": "first.weight requires gradients since step 2, and did not when the run began",
     "swapped": "second.weight is another tensor since step 2",

@@ -99,6 +99,7 @@ model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
 optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
 schedule = torch.optim.lr_scheduler.StepLR(optimizer, 6, 0.5)
 model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)
+assert len(loader.dataset) == 88
 for epoch in range(2):
     for x, y in loader:
         with accelerator.accumulate(model):
@@ -233,6 +234,13 @@ def test_a_dry_run_says_the_steps_that_a_trainer_will_make(
         ),
         pytest.param(
             ACCELERATE,
+            "in loader:",
+            "in accelerator.skip_first_batches(loader, 2):",
+            "skip_first_batches: would make another loader",
+            marks=needs_accelerate,
+        ),
+        pytest.param(
+            ACCELERATE,
             "prepare(model, optimizer, loader, schedule)",
             "prepare(model, model, optimizer, schedule)",
             "prepare: 2 models, 1 optimizers and 0 loaders",
@@ -246,6 +254,7 @@ def test_a_dry_run_says_the_steps_that_a_trainer_will_make(
         "two loaders",
         "fit from a checkpoint",
         "a state",
+        "first batches",
         "no loader",
     ],
 )
