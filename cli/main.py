@@ -192,6 +192,11 @@ def _status_of_stop(error: BaseException | None) -> int:
 
 def _say(code: int, message: str, error: BaseException | None = None) -> int:
     """Say why the command ends with this status, which is returned: a line, and JSON where that was asked for."""
+    if code != INTERRUPTED:  # then nothing is imported
+        from ..tracking.redact import hide_known, know_typed
+
+        know_typed(sys.argv[1:])
+        message = hide_known(message)
     note(message)
     if wants_json(sys.argv[1:]):
         show_error(document(code, message, error))

@@ -1,6 +1,7 @@
 """Keeps secrets out of config dumps, logs and echoes of the command line."""
 
 import re
+from collections.abc import Iterable
 from typing import Any
 
 HIDDEN = "***"
@@ -8,14 +9,18 @@ SHORTEST = 4  # characters of a secret that is looked for in other texts
 # The last word of a key decides: api_key, hfToken and db-password are secrets, max_tokens and monkey are not.
 _SECRET_WORDS = frozenset(
     {"key", "token", "password", "secret", "passwd", "passphrase", "credential", "credentials"}
-    | {"apikey", "apikeys", "secrets", "passwords"}
+    | {"apikeys", "secrets", "passwords", "pwd"}
 )
+_SECRET_ENDS = ("token", "password", "secret", "apikey", "accesskey", "secretkey", "privatekey")  # written as one word
 _PLURAL_KEYS = ("api", "keys")
 _WORDS = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[0-9]+")
 _URL = re.compile(r"(?<=[A-Za-z0-9+.-])://\S+")
 # Before the host; or before the last @, of a password that nobody has encoded: it may hold /, ? and #
 _URL_LOGIN = re.compile(r"(?<=://)(?:[^/?#\s]+|[^/?#@:\s]*:(?!\d*[/?#])\S+)(?=@)")
 _URL_QUERY = re.compile(r"(?<=[?&#])([^=&#\s]*=)[^&#\s]+")
+_TYPED_KEY = re.compile(r"""([\w.-]+)(?:@\w*)?["']?\s*[=:]\s*""")
+_TYPED_VALUE = re.compile(r""""[^"]*"?|'[^']*'?|\{[^}]*|\w+\([^)]*|[^,{}\[\]'"]*""")
+_PIECE = re.compile(r"""[^\s,:{}\[\]()'"]+(?![^\s,:{}\[\]()'"]*[:(])""")  # a text in a list or a mapping
 _known: set[str] = set()  # the secrets of this process's configurations
 
 
@@ -67,6 +72,16 @@ def hide_known(text: str) -> str:
     return hide_in_urls(text)
 
 
+def know_typed(arguments: Iterable[str]) -> None:
+    """Has `hide_known` hide the values of secret keys in a command line, also in overrides that cannot be read."""
+    for argument in arguments:
+        for found in _TYPED_KEY.finditer(argument):
+            whole = argument[: found.start()].strip("+~\"'") == ""  # the argument's own value, which may be a list
+            text = argument[found.end() :] if whole else _TYPED_VALUE.findall(argument, found.end())[0]
+            if is_secret(found[1]) and not _is_token_id(found[1], int(text) if text.isdecimal() else text):
+                _known.update(part for part in (text, *_PIECE.findall(text)) if len(part) >= SHORTEST)
+
+
 def _texts(value: Any) -> list[str]:
     if isinstance(value, dict | list | tuple):
         each = value.values() if isinstance(value, dict) else value
@@ -77,12 +92,13 @@ def _texts(value: Any) -> list[str]:
 def is_secret(key: str) -> bool:
     """Returns whether the value under `key` must be hidden. The last part of a dotted key decides."""
     words = [word.lower() for word in _words(key.rpartition(".")[2])]
-    return bool(words) and (words[-1] in _SECRET_WORDS or tuple(words[-2:]) == _PLURAL_KEYS)
+    last = words[-1] if words else ""
+    return last in _SECRET_WORDS or last.endswith(_SECRET_ENDS) or tuple(words[-2:]) == _PLURAL_KEYS
 
 
 def _is_token_id(key: str, value: Any) -> bool:
     """`pad_token: 0` numbers a token of a vocabulary; and what is unset hides nothing."""
-    return value is None or (isinstance(value, int) and _words(key)[-1].lower() == "token")
+    return value is None or (isinstance(value, int) and _words(key)[-1].lower().endswith("token"))
 
 
 def _words(key: str) -> list[str]:

@@ -144,6 +144,26 @@ def test_a_wrong_command_line_is_a_bad_configuration_in_one_line(typed: str, lin
     assert (ended.status, ended.out, ended.err) == (2, "", f"{line}\n")
 
 
+@pytest.mark.parametrize(
+    "typed",
+    [
+        "model={_target_:m.Net,api_key:hush77",
+        "model={_target_:m.Net,'token': 'hush,77'",
+        "tracking.api_key=hush77,hush88",
+        "tracking.api_key=[hush77",
+        "+tracking.api_key=choice(hush77,hush88)",
+        "tracking={name:wandb,api_key:hush77}",
+        "callbacks=[{_target_:m.Net,hf_token:hush77}]",
+        "hardware.hosts={a:{password:{b:hush77}}}",
+        "model.api_key=glob(hush77)",
+        "tracking.api_key@x=hush77",
+    ],
+)
+def test_a_refused_override_is_shown_without_its_secret(typed: str, paceline, nothing_starts: None, here: Path) -> None:
+    ended = paceline("train", typed, "--format", "json")
+    assert ended.status == 2 and "hush" not in ended.err + ended.out and "***" in ended.last
+
+
 def test_trust_without_a_checkpoint_to_trust_is_refused(paceline, nothing_starts: None, here: Path) -> None:
     ended = paceline("train", "--trust-checkpoint")
     assert ended.status == 2 and "--trust-checkpoint: is for the DeepSpeed checkpoint that weights=DIR" in ended.last

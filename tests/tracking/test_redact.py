@@ -24,8 +24,13 @@ SECRET_KEYS = [
     "passwd",
     "api_key2",
     "password_1",
+    "accesstoken",
+    "authToken2",
+    "dbpassword",
+    "secretkey",
+    "pwd",
 ]
-PLAIN_KEYS = ["monkey", "keyboard", "max_tokens", "token_count", "tokenizer", "keys", "secretary", "steps"]
+PLAIN_KEYS = ["monkey", "keyboard", "max_tokens", "token_count", "tokenizer", "keys", "secretary", "steps", "hotkey"]
 
 
 @pytest.mark.parametrize("key", SECRET_KEYS)
