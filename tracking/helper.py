@@ -78,7 +78,7 @@ def main() -> None:
         mirror(settings, finish)
         status = 0
     except Exception as error:
-        traceback.print_exc()
+        print_traceback(error)
         tell(f"{settings['label']}: stopped ({words_of(error)}); the results go on in {settings['directory']}")
     finally:
         sys.stderr.flush()
@@ -91,6 +91,11 @@ def tell(line: str) -> None:
         print(line, file=sys.__stdout__, flush=True)
     except OSError:  # the trainer no longer listens
         pass
+
+
+def print_traceback(error: Exception) -> None:
+    """Writes it to the log, without logins in URLs: a client's error may have the server's."""
+    print(hide_in_urls("".join(traceback.format_exception(error))), file=sys.stderr)
 
 
 def words_of(error: Exception) -> str:

@@ -6,7 +6,6 @@ import secrets
 import shutil
 import tempfile
 import threading
-import traceback
 from pathlib import Path
 from typing import Any, Literal
 from urllib.parse import urlsplit
@@ -14,7 +13,7 @@ from urllib.parse import urlsplit
 from ..compat.wandb import quiet_settings
 from .errors import CorruptRunError
 from .files import UnusableFileError, check_regular, read_text
-from .helper import tell, words_of
+from .helper import print_traceback, tell, words_of
 from .history import history
 from .run_directory import SWEEP_NOTE, RunDirectory, follow, write_atomically
 from .values import flat
@@ -87,7 +86,7 @@ def _init(settings: dict[str, Any], directory: RunDirectory) -> Any:
             tell(f"W&B: {run.url}")
             return run
         except Exception as error:
-            traceback.print_exc()
+            print_traceback(error)
             wandb.teardown()  # the W&B service that failed still holds the run's id
             for file in files.glob("run-*/*.wandb"):
                 if file not in earlier:

@@ -193,6 +193,8 @@ def test_a_server_that_is_not_there_is_told_in_a_line_and_stops_nothing(
     [line] = capfd.readouterr().err.splitlines()
     assert line.startswith("MLflow: stopped (") and line.endswith(f"the results go on in {run.path}")
     assert "secret" not in line and run.read_summary() is not None
+    log = (run.path / "logs" / "mlflow.log").read_text()
+    assert "http://***@127.0.0.1:9" in log and "secret" not in log
 
 
 @pytest.mark.slow
