@@ -48,11 +48,10 @@ Record = dict[str, Any]  # as read: see records.py
 def read_object(file: Path) -> dict[str, Any] | None:
     """A JSON object of a run's; None where the file is not there. Raises CorruptRunError."""
     try:
-        content = read_json(file)
+        with _reading(file):
+            content = read_json(file)
     except FileNotFoundError:
         return None
-    except OSError as error:
-        raise CorruptRunError(f"{file} cannot be read ({error.strerror})") from None
     except UnusableFileError as error:
         raise CorruptRunError(f"{file} {error}") from None
     if not isinstance(content, dict):
@@ -209,8 +208,9 @@ class RunDirectory:
         return read_object(self.summary)
 
     def records(self) -> list[Record]:
-        """Every complete record of metrics.jsonl so far."""
-        return self.scan()[0]
+        """Every complete record of metrics.jsonl so far. Raises CorruptRunError where it cannot be read."""
+        with _reading(self.metrics):
+            return self.scan()[0]
 
     def scan(self, most: int | None = None) -> tuple[list[Record], list[int]]:
         """Every complete record of metrics.jsonl so far, and the numbers of the lines, from 1, that are damaged.
@@ -236,7 +236,7 @@ def follow(path: str | Path, stop: threading.Event, start_at: int = 0) -> Iterat
     """Yields the records of `path` as they are appended, from byte `start_at` on.
 
     A line still being written is waited for; one that was torn by a crash is passed over. The file may
-    appear later. Ends when `stop` is set and everything has been read.
+    appear later. Ends when `stop` is set and everything has been read. Raises CorruptRunError.
     """
     path, position, rest = Path(path), start_at, b""
     while True:
@@ -391,9 +391,19 @@ def _open_for_append(path: Path) -> int:
     return descriptor
 
 
+@contextmanager
+def _reading(file: Path) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise CorruptRunError(f"{file} cannot be read ({error.strerror})") from None
+
+
 def _read(path: Path, position: int) -> bytes:
     try:
-        with open_regular(path) as file:
+        with _reading(path), open_regular(path) as file:
             file.seek(position)
             return file.read(CHUNK_BYTES)
     except FileNotFoundError:

@@ -1,5 +1,6 @@
 """`paceline watch`, and the live view of `paceline train`, as a terminal sees them."""
 
+import errno
 import json
 import os
 import pty
@@ -63,6 +64,19 @@ def test_once_says_how_a_run_is_and_exits_as_it_did(paceline, run: RunDirectory)
     assert paceline("watch", "first", "--once").status == 7
     run.summary.write_text("{")
     assert paceline("watch", "first", "--once").status == 7
+
+
+@pytest.mark.parametrize("options", [("--once",), ("--no-live",)])
+def test_records_that_may_not_be_read_are_named(
+    options: tuple[str, ...], paceline, run: RunDirectory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    run.write_summary({"name": "first", "status": "completed"})
+    monkeypatch.setattr("paceline.tracking.run_directory.open_regular", refused)
+    ended = paceline("watch", "first", *options)
+    assert (ended.status, ended.last) == (7, f"{run.metrics} cannot be read (Permission denied)")
 
 
 @pytest.fixture
