@@ -4,6 +4,7 @@ import os
 import platform
 import shutil
 import sys
+import tempfile
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import dataclass
@@ -55,6 +56,7 @@ def doctor(
 
     Ends with exit status 0 when training is possible here, with 3 otherwise.
     """
+    tempfile.gettempdir()  # torch is not imported without one, and a second attempt ends the process
     if build_ops:
         from ..strategies.external.deepspeed_ops import build_ops as build
         from ..tracking.moving_lines import MovingLines

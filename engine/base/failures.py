@@ -27,6 +27,7 @@ _OURS = "paceline"
 # a sentence without the error's type
 OWN_WORDS = ("Killed", "Exited", "ForkServer", "HangError", "DivergedError", "NotFiniteError")
 NO_MEMORY = "there is not enough memory"
+NO_TEMPORARY = "No usable temporary directory found in"  # tempfile's words; torch asks for one as it is imported
 _SIGNS = ("not enough memory", "can't allocate memory", "cannot allocate memory", "out of memory")
 ONE_SAMPLE = "Expected more than 1 value per channel when training"  # torch's word in batch norm
 WAY_OUT = (
@@ -59,6 +60,8 @@ def lack_of(error: BaseException) -> MachineError | StorageError | None:
         file = error.filename2 or error.filename
         why = why_unwritten(error)
         return StorageError(f"cannot write {visible(str(file))}: {why}" if file else f"a file cannot be written: {why}")
+    if isinstance(error, FileNotFoundError) and NO_TEMPORARY in text:
+        return StorageError(f"{text.partition('] ')[2]}. Set TMPDIR to a folder that can be written")
     if says_unwritten(text):
         return StorageError(f"a file cannot be written: {text}")
     if isinstance(error, MemoryError) or number == errno.ENOMEM:

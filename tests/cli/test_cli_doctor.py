@@ -29,6 +29,15 @@ def test_it_tells_of_everything_and_builds_and_writes_nothing(paceline, here: Pa
     assert not list(here.iterdir())
 
 
+def test_without_a_folder_for_temporary_files_it_imports_no_library(paceline, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.tempdir", None)
+        patch.setattr("tempfile._candidate_tempdir_list", lambda: ["/proc/none"])
+        patch.setattr(doctor, "CHECKS", [Check("torch", lambda: pytest.fail("imported"), needed=True)])
+        ended = paceline("doctor")
+    assert ended.status == 3 and "TMPDIR" in ended.last and ended.out == ""
+
+
 @pytest.mark.parametrize("device", ["gloo", "nccl"])
 def test_a_group_that_cannot_be_made_does_not_work(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_group(*_: object) -> None:

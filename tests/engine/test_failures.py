@@ -2,6 +2,7 @@
 
 import errno
 import re
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -221,6 +222,14 @@ def test_a_file_that_a_library_cannot_write_is_the_machines_lack() -> None:
     error = raised(lambda: torch.save(torch.zeros(10_000), "/dev/full"))
     lack = lack_of(error)
     assert type(lack) is StorageError and str(lack).startswith("a file cannot be written: [enforce fail")
+
+
+def test_no_folder_for_temporary_files_is_the_machines_lack(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr("tempfile.tempdir", None)
+        patch.setattr("tempfile._candidate_tempdir_list", lambda: ["/proc/none"])
+        lack = lack_of(raised(tempfile.gettempdir))
+    assert type(lack) is StorageError and "['/proc/none']" in str(lack) and "TMPDIR" in str(lack)
 
 
 def test_a_name_that_no_file_may_have_is_the_users() -> None:
