@@ -119,11 +119,12 @@ def _watch(ray: Any, actors: list[Any], asked: list[int]) -> int:
     passed_on = False
     ended: dict[int, list[int]] = {}
     while len(ended) + len(lost) < len(actors):
+        passes = bool(asked) and not passed_on  # one answer for all actors: the signal may come amid a look
         for node, each in enumerate(actors):
             if node in lost or node in ended:
                 continue
             try:
-                if asked and not passed_on:
+                if passes:
                     ray.get(each.stop.remote())
                 statuses = ray.get(each.statuses.remote())
             except ray.exceptions.RayActorError as error:
@@ -132,7 +133,7 @@ def _watch(ray: Any, actors: list[Any], asked: list[int]) -> int:
                 continue
             if None not in statuses:
                 ended[node] = statuses
-        passed_on = bool(asked)
+        passed_on |= passes
         time.sleep(LOOK)
     statuses = [status for each in ended.values() for status in each]
     return LOST if lost else next((abs(status) for status in statuses if status), 0)

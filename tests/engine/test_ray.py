@@ -5,9 +5,10 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from needs import needs_ray
@@ -16,6 +17,7 @@ from short_runs import Train, weights
 from submitted_runs import BROKEN, LONG, OWN, SLOW, WAIT, SubmittedProcess, pids, undisturbed, workers_of
 
 from paceline.engine.base.errors import MachineError
+from paceline.engine.jobs import ray_driver
 from paceline.engine.jobs.ray_actors import RayActors, check_token
 
 pytestmark = [pytest.mark.fault, pytest.mark.drawn_alone, pytest.mark.xdist_group("ray"), pytest.mark.timeout(600)]
@@ -165,6 +167,37 @@ def test_a_cancelled_run_saves_and_stays_away(tmp_path: Path, cluster: RayCluste
     assert run.start("cancel", "mine", *OWN[2:]).wait(WAIT) == 0
     assert run.end() == 143, run.said()
     assert list(run.run.checkpoints.iterdir())
+
+
+class CalledActor:
+    """Has the methods of an actor. `calls` notes them, and its workers go on until they are asked to stop."""
+
+    def __init__(self, calls: list[str], during: Callable[[], None]) -> None:
+        self._calls, self._during = calls, during
+        self.stop = SimpleNamespace(remote=lambda: calls.append("stop"))
+        self.statuses = SimpleNamespace(remote=self._statuses)
+
+    def _statuses(self) -> list[int | None]:
+        assert len(self._calls) < 20, "nobody asked the workers to stop"
+        self._calls.append("statuses")
+        self._during()
+        return [143 if "stop" in self._calls else None]
+
+
+@pytest.mark.parametrize("moment", [0, 1], ids=["between two actors", "at the last actor"])
+def test_a_stop_that_comes_amid_a_look_reaches_every_actor(moment: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ray_driver, "LOOK", 0.0)
+    asked: list[int] = []
+
+    def signalled() -> None:
+        if not asked:
+            asked.append(signal.SIGTERM)
+
+    calls: list[list[str]] = [[], []]
+    actors = [CalledActor(made, signalled if n == moment else lambda: None) for n, made in enumerate(calls)]
+    ray = SimpleNamespace(get=lambda answer: answer, exceptions=SimpleNamespace(RayActorError=ConnectionError))
+    assert ray_driver._watch(ray, actors, asked) == 143
+    assert [made.count("stop") for made in calls] == [1, 1]
 
 
 @needs_ray
