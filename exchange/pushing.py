@@ -197,6 +197,13 @@ def stated(shards: Sequence[Sequence[Tensor]], compress: Compressor, world: Worl
     return sum(_pushed(vector, compress, world, every) for vector in vectors), held(compress, vectors)
 
 
+def varying(compress: Compressor, world: World) -> Note | str:
+    """Returns why the bytes of pushes cannot be stated beforehand; "" if `stated` says them."""
+    if world.busy is None:
+        return Note(("partition",), "in which steps a worker has samples to push for is known once the data are dealt")
+    return compress.varies(world.steps)
+
+
 def unpredicted(compress: Compressor, servers: int, aggregation: Aggregation | None = None) -> Note | str:
     """Returns why the time of a step with servers is not modelled; "" if it is."""
     if aggregation is not None and aggregation.unpredicted:

@@ -244,8 +244,10 @@ def _worlds(
     hosts = fabric_of(experiment).hosts(experiment.hardware, layout.world_size)
     of_part = [range(part, layout.workers, layout.parts) for part in range(layout.parts)]
     steps, busy = None, ()
+    if steps_per_epoch is None and parts.data.spec.train_size is not None:
+        busy = None
     if first is not None and until is not None and first < until:
-        steps, busy = until - first, _busy(experiment, parts, first, until)
+        steps, busy = until - first, None if busy is None else _busy(experiment, parts, first, until)
     return [
         World(
             layout.replicas,

@@ -24,7 +24,8 @@ class World:
     steps_per_epoch: int | None = None  # None before the data are there
     hosts: tuple[int, ...] | None = None  # of each replica's holder, numbered in any way; None where it is not known
     steps: int | None = None  # of the run; None where it is not known: then costs are those of a run without end
-    busy: tuple[tuple[int, int], ...] = ()  # (steps of the run with samples, replicas that have so many); (): all
+    # (steps of the run with samples, replicas that have so many); (): all; None: known once the data are dealt
+    busy: tuple[tuple[int, int], ...] | None = ()
 
     def often(self, every: int, first: int | None = None, with_samples: bool = False) -> float:
         """Returns mean occurrences per step of an event that happens at steps `first`, `first + every`, ...

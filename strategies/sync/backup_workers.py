@@ -52,7 +52,7 @@ from ...exchange.channel import Channel
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import check_one_dtype, flatten
-from ...exchange.pushing import stated, unpredicted
+from ...exchange.pushing import stated, unpredicted, varying
 from ...exchange.rank_order import RankOrderedSum
 from ...exchange.server_shards import held_by_servers
 from ...exchange.serving import Serving, message_of
@@ -292,7 +292,7 @@ class BackupWorkers(SyncWithServers):
         check_one_dtype(parameters)
         size = payload(parameters)
         pushed, kept = stated([parameters], self.compress, world)
-        varies = self.compress.varies(world.steps)
+        varies = varying(self.compress, world)
         if self.backups and (world.busy or not self.compress.traits.steady):
             varies = varies or "sync.backups: which steps a worker leaves out, as it is late, is known once it is"
         return Transfers(

@@ -58,7 +58,7 @@ from ...exchange.attack import Attack
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense
 from ...exchange.flat import check_one_dtype
-from ...exchange.pushing import HEADER, ServerRequest, stated, unpredicted
+from ...exchange.pushing import HEADER, ServerRequest, stated, unpredicted, varying
 from ...exchange.server_shards import held_by_servers, shards_of
 from ..core.batch import Batch
 from ..core.cost import Memory, Transfers, World, payload
@@ -217,7 +217,7 @@ class Downpour(ServerSync):
                 Transfer("send", 2, size, every=fetch, first=1, with_samples=True, from_server=True),
             ],
             buffers=size + kept,
-            varies=self.compress.varies(world.steps),
+            varies=varying(self.compress, world),
             unpredicted=unpredicted(self.compress, self.servers, self.aggregation) or uneven,
             served="each",
         )

@@ -52,7 +52,7 @@ from ...exchange.attack import Attack
 from ...exchange.clip import Clip
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.flat import check_one_dtype
-from ...exchange.pushing import HEADER, ServerRequest, stated, unpredicted
+from ...exchange.pushing import HEADER, ServerRequest, stated, unpredicted, varying
 from ...exchange.server_shards import held_by_servers, shards_of
 from ..core.cost import Memory, Transfers, World, payload
 from ..core.sync import SyncTraits
@@ -173,7 +173,7 @@ class ParameterServer(ServerSync):
                 Transfer("send", 2, answer, from_server=True),
             ],
             buffers=size + kept,
-            varies=self.compress.varies(world.steps),
+            varies=varying(self.compress, world),
             unpredicted=unpredicted(self.compress, self.servers, self.aggregation),
             served="all",
         )

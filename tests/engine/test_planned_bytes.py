@@ -117,6 +117,11 @@ def test_why_bytes_cannot_be_stated_is_said_in_words():
     )
     dealt = engine.prepare([*MODEL, "sync=post_local_sgd", "partition=by_label", "hardware.workers=2"]).plan()
     assert dealt.bytes_per_step() is None and "once the data are dealt" in dealt.varies
+    for sync in ("parameter_server", "asp", "ssp", "backup_workers"):  # a worker without samples pushes nothing
+        asked = [*MODEL, f"sync={sync}", "partition=dirichlet", "hardware.workers=3", "steps=20"]
+        pushes = engine.prepare(asked).plan()
+        assert pushes.bytes_per_step() is None, sync
+        assert pushes.varies.startswith("partition=dirichlet: in which steps a worker has samples"), sync
     late = engine.prepare([*MODEL, "sync=backup_workers", *DGC, "hardware.workers=3"]).plan()
     assert late.bytes_per_step() is None and late.varies.startswith("sync.backups: which steps a worker leaves out")
     assert plan.as_dict()["bytes_why"] == plan.varies and plan.varies in repr(plan)
