@@ -92,7 +92,7 @@ class Meter:
         self._comm, self._left_out = comm, left_out
         self._kept = min(KEPT_STEPS, comm.timeline.kept)
         self.seconds = self._before = elapsed  # of training so far, earlier lives of a resumed run included
-        self._begun: float | None = None  # when the first step began
+        self._begun: float | None = None  # when the first step began, or others began it
         self.ended = float("-inf")  # when the last one was over
         self.steps: list[tuple[float, float, int]] = []  # the most recent ones
         self.last = 0.0
@@ -103,6 +103,8 @@ class Meter:
 
     def jump(self, steps: int) -> None:
         """Skips so many steps of the run, which other workers take."""
+        if steps and self._begun is None:
+            self._begun = self._comm.now()
         self.jumped += steps
 
     @contextmanager

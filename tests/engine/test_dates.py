@@ -20,6 +20,7 @@ from paceline.engine.launch.virtual import cluster_of
 from paceline.engine.launch.virtual import run as run_virtual
 from paceline.engine.planning.build import assemble
 from paceline.engine.training.meters import Meter
+from paceline.exchange.participation import sampled
 from paceline.tracking.run_directory import RunDirectory
 
 ALPHA = 0.125
@@ -115,6 +116,19 @@ def test_an_evaluation_in_the_middle_is_dated_when_what_replica_0_had_was_made(
 def test_time_to_accuracy_is_the_date_of_the_first_evaluation_that_reached_it(here: Here, sync: str) -> None:
     evaluations, summary = here("evaluate.every=100", *SLOW, f"sync={sync}", "target_accuracy=0.0")
     assert summary["time_to_accuracy"] == evaluations[0]["time"] > 24.0 - 1e-9
+
+
+@pytest.mark.parametrize("away", [0, 1])
+def test_a_client_that_no_round_takes_has_the_times_of_the_others(here: Here, away: int) -> None:
+    """A round of the one other client: fetch there and back, and 3 x 1 s; the last delivery is there a message
+    later.
+    """
+    seed = next(seed for seed in count() if all(away not in sampled(seed, number, 2, 1) for number in (0, 1)))
+    clients = ("sync=fedavg", "hardware.workers=2", "sync.fraction=0.5", f"sync.seed={seed}", "target_accuracy=0.0")
+    evaluations, summary = here("evaluate.every=100", *clients)
+    assert evaluations[-1]["time"] == pytest.approx(2 * (3 + 2 * ALPHA) + ALPHA, abs=1e-9)
+    assert summary["time_to_accuracy"] == evaluations[-1]["time"]
+    assert summary["seconds"] >= evaluations[-1]["time"]
 
 
 def test_a_mean_of_replicas_that_step_together_is_there_when_the_last_of_them_is(here: Here) -> None:
