@@ -243,9 +243,7 @@ def _worlds(
     layout = parts.layout
     hosts = fabric_of(experiment).hosts(experiment.hardware, layout.world_size)
     of_part = [range(part, layout.workers, layout.parts) for part in range(layout.parts)]
-    steps, busy = None, ()
-    if steps_per_epoch is None and parts.data.spec.train_size is not None:
-        busy = None
+    steps, busy = None, None if steps_per_epoch is None and parts.data.spec.train_size is not None else ()
     if first is not None and until is not None and first < until:
         steps, busy = until - first, None if busy is None else _busy(experiment, parts, first, until)
     return [
