@@ -317,6 +317,8 @@ class FedAvg(SyncWithServers):
         last = (steps - 1) // self._rounds.length
         if self._last < last:
             self._messages.is_through(last)
+            # its next round may lie beyond the end, and never open; the one of step `steps` goes into a checkpoint
+            self._own.number = min(self._own.number, steps // self._rounds.length)
 
     def drain(self) -> None:
         if not self._own.inside:

@@ -765,6 +765,23 @@ def test_a_servers_rule_is_chosen_in_one_line_and_resumed(tmp_path, monkeypatch,
     assert whole.summary["wire"]["bytes_per_step"] == pytest.approx(whole.summary["predicted"]["bytes_per_step"])
 
 
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.parametrize("steps", [6, 5], ids=["whole rounds", "amid the last round"])
+def test_a_run_whose_rounds_all_lack_worker_0_saves_at_its_end_and_goes_on(tmp_path, monkeypatch, steps):
+    """Worker 0 is in none of the first three rounds of 3 steps, so that its next one lies beyond the end."""
+    monkeypatch.chdir(tmp_path)
+    seed = next(seed for seed in range(99) if all(0 not in sampled(seed, number, 2, 1) for number in range(3)))
+    asked = ["sync=fedavg", "sync.fraction=0.5", f"sync.seed={seed}", "sync.momentum=reset", "hardware.workers=2"]
+    asked += ["tracking=none", "data.limit=96", "batch_size=16", "hardware.threads=1", "hardware.timeout=15"]
+    train_with([*asked, f"steps={steps}"], name="away", quiet=True)
+    rest = train_with(["steps=18"], resume="away", quiet=True)
+    whole = train_with([*asked, "steps=18"], quiet=True)
+    assert whole is not None and rest is not None
+    assert whole.summary["steps"] == rest.summary["steps"] == 18
+    assert (whole.summary["model_sha256"] == rest.summary["model_sha256"]) == (steps == 6)
+
+
 def test_yogis_second_moment_follows_the_square_by_signs():
     """Reddi et al. 2021, Algorithm 2: v falls where it is above Delta^2 and grows where it is below, each by a share of
     Delta^2."""
