@@ -54,6 +54,7 @@ for whole epochs before they send anything. Data that differ much between client
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Annotated, Literal
 
 from annotated_types import Ge, Gt, Le, Lt
@@ -248,6 +249,7 @@ class FedAvg(SyncWithServers):
         self._client_updates.prepare(self._weights, params, optimizer, self._rounds, comm)
         self._finished = False
         self._last = -1  # the round that this client was in last
+        self._ends_in: float = inf  # the round of the step after the last one, once this client is through
         self._evaluated: Tensor | None = None  # on replica 0, the server's weights ...
         self._evaluated_round = -1  # ... that this round starts from
         if self._serves:
@@ -317,8 +319,9 @@ class FedAvg(SyncWithServers):
         last = (steps - 1) // self._rounds.length
         if self._last < last:
             self._messages.is_through(last)
-            # its next round may lie beyond the end, and never open; the one of step `steps` goes into a checkpoint
-            self._own.number = min(self._own.number, steps // self._rounds.length)
+        # its next round may lie beyond the end, and never open; others may have no end of the last one before it saves
+        self._ends_in = steps // self._rounds.length
+        self._own.number = min(self._own.number, max(self._ends_in, self._last + 1))
 
     def drain(self) -> None:
         if not self._own.inside:
@@ -337,7 +340,7 @@ class FedAvg(SyncWithServers):
         """The weights that the round starts from that this client is in; between rounds, that the next starts from."""
         if self._finished:
             return super().consensus()
-        if self._evaluated is None or self._evaluated_round < self._own.number:
+        if self._evaluated is None or self._evaluated_round < min(self._own.number, self._ends_in):
             weights, self.made_at = self._messages.peek(self._weights)
             self._keep_to_evaluate(weights)
         assert self._evaluated is not None

@@ -782,6 +782,24 @@ def test_a_run_whose_rounds_all_lack_worker_0_saves_at_its_end_and_goes_on(tmp_p
     assert (whole.summary["model_sha256"] == rest.summary["model_sha256"]) == (steps == 6)
 
 
+@pytest.mark.dist
+@pytest.mark.slow
+@pytest.mark.parametrize("left", [False, True], ids=["drawn no more", "has left"])
+def test_worker_0_saves_at_the_end_after_its_last_round(tmp_path, monkeypatch, left):
+    """Drawn for the last round and for none of the next two; or it left the last round, of which others are amid."""
+    monkeypatch.chdir(tmp_path)
+    rounds = [False, True, False, False]
+    drawn = next(seed for seed in range(99) if [0 in sampled(seed, n, 2, 1) for n in range(4)] == rounds)
+    asked = ["hardware.workers=2", "sync.fraction=0.5", f"sync.seed={drawn}", "steps=6", "batch_size=16"]
+    if left:
+        asked = ["hardware.workers=5", "sync.dropout=0.4", "sync.sampling=weighted", "sync.epochs=2", "sync.seed=7"]
+        asked += ["steps=5", "batch_size=8"]
+    asked += ["sync=fedavg", "tracking=none", "data.limit=96", "hardware.threads=1", "hardware.timeout=15"]
+    train_with([*asked, "checkpoint.every_steps=50"], name="saved", quiet=True)
+    rest = train_with(["steps=12"], resume="saved", quiet=True)
+    assert rest is not None and rest.summary["steps"] == 12
+
+
 def test_yogis_second_moment_follows_the_square_by_signs():
     """Reddi et al. 2021, Algorithm 2: v falls where it is above Delta^2 and grows where it is below, each by a share of
     Delta^2."""
