@@ -28,8 +28,9 @@ put_aside()  # before TrainingArguments look
 class Trainer(transformers.Trainer):
     """Trains as Hugging Face's own does, with each step's batch shared out among workers and a sync mode's update.
 
-    Evaluations see the weights that replicas agree on. Worker 0 alone writes logs and checkpoints. Its checkpoints are
-    for use; to go on training, `paceline train` and `wrap` have checkpoints of all replicas.
+    Evaluations see the weights that replicas agree on. A script's callbacks run on all workers, and worker 0 alone
+    writes logs and checkpoints. Its checkpoints are for use; to go on training, `paceline train` and `wrap` have
+    checkpoints of all replicas.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Trainer(transformers.Trainer):
         if told("RANK", "0") != "0":
             self.args.save_strategy, self.args.logging_strategy = "no", "no"
             for each in list(self.callback_handler.callbacks):
-                if not isinstance(each, transformers.DefaultFlowCallback | transformers.EarlyStoppingCallback):
+                if _reports(each):
                     self.remove_callback(each)
 
     def train(self, resume_from_checkpoint: Any = None, *given: Any, **more: Any) -> Any:
@@ -123,6 +124,13 @@ class Trainer(transformers.Trainer):
         if self._pass is not None and self._left == 0:
             next(self._pass, None)
         self._pass, self._left = None, len(self.loader)
+
+
+def _reports(callback: transformers.TrainerCallback) -> bool:
+    """Returns whether a callback is one of Hugging Face's that print or log. Those of a script may change training."""
+    kinds = [each.__module__ for each in type(callback).__mro__]
+    is_logger = any(kind.startswith(("transformers.integrations.", "transformers.utils.notebook")) for kind in kinds)
+    return is_logger or isinstance(callback, transformers.ProgressCallback | transformers.PrinterCallback)
 
 
 def _plain(loader: "DataLoader[Any]") -> "DataLoader[Any]":

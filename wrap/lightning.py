@@ -91,6 +91,11 @@ class Replicas(SingleDeviceStrategy):
         assert module is not None and self._run is not None
         if module.trainer.train_dataloader is not self._run.loader:
             raise ConfigError(f"train_dataloaders: are several, and a step has one batch to share out. {ONE_LOADER}")
+        if every := module.trainer.reload_dataloaders_every_n_epochs:
+            raise ConfigError(
+                f"reload_dataloaders_every_n_epochs={every}: would make further loaders, whose batches nobody "
+                "shares out. Choose 0."
+            )
 
     def backward(self, closure_loss: Tensor, optimizer: Optimizer | None, *given: Any, **more: Any) -> Tensor:
         module = self.lightning_module

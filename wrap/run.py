@@ -159,6 +159,11 @@ class Run:
         return self.rank == 0
 
     @property
+    def has_passes(self) -> bool:
+        """Whether the step under way has had a backward pass."""
+        return self._passes > 0
+
+    @property
     def path(self) -> Path:
         """The run directory; `paceline compare` shows it."""
         return self._record.directory.path

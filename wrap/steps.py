@@ -12,6 +12,9 @@ from .gradients import Gradients
 class _Steps(Protocol):
     gradients: Gradients
 
+    @property
+    def has_passes(self) -> bool: ...
+
     def step(self) -> None: ...
 
 
@@ -39,11 +42,15 @@ class WrappedOptimizer(Optimizer):
         return self._inner.defaults
 
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """`closure`: makes the step's passes by `run.backward`. Returns what it does."""
+        """`closure`: makes the step's passes by `run.backward`. If it makes none and returns None, its batch is left
+        out, as Lightning's is where `training_step` returns None. Returns what `closure` does.
+        """
         made = None
         if closure is not None:
             with torch.enable_grad():
                 made = closure()
+            if made is None and not self._run.has_passes:
+                return None
         self._run.step()
         return made
 

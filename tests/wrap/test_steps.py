@@ -579,3 +579,20 @@ def test_other_memory_under_a_parameter_is_a_change_of_its_values(told: tuple[st
         run_virtual(2, wrapped, root + body.__name__, body, *told) for body in (in_place, replaced)
     )
     assert identical(one, other)
+
+
+def leaves_out(run: Any, i: int, batch: Any) -> None:
+    def closure() -> Tensor | None:
+        run.optimizer.zero_grad()
+        if i == 1:
+            return None
+        loss = loss_of(run, batch)
+        run.backward(loss)
+        return loss
+
+    run.optimizer.step(closure)
+
+
+def test_a_closure_without_a_pass_leaves_its_batch_out(root: str) -> None:
+    for weights in run_virtual(2, wrapped, root, leaves_out):
+        assert distance(weights, plain(leaves_out)) < EXACT

@@ -28,7 +28,16 @@ if sys.argv[1:]:
 else:
     from transformers import Trainer
 import torch
-from transformers import BertConfig, BertForSequenceClassification, TrainingArguments
+from transformers import BertConfig, BertForSequenceClassification, TrainerCallback, TrainingArguments
+
+class Slower(TrainerCallback):
+    def on_train_begin(self, args, state, control, **more):
+        if state.is_world_process_zero:
+            print("of worker 0 alone")
+
+    def on_step_end(self, args, state, control, optimizer, **more):
+        for group in optimizer.param_groups:
+            group["lr"] *= 0.9
 
 torch.manual_seed(0)
 small = dict(vocab_size=50, hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16)
@@ -41,7 +50,8 @@ args = TrainingArguments(
 )
 more = dict(paceline=sys.argv[2:], name=sys.argv[1]) if sys.argv[1:] else {}
 right = lambda made: {"accuracy": float((made.predictions.argmax(-1) == made.label_ids).mean())}
-trainer = Trainer(model, args, train_dataset=data, eval_dataset=data[:32], compute_metrics=right, **more)
+given = dict(train_dataset=data, eval_dataset=data[:32], compute_metrics=right, callbacks=[Slower()])
+trainer = Trainer(model, args, **given, **more)
 trainer.train()
 print("after", trainer.evaluate()["eval_accuracy"])
 trainer.save_model(f"saved-{len(sys.argv)}")
@@ -220,6 +230,13 @@ def test_a_dry_run_says_the_steps_that_a_trainer_will_make(
         ),
         pytest.param(
             LIGHTNING,
+            "max_epochs=2,",
+            "max_epochs=2, reload_dataloaders_every_n_epochs=1,",
+            "reload_dataloaders_every_n_epochs=1: would make further loaders",
+            marks=needs_lightning,
+        ),
+        pytest.param(
+            LIGHTNING,
             "fit(model, loader, tested)",
             "fit(model, loader, tested, ckpt_path='out.ckpt')",
             "ckpt_path=out.ckpt: has the weights of one replica",
@@ -252,6 +269,7 @@ def test_a_dry_run_says_the_steps_that_a_trainer_will_make(
         "the best checkpoint",
         "two optimizers",
         "two loaders",
+        "reloaded",
         "fit from a checkpoint",
         "a state",
         "first batches",
