@@ -114,7 +114,7 @@ class Task(ABC):
         wanted = self.outputs(spec)
         width = outputs.shape[-1] if outputs.dim() else 0
         enough = width >= wanted[-1] if self.targets == "labels" else width == wanted[-1]
-        return outputs.dim() == 1 + len(wanted) and enough
+        return outputs.dim() == 1 + len(wanted) and outputs.shape[1:-1] == wanted[:-1] and enough
 
 
 def alike(targets: Tensor) -> Tensor:

@@ -268,6 +268,13 @@ def test_a_task_takes_its_own_targets_alone_and_a_model_of_as_many_outputs(task:
         assert not task.accepts(wrong, own)
 
 
+def test_scores_with_the_classes_before_the_pixels_are_refused_where_rows_are_as_wide_as_there_are_classes() -> None:
+    """[n, classes, height, width], as torch's loss takes them: scores of other pixels, and as many."""
+    pixels = DataSpec((6,), torch.float32, (2, 3), 3, 10, 5)
+    assert CrossEntropy().accepts(torch.zeros(4, 2, 3, 3), pixels)
+    assert not CrossEntropy().accepts(torch.zeros(4, 3, 2, 3), pixels)
+
+
 @each_task
 def test_the_loss_of_a_batch_is_the_mean_of_its_parts_weighted_by_their_samples(task: Task) -> None:
     """What replicas, micro-batches and evaluation all rest on."""
