@@ -160,7 +160,7 @@ class Run:
 
     @property
     def has_passes(self) -> bool:
-        """Whether the step under way has had a backward pass."""
+        """Returns whether the step under way has had a backward pass."""
         return self._passes > 0
 
     @property
