@@ -45,7 +45,7 @@ def launch(
     if was_started():
         raise ConfigError("launch: this process is one of torchrun's workers already; give the script to python")
     of_torchrun = ["--standalone", "--local-addr=127.0.0.1", f"--nproc-per-node={workers}"]
-    several = ["-m", "paceline.compat.torchrun", *of_torchrun]
+    several = ["-P", "-m", "paceline.compat.torchrun", *of_torchrun]
     try:
         text = script.read_text(errors="replace")
     except OSError as error:
@@ -57,7 +57,7 @@ def launch(
         )
     told = {RESUMES: "1"} if resume else {}
     if dry_run:
-        several, told = ["-m", "paceline.wrap"], {**told, DRY_RUN: str(workers)}
+        several, told = ["-P", "-m", "paceline.wrap"], {**told, DRY_RUN: str(workers)}
     sys.stdout.flush()
     sys.stderr.flush()
     os.environ.update(told)

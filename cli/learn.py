@@ -126,7 +126,7 @@ def _taken(command: "ChapterPart") -> Path | None:
 
 def _run(command: "ChapterPart", chapter: "Chapter", *options: str) -> None:
     """Raises typer.Exit, and InterruptedRunError after Ctrl-C."""
-    words = [sys.executable, "-m", "paceline.cli.main", *command.words[1:], *options]
+    words = [sys.executable, "-P", "-m", "paceline.cli.main", *command.words[1:], *options]
     before = signal.signal(signal.SIGINT, lambda *_: None)  # the command gets Ctrl-C, too, and ends its workers
     try:
         done = subprocess.run(words, check=False)

@@ -265,7 +265,7 @@ def _leave(name: str, directory: Path, options: list[str]) -> None:
     """Has a process with a session of its own run the trials."""
     from ..tracking.run_data import resuming
 
-    command = [sys.executable, "-m", "paceline.cli.main", "sweep", "--resume", "--name", name, *options]
+    command = [sys.executable, "-P", "-m", "paceline.cli.main", "sweep", "--resume", "--name", name, *options]
     log = directory / "sweep.log"
     with log.open("ab") as file:
         sweeper = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=file, stderr=file, start_new_session=True)

@@ -7,6 +7,8 @@ from contextlib import contextmanager, suppress
 from multiprocessing import forkserver, process
 from typing import Any
 
+SAFE_PATH, OURS = "PYTHONSAFEPATH", "paceline"  # set for the server alone, which else imports from its folder
+
 
 def pid() -> int | None:
     """None where none was started from here."""

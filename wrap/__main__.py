@@ -11,7 +11,7 @@ from .refusals import say_no_traceback
 def main() -> None:
     script, *given = sys.argv[1:]
     sys.argv = [script, *given]
-    sys.path[0] = str(Path(script).resolve().parent)
+    sys.path[: not sys.flags.safe_path] = [str(Path(script).resolve().parent)]  # in place of the current folder
     runpy.run_path(script, run_name="__main__")
     raise ConfigError(f"{script}: ended without a call of wrap. A dry run shows what wrap is given.")
 

@@ -39,7 +39,7 @@ class JobArray:
 
     def text(self, sweepers: int, options: Sequence[str] = ()) -> str:
         """Returns the batch script. `options`: of each sweeper."""
-        command = [sys.executable, "-m", "paceline.cli.main", "sweep", "--resume", "--name", self._directory.name]
+        command = [sys.executable, "-P", "-m", "paceline.cli.main", "sweep", "--resume", "--name", self._directory.name]
         log = f"{str(self._directory / 'sweep-').replace('%', '%%')}%a.log"
         own = [f"--array=0-{sweepers - 1}"]
         return self._slurm.script(self._directory.name, log, own, shlex.join([*command, *options, "--array-task"]))

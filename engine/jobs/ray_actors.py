@@ -62,7 +62,7 @@ class RayActors(LocalSupervisor):
                 socket.create_connection((host, int(port)), ANSWERS).close()
             except OSError as error:
                 raise MachineError(f"launcher.address={address}: no Ray cluster answers ({error.strerror})") from None
-        command = [sys.executable, "-m", DRIVER, json.dumps(self._told)]
+        command = [sys.executable, "-P", "-m", DRIVER, json.dumps(self._told)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL, timeout=PATIENCE)
         except subprocess.TimeoutExpired:
@@ -77,7 +77,7 @@ class RayActors(LocalSupervisor):
 
     def start(self, job: SubmittedRun, attempt: Path) -> subprocess.Popen[bytes]:
         told = self._described(job) | {"variables": job.variables(attempt)}
-        return subprocess.Popen([sys.executable, "-m", DRIVER, json.dumps(told)], stdin=subprocess.DEVNULL)
+        return subprocess.Popen([sys.executable, "-P", "-m", DRIVER, json.dumps(told)], stdin=subprocess.DEVNULL)
 
     def _described(self, job: SubmittedRun) -> dict[str, Any]:
         return self._told | {"command": job.worker, "folder": str(Path.cwd())}

@@ -92,7 +92,7 @@ class Agents(LocalSupervisor):
         port = self._port or PORTS[secrets.randbelow(len(PORTS))]
         commands = self._commands(self._here, job, attempt, port)
         told = [word for command in commands for word in (str(len(command)), *command)]
-        return subprocess.Popen([sys.executable, "-m", "paceline.engine.jobs.side_by_side", *told])
+        return subprocess.Popen([sys.executable, "-P", "-m", "paceline.engine.jobs.side_by_side", *told])
 
     def is_better_now(self) -> bool:
         """Returns whether hosts answer that were away when the present attempt began."""

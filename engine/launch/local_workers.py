@@ -278,38 +278,39 @@ def end_of_fork_server() -> str:
 
 def start_fork_server(*preload: str) -> None:
     """Starts the fork server unless it runs. Ctrl-C, and SIGTERM to a group, reach all processes: the server blocks
-    them, a worker until it can save.
+    them, a worker until it can save. Neither the server nor the tracker imports modules of the current folder.
     """
     multiprocessing.set_forkserver_preload(
         ["paceline.engine.base.parent_death", *preload, "paceline.engine.launch.fork_server"]
     )
-    with _quiet_tracker():
-        resource_tracker.ensure_running()  # first: it unblocks what it blocks
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
-    os.environ[LAUNCHER] = str(os.getpid())
-    try:
-        with _private_socket():
-            forkserver.ensure_running()
-    finally:
-        del os.environ[LAUNCHER]
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    with _environment(fork_server.SAFE_PATH, os.environ.get(fork_server.SAFE_PATH) or fork_server.OURS):
+        warnings = [os.environ["PYTHONWARNINGS"]] if os.environ.get("PYTHONWARNINGS") else []
+        with _environment("PYTHONWARNINGS", ",".join([*warnings, _QUIET_TRACKER])):
+            resource_tracker.ensure_running()  # first: it unblocks what it blocks
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, STOP_SIGNALS)
+        try:
+            with _environment(LAUNCHER, str(os.getpid())), _private_socket():
+                forkserver.ensure_running()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+# Workers end at once, whatever semaphores their libraries have made. The tracker removes these, and is to be silent:
+# its warning would come behind our last sentence.
+_QUIET_TRACKER = "ignore::UserWarning:multiprocessing.resource_tracker"
 
 
 @contextmanager
-def _quiet_tracker() -> Iterator[None]:
-    """Workers end at once, whatever semaphores their libraries have made. The tracker removes these, and is to be
-    silent: its warning would come behind our last sentence.
-    """
-    before = os.environ.get("PYTHONWARNINGS")
-    os.environ["PYTHONWARNINGS"] = ",".join(
-        [*([before] if before else []), "ignore::UserWarning:multiprocessing.resource_tracker"]
-    )
+def _environment(name: str, value: str) -> Iterator[None]:
+    """Sets a variable for the processes that are started meanwhile."""
+    before = os.environ.get(name)
+    os.environ[name] = value
     try:
         yield
     finally:
-        del os.environ["PYTHONWARNINGS"]
+        del os.environ[name]
         if before is not None:
-            os.environ["PYTHONWARNINGS"] = before
+            os.environ[name] = before
 
 
 @contextmanager

@@ -91,7 +91,7 @@ def _compile(still_at_it: Callable[[], None]) -> str | None:
     command = "from paceline.strategies.zero import load_ops; load_ops()"
     with tempfile.TemporaryFile("w+") as said:
         with subprocess.Popen(
-            [sys.executable, "-c", command],
+            [sys.executable, "-P", "-c", command],
             stdin=subprocess.PIPE,  # closed when we are gone
             stdout=said,
             stderr=subprocess.STDOUT,

@@ -25,14 +25,14 @@ def test_a_script_and_its_own_arguments_are_given_to_torchrun(paceline, here: Pa
     (here / "mine.py").write_text("")
     paceline("launch", "--workers", "3", "mine.py", "--lr", "0.1", "--workers", "7")
     own = ["--standalone", "--local-addr=127.0.0.1", "--nproc-per-node=3"]  # loopback: no other host is met
-    torchrun = [sys.executable, "-m", "paceline.compat.torchrun", *own]
+    torchrun = [sys.executable, "-P", "-m", "paceline.compat.torchrun", *own]
     assert given == [[*torchrun, "mine.py", "--lr", "0.1", "--workers", "7"]]
 
 
 def test_a_dry_run_needs_no_torchrun_and_a_resumed_script_is_told_so(paceline, here: Path, given) -> None:
     (here / "mine.py").write_text("")
     paceline("launch", "--dry-run", "--workers", "3", "mine.py", "--lr", "0.1")
-    assert given == [[sys.executable, "-m", "paceline.wrap", "mine.py", "--lr", "0.1"]]
+    assert given == [[sys.executable, "-P", "-m", "paceline.wrap", "mine.py", "--lr", "0.1"]]
     assert os.environ["PACELINE_DRY_RUN"] == "3" and "PACELINE_RESUME" not in os.environ
     paceline("launch", "--resume", "mine.py")
     assert "paceline.compat.torchrun" in given[1] and os.environ["PACELINE_RESUME"] == "1"

@@ -146,7 +146,7 @@ def test_a_command_that_fails_ends_the_walk_with_its_status(paceline, small, mon
 
     monkeypatch.setattr(command.subprocess, "run", fail)
     ended = paceline("learn", "1", "--yes")
-    assert calls == [[sys.executable, "-m", "paceline.cli.main", "list", "terms"]]
+    assert calls == [[sys.executable, "-P", "-m", "paceline.cli.main", "list", "terms"]]
     assert ended.status == 5 and ended.last.endswith("ended with exit status 5")
     assert "Last text." not in ended.out
 

@@ -4,11 +4,13 @@ import os
 import re
 import shlex
 import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 from process_table import is_alive, until, workers_of
-from short_runs import QUICK, Start, Train
+from short_runs import QUICK, Start, Train, clean_environment
 from test_engine_faults import GONE, LONG, in_namespace, nothing_is_left
 
 from paceline.engine.base.errors import WorkerFailedError
@@ -131,6 +133,38 @@ def test_a_signal_while_workers_start_ends_all_at_once(start: Start, moment: str
     assert launcher.wait() == 128 + number, launcher.said()
     assert "Traceback" not in launcher.said()
     nothing_is_left(launcher)
+
+
+WORKERS = """
+import multiprocessing, os
+from paceline.engine.launch.local_workers import start_fork_server, without_main
+start_fork_server()
+with without_main():
+    worker = multiprocessing.get_context("forkserver").Process(target=os.system, args=("echo ${PYTHONSAFEPATH-none}",))
+    worker.start()
+worker.join()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("own", [None, "1"])
+def test_files_of_the_current_folder_are_not_imported_in_place_of_libraries(own: str | None, tmp_path: Path) -> None:
+    for module in ("pickle", "selectors", "torch", "yaml"):
+        (tmp_path / f"{module}.py").write_text("open(__file__ + '.ran', 'w').close()\nraise SystemExit(5)\n")
+    script = tmp_path / "bin" / "run.py"
+    script.parent.mkdir()
+    script.write_text(WORKERS)
+    done = subprocess.run(
+        [sys.executable, script],
+        cwd=tmp_path,
+        env=clean_environment(tmp_path) | ({} if own is None else {"PYTHONSAFEPATH": own}),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert [path.name for path in tmp_path.iterdir() if path.suffix == ".ran"] == []
+    assert (done.returncode, done.stdout) == (0, f"{own or 'none'}\n")
 
 
 # -- what the machine lacks

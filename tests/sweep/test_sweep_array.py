@@ -43,7 +43,7 @@ def test_the_script_of_an_array_has_a_task_for_each_sweeper(tmp_path: Path) -> N
         f"#SBATCH --output={tmp_path / 'wide'}/sweep-%a.log",
         *(f"#SBATCH --{option}" for option in ("open-mode=append", "requeue", "signal=B:USR1@90", "array=0-2")),
         "#SBATCH --exclusive",
-        f"exec {sys.executable} -m paceline.cli.main sweep --resume --name wide --sampler tpe --array-task",
+        f"exec {sys.executable} -P -m paceline.cli.main sweep --resume --name wide --sampler tpe --array-task",
     ]
 
 
