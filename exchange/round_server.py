@@ -57,18 +57,19 @@ class RoundServer:
         self._waiting: dict[int, tuple[RoundMessage, int]] = {}  # client -> what it asked for, and of which round
         self.changed, self.made_at = 0, -inf
 
-    def resume(self, number: int, steps: int | None, through: frozenset[int] = frozenset()) -> None:
-        """Resumes in this round, of which replica 0 has made so many steps; None where it has not begun it.
+    def resume(self, number: int, steps: int, inside: bool, through: frozenset[int] = frozenset()) -> None:
+        """Resumes in this round, of which so many steps have been made.
 
         Args:
             number: The round.
-            steps: Of replica 0.
+            steps: Of the round.
+            inside: Replica 0 is in the round, and has its w.
             through: The workers that have no more steps in it, and whose delivery is lost.
         """
         self._open = number
-        if steps is not None:
-            after = {k: self._rounds.leaves_after(k, number) for k in range(self._rounds.clients)}
-            self._gone = through | {k for k, at in after.items() if at is not None and (k == 0 or at <= steps)}
+        after = {k: self._rounds.leaves_after(k, number) for k in range(self._rounds.clients)}
+        left = {k for k, at in after.items() if at is not None and (at <= steps or (inside and k == 0))}
+        self._gone = through | left
 
     def serve(self, stops_before: Callable[[int], bool] | None) -> None:
         """Serves until all clients are done. `stops_before`: see `Sync`; None: nobody tells the run to stop."""

@@ -250,6 +250,7 @@ class FedAvg(SyncWithServers):
         self._finished = False
         self._last = -1  # the round that this client was in last
         self._ends_in: float = inf  # the round of the step after the last one, once this client is through
+        self._begun = 0  # steps of the round that this client enters next that others have made by then
         self._evaluated: Tensor | None = None  # on replica 0, the server's weights ...
         self._evaluated_round = -1  # ... that this round starts from
         if self._serves:
@@ -322,6 +323,7 @@ class FedAvg(SyncWithServers):
         # its next round may lie beyond the end, and never open; others may have no end of the last one before it saves
         self._ends_in = steps // self._rounds.length
         self._own.number = min(self._own.number, max(self._ends_in, self._last + 1))
+        self._begun = max(0, steps - self._own.number * self._rounds.length)
 
     def drain(self) -> None:
         if not self._own.inside:
@@ -370,8 +372,8 @@ class FedAvg(SyncWithServers):
     # -- state and measures
 
     def state_dict(self) -> State:
-        """Returns the state of replica 0: its optimizer, its round, its training in that round, and the memory of the
-        server's rules.
+        """Returns the state of replica 0: its optimizer, its round, how far others are in that, its training in it, and
+        the memory of the server's rules.
         """
         own = self._own
         kept = {"optimizer": self.optimizer.state_dict(), "channel": self._client_updates.own_state()}
@@ -379,15 +381,15 @@ class FedAvg(SyncWithServers):
         local = {"weights": self._weights, **own.state_dict()} if own.inside else None
         asks = self.comm.rank == 0 and not self._finished and self._client_updates.remembers
         server = self._messages.ask_remembered() if asks else None  # in the round that replica 0 is in, or enters next
-        return {**kept, "round": own.number, "local": local, "server": server}
+        return {**kept, "round": own.number, "begun": self._begun, "local": local, "server": server}
 
     def load_state_dict(self, state: State) -> None:
         local, remembered = state["local"], state.get("server")
         if self._serves:
-            steps = None if local is None else local["steps"]
+            steps = state.get("begun", 0) if local is None else local["steps"]
             shared = self.shares(self.comm.size - 1)
-            through = shared.through(steps or 0, self.setting.steps_per_epoch) if shared else frozenset[int]()
-            self._round_server.resume(state["round"], steps, through)
+            through = shared.through(steps, self.setting.steps_per_epoch) if shared else frozenset[int]()
+            self._round_server.resume(state["round"], steps, local is not None, through)
             if remembered is not None:
                 self._client_updates.load_server_state(remembered)
             return

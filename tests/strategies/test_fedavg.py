@@ -784,16 +784,18 @@ def test_a_run_whose_rounds_all_lack_worker_0_saves_at_its_end_and_goes_on(tmp_p
 
 @pytest.mark.dist
 @pytest.mark.slow
-@pytest.mark.parametrize("left", [False, True], ids=["drawn no more", "has left"])
+@pytest.mark.parametrize("left", ["", "7", "3"], ids=["drawn no more", "has left", "others have left"])
 def test_worker_0_saves_at_the_end_after_its_last_round(tmp_path, monkeypatch, left):
-    """Drawn for the last round and for none of the next two; or it left the last round, of which others are amid."""
+    """Drawn for the last round and for none of the next two; or others are amid the last round, which it has left, or
+    which some of them have left.
+    """
     monkeypatch.chdir(tmp_path)
     rounds = [False, True, False, False]
     drawn = next(seed for seed in range(99) if [0 in sampled(seed, n, 2, 1) for n in range(4)] == rounds)
     asked = ["hardware.workers=2", "sync.fraction=0.5", f"sync.seed={drawn}", "steps=6", "batch_size=16"]
     if left:
-        asked = ["hardware.workers=5", "sync.dropout=0.4", "sync.sampling=weighted", "sync.epochs=2", "sync.seed=7"]
-        asked += ["steps=5", "batch_size=8"]
+        asked = ["hardware.workers=5", "sync.dropout=0.4", "sync.sampling=weighted", f"sync.seed={left}", "steps=5"]
+        asked += ["sync.epochs=2", "batch_size=8"] if left == "7" else ["partition=dirichlet", "batch_size=16"]
     asked += ["sync=fedavg", "tracking=none", "data.limit=96", "hardware.threads=1", "hardware.timeout=15"]
     train_with([*asked, "checkpoint.every_steps=50"], name="saved", quiet=True)
     rest = train_with(["steps=12"], resume="saved", quiet=True)
