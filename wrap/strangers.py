@@ -14,9 +14,9 @@ MOST = 1 << 62
 
 
 class Strangers:
-    """Those that were met in two looks or more are compared. Others are a step's own, such as an inner loop's model.
+    """Compares the tensors that were met in two looks or more. Others are a step's own, such as an inner loop's model.
 
-    One that some workers train and others do not is a worker's own: the script says so.
+    A tensor that some workers train and others do not is a worker's own: the script says so.
     """
 
     def __init__(self, comm: Comm, device: torch.device) -> None:

@@ -326,6 +326,7 @@ class FedAvg(SyncWithServers):
         self._begun = max(0, steps - self._own.number * self._rounds.length)
 
     def drain(self) -> None:
+        self._ends_in = inf  # from now on all bring what they have, and the round of the end opens
         if not self._own.inside:
             return
         if self._own.will_leave:

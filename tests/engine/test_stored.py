@@ -16,6 +16,8 @@ from paceline.engine.api import generations, session
 from paceline.engine.api.preparing import Prepared, check_data
 from paceline.engine.base.errors import CorruptCheckpointError, WorkerFailedError
 from paceline.engine.config.stored import identity
+from paceline.engine.planning.planned import Plan
+from paceline.tasks.base import Data
 from paceline.tracking.alive import held
 from paceline.tracking.checksums import KEY, json_sealed, marked, verdict_on
 from paceline.tracking.errors import RunNameError
@@ -284,13 +286,23 @@ def test_what_torchrun_began_goes_on_without_it_with_as_many_workers(torchruns: 
 # -- generations of a torchrun job
 
 
-def earlier_of(run: Path, *overrides: str) -> tuple[Path, str] | None:
-    """Looks for the run as a new generation of the job does, with the same command and `overrides`."""
+def generation(run: Path, *overrides: str) -> tuple[Prepared, Plan, Data]:
+    """A new generation of the job, with the same command and `overrides`, its plan and its data."""
     prepared = engine.prepare([*SMALL, *STEPS, "hardware.workers=2", *overrides], name="mine", root=run.parent)
-    plan = prepared.plan()
-    data = check_data(prepared)
+    return prepared, prepared.plan(), check_data(prepared)
+
+
+def earlier_of(run: Path, *overrides: str) -> tuple[Path, str] | None:
+    """Looks for the run as a new generation does."""
+    prepared, plan, data = generation(run, *overrides)
     found = generations.earlier(run, prepared.config, plan, data)
     return None if found is None else (found[0].path, found[1].name)
+
+
+def opened(run: Path) -> Path:
+    """The run directory of a new generation."""
+    prepared, plan, data = generation(run)
+    return session.open_directory(prepared, plan, run.parent, data)[0].path
 
 
 @pytest.fixture
@@ -314,11 +326,11 @@ def test_a_run_of_another_job_is_not_gone_on_with(run: Path, job: str, monkeypat
         if note is not None:
             (run / "job.json").write_text(note)
         with pytest.raises(RunNameError, match="run name 'mine' is taken"):
-            earlier_of(run)
+            opened(run)
         (run / "job.json").touch()
     monkeypatch.setattr(generations, "job_of_torchrun", lambda: None)
     with pytest.raises(RunNameError, match="is taken"):
-        earlier_of(run)
+        opened(run)
 
 
 def test_a_generation_of_another_size_is_refused(run: Path, job: str, monkeypatch: pytest.MonkeyPatch) -> None:
