@@ -122,7 +122,7 @@ def _show_pairs(config_dir: Path | None, allowed: tuple[str, ...], format: str) 
 
 
 def _pairs(config_dir: Path | None, allowed: tuple[str, ...]) -> "Iterator[Pair]":
-    from ..engine.api.preparing import find_modules
+    from ..engine.base.own_modules import find_modules
     from ..engine.config.experiment import Choice
     from ..engine.features.pairs import pairs
 

@@ -6,6 +6,7 @@ from ...comm.rendezvous import job_folder
 from ...conf.errors import ConfigError
 from ...tracking.run_directory import RunDirectory
 from ..base.errors import InterruptedRunError, MachineError, WorkerFailedError
+from ..base.own_modules import find_modules
 from ..base.started import place, was_started
 from ..config.stored import read_stored
 from .preparing import Prepared
@@ -22,6 +23,7 @@ def take_up(run: Path, allowed: tuple[str, ...]) -> Result | None:
     from ..planning import resizing
 
     attempt, rank = _attempt(), place()[0]
+    find_modules(allowed)
     try:
         if not (run / "config.yaml").is_file():
             raise MachineError(f"--submitted {run}: this node does not see the run's directory")

@@ -3,7 +3,6 @@
 Torch is imported once the configuration has been composed: a misspelt name is refused in a fraction of a second.
 """
 
-import sys
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -20,6 +19,7 @@ from ...tracking.run_directory import SWEEP_NOTE, RunDirectory
 from ...tracking.sinks import check as check_tracking
 from ..base import ROOT
 from ..base.errors import MachineError
+from ..base.own_modules import find_modules
 from ..base.started import was_started
 from ..config.compose import compose
 from ..config.experiment import Experiment
@@ -236,12 +236,6 @@ def prepare(
     fabric_of(experiment).check(experiment, resumes=resume is not None)
     experiment = _with_files_read(experiment, tuple(allow_modules))
     return Prepared(experiment, tuple(allow_modules), directory, stored, chosen, trace_file)
-
-
-def find_modules(allowed: Sequence[str]) -> None:
-    """Lets Python find the user's own modules where the user is."""
-    if allowed and str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))
 
 
 def plan(overrides: "Settings | Prepared" = (), **options: Any) -> "Plan":

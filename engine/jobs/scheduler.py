@@ -44,7 +44,7 @@ class SubmittedRun:
     @property
     def worker(self) -> list[str]:
         """Returns the command of each process."""
-        return [self.python, "-m", "paceline.cli.main", "train", "--submitted", str(self.run), *self.allow]
+        return [self.python, "-P", "-m", "paceline.cli.main", "train", "--submitted", str(self.run), *self.allow]
 
     def variables(self, attempt: Path) -> dict[str, str]:
         """Returns the variables that each process has beside those of its node."""
@@ -54,7 +54,7 @@ class SubmittedRun:
     @property
     def supervisor(self) -> list[str]:
         """Returns the command of the supervisor, which starts the workers, and starts them again where that helps."""
-        return [self.python, "-m", "paceline.engine.jobs.supervisor", str(self.run), *self.allowed]
+        return [self.python, "-P", "-m", "paceline.engine.jobs.supervisor", str(self.run), *self.allowed]
 
 
 @dataclass(frozen=True)

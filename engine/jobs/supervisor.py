@@ -22,6 +22,7 @@ from ...tracking.job_files import FOLDER, JobEnd
 from ...tracking.run_directory import RunDirectory
 from ..base.checkpoint import steps_of
 from ..base.errors import MachineError
+from ..base.own_modules import find_modules
 from .asking import scheduler_for
 from .ends import AttemptEnd
 from .scheduler import FINAL, Scheduler, SubmittedRun
@@ -130,6 +131,7 @@ def _next(folder: Path) -> Path:
 
 def main(run: Path, *allowed: str) -> int:
     """Supervise the job of the run; returns its exit status."""
+    find_modules(allowed)
     job = SubmittedRun(run, allowed)
     supervisor = Supervisor(job, scheduler_for(RunDirectory(run), allowed))
     for number in (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT):

@@ -121,7 +121,7 @@ class Agents(LocalSupervisor):
         for rank, host in enumerate(hosts):
             where = f"--nnodes={len(hosts)} --nproc-per-node={self.workers_per_node} --node-rank={rank}"
             where += f" --master-addr={first} --master-port={port}"
-            agent = [job.python, "-m", "paceline.compat.torchrun", *where.split(), "--no-python", *job.worker]
+            agent = [job.python, "-P", "-m", "paceline.compat.torchrun", *where.split(), "--no-python", *job.worker]
             variables = [f"{key}={value}" for key, value in job.variables(attempt).items()] + ["OMP_NUM_THREADS=1"]
             if host is None:
                 commands.append(["env", *variables, *agent])

@@ -90,7 +90,7 @@ def workers_of(run: Path) -> dict[int, int]:
             variables = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
         except OSError:
             continue
-        if words[1:5] == [b"-m", b"paceline.cli.main", b"train", b"--submitted"] and words[5] == str(run).encode():
+        if words[1:7] == [b"-P", b"-m", b"paceline.cli.main", b"train", b"--submitted", str(run).encode()]:
             ranks = [int(each.partition(b"=")[2]) for each in variables if each.startswith(b"RANK=")]
             found |= dict.fromkeys(ranks, pid)
     return found

@@ -414,7 +414,7 @@ def test_the_script_asks_for_what_the_knobs_say(tmp_path: Path) -> None:
     assert "--signal=B:USR1@60" in asked and "--requeue" in asked and '"--job-name=paceline-a run"' in asked
     assert lines[-2:] == [
         "module load cuda",
-        f"exec /usr/bin/python3 -m paceline.engine.jobs.supervisor '{tmp_path}/a run' mine",
+        f"exec /usr/bin/python3 -P -m paceline.engine.jobs.supervisor '{tmp_path}/a run' mine",
     ]
 
 
