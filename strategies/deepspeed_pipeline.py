@@ -47,7 +47,7 @@ from .core.strategy import NOT_OURS, StrategyTraits
 from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.deepspeed_stages import Stages, most_held
-from .external.deepspeed_start import absence, check_there
+from .external.deepspeed_start import absence, check_there, in_one_dtype
 from .pipeline import CutKnob, Pipeline
 from .pipelining import one_size
 from .pipelining.ties import tied
@@ -100,7 +100,7 @@ class DeepSpeedPipeline(StagedStrategy):
         return self._ours.resolved(model, inputs, targets, loss)
 
     def split(self, model: nn.Module) -> list[nn.Module]:
-        parts = self._ours.split(model.float())
+        parts = self._ours.split(in_one_dtype(model, "strategy=deepspeed_pipeline", torch.float32))
         if len({tuple(holders) for holders in tied(parts).values()}) > 1:
             raise ConfigError(
                 "some stages share one weight and others another (tied weights), and a "
@@ -149,7 +149,7 @@ class DeepSpeedPipeline(StagedStrategy):
     # -- a step
 
     def prepare(self, model: nn.Module, loss: Loss, comm: Comm, before_backward: BeforeBackward) -> None:
-        parts = self._ours.split(model.float())
+        parts = self._ours.split(in_one_dtype(model, "strategy=deepspeed_pipeline", torch.float32))
         self._ties = list(tied(parts).items())
         self._looks = [without_data(part) for part in parts]
         self._ours.prepare(model, loss, comm, before_backward)

@@ -108,8 +108,7 @@ class TorchFSDP(Strategy):
         dtypes = sorted({str(parameter.dtype) for group in optimizer.param_groups for parameter in group["params"]})
         if len(dtypes) > 1:
             raise ConfigError(
-                f"FSDP2 wants parameters of one dtype, these are {', '.join(dtypes)}. Choose strategy=zero, or "
-                "strategy=data_parallel.",
+                f"FSDP2 wants parameters of one dtype, these are {', '.join(dtypes)}. Choose strategy=data_parallel.",
                 about=("strategy",),
             )
 

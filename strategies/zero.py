@@ -67,7 +67,7 @@ from .core.trial import Trial
 from .external.deepspeed_memory import DeepSpeedPeaks, stated
 from .external.deepspeed_ops import build_ops, end_with_parent, load_built
 from .external.deepspeed_settings import Noting, merged, read
-from .external.deepspeed_start import absence, check_there, import_for, quiet_import
+from .external.deepspeed_start import absence, check_there, import_for, in_one_dtype, quiet_import
 from .precision import Float16, Float32, Precision
 
 DTYPES: dict[str, torch.dtype] = {name: getattr(torch, dtype) for name, dtype in NAMES.items()}
@@ -198,7 +198,7 @@ class Zero(Strategy):
     def split(self, model: nn.Module) -> list[nn.Module]:
         check_rows(model, "strategy=zero")
         self.frozen = [each.numel() for each in model.parameters() if not each.requires_grad]
-        return [model.to(DTYPES[self.precision.name])]
+        return [in_one_dtype(model, "strategy=zero", DTYPES[self.precision.name])]
 
     def profile(
         self, parts: Sequence[nn.Module], inputs: Samples, targets: Samples, loss: Loss, device: torch.device

@@ -7,9 +7,11 @@ from importlib.util import find_spec
 from typing import Any
 
 import torch
+from torch import nn
 
 from ...comm.process import ProcessComm
 from ...compat.deepspeed import leave_out
+from ...conf.errors import ConfigError
 from ...conf.notes import Note
 from ..core.errors import MissingToolError
 from .deepspeed_ops import use_own_folder
@@ -26,6 +28,19 @@ def absence() -> list[Note]:
     if find_spec("deepspeed") is not None:
         return []
     return [Note(("strategy",), "DeepSpeed is not installed here, so that train refuses this; pip install deepspeed")]
+
+
+def in_one_dtype(model: nn.Module, setting: str, dtype: torch.dtype) -> nn.Module:
+    """Returns the model in the one dtype that DeepSpeed trains in. Raises `ConfigError` for parameters that are of
+    another than that or float32: DeepSpeed would round them, or ends in an error where they meet.
+    """
+    floating = {each.dtype for each in model.parameters() if each.is_floating_point()}
+    if others := sorted(map(str, floating - {torch.float32, dtype})):
+        raise ConfigError(
+            f"{setting}: the model has parameters of {', '.join(others)}, and DeepSpeed makes all of them {dtype}. "
+            "Choose strategy=data_parallel, or float32 for all layers."
+        )
+    return model.to(dtype)
 
 
 def quiet_import() -> Any:

@@ -1,6 +1,7 @@
 """strategy=zero: DeepSpeed itself, at each stage and offload, against plain data parallel."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -13,6 +14,8 @@ from torch import Tensor, nn
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine import prepare
+from paceline.strategies import Strategy
+from paceline.strategies.deepspeed_pipeline import DeepSpeedPipeline
 from paceline.strategies.torch_fsdp import TorchFSDP
 from paceline.strategies.zero import Zero, _Forward
 
@@ -332,6 +335,16 @@ def test_a_sparse_embedding_is_refused(strategy: str) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Embedding(3, 2, sparse=True))
     with pytest.raises(ConfigError, match=rf"strategy={strategy}: the gradient of 1.weight is sparse.*sparse=False"):
         {"zero": Zero, "torch_fsdp": TorchFSDP}[strategy]().split(model)
+
+
+@pytest.mark.parametrize("strategy", [Zero, DeepSpeedPipeline])
+def test_a_layer_of_another_dtype_is_refused_and_not_rounded(strategy: Callable[[], Strategy]) -> None:
+    model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).double())
+    with pytest.raises(
+        ConfigError, match=r"parameters of torch.float64, and DeepSpeed makes all of them"
+    ):
+        strategy().split(model)
+    assert strategy().split(model.float())
 
 
 class OfItsShape(torch.nn.Linear):
