@@ -87,6 +87,13 @@ def check_model(script: WrappedScript, sync: Sync, workers: int) -> None:
                 f"model: parameter {name} is {each.dtype}, and replicas sum gradients of real numbers. Keep real and "
                 "imaginary parts as one more dimension (torch.view_as_complex)."
             )
+    known = {id(each) for each in model.parameters()}
+    for each in [each for group in script.optimizer.param_groups for each in group["params"]]:
+        if each.requires_grad and id(each) not in known:
+            raise ConfigError(
+                f"optimizer: has a parameter of shape {list(each.shape)} that the model lacks, and no replica would "
+                "have it. Register it in the model, or give wrap one nn.ModuleList of all models."
+            )
     state_of(model)
     if workers == 1:
         return

@@ -164,6 +164,13 @@ def test_a_group_of_parameters_that_no_replica_knows_of_is_refused(root: str) ->
         run.optimizer.step()
 
 
+def test_a_parameter_of_the_optimizer_that_the_model_lacks_is_refused_by_wrap(root: str) -> None:
+    model, _, loader = parts()
+    optimizer = torch.optim.SGD([*model.parameters(), torch.nn.Parameter(torch.zeros(3))], lr=0.1)
+    with pytest.raises(ConfigError, match=r"^optimizer: has a parameter of shape \[3\] that the model lacks"):
+        wrap(model, optimizer, loader, root=root)
+
+
 def test_a_run_whose_weights_cannot_be_written_has_an_end(root: str, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> str:
         raise OSError(28, "No space left on device")
