@@ -45,6 +45,8 @@ def override_stored(experiment: Experiment, overrides: list[str]) -> Experiment:
             plain[path[0]] = compose([text]).model_dump()[path[0]]
             continue
         if isinstance(keys := section[path[-1]], dict):
+            if not keys:
+                raise ConfigError(f"{text}: a resumed run goes on as it was, and it has no {path[-1]}")
             key = "timeout" if "timeout" in keys else next(iter(keys))  # of hardware, the first says which choice it is
             raise ConfigError(
                 f"{text}: a resumed run keeps its choice of {path[-1]}; its keys may change, for instance "

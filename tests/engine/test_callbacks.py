@@ -131,6 +131,9 @@ def test_they_are_chosen_by_name_in_order_and_stored_with_the_run() -> None:
     assert chosen.callbacks["early_stop"].knobs["patience"] == 7
     assert from_yaml(to_yaml(chosen)) == chosen and compose(overrides_of(chosen.model_dump())) == chosen
     assert overrides_of(chosen.model_dump()) == typed
+    for text in ("callbacks=[best]", "callbacks=[]", "callbacks=nosuch"):
+        with pytest.raises(ConfigError, match=r"a resumed run goes on as it was, and it has no callbacks"):
+            override_stored(compose([]), [text])
     assert override_stored(chosen, ["callbacks.early_stop.patience=9"]).callbacks["early_stop"].knobs["patience"] == 9
     then = to_yaml(chosen).partition("callbacks:")[0]  # as runs had it before there were any
     assert from_yaml(then).callbacks == {}
