@@ -21,7 +21,8 @@ from ..base import ROOT
 from ..base.errors import MachineError
 from ..base.own_modules import find_modules
 from ..base.started import was_started
-from ..config.compose import compose
+from ..config.compose import check_grammar, compose
+from ..config.described import labelled
 from ..config.experiment import Experiment
 from ..config.resumed import override_stored
 from ..config.settings import Settings, asked
@@ -233,6 +234,7 @@ def prepare(
         RunDirectory.check_free(root, experiment.name)
     check_tracking(experiment.tracking)
     find_modules(allow_modules)
+    _check_labels(given.overrides, tuple(allow_modules))
     fabric_of(experiment).check(experiment, resumes=resume is not None)
     experiment = _with_files_read(experiment, tuple(allow_modules))
     return Prepared(experiment, tuple(allow_modules), directory, stored, chosen, trace_file)
@@ -249,6 +251,13 @@ def plan(overrides: "Settings | Prepared" = (), **options: Any) -> "Plan":
             raise ConfigError("what engine.prepare returned is planned as it is; give it these options")
         return overrides.plan()
     return prepare(overrides, **options).plan()
+
+
+def _check_labels(overrides: Sequence[str], allowed: tuple[str, ...]) -> None:
+    for group, section in labelled(check_grammar(list(overrides))):
+        from ..config.targets import check_label
+
+        check_label(group, section, allowed)
 
 
 def _with_files_read(experiment: Experiment, allowed: tuple[str, ...]) -> Experiment:

@@ -11,9 +11,11 @@ see targets.py.
 
 import difflib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
+
+from hydra.core.override_parser.types import Override
 
 from ...conf.errors import ConfigError
 from ...conf.grammar import as_override
@@ -71,6 +73,15 @@ def described(group: str, value: Any, config_dir: Path | None = None) -> Choice 
     if not isinstance(name, str) or not _NAME.fullmatch(name):
         raise ConfigError(f"{group}.name={name}: is no name of a choice: 1 to 64 letters, digits, or . _ -")
     return Choice(name=name, target=target, knobs=knobs)
+
+
+def labelled(overrides: Sequence[Override]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the group and the value of overrides that describe a choice and name it, and give no knob `name`."""
+    keys = {each.key_or_group for each in overrides}
+    for each in overrides:
+        group, value = each.key_or_group, each.value()
+        if is_described(group, value) and isinstance(value, dict) and "name" in value and f"{group}.name" not in keys:
+            yield group, {str(key): of_key for key, of_key in value.items()}
 
 
 def class_of(target: str) -> str:

@@ -91,6 +91,18 @@ def load_maker(group: str, target: str, base: type[T], allowed: tuple[str, ...])
     return load_class(group, target, base, allowed)
 
 
+def check_label(group: str, section: Mapping[str, Any], allowed: tuple[str, ...]) -> None:
+    """`section`: describes a choice with its class and a `name`. Raises `ConfigError` if the class takes one, too: the
+    name is what tables call the choice.
+    """
+    maker = load_maker(group, section["_target_"], base_of(group), allowed)
+    if "name" in _signature(maker).parameters:
+        raise ConfigError(
+            f"{group}.name={section['name']}: is what tables call this choice, and {maker.__name__} takes a `name`, "
+            f"too. Add +{group}.name={section['name']} for that one."
+        )
+
+
 def _named(group: str, target: str, base: type, allowed: tuple[str, ...]) -> object:
     if (now := moved(target)) != target:
         raise ConfigError(f"{group}._target_={target}: is called {now} now")

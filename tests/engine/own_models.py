@@ -566,3 +566,10 @@ class RunningNorms(nn.Sequential):
 
     def __init__(self) -> None:
         super().__init__(RunningNorm(), nn.Linear(8, 8), nn.ReLU(), RunningNorm(), nn.Linear(8, 2))
+
+
+class Named(nn.Linear):
+    """[n, 8] -> [n, 2], with the bias that its `name` says."""
+
+    def __init__(self, name: str = "plain") -> None:
+        super().__init__(8, 2, bias=name == "biased")

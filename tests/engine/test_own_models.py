@@ -595,3 +595,11 @@ def test_parameters_that_share_memory_stay_together_or_are_refused(chosen: str, 
     with pytest.raises(WorkerFailedError, match=r"first\.weight and second\.weight share memory") as told:
         train("Transposed", chosen)
     assert told.value.exit_code == 2
+
+
+def test_a_label_is_not_taken_for_a_parameter_that_is_called_name() -> None:
+    words = ["model={_target_:own_models.Named,name:biased}", "data={_target_:own_models.Rows}", "tracking=none"]
+    with pytest.raises(ConfigError, match=r"^model.name=biased: .* Named takes a `name`, too. Add \+model.name=biased"):
+        engine.prepare(words, allow_modules=["own_models"])
+    for added, shapes in (("+model.name=biased", ["bias", "weight"]), ("+model.name=plain", ["weight"])):
+        assert sorted(engine.prepare([*words, added], allow_modules=["own_models"]).plan().shapes) == shapes
