@@ -2,13 +2,12 @@
 
 import random
 import threading
-from collections.abc import Callable
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from paceline.comm.key_values import KeyValues
+from paceline.comm.key_values import KeyValues, Look
 from paceline.comm.network import Network, NetworkLink
 from paceline.comm.virtual import SimulatedCluster, VirtualComm
 from paceline.engine.base.stop import PERIOD, StopAgreement
@@ -32,7 +31,7 @@ class LocalKeyValues(KeyValues):
             self._notes.values[key] = value
             self._notes.changed.notify_all()
 
-    def read(self, key: str, writer: int, look: Callable[[], None] | None = None) -> str:
+    def read(self, key: str, writer: int, look: Look | None = None) -> str:
         with self._notes.changed:
             assert self._notes.changed.wait_for(lambda: key in self._notes.values, timeout=10), key
             return self._notes.values[key]

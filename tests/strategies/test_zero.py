@@ -340,9 +340,7 @@ def test_a_sparse_embedding_is_refused(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", [Zero, DeepSpeedPipeline])
 def test_a_layer_of_another_dtype_is_refused_and_not_rounded(strategy: Callable[[], Strategy]) -> None:
     model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2).double())
-    with pytest.raises(
-        ConfigError, match=r"parameters of torch.float64, and DeepSpeed makes all of them"
-    ):
+    with pytest.raises(ConfigError, match=r"parameters of torch.float64, and DeepSpeed makes all of them"):
         strategy().split(model)
     assert strategy().split(model.float())
 
