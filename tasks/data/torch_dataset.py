@@ -1,10 +1,10 @@
 """Any map-style `torch.utils.data.Dataset`, as a data set: samples are read when they are wanted."""
 
 import inspect
-import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
@@ -99,7 +99,7 @@ class OfDataset(Data):
             input_shape=lone.shape,
             input_dtype=lone.dtype,
             target_shape=tuple(target.shape),
-            classes=self._count(train.dataset) if labels else 0,
+            classes=self._count(train.dataset, target) if labels else 0,
             train_size=train_size,
             test_size=test_size,
             target_dtype=target.dtype,
@@ -107,12 +107,12 @@ class OfDataset(Data):
             ignored=self.ignored,
         )
 
-    def _count(self, source: Any) -> int:
+    def _count(self, source: Any, first: Tensor) -> int:
         if self.classes is not None:
             return self.classes
         if (told := _classes_of(source)) is not None:
             return len(told)
-        if (targets := _targets_of(source)) is not None:
+        if (targets := _targets_of(source, first.shape, first.dtype)) is not None:
             return max(int(targets[targets != self.ignored].amax()) + 1, 2)
         raise ConfigError(
             f"data.classes: {self.name} does not say how many classes it has, in an attribute `classes` or `targets`; "
@@ -121,8 +121,9 @@ class OfDataset(Data):
 
     def load(self) -> tuple[Items, Items]:
         spec, (train, test) = self.spec, self._sources()
+        kind = spec.target_shape, spec.target_dtype
         whole = [
-            Items(source, spec, f"{self.name}, {split} split", _targets_of(source.dataset))
+            Items(source, spec, f"{self.name}, {split} split", _targets_of(source.dataset, *kind))
             for source, split in ((train, "train"), (test, "test"))
         ]
         if self.takes_train:
@@ -203,16 +204,17 @@ def _classes_of(source: Any) -> list[Any] | None:
     return list(told) if isinstance(told, Sequence) else None
 
 
-def _targets_of(source: Any) -> Tensor | None:
-    """Returns the targets of all samples if the Dataset has them, as torchvision's do."""
+def _targets_of(source: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
+    """Returns the targets of all samples, [n, *shape], if the Dataset has them, as torchvision's do. An attribute that
+    is not one such target for each sample is ignored.
+    """
     told = getattr(source, "targets", None)
-    if told is None:
-        return None
     try:
-        targets = torch.as_tensor(told)
+        # np.array takes values by place, where torch takes a column of a table by its labels
+        targets = tensor_of(told if isinstance(told, Tensor | np.ndarray) else np.array(told), dtype, "targets")
     except (TypeError, ValueError, RuntimeError):
         return None
-    return targets if targets.dim() >= 1 and len(targets) == len(source) and math.prod(targets.shape) else None
+    return targets if targets.shape == (len(source), *shape) else None
 
 
 def is_dataset(found: object) -> bool:

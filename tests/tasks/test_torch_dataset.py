@@ -4,6 +4,7 @@ import itertools
 from contextlib import nullcontext
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 from torch import Tensor
@@ -14,6 +15,7 @@ from paceline.engine.config.experiment import Choice
 from paceline.engine.config.targets import build
 from paceline.tasks.base import Data
 from paceline.tasks.checks import load_checked
+from paceline.tasks.data.parts import fifth
 from paceline.tasks.errors import SampleError
 from paceline.tasks.items import Items
 from paceline.tasks.losses import CrossEntropy
@@ -72,6 +74,28 @@ class Renumbered(Dots):
         self.targets = [(number + 1) % 3 for number in range(20)]
 
 
+class Told(Dots):
+    """Twenty samples of the labels 0, 1 and 2, and an attribute in another form."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__("known")
+        labels = [number % 3 for number in range(20)]
+        column = pd.Series(labels, index=[3 * number for number in range(20)])
+        kinds: dict[str, Any] = {
+            "column": column,
+            "without 0": column[::-1],
+            "floating": column.astype(float),
+            "bytes": torch.tensor(labels, dtype=torch.uint8),
+            "frame": pd.DataFrame({number: labels for number in (0, 1)}),
+            "one-hot": torch.eye(3)[labels],
+            "halves": [0.5] * 20,
+            "missing": pd.Series([None, *labels[1:]]),
+            "names": pd.Series(["a"] * 20),
+            "dict": dict.fromkeys(range(20), 1),
+        }
+        self.targets = kinds[kind]
+
+
 class Stream(IterableDataset[Tensor]):
     pass
 
@@ -103,6 +127,23 @@ def test_one_that_is_not_split_gives_a_fifth_for_test_and_numbers_are_a_regressi
     assert train.targets.tolist() == [number % 3 for number in numbers[0]]
     spec = data_of("Dots", kind="numbers").spec
     assert (spec.input_shape, spec.target_shape, spec.targets) == ((2,), (2,), "numbers")
+
+
+@pytest.mark.parametrize("kind", ["column", "without 0", "floating", "bytes"])
+def test_an_attribute_of_targets_is_read_by_place_as_labels(kind: str) -> None:
+    data = data_of("Told", kind=kind)
+    train, _ = load_checked("mine", data)
+    labels = [int(label) for label in Told(kind).targets]
+    numbers = fifth(20, "mine")[0].tolist()
+    assert train.targets is not None and train.targets.dtype == torch.int64 and data.spec.classes == 3
+    assert train.targets.tolist() == [labels[number] for number in numbers]
+
+
+@pytest.mark.parametrize("kind", ["frame", "one-hot", "halves", "missing", "names", "dict"])
+def test_an_attribute_that_is_not_one_target_for_each_sample_is_ignored(kind: str) -> None:
+    assert load_checked("mine", data_of("Told", kind=kind, classes=3))[0].targets is None
+    with pytest.raises(ConfigError, match="does not say how many classes"):
+        _ = data_of("Told", kind=kind).spec
 
 
 def test_a_sample_keeps_its_values_when_the_next_one_takes_its_memory() -> None:
