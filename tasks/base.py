@@ -106,6 +106,9 @@ class Readable(Protocol):
         """Returns the weights of the samples' targets, which have that shape."""
 
 
+Loaded = tuple[Readable, Readable]
+
+
 @dataclass(frozen=True)
 class Split:
     """inputs [n, *input_shape] and targets [n, *target_shape], in host memory or in files mapped into it. Not to be

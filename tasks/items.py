@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .base import DataSpec, Taken
+from .base import DataSpec, Loaded, Taken
 from .errors import SampleError
 
 IGNORED = -100  # torch's ignore_index
@@ -46,6 +46,7 @@ class Items:
     ) -> None:
         self._source, self._spec, self._what, self._numbers = source, spec, what, numbers
         self._targets = targets
+        self._held: Tensor | None = None  # the targets that samples must have
 
     def __len__(self) -> int:
         return len(self._source) if self._numbers is None else len(self._numbers)
@@ -54,6 +55,15 @@ class Items:
     def targets(self) -> Tensor | None:
         """[n, ...], where they are known."""
         return self._targets if self._targets is None or self._numbers is None else self._targets[self._numbers]
+
+    def hold_to_targets(self) -> None:
+        """Lets `take` refuse samples whose targets are not the known ones, because something is made of these.
+
+        Raises SampleError for a known target that no sample may have.
+        """
+        self._held = self._targets
+        if self._held is not None:
+            check_target(self._held, self._spec, f"{self._what}, the Dataset's attribute `targets`")
 
     weights = None  # of a sample that is read when it is wanted nothing is known before
 
@@ -72,7 +82,8 @@ class Items:
     def take(self, index: Tensor | slice, drawn: int = 0) -> Taken:
         """`drawn`: of what the random numbers of a sample are made beside its own number: the seed and the step.
 
-        Raises SampleError, which names the first sample that cannot be read or is other than `spec` says.
+        Raises SampleError, which names the first sample that cannot be read or is other than `spec` says, and as
+        `hold_to_targets` says.
         """
         numbers, spec = numbered(index, len(self)) if self._numbers is None else self._numbers[index], self._spec
         size = len(numbers)
@@ -105,7 +116,21 @@ class Items:
         target = tensor_of(read[1], spec.target_dtype, f"{what}: the target")
         _check_shape(target, spec.target_shape, f"{what}: the target")
         check_target(target, spec, what)
+        if self._held is not None and not torch.equal(known := self._held[number], target):
+            raise SampleError(
+                f"{what}: its target is {target.tolist()!s:.60}, and the Dataset's attribute `targets`, by which "
+                f"samples are dealt, counted or weighed, says {known.tolist()!s:.60}; both must agree"
+            )
         return inputs, target
+
+
+def held_to_targets(load: Callable[[], Loaded]) -> Loaded:
+    """Loads splits and holds the ones that are read sample by sample to their known targets. Raises SampleError."""
+    splits = load()
+    for split in splits:
+        if isinstance(split, Items):
+            split.hold_to_targets()
+    return splits
 
 
 def numbered(index: Tensor | slice, size: int) -> Tensor:

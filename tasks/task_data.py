@@ -11,12 +11,9 @@ from torch import Tensor
 
 from ..batches import Fields, Samples
 from ..conf.errors import ConfigError
-from .base import Data, DataSpec, Described, Field, Readable, Split, Taken, spread
-from .errors import SampleError
-from .items import Items
+from .base import Data, DataSpec, Described, Field, Loaded, Readable, Split, Taken, spread
+from .items import held_to_targets
 from .losses.base import Task, Weigher
-
-Loaded = tuple[Readable, Readable]
 
 
 class TaskData(Data):
@@ -45,7 +42,10 @@ class TaskData(Data):
         return replace(spec, weights=weights)
 
     def load(self) -> Loaded:
-        train, test = self._load()
+        """Loads the splits. The weights of a step are over the mean of all replicas, which is made of the targets that
+        are known beforehand; so samples are held to these.
+        """
+        train, test = self._load() if self._task.weigher() is None else held_to_targets(self._load)
         classes = self._source.spec.classes
         return self._seen(train, self._task.weigher(train, classes)), self._seen(test, self._task.weigher())
 
@@ -95,18 +95,7 @@ class TaskSplit:
         return None if targets is None else self.weights_of(slice(None), targets.shape)
 
     def take(self, index: Tensor | slice, drawn: int = 0) -> Taken:
-        """Raises SampleError where samples have other targets than their Dataset's attribute says: the weights of a
-        step are over the mean of those of all replicas, which is made of the attribute.
-        """
-        taken = self._split.take(index, drawn)
-        if self._weigh is not None and isinstance(self._split, Items) and self._split.targets is not None:
-            known, found = self._split.targets[index].tolist(), taken.targets.tolist()
-            if known != found:
-                raise SampleError(
-                    f"task: the Dataset's attribute `targets`, by which targets are weighed, is {known[:4]} for "
-                    f"samples whose targets are {found[:4]}; must be the targets of the samples"
-                )
-        return self.seen(taken)
+        return self.seen(self._split.take(index, drawn))
 
     def seen(self, taken: Taken) -> Taken:
         """Returns samples as the task sees them."""

@@ -26,6 +26,7 @@ from ...strategies.precision import Float32, Precision
 from ...strategies.schedules import Schedule
 from ...tasks.base import Data
 from ...tasks.checks import check_spec, load_checked
+from ...tasks.items import held_to_targets
 from ...tasks.losses.base import Task
 from ...tasks.outputs import hand_on_logits, hand_on_loss
 from ...tasks.partition import Partition, Partitioner, Repeated
@@ -133,10 +134,13 @@ def choose(experiment: Experiment, allowed: tuple[str, ...], world_size: int | N
         source.ignored = task.ignored
     with blaming(f"data={experiment.data.name}", allowed):
         source.check_files()
-    load = cache(partial(load_checked, experiment.data.name, source, task.check_targets))
+    partitioner = _partitioner(experiment, allowed)
+    load = partial(load_checked, experiment.data.name, source, task.check_targets)
+    if partitioner.looks_at_targets or partitioner.owns:  # a report counts the labels that replicas own
+        load = partial(held_to_targets, load)
+    load = cache(load)
     seen = seen_by(task, source, load)
     data, load = (source, load) if seen is None else (seen, cache(seen.load))
-    partitioner = _partitioner(experiment, allowed)
     schedule = build("schedule", experiment.schedule, Schedule, allowed, {})
     stragglers = build("stragglers", experiment.stragglers, Stragglers, allowed, {"seed": experiment.seed})
     failures = build("failures", experiment.choice("failures"), Failures, allowed, {"seed": experiment.seed})

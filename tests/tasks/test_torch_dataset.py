@@ -11,8 +11,10 @@ from torch import Tensor
 from torch.utils.data import Dataset, IterableDataset
 
 from paceline.conf.errors import ConfigError
+from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import Choice
 from paceline.engine.config.targets import build
+from paceline.engine.planning.build import assemble
 from paceline.tasks.base import Data
 from paceline.tasks.checks import load_checked
 from paceline.tasks.data.parts import fifth
@@ -88,6 +90,7 @@ class Told(Dots):
             "bytes": torch.tensor(labels, dtype=torch.uint8),
             "frame": pd.DataFrame({number: labels for number in (0, 1)}),
             "one-hot": torch.eye(3)[labels],
+            "beyond": [-1, *labels[1:]],
             "halves": [0.5] * 20,
             "missing": pd.Series([None, *labels[1:]]),
             "names": pd.Series(["a"] * 20),
@@ -161,6 +164,25 @@ def test_targets_are_not_weighed_by_an_attribute_that_says_others() -> None:
         weighed = name == "Renumbered" and isinstance(task, WeightedLabels)
         with pytest.raises(SampleError, match="attribute `targets`") if weighed else nullcontext():
             train.take(torch.tensor([7, 1]))
+
+
+@pytest.mark.budget(1)
+@pytest.mark.parametrize("partition", ["shuffled", "dirichlet", "by_label", "clusters"])
+def test_samples_are_not_dealt_or_counted_by_an_attribute_that_says_others(partition: str) -> None:
+    for name in ("Whole", "Renumbered"):
+        given = [f"data={{_target_:{HERE}.{name}}}", f"partition={partition}", "hardware=virtual", "batch_size=4"]
+        train, test = assemble(compose([*given, "model=mlp", "tracking=none"]), (HERE,)).load()
+        for split in (train, test):
+            is_wrong = name == "Renumbered" and partition != "shuffled"
+            with pytest.raises(SampleError, match="attribute `targets`") if is_wrong else nullcontext():
+                split.take(slice(0, 3))
+
+
+@pytest.mark.parametrize("task", [WeightedLabels("balanced"), WeightedLabels([1.0, 5.0, 1.0])])
+def test_an_attribute_with_labels_that_no_class_has_is_refused_before_they_are_counted(task: WeightedLabels) -> None:
+    data = data_of("Told", kind="beyond", classes=3)
+    with pytest.raises(SampleError, match="attribute `targets`: its label is -1; must be 0 or more"):
+        TaskData(data, task, lambda: load_checked("mine", data)).load()
 
 
 @pytest.mark.parametrize(
