@@ -1,12 +1,14 @@
 """The result of a sweep, as far as its seeds can tell: its closing line, and the same for programs."""
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from ..sweep.results import measures_of
-from ..tracking.columns import is_ratio
+from ..tracking.columns import is_ratio, known
 from ..tracking.disturbance import REPEAT, is_timed
 from ..tracking.ranking import RankedSetting, compared, first, gap_of, order, rule_of
+from ..tracking.selection import aim_of
 
 if TYPE_CHECKING:
     from ..sweep.definition import Definition
@@ -23,6 +25,8 @@ def outcome(trials: "list[TrialRecord]", definition: "Definition", more: str) ->
     whole = order(_settings(trials, metric), larger)
     if not whole:
         return ""
+    if why := why_apart(trials, metric):
+        return f"{metric}: no setting is named the best: {why}. The report ranks each kind by itself."
     if all(setting.seeds == 1 for setting in whole):
         if definition.method != "grid":  # a search is asked for a point to go on with
             which = f"{'highest' if larger else 'lowest'} {metric} of this search"
@@ -38,6 +42,16 @@ def outcome(trials: "list[TrialRecord]", definition: "Definition", more: str) ->
             f"no setting is named the best. {REPEAT}"
         )
     return _of_several_seeds(whole, metric, larger)
+
+
+def why_apart(trials: "Iterable[TrialRecord]", metric: str) -> str:
+    """Returns why the trials are of several kinds, which are not compared by this metric; "": they are of one."""
+    summaries = [summary for done in trials if done.state == "complete" for summary in done.summaries]
+    if is_timed(metric) and len({bool(summary.get("modelled")) for summary in summaries}) > 1:
+        return "modelled times are never compared with measured ones"
+    column = known(metric)
+    targets = {aim_of([column.key if column else metric], summary.get("target_accuracy")) for summary in summaries}
+    return "their targets differ" if len(targets) > 1 else ""
 
 
 def _is_disturbed(done: "TrialRecord") -> bool:
@@ -60,12 +74,13 @@ def _of_several_seeds(whole: list[RankedSetting], metric: str, larger: bool) -> 
 
 
 def ranking(trials: "list[TrialRecord]", definition: "Definition") -> dict[str, Any]:
-    """`leading`: the best, and what it is not told apart from ([]: one seed, or other programs
-    disturbed the times); `compared`: others with the best."""
+    """`leading`: the best, and what it is not told apart from ([]: one seed, several kinds, or
+    other programs disturbed the times); `compared`: others with the best."""
     ratio = is_ratio(definition.metric)
     settings = order(_settings(trials, definition.metric), definition.maximize)
     leading = first(settings, definition.maximize, ratio)
-    if is_timed(definition.metric) and any(map(_is_disturbed, trials)):
+    is_blurred = is_timed(definition.metric) and any(map(_is_disturbed, trials))
+    if is_blurred or why_apart(trials, definition.metric):
         leading = []
     return {
         "leading": [setting.label for setting in leading],

@@ -75,6 +75,10 @@ class Tally:
         self._ended.append(done)
 
     def best(self) -> "TrialRecord | None":
+        from .sweep_outcome import why_apart
+
+        if why_apart(self._ended, self.definition.metric):
+            return None
         known = [done for done in self._ended if done.value is not None and math.isfinite(done.value)]
         choose = max if self.definition.maximize else min
         return choose(known, key=lambda done: done.value or 0.0, default=None)

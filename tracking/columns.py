@@ -189,12 +189,14 @@ COLUMNS = (
 )
 TOO_SHORT = "too short"  # in the cells of these columns, where a run was too short to measure
 TIMED = ("throughput_samples_per_s", "step_ms", "speedup_throughput")
+# What it took to reach the target.
+TO_TARGET = ("time_to_accuracy_s", "epochs_to_accuracy", "rounds_to_accuracy", "steps_to_accuracy")
 # Positive numbers of which two settings differ by a factor: what makes a run twice as long doubles their difference.
 RATIOS = (
     *("throughput_samples_per_s", "updates_per_second", "step_ms", "predicted_step_ms", "compute_ms", "dollars"),
     *("bytes_per_step", "megabytes", "messages", "device_peak_mib", "peak_memory_mib"),
-    *("time_to_accuracy_s", "time_per_pass_s"),
-    *("epochs_to_accuracy", "rounds_to_accuracy", "steps_to_accuracy"),
+    *TO_TARGET,
+    "time_per_pass_s",
 )
 BY_KEY = {column.key: column for column in COLUMNS}
 _BY_NAME = {column.short: column for column in COLUMNS if column.short} | BY_KEY  # a key means its own column

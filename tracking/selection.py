@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from .columns import BY_KEY, TRAINED, known, no_column, titled, unknown
+from .columns import BY_KEY, TO_TARGET, TRAINED, known, no_column, titled, unknown
 from .disturbance import is_timed
 from .errors import TableError
 from .run_data import RunData
@@ -181,22 +181,27 @@ def directions(words: Sequence[str], names: Names) -> dict[str, bool]:
     return {key: known[key] for key in keys}
 
 
+def aim_of(keys: Iterable[str], target: Any) -> Any:
+    """Returns the target that runs must share for these columns to be compared; None: they need not share it."""
+    if not any(key in TO_TARGET for key in keys):
+        return None
+    return float(target) if isinstance(target, int | float) else target
+
+
 def mark_front(table: list[Row], larger: dict[str, bool], targets: Sequence[Any] = ()) -> None:
     """Sets `front` to `*` in the rows that no other is at least as good as everywhere and better somewhere.
 
-    Compared are completed runs with every value known, of one model, data set and task, modelled with modelled; times
-    to accuracy only between runs of one target (`targets`: each row's target_accuracy).
+    Compared are completed runs with every value known, of one model, data set and task, modelled with modelled; what
+    it took to a target only between runs of one (`targets`: each row's target_accuracy).
 
     Where other programs disturbed a time that is compared, `~*` marks the front as measured, and `~` the disturbed
     rows beside it: without the disturbance they may be on it.
     """
-    timed = "time_to_accuracy_s" in larger and targets
     contests: dict[str, list[tuple[Merits, Row]]] = {}
     for row, target in zip(table, targets or [None] * len(table), strict=True):
         row["front"] = None
         if row["status"] in ("completed", None) and not any(unknown(row[key]) for key in larger):
-            aim = float(target) if isinstance(target, int | float) else target
-            contest = json.dumps([*map(row.get, TRAINED), row["modelled"], aim if timed else None], default=str)
+            contest = json.dumps([*map(row.get, TRAINED), row["modelled"], aim_of(larger, target)], default=str)
             merits = tuple(row[key] if better else -row[key] for key, better in larger.items())
             contests.setdefault(contest, []).append((merits, row))
     for judged in contests.values():

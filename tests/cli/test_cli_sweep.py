@@ -9,6 +9,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,7 +17,7 @@ import yaml
 from scipy import stats
 
 from paceline.cli.sweep_outcome import outcome, ranking
-from paceline.cli.sweep_view import _console
+from paceline.cli.sweep_view import Tally, _console
 from paceline.conf.errors import ConfigError
 from paceline.sweep.define import define
 from paceline.sweep.directory import open_sweep
@@ -378,6 +379,46 @@ def test_programs_are_told_who_leads_and_that_it_was_paired() -> None:
     trials = [replace(each, summaries=({"throughput": 10.0 + i},)) for i, each in enumerate(done(0, "bsp", [0.9, 0.9]))]
     trials += [replace(each, summaries=({"throughput": 5.0 + i},)) for i, each in enumerate(done(1, "ssp", [0.9, 0.9]))]
     assert [gap["of"] for gap in ranking(trials, timed)["compared"]] == ["ratio"]
+
+
+def timed(point: int, seconds: list[float | None], **told: Any) -> list[TrialRecord]:
+    """Trials of a setting whose runs took so long to the target, and so long a step."""
+    made = done(point, str(point), seconds)
+    return [
+        replace(each, summaries=({"time_to_accuracy": each.value, "throughput": each.value, **told},)) for each in made
+    ]
+
+
+@pytest.mark.parametrize(
+    ("metric", "others", "why"),
+    [
+        ("throughput", {"modelled": True}, "modelled times are never compared with measured ones"),
+        ("time_to_accuracy", {"target_accuracy": 0.95}, "their targets differ"),
+    ],
+)
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_no_setting_is_the_best_of_modelled_and_measured_times_or_of_other_targets(
+    metric: str, others: dict[str, Any], why: str, seeds: int
+) -> None:
+    usual = {"modelled": False, "target_accuracy": 0.5}
+    goal = replace(GRID, metric=metric)
+    trials = [*timed(0, [1.0, 1.1][:seeds], **usual), *timed(1, [9.0, 9.1][:seeds], **{**usual, **others})]
+    said = f"{metric}: no setting is named the best: {why}. The report ranks each kind by itself."
+    assert outcome(trials, goal, "MORE") == said
+    assert outcome(trials, replace(goal, method="random"), "MORE") == said
+    assert ranking(trials, goal) == {"leading": [], "compared": []}
+    study: Any = SimpleNamespace(definition=goal, trials=lambda: trials)
+    assert "so far" not in Tally(study).said()
+
+
+def test_a_setting_that_never_reached_its_own_target_leaves_no_winner_of_another() -> None:
+    trials = [*timed(0, [1.0, 1.1], target_accuracy=0.5), *timed(1, [None, None], target_accuracy=0.95)]
+    assert "their targets differ" in outcome(trials, replace(GRID, metric="time_to_accuracy"), "MORE")
+
+
+def test_accuracies_of_modelled_runs_and_of_other_targets_are_ranked() -> None:
+    trials = [*timed(0, [0.8, 0.81], accuracy=0.8), *timed(1, [0.9, 0.91], accuracy=0.9, modelled=True)]
+    assert outcome(trials, GRID, "MORE").startswith("best accuracy")
 
 
 def test_a_setting_with_a_failed_seed_or_without_the_metric_is_no_winner() -> None:

@@ -209,6 +209,9 @@ def test_times_to_different_accuracies_do_not_beat_each_other():
     assert front("accuracy", runs=runs) == ["easy", "hard"] and front("time_to_accuracy", runs=runs) == ["easy", "hard"]
     runs[1] = data("hard", target_accuracy=0.95, time_to_accuracy=20.0, accuracy=0.85)
     assert front("accuracy", runs=runs) == ["easy"]  # of the accuracy itself the target says nothing
+    rows = [{"status": None, "modelled": False, "steps_to_accuracy": steps} for steps in (10, 20, 30)]
+    mark_front(rows, {"steps_to_accuracy": False}, [0.5, 0.95, 0.95])
+    assert [row["front"] for row in rows] == ["*", "*", None]
 
 
 @pytest.mark.parametrize("word", ["sync", "optimizer.lr", "run"])
