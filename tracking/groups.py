@@ -118,8 +118,12 @@ def _joined(part: list[Entry], name: str, is_measured: Callable[[str], bool]) ->
             if half is not None:
                 row[key + INTERVAL] = half
         else:
-            row[key] = values[0] if all(value == values[0] for value in values) else _listed(values)
-    others = [f"{entry.row['run']} ({entry.row['status']})" for entry in part if entry.row["status"] != "completed"]
+            row[key] = _listed(values)
+    others = [
+        f"{entry.row['run']} ({entry.row['status'] or 'unknown'})"
+        for entry in part
+        if entry.row["status"] != "completed"
+    ]
     reasons = [entry.row["why"] for entry in part if entry.row.get("why")]
     row |= {"run": name, "n": len(done), "runs": [row["run"] for row in done], "others": others}
     return Entry(tuple(run for entry in part for run in entry.runs), row | {"why": reasons[0] if reasons else None})
@@ -146,8 +150,12 @@ def t975(n: int) -> float | None:
     return float(stdtrit(n - 1, 0.975)) if n > 1 else None
 
 
-def _listed(values: list[Any]) -> str:
-    return ", ".join(dict.fromkeys(map(str, values)))
+def _listed(values: list[Any]) -> Any:
+    """Returns what all runs have that have any; in words if they differ."""
+    known = [value for value in values if not unknown(value)]
+    if all(value == known[0] for value in known):
+        return known[0] if known else None
+    return ", ".join(dict.fromkeys(map(str, known)))
 
 
 def _names(groups: list[list[str]]) -> list[str]:

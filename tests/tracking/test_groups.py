@@ -146,6 +146,18 @@ def test_a_failed_run_does_not_take_its_seed_from_one_that_completed():
     assert {(row["run"], row["n"]) for row in shown} == {("a", 1), ("b", 2)}
 
 
+@pytest.mark.parametrize(
+    ("reasons", "told"), [((None, "x", None), "x"), (("x", None, "y"), "x, y"), ((None,) * 3, None), (("x",) * 3, "x")]
+)
+def test_what_is_said_of_some_runs_of_a_group_is_said_of_it_without_a_word_on_the_others(reasons, told):
+    assert only([data(f"n-{i}", config(i), disturbed=why) for i, why in enumerate(reasons)])["disturbed"] == told
+
+
+def test_a_run_of_a_group_without_a_known_status_is_named_so():
+    others = only([*seeds(), data("bsp-3", config(3), status=None)])["others"]
+    assert others == ["bsp-3 (unknown)"]
+
+
 def test_a_number_that_one_run_lacks_is_unknown():
     row = only([data("a", config(0), time_to_accuracy=None), data("b", config(1))])
     assert row["time_to_accuracy_s"] is None and row["accuracy"] == 0.975
