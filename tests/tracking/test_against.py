@@ -197,6 +197,19 @@ def test_a_table_without_names_of_runs_or_with_words_of_its_own_is_read(tmp_path
     assert [(point.x, point.values) for point in found.traces[0].points] == [("a, b", ((1.5, 2.5),)), ("c", ((3.0,),))]
 
 
+@pytest.mark.parametrize("value", ["-inf", "inf", "nan", "1e301", "9" * 400])
+def test_a_metric_or_what_it_took_that_is_no_finite_number_has_no_point(value: str, tmp_path: Path) -> None:
+    file = tmp_path / "own.csv"
+    rest = "a,0.9,100\nb,0.8,60\nc,0.7,"
+    file.write_text(f"sync,r2,megabytes\n{rest}{value}\nd,{value},50\n")
+    runs = gather([str(file)], tmp_path)
+    traded = next(section for section in sheet_of(runs).sections if section.id == "traded")
+    (found,) = traded.figures
+    assert isinstance(found, Against)
+    assert [(p.x, p.values) for trace in found.traces for p in trace.points] == [(100.0, ((0.9,),)), (60.0, ((0.8,),))]
+    assert figure(runs, "x=sync y=megabytes").traces
+
+
 @pytest.mark.parametrize(
     ("content", "rule"),
     [

@@ -10,6 +10,7 @@ from ..glossary import MEANINGS
 from ..run_data import RunData
 from ..selection import Names
 from ..text import plain, shown
+from ..values import number
 from .facts import Plain, finite, is_modelled
 from .palette import look_of_points
 from .request import OPTION, FigureRequest, Name
@@ -57,7 +58,7 @@ class _Read:
         read = cls(runs, rows, request, names, {word: names.key(word, is_ranked=True) for word in sorted(words)})
         for name in request.y:
             values = [read.value(place, name) for place in range(len(runs))]
-            if any(not unknown(value) and finite(value) is None for value in values):
+            if any(not unknown(value) and number(value) is None for value in values):
                 raise TableError(f"y={'|'.join(name)} holds text; y must be a number")
         return read
 
@@ -126,14 +127,17 @@ def _ordered(points: list[PlotPoint], in_numbers: bool) -> list[PlotPoint]:
 
 
 def _x(read: _Read, places: Sequence[int]) -> float | str | None:
-    """Returns the setting's value on the x axis. A measured value is the mean of its seeds."""
+    """Returns the setting's value on the x axis. A measured value is the mean of its seeds, without infinite ones."""
+    is_measured = read.is_measured(read.request.x)
     values = [value for place in places if (value := read.value(place, read.request.x)) is not None]
+    if is_measured:
+        values = [value for value in values if number(value) is None or finite(value) is not None]
     numbers = [known for value in values if (known := finite(value)) is not None]
     if not values:
         return None
     if len(numbers) < len(values):
         return shown(plain(values[0]))
-    return sum(numbers) / len(numbers) if read.is_measured(read.request.x) else numbers[0]
+    return sum(numbers) / len(numbers) if is_measured else numbers[0]
 
 
 def _completed(read: _Read, place: int, y: Name) -> float | None:
