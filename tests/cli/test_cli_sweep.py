@@ -7,6 +7,7 @@ import pty
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -381,9 +382,9 @@ def test_programs_are_told_who_leads_and_that_it_was_paired() -> None:
     assert [gap["of"] for gap in ranking(trials, timed)["compared"]] == ["ratio"]
 
 
-def timed(point: int, seconds: list[float | None], **told: Any) -> list[TrialRecord]:
+def timed(point: int, seconds: Sequence[float | None], **told: Any) -> list[TrialRecord]:
     """Trials of a setting whose runs took so long to the target, and so long a step."""
-    made = done(point, str(point), seconds)
+    made = done(point, str(point), [*seconds])
     return [
         replace(each, summaries=({"time_to_accuracy": each.value, "throughput": each.value, **told},)) for each in made
     ]
