@@ -254,7 +254,8 @@ def plan(overrides: "Settings | Prepared" = (), **options: Any) -> "Plan":
 
 
 def _check_labels(overrides: Sequence[str], allowed: tuple[str, ...]) -> None:
-    for group, section in labelled(check_grammar(list(overrides))):
+    typed = [(each.key_or_group, each.value()) for each in check_grammar(list(overrides))]
+    for group, section in labelled(typed):
         from ..config.targets import check_label
 
         check_label(group, section, allowed)

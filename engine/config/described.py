@@ -15,8 +15,6 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from hydra.core.override_parser.types import Override
-
 from ...conf.errors import ConfigError
 from ...conf.grammar import as_override
 from ...conf.groups import BY_NAME
@@ -75,11 +73,14 @@ def described(group: str, value: Any, config_dir: Path | None = None) -> Choice 
     return Choice(name=name, target=target, knobs=knobs)
 
 
-def labelled(overrides: Sequence[Override]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yields the group and the value of overrides that describe a choice and name it, and give no knob `name`."""
-    keys = {each.key_or_group for each in overrides}
-    for each in overrides:
-        group, value = each.key_or_group, each.value()
+def labelled(overrides: Sequence[tuple[str, Any]]) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields the group and the value of overrides that describe a choice and name it, and give no knob `name`.
+
+    Args:
+        overrides: The key and the value of each.
+    """
+    keys = {key for key, _ in overrides}
+    for group, value in overrides:
         if is_described(group, value) and isinstance(value, dict) and "name" in value and f"{group}.name" not in keys:
             yield group, {str(key): of_key for key, of_key in value.items()}
 

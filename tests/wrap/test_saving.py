@@ -317,8 +317,9 @@ def test_another_model_is_refused(tmp_path: Path) -> None:
     saved_by(1, tmp_path)
 
     def other(comm: Comm) -> None:
-        model, optimizer, loader = parts()
+        model, _, loader = parts()
         model.head = nn.Linear(8, 3).double()
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.02)
         joined(comm, str(tmp_path), model, optimizer, loader, "sync=bsp", resume=True)
 
     with pytest.raises(ConfigError, match="model: is another one than the checkpoint's"):
