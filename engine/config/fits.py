@@ -4,6 +4,7 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -127,13 +128,20 @@ def checked_loss(
 
     @functools.wraps(plain)  # with what it says of itself
     def loss(outputs: Tensor, wanted: Samples) -> Tensor:
-        _check_outputs(experiment, model, outputs, spec, task)
+        _check_outputs(experiment, model, outputs, _of_slab(spec, wanted), task)
         with _taking(lambda: f"task={experiment.task.name}: its loss raises, of outputs {_said_of(outputs)}", allowed):
             made = plain(outputs, wanted)
         _check_loss(experiment, made, outputs)
         return made
 
     return loss
+
+
+def _of_slab(spec: DataSpec, targets: Samples) -> DataSpec:
+    """Returns `spec` with the shape of these targets, which may be rows of an image (strategy=domain)."""
+    shape = tuple(targets.shape[1:]) if isinstance(targets, Tensor) else spec.target_shape
+    same_dimensions = len(shape) == len(spec.target_shape)
+    return replace(spec, target_shape=shape) if same_dimensions and shape != spec.target_shape else spec
 
 
 def _check_untrained(experiment: Experiment, task: Task) -> None:
