@@ -189,7 +189,7 @@ COLUMNS = (
 )
 TOO_SHORT = "too short"  # in the cells of these columns, where a run was too short to measure
 TIMED = ("throughput_samples_per_s", "step_ms", "speedup_throughput")
-# What it took to reach the target.
+# Columns that depend on target_accuracy.
 TO_TARGET = ("time_to_accuracy_s", "epochs_to_accuracy", "rounds_to_accuracy", "steps_to_accuracy")
 # Positive numbers of which two settings differ by a factor: what makes a run twice as long doubles their difference.
 RATIOS = (

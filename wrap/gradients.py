@@ -52,7 +52,8 @@ class Gradients:
         self._left: list[tuple[nn.Parameter, Tensor]] = []  # the gradients of a step that was not made
         self._strangers = Strangers(comm, next(iter(sync.parameters.values())).device)
         self._passing = self._hides = self._looks = self._made = False
-        self._zeros: list[tuple[nn.Parameter, Tensor, int]] | None = None  # gradients of the first step that was made
+        self._asks = True  # nobody knows yet if the script drops the gradients of a step that was made
+        self._zeros: list[tuple[nn.Parameter, Tensor, int]] = []  # in their place, with their versions
         self._batch = 0  # of the step's last pass
         self._own_hooks = hooks_of(optimizer)
         self._hooks = [each.register_post_accumulate_grad_hook(self._comes) for each in sync.parameters.values()]
@@ -70,16 +71,16 @@ class Gradients:
         Args:
             looks: Zeros take the place of those of the first, and tell if the script drops them before its next pass.
         """
-        had = [each for each in self._stepped() if each.grad is not None and not isinstance(each.grad, Hidden)]
+        had = [(each, gradient) for each in self._stepped() if not isinstance(gradient := each.grad, Hidden | None)]
         self._optimizer.zero_grad()
         self.zero()
         for each in self._all():
             if isinstance(each.grad, Hidden):
                 each.grad = None
-        if looks and self._made and self._zeros is None:
-            self._zeros = []
-            for each in had:
-                each.grad = zeros = torch.zeros_like(each)
+        if looks and self._made and self._asks:
+            self._asks = False
+            for each, gradient in had:
+                each.grad = zeros = torch.zeros_like(gradient)
                 self._zeros.append((each, zeros, version_of(zeros)))
 
     def zero(self, set_to_none: bool = True) -> None:
@@ -116,8 +117,8 @@ class Gradients:
 
     def _drop_zeros(self) -> None:
         """Prints a note, once, if the script keeps the gradients of a step that was made."""
-        zeros, self._zeros = self._zeros, self._zeros and []
-        held = [each for each, was, version in zeros or () if each.grad is was and version_of(was) == version]
+        held = [each for each, zeros, version in self._zeros if each.grad is zeros and version_of(zeros) == version]
+        self._zeros = []
         for each in held:
             each.grad = None
         if held and self._comm.rank == 0:

@@ -294,10 +294,10 @@ def open_directory(prepared: Prepared, plan: "Plan", root: Path, data: "Data") -
             convert(experiment, directory.path, plan.shapes, plan.added)
     else:
         if was_started():
-            directory.check_over()
-        directory.forget_summary()
-        if not was_started():
+            directory.check_over()  # others were checked before they came here
+        else:
             forget_job(directory.path)  # it goes on here
+        directory.forget_summary()
     if is_submitted():  # whoever submitted it wrote it
         return directory, checkpoint
     # a resumed run's too: the next time it goes on with what was changed this time

@@ -7,6 +7,7 @@ import pytest
 import torch
 from scripts import distance, identical, joined, parts, weights_of
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from paceline.comm import Comm
 from paceline.testing.fabrics import run_virtual
@@ -259,6 +260,19 @@ def test_a_script_that_never_drops_gradients_is_told_once(
     for result in run_virtual(size, wrapped, root, body):
         assert distance(result, plain(body)) < EXACT
     assert capfd.readouterr().err.count("note: the script does not drop the gradients") == (drop is never)
+
+
+def test_sparse_gradients_that_the_script_sets_to_zero_stay_sparse(root: str) -> None:
+    torch.manual_seed(0)
+    model = nn.Embedding(5, 2, sparse=True)
+    optimizer = torch.optim.SparseAdam(model.parameters(), lr=0.1)  # takes no dense ones
+    data = TensorDataset(torch.arange(4))
+    with wrap(model, optimizer, DataLoader(data, batch_size=1), root=root) as run:
+        for (batch,) in run.loader:
+            run.optimizer.zero_grad(set_to_none=False)
+            run.backward(model(batch).square().mean())
+            run.optimizer.step()
+    assert run.steps == 4
 
 
 def test_a_gradient_that_the_script_keeps_is_not_written_to(root: str) -> None:
