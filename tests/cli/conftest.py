@@ -39,7 +39,9 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def paceline(here: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Command:
     """`paceline("train", "sync=asp")`: as a shell would see it, in this process."""
     from paceline.cli.main import main
+    from paceline.comm.native_links import native_links
 
+    native_links()  # without a compiler it says so once, and not in the midst of what a test reads
     monkeypatch.setattr(typer.main, "get_command", made_once)
 
     def run(*arguments: str) -> Ended:
