@@ -2,16 +2,18 @@
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
 from ..conf.errors import ConfigError
 from ..engine.config.compose import ParameterInterval, compose, sweep_values
-from ..engine.config.experiment import CONF, Experiment
+from ..engine.config.experiment import CONF, Experiment, VirtualHardware
 from ..engine.config.metric import metric_of
 from ..engine.config.receivers import check_definition
 from ..tracking.columns import BY_KEY, COLUMNS, METRICS, known
+from ..tracking.disturbance import is_timed
 from ..tracking.records import Measured, Summary
 from ..tracking.text import did_you_mean
 from .definition import Definition, Paired, Range, Space, Values, check, larger_is_better, paired, ranged, texts_of
@@ -49,6 +51,7 @@ def define(arguments: Sequence[str], **changes: Any) -> Definition:
         definition = replace(definition, maximize=larger)
     check(definition)
     _check_price(definition)
+    _check_times(definition)
     if reported is None:
         return definition
     metric, larger = reported
@@ -133,6 +136,23 @@ def _check_price(definition: Definition) -> None:
         raise ConfigError(
             "metric=dollars: these runs have no price, so that none is better than another. Choose a machine, such as "
             "hardware=laptop, and its hardware.machine.price_per_hour=DOLLARS"
+        )
+
+
+def _check_times(definition: Definition) -> None:
+    """Raises `ConfigError` where modelled and measured times would lead one search."""
+    if definition.method != "bayes" or not is_timed(definition.metric) or "hardware" not in definition.parameters:
+        return
+    kinds: dict[bool, str] = {}
+    for hardware in texts_of(definition.parameters["hardware"]):
+        with suppress(ConfigError):  # such a point is refused later, and says why
+            of_one = replace(definition, fixed=(*definition.fixed, f"hardware={hardware}"))
+            kinds[isinstance(_composed(of_one).hardware, VirtualHardware)] = hardware
+    if len(kinds) > 1:
+        raise ConfigError(
+            f"hardware={kinds[True]},{kinds[False]}: times of the first are modelled, of the other measured, and a "
+            f"search by {definition.metric} would compare them. Search each by itself, or choose method=grid, which "
+            "ranks each kind by itself"
         )
 
 

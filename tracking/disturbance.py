@@ -28,6 +28,7 @@ TIMES = (
     *("time_to_accuracy_s", "time_per_pass_s", "dollars", "blocked", "compile_s", "predicted_error"),
     *("speedup_throughput", "speedup_time_to_accuracy", "dollars_ratio"),
 )
+OF_SUMMARY = ("throughput", "step_time", "time_to_accuracy", "seconds")  # and what is below them: step_time/median
 REPEAT = "Repeat them while nothing else runs."
 
 
@@ -149,5 +150,6 @@ def note_on(table: Sequence[Mapping[str, Any]]) -> str:
 
 
 def is_timed(metric: str) -> bool:
-    """Returns whether a column depends on the machine's speed."""
-    return metric in TIMES or any(BY_KEY[key].short == metric for key in TIMES)
+    """Returns whether a column, or a number of W&B's summary, depends on the machine's speed."""
+    names = (*TIMES, *(BY_KEY[key].short for key in TIMES))
+    return metric in names or metric.partition("/")[0] in OF_SUMMARY

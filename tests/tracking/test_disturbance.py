@@ -112,6 +112,7 @@ def test_of_seeds_one_that_was_disturbed_is_enough() -> None:
 
 def test_what_depends_on_the_machine() -> None:
     assert is_timed("throughput") and is_timed("time_to_accuracy_s") and not is_timed("accuracy")
+    assert is_timed("step_time/median") and is_timed("seconds") and not is_timed("wire/messages")
 
 
 def fronts(*runs: RunData, columns: tuple[str, ...]) -> tuple[dict[str, str | None], str]:
