@@ -321,7 +321,7 @@ def test_a_price_that_no_run_has_is_refused_before_anything_is_trained(hardware:
 
 def test_no_search_is_led_by_modelled_and_measured_times() -> None:
     words = ["hardware=local,virtual", "optimizer.lr=interval(0.1,0.2)"]
-    with pytest.raises(ConfigError, match="^hardware=virtual,local: times of the first are modelled"):
+    with pytest.raises(ConfigError, match=r"^hardware=virtual,local: times of the first are modelled"):
         define(words, metric="throughput", trials=4)
     assert define(words, trials=4).metric == "accuracy"  # which is compared
     assert define(words, metric="throughput", trials=4, method="random").method == "random"  # nothing leads it
