@@ -96,7 +96,7 @@ def train(
         return
     chosen, blamed = with_config(config, from_agent(overrides or []), config_dir)
     if dry_run or print_submission:
-        from ..engine.planning.process_memory import check_process
+        from ..engine.planning.process_memory import check_process, lack_here
         from ..engine.predict.device_use import device_use_of
 
         with blamed:
@@ -105,7 +105,8 @@ def train(
             )
             planned, absent = prepared.plan(), prepared.absent()
             check_process(planned)
-        note_all([*planned.notes, *([absent] if absent else []), *lack_of_memory(device_use_of(planned))])
+        lacking = [lack for lack in (absent, lack_here(planned)) if lack]
+        note_all([*planned.notes, *lacking, *lack_of_memory(device_use_of(planned))])
         submission = prepared.submission()
         if print_submission:
             if submission is None:

@@ -236,9 +236,14 @@ def _check_machine(prepared: Prepared, plan: "Plan") -> None:
 
     from ..features import adapting
     from ..features.compiling import check_machine
-    from ..planning.process_memory import check_process
+    from ..planning.process_memory import check_process, lack_here
 
     check_process(plan)
+    if lack := lack_here(plan):
+        raise ConfigError(
+            f"model={plan.experiment.model.name}: {lack}. Choose a smaller model or a smaller batch_size, or a "
+            "strategy that divides the model"
+        )
     check_machine(prepared.experiment, plan.device)
     adapting.check_machine(prepared.experiment, prepared.allowed)
     machine = prepared.experiment.hardware.machine

@@ -35,6 +35,18 @@ def said_of_process(plan: Plan) -> str:
     return f"estimated to take {needed / GIB:,.1f} GiB, and this host has {available() / GIB:,.1f} GiB free"
 
 
+def lack_here(plan: Plan) -> str:
+    """Returns why this host's memory cannot hold the worker that holds most; "" if it can, or the worker trains on a
+    GPU, on a machine that is described, or where a scheduler starts it.
+    """
+    fabric, hardware = fabric_of(plan.experiment), plan.experiment.hardware
+    is_here = not (fabric.modelled or fabric.submits) and hardware.machine is None and plan.device.type == "cpu"
+    if not is_here or plan.largest() <= available():
+        return ""
+    held, free = plan.largest() / GIB, available() / GIB
+    return f"a worker holds {held:,.1f} GiB by the plan, and this host has {free:,.1f} GiB free"
+
+
 def check_process(plan: Plan) -> None:
     """Checks that this host can have all workers that the run starts here. Raises `ConfigError`."""
     needed, layout, fabric = process_memory(plan), plan.layout, fabric_of(plan.experiment)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -45,6 +46,16 @@ def test_the_api_returns_the_row_that_the_command_prints(paceline, here: Path, m
         returned[0] is not None
         and returned[0].accuracy == json.loads((here / "runs" / name / "summary.json").read_text())["accuracy"]
     )
+
+
+def test_a_model_that_this_host_cannot_hold_is_refused_and_a_dry_run_says_so(paceline, here, monkeypatch) -> None:
+    monkeypatch.setattr("paceline.engine.planning.process_memory.available", lambda: 2 * 2**30)
+    lack = r"a worker holds 14\.4 GiB by the plan, and this host has 2\.0 GiB free"
+    words = ("train", "model=mlp", "model.hidden=[15000000]", "hardware.workers=1", "tracking=none")
+    dry = paceline(*words, "--dry-run")
+    assert dry.status == 0 and re.search(f"^note: {lack}", dry.err, re.MULTILINE)
+    ended = paceline(*words)
+    assert ended.status == 2 and re.search(f"^model=mlp: {lack}", ended.last) and not (here / "runs").exists()
 
 
 @pytest.mark.parametrize(
