@@ -201,7 +201,8 @@ def _is_numbers(given: Any) -> bool:
 def _classes_of(source: Any) -> list[Any] | None:
     """The classes in the order of their labels, where the Dataset says them, as torchvision's do."""
     told = getattr(source, "classes", None)
-    return list(told) if isinstance(told, Sequence) else None
+    told = told.tolist() if hasattr(told, "tolist") else told  # of NumPy or pandas
+    return list(told) if isinstance(told, Sequence) and not isinstance(told, str) else None
 
 
 def _targets_of(source: Any, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:

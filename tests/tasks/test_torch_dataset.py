@@ -4,6 +4,7 @@ import itertools
 from contextlib import nullcontext
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pytest
 import torch
@@ -99,6 +100,16 @@ class Told(Dots):
         self.targets = kinds[kind]
 
 
+class Named(Dots):
+    """Its classes have names."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__("known")
+        names = ["red", "green", "blue"]
+        self.classes = {"array": np.array(names), "index": pd.Index(names), "tuple": tuple(names)}[kind]
+        del self.targets
+
+
 class Stream(IterableDataset[Tensor]):
     pass
 
@@ -140,6 +151,12 @@ def test_an_attribute_of_targets_is_read_by_place_as_labels(kind: str) -> None:
     numbers = fifth(20, "mine")[0].tolist()
     assert train.targets is not None and train.targets.dtype == torch.int64 and data.spec.classes == 3
     assert train.targets.tolist() == [labels[number] for number in numbers]
+
+
+@pytest.mark.parametrize("kind", ["array", "index", "tuple"])
+def test_classes_may_be_any_list_of_names(kind: str) -> None:
+    data = data_of("Named", kind=kind)
+    assert data.spec.classes == 3 and data.described().classes == ("red", "green", "blue")
 
 
 @pytest.mark.parametrize("kind", ["frame", "one-hot", "halves", "missing", "names", "dict"])
