@@ -230,8 +230,9 @@ class Run:
             )
         if self._open is None or self._armed:
             raise ScriptError(
-                "backward: after the step's last backward pass comes optimizer.step(), and before it a batch of "
-                "run.loader; for gradient accumulation give last=False to all but the last"
+                "backward: after the step's last backward pass comes optimizer.step(), and before it a batch that "
+                "run.loader has just given (itertools.cycle keeps those of its first round); for gradient accumulation "
+                "give last=False to all but the last"
             )
         if self._passes == 0:
             self._left = False

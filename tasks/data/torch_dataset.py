@@ -200,7 +200,7 @@ def _is_numbers(given: Any) -> bool:
 
 def _classes_of(source: Any) -> list[Any] | None:
     """The classes in the order of their labels, where the Dataset says them, as torchvision's do."""
-    told = getattr(source, "classes", None)
+    told: Any = getattr(source, "classes", None)
     told = told.tolist() if hasattr(told, "tolist") else told  # of NumPy or pandas
     return list(told) if isinstance(told, Sequence) and not isinstance(told, str) else None
 

@@ -26,8 +26,8 @@ def need_floats(model: str, spec: DataSpec) -> None:
         raise ConfigError(f"model={model} takes numbers; these data are tokens. Choose model=gpt.")
     raise ConfigError(
         f"model={model} takes floating numbers, and the inputs of these data are {spec.input_dtype}. Choose "
-        "data.floats=true, which data=arrays and data=hugging_face have, let a Dataset of your own return them, or take "
-        "a model of your own for tokens."
+        "data.floats=true, which data=arrays and data=hugging_face have, let your own Dataset return them, or choose a "
+        "model of your own for tokens."
     )
 
 
