@@ -29,7 +29,14 @@ from optuna.distributions import BaseDistribution, CategoricalDistribution, Floa
 from optuna.exceptions import StorageInternalError, UpdateFinishedTrialError
 from optuna.storages import RDBStorage
 from optuna.trial import FrozenTrial, TrialState
-from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, ProgrammingError, SQLAlchemyError
+from sqlalchemy.exc import (
+    ArgumentError,
+    DBAPIError,
+    IntegrityError,
+    NoSuchModuleError,
+    ProgrammingError,
+    SQLAlchemyError,
+)
 from sqlalchemy.pool import NullPool
 
 from ..compat import optuna as database
@@ -450,7 +457,7 @@ def _is_shared(url: str) -> bool:
 def _storage(url: str, grace: float) -> RDBStorage:
     """Raises `ConfigError`, `StorageError` or `MachineError`."""
     local = not _is_shared(url)
-    connects = SQLITE if local else POSTGRES if url.startswith("postgresql") else REMOTE
+    connects: dict[str, Any] = SQLITE if local else POSTGRES if url.startswith("postgresql") else REMOTE
     if not local and url.partition("?")[0].count("@") > 1:
         raise ConfigError("--storage: has more than one @; write %40 for that of a password")
     if url.startswith("postgresql://"):
@@ -461,6 +468,10 @@ def _storage(url: str, grace: float) -> RDBStorage:
                 "pip install 'paceline[postgres]'"
             )
     try:
+        if url.startswith("postgresql+psycopg://"):
+            from ..compat.psycopg import DRIVER
+
+            connects = {**connects, "module": DRIVER}
         _make_tables(url, connects)
         with _stored(url):
             return RDBStorage(
@@ -526,11 +537,20 @@ def _stored(url: str) -> Iterator[None]:
     except (StorageInternalError, SQLAlchemyError) as error:
         if isinstance(error, ArgumentError | NoSuchModuleError):
             raise
-        cause = error.__cause__ or error
-        said = str(getattr(cause, "orig", cause)).strip().splitlines() or [type(cause).__name__]
+        cause = _first_of(error)
+        said = str(cause).strip().splitlines() or [type(cause).__name__]
         study = "the sweep's study" if _is_shared(url) else f"the sweep's study, {url.removeprefix(LOCAL)}"
         why = f"{said[0]}{SPENT}" if "unable to open database file" in said[0] else said[0]
         raise StorageError(f"{study}: {why}; the trials that were recorded before are kept") from error
+
+
+def _first_of(error: BaseException) -> BaseException:
+    """Returns the driver's error with which it began: Optuna and SQLAlchemy may have had others since."""
+    first, each = error.__cause__ or error, error
+    while each is not None:
+        first = each.orig if isinstance(each, DBAPIError) and each.orig is not None else first
+        each = each.__cause__ or each.__context__
+    return first
 
 
 def turns_of(database: Path) -> Path:

@@ -7,6 +7,8 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, LiteralString, cast
 
@@ -75,6 +77,26 @@ class Server:
             self._process.send_signal(signal.SIGQUIT)
             self._process.wait(START)
             self._process = None
+
+    @contextmanager
+    def stopped(self) -> Iterator[None]:
+        """All of its processes, as a debugger stops them. Those of open connections are its children."""
+        assert self._process is not None
+        children = Path(f"/proc/{self._process.pid}/task/{self._process.pid}/children").read_text().split()
+        processes = [self._process.pid, *map(int, children)]
+        for each in processes:
+            os.kill(each, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for each in processes:
+                os.kill(each, signal.SIGCONT)
+
+    @contextmanager
+    def locked(self, url: str, table: LiteralString) -> Iterator[None]:
+        with psycopg.connect(url) as holder:
+            holder.execute(f"lock table {table} in access exclusive mode")  # until the block ends
+            yield
 
     def close(self) -> None:
         self.stop()

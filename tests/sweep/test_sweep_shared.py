@@ -242,3 +242,17 @@ def test_a_server_that_goes_away_ends_the_sweep_with_3_and_when_it_is_back_the_s
     done = sweep(tmp_path, POINTS, storage=url, resume=True, observer=resumed)
     assert [trial.state for trial in done] == ["complete"] * 6
     assert {run[:4] for run in resumed.began} <= {"0002", "0003", "0004", "0005"}
+
+
+@pytest.mark.parametrize("is_stopped", [True, False])
+def test_a_server_that_says_nothing_ends_the_wait(started: Server, url: str, is_stopped: bool, monkeypatch) -> None:
+    """It is stopped, but its host answers for it; or somebody else holds a lock and does not let go of it."""
+    study = create("swept", url, define([POINTS]), "auto", "here")
+    assert study is not None and len(study.trials()) == 6
+    silent = started.stopped() if is_stopped else started.locked(url, "trials")
+    with monkeypatch.context() as briefly, silent:
+        briefly.setattr("paceline.compat.psycopg.SILENCE", 1.0)
+        with pytest.raises(StorageError, match=r"said nothing for 1 s|connection timeout expired"):
+            study.trials()
+    assert len(study.trials()) == 6  # by another connection
+    study.close()
