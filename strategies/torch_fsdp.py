@@ -64,6 +64,8 @@ from .core.sync import Sync, SyncTraits
 from .core.trial import Trial
 from .external.fsdp_memory import FSDPPeaks, Group, held_bytes, padded, stated
 
+GATHERS = "and FSDP2 gathers a layer's parameters for that pass alone. Choose strategy=data_parallel"
+
 
 class TorchFSDP(Strategy):
     """A replica is one worker; torch owns the sharding and the exchange."""
@@ -127,7 +129,7 @@ class TorchFSDP(Strategy):
         [[forward]] = super().profile(parts, inputs, targets, loss, device)
 
         def watched() -> Tensor:
-            with OwnForwards(parts[0], block_modules(parts[0])):
+            with OwnForwards(parts[0], block_modules(parts[0]), GATHERS, "strategy"):
                 return forward.forward()
 
         yield [replace(forward, forward=watched)]

@@ -41,7 +41,7 @@ class Tried(IntEnum):
     REAL = 2
 
 
-_held: set[str] = set()  # of the models that use parameters of their own alone
+_held: set[tuple[str, ...]] = set()  # models that use parameters of their own alone
 _known: dict[str, tuple[Tried, str]] = {}  # of what failed before in this process: what to try, and what was said
 
 
@@ -176,7 +176,7 @@ def second(experiment: Experiment, model: nn.Module, make_model: Callable[[], nn
 
     Raises `ConfigError` where the two have a parameter in common.
     """
-    if experiment.model.target.startswith(f"{__name__.partition('.')[0]}.") or _key(experiment) in _held:
+    if experiment.model.target.startswith(f"{__name__.partition('.')[0]}.") or _passes(experiment, model) in _held:
         return None
     made = built(experiment, make_model)
     names = {id(each): name for name, each in model.named_parameters() if each.requires_grad}
@@ -198,9 +198,14 @@ def check_held(experiment: Experiment, modules: Iterable[nn.Module], end: Tensor
         )
 
 
-def note_held(experiment: Experiment) -> None:
+def note_held(experiment: Experiment, model: nn.Module) -> None:
     """The model's passes were held to `check_held`."""
-    _held.add(_key(experiment))
+    _held.add(_passes(experiment, model))
+
+
+def _passes(experiment: Experiment, model: nn.Module) -> tuple[str, ...]:
+    """Returns a key of the passes of a model, which may become another one in mid-run."""
+    return _key(experiment), *(name for name, _ in model.named_parameters())
 
 
 def notes_on(experiment: Experiment) -> list[str]:

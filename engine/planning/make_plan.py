@@ -17,6 +17,7 @@ from ...exchange.collectives.base import added
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.multiplexed import shares_of
 from ...strategies import Sync
+from ...strategies.adapt.base import only_called
 from ...strategies.core.batch import Pass
 from ...strategies.core.clip import NORM
 from ...strategies.core.cost import Traffic, World, payload
@@ -403,7 +404,8 @@ def _activations(
         shapes = _shapes(parts.modules[part])
         with memory.activations() as account:
             for each in passes:
-                with ReadOnlyWeights(parts.modules[part]) if parts.strategy.traits.drops_writes else nullcontext():
+                readonly = ReadOnlyWeights(parts.modules[part]) if parts.strategy.traits.drops_writes else nullcontext()
+                with readonly, only_called(parts.modules[part]):
                     ends.append(each.forward())
                 if second is not None:
                     looking.check_held(experiment, [parts.model, *parts.modules], ends[-1])
@@ -420,7 +422,7 @@ def _activations(
         else:  # all forward passes come first
             peaks.append(max(sum(kept[i:]) + more for i, more in enumerate(again)))
     peaks[0] = max(peaks[0], *(feature.activations(parts, inputs, plain) for feature in parts.features))
-    looking.note_held(experiment)
+    looking.note_held(experiment, parts.model)
     return peaks
 
 

@@ -37,9 +37,10 @@ from annotated_types import Ge, Gt, Lt, MinLen
 from torch import Tensor, nn
 
 from ...compat.modules import is_plain
+from ...compat.storages import has_hooks
 from ...conf.errors import ConfigError
 from ...cost.transformer import Factors
-from .base import Adapt, Apart, State
+from .base import Adapt, Apart, Replaced, State
 from .narrow import BASES, NarrowBase, NarrowLinear, check_there
 from .patterns import matches, shown
 
@@ -70,7 +71,7 @@ class WidenedLinear(torch.autograd.Function):
         return gradient @ weight.to(gradient.dtype), None, None
 
 
-class LoRALinear(nn.Module):
+class LoRALinear(Replaced):
     """[..., in] -> [..., out]. Its `weight` and `bias` are the frozen ones of the layer whose place it takes; `held`:
     the weight is rounded to this. The tensors of a narrow base take the place of `weight`.
     """
@@ -201,6 +202,11 @@ class LoRA(Adapt):
                 raise ConfigError(
                     f"adapt.modules={list(self.modules)}: {' and '.join(others)} have one weight (tied), and {name} "
                     "alone would be adapted. Choose adapt.modules that leave it out."
+                )
+            if has_hooks(layer.weight):
+                raise ConfigError(
+                    f"adapt.modules={list(self.modules)}: the weight of {name} has a hook on its gradient, and factors "
+                    "that have none are trained in its place. Choose adapt.modules that leave it out."
                 )
             above = every[name.rpartition(".")[0]]
             if isinstance(above, nn.TransformerEncoderLayer):

@@ -37,7 +37,7 @@ import torch
 from annotated_types import Ge, Gt, Le, MinLen
 from torch import Tensor, nn
 
-from ...compat.modules import is_plain
+from ...compat.modules import hooked_parameters, is_plain
 from ...conf.errors import ConfigError
 from ..core.schedule import Unit
 from .base import Adapt, Apart, State
@@ -65,6 +65,8 @@ class Factored(nn.Sequential):
                 layer.in_channels, rank, size, stride, padding, dilation, bias=False, padding_mode=mode, **like
             )
             u = nn.Conv2d(rank, layer.out_channels, 1, bias=biased, **like)
+        if layer.bias is not None:
+            cast("nn.Parameter", u.bias).requires_grad_(layer.bias.requires_grad)
         super().__init__(OrderedDict([(V, v), (U, u)]))
         self.rank = rank
 
@@ -161,6 +163,8 @@ class LowRank(Adapt):
             if any(matches(name, pattern) for pattern in self.modules)
             and getattr(layers[name], "groups", 1) == 1
             and holders[id(layers[name].weight)] == 1
+            and layers[name].weight.requires_grad
+            and not any(hooked_parameters(layers[name]))
             # torch's reads the weights of its layers without calling them when it is evaluated
             and not isinstance(every[name.rpartition(".")[0]], nn.TransformerEncoderLayer)
         }
@@ -168,8 +172,9 @@ class LowRank(Adapt):
             raise ConfigError(
                 f"adapt=pufferfish: nothing is left to factor: of the {len(layers)} linear layers and convolutions "
                 f"(torch.nn.Linear, torch.nn.Conv2d) the first {self.keep_first} (adapt.keep_first) and the last stay "
-                f"as they are, and so do convolutions in groups, tied layers and what adapt.modules="
-                f"{list(self.modules)} leaves out. Choose a smaller adapt.keep_first, a deeper model, or adapt=none."
+                "as they are, and so do convolutions in groups, layers that are tied, frozen or hooked, and what "
+                f"adapt.modules={list(self.modules)} leaves out. Choose a smaller adapt.keep_first, a deeper model, or "
+                "adapt=none."
             )
         return found
 

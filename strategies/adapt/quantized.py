@@ -40,7 +40,7 @@ from torch import Tensor, nn
 from ...compat.modules import is_plain
 from ...conf.errors import ConfigError
 from ..core.cost import payload
-from .base import Adapt, State
+from .base import Adapt, Replaced, State
 
 LAYERS = nn.Linear, nn.Conv2d
 Kind = Literal["float", "int8", "int4", "ternary", "binary"]
@@ -92,7 +92,7 @@ class _StraightThrough(torch.autograd.Function):
         return dq, None, None
 
 
-class _Layer(nn.Module):
+class _Layer(Replaced):
     """A layer that keeps the `weight` and `bias` of the layer that it replaces, under the same names."""
 
     def __init__(self, layer: nn.Linear | nn.Conv2d, kind: Kind, clip: bool) -> None:

@@ -1,21 +1,31 @@
-"""Refuses a model that uses a block's parameters outside of the block's forward pass, which alone has them whole."""
+"""Refuses a model that uses a block's parameters outside of the block's forward pass, where they are right."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
 from ...compat.dispatch import TorchDispatchMode, tree_leaves
 from ...conf.errors import ConfigError
 
 
 class OwnForwards(TorchDispatchMode):
-    """A context for a forward pass through `model`. Raises `ConfigError` at its end."""
+    """A context for a forward pass through `model`. Raises `ConfigError` at its end.
 
-    def __init__(self, model: nn.Module, blocks: Sequence[nn.Module]) -> None:
+    Args:
+        why: what such a use would miss, and what to choose.
+        about: the group whose choice needs this.
+        key: `id` finds the parameters themselves, and `storage_key` their views, too.
+    """
+
+    def __init__(
+        self, model: nn.Module, blocks: Sequence[nn.Module], why: str, about: str, key: Callable[[Tensor], int] = id
+    ) -> None:
         super().__init__()
-        self._names = {id(each): name for name, each in model.named_parameters()}
-        self._away = {id(each): block for block in blocks for each in block.parameters()}
+        self._why, self._about, self._key = why, about, key
+        self._names = {key(each): name for name, each in model.named_parameters()}
+        self._away = {key(each): block for block in blocks for each in block.parameters()}
         self._running: list[nn.Module] = []
         self._found = ""
         self._hooks = [block.register_forward_pre_hook(self._begin) for block in blocks]
@@ -31,9 +41,9 @@ class OwnForwards(TorchDispatchMode):
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         for each in tree_leaves((args, kwargs)):
-            block = self._away.get(id(each))
-            if block is not None and block not in self._running:
-                self._found = self._found or self._names[id(each)]
+            key = self._key(each) if isinstance(each, Tensor) and each.layout is torch.strided else None
+            if key in self._away and self._away[key] not in self._running:
+                self._found = self._found or self._names[key]
         return func(*args, **(kwargs or {}))
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
@@ -43,7 +53,6 @@ class OwnForwards(TorchDispatchMode):
         if error is None and self._found:
             raise ConfigError(
                 f"the model uses its parameter {self._found} outside of the forward pass of the layer that has it, "
-                "and FSDP2 gathers a layer's parameters for that pass alone. Choose strategy=data_parallel, or let the "
-                "layer's own forward use them.",
-                about=("strategy",),
+                f"{self._why}, or let the layer's own forward use them.",
+                about=(self._about,),
             )

@@ -187,6 +187,35 @@ class Clamped(nn.Module):
         return self.second(torch.relu(self.first(x)))
 
 
+class Bypassing(nn.Module):
+    """[n, 8] -> [n, 2]; its forward passes by the layer `second`, or uses its weight in another way, by `kind`."""
+
+    def __init__(self, kind: str) -> None:
+        super().__init__()
+        self.kind = kind
+        self.first, self.second, self.third, self.last = (nn.Linear(8, 8) for _ in range(4))
+        self.held = [self.second]
+        self.out = nn.Linear(8, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.first(x))
+        match self.kind:
+            case "weight":
+                x = nn.functional.linear(x, self.second.weight)
+            case "held":
+                x = self.held[0](x)
+            case "penalty":
+                x = self.second(x) * self.second.weight.norm()
+            case "clamped":
+                self.second.weight.data.clamp_(-0.1, 0.1)
+                x = self.second(x)
+            case "dtype":
+                x = self.second(x.to(self.second.weight.dtype))
+            case _:
+                raise AssertionError(self.kind)
+        return self.out(self.last(self.third(torch.relu(x))))
+
+
 class FreezingLinear(nn.Linear):
     """It is frozen from the second step on."""
 

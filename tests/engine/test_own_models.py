@@ -253,6 +253,24 @@ def test_a_forward_that_writes_to_weights_is_refused_where_that_would_be_lost(pl
         plan(run)
 
 
+@pytest.mark.parametrize("kind", ["weight", "held", "penalty", "clamped"])
+@pytest.mark.parametrize("adapt", ["adapt=lora adapt.rank=1", "adapt=quantized"])
+def test_a_forward_that_does_more_than_call_a_layer_which_adapt_replaced_is_refused(plan, kind: str, adapt: str):
+    with pytest.raises(ConfigError, match=f"{adapt.split()[0]}: the model uses its parameter second.weight outside"):
+        plan(bypassing(kind, adapt))
+
+
+def test_a_forward_may_ask_a_replaced_layer_for_its_dtype_and_call_no_factored_one_by_a_reference(plan) -> None:
+    plan(bypassing("dtype", "adapt=lora adapt.rank=1"))
+    with pytest.raises(ConfigError, match=r"a parameter of shape \[8, 8\] that the model does not hold"):
+        plan(bypassing("held", "adapt=pufferfish adapt.unit=steps adapt.warm_up=1"))
+
+
+def bypassing(kind: str, adapt: str) -> list[str]:
+    model = f"model={{_target_:own_models.Bypassing,kind:{kind}}}"
+    return [*QUICK, model, "data={_target_:own_models.Rows}", "batch_size=16", *adapt.split()]
+
+
 LOCAL = ["hardware=local", "hardware.threads=1"]
 KEPT = ["transpose", "data", "buffer", "function"]
 REST = [pytest.param(kind, marks=pytest.mark.slow) for kind in ("data", "function")]

@@ -149,6 +149,12 @@ class Two(nn.Module):
         self.second.weight = self.first.weight
 
 
+def hooked() -> nn.Module:
+    model = base()
+    model.get_parameter("2.weight").register_hook(lambda gradient: 0 * gradient)
+    return model
+
+
 @pytest.mark.parametrize(
     ("model", "knobs", "says"),
     [
@@ -156,6 +162,7 @@ class Two(nn.Module):
         (base, {"rank": 2, "modules": ["query"]}, "no linear layer is called query; there are 0, 2"),
         (lambda: nn.Sequential(nn.Conv2d(1, 1, 1)), {}, "and the model has none; adapt=none"),
         (lambda: nn.Sequential(nn.Linear(9, 9), nn.BatchNorm1d(9)), {}, "1 would keep running statistics"),
+        (hooked, {"rank": 2}, "the weight of 2 has a hook on its gradient"),
         (Two, {"rank": 2}, "first and second have one weight (tied)"),
         (lambda: nn.TransformerEncoderLayer(8, 2, 8), {}, "reads the weights of its layers without calling them"),
         (lambda: LoRA(rank=2).apply(base()), {}, "the model has none; adapt=none"),

@@ -72,7 +72,7 @@ def test_factors_are_the_nearest_matrix_of_their_rank_share_its_scale_and_have_f
     assert identical({"u": u, "v": v}, dict(zip("uv", factors(weight.clone(), 2), strict=True)))
 
 
-def test_the_first_and_the_last_layers_stay_and_so_does_what_is_in_groups_tied_or_not_called() -> None:
+def test_the_first_and_the_last_layers_stay_and_so_does_what_is_in_groups_tied_frozen_hooked_or_not_called() -> None:
     def factored(of: nn.Module, **knobs) -> list[str]:
         thin = low_rank(**knobs).apply(of)
         return [name for name, layer in thin.named_modules() if isinstance(layer, Factored)]
@@ -89,6 +89,13 @@ def test_the_first_and_the_last_layers_stay_and_so_does_what_is_in_groups_tied_o
         factored(tied)
     encoder = nn.Sequential(nn.Linear(8, 8), nn.TransformerEncoderLayer(8, 2, 8), nn.Linear(8, 8), nn.Linear(8, 8))
     assert factored(encoder) == ["2"]
+    frozen, hooked = model(), model()
+    frozen[1].weight.requires_grad_(False)
+    hooked[1].bias.register_hook(lambda gradient: 0 * gradient)
+    assert factored(frozen) == factored(hooked) == ["4"]
+    half = model()
+    half[1].bias.requires_grad_(False)
+    assert not low_rank().apply(half)[1][1].bias.requires_grad
     thin = low_rank(keep_first=0, ratio=0.2).apply(model())
     assert [each.rank for each in thin.modules() if isinstance(each, Factored)] == [1, 1, 1]
 
