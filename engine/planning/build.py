@@ -103,7 +103,7 @@ def _assemble(
         strategy, sync = pair_of(experiment, allowed, chosen.of_groups, strategy_choice)
         chosen = replace(chosen, strategy=strategy, sync=sync)
     with injected.naming(experiment):
-        modules = _laid_out(experiment, chosen.strategy.split, model, plain_model)
+        modules = _laid_out(chosen, chosen.strategy.split, model, plain_model)
     parts = Parts(
         **vars(chosen),
         deal=cache(partial(_deal, chosen)),
@@ -317,7 +317,7 @@ def _resolved_knobs(chosen: Chosen, model: nn.Module, plain_model: Callable[[], 
     with injected.naming(experiment), model_takes(experiment, inputs, chosen.allowed), Repeats():
         loss = checked_loss(experiment, model, spec, chosen.task, chosen.allowed)
         settle = partial(_resolve, chosen.strategy, inputs, targets, loss)
-        return _laid_out(experiment, settle, model, plain_model)
+        return _laid_out(chosen, settle, model, plain_model)
 
 
 def _resolve(strategy: Strategy, inputs: Samples, targets: Samples, loss: Loss, model: nn.Module) -> dict[str, object]:
@@ -387,14 +387,15 @@ def _deal(chosen: Chosen) -> Partition:
 
 
 def _laid_out(
-    experiment: Experiment, lay_out: Callable[[nn.Module], T], model: nn.Module, plain_model: Callable[[], nn.Module]
+    chosen: Chosen, lay_out: Callable[[nn.Module], T], model: nn.Module, plain_model: Callable[[], nn.Module]
 ) -> T:
     """Returns `lay_out(model)`. Raises `ConfigError`, which names `adapt` where the model goes without it."""
     try:
         return lay_out(model)
     except ConfigError as error:
+        experiment = chosen.experiment
         adapt = experiment.choice("adapt").name
-        if adapt == "none":
+        if adapt == "none" or chosen.strategy.parts == 1:  # which cuts nothing
             raise
         plain = looking.built(experiment, plain_model)
         try:

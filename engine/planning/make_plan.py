@@ -404,8 +404,10 @@ def _activations(
         shapes = _shapes(parts.modules[part])
         with memory.activations() as account:
             for each in passes:
+                # privacy=dp_sgd takes the gradients of samples through a copy of the model
+                called = nullcontext() if parts.strategy.setting.privacy else only_called(parts.modules[part])
                 readonly = ReadOnlyWeights(parts.modules[part]) if parts.strategy.traits.drops_writes else nullcontext()
-                with readonly, only_called(parts.modules[part]):
+                with readonly, called:
                     ends.append(each.forward())
                 if second is not None:
                     looking.check_held(experiment, [parts.model, *parts.modules], ends[-1])

@@ -78,11 +78,17 @@ def _mean(size: Tensor, kept: Tensor) -> Tensor:
 
 
 class _StraightThrough(torch.autograd.Function):
+    generate_vmap_rule = True  # privacy=dp_sgd takes each sample's gradient by torch.func
+
     @staticmethod
-    def forward(ctx: Any, w: Tensor, kind: Kind, clip: bool) -> Tensor:
+    def forward(w: Tensor, kind: Kind, clip: bool) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return quantized(w, kind)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+        w, _, clip = inputs
         if clip:
             ctx.save_for_backward(w.abs() <= 1)
-        return quantized(w, kind)
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, None, None]:

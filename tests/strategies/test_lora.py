@@ -116,6 +116,13 @@ def test_a_run_with_a_base_in_bf16_sends_its_factors_alone_and_exports_float32(h
         prepare([*SMALL, *how[len(VIRTUAL) :], "strategy=torch_fsdp"]).plan()
 
 
+@pytest.mark.budget(2)
+def test_offload_holds_a_base_of_few_bits_and_trains_as_one_worker_does(here) -> None:
+    how = [*VIRTUAL, "adapt=lora", "adapt.base=int8", "hardware.workers=1"]
+    one, moved = (trained(*how, f"strategy={each}", name=each)[0] for each in ("data_parallel", "offload"))
+    assert max((one[name] - moved[name]).abs().max() for name in one) < 1e-6
+
+
 def test_each_samples_gradient_is_taken_through_a_base_in_bf16(here) -> None:
     weights, _ = trained(*VIRTUAL, "adapt=lora", "adapt.base=bf16", "hardware.workers=2", "privacy=dp_sgd", name="held")
     assert all(tensor.isfinite().all() for tensor in weights.values())

@@ -162,6 +162,21 @@ def test_clipped_weights_of_more_than_one_have_no_gradient() -> None:
     assert layer.weight.grad is not None and layer.weight.grad.tolist() == [[1.0, 0.0, 1.0]]
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_samples_gradient_goes_straight_through_under_vmap(kind: Kind) -> None:
+    model, x = Quantized(kind, clip=kind == "binary").apply(small()), drawn(3, 1, 8, 8)
+    state = {name: each.detach() for name, each in model.named_parameters()}
+
+    def loss(weights: dict[str, Tensor], sample: Tensor) -> Tensor:
+        return torch.func.functional_call(model, weights, (sample[None],)).square().sum()
+
+    found = torch.func.vmap(torch.func.grad(loss), in_dims=(None, 0))(state, x)
+    model(x).square().sum().backward()
+    for name, each in model.named_parameters():
+        torch.testing.assert_close(found[name].sum(0), each.grad)
+    prepare([*SMALL, "adapt=quantized", f"adapt.kind={kind}", "privacy=dp_sgd"]).plan()
+
+
 def test_the_ends_stay_float_unless_they_are_asked_for_and_a_size_is_packed() -> None:
     names = {False: {"2", "4"}, True: {"0", "2", "4", "6"}}
     for ends in (False, True):
