@@ -21,7 +21,10 @@ from ...strategies.core.cost import Memory, payload
 from ...strategies.core.loss import Loss, is_mean_cross_entropy
 from ...strategies.core.state import load_state, state_of
 from ...strategies.core.terms import NOT_PRIVATE, OWN_PASSES, Need
+from ...tasks.contents import contents
 from ...tasks.distillation import Distillation, taught
+from ...tasks.losses.hinge import Hinge
+from ...tasks.losses.squared_hinge import SquaredHinge
 from ...tracking.run_directory import RunDirectory, is_run
 from ..base import ROOT
 from ..config.experiment import Experiment
@@ -33,6 +36,7 @@ from .feature import Chosen, Context, Feature, Hooks
 
 GROUP = "distillation"
 KEY = f"{GROUP}.teacher"
+MARGINS = [f"{each.__module__}.{each.__qualname__}" for each in (Hinge, SquaredHinge)]  # have no probabilities
 
 
 @dataclass(frozen=True)
@@ -146,7 +150,9 @@ def _teacher(method: Distillation, chosen: Chosen) -> Teacher:
         raise ConfigError(f"{KEY}=null: must be a finished run, by its name or its directory")
     run = RunDirectory(Path(method.teacher))
     file = weights.learnt(method.teacher, run.path, KEY)
-    model = read_stored(run).experiment.model
+    stored = read_stored(run).experiment
+    model = stored.model
+    _check_learnt(chosen, run, stored)
 
     def make() -> nn.Module:
         made = build("model", model, nn.Module, allowed, {"spec": data.spec})
@@ -162,6 +168,28 @@ def _teacher(method: Distillation, chosen: Chosen) -> Teacher:
         return made.to(device)
 
     return Teacher(on_meta(make)[0], file, model.name, on)
+
+
+def _check_learnt(chosen: Chosen, run: RunDirectory, stored: Experiment) -> None:
+    """Raises `ConfigError` for a teacher whose outputs are no probabilities of the student's classes."""
+    told = f"{KEY}={run.path}"
+    if stored.task.target in MARGINS:
+        raise ConfigError(
+            f"{told}: was trained with task={stored.task.name}, whose scores are no logits of probabilities. Choose a "
+            "teacher of task=cross_entropy."
+        )
+    first, _ = run.scan(1)
+    learnt = (first[0].get("contents") if first else None) or {}
+    if not (learnt.get("class_names") or learnt.get("columns")):
+        return
+    own = contents(chosen.data.source.spec, chosen.data.described()).plain()
+    for key, what in (("class_names", "classes"), ("columns", "inputs")):
+        theirs, ours = learnt.get(key), own[key]
+        if theirs and ours and theirs != ours:
+            raise ConfigError(
+                f"{told}: its {what} are {', '.join(theirs)}, and those of data={chosen.experiment.data.name} are "
+                f"{', '.join(ours)}. Choose data with the same ones in the same order, or another teacher."
+            )
 
 
 def _check(chosen: Chosen, name: str) -> None:

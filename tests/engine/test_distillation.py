@@ -290,6 +290,31 @@ def test_a_teacher_that_was_changed_or_has_other_inputs_is_refused(tmp_path: Pat
         prepare([*SMALL, *ONE, *taught(copy)]).plan()
 
 
+def rows(path: Path, names: str, columns: str = "ab") -> list[str]:
+    cells = {"a": "1.5,-2.5,3.5", "b": "0.5,1.5,-1.5"}
+    lines = [",".join([*columns, "kind"])]
+    lines += [",".join([*(cells[each].split(",")[i % 3] for each in columns), names[i % 3]]) for i in range(15)]
+    path.write_text("\n".join(lines) + "\n")
+    return ["tracking=none", "data=table", f"data.path={path}", "data.targets=kind", "model.hidden=[4]", *ONE]
+
+
+@pytest.mark.budget(2)
+def test_a_teacher_of_other_classes_or_columns_or_of_margins_is_refused(tmp_path: Path) -> None:
+    first = [*rows(tmp_path / "first.csv", "xyz"), "hardware=virtual", "steps=1"]
+    known = finished(tmp_path, *first, name="known").path
+    same = rows(tmp_path / "same.csv", "xyz")
+    assert prepare([*same, *taught(known)]).plan() is not None
+    for other, says in (
+        (rows(tmp_path / "named.csv", "xyw"), "its classes are x, y, z, and those of data=table are w, x, y"),
+        (rows(tmp_path / "turned.csv", "xyz", "ba"), "its inputs are a, b, and those of data=table are b, a"),
+    ):
+        with pytest.raises(ConfigError, match=f"distillation.teacher={known}: {says}"):
+            prepare([*other, *taught(known)]).plan()
+    margins = finished(tmp_path, *first, "task=hinge", name="margins").path
+    with pytest.raises(ConfigError, match="was trained with task=hinge, whose scores are no logits"):
+        prepare([*same, *taught(margins)]).plan()
+
+
 def test_a_run_names_its_teacher_by_the_whole_path(teacher: Path) -> None:
     told = prepare([*SMALL, *ONE, "distillation=hinton", f"distillation.teacher={teacher.name}"], root=teacher.parent)
     assert told.experiment.choice("distillation").knobs["teacher"] == str(teacher)
