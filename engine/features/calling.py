@@ -27,7 +27,7 @@ from ..callbacks.best import Best
 from ..callbacks.early_stop import EarlyStop
 from ..config.experiment import Experiment
 from ..config.targets import build
-from .feature import Chosen, Context, Decides, EvaluationVerdict, Feature, Hooks, Known
+from .feature import Chosen, Context, Decides, EvaluationVerdict, Feature, Hooks, Known, Parts
 from .gradient_norms import GradientNorms
 from .robustness import names_of
 
@@ -123,7 +123,17 @@ class Called(Feature):
         return calling.within(context)
 
     def notes(self, known: Known) -> list[str]:
-        return notes_on(self.callbacks, known.parts.fabric.modelled, known.steps)
+        return [*notes_on(self.callbacks, known.parts.fabric.modelled, known.steps), *self._on_parts(known.parts)]
+
+    def _on_parts(self, parts: Parts) -> list[str]:
+        """Says which part of a gradient is seen where a replica is several workers."""
+        layout = parts.layout
+        return [
+            f"callbacks.{name}: sees the gradient of the part of the model that worker {layout.chief} holds, which is "
+            f"one of {layout.parts}"
+            for name, callback in self.callbacks.items()
+            if "gradients" in callback.sees and layout.parts > 1
+        ]
 
 
 def key_of(name: str, callback: Callback) -> str:

@@ -213,6 +213,11 @@ def notes_on(
         nothing = "nothing is hidden, as there is no noise; what is too long is shortened all the same"
         return [*notes, f"privacy.noise=0: {nothing}"]
     notes += ["privacy: its noise follows from the run's seed, so that it repeats; who knows the seed can take it off"]
+    if experiment.weights is not None:
+        notes.append(
+            f"weights={experiment.weights}: epsilon counts the steps of this run, and nothing that these weights have "
+            f"learnt. Choose weights that were trained on other {found.of}s"
+        )
     if found.delta > MUCH:
         why = f"{found.units:,} {found.of}s are few to hide among."
         if privacy.delta is not None:

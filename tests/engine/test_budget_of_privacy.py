@@ -1,10 +1,11 @@
 """What a plan says is spent, by rates, releases and passes that are counted by hand, and Mironov's sum by hand."""
 
 import math
+from pathlib import Path
 
 import pytest
 
-from paceline.engine import plan
+from paceline.engine import plan, run
 
 TINY = ["hardware=virtual", "tracking=none", "model.hidden=[16]", "data.limit=240", "batch_size=8", "privacy.noise=2"]
 
@@ -50,3 +51,10 @@ def test_a_run_spends_by_how_likely_one_is_in_a_release_and_how_many_there_are(
         (found.epsilon_as_dealt, spent(1.0, 2.0, passes, 1e-5)),
     ):
         assert epsilon is not None and 0.98 * expected <= epsilon <= expected * (1 + 1e-9)  # orders between give less
+
+
+def test_a_plan_says_that_no_epsilon_counts_what_weights_have_learnt(tmp_path: Path) -> None:
+    run([*TINY[:-1], "steps=1"], root=tmp_path, name="known", quiet=True)
+    notes = plan([*TINY, "privacy=dp_sgd", "weights=known"], root=tmp_path).notes
+    assert any("epsilon counts the steps of this run, and nothing that these weights have learnt" in n for n in notes)
+    assert not any("weights" in note for note in plan([*TINY, "privacy=dp_sgd"]).notes)

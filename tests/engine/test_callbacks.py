@@ -206,6 +206,9 @@ def test_what_no_callback_can_be_is_refused_before_anything_runs(settings: Any, 
 def test_a_plan_says_what_looks_at_each_step() -> None:
     [note] = engine.prepare(VIRTUAL, callbacks=["gradient_norm", "best"], steps=40).plan().notes
     assert note.startswith("callbacks.gradient_norm: looks at each step of worker 0's replica")
+    staged = {**VIRTUAL, "strategy": "pipeline"}
+    _, note, *_ = engine.prepare(staged, callbacks=["gradient_norm"], steps=40).plan().notes
+    assert note.endswith("sees the gradient of the part of the model that worker 1 holds, which is one of 2")
 
 
 # -- what they are called with
