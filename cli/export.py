@@ -42,6 +42,10 @@ def export(
     note_damage([found])
     check(found)
     config, files = portable(found.config)
+    if (privacy := config.get("privacy", {}).get("name", "none")) != "none":
+        seed = config.pop("seed", None)
+        told = f"privacy={privacy}: the folder is without the run's seed, by which the noise could be taken off"
+        note(f"{told}. It is 0, the default, and easy to guess: train with another seed" if seed == 0 else told)
     found = replace(found, config=config)
     write_card(found, folder, _command(found), files)
     show("\n".join(str(shortest(path)) for path in sorted(folder.iterdir())))

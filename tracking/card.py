@@ -130,6 +130,9 @@ def card(run: RunData, command: str | None, files: Sequence[str] = ()) -> str:
         f"The line reads what is not in this folder: {lacking}. Ask its author for them, or put in your own."
         if command and files
         else "",
+        "It is without the run's seed, by which the noise of its privacy could be taken off, and trains other weights."
+        if command and "seed" not in run.config
+        else "",
         "## Use the weights",
         f'```python\nfrom safetensors.torch import load_file\n\nweights = load_file("{WEIGHTS}")\n```',
         "They are those of the model without `adapt`, and compute the same." if row.get("adapt") != "none" else "",

@@ -59,6 +59,17 @@ def test_weights_after_adapting_are_said_to_be_those_of_the_plain_model(
     assert ("those of the model without `adapt`" in card) == (adapt == "lora")
 
 
+@pytest.mark.parametrize("seed", [0, 5])
+def test_the_seed_of_private_noise_stays_at_home(seed: int, paceline, run: RunDirectory, here: Path) -> None:
+    run.write_config(to_yaml(compose(["privacy=dp_sgd", f"seed={seed}", "name=one"])))
+    ended = paceline("export", "one", "mine")
+    assert ended.status == 0 and "privacy=dp_sgd: the folder is without the run's seed" in ended.err
+    assert ("easy to guess" in ended.err) == (seed == 0)
+    card = (here / "mine" / "README.md").read_text()
+    assert "seed" not in json.loads((here / "mine" / "config.json").read_text())["experiment"]
+    assert "\npaceline train privacy=dp_sgd\n" in card and "It is without the run's seed" in card
+
+
 def test_what_measured_time_is_not_said_to_be_modelled(paceline, run: RunDirectory, here: Path) -> None:
     run.write_summary({"name": "one", "status": "completed", "modelled": False})
     assert paceline("export", "one", "mine").status == 0
