@@ -8,7 +8,9 @@ from torch.optim import Optimizer
 from ...conf.errors import ConfigError
 from ...strategies.core.terms import EVERY_RATE, Need
 from ...strategies.schedules import Horizon, Rate, Schedule, Unscheduled
+from ..base.blame import blaming
 from ..config.experiment import Experiment
+from . import injected
 from .feature import Parts
 
 
@@ -65,7 +67,9 @@ def points_of(rate: Rate, parts: Parts) -> list[RatePoint]:
         return []
     optimizer = parts.make_optimizer(parts.modules[0].parameters())
     rates = [float(group["lr"]) for group in optimizer.param_groups if group["params"]]
-    return [RatePoint(step + 1, [lr * factor for lr in rates]) for step, factor in rate.points().items()]
+    with injected.naming(parts.experiment), blaming(f"schedule={parts.experiment.schedule.name}", parts.allowed):
+        factors = rate.points()
+    return [RatePoint(step + 1, [lr * factor for lr in rates]) for step, factor in factors.items()]
 
 
 def in_words(points: Sequence[RatePoint]) -> str:

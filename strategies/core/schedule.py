@@ -6,9 +6,10 @@ scaling: Krizhevsky 2014, "One weird trick for parallelizing convolutional neura
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from math import inf
+from typing import Annotated, Any, Literal
 
 from annotated_types import Ge, Gt, Le
 from torch.optim import Optimizer
@@ -155,9 +156,17 @@ class Rate:
 
     def factor(self, step: int) -> float:
         """Returns the factor of `step`; beyond the run, that of its last step (a server may count more steps:
-        exchange/stepping.py).
+        exchange/stepping.py). Raises `ConfigError`.
         """
-        return self.schedule.factor(min(step, self.horizon.steps - 1), self.horizon)
+        step = min(step, self.horizon.steps - 1)
+        made: Any = self.schedule.factor(step, self.horizon)
+        with suppress(TypeError, ValueError):
+            if 0 <= (factor := float(made)) < inf:
+                return factor
+        raise ConfigError(
+            f"{type(self.schedule).__name__}.factor of step {step} is {made!r}; must be a finite number of 0 or more",
+            about=("schedule",),
+        )
 
     def points(self) -> dict[int, float]:
         """The factor at the steps that tell how it goes, in order."""

@@ -1,5 +1,8 @@
 """Learning-rate schedules against torch's own, step by step."""
 
+import math
+from typing import Any
+
 import pytest
 import torch
 from torch.optim import lr_scheduler as torchs
@@ -98,3 +101,18 @@ def test_rates_are_scaled_within_a_step_and_given_back() -> None:
 
 def test_a_rate_is_told_at_its_corners() -> None:
     assert [*Rate(Cosine(warmup=WARM), HORIZON).points()] == [0, WARM, (WARM + STEPS) // 2, STEPS - 1]
+
+
+class Given(Schedule):
+    def __init__(self, made: object) -> None:
+        self.made = made
+
+    def factor(self, step: int, horizon: Horizon) -> Any:
+        return self.made
+
+
+@pytest.mark.parametrize("made", [None, "a", -0.5, math.nan, math.inf, 1j])
+def test_a_factor_that_is_no_rate_is_refused(made: object) -> None:
+    with pytest.raises(ConfigError, match=r"^schedule: Given\.factor of step 0 is .*; must be a finite number of 0 or"):
+        Rate(Given(made), Horizon(1, 1, 1)).factor(3)
+    assert Rate(Given(torch.tensor(0.5)), Horizon(1, 1, 1)).factor(0) == 0.5
