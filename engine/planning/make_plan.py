@@ -17,7 +17,7 @@ from ...exchange.collectives.base import added
 from ...exchange.compress import Compressor, Dense, vector_of
 from ...exchange.multiplexed import shares_of
 from ...strategies import Sync
-from ...strategies.adapt.base import only_called
+from ...strategies.adapt.replaced import only_called
 from ...strategies.core.batch import Pass
 from ...strategies.core.clip import NORM
 from ...strategies.core.cost import Traffic, World, payload

@@ -11,16 +11,13 @@ strategy and the sync mode (engine/features/phases.py). So neither knows of it.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from ...compat.storages import storage_key
 from ...cost.transformer import Factors
 from ..core.cost import payload
-from ..core.own_forwards import OwnForwards
 from ..core.terms import Compatible
 
 if TYPE_CHECKING:
@@ -49,21 +46,6 @@ class AdaptContext:
     steps: int  # of one training
     redraw: Callable[[int], State]  # the whole model's, as it would begin with another seed
     counted: "Counted | None"  # where a replica is several workers
-
-
-class Replaced(nn.Module):
-    """A layer that an adaptation puts in the place of one of the model's. It computes with other numbers than its
-    weight, so that a model must call it, and use its weight in no other way (`only_called`).
-    """
-
-
-def only_called(part: nn.Module) -> AbstractContextManager[object]:
-    """Returns a context for a forward pass through `part`, which raises `ConfigError` at its end where the weights of
-    `Replaced` layers were used in another way.
-    """
-    layers = [each for each in part.modules() if isinstance(each, Replaced)]
-    why = "and adapt has put another layer in the place of that one. Leave it out, choose adapt=none"
-    return OwnForwards(part, layers, why, "adapt", storage_key) if layers else nullcontext()
 
 
 class While(ABC):

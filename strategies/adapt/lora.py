@@ -40,9 +40,10 @@ from ...compat.modules import is_plain
 from ...compat.storages import has_hooks
 from ...conf.errors import ConfigError
 from ...cost.transformer import Factors
-from .base import Adapt, Apart, Replaced, State
+from .base import Adapt, Apart, State
 from .narrow import BASES, NarrowBase, NarrowLinear, check_there
 from .patterns import matches, shown
+from .replaced import Replaced
 
 if TYPE_CHECKING:
     from ..core.strategy import Strategy

@@ -40,7 +40,8 @@ from torch import Tensor, nn
 from ...compat.modules import is_plain
 from ...conf.errors import ConfigError
 from ..core.cost import payload
-from .base import Adapt, Replaced, State
+from .base import Adapt, State
+from .replaced import Replaced
 
 LAYERS = nn.Linear, nn.Conv2d
 Kind = Literal["float", "int8", "int4", "ternary", "binary"]

@@ -260,7 +260,9 @@ def test_a_forward_that_does_more_than_call_a_layer_which_adapt_replaced_is_refu
         plan(bypassing(kind, adapt))
 
 
-def test_a_forward_may_ask_a_replaced_layer_for_its_dtype_and_call_no_factored_one_by_a_reference(plan) -> None:
+def test_a_forward_may_use_a_replaced_layers_dtype_and_bias_and_calls_no_factored_one_by_reference(
+    plan,
+) -> None:
     plan(bypassing("dtype", "adapt=lora adapt.rank=1"))
     with pytest.raises(ConfigError, match=r"a parameter of shape \[8, 8\] that the model does not hold"):
         plan(bypassing("held", "adapt=pufferfish adapt.unit=steps adapt.warm_up=1"))
