@@ -116,7 +116,7 @@ class Agents(LocalSupervisor):
 
     def _commands(self, hosts: Sequence[str | None], job: SubmittedRun, attempt: Path, port: int) -> list[list[str]]:
         """Returns the command of each agent."""
-        first = hosts[0] or "127.0.0.1"
+        first = "127.0.0.1" if hosts[0] is None else _address(hosts[0])
         commands: list[list[str]] = []
         for rank, host in enumerate(hosts):
             where = f"--nnodes={len(hosts)} --nproc-per-node={self.workers_per_node} --node-rank={rank}"
@@ -139,6 +139,13 @@ class Agents(LocalSupervisor):
 
 def _pid_file(attempt: Path, rank: int) -> str:
     return str(attempt / f"agent-{rank}")
+
+
+def _address(host: str) -> str:
+    """Returns the host's name in the network, which ssh's own name for it (USER@HOST, an alias) need not be."""
+    said = subprocess.run(["ssh", "-G", host], capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    found = re.search(r"^hostname (\S+)$", said.stdout, re.MULTILINE)
+    return found[1] if found else host.rpartition("@")[2]
 
 
 def _probe(host: str) -> "subprocess.CompletedProcess[str]":

@@ -220,7 +220,9 @@ PasswordAuthentication no
 PermitRootLogin yes
 """
 OF_USER = """
-Host 127.0.0.*
+Host first
+HostName 127.0.0.1
+Host *
 Port {port}
 IdentityFile {folder}/user
 IdentitiesOnly yes
@@ -252,7 +254,7 @@ def of_sshd(tmp_path: Path) -> Iterator[dict[str, str]]:
     server.wait()
 
 
-HOSTS = ("launcher=torchrun", "launcher.nodes=[127.0.0.1,127.0.0.2]", "launcher.workers_per_node=1")
+HOSTS = ("launcher=torchrun", "launcher.nodes=[first,127.0.0.2]", "launcher.workers_per_node=1")
 
 
 @needs_sshd
@@ -366,3 +368,22 @@ def test_the_commands_of_agents_are_shown() -> None:
     first, second = text.strip().splitlines()
     assert "--nnodes=2 --nproc-per-node=1 --node-rank=0 --master-addr=127.0.0.1" in first
     assert "--node-rank=1" in second and second.endswith("runs/mine")
+
+
+@pytest.mark.parametrize(
+    ("host", "configured", "address"),
+    [
+        ("me@far", "user me\nhostname far\nport 22", "far"),
+        ("alias", "hostname 10.0.0.1", "10.0.0.1"),
+        ("me@far", "", "far"),
+    ],
+)
+def test_agents_meet_at_the_address_behind_the_name_that_ssh_knows(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, host: str, configured: str, address: str
+) -> None:
+    (tmp_path / "ssh").write_text(f"#!/bin/sh\n[ $1 = -G ] && echo '{configured}'\nexit 0\n")
+    (tmp_path / "ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    text = engine.prepare(["launcher=torchrun", f"launcher.nodes=['{host}',b]", "tracking=none"]).submission()
+    assert text is not None and f" {host} " in text
+    assert text.count(f"--master-addr={address} ") == 2
