@@ -6,6 +6,7 @@ come again fail the job at once, and disruptions do not count (podFailurePolicy)
 the same in fewer words, where the cluster has a runtime for torch.
 """
 
+import hashlib
 import re
 import secrets
 from collections.abc import Mapping
@@ -42,8 +43,10 @@ class Kubernetes(JobLauncher):
         python: str = "python",
         retries: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
-        if image is None:
-            raise ConfigError("launcher.image=null: the pods need an image that has paceline. Give its name.")
+        if not image:
+            raise ConfigError(
+                f"launcher.image={'null' if image is None else image}: the pods need an image that has paceline. Give its name."
+            )
         self.nodes, self.workers_per_node, self.retries = nodes, workers_per_node, Retries.of(retries)
         self._image, self._kind, self._runtime, self._python = image, kind, runtime, python
         self._meta = {} if namespace is None else {"namespace": namespace}
@@ -153,8 +156,11 @@ _Readable.add_representer(str, _Readable.represent_str)
 
 
 def name_of(run: str) -> str:
-    """Returns a name that Kubernetes takes: lower-case letters, digits and dashes."""
-    return f"paceline-{re.sub(r'[^a-z0-9]+', '-', run.lower()).strip('-')}"[:LONGEST].rstrip("-")
+    """Returns a name that Kubernetes takes: lower-case letters, digits and dashes. Another run has another name."""
+    name = f"paceline-{re.sub(r'[^a-z0-9]+', '-', run.lower()).strip('-')}"
+    if name == f"paceline-{run}" and len(name) <= LONGEST:
+        return name
+    return f"{name[: LONGEST - 9].rstrip('-')}-{hashlib.sha256(run.encode()).hexdigest()[:8]}"
 
 
 def _index() -> dict[str, Any]:

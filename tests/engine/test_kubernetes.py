@@ -100,10 +100,17 @@ def test_names_are_those_that_kubernetes_takes(run: str) -> None:
     )
 
 
+def test_runs_of_different_names_replace_nothing_of_one_another() -> None:
+    runs = ["a-b", "a_b", "A-b", "a.b", "a-b-", "x" * 60, "x" * 61, "y" * 43, "y" * 44]
+    assert len({name_of(run) for run in runs}) == len(runs)
+    assert name_of("a-b") == "paceline-a-b"
+
+
 @pytest.mark.parametrize(
     ("overrides", "said"),
     [
         (["launcher.image=null"], "launcher.image=null: the pods need an image that has paceline. Give its name."),
+        (["launcher.image="], "launcher.image=: the pods need an image that has paceline. Give its name."),
         (["launcher.memory_per_node=lots"], "launcher.memory_per_node=lots: must be a quantity, for instance 32Gi."),
         (["launcher.retries.losst=1"], "launcher.retries.losst: there is no such key; did you mean"),
         (["+launcher.retries.never=1"], "launcher.retries.never: there is no such key. Choose lost or failed."),
