@@ -132,11 +132,21 @@ def _own_address(other: str) -> str:
 def _address_for_all(addresses: list[str], rank: int) -> str:
     """Returns an address at which all reach worker `rank`, given every worker's address towards the store.
 
-    The host that has the store may know its own name as a loopback address, which others cannot use.
+    The host that has the store may know its own name as a loopback address, which others cannot use. Where hosts look
+    up its name as IPv4 and as IPv6, all take the kind of the first. Raises `RendezvousError`.
     """
-    outside = [address for address in addresses if not ipaddress.ip_address(address).is_loopback]
-    own = addresses[rank]
-    return _own_address(outside[0]) if outside and own not in outside else own
+    told = [ipaddress.ip_address(address) for address in addresses]
+    first = next((address for address in told if not address.is_loopback), None)
+    own = told[rank]
+    if first is None or (not own.is_loopback and own.version == first.version):
+        return addresses[rank]
+    try:
+        return _own_address(str(first))
+    except OSError as error:
+        raise RendezvousError(
+            f"worker {rank} at {own} reaches nobody at {first} ({error.strerror}). Give MASTER_ADDR as an address of a "
+            "network that all hosts have"
+        ) from None
 
 
 def _host(proc: Path = Path("/proc")) -> str:

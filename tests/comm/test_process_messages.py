@@ -7,6 +7,7 @@ import torch
 from torch.autograd.graph import saved_tensors_hooks
 
 from paceline.comm import HangError, MessageError, connecting
+from paceline.comm.errors import RendezvousError
 
 pytestmark = pytest.mark.dist
 
@@ -361,11 +362,25 @@ def test_connections_are_made_between_those_who_talk_only(workers):
         (["127.0.1.1", "10.0.0.2", "10.0.0.3"], 0, "towards 10.0.0.2"),
         (["127.0.1.1", "10.0.0.2", "10.0.0.3"], 2, "10.0.0.3"),
         (["fd00::1", "::1"], 1, "towards fd00::1"),
+        (["10.0.0.1", "fd00::2", "fd00::3"], 2, "towards 10.0.0.1"),
+        (["127.0.1.1", "fd00::2", "10.0.0.3"], 0, "towards fd00::2"),
     ],
 )
 def test_on_several_hosts_nobody_listens_on_loopback(monkeypatch, addresses, rank, expected):
     monkeypatch.setattr(connecting, "_own_address", lambda other: f"towards {other}")
     assert connecting._address_for_all(addresses, rank) == expected
+
+
+def test_a_host_without_the_network_of_the_others_is_named(monkeypatch):
+    def unreachable(other):
+        raise OSError(101, "Network is unreachable")
+
+    monkeypatch.setattr(connecting, "_own_address", unreachable)
+    said = (
+        r"worker 1 at fd00::2 reaches nobody at 10\.0\.0\.1 \(Network is unreachable\)\. Give MASTER_ADDR as an address"
+    )
+    with pytest.raises(RendezvousError, match=said):
+        connecting._address_for_all(["10.0.0.1", "fd00::2"], 1)
 
 
 def now_everywhere(comm):
