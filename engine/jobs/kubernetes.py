@@ -44,9 +44,8 @@ class Kubernetes(JobLauncher):
         retries: Mapping[str, Any] = MappingProxyType({}),
     ) -> None:
         if not image:
-            raise ConfigError(
-                f"launcher.image={'null' if image is None else image}: the pods need an image that has paceline. Give its name."
-            )
+            given = "null" if image is None else image
+            raise ConfigError(f"launcher.image={given}: the pods need an image that has paceline. Give its name.")
         self.nodes, self.workers_per_node, self.retries = nodes, workers_per_node, Retries.of(retries)
         self._image, self._kind, self._runtime, self._python = image, kind, runtime, python
         self._meta = {} if namespace is None else {"namespace": namespace}
