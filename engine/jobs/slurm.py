@@ -50,6 +50,10 @@ _KEYS = (
     ("node configuration", "nodes"),
     ("node count", "nodes"),
 )
+# Options that launcher.extra may not set: with a knob of their own, and on which the supervisor relies
+_KNOBS = {"nodes": "nodes", "ntasks-per-node": "workers_per_node", "cpus-per-task": "cpus_per_worker", "time": "time"}
+_KNOBS |= {key: key for key in ("partition", "account", "qos", "gres", "constraint")} | {"ntasks": "workers_per_node"}
+_OWN = ("array", "output", "open-mode", "requeue", "no-requeue", "signal", "wrap", "parsable", "test-only")
 
 
 class Slurm(Scheduler):
@@ -80,9 +84,7 @@ class Slurm(Scheduler):
             )
         self._setup, self._extra, self._partition = tuple(setup), tuple(extra), partition
         for word in self._extra:
-            if not word.startswith("--"):
-                raise ConfigError(f"launcher.extra={word}: must be options of sbatch, each beginning with --")
-            _check_one_line("extra", word)
+            _check_extra(word)
         asked = {
             "nodes": nodes,
             "ntasks-per-node": workers_per_node,
@@ -270,6 +272,18 @@ class SlurmPartition:
 def _partitions() -> list[SlurmPartition]:
     said = _asked_slurm(["sinfo", "--noheader", "--format=%P|%l|%D|%c"])
     return [SlurmPartition(line) for line in said.stdout.split() if line.count("|") == 3]
+
+
+def _check_extra(word: str) -> None:
+    """Raises `ConfigError` for what is no option of sbatch, or one that would undo the script's own."""
+    if not word.startswith("--"):
+        raise ConfigError(f"launcher.extra={word}: must be options of sbatch, each beginning with --")
+    _check_one_line("extra", word)
+    option = word[2:].partition("=")[0]
+    if (knob := _KNOBS.get(option)) is not None:
+        raise ConfigError(f"launcher.extra={word}: the job has this option already. Choose launcher.{knob}.")
+    if option in _OWN:
+        raise ConfigError(f"launcher.extra={word}: paceline starts, follows and restarts the job by it. Leave it out.")
 
 
 def _check_one_line(key: str, value: str) -> None:

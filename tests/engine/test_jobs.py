@@ -3,6 +3,7 @@
 import errno
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -479,6 +480,20 @@ def test_a_setting_that_would_leave_its_line_of_the_script_is_refused(key: str, 
         partial(Slurm, **{key: value})()
     with pytest.raises(ConfigError, match=r"^launcher\.extra='--comment=a"):
         Slurm(extra=[f"--comment={value}"])
+
+
+@pytest.mark.parametrize(
+    ("extra", "said"),
+    [
+        ("--nodes=5", "the job has this option already. Choose launcher.nodes."),
+        ("--ntasks=7", "the job has this option already. Choose launcher.workers_per_node."),
+        ("--array=0-3", "paceline starts, follows and restarts the job by it. Leave it out."),
+        ("--no-requeue", "paceline starts, follows and restarts the job by it. Leave it out."),
+    ],
+)
+def test_extra_options_undo_none_of_the_jobs_own(extra: str, said: str) -> None:
+    with pytest.raises(ConfigError, match=re.escape(f"launcher.extra={extra}: {said}")):
+        Slurm(extra=[extra])
 
 
 @pytest.mark.parametrize(("time", "grace"), [("1m", 90), ("2m", 60), ("149s", 60)])
