@@ -12,7 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-TRIES, PAUSE = 20, 0.01  # seconds between; somebody asks just now
+from .errors import RunNameError
+
+TRIES, PAUSE = 50, 0.01  # seconds between; somebody asks just now
 _descriptors: set[int] = set()  # those of `held` in this process
 
 
@@ -25,17 +27,27 @@ def _let_go() -> None:
 os.register_at_fork(after_in_child=_let_go)
 
 
+def goes_on(name: str) -> RunNameError:
+    return RunNameError(
+        f"run {name} goes on, and cannot be resumed beside itself. Choose paceline watch {name}, or end it first."
+    )
+
+
 @contextmanager
 def held(path: Path) -> Iterator[None]:
-    """The run in whose directory the file `path` lies goes on. Without locks, or a file, it is only not seen to."""
+    """The run in whose directory the file `path` lies goes on. Without locks, or a file, it is only not seen to.
+
+    Raises RunNameError where another command has it: two would write to one directory.
+    """
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor, how = _opened(path)
     except OSError:
         yield
         return
     _descriptors.add(descriptor)
     try:
-        any(_lock(descriptor, fcntl.LOCK_SH) or time.sleep(PAUSE) for _ in range(TRIES))
+        if not any(_lock(descriptor, how) or time.sleep(PAUSE) for _ in range(TRIES)):
+            raise goes_on(path.parent.name)
         yield
     finally:
         if descriptor in _descriptors:
@@ -44,14 +56,14 @@ def held(path: Path) -> Iterator[None]:
 
 
 def is_held(path: Path) -> bool:
-    """Returns whether somebody in any process, this one too, has it `held`."""
+    """Returns whether somebody in any process, this one too, has it `held`. False without locks: nobody can say."""
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        descriptor, how = _opened(path)
     except OSError:
         return False
     try:
         for i in range(3):  # another may ask at the same time
-            if _lock(descriptor, fcntl.LOCK_EX):
+            if _lock(descriptor, how):
                 return False
             time.sleep(PAUSE if i < 2 else 0)
         return True
@@ -59,11 +71,21 @@ def is_held(path: Path) -> bool:
         os.close(descriptor)
 
 
+def _opened(path: Path) -> tuple[int, int]:
+    """Returns a descriptor, and the strictest lock that it can have: NFS locks what is open for reading for reading."""
+    flags = os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        return os.open(path, os.O_RDWR | flags), fcntl.LOCK_EX
+    except OSError:
+        return os.open(path, os.O_RDONLY | flags), fcntl.LOCK_SH
+
+
 def _lock(descriptor: int, how: int) -> bool:
+    """Returns True where the file system has no locks, too."""
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks: nobody can say
-        return how == fcntl.LOCK_SH
+    except OSError:
+        return True
     return True

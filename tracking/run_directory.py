@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from ..compat.full_disk import why_unwritten
-from .alive import is_held
+from .alive import goes_on, is_held
 from .checkpoints import steps_of
 from .checksums import marked
 from .errors import CorruptRunError, RunNameError, RunNameTakenError, StorageError
@@ -135,10 +135,11 @@ class RunDirectory:
     def check_over(self) -> None:
         """Raises RunNameError while the run goes on: two would write to one directory."""
         if is_held(self.metrics):
-            raise RunNameError(
-                f"run {self.name} goes on, and cannot be resumed beside itself. Choose paceline watch {self.name}, or "
-                "end it first."
-            )
+            raise goes_on(self.name)
+
+    def has_grown(self) -> bool:
+        """Returns whether another command has added records since this object was made."""
+        return _size(self.metrics) != self.opened_at
 
     def add(self, record: Written) -> None:
         """Adds one record of this run to metrics.jsonl. Raises StorageError."""

@@ -123,6 +123,7 @@ class WrapRecord:
         if self._resumed is not None:
             check_tracking(experiment.tracking)
             self.directory = RunDirectory.open(root, experiment.name or "")
+            self._alive.enter_context(held(self.directory.metrics))
             self.directory.forget_summary()
             self._mirror_to(self.directory)
             return self.directory.path
@@ -138,6 +139,7 @@ class WrapRecord:
             directory = RunDirectory.create_unnamed(root, stem)
         else:
             directory = RunDirectory.create(root, name)
+        self._alive.enter_context(held(directory.metrics))
         directory.write_environment({**environment(), "wrapped": True})
         directory.write_config(yaml.safe_dump(redact(experiment.model_dump()), sort_keys=False))
         self.directory = directory
@@ -173,7 +175,6 @@ class WrapRecord:
                 choices=self._choices,
             )
         )
-        self._alive.enter_context(held(self.directory.metrics))
 
     def step(self, done: int, batches: int, loss: float | None, samples: int, meter: Meter) -> None:
         if self._comm.rank == 0 and loss is not None:

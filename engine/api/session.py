@@ -7,7 +7,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -144,7 +144,7 @@ def _submit(
                 raise has_job(directory, note)
         if directory is None or note is None:
             submission.check(prepared.experiment, scheduler)
-            directory, _ = open_directory(prepared, plan, root, _check(prepared, plan))
+            directory, _ = open_directory(prepared, plan, root, _check(prepared, plan), lambda _: None)
         sinks = [*([] if quiet else [progress(directory.path, plain=plain)]), *opened(directory)]
         if note is None:
             try:
@@ -199,13 +199,19 @@ def carry_out(
     launcher, layout = launcher_on(fabric_of(prepared.experiment)), plan.layout
     tells = launcher.fabric.tells(layout)
     make_ready(plan, quiet or not tells)
-    directory, checkpoint = launcher.open(
-        prepared.experiment, prepared.allowed, layout, lambda: open_directory(prepared, plan, root, data)
-    )
-    if checkpoint != prepared.checkpoint:  # an earlier generation of torchrun's job made it
-        prepared = replace(prepared, directory=directory, stored=read_stored(directory), checkpoint=checkpoint)
-    memory = sum(plan.peak_memory().values())
-    with held(directory.metrics) if tells else nullcontext():
+    with ExitStack() as until_it_ends:
+
+        def hold(run: RunDirectory) -> None:
+            until_it_ends.enter_context(held(run.metrics))
+            if run is prepared.directory and not was_started() and run.has_grown():
+                raise ConfigError(f"--resume {run.name}: another command has just gone on with it. Repeat this one.")
+
+        directory, checkpoint = launcher.open(
+            prepared.experiment, prepared.allowed, layout, lambda: open_directory(prepared, plan, root, data, hold)
+        )
+        if checkpoint != prepared.checkpoint:  # an earlier generation of torchrun's job made it
+            prepared = replace(prepared, directory=directory, stored=read_stored(directory), checkpoint=checkpoint)
+        memory = sum(plan.peak_memory().values())
         mirror = start_mirror(prepared, directory, quiet, opened(directory), plain) if tells else None
         try:
             launch(launcher, prepared.assignment(directory, plan), layout, plan.survives, data.preload, started, memory)
@@ -280,8 +286,13 @@ def _note_the_end(directory: RunDirectory, error: Exception) -> None:
         directory.add(End(status, str(error)))
 
 
-def open_directory(prepared: Prepared, plan: "Plan", root: Path, data: "Data") -> tuple[RunDirectory, Path | None]:
-    """The run's directory, made and described, or that of the run to resume; and the checkpoint to go on from."""
+def open_directory(
+    prepared: Prepared, plan: "Plan", root: Path, data: "Data", hold: Callable[[RunDirectory], object]
+) -> tuple[RunDirectory, Path | None]:
+    """The run's directory, made and described, or that of the run to resume; and the checkpoint to go on from.
+
+    `hold` is given it before anything of an earlier run changes.
+    """
     from .generations import earlier, note_job
 
     experiment, directory, checkpoint = prepared.experiment, prepared.directory, prepared.checkpoint
@@ -291,6 +302,7 @@ def open_directory(prepared: Prepared, plan: "Plan", root: Path, data: "Data") -
     if directory is None:
         name = experiment.name
         directory = _unnamed(experiment, root) if name is None else RunDirectory.create(root, name)
+        hold(directory)
         directory.write_environment(environment())
         note_job(directory)
         if experiment.weights is not None:
@@ -298,9 +310,8 @@ def open_directory(prepared: Prepared, plan: "Plan", root: Path, data: "Data") -
 
             convert(experiment, directory.path, plan.shapes, plan.added)
     else:
-        if was_started():
-            directory.check_over()  # others were checked before they came here
-        else:
+        hold(directory)
+        if not was_started():
             forget_job(directory.path)  # it goes on here
         directory.forget_summary()
     if is_submitted():  # whoever submitted it wrote it

@@ -363,3 +363,13 @@ def test_a_run_that_goes_on_is_not_resumed_beside_itself(tmp_path: Path, monkeyp
             monkeypatch.setenv(name, value)
         with pytest.raises(ConfigError, match="is not there"):  # worker 0 has begun, and this one follows
             engine.prepare(resume="first", root=tmp_path)
+
+
+def test_a_run_that_another_command_takes_after_the_checks_is_left_as_it_is(run: Path) -> None:
+    prepared, kept = resume(run, "steps=6"), (run / "config.yaml").read_bytes()
+    with held(run / "metrics.jsonl"), pytest.raises(RunNameError, match=f"run {run.name} goes on"):
+        session.carry_out(prepared, prepared.plan(), run.parent, quiet=True)
+    RunDirectory(run).append({"kind": "resume", "step": 4})  # another one has gone on with it, and ended
+    with pytest.raises(ConfigError, match=rf"--resume {run.name}: another command has just gone on with it\. Repeat"):
+        session.carry_out(prepared, prepared.plan(), run.parent, quiet=True)
+    assert (run / "config.yaml").read_bytes() == kept and (run / "summary.json").exists()

@@ -80,7 +80,7 @@ def test_who_computes_for_much_longer_than_others_with_the_same_work_is_a_stragg
 def test_a_run_goes_on_while_its_launcher_holds_it_and_has_died_when_nobody_does(tmp_path: Path) -> None:
     run = RunDirectory.create(tmp_path, "first")
     run.append(START)
-    with held(run.metrics), held(run.metrics):
+    with held(run.metrics):
         assert is_held(run.metrics) and state_of(run) == ("running", "")
     assert not is_held(run.metrics) and state_of(run) == ("died", DIED)
     assert not is_held(tmp_path / "nothing")
