@@ -1,10 +1,9 @@
 """A sweep's directory and study, made or opened again."""
 
 import fcntl
-import os
 import shutil
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, closing, contextmanager, nullcontext
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -14,10 +13,10 @@ from ..conf.errors import ConfigError
 from ..engine.jobs.array import check_over
 from ..tracking.checksums import marked, verdict_on
 from ..tracking.errors import CorruptRunError
-from ..tracking.files import UnusableFileError, check_regular, open_to_write, parse_yaml, read_text
+from ..tracking.files import UnusableFileError, check_regular, parse_yaml, read_text
 from ..tracking.redact import hide_in_urls
 from ..tracking.run_data import SWEEP_STORAGE, storage_of
-from ..tracking.run_directory import check_name, check_new_name, is_run, write_atomically, writing
+from ..tracking.run_directory import check_name, check_new_name, is_run, locked, write_atomically, writing
 from .definition import Definition, from_dict
 from .study import GRACE, LOCAL, SamplerName, Study, create, place_of, reopen
 
@@ -197,16 +196,9 @@ def _yaml(value: object) -> str:
     return yaml.safe_dump(value, default_flow_style=True, sort_keys=False, width=10**6).removesuffix("...\n").strip()
 
 
-@contextmanager
-def _with_others(directory: Path) -> Iterator[None]:
+def _with_others(directory: Path) -> AbstractContextManager[None]:
     """Waits until no sweeper has the directory for itself: the one that submits the array has it for a moment."""
-    with writing(directory / LOCK):
-        descriptor = open_to_write(directory / LOCK)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_SH)
-        yield
-    finally:
-        os.close(descriptor)
+    return locked(directory / LOCK, fcntl.LOCK_SH)
 
 
 def _alone(directory: Path, name: str) -> AbstractContextManager[None]:
@@ -236,14 +228,10 @@ def _alone_in(file: Path, name: str) -> AbstractContextManager[None]:
 
 @contextmanager
 def _locked(file: Path, refusal: str) -> Iterator[None]:
-    """The kernel lets go when this process dies. Raises `ConfigError` where another process has the file."""
-    with writing(file):
-        descriptor = open_to_write(file)
-    try:
+    """Raises `ConfigError` where another process has the file."""
+    with ExitStack() as stack:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            stack.enter_context(locked(file, fcntl.LOCK_EX | fcntl.LOCK_NB))
         except BlockingIOError:
             raise ConfigError(refusal) from None
         yield
-    finally:
-        os.close(descriptor)

@@ -8,9 +8,7 @@ What is complete, pruned or failed is acknowledged. A trial found running whose 
 workers were killed, is run again as a new trial that says which one it takes the place of (`again_of`).
 """
 
-import fcntl
 import itertools
-import os
 import random
 import re
 import threading
@@ -43,9 +41,9 @@ from ..compat import optuna as database
 from ..conf.errors import ConfigError
 from ..engine.base.errors import MachineError
 from ..tracking.errors import CorruptRunError, StorageError
-from ..tracking.files import UnusableFileError, open_to_write, read_text
+from ..tracking.files import UnusableFileError, read_text
 from ..tracking.redact import HIDDEN, hide_in_urls
-from ..tracking.run_directory import write_atomically, writing
+from ..tracking.run_directory import locked, write_atomically
 from .definition import Definition, EarlyTermination, Paired, Point, Range, Values, from_dict, texts_of
 from .quiet import quiet
 
@@ -562,19 +560,7 @@ def turns_of(database: Path) -> Path:
 
 def _turn(url: str) -> AbstractContextManager[None]:
     file = turns_of(Path(url.removeprefix(LOCAL)))
-    return _in_turn(file) if not _is_shared(url) and file.exists() else nullcontext()
-
-
-@contextmanager
-def _in_turn(file: Path) -> Iterator[None]:
-    """Keeps other processes and threads out of the context."""
-    with writing(file):
-        descriptor = open_to_write(file)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX)
-        yield
-    finally:
-        os.close(descriptor)
+    return locked(file) if not _is_shared(url) and file.exists() else nullcontext()
 
 
 # -- trials

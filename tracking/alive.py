@@ -46,7 +46,7 @@ def held(path: Path) -> Iterator[None]:
         return
     _descriptors.add(descriptor)
     try:
-        if not any(_lock(descriptor, how) or time.sleep(PAUSE) for _ in range(TRIES)):
+        if not any(lock(descriptor, how) or time.sleep(PAUSE) for _ in range(TRIES)):
             raise goes_on(path.parent.name)
         yield
     finally:
@@ -63,7 +63,7 @@ def is_held(path: Path) -> bool:
         return False
     try:
         for i in range(3):  # another may ask at the same time
-            if _lock(descriptor, how):
+            if lock(descriptor, how):
                 return False
             time.sleep(PAUSE if i < 2 else 0)
         return True
@@ -80,8 +80,8 @@ def _opened(path: Path) -> tuple[int, int]:
         return os.open(path, os.O_RDONLY | flags), fcntl.LOCK_SH
 
 
-def _lock(descriptor: int, how: int) -> bool:
-    """Returns True where the file system has no locks, too."""
+def lock(descriptor: int, how: int) -> bool:
+    """Returns whether nobody else has the lock. True where the file system has no locks, too: nobody can say."""
     try:
         fcntl.flock(descriptor, how | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -14,6 +14,7 @@ runs/<name>/
     checkpoints/
 """
 
+import fcntl
 import itertools
 import json
 import os
@@ -344,6 +345,28 @@ def writing(path: Path) -> Iterator[None]:
         raise CorruptRunError(f"{path} is a directory") from None
     except OSError as error:
         raise StorageError(f"cannot write {path}: {why_unwritten(error)}; what was written before is kept") from error
+
+
+@contextmanager
+def locked(file: Path, how: int = fcntl.LOCK_EX) -> Iterator[None]:
+    """Keeps the lock of a file, which is made; the kernel lets go when this process dies.
+
+    Raises BlockingIOError where `how` has LOCK_NB and another process has it, StorageError where there are no locks.
+    """
+    with writing(file):
+        descriptor = open_to_write(file)
+    try:
+        try:
+            fcntl.flock(descriptor, how)
+        except BlockingIOError:
+            raise
+        except OSError as error:
+            raise StorageError(
+                f"{file}: cannot be locked ({error.strerror}). Choose a folder on a file system with locks (flock)."
+            ) from None
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:

@@ -16,6 +16,7 @@ from types import FrameType
 
 from ...comm.rendezvous import make_token
 from ...conf.errors import ConfigError
+from ...tracking.alive import lock
 from ...tracking.errors import StorageError
 from ...tracking.files import open_to_write
 from ...tracking.job_files import FOLDER, JobEnd, JobNote, forget_job
@@ -65,13 +66,11 @@ def alone(directory: RunDirectory) -> Iterator[None]:
         folder.mkdir(exist_ok=True)
         descriptor = open_to_write(folder / "lock")
     try:
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        if not lock(descriptor, fcntl.LOCK_EX):
             raise ConfigError(
                 f"--resume {directory.name}: another command submits this run now. Choose paceline watch "
                 f"{directory.name}."
-            ) from None
+            )
         yield
     finally:
         os.close(descriptor)

@@ -8,8 +8,10 @@ from typing import NoReturn
 
 import pytest
 
+from paceline.engine.jobs.submission import alone
 from paceline.tracking.alive import held, is_held
-from paceline.tracking.errors import RunNameError
+from paceline.tracking.errors import RunNameError, StorageError
+from paceline.tracking.run_directory import RunDirectory, locked
 
 
 def test_a_forked_child_that_outlives_the_launcher_does_not_keep_the_run_going(tmp_path: Path) -> None:
@@ -67,6 +69,10 @@ def test_without_locks_no_run_is_seen_to_go_on(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(fcntl, "flock", refuse)
     with held(file):
         assert not is_held(file)
+    with alone(RunDirectory(tmp_path)):  # a run may be submitted once more
+        pass
+    with pytest.raises(StorageError, match=r"lock: cannot be locked \(.*\)\. Choose a folder on .*locks"):
+        locked(tmp_path / "lock").__enter__()  # a sweep, whose trials would run twice
 
 
 def test_a_lock_asks_no_more_of_nfs_than_the_file_is_open_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
