@@ -15,10 +15,11 @@ from typing import Any
 import torch
 
 from ...comm.connecting import connect_env
-from ...comm.errors import HangError
+from ...comm.errors import HangError, PeerLostError
 from ...comm.key_values import KeyValues
 from ...comm.process import ProcessComm
 from ...comm.rendezvous import job_of_torchrun
+from ...comm.store import StoreGoneError
 from ...conf.errors import ConfigError
 from ...tracking.run_directory import RunDirectory
 from ...tracking.values import flat
@@ -155,6 +156,9 @@ class _ThisWorker:
         try:
             work(self._assignment, self._parts, self._comm, self._device, self._note_start)
         except Exception as error:
+            if isinstance(error, StoreGoneError):  # worker 0 has the store, and ended
+                saved = what_is_saved(self._assignment)
+                raise PeerLostError(f"worker {self._comm.rank} lost worker 0: {error}; {saved}", 0) from None
             if speaks_for_itself(error):
                 raise
             details = [traceback_of(error)]

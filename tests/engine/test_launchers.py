@@ -5,20 +5,23 @@ import gc
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from typing import cast
+from types import SimpleNamespace
+from typing import Any, NoReturn, cast
 
 import pytest
+import torch
 import yaml
 
-from paceline.comm.errors import HangError
+from paceline.comm.errors import HangError, PeerLostError
 from paceline.comm.key_values import KeyValues
+from paceline.comm.store import StoreGoneError
 from paceline.conf.errors import ConfigError
 from paceline.engine.api.preparing import prepare
 from paceline.engine.base.started import is_first
 from paceline.engine.config.compose import compose
 from paceline.engine.fabrics import fabric_of
 from paceline.engine.fabrics.kinds import Started, ThisHost, VirtualCluster
-from paceline.engine.launch import launcher_on, local
+from paceline.engine.launch import launcher_on, local, torchrun
 from paceline.engine.launch.local import Local
 from paceline.engine.launch.torchrun import Torchrun, check_alike
 from paceline.engine.launch.virtual import Virtual, kept_from_collector
@@ -185,3 +188,15 @@ def test_what_all_virtual_workers_set_up_is_kept_from_the_collector(monkeypatch:
     assert called == ["disable", "started"]
     started()
     assert called == ["disable", "started", "started", "collect", "freeze", "enable"]
+
+
+def test_a_worker_whose_worker_0_has_gone_says_so_in_a_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def lose(*_: object) -> NoReturn:
+        raise StoreGoneError("the rendezvous store is gone: hung up")
+
+    monkeypatch.setattr(torchrun, "work", lose)
+    monkeypatch.setattr(torchrun, "what_is_saved", lambda _: "saved: step-00000046")
+    comm: Any = SimpleNamespace(rank=1)
+    assignment: Any = None
+    with pytest.raises(PeerLostError, match=r"^worker 1 lost worker 0: the rendezvous .* up; saved: step-00000046$"):
+        torchrun._ThisWorker(assignment, comm, assignment, torch.device("cpu"), None).watch()
