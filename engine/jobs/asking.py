@@ -5,10 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ...conf.errors import ConfigError
+from ...tracking.alive import is_held
 from ...tracking.errors import CorruptRunError
 from ...tracking.job_files import FOLDER, JobEnd, JobNote, open_job
 from ...tracking.run_directory import RunDirectory, run_names
-from ..base.errors import CorruptCheckpointError
+from ..base.errors import CorruptCheckpointError, MachineError
 from ..config.stored import read_stored
 from .making import scheduler_of
 from .scheduler import SETTLES, JobState, Scheduler
@@ -105,6 +106,11 @@ def cancel(directory: RunDirectory, now: bool, allowed: tuple[str, ...] = ()) ->
         scheduler.cancel(note.id, now)
     if state is None or state.phase == "running":
         return f"job {note.id} {'was ended' if now else 'saves and stops'}"
+    if is_held(directory.metrics):  # hosts, and containers of one host, may have one name
+        raise MachineError(
+            f"{directory.name}: its job {note.id} is over here, and the run goes on. Cancel it on the host, or in the "
+            "container, where it was submitted."
+        )
     (directory.path / FOLDER).mkdir(exist_ok=True)
     JobEnd(130, f"job {note.id} was cancelled").write(directory.path)  # no supervisor says it
     return f"job {note.id} was {'over' if state.phase == 'over' else 'cancelled before it began'}"

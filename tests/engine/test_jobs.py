@@ -30,6 +30,7 @@ from paceline.engine.jobs.scheduler import JobState, Retries, Scheduler, Submitt
 from paceline.engine.jobs.slurm import Slurm, SlurmPartition, minutes_of
 from paceline.engine.jobs.supervisor import Supervisor
 from paceline.engine.jobs.torchrun import Agents
+from paceline.tracking.alive import held
 from paceline.tracking.errors import CorruptRunError, RunNameError, StorageError
 from paceline.tracking.job_files import JobEnd, JobNote, forget_job, open_job
 from paceline.tracking.records import End
@@ -370,6 +371,19 @@ def test_an_ended_job_is_not_cancelled_again(run: RunDirectory) -> None:
     JobEnd(143, "stopped").write(run.path)
     with pytest.raises(ConfigError, match=r"^mine: its job 12 is over"):
         cancel(run, now=False)
+
+
+def test_a_run_that_goes_on_elsewhere_is_not_written_off(run: RunDirectory) -> None:
+    """A host of the same name, or a container of this one, has the process."""
+    run.write_config(to_yaml(compose(["name=mine", "launcher=torchrun"])))
+    note_of(run, f"1-0@{socket.gethostname()}", "torchrun")
+    with (
+        held(run.metrics),
+        pytest.raises(MachineError, match=r"^mine: its job 1-0@.* is over here, and the run goes on"),
+    ):
+        cancel(run, now=False)
+    assert open_job(run.path) is not None
+    assert cancel(run, now=False).endswith("was over") and open_job(run.path) is None
 
 
 @pytest.mark.parametrize("id", ["0-", "OWN-", "-", "1-0"])
