@@ -149,7 +149,12 @@ class Aggregation:
             or replica not in (byzantine := self.attack.byzantine(replicas))
         ):
             return own
-        return self.attack.forge(own, Seen(replicas, len(byzantine), replica, step))
+        return self._forged(own, Seen(replicas, len(byzantine), replica, step))
+
+    def _forged(self, own: Tensor, seen: Seen) -> Tensor:
+        """Checks what the attack returns, as a user's may return anything: others read its bytes as `own`'s."""
+        row = self.attack.forge(own, seen)
+        return _checked(row, own.shape, f"{_name(self.attack)}.forge", f"a row {list(own.shape)}").to(own.dtype)
 
     def read(self, replica: int, row: Tensor, receive: Callable[[], object]) -> None:
         """Lets `receive` fill `row`, [d], with what this replica sent.
@@ -252,7 +257,7 @@ class Aggregation:
         rule = self.aggregate
         if not rule.traits.robust:
             self._unread.clear()
-            return _checked(rule.aggregate(stacked, weighed, 0), stacked, rule)
+            return self._joined(stacked, weighed, 0)
         if rule.first is not None and rule.first not in given:
             raise NotFiniteError(f"replica {rule.first}, which is trusted, has no samples in step {step} to go by")
         f = min(rule.withstands(rows), len(given))
@@ -272,7 +277,11 @@ class Aggregation:
         if mixed is not stacked:
             weighed = weighed.new_ones(len(mixed))
         f = max(min(left, rule.most(len(mixed))), 0)
-        return _checked(rule.aggregate(mixed, weighed, f), mixed, rule)
+        return self._joined(mixed, weighed, f)
+
+    def _joined(self, rows: Tensor, weighed: Tensor, f: int) -> Tensor:
+        vector, by = self.aggregate.aggregate(rows, weighed, f), f"{_name(self.aggregate)}.aggregate"
+        return _checked(vector, rows.shape[1:], by, f"rows {list(rows.shape)}")
 
     def _forge(self, stacked: Tensor, given: list[int], replicas: int, step: int) -> None:
         """Replaces the rows of colluding workers in place."""
@@ -283,7 +292,7 @@ class Aggregation:
         honest = [i for i, replica in enumerate(given) if replica not in byzantine]
         if lying and honest:
             seen = Seen(replicas, len(byzantine), given[lying[0]], step, stacked[honest])
-            stacked[lying] = self.attack.forge(stacked[lying[0]], seen)
+            stacked[lying] = self._forged(stacked[lying[0]], seen)
 
     def onto(self, total: Tensor, replicas: int) -> "RankOrderedSum | Rows":
         """Returns an object that takes one row after another and aggregates them into `total`, [d] and zero."""
@@ -301,13 +310,16 @@ class Aggregation:
         self.aggregate.load_state_dict(state)
 
 
-def _checked(vector: object, rows: Tensor, by: Aggregator) -> Tensor:
-    """Checks the type and shape of the vector that a rule returned, as a user's may return anything. Returns it."""
-    if isinstance(vector, Tensor) and vector.shape == rows.shape[1:]:
+def _checked(vector: object, shape: torch.Size, by: str, given: str) -> Tensor:
+    """Checks the type and shape of the vector that `by` returned, as a user's may return anything. Returns it."""
+    if isinstance(vector, Tensor) and vector.shape == shape:
         return vector
     gave = f"a tensor {list(vector.shape)}" if isinstance(vector, Tensor) else f"a {type(vector).__name__}"
-    name = f"{type(by).__module__}.{type(by).__qualname__}.aggregate"
-    raise ValueError(f"{name} returned {gave} for rows {list(rows.shape)}; must be a tensor {list(rows.shape[1:])}")
+    raise ValueError(f"{by} returned {gave} for {given}; must be a tensor {list(shape)}")
+
+
+def _name(choice: object) -> str:
+    return f"{type(choice).__module__}.{type(choice).__qualname__}"
 
 
 def _moved_up(rows: Tensor, kept: Sequence[int]) -> Tensor:

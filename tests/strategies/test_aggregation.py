@@ -526,3 +526,34 @@ def test_bounds_of_rules_are_said_by_name(here, overrides, says):
     with pytest.raises(ValueError, match=says) as refused:
         prepare([*TINY, "hardware.workers=2", *overrides]).plan()
     assert getattr(refused.value, "exit_code", None) == 2
+
+
+class Strange(Attack):
+    """An attack of a user's, which returns anything."""
+
+    def __init__(self, gives: object) -> None:
+        super().__init__(1)
+        self.gives = gives
+
+    def forge(self, own: Tensor, seen: Seen) -> Tensor:
+        return self.gives  # pyright: ignore[reportReturnType]
+
+
+@pytest.mark.parametrize(
+    ("gives", "said"),
+    [(torch.zeros(4), r"a tensor \[4\]"), (torch.zeros(1, 5), r"a tensor \[1, 5\]"), (None, "a NoneType")],
+)
+@pytest.mark.parametrize("colludes", [False, True])
+def test_an_attack_that_gives_something_else_is_named(gives, said, colludes):
+    attack = Strange(gives)
+    attack.colludes = colludes
+    joined = Aggregation(Median(), attack)
+    rows = {0: torch.zeros(5), 1: torch.ones(5)}
+    with pytest.raises(ValueError, match=rf"Strange.forge returned {said} for a row \[5\]; must be a tensor \[5\]"):
+        joined.join(rows, {0: 1.0, 1: 1.0}, 2, 0) if colludes else joined.sent(rows[1], 1, 2, 0)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.float64])
+def test_a_row_of_another_dtype_is_sent_as_the_workers_own(dtype):
+    sent = Aggregation(Median(), Strange(torch.full((5,), 3, dtype=dtype))).sent(torch.zeros(5), 1, 2, 0)
+    assert torch.equal(sent, torch.full((5,), 3.0))
