@@ -149,7 +149,8 @@ def _was_just_written(run: Path) -> bool:
     if _state(run) not in ("running", "died"):
         return False
     changes = [_stat(run / name) for name in ("metrics.jsonl", LIVE)]
-    return any(each is not None and time.time() - each.st_mtime < RECENT for each in changes)
+    # a date far ahead is that of a clock which was set back since, or of another host
+    return any(each is not None and abs(time.time() - each.st_mtime) < RECENT for each in changes)
 
 
 def prunable(

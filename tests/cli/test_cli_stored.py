@@ -125,6 +125,11 @@ def test_a_run_that_another_host_writes_goes_on_though_no_lock_is_seen(paceline,
     assert paceline("rm", "killed", "--yes").status == 0 and "killed" not in names(runs)
 
 
+def test_a_clock_that_was_ahead_keeps_no_run(paceline, runs: Path) -> None:
+    aged(runs / "killed", -400)
+    assert paceline("rm", "killed", "--yes").status == 0 and "killed" not in names(runs)
+
+
 def test_nothing_outside_of_the_root_is_removed(paceline, runs: Path, here: Path) -> None:
     outside = made(here / "elsewhere", "mine")
     (runs / "link").symlink_to(outside.path)
