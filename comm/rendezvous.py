@@ -29,6 +29,7 @@ from .store import NAME, StoreServer, serve
 
 TOKEN = "PACELINE_TOKEN"  # environment variable
 JOB = "PACELINE_JOB"  # environment variable: the folder of these workers' attempt at a scheduler's job
+MEETING = "rendezvous"  # a file in that folder, in which worker 0 says where it listens
 SHORTEST = 32  # characters of a token
 HOW = f"export {TOKEN}=$(openssl rand -hex 32)"
 LOOPBACK = "127.0.0.1"
@@ -113,11 +114,11 @@ def meet(told: Environment, timeout: float) -> tuple[StoreServer | None, Endpoin
 
 def _meet_in(folder: Path, told: Environment, key: bytes, timeout: float) -> tuple[StoreServer | None, Endpoint]:
     """Meet by a file that worker 0 signs: the port is one that was free."""
-    file = folder / "rendezvous"
+    file = folder / MEETING
     if told.rank == 0:
         server = _serve(told, key)
         port = server.endpoint.port
-        draft = file.with_name("rendezvous.new")
+        draft = file.with_name(f"{MEETING}.new")
         draft.write_text(json.dumps([told.host, port, _proof(key, port, told.host)]))
         draft.rename(file)
         return server, server.endpoint

@@ -10,6 +10,7 @@ import os
 import signal
 import sys
 from collections.abc import Mapping
+from tempfile import TemporaryDirectory
 
 LAUNCHER = "PACELINE_LAUNCHER"  # environment variable: the process that starts this one
 EXPLAINED = {2, 3, 4, 6}  # a worker ends with these after a sentence of its own: docs/running.md
@@ -27,7 +28,10 @@ def main() -> None:
     os.environ[LAUNCHER] = str(os.getpid())  # its workers end with it: engine/base/parent_death.py
     logging.disable(logging.ERROR)  # this process watches the workers, and its log has nothing to add
     try:
-        run.main(sys.argv[1:])
+        with TemporaryDirectory(
+            prefix="torchelastic_", ignore_cleanup_errors=True
+        ) as logs:  # torchrun's own would stay
+            run.main(["--log-dir", logs, *sys.argv[1:]])
     except ChildFailedError as error:
         codes = {rank: failure.exitcode for rank, failure in error.failures.items()}
         sys.exit(status(codes, error.get_first_failure()[0]))

@@ -18,6 +18,7 @@ from typing import Annotated, Any
 
 from annotated_types import Ge, Le
 
+from ...comm.rendezvous import MEETING
 from ...conf.errors import ConfigError
 from ...tracking.job_files import FOLDER
 from ..base.errors import MachineError
@@ -92,7 +93,8 @@ class Agents(LocalSupervisor):
         port = self._port or PORTS[secrets.randbelow(len(PORTS))]
         commands = self._commands(self._here, job, attempt, port)
         told = [word for command in commands for word in (str(len(command)), *command)]
-        return subprocess.Popen([sys.executable, "-P", "-m", "paceline.engine.jobs.side_by_side", *told])
+        beside = [sys.executable, "-P", "-m", "paceline.engine.jobs.side_by_side", str(attempt / MEETING)]
+        return subprocess.Popen([*beside, *told])
 
     def is_better_now(self) -> bool:
         """Returns whether hosts answer that were away when the present attempt began."""
@@ -129,7 +131,7 @@ class Agents(LocalSupervisor):
             pid = f"echo $$ > {shlex.quote(_pid_file(attempt, rank))}"
             there = [
                 f"cd {shlex.quote(str(Path.cwd()))}",
-                *self._setup,
+                *(f"{{ {line}\n}}" for line in self._setup),  # it may end with a comment, or with &
                 pid,
                 f"exec env {shlex.join([*variables, *agent])}",
             ]

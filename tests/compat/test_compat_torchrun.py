@@ -28,15 +28,18 @@ def test_the_status_is_that_of_the_worker_that_failed_by_itself(capsys: pytest.C
 
 
 @pytest.mark.slow
-def test_what_a_worker_says_is_all_that_is_said(tmp_path: Path) -> None:
+def test_what_a_worker_says_is_all_that_is_said_and_left(tmp_path: Path) -> None:
     (tmp_path / "script.py").write_text("import os, sys\nprint('refused', file=sys.stderr)\nsys.exit(2)\n")
-    found: list[tuple[int, bool]] = []
+    found: list[tuple[int, bool, bool]] = []
     for module in ("torch.distributed.run", "paceline.compat.torchrun"):
         command = [sys.executable, "-m", module, "--standalone", "--local-addr=127.0.0.1", "script.py"]
-        ended = subprocess.run(command, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=120)
-        found.append((ended.returncode, "Traceback" in ended.stderr))
+        (folder := tmp_path / module).mkdir()
+        environment = os.environ | {"TMPDIR": str(folder)}
+        ended = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+        left = any(folder.glob("torchelastic_*"))
+        found.append((ended.returncode, "Traceback" in ended.stderr, left))
         assert "refused" in ended.stderr
-    assert found == [(1, True), (2, False)]  # else compat/torchrun.py can go
+    assert found == [(1, True, True), (2, False, False)]  # else compat/torchrun.py can go
 
 
 def test_ctrl_c_while_torch_is_imported_leaves_no_traceback(tmp_path: Path) -> None:

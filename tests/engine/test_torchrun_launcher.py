@@ -21,7 +21,8 @@ from two_hosts import ADDRESSES, TwoHosts
 from paceline import engine
 from paceline.conf.errors import ConfigError
 from paceline.engine.base.errors import MachineError
-from paceline.engine.jobs import torchrun
+from paceline.engine.jobs import side_by_side, torchrun
+from paceline.engine.jobs.scheduler import SubmittedRun
 from paceline.engine.jobs.torchrun import Agents
 
 pytestmark = [pytest.mark.dist, pytest.mark.timeout(600)]
@@ -387,3 +388,27 @@ def test_agents_meet_at_the_address_behind_the_name_that_ssh_knows(
     text = engine.prepare(["launcher=torchrun", f"launcher.nodes=['{host}',b]", "tracking=none"]).submission()
     assert text is not None and f" {host} " in text
     assert text.count(f"--master-addr={address} ") == 2
+
+
+@pytest.mark.parametrize(
+    ("setup", "begins"),
+    [(["A=1 # why", "true &", 'test "$A" = 1'], True), (["false", "true"], False), ([], True)],
+)
+def test_lines_of_setup_are_lines_of_shell(tmp_path: Path, setup: list[str], begins: bool) -> None:
+    [command] = Agents(["far"], setup=setup)._commands(["far"], SubmittedRun(tmp_path, python="echo"), tmp_path, 1)
+    done = subprocess.run(["sh", "-c", command[-1]], capture_output=True, text=True, timeout=30)
+    assert ("paceline.compat.torchrun" in done.stdout) == begins == (done.returncode == 0), done.stderr
+
+
+def test_an_agent_that_fails_before_all_have_met_ends_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(side_by_side, "GRACE", 0.1)
+    failing, waiting = ["sh", "-c", "exit 3"], ["sleep", "600"]
+    with subprocess.Popen(waiting) as first, subprocess.Popen(failing) as second:
+        assert side_by_side.status_of([first, second], tmp_path / "rendezvous") == 3
+        assert first.poll() is None  # it ends with this process
+        first.kill()
+    (tmp_path / "rendezvous").touch()
+    with subprocess.Popen(["sh", "-c", "sleep 0.5; exit 4"]) as first, subprocess.Popen(failing) as second:
+        assert side_by_side.status_of([first, second], tmp_path / "rendezvous") == 4  # it went on by itself
