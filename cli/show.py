@@ -35,7 +35,7 @@ def show_one(
         list[str] | None,
         typer.Argument(
             metavar="RUN",
-            help="A run, SWEEP/RUN, a directory, or or a W&B folder of one run.",
+            help="A run, SWEEP/RUN, a directory, or a W&B folder of one run.",
             show_default=False,
             autocompletion=complete_source,
         ),

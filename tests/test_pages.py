@@ -5,6 +5,10 @@ from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
+import pytest
+
+from paceline import engine
+
 ROOT = Path(__file__).parents[1]
 WIDTH = 100  # characters
 EVERY = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
@@ -62,3 +66,15 @@ def test_the_page_of_compression_has_each_compressor() -> None:
     names = sorted(path.stem for path in (ROOT / "conf" / "compress").glob("*.yaml"))
     missing = [name for name in names if not re.search(rf"`(compress=)?{name}[` ]", page)]
     assert names and not missing, f"docs/compression.md: add {', '.join(missing)} of conf/compress/"
+
+
+@pytest.mark.slow
+def test_the_page_of_precision_has_the_predicted_steps() -> None:
+    page = " ".join((ROOT / "docs" / "precision.md").read_text().split())
+    ms: list[int] = []
+    for given in ("bf16", "fp32"):
+        prepared = engine.prepare(f"precision={given} hardware=a100_8 model=gpt_1b data=text")
+        step = prepared.prediction(prepared.plan())
+        assert step is not None
+        ms.append(round(1e3 * step.seconds))
+    assert f"predicts {ms[0]} ms in place of {ms[1]} ms for the third line" in page

@@ -8,7 +8,7 @@ from pathlib import Path
 from .drawn.charts import drawings
 from .drawn.style import MakesPicture
 from .errors import TableError
-from .figures.built import sheet_of
+from .figures.built import check, sheet_of
 from .figures.request import FigureRequest
 from .figures.spec import Against, Lines
 from .rendering import for_people
@@ -77,6 +77,8 @@ def pictures(runs: Sequence[RunData], requests: Sequence[FigureRequest] = ()) ->
 def plot(runs: Sequence[RunData], what: str) -> Picture:
     """The figure `what`: a name, the beginning of one (`accuracy`), or `x=... y=... line=...`. Raises TableError."""
     requests = [FigureRequest.parse(what)] if "=" in what else []
+    for request in requests:
+        check(runs, request)
     found = pictures(runs, requests)
     wanted = what.strip().replace(" ", "-")
     name = next(iter(found), None) if requests else next((name for name in found if name == wanted), None)

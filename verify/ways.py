@@ -55,8 +55,9 @@ def _has(way: tuple[str, ...], word: str, every: bool) -> bool:
     """Returns whether the word selects this layout. Without `every`, the default sync mode and strategy select only
     layouts that change nothing else.
     """
-    words = {each for override in way for each in (override, *override.split("="), override.partition(".")[0])}
-    if word not in words:
+    typed = [override.replace("'", "") for override in way]  # a text such as '1f1b' is typed without quotes
+    words = {each for override in typed for each in (override, *override.split("="), override.partition(".")[0])}
+    if word.replace("'", "") not in words:
         return False
     usual = {"sync": SERIAL_SYNC, "strategy": PLAIN}
     for group, other in (("sync", "strategy"), ("strategy", "sync")):

@@ -52,6 +52,7 @@ class Prepared:
     devices: str | None = None  # CUDA_VISIBLE_DEVICES of its workers; None: as it is here
     samples: Path | None = None  # the file for what the workers of a virtual cluster hold
     in_allocation: bool = False  # its scheduler has given this process the place for its workers
+    root: Path | str = ROOT  # the folder of runs
 
     @property
     def config(self) -> dict[str, Any]:
@@ -237,7 +238,7 @@ def prepare(
     _check_labels(given.overrides, tuple(allow_modules))
     fabric_of(experiment).check(experiment, resumes=resume is not None)
     experiment = _with_files_read(experiment, tuple(allow_modules))
-    return Prepared(experiment, tuple(allow_modules), directory, stored, chosen, trace_file)
+    return Prepared(experiment, tuple(allow_modules), directory, stored, chosen, trace_file, root=root)
 
 
 def plan(overrides: "Settings | Prepared" = (), **options: Any) -> "Plan":

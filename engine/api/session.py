@@ -75,7 +75,7 @@ def run(
     allow_modules: Sequence[str] = (),
     name: str | None = None,
     resume: str | None = None,
-    root: Path | str = ROOT,
+    root: Path | str | None = None,
     quiet: bool = False,
     trace: Path | str | None = None,
     trust_checkpoint: bool = False,
@@ -87,10 +87,10 @@ def run(
 
     `overrides`: the configuration in any form that settings.py knows, or what `prepare` returned, which has the other
     options already; `settings`: further keys of it: `run(sync="asp", hardware={"workers": 2})`. `root`: where run
-    directories are made. `quiet`: no progress on stderr; `plain`: in lines, on a terminal too. `trace`: a file to write
-    every worker's compute, communication and waiting to at the end, for ui.perfetto.dev. `trust_checkpoint`: unpickle
-    the DeepSpeed checkpoint that `weights` names. `detach`: return None once a scheduler has the run. Raises errors
-    with an `exit_code` (docs/running.md, "How it fails").
+    directories are made, by default in runs/, or as `prepare` was told. `quiet`: no progress on stderr; `plain`: in
+    lines, on a terminal too. `trace`: a file to write every worker's compute, communication and waiting to at the end,
+    for ui.perfetto.dev. `trust_checkpoint`: unpickle the DeepSpeed checkpoint that `weights` names. `detach`: return
+    None once a scheduler has the run. Raises errors with an `exit_code` (docs/running.md, "How it fails").
     """
     with noted():
         if isinstance(overrides, Prepared):
@@ -100,7 +100,7 @@ def run(
                 )
             prepared = overrides
         else:
-            options = (config_dir, allow_modules, name, resume, root, trace, trust_checkpoint)
+            options = (config_dir, allow_modules, name, resume, root or ROOT, trace, trust_checkpoint)
             prepared = prepare(overrides, *options, **settings)
         plan = prepared.plan()
         if not quiet and is_first():
@@ -111,7 +111,7 @@ def run(
                 f"--detach: launcher={prepared.experiment.choice('launcher').name} starts workers of this command. "
                 "Choose a scheduler: paceline list launcher."
             )
-        return carry_out(prepared, plan, Path(root), quiet, plain=plain, detach=detach)
+        return carry_out(prepared, plan, Path(root or prepared.root), quiet, plain=plain, detach=detach)
 
 
 def _submit(

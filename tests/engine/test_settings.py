@@ -1,5 +1,6 @@
 """A configuration in any form that Python has for one is the same experiment."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from paceline.engine.config.compose import compose
 from paceline.engine.config.experiment import Experiment
 from paceline.engine.config.settings import asked
 from paceline.tracking.columns import human_bytes
+from paceline.tracking.errors import RunNameError
 
 TYPED = ["sync=ssp", "sync.staleness=2", "hardware.workers=3", "optimizer.lr=0.2", "model.hidden=[16,8]", "name=x"]
 NESTED = {
@@ -109,6 +111,17 @@ def test_what_is_no_configuration_is_refused(settings: Any, said: str) -> None:
     with pytest.raises(ConfigError) as error:
         experiment(settings)
     assert said in str(error.value)
+
+
+def test_what_was_prepared_runs_in_the_folder_it_was_prepared_for(tmp_path: Path) -> None:
+    from paceline import engine
+
+    settings = {"tracking": "none", "steps": 1, "data.limit": 40, "hardware": "virtual"}
+    prepared = prepare(settings, name="mine", root=tmp_path)
+    result = engine.run(prepared, quiet=True)
+    assert result is not None and result.path == tmp_path / "mine"
+    with pytest.raises(RunNameError, match="run name 'mine' is taken"):
+        prepare(settings, name="mine", root=tmp_path)
 
 
 def test_what_was_prepared_is_run_as_it_is() -> None:

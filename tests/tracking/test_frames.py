@@ -102,6 +102,8 @@ def test_a_figure_is_found_by_its_name_or_its_beginning_and_is_the_same_each_tim
     assert display.plot(runs, "x=workers y=accuracy name=lr").name == "lr"
     with pytest.raises(TableError, match="plot 'acuracy-time': these runs have no such figure; did you mean accuracy"):
         display.plot(runs, "acuracy-time")
+    with pytest.raises(TableError, match="x=r2 y=accuracy: no run was completed and has both x and y"):
+        display.plot(runs, "x=r2 y=accuracy")
     assert first.save(tmp_path / "a.svg").read_text() == first.svg
 
 

@@ -86,6 +86,14 @@ def test_a_choice_that_cannot_be_loaded_is_still_a_way_whose_composing_says_why(
     }
 
 
+@pytest.mark.parametrize("word", ["strategy.schedule=1f1b", "strategy.schedule='1f1b'", "1f1b"])
+def test_a_text_that_begins_with_a_digit_is_named_as_it_is_typed(word: str) -> None:
+    pipeline = [choice for choice in choices_of("strategy", None) if choice.name == "pipeline"]
+    modes = [choice for choice in choices_of("sync", None) if choice.name == "bsp"]
+    found = {way.overrides[2:] for way in ways(pipeline, modes, (), 2, [word], False)}
+    assert found == {("strategy.schedule='1f1b'",)}
+
+
 @pytest.mark.parametrize("word", ["bsp", "sync=bsp", "data_parallel", "strategy=data_parallel"])
 def test_a_usual_choice_is_not_all_that_is_tried_with_it(word: str) -> None:
     strategies, modes = choices_of("strategy", None), choices_of("sync", None)
