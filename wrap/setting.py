@@ -19,11 +19,12 @@ from ..engine.config.targets import build
 from ..engine.features import compatibility, injected, poisoning
 from ..exchange.aggregate import Aggregator
 from ..strategies import Strategy, Sync
-from ..strategies.core.protocols import SideBySide
+from ..strategies.core.protocols import SideBySide, privacy_of
 from ..strategies.core.state import state_of
 from ..strategies.domains.replicas import check_process_group
 
 STRATEGY = "data_parallel"  # a script's own forward pass is on the whole model
+HARDWARE = ("hardware.timeout", "hardware.device")
 MINE = ("sync", "seed", "target_accuracy", "tracking", "hardware", "strategy", *(g.name for g in GROUPS if g.injected))
 
 
@@ -50,10 +51,9 @@ def experiment_of(script: WrappedScript) -> Experiment:
 
     Raises `ConfigError`.
     """
+    _check_kinds(script)
     for text in script.overrides:
-        key = text.lstrip("+~").partition("=")[0]
-        if key.partition(".")[0] not in MINE:
-            raise ConfigError(f"{text}: a script says that itself; wrap takes {', '.join(MINE)}")
+        _check_key(text)
     for key, value in {"epochs": script.epochs, "steps": script.steps}.items():
         if value is not None and (not isinstance(value, int) or value < 0):
             raise ConfigError(f"{key}={value}: must be a whole number, and not negative. Choose what the loop makes.")
@@ -73,6 +73,28 @@ def experiment_of(script: WrappedScript) -> Experiment:
         for group, each in named.items()
     }
     return experiment.model_copy(update={**choices, "name": script.name, "batch_size": script.loader.batch_size or 1})
+
+
+def _check_kinds(script: WrappedScript) -> None:
+    """Raises `ConfigError` for arguments of `wrap` of another kind."""
+    kinds = {"model": nn.Module, "optimizer": Optimizer, "loader": DataLoader}
+    for what, kind in kinds.items():
+        if not isinstance(found := getattr(script, what), kind):
+            wanted = f"{kind.__module__.partition('.')[0]}'s {kind.__name__}"
+            raise ConfigError(f"wrap: the {what} is a {type(found).__name__}. Give a {wanted}.")
+
+
+def _check_key(text: str) -> None:
+    """Raises `ConfigError` for an override of what is not `wrap`'s. Keys that nobody has are left to `compose`."""
+    key = text.lstrip("+~").partition("=")[0]
+    root = key.partition(".")[0]
+    if root in Experiment.model_fields and root not in MINE:
+        raise ConfigError(f"{text}: a script says that itself; wrap takes {', '.join(MINE)}")
+    mine = *HARDWARE, "hardware=local", "hardware=virtual"  # virtual has a refusal of its own
+    if key.startswith("hardware") and key not in mine and text not in mine:
+        raise ConfigError(
+            f"{text}: the launcher chooses the workers of a script and their hosts; wrap takes {' and '.join(HARDWARE)}"
+        )
 
 
 def check_model(script: WrappedScript, sync: Sync, workers: int) -> None:
@@ -130,6 +152,11 @@ def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
             raise ConfigError(
                 f"attack={experiment.choice('attack').name}: changes the samples that a worker trains on, and a script "
                 "reads its own. Choose another attack, or paceline train the model as a class (docs/your_own.md)."
+            )
+        if (privacy := privacy_of(sync)) is not None and privacy.of == "sample":
+            raise ConfigError(
+                f"privacy={experiment.choice('privacy').name}: needs the gradient of each sample, and a script "
+                "has that of a batch. Choose privacy=none, or paceline train the model as a class (docs/your_own.md)."
             )
         if isinstance(aggregate := of_groups["aggregate"], Aggregator) and aggregate.copies > 1:
             raise ConfigError(

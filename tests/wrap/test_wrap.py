@@ -239,12 +239,25 @@ def test_a_loss_that_is_not_finite_is_a_run_that_diverged(root: str) -> None:
         (("hardware=virtual",), "leave it out"),
         (("model=cnn",), "a script says that itself"),
         (("compress=dgc",), "compress=dgc"),
+        (("foo=1",), "foo: there is no such key"),
+        (("privacy=dp_sgd",), "privacy=dp_sgd: needs the gradient of each sample.*paceline train"),
+        (("hardware=a100_8",), "hardware=a100_8: .* wrap takes hardware.timeout and hardware.device"),
+        (("hardware.workers=3",), "hardware.workers=3: the launcher chooses"),
+        (("hardware/network=infiniband",), "hardware/network=infiniband: the launcher chooses"),
     ],
 )
 def test_what_a_script_cannot_have_is_refused_by_name(overrides: tuple[str, ...], said: str, root: str) -> None:
     with pytest.raises(ConfigError, match=said):
         wrap(*parts(), *overrides, root=root)
     assert not Path(root).exists()
+
+
+def test_arguments_that_are_no_model_optimizer_or_loader_are_refused_by_name(root: str) -> None:
+    model, optimizer, loader = parts()
+    wrong: Any = [(optimizer, model, loader), (model, "sgd", loader), (model, optimizer, list(loader))]
+    for arguments, said in zip(wrong, ("model is a AdamW", "optimizer is a str", "loader is a list"), strict=True):
+        with pytest.raises(ConfigError, match=f"wrap: the {said}. Give a torch.s "):
+            wrap(*arguments, root=root)
 
 
 def test_a_name_that_is_taken_is_refused_with_the_two_ways_on(root: str) -> None:
