@@ -165,7 +165,8 @@ def sync_of(experiment: Experiment, optimizer: Optimizer) -> Sync:
             )
         compatibility.check(compatibility.Selection.in_run(experiment, of_groups, strategy, sync))
         sync.check_optimizer(optimizer)
-    if signature(optimizer.step).parameters["closure"].default is Parameter.empty:
+    closure = signature(optimizer.step).parameters.get("closure")  # an optimizer of one's own may take none
+    if closure is not None and closure.default is Parameter.empty:
         raise ConfigError(
             f"optimizer={experiment.optimizer.name}: calls its closure several times in a step, and workers exchange "
             "one pass. Choose an optimizer that steps with a gradient, such as SGD or AdamW."

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
+from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
@@ -258,6 +259,28 @@ def test_arguments_that_are_no_model_optimizer_or_loader_are_refused_by_name(roo
     for arguments, said in zip(wrong, ("model is a AdamW", "optimizer is a str", "loader is a list"), strict=True):
         with pytest.raises(ConfigError, match=f"wrap: the {said}. Give a torch.s "):
             wrap(*arguments, root=root)
+
+
+class _Plain(torch.optim.Optimizer):
+    def __init__(self, parameters: Any) -> None:
+        super().__init__(parameters, {"lr": 0.1})
+
+    @torch.no_grad()
+    def step(self) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        for group in self.param_groups:
+            torch._foreach_add_(group["params"], [p.grad for p in group["params"]], alpha=-group["lr"])
+
+
+def test_an_optimizer_whose_step_takes_no_closure_trains(root: str) -> None:
+    model, _, loader = parts()
+    before = deepcopy(model.state_dict())
+    with wrap(model, _Plain(model.parameters()), loader, root=root) as run:
+        batch = next(iter(run.loader))
+        run.backward(run.model(**batch).loss)
+        gradients = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+        run.optimizer.step()
+    for old, new, gradient in zip(before.values(), model.state_dict().values(), gradients, strict=True):
+        assert torch.equal(new, old.add(gradient, alpha=-0.1))
 
 
 def test_a_name_that_is_taken_is_refused_with_the_two_ways_on(root: str) -> None:
