@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from contextvars import ContextVar
 from dataclasses import replace
+from operator import index
 from pathlib import Path
 from threading import get_ident
 from types import TracebackType
@@ -211,7 +212,7 @@ class Run:
 
     def _counted(self, batch: Any, own: Own) -> Own:
         assert self._count is not None
-        mine = self._count(batch) if own[0] else 0
+        mine = _items(self._count(batch)) if own[0] else 0
         with self._comm.ledger.aside():
             every = self._group.all_gather(torch.tensor([mine], dtype=torch.int64, device=self.device))
         return mine, max(1, int(every.sum()))
@@ -572,6 +573,14 @@ def _number(name: str, value: Any) -> float:
         raise ScriptError(
             f"evaluated: {name} is a {type(value).__name__}: must be one number. Choose a float or a tensor."
         ) from None
+
+
+def _items(value: Any) -> int:
+    """Returns the number that `count` gave, which may be a tensor or of NumPy's. Raises `ScriptError`."""
+    with suppress(TypeError):
+        if (found := index(value)) >= 0:
+            return found
+    raise ScriptError(f"count: gave {value} of a batch; must be a whole number, 0 or more: the items in its loss")
 
 
 def _first_tensor(batch: Any) -> Tensor | None:

@@ -261,6 +261,22 @@ def test_arguments_that_are_no_model_optimizer_or_loader_are_refused_by_name(roo
             wrap(*arguments, root=root)
 
 
+@pytest.mark.parametrize("count", [-1, 2.5, float("nan"), "3", torch.tensor(2.0)])
+def test_a_count_that_is_no_number_of_items_is_refused(count: Any, root: str) -> None:
+    said = r"count: gave .* of a batch; must be a whole number, 0 or more"
+    with pytest.raises(ScriptError, match=said), wrap(*parts(), count=lambda _: count, root=root) as run:
+        next(iter(run.loader))
+
+
+def test_a_count_may_be_a_tensor(root: str) -> None:
+    model, optimizer, loader = parts(masks=True)
+    with wrap(model, optimizer, loader, count=lambda batch: (batch["labels"] != -100).sum(), root=root) as run:
+        batch = next(iter(run.loader))
+        run.backward(run.model(**batch).loss)
+        run.optimizer.step()
+        assert run.steps == 1
+
+
 class _Plain(torch.optim.Optimizer):
     def __init__(self, parameters: Any) -> None:
         super().__init__(parameters, {"lr": 0.1})
